@@ -42,7 +42,7 @@ def read_note(name: str) -> str:
 
 
 def state() -> str:
-    """Changes with every call, so it goes behind everything that is cached."""
+    """Changes with every call, so it goes after everything that is cached."""
     return f"It is {datetime.datetime.now(datetime.UTC):%H:%M:%S} UTC."
 
 

@@ -3,9 +3,9 @@
     python examples/web_backend.py
     curl --no-buffer -d 'Hello?' http://127.0.0.1:8000/chat/ada
 
-The histories are the app's own (`Messages`, a dict that stands for a database). What the client
-remembers of a conversation between two requests is stored under its id: here in the process, with
-several processes in Redis (`conversations=redis.asyncio.from_url(…)`).
+The app keeps the histories (`Messages`, a dict that stands for a database). The client stores its
+state of a conversation under the conversation's id: here in the process, with several processes in
+Redis (`conversations=redis.asyncio.from_url(…)`).
 
 It runs against the emulator, so it needs no key and no network. To use a provider, pass the path of
 an llm.yaml to `create_app`.

@@ -42,7 +42,7 @@ TOOL = {
     "input_schema": {"type": "object", "properties": {"city": {"type": "string"}}},
 }
 #: What a daemon does once a second, whether it is called or not: no part of a call.
-_UPKEEP = "look_after"
+_UPKEEP = "run_maintenance"
 #: Seconds for what a call leaves to do behind its answer.
 _REST = 1.0
 

@@ -1,5 +1,5 @@
-"""The tour that `anaphora demo` runs: one agent at every provider, with three prompt layouts. Here
-are its conversation, read from story.yaml, and the repository that the agent works in."""
+"""The tour that `anaphora demo` runs: one agent at every provider, with three prompt layouts. This
+module has its conversation, read from story.yaml, and the repository that the agent works in."""
 
 from __future__ import annotations
 

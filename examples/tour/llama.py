@@ -51,7 +51,7 @@ def missing_package() -> str | None:
 
 
 async def cold_and_warm(tokens: int = _PREFIX_TOKENS) -> LlamaTiming:
-    """Start the server and ask two questions behind the same instructions."""
+    """Start the server and ask two questions after the same instructions."""
     with tempfile.TemporaryDirectory() as folder, running(Path(folder)) as address:
         provider = {"dialect": "llamacpp/openai_chat", "base_url": address, "model": MODEL}
         config = {"providers": {"llama": provider}}

@@ -99,7 +99,7 @@ class ConversationCost(msgspec.Struct, frozen=True):
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
-    """What one conversation costs in each layout."""
+    """The cost of one conversation in each layout."""
 
     dialect: str
     model: str
@@ -216,8 +216,8 @@ async def tour(
 ) -> tuple[tuple[Comparison, ...], PrefixBreak]:
     """Run every turn at every provider; then the prefix break, at the first of them.
 
-    Every provider is at the emulator, once for each layout. It accepts any key, and keeps one cache
-    for each. `on_turn` is called with the number of the turn and the bills so far.
+    Every provider is emulated, once for each layout. The emulator accepts any key, and keeps one
+    cache for each key. `on_turn` is called with the number of the turn and the bills so far.
     """
     providers = {
         f"{stop.dialect} {layout}": {
@@ -243,7 +243,7 @@ async def tour(
 
 
 class AnaphoraAgent:
-    """Anaphora's layout: a session, with the changing state behind the history."""
+    """Anaphora's layout: a session, with the changing state after the history."""
 
     def __init__(self, client: AsyncClient, stop: TourStop) -> None:
         self.workspace = Workspace()

@@ -192,7 +192,7 @@ def _records(providers: Sequence[Comparison]) -> Group:
 
 
 def _providers(providers: Sequence[Comparison]) -> Iterator[str]:
-    """The names; of a provider that is visited twice, with the wire."""
+    """The names of the providers; with the wire if one is used twice."""
     counts = Counter(one.dialect.partition("/")[0] for one in providers)
     for one in providers:
         provider, _, wire = one.dialect.partition("/")

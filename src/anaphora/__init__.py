@@ -105,7 +105,7 @@ _LAZY = {
 }
 
 
-#: Packages that are reached as `anaphora.NAME` without an import of their own.
+#: Packages that are available as `anaphora.NAME` without a separate import.
 _PACKAGES = {"integrations", "replay"}
 
 
@@ -123,7 +123,7 @@ def __dir__() -> list[str]:
 
 
 def _html(value: object) -> str:
-    """Load the HTML renderer when a notebook asks for it."""
+    """Load the HTML renderer when a notebook needs it."""
     html: str = import_module("anaphora.notebook").html_of(value)
     return html
 

@@ -1,4 +1,4 @@
-"""A map with a limit: what was used last stays.
+"""A map with a limit, which drops the least recently used entries.
 
 seen = BoundedMap[str, bytes](1000, most_size=1 << 20, size_of=len)
 seen["a"] = b"…"        the newest entry; the oldest ones are dropped beyond a limit
@@ -37,7 +37,7 @@ class BoundedMap(MutableMapping[K, V]):
         self._size_of = size_of
         self._on_drop = on_drop
         self.size = 0
-        """Of all entries, by `size_of`."""
+        """The size of all entries, by `size_of`."""
 
     def __len__(self) -> int:
         return len(self._entries)

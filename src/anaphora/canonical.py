@@ -14,8 +14,7 @@ from .errors import InvalidJson
 
 
 def _plain_value(value: object) -> object:
-    """For types that the encoder does not know: subclasses of JSON's types are the value they
-    hold."""
+    """For types that the encoder does not know: subclasses of JSON's types become these."""
     if isinstance(value, str):
         return str.__str__(value)
     if isinstance(value, int):
@@ -28,7 +27,7 @@ def _plain_value(value: object) -> object:
 _encode = msgspec.json.Encoder(enc_hook=_plain_value).encode
 
 encode_text = msgspec.json.Encoder().encode
-"""`string` for texts that are known to be such; a lone surrogate is a `UnicodeEncodeError`."""
+"""`string` for values that are known to be `str`; a lone surrogate is a `UnicodeEncodeError`."""
 
 
 def string(text: str) -> bytes:
@@ -48,7 +47,7 @@ def dumps(value: object, *, path: str = "$") -> bytes:
     except UnicodeEncodeError:
         _raise_for_invalid(value, path)
         raise
-    except TypeError as error:  # keys are not handed to `_plain_value`
+    except TypeError as error:  # msgspec does not call `_plain_value` for keys
         raise InvalidJson(str(error), path=path) from None
 
 

@@ -7,7 +7,7 @@
     ├── InvalidCatalog            a row of the rules or models table
     ├── PrefixBroken              the prefix changed; raised before sending
     ├── InvalidConfig             a line of llm.yaml, or of another YAML file
-    │   ├── MissingSecret         a key that is missing where llm.yaml names it
+    │   ├── MissingSecret         the key that llm.yaml names is missing
     │   └── StoreRefused          PostgreSQL refuses the password, or has another schema
     ├── Transport                 the connection failed before the response was complete
     ├── Throttled                 client-side limits: the call could not start in time
@@ -125,7 +125,7 @@ class MissingSecret(InvalidConfig):
 
 
 class StoreRefused(InvalidConfig):
-    """PostgreSQL can be reached and not be used: a wrong password, version, setting or schema.
+    """PostgreSQL is reachable but cannot be used: a wrong password, version, setting or schema.
     Waiting does not help."""
 
 
@@ -283,14 +283,14 @@ class NotificationDenied(Denied):
 
 
 class NotGranted(Denied):
-    """A request asks for what the grant does not list; `param` is the field of the request."""
+    """The grant does not list something that the request uses; `param` is the request's field."""
 
     kind = "not_granted"
 
 
 class GrantExceeded(Denied):
-    """A spend limit does not allow this call. `limit` is its name in the grant, `resets_at` when it
-    opens again, in seconds since 1970; None: never by itself."""
+    """A spend limit does not allow this call. `limit` is its name in the grant, `resets_at` the
+    time of its reset in seconds since 1970; None: it does not reset by itself."""
 
     kind = "grant_exceeded"
     default_status = 402
@@ -314,8 +314,8 @@ class GrantRateLimited(Denied):
 
 
 class StoreUnavailable(Denied):
-    """The daemon cannot write to its store, or is stopping: no call without a hold. `public` is
-    what apps see, if the message names the address of a database."""
+    """The daemon cannot write to its store, or is stopping: no call without a hold. `public` is the
+    message for apps, if the error's own names the address of a database."""
 
     kind = "unavailable"
     default_status = 503

@@ -1,6 +1,6 @@
-"""HTML for notebooks: what Jupyter shows for a `Response`, a `Reply` and a `Verdict`.
+"""HTML for notebooks: how Jupyter shows a `Response`, a `Reply` and a `Verdict`.
 
-Loaded when a notebook asks for `_repr_html_`; colours come from the page, so that it works on light
+Loaded when a notebook calls `_repr_html_`; colours come from the page, so that it works on light
 and dark themes. Text from outside is escaped; nothing is loaded and no script runs.
 """
 
@@ -37,7 +37,7 @@ _BOX = (
     "border:1px solid rgba(128,128,128,.4);border-radius:6px;padding:.5em .75em;margin:.25em 0;"
     "max-width:60em;color:inherit;background:rgba(128,128,128,.06)"
 )
-#: `isolate`: direction marks in a text end with it.
+#: `isolate`: direction marks affect only their own text.
 _TEXT = (
     "white-space:pre-wrap;overflow-wrap:anywhere;unicode-bidi:isolate;max-height:40em;"
     "overflow-y:auto;margin:.15em 0"
@@ -122,7 +122,7 @@ def _part(part: Part) -> str:
 
 
 def _source(source: Source) -> str:
-    """A description: loading an address would tell its owner."""
+    """A description: loading the URL would inform its owner."""
     match source:
         case Bytes(data=data, media_type=media_type):
             return f"{media_type}, {counted(len(data), 'byte')}"
@@ -161,7 +161,7 @@ def _change(change: Change | None) -> str:
 
 
 def _escaped(text: object) -> str:
-    """As text in a page or in a quoted attribute, control characters as escapes."""
+    """Escaped for HTML text or a quoted attribute, control characters as escapes."""
     return html.escape(visible(str(text), keep="\n\r\t"), quote=True)
 
 

@@ -5,8 +5,9 @@
     shown_value("sk-ant-api03-9aF3xLq…")               '…', and any other value as it is
     shown_url("https://gateway.example/9aF3xLq8/v1")   https://gateway.example/…/v1
 
-For what an app passes, where a key may be in the wrong place: a text that could be a key is not
-shown; of arguments, one that begins as keys do. Texts of providers lose secrets that are known:
+For values of apps, in which a key may be in the wrong place: a text that could be a key is not
+shown; an argument is hidden if it begins like a key. In texts of providers, known secrets are
+replaced:
 
     Redactor(["sk-ant-api03-9aF3xLq…"])(text)
 """
@@ -28,7 +29,7 @@ T = TypeVar("T")
 #: In the flags of a coroutine function's code.
 _COROUTINE = 0x80
 
-#: Replaces what may be a secret.
+#: Replaces a text that may be a secret.
 ELLIPSIS = "…"
 
 #: How the keys of providers and tokens of services begin.
@@ -49,25 +50,24 @@ _WORD = re.compile(
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://)?([^/?#]*@)?([^/?#]*)([^?#]*)(.*)", re.DOTALL)
 
-#: Values that stand in for a key if none is needed: `none`, `ollama`, `EMPTY`.
+#: Placeholders for a key if none is needed: `none`, `ollama`, `EMPTY`.
 _PLACEHOLDER = re.compile(r"[A-Za-z]{0,11}|.{0,3}")
 
 
 def looks_like_key(text: str) -> bool:
-    """Whether a text begins as keys do."""
+    """Whether a text begins like a key."""
     return len(text) >= _SHORTEST_KEY and _KEY_START.match(text) is not None
 
 
 def could_be_secret(text: str) -> bool:
-    """False for names made of words and small numbers; true for sk-proj-9aF3…, and for every other
-    text with a part that no name has."""
+    """False for names made of words and small numbers; true for any other text."""
     if _KEY_START.match(text):
         return True
     return not all(map(_WORD.fullmatch, _BETWEEN_WORDS.split(text)))
 
 
 def is_placeholder(secret: str) -> bool:
-    """Whether it stands in for a key if none is needed, and occurs in other texts too."""
+    """Whether the text is a placeholder for a key, which may also occur in other texts."""
     return _PLACEHOLDER.fullmatch(secret) is not None
 
 
@@ -81,7 +81,7 @@ def quoted(text: str) -> str:
 
 
 def shown_value(value: object) -> str:
-    """The repr of an argument that is not what it should be; a key may be in the wrong place."""
+    """The repr of an invalid argument; hidden if it looks like a key."""
     return repr(ELLIPSIS if isinstance(value, str) and looks_like_key(value) else value)
 
 
@@ -91,7 +91,7 @@ def shown_text(text: str) -> str:
 
 
 def shown_url(url: str) -> str:
-    """The URL without user, password and query, and without steps of its path that could be a
+    """The URL without user, password and query, and without path segments that could be a
     secret."""
     found = _URL.match(url)
     assert found is not None
@@ -102,7 +102,7 @@ def shown_url(url: str) -> str:
 
 def without_frames(error: AnaphoraError) -> None:
     """Remove the traceback of an error, and the errors that it replaced: their frames may hold
-    secrets, or what a provider wrote."""
+    secrets, or texts of a provider."""
     error.__traceback__ = None
     if error.__suppress_context__:
         error.__context__ = None
@@ -128,8 +128,8 @@ def _hides_arguments_of_coroutine(
 
 
 def hides_arguments(function: Callable[P, T]) -> Callable[P, T]:
-    """The function, which may be a coroutine function; tracebacks of its errors show none of its
-    arguments and local variables, as collectors that save them would."""
+    """Decorates a function or coroutine function: tracebacks of its errors hold none of its
+    arguments and local variables, which error collectors would save."""
     if function.__code__.co_flags & _COROUTINE:  # without the import of inspect
         coroutine = cast(Callable[P, Coroutine[Any, Any, Any]], function)
         return cast(Callable[P, T], _hides_arguments_of_coroutine(coroutine))
@@ -145,7 +145,7 @@ def hides_arguments(function: Callable[P, T]) -> Callable[P, T]:
         try:
             raise problem
         finally:
-            del problem  # the traceback would keep this frame, and the frame the error
+            del problem  # avoids a cycle: the error's traceback refers to this frame
 
     return call
 
@@ -154,15 +154,15 @@ def hides_arguments(function: Callable[P, T]) -> Callable[P, T]:
 MASK = "<secret>"
 #: Shorter secrets are replaced as whole words only.
 _SHORT = 8
-#: What a provider writes instead of the middle of a key, or of its end.
+#: Characters that a provider writes instead of the middle or the end of a key.
 _MASKED = re.compile(r"[*•#…█]+|\.{2,}|[xX]{4,}")
-#: Shorter ones show too little of a secret: three characters and what stands for the others.
+#: Shorter tokens show too little of a secret: three characters and the mask.
 _TOKEN = re.compile(r"[^\s\"'`<>(){}\[\],;:=]{4,}")
 
 
 class Redactor:
-    """Replaces given secrets in texts, also where a provider masked or cut off a part of one. Takes
-    time in proportion to the text."""
+    """Replaces given secrets in texts, including secrets that a provider masked or cut off in part.
+    Takes time in proportion to the text."""
 
     __slots__ = ("_pattern", "_secrets")
 
@@ -181,7 +181,7 @@ class Redactor:
         return _TOKEN.sub(self._without_part, self._pattern.sub(MASK, text))
 
     def clean(self, error: AnaphoraError) -> None:
-        """Replace the secrets in all texts of an error. The partial reply stays as it is."""
+        """Replace the secrets in all texts of an error. The partial reply is not changed."""
         error.args = tuple(self(each) if isinstance(each, str) else each for each in error.args)
         for name, value in vars(error).items():
             if isinstance(value, str):
@@ -229,7 +229,7 @@ def _pattern(secrets: Iterable[str]) -> re.Pattern[str]:
 
 
 def _forms(secret: str) -> Iterator[str]:
-    """The secret as it is, in JSON, in a URL, and in base64."""
+    """The secret unchanged, in JSON, in a URL, and in base64."""
     yield secret
     yield json.dumps(secret)[1:-1]
     yield json.dumps(secret)[1:-1].replace("/", "\\/")

@@ -15,7 +15,7 @@ BUSY_SECONDS = 5.0
 
 
 def connect_read_only(path: Path, *, any_thread: bool = False) -> sqlite3.Connection:
-    """Does not check what the file holds. `any_thread`: it is used by several threads, one at a
+    """Does not check the content of the file. `any_thread`: several threads use it, one at a
     time."""
     return sqlite3.connect(
         f"{path.absolute().as_uri()}?mode=ro",
@@ -28,7 +28,7 @@ def connect_read_only(path: Path, *, any_thread: bool = False) -> sqlite3.Connec
 
 @contextmanager
 def transaction(database: sqlite3.Connection, begin: str = "BEGIN IMMEDIATE") -> Iterator[None]:
-    """Commits at the end, or changes nothing."""
+    """Commit at the end, or roll back."""
     database.execute(begin)
     try:
         yield
@@ -44,9 +44,9 @@ _SIZES = (256, 64, 16, 8, 4, 3, 2, 1)
 
 
 class RowInsert:
-    """Inserts many rows into a table with few statements; with a key, adds to the figures of rows
-    that are there. SQLite runs without Python's lock, and a thread that had to take that lock again
-    after every row would wait for a busy event loop each time."""
+    """Inserts many rows into a table with few statements; with a key, adds to the figures of
+    existing rows. SQLite releases the GIL during a statement: with one statement per row, a thread
+    would wait for a busy event loop after each row."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class RowInsert:
         self._sql = {size: f"{begin}{', '.join([row] * size)} {end}" for size in _SIZES}
 
     def statements(self, rows: Sequence[Sequence[Any]]) -> Iterator[tuple[str, list[Any]]]:
-        """With their values."""
+        """The statements with their values."""
         at = 0
         for size in _SIZES:
             while len(rows) - at >= size:

@@ -58,7 +58,7 @@ _HIDDEN = 100_000
 
 _Row: TypeAlias = tuple[int, int, int, Sequence[int], Odd]
 """A run: its first chunk, the size before the first byte of its log (bytes of text, other tokens),
-the ends of its chunks, and the chunks that are not all text."""
+the ends of its chunks, and the chunks that are not only text."""
 
 
 def for_model(rendered: Rendered, profile: Profile) -> Rendered:
@@ -84,7 +84,7 @@ class Counts:
             self._size = 0
             return
         run = rendered.runs[-1]
-        self._odd = odd = odd_chunks(run.log, run.count, rendered.runs)
+        self._odd = odd = non_text_chunks(run.log, run.count, rendered.runs)
         lead: _Lead | None = odd.before or (None if before is None else before._lead)
         if lead is None or not lead.leads(rendered):
             lead = _Lead(rendered)
@@ -106,7 +106,7 @@ class Counts:
         return calibrated(bills, estimated) if bills else estimated
 
     def estimated(self, chunks: int) -> int:
-        """The same by bytes and the catalog's ratio, without bills."""
+        """The first `chunks` chunks by bytes and the catalog's ratio, without bills."""
         lead, per_token = self._lead, self._per_token
         if chunks > lead.first:
             # The common case.
@@ -138,8 +138,7 @@ class Counts:
         ]
 
     def before(self, offset: int) -> int:
-        """The tokens before a byte of the prompt. Of the chunk that holds it, whole tokens count:
-        the one with the byte is not before it."""
+        """The tokens before a byte of the prompt, without the token that holds the byte."""
         if offset >= self._rendered.size:
             return self.total
         chunk = self._rendered.at_offset(offset)
@@ -200,7 +199,7 @@ class _Lead:
                 break
         self.rows: list[_Row] = []
         for run in self.runs:
-            odd = odd_chunks(run.log, run.count, rendered.runs)
+            odd = non_text_chunks(run.log, run.count, rendered.runs)
             row = first, text + len(run.lead), other, run.log.ends, odd
             self.rows.append(row)
             first += run.count
@@ -267,7 +266,7 @@ def bytes_in(tokens: int, per_token: float) -> int:
     return int(tokens * per_token)
 
 
-def odd_chunks(log: ChunkLog, count: int, runs: Sequence[ChunkRun] = ()) -> Odd:
+def non_text_chunks(log: ChunkLog, count: int, runs: Sequence[ChunkRun] = ()) -> Odd:
     """The chunks of a log that are not all text, at least among its first `count`. `runs` are those
     of the prompt: if a block refers to a deferred tool, its definition is part of the prompt."""
     odd: Odd | None = log.odd

@@ -7,13 +7,13 @@ from __future__ import annotations
 import re
 from decimal import Decimal
 
-#: Characters that change a terminal, a line or the direction of text, and are not seen themselves:
-#: C0, DEL and C1, line and paragraph separators, bidirectional controls, invisible ones, halves of
+#: Characters that affect a terminal, a line or the direction of text without being visible: C0, DEL
+#: and C1, line and paragraph separators, bidirectional controls, invisible ones, halves of
 #: surrogate pairs. Joiners (U+200C, U+200D) are left out: scripts and emoji need them.
 _CONTROL = (
     "[\x00-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]"
 )
-#: Of these, those of the direction of text, as ranges of a regular expression.
+#: Those of them that change the direction of text, as ranges of a regular expression.
 DIRECTIONS = "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
 #: The smallest amount in dollars that four digits show.
 _FOUR_DIGITS = Decimal("0.0001")
@@ -46,9 +46,9 @@ def format_duration(seconds: float) -> str:
 
 
 def visible(text: str, keep: str = "") -> str:
-    """The text with control characters as escapes (`\\u001b`), but for those in `keep`, which
-    may hold ranges. For all text of apps and providers that is shown: in a terminal it could move
-    the cursor or clear the screen, in a table or a log pass for another row."""
+    """The text with control characters as escapes (`\\u001b`), but for those in `keep`, which may
+    hold ranges. For all displayed text of apps and providers: in a terminal it could move the
+    cursor or clear the screen, in a table or a log it could look like another row."""
     if text.isascii() and text.isprintable():
         return text
     return re.sub(f"(?![{keep}]){_CONTROL}" if keep else _CONTROL, _escape, text)

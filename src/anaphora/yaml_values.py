@@ -6,7 +6,7 @@
 A struct checks its own fields in `__post_init__`: a `ValueError` that begins with `name: ` is an
 error of that field. Its class variable `example` is shown if there is no mapping in its place.
 
-Messages show no text that could be a key: one may be anywhere by mistake.
+Messages show no text that could be a key, since a key may be in any field by mistake.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ _TIME = re.compile(r"(\d+(?:\.\d+)?)(ms|[smhdw])\Z", re.ASCII)
 _STEP = re.compile(r"\.([^.\[`]+)|\[(\d+|\.\.\.)\]")
 #: Bits of the largest integer that converts to a float.
 _WIDEST = 1023
-#: No configuration has as many, but a few lines of aliases may stand for more.
+#: More than any configuration has; a few lines of aliases may expand to more.
 _MOST_VALUES = 100_000
 _TAG = "tag:yaml.org,2002:"
-#: Parts of PyYAML's messages, and what is said instead.
+#: Parts of PyYAML's messages, and their replacements.
 _REASONS = {
     "'\\t'": "a tab; YAML is indented with spaces",
     "found another document": "a second document begins here",
@@ -67,12 +67,12 @@ class Origin(msgspec.Struct, frozen=True):
 
     file: str = ""
     lines: dict[str, int] = {}
-    """By path: `routes.main[0].provider`."""
+    """The lines by path: `routes.main[0].provider`."""
     numbers: dict[str, str] = {}
     """The text of each number, for amounts that must not pass through a float."""
 
     def line(self, *path: str | int) -> int | None:
-        """The line of a field, or of the mapping that it would be in."""
+        """The line of a field or, if it is missing, of its mapping."""
         for length in range(len(path), -1, -1):
             if (line := self.lines.get(dotted(path[:length]))) is not None:
                 return line
@@ -112,7 +112,7 @@ def read_yaml(text: str, file: str, kind: type[T]) -> tuple[T, Origin]:
 
 
 def from_python(value: Any, kind: type[T], origin: Origin | None = None) -> T:
-    """The same for a value that is not from a file, or was a part of one: that of `origin`."""
+    """`read_yaml` for a value that is not from a file, or is a part of the file of `origin`."""
     return _decode(value, kind, origin or Origin())
 
 
@@ -123,7 +123,7 @@ def dotted(path: Path) -> str:
 
 
 def shown_path(path: Path) -> str:
-    """The same without steps that could be a secret, for messages."""
+    """A path as text for messages, without steps that could be a secret."""
     return dotted(tuple(step if isinstance(step, int) else shown_name(step) for step in path))
 
 
@@ -135,7 +135,7 @@ def nearest(name: str, known: Iterable[str], alike: float = 0.6) -> str:
 
 
 def seconds_with_unit(text: str) -> float | None:
-    """The seconds of a time with its unit: 20ms, 1.5s, 30m, 2h, 7d, 4w. None if it is none."""
+    """The seconds of a time with its unit: 20ms, 1.5s, 30m, 2h, 7d, 4w. None for other texts."""
     found = _TIME.match(text)
     return None if found is None else float(found[1]) * TIME_UNITS[found[2]]
 
@@ -161,8 +161,8 @@ def _note_lines(
     left: Iterator[int],
     above: tuple[Node, ...] = (),
 ) -> None:
-    """Notes the line of each field: that of its name, if it has one. Checks what YAML permits
-    and JSON does not. `left` ends when there are too many values."""
+    """Record the line of each field: that of its name, if it has one. Raise for values that YAML
+    permits and JSON does not. `left` ends after too many values."""
     within = (*above, node)
 
     def fail(reason: str, at: Node) -> NoReturn:
@@ -199,7 +199,7 @@ def _note_lines(
         try:
             value = loader.construct_object(node)
         except (ValueError, LookupError, ArithmeticError, AttributeError):
-            # 0x_ looks like a number and is none; !!int may precede anything.
+            # 0x_ matches as a number but is not one; !!int may precede anything.
             kind = shown_text(node.tag.removeprefix(_TAG))
             fail(f"looks like {kind} and cannot be read as such; put it in quotes", node)
         if not isinstance(value, str | int | float | None):
@@ -279,7 +279,7 @@ def _fails(data: Any, path: Path, key: str, kind: type, message: str) -> bool:
 
 
 def _type_at(kind: type, path: Path) -> Any:
-    """The type of a field; of its values other than null."""
+    """The type of a field, without null."""
     info: Any = inspect.type_info(kind)
     for step in (*path, None):
         if isinstance(info, inspect.UnionType):

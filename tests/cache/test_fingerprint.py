@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from anaphora import cache, catalog
 from anaphora.cache import WireFingerprint
-from anaphora.cache.prefix_difference import common_bytes
+from anaphora.cache.prefix_difference import common_length
 from anaphora.prompt import Call, Params, PromptBlock, PromptIR, Segment
 from anaphora.rendered import Rendered
 from anaphora.values import Conversation, Message, SegmentRole, Tool
@@ -146,7 +146,7 @@ def test_a_dropped_turn_is_a_difference_at_the_end_of_what_is_left() -> None:
 @given(st.binary(max_size=40), st.binary(max_size=40), st.binary(max_size=40))
 def test_the_common_beginning_is_found_to_the_byte(shared: bytes, a: bytes, b: bytes) -> None:
     mine, theirs = shared + a, shared + b
-    result = common_bytes(mine, theirs)
+    result = common_length(mine, theirs)
     assert mine[:result] == theirs[:result]
     assert result == min(len(mine), len(theirs)) or mine[result] != theirs[result]
 

@@ -67,7 +67,7 @@ class TestPreflight:
     def test_first_replay_behind_a_change_is_reported(self, edit: Callable[[Json], Any]) -> None:
         bound = self.notices(edit)[0]
         assert bound.code == "thinking_bound"
-        assert "is only valid behind an unchanged prompt" in bound.message
+        assert "is only valid after an unchanged prompt" in bound.message
 
     def test_unchanged_prompt_is_not(self) -> None:
         assert self.notices(None) == ()

@@ -136,14 +136,14 @@ def test_a_program_whose_wire_no_provider_has(command: Command, home: Home) -> N
         "providers:\n  gpt: {wire: openai_chat, key: {secret: A_KEY}, model: gpt-5.2}\n"
     )
     done = command("apps", "add", "me", "--for", "claude-code")
-    assert "# No provider of llm.yaml speaks anthropic: the daemon translates" in done.stdout
+    assert "# No provider of llm.yaml supports anthropic: the daemon translates" in done.stdout
     assert "export ANTHROPIC_MODEL=gpt-5.2\n" in done.stdout
 
 
 def test_mistakes(command: Command, home: Home) -> None:
     for words, reason in (
         (("--for", "emacs"), "unknown program 'emacs'; there are claude-code, codex"),
-        (("--write",), "--write and --url go with --for"),
+        (("--write",), "--write and --url need --for"),
         (("--for", "codex", "--url", "llm.lan"), "--url: is not a URL"),
     ):
         done = command("apps", "add", "me", *words)
@@ -155,7 +155,7 @@ def test_mistakes(command: Command, home: Home) -> None:
     assert "cannot be added at its end" in done.stderr
     home.llm_yaml.write_text(EVERY.replace("7788", "0"))
     done = command("apps", "add", "me", "--for", "codex")
-    assert "name the daemon's address with --url" in done.stderr
+    assert "pass the daemon's address with --url" in done.stderr
     assert json.loads(command("apps", "list", "--json").stdout)["apps"] == []
 
 

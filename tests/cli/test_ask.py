@@ -253,7 +253,7 @@ def test_provider_and_model_choice(
         (("-p", "keyless", "hello"), 7, "the environment variable $NOBODY_SETS_THIS is not set"),
         (("-p", "failing", "hello"), 1, "after 2 attempts; try again in a moment, or use another provider with -p"),
         (("-c", "hello"), 2, "there is no conversation to continue"),
-        (("--emulate", "--config", "llm.yaml", "hello"), 2, "--emulate and --config exclude each other"),
+        (("--emulate", "--config", "llm.yaml", "hello"), 2, "--emulate or --config, not both"),
         (("--effort", "enormous", "hello"), 2, "'enormous' is not one of 'none', 'minimal', 'low'"),
         (("--tool", "fares", "hello"), 2, "--tool fares: write module:function"),
         (("--tool", "nowhere:x", "hello"), 2, "no module nowhere in "),
@@ -261,7 +261,7 @@ def test_provider_and_model_choice(
         (("--tool", "fares:NUMBER", "hello"), 2, "NUMBER is not a function"),
         (("--schema", "fares.py", "hello"), 2, "fares.py: not JSON: JSON is malformed"),
         ((), 2, "no question: anaphora ask"),
-        (("-f", "-", "-"), 2, "standard input can be read once"),
+        (("-f", "-", "-"), 2, "standard input can be read only once"),
         (("-f", "nowhere.txt", "hello"), 2, "'nowhere.txt' does not exist"),
     ],
 )  # fmt: skip

@@ -117,9 +117,7 @@ def test_provider_that_is_gone_is_named(run: Any, two: Path) -> None:
     (two / "llm.yaml").write_text("\n".join([text[0], text[2]]) + "\n")
     shown = run("ask", "-c", "hi")
     assert shown.returncode == 2
-    assert "was held with claude, which is not configured; choose another provider with -p" in (
-        shown.stderr
-    )
+    assert "used claude, which is not configured; choose another provider with -p" in (shown.stderr)
     assert run("ask", "-c", "-p", "gpt", "hi").returncode == 0
 
 

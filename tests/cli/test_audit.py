@@ -276,7 +276,7 @@ def test_prune_says_what_is_gone(run: Any, tmp_path: Path) -> None:
     value = json.loads(run("audit", "prune", str(path), "--keep-days", "1e-9", "--json").stdout)
     assert value["segments"] >= 3
     done = run("audit", "verify", str(path))
-    assert f"rows 1 to {value['through']} were pruned, which a row confirms" in done.stdout
+    assert f"rows 1 to {value['through']} were pruned, as a row of the log confirms" in done.stdout
     assert run("audit", "prune", str(path), "--keep-days", "0").returncode == 2
     with AuditLog(path):
         done = run("audit", "prune", str(path), "--keep-days", "1")

@@ -46,14 +46,14 @@ def test_init_names_the_next_steps(tmp_path: Path, run: Any) -> None:
     first = run("init", folder)
     assert f"created {tmp_path / 'home' / 'extensions.yaml'}" in first.stdout
     assert f"anaphora serve --home {folder}" in first.stdout
-    assert "everything is there already" in run("init", folder).stdout
+    assert "all files exist already" in run("init", folder).stdout
     assert values(run("init", folder, "--json")) == {"home": folder, "created": []}
 
 
 def test_a_folder_that_is_no_home(tmp_path: Path, run: Any) -> None:
     refused = run("apps", "list", "--home", str(tmp_path))
     assert (refused.returncode, refused.stdout) == (2, "")
-    assert "is no home: it has no llm.yaml. Name one with --home" in refused.stderr
+    assert "is not a home: it has no llm.yaml. Name one with --home" in refused.stderr
 
 
 def test_a_token_is_printed_once(command: Command) -> None:

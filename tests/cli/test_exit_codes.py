@@ -233,7 +233,7 @@ def test_file_that_fails_while_it_is_read_is_named(
         ("ask --emulate -f {binary} hi", "binary.json"),
         ("ask --emulate -f nosuch.txt hi", "nosuch.txt"),
         ("ask --emulate --tool nosuch:f hi", "nosuch"),
-        ("ask --emulate --config {words} hi", "exclude"),
+        ("ask --emulate --config {words} hi", "not both"),
         ("ask --config {words} hi", "words.json"),
         ("ask --emulate --continue hi", "no conversation"),
         ("ask --emulate --conversation nosuch hi", "--continue"),

@@ -417,7 +417,7 @@ def test_what_would_tell_is_said_once(run: Run, tmp_path: Path) -> None:
     done = run("explain", file)
     assert done.stdout.count("turn 3 (+10 s): Unknown: 0 of 5,200 cached tokens read.\n") == 3
     assert " ".join(done.stdout.split()).count("anaphora watch -- COMMAND") == 1
-    assert "3 unknown: the requests are not recorded as they were sent" in done.stdout
+    assert "3 unknown: the bodies of the requests are not recorded" in done.stdout
     names = [line for line in done.stdout.splitlines() if line.startswith("talk")]
     assert names == ["talk 0", "talk 1", "talk 2"]  # each conversation whole, though they overlap
     turns = json.loads(run("explain", "--json", file).stdout)["turns"]

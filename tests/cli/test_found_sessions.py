@@ -150,4 +150,4 @@ def test_places_are_named_if_no_session_is_found(home: Path) -> None:
 def test_number_of_sessions_with_files_is_refused(sessions: Path) -> None:
     ran = explain("--newest", "3", str(sessions / ".claude"))
     assert ran.exit_code == 2
-    assert "--newest goes without FILES and --example" in ran.stderr
+    assert "--newest cannot be used with FILES or --example" in ran.stderr

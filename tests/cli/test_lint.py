@@ -57,7 +57,7 @@ def test_finding_has_place_rule_reason_and_fix(run: Run, tmp_path: Path) -> None
 
 def test_without_a_model_only_tokens_are_shown() -> None:
     done = lint(wrote("p.md", CLOCK))
-    assert "tokens behind it" in done.stdout
+    assert "tokens after it" in done.stdout
     assert "$" not in done.stdout
 
 
@@ -197,7 +197,7 @@ def test_marker_on_a_thinking_block_is_found_in_requests_of_any_length(question:
     turns = [("user", marked(question, None)), ("assistant", thinking), ("user", marked("And?"))]
     (found,) = marker_findings(wrote("a.json", request(*turns)))
     assert (found["path"], found["severity"]) == ("messages[1].content[0]", "error")
-    assert "of the kind thinking may not carry a marker" in found["why"]
+    assert "a thinking block may not carry a marker" in found["why"]
 
 
 @pytest.mark.parametrize("automatic", [False, True])
@@ -225,7 +225,7 @@ def test_marker_on_what_differs_between_samples() -> None:
     (alone,) = marker_findings("--samples", *samples(marked(GUIDE, None)))
     assert (alone["path"], alone["severity"]) == ("messages[0].content[0]", "warning")
     assert "at character 10 of messages[0].content[0].text" in alone["why"]
-    assert alone["fix"] == "put a marker at the end of what they share (system[0])"
+    assert alone["fix"] == "put a marker at the end of the shared prefix (system[0])"
     assert float(alone["cost_usd"]) > 0
     # With a marker on what they share, the other one may serve later turns.
     (behind,) = marker_findings("--samples", *samples(marked(GUIDE)))

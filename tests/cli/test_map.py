@@ -213,7 +213,7 @@ def test_invalid_lines_are_all_named_and_nothing_is_sent(
     for number, reason in {
         3: "not JSON",
         4: "prompt: must be a text or a list of messages",
-        5: "not a request of any wire here",
+        5: "not a request of a known wire",
         6: "max_token: unknown keyword; did you mean `max_tokens`?",
         7: 'a line is a request, {"prompt": …} or a text',
         8: "id: must be a text or a number",
@@ -271,7 +271,7 @@ def test_the_budget_ends_a_run_and_a_higher_one_goes_on(
 
 def test_the_cost_of_a_pre_warm_is_shown(mapped: Map, emu: Emulator) -> None:
     done = mapped("questions.jsonl", "-p", "gpt")
-    assert "for writing the cache before" in done.stdout
+    assert "of it for pre-warming" in done.stdout
     assert len(generated(emu)) == 22
 
 
@@ -307,7 +307,11 @@ def test_a_schema_holds_for_every_answer(mapped: Map, folder: Path) -> None:
     "arguments, code, reason",
     [
         (["-"], 2, "name a file for the results: --results FILE"),
-        (["questions.jsonl", "--emulate", "--config", "llm.yaml"], 2, "exclude each other"),
+        (
+            ["questions.jsonl", "--emulate", "--config", "llm.yaml"],
+            2,
+            "--emulate or --config, not both",
+        ),
         (["questions.jsonl", "-s", "a", "--system-file", "llm.yaml"], 2, "not both"),
         (["nothing.jsonl"], 2, "does not exist"),
         (["questions.jsonl", "--concurrency", "0"], 2, "--concurrency"),

@@ -223,7 +223,10 @@ def test_what_fails_before_the_command_starts(
         ("replay --", "No command to run. Write: anaphora replay -- COMMAND..."),
         ("replay python agent.py", "To run a command, write: anaphora replay -- python agent.py"),
         ("replay verfy DIR", "Did you mean 'verify'?"),
-        ("replay --pace verify DIR", "--pace goes with a command after --, not with 'verify'"),
+        (
+            "replay --pace verify DIR",
+            "--pace needs a command after --; it cannot be used with 'verify'",
+        ),
         ("record", "Missing argument"),
     ],
 )
@@ -321,7 +324,7 @@ def test_variables_of_a_folder(run: Any, moved: tuple[Path, Path, list[str]]) ->
     words = ("replay", "variables", str(made), str(other), "--write")
     refused = run(*words)
     assert refused.returncode == 2
-    assert "is signed, and would not be after a change: give --sign FILE" in refused.stderr
+    assert "is signed, so a change needs a signature: give --sign FILE" in refused.stderr
     assert not (made / "replay.toml").exists()
     assert run(*words, "--sign", str(made.parent / "key")).returncode == 0
     assert run("replay", "verify", str(made)).returncode == 0

@@ -96,7 +96,7 @@ class TestCompaction:
         found = report("explain", self.lines)
         results = [turn["verdict"]["result"] for turn in found["turns"]]
         assert results == ["first", "hit", "unknown"]
-        assert "what changed is not known" in found["turns"][-1]["sentence"]
+        assert "the change is not known" in found["turns"][-1]["sentence"]
 
     def test_it_contradicts_no_row(self, report: Command) -> None:
         found = report("rules check", self.lines)

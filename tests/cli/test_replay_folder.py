@@ -35,7 +35,7 @@ def folder(tmp_path: Path) -> Path:
 
 def test_verify(run: Any, folder: Path) -> None:
     done = run("replay", "verify", str(folder))
-    assert (done.returncode, done.stdout) == (0, f"{folder}: 6 fixtures, as recorded\n")
+    assert (done.returncode, done.stdout) == (0, f"{folder}: 6 fixtures, unchanged\n")
     report = json.loads(run("replay", "verify", "--json", str(folder)).stdout)
     assert (report["ok"], report["fixtures"], report["problems"]) == (True, 6, [])
 

@@ -21,13 +21,13 @@ def test_schema_describes_every_method(capsys: pytest.CaptureFixture[str]) -> No
 @pytest.mark.parametrize("options, message", [
     ([], "either --stdio or --schema"),
     (["--stdio", "--schema"], "either --stdio or --schema"),
-    (["--stdio", "--app", "a"], "--app goes with --token-file"),
-    (["--stdio", "--token-fd", "0"], "--app goes with --token-file"),
+    (["--stdio", "--app", "a"], "--app needs --token-file"),
+    (["--stdio", "--token-fd", "0"], "--app needs --token-file"),
     (["--stdio", "--app", "a", "--token-fd", "0", "--token-file", __file__], "either --token-file or --token-fd"),
     (["--stdio", "--app", "a", "--token-file", __file__], "holds no token"),
     (["--stdio", "--app", "a", "--token-fd", "987"], "--token-fd: cannot be read"),
     (["--stdio", "--token", "ana_x"], "a key is never an argument"),
-    (["--stdio"], "is no home"),
+    (["--stdio"], "is not a home"),
 ])  # fmt: skip
 def test_options_that_do_not_fit_are_exit_code_2(
     options: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -1,8 +1,9 @@
-"""`anaphora seen`, and the index as `ask` and `map` use it."""
+"""`anaphora seen`, and the index as `ask`, `map` and `watch --place` use it."""
 
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -63,6 +64,43 @@ def test_map_of_one_line_marks_what_the_next_one_reads(run: Run, emu: Emulator) 
     assert calls[-1]["read"]
 
 
+def test_a_preview_shows_the_markers_that_are_sent(run: Run, emu: Emulator, cache: Path) -> None:
+    def previewed(**extra: str) -> list[str]:
+        model = ("-m", "anthropic/claude-sonnet-4-5", "-s", SYSTEM)
+        done = run("ask", *model, "--preview", "--json", "Three?", **extra)
+        assert done.returncode == 0, done.stderr
+        markers: list[str] = json.loads(done.stdout)["markers"]
+        return markers
+
+    assert len(previewed()) == 2
+    assert not cache.exists()
+    ask(run, "One?")
+    ask(run, "Two?")
+    assert previewed() == ["system[0] 5m"]
+    assert previewed(ANAPHORA_REMEMBER="0") != ["system[0] 5m"]
+
+
+AGENT = """
+import json, os, sys, urllib.request
+address = os.environ["ANTHROPIC_BASE_URL"] + "/v1/messages"
+headers = {"x-api-key": "k", "anthropic-version": "2023-06-01", "content-type": "application/json"}
+body = {"model": "claude-sonnet-4-5", "max_tokens": 9, "system": sys.argv[1],
+        "messages": [{"role": "user", "content": sys.argv[2]}]}
+urllib.request.urlopen(urllib.request.Request(address, json.dumps(body).encode(), headers)).read()
+"""
+
+
+def test_watch_place_marks_what_earlier_runs_began_with(run: Run, emu: Emulator) -> None:
+    for question, extra in (("1?", {}), ("2?", {}), ("3?", {}), ("4?", {"ANAPHORA_REMEMBER": "0"})):
+        command = (sys.executable, "-c", AGENT, SYSTEM, question)
+        upstream = ("--upstream", f"anthropic={emu.url}")
+        done = run("watch", "--place", *upstream, "--", *command, **extra)
+        assert done.returncode == 0, done.stderr
+    calls = [call for call in reversed(emu.requests()) if "read" in call]
+    found = ["read" if each["read"] else "written" if each["written"] else "-" for each in calls]
+    assert found == ["-", "written", "read", "-"]
+
+
 def test_the_variable_keeps_commands_from_it(run: Run, cache: Path) -> None:
     ask(run, "One?", ANAPHORA_REMEMBER="0")
     assert not cache.exists()
@@ -76,13 +114,15 @@ def test_the_emulator_has_nothing_to_remember(run: Run, cache: Path) -> None:
 
 def test_show_and_clear(run: Run, cache: Path) -> None:
     shown = run("seen", "show")
-    assert (shown.returncode, shown.stdout) == (0, f"{cache}: not made yet\n")
+    assert (shown.returncode, shown.stdout) == (0, f"{cache}: does not exist yet\n")
     assert not cache.exists()
     ask(run, "One?")
     ask(run, "Two?")
     shown = run("seen", "show")
     assert shown.returncode == 0
-    assert shown.stdout.startswith(f"{cache}: 0.1 MB\n3 beginnings, 1 of them came back\nlast used")
+    assert shown.stdout.startswith(
+        f"{cache}: 0.1 MB\n3 beginnings, 1 of them sent again\nlast used"
+    )
     figures = json.loads(run("seen", "show", "--json").stdout)
     assert figures["state"] == "ok"
     assert (figures["beginnings"], figures["returning"], figures["uses"]) == (3, 1, 4)

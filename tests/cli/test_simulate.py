@@ -140,7 +140,7 @@ def test_several_pipes_are_refused(run: Run, tmp_path: Path) -> None:
     """Answers are looked for in all files first, so that each counts once."""
     done = run("explain", "/dev/null", "/dev/null")
     assert done.returncode == 2
-    assert "/dev/null: empty, or a pipe that was read before: pass one pipe alone" in done.stderr
+    assert "/dev/null: empty, or a pipe that was already read: pass a single pipe" in done.stderr
 
 
 def test_simulation_on_another_model(log: Callable[..., Path]) -> None:

@@ -225,7 +225,10 @@ def test_store_is_migrated_once(run: Any, tmp_path: Path) -> None:
     version_1(tmp_path / "store.sqlite").close()
     done = run("spend", "--home", str(tmp_path))
     assert (done.returncode, "anaphora store migrate" in done.stderr) == (2, True)
-    for text in (f"schema_version 1 is now {VERSION}", f"schema_version {VERSION} already"):
+    for text in (
+        f"updated from schema_version 1 to {VERSION}",
+        f"schema_version {VERSION} already",
+    ):
         done = run("store", "migrate", "--home", str(tmp_path))
         assert (done.returncode, text in done.stdout) == (0, True)
     done = run("store", "check", "--home", str(tmp_path))

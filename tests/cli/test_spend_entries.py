@@ -76,9 +76,9 @@ def test_an_entry_is_found_by_its_request_and_corrected_while_the_daemon_runs(
     done = correct(run, home, entry["id"], "0.25", "as on the invoice")
     assert done.returncode == 0, done.stderr
     assert f"{entry['id']} of demo" in done.stdout
-    assert "are now 0.25" in done.stdout
+    assert "to 0.25 dollars" in done.stdout
     again = correct(run, home, entry["id"], "0.25", "as on the invoice")
-    assert "is corrected to 0.25 dollars already" in again.stdout
+    assert "was already corrected to 0.25 dollars" in again.stdout
     value = json.loads(run("spend", "--home", str(home), "--json").stdout)["total"]
     assert (value["calls"], value["billed_nano_usd"]) == (1, NANO // 4)
     assert value["corrected_nano_usd"] == NANO // 4 - entry["billed_nano_usd"]
@@ -199,7 +199,7 @@ def test_entries_go_on_in_pages(run: Any, daemon: TestedDaemon) -> None:
     done = run("spend", "entries", "--limit", "2", "--home", home)
     value = json.loads(run("spend", "entries", "--limit", "2", "--json", "--home", home).stdout)
     assert value["next"] == value["entries"][-1]["id"]
-    assert f"go on with the same options and --before {value['next']}" in done.stdout
+    assert f"continue with the same options and --before {value['next']}" in done.stdout
     rest = json.loads(
         run("spend", "entries", "--before", value["next"], "--json", "--home", home).stdout
     )

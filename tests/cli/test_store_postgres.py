@@ -78,7 +78,7 @@ def test_a_store_is_moved_with_its_audit_log_and_nothing_is_lost(
 ) -> None:
     before = {name: (home / name).read_bytes() for name in ("store.sqlite",)}
     trial = run("store", "move", "--home", str(home), "--dry-run")
-    assert "ok, and nothing was kept" in trial.stdout, trial.stderr
+    assert "ok; nothing was moved" in trial.stdout, trial.stderr
     assert rows(postgres_place, "SELECT count(*) FROM entries") == [(0,)]
 
     source = verify(home / "audit")
@@ -230,7 +230,7 @@ def test_check_and_migrate_and_reset_clock_work_on_postgresql(
         in run("store", "check", "--home", str(home)).stderr
     )
     made = run("store", "migrate", "--home", str(home))
-    assert "schema_version 0 is now" in made.stdout
+    assert "updated from schema_version 0 to" in made.stdout
     postgres_server.drop_database(empty)
 
 

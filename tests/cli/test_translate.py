@@ -182,7 +182,7 @@ def test_files_with_a_byte_order_mark_are_read(
         (b"nonsense", "not JSON"),
         (b'{"messages":' + b"[" * 100_000, "nested too deep"),
         (b"[]", "a JSON object"),
-        (b"{}", "neither `messages` nor `input`"),
+        (b"{}", "no `messages`, `input` or `contents`"),
         (b'{"messages":[],"system":"x","n":1}', "fields of both"),
     ],
 )

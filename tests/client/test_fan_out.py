@@ -18,7 +18,7 @@ import pytest
 from support import virtual_time
 from support.emulated_client import KEY, LONG, connected, settings
 from support.paced_engine import PacedTransport
-from support.waiting import PATIENCE
+from support.waiting import PATIENCE, until
 
 from anaphora import AsyncClient, Client, emulator
 from anaphora.client.fan_out import FanOutProgress
@@ -669,6 +669,33 @@ def test_the_budget_holds_over_all_runs(emu: Emulator, tmp_path: Path) -> None:
     again = asyncio.run(run(spent * Decimal("0.75")))
     assert [item.index for item in again.errors] == [3]
     assert again.stop_reason == "cost_usd"
+
+
+def test_interrupted_calls_count_in_the_next_run(emu: Emulator, tmp_path: Path) -> None:
+    file = tmp_path / "a.jsonl"
+
+    async def main() -> None:
+        async with connected(emu, ["anthropic"]) as emulated:
+            sent = emulated.transport.sent
+            emulated.transport.faults = [None, None, None, "timeout"]
+            mapped = emulated.client.map(QUESTIONS[:4], results=file, concurrency=1)
+
+            async def whole() -> Any:
+                return await mapped
+
+            run = asyncio.create_task(whole())
+            await until(lambda: len(sent) == 4)
+            run.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await run
+            spent = mapped.progress.cost_usd
+            assert spent > mapped.progress.billed_usd
+            again = await emulated.client.map(QUESTIONS[:4], results=file, max_cost_usd=spent)
+            assert [item.index for item in again.errors] == [3]
+            assert again.cost_usd == spent
+            assert len(sent) == 4
+
+    asyncio.run(main())
 
 
 def test_two_runs_do_not_write_to_one_file(emu: Emulator, tmp_path: Path) -> None:

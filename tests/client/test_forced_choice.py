@@ -13,8 +13,8 @@ import pytest
 from support.emulated_client import KEY, LONG, Connected, connected
 
 from anaphora import catalog
+from anaphora.client.forced_choice import without_forced_choice
 from anaphora.client.structured import output_of
-from anaphora.client.unforced import without_forced_choice
 from anaphora.emulator.server import Emulator
 from anaphora.prompt import Call, Params, PromptIR, Reasoning, ToolChoice
 from anaphora.values import Message, Tool

@@ -60,7 +60,7 @@ def test_handle_that_cannot_be_deleted_is_logged(
     asyncio.run(run())
     (message,) = caplog.messages
     assert "could not be deleted (Overloaded)" in message
-    assert "paid for until it ends" in message
+    assert "billed until it expires" in message
 
 
 def test_open_conversation_is_forgotten_when_its_handle_has_expired(emu: Emulator) -> None:

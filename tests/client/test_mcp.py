@@ -371,7 +371,7 @@ def test_wrong_servers_are_named(emu: Emulator, given: Any, problem: str) -> Non
         ({}, "either `command` or `url`"),
         ({"command": ["x"], "url": "https://x"}, "either `command` or `url`"),
         ({"url": "ftp://x"}, "must begin with https://"),
-        ({"url": "https://user:word@x"}, "belongs into `headers`"),
+        ({"url": "https://user:word@x"}, "put the password into `headers`"),
         ({"url": "https://x", "env": {"A": "b"}}, "env and cwd are for"),
         ({"command": ["x"], "headers": {"A": "b"}}, "headers are for"),
         ({"command": ["x"], "timeout": 0}, "timeout"),

@@ -240,6 +240,29 @@ OTHERS: dict[str, tuple[Any, str]] = {
         "messages: pass it as the first argument: client.complete([{'role': 'user', 'content': …}],"
         " model='claude-sonnet-5-5', seed=…)",
     ),
+    "messages after the model": (
+        lambda c: c.complete("claude-sonnet-5-5", messages=[{"role": "user"}]),
+        "messages: pass it as the first argument: client.complete([{'role': 'user', 'content': …}],"
+        " model='claude-sonnet-5-5')",
+    ),
+    "a prompt by name": (
+        lambda c: c.complete(prompt="Hi", model="claude-opus-5-5"),
+        "prompt: pass it as the first argument: client.complete('…', model='claude-opus-5-5')",
+    ),
+    "a request body": (
+        lambda c: c.complete({"model": "claude-opus-5-5", "max_tokens": 9, "messages": []}),
+        "messages: pass it as the first argument: client.complete([{'role': 'user', 'content': …}],"
+        " model='claude-opus-5-5', max_tokens=…)",
+    ),
+    "messages to stream": (
+        lambda c: c.stream(messages=[{"role": "user"}], model="claude-opus-5-5"),
+        "messages: pass it as the first argument: client.complete([{'role': 'user', 'content': …}],"
+        " model='claude-opus-5-5')",
+    ),
+    "no prompts": (
+        lambda c: c.map(model="claude-opus-5-5"),
+        "prompts: is missing; write client.map([…], model=…)",
+    ),
     "the model before the content": (
         lambda c: c.complete("claude-sonnet-5-5", "Hi"),
         "content: the content comes first: client.complete(…, model='claude-sonnet-5-5')",

@@ -307,5 +307,5 @@ def test_json_mode_takes_objects_only() -> None:
         form.parse("[1]")
     call = Call(ir=PromptIR.chat([Message.user("u")]), model="m")
     assert form.apply(call).params.output == "json"
-    with pytest.raises(errors.InvalidRequest, match="not the arguments of a tool"):
+    with pytest.raises(errors.InvalidRequest, match="a tool needs a schema"):
         form.apply(call, by="tool")

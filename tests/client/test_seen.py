@@ -133,6 +133,22 @@ def test_a_session_reads_what_another_process_wrote(emu: Emulator) -> None:
     assert billed(emu) == ["written", "written", "read"]
 
 
+def test_a_preview_looks_and_does_not_write(emu: Emulator, cache: Path) -> None:
+    parts = [anaphora.Text(DOCUMENT), anaphora.Text("What?")]
+
+    def previewed(**options: Any) -> tuple[str, ...]:
+        with process(emu, **options) as client:
+            return client.session(model=MODEL).preview(parts).markers
+
+    unknown = previewed(remember=True)
+    assert not cache.exists()
+    asked(emu, [anaphora.Text(DOCUMENT), anaphora.Text("Where?")])
+    before = cache.read_bytes()
+    assert previewed(remember=True) == ("messages[0].content[0] 5m",)
+    assert previewed() == unknown != previewed(remember=True)
+    assert cache.read_bytes() == before
+
+
 def test_a_tool_loop_of_each_process_marks_its_end_again(emu: Emulator) -> None:
     """What comes back is not only the beginning: sessions of several calls stay marked."""
 

@@ -124,6 +124,7 @@ def test_model_and_content_swapped(claude: pytest.MonkeyPatch, emu: Emulator) ->
     assert not emu.requests()
     for content in ("gpt-5 or claude-5, which?", "claude-opus-5"):
         assert anaphora.complete("claude-sonnet-5-5", content).text
+    assert anaphora.complete(content="Hi", model="claude-sonnet-5-5").text
 
 
 MESSAGES = [{"role": "user", "content": "a secret question"}]
@@ -149,6 +150,23 @@ MESSAGES = [{"role": "user", "content": "a secret question"}]
             "content: is missing; write anaphora.complete('claude-sonnet-5-5', '…')",
         ),
         ((), {}, "model: is missing; write anaphora.complete('claude-sonnet-5-5', '…')"),
+        (
+            ("Hi",),
+            {"model": "claude-opus-5-5"},
+            "model: the model comes first: anaphora.complete('claude-opus-5-5', …)",
+        ),
+        (
+            ({"model": "claude-opus-5-5", "messages": MESSAGES},),
+            {},
+            "messages: pass it as the second argument: anaphora.complete('claude-opus-5-5',"
+            " [{'role': 'user', 'content': …}])",
+        ),
+        (
+            ("claude-opus-5-5", {"messages": MESSAGES}),
+            {},
+            "messages: pass it as the second argument: anaphora.complete('claude-opus-5-5',"
+            " [{'role': 'user', 'content': …}])",
+        ),
         (
             (MESSAGES, "claude-sonnet-5-5"),
             {},

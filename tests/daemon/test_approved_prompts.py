@@ -231,12 +231,12 @@ def test_a_value_that_is_no_fingerprint_is_named(
     with running_daemon(tmp_path, provider, extensions={"wrong": grant(value)}) as other:
         response = send(other, "anthropic", BODIES["anthropic"], "wrong")
         assert response.status_code == 403
-        assert "approved_prompt of the grant is no fingerprint" in response.text
+        assert "approved_prompt of the grant is not a fingerprint" in response.text
         assert printed(tmp_path, "anthropic", BODIES["anthropic"]) in response.text
         home = ["--home", str(other.home)]
         for command in (["grants", "check", "wrong", *home], ["serve", "--check", *home]):
             found = CliRunner().invoke(anaphora, command)
-            assert "wrong: llm.approved_prompt is no fingerprint" in found.output
+            assert "wrong: llm.approved_prompt is not a fingerprint" in found.output
     assert provider.bodies == []
 
 

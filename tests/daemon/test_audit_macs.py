@@ -71,7 +71,7 @@ def test_rows_have_macs_that_are_verified(
         assert (code, found["checked"], found["signed_since"]) == (0, "chain and MACs", 1)
     assert b'"mac":"' in segment(home).read_bytes()
     assert main(["audit", "verify", str(home)]) == 0
-    assert "MACs: those of rows 1 and later" in capsys.readouterr().out
+    assert "MACs of rows 1 and later" in capsys.readouterr().out
 
 
 def test_log_that_no_store_knows_is_checked_by_its_chain_only(

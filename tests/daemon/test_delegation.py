@@ -245,7 +245,7 @@ def test_several_answers_that_cannot_be_written_are_refused(
         async with delegating(emu, tmp_path, [target], app=app) as daemon:
             named = {} if wire == "gemini" else {"model": MODELS[target], "stream": stream}
             call = daemon.request(wire, {**named, **fields}, model=MODELS[target], stream=stream)
-            with pytest.raises(InvalidRequest, match="one choice a call") as refused:
+            with pytest.raises(InvalidRequest, match="one choice per call") as refused:
                 await (daemon.stream(call) if stream else daemon.service.complete(call))
             place = "generationConfig.candidateCount" if wire == "gemini" else "n"
             assert refused.value.path == place

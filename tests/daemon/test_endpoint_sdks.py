@@ -131,6 +131,23 @@ def test_forced_choice_of_a_model_that_refuses_it(
     assert emu.requests()[0]["status"] == 200
 
 
+def test_forced_choice_on_the_same_wire_gets_the_reason(daemon: TestedDaemon) -> None:
+    """The app's bytes stay, so the provider refuses them; its sentence says what to change."""
+    tool: Any = {"name": "get_weather", "input_schema": {"type": "object"}}
+    with (
+        anthropic.Anthropic(base_url=daemon.url, api_key=daemon.token()) as client,
+        pytest.raises(anthropic.BadRequestError) as caught,
+    ):
+        client.messages.create(
+            model="claude-sonnet-5-5",
+            max_tokens=64,
+            messages=[{"role": "user", "content": "Weather in Paris?"}],
+            tools=[tool],
+            tool_choice={"type": "any"},
+        )
+    assert "tool_choice any and tool are not supported on this model" in str(caught.value)
+
+
 def test_json_without_a_schema(tmp_path: Path) -> None:
     """All wires but Anthropic's can ask for it."""
     ask: Any = [

@@ -287,7 +287,7 @@ async def test_open_holds_of_a_killed_daemon_are_settled_at_their_bound(
             ]
             spent = await after.spent("shop")
             assert (spent.today, spent.held) == (210, 0)
-            # The daemon was taken for dead, and has the bill.
+            # The daemon was declared dead, and has the bill.
             await OpenHold(after, lost.hold).settle(150, "billed", usage=Usage(uncached=5))
             await OpenHold(after, lost.hold).settle(170, "billed")
             (row,) = await after.store.spend([])

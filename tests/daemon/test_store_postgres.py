@@ -267,7 +267,7 @@ async def test_connections_that_an_administrator_ends_are_opened_again(
     assert rows(postgres_place, ENTRIES) == [(5, "billed"), (6, "billed")]
 
 
-# ── Nodes that are taken for dead ────────────────────────────────────────────────────────────────
+# ── Nodes that are declared dead ────────────────────────────────────────────────────────────────
 
 
 @in_event_loop

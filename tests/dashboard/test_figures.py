@@ -14,9 +14,9 @@ from anaphora.dashboard.figures import (
     call_cost,
     compact,
     count,
+    local_time,
     lost,
     lost_usd,
-    moment,
     name,
     percent,
     plain_name,
@@ -136,7 +136,7 @@ def test_axis_labels_are_short(number: float, shown: str) -> None:
 
 
 def test_times_are_utc_and_marked_so() -> None:
-    assert str(moment(1_795_871_100.0)) == (
+    assert str(local_time(1_795_871_100.0)) == (
         '<time class="local" datetime="2026-11-28T13:05:00Z" data-form="minute">'
         "2026-11-28 13:05 UTC</time>"
     )
@@ -145,7 +145,7 @@ def test_times_are_utc_and_marked_so() -> None:
 @each_row("at", [None, math.nan, math.inf, 1e30, -1e30])
 def test_what_is_no_time_is_unknown(at: float | None) -> None:
     assert utc(at) == "unknown time"
-    assert "unknown time" in str(moment(at))
+    assert "unknown time" in str(local_time(at))
 
 
 @pytest.mark.parametrize("text", ["<script>alert(1)</script>", "a\u202egnp.exe", "x" * 10_240, ""])

@@ -102,7 +102,7 @@ def test_a_page_goes_on_at_another_node(place: tuple[PostgresLog, str], nodes: l
             b.append(envelope(number))
     assert (len(first.ids), len(second.ids)) == (40, 40)
     assert first.pages(second) == names(*range(40))
-    with pytest.raises(InvalidRequest, match="is no id of a call"):
+    with pytest.raises(InvalidRequest, match="is not the id of a call"):
         first.source.calls(CallQuery(view=ALL, before="1-2", limit=7))
     gone = f"{NOW + 20}-77-1"
     page = first.source.calls(CallQuery(view=ALL, before=gone, limit=7))

@@ -64,9 +64,12 @@ def test_ranges_of_a_query(query: str, since: float, until: float) -> None:
     [
         ("range=decade", "range: 'decade' is none of hour, day, week, month, custom"),
         ("range=custom", "since: a custom range needs a time, such as 2026-11-16T13:00"),
-        ("since=noon", "since: 'noon' is no time; write it as 2026-11-16T13:00 (UTC)"),
-        ("since=2026-11-16&until=later", "until: 'later' is no time; write it as 2026-11-16T13:00"),
-        ("since=0001-01-01T00:00%2B14:00", "since: '0001-01-01T00:00+14:00' is no time"),
+        ("since=noon", "since: 'noon' is not a time; write it as 2026-11-16T13:00 (UTC)"),
+        (
+            "since=2026-11-16&until=later",
+            "until: 'later' is not a time; write it as 2026-11-16T13:00",
+        ),
+        ("since=0001-01-01T00:00%2B14:00", "since: '0001-01-01T00:00+14:00' is not a time"),
         ("since=2026-11-16&until=9999-12-31T23:00-14:00", "until: '9999-12-31T23:00-14:00' is no"),
         ("since=2026-11-16&until=2026-11-16", "since: must be before the end of the range"),
     ],

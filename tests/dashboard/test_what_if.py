@@ -375,7 +375,11 @@ def test_unknown_price_of_another_model_gives_no_amount() -> None:
 @pytest.mark.parametrize(
     ("model", "ttl", "reason"),
     [
-        (ProviderModel("openai", "gpt-5.2"), "1h", "caches by itself: there is no TTL to choose"),
+        (
+            ProviderModel("openai", "gpt-5.2"),
+            "1h",
+            "caches automatically: there is no TTL to choose",
+        ),
         (ProviderModel("openai", "gpt-5.6"), "1h", "offers 30m and 12h, not 1h"),
     ],
 )

@@ -395,7 +395,7 @@ def test_empty_file_has_no_faults() -> None:
         ("faults:\n- fault: nonsense\n", 2, "'nonsense' is none of"),
         ("faults:\n- nth: 1\n", 2, "fault is missing"),
         ("faults:\n- fault: 500\n  often: 1\n", 3, "unknown field 'often'"),
-        ("faults:\n- fault: 500\n  nth: 1\n  rate: 0.5\n", 4, "exclude each other"),
+        ("faults:\n- fault: 500\n  nth: 1\n  rate: 0.5\n", 4, "not both"),
         ("faults:\n- fault: 500\n  rate: 2\n", 3, "expected a number <= 1, found 2"),
         ("faults:\n- fault: 500\n  nth: 0\n", 3, "expected a whole number >= 1, found 0"),
         ("faults:\n- fault: 500\n  nth: 1.5\n", 3, "expected a whole number or a list, found 1.5"),

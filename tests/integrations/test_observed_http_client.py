@@ -11,6 +11,7 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import anthropic
 import google.auth
 import google.auth.transport._http_client
 import google.auth.transport.requests
@@ -38,6 +39,9 @@ HEADERS = {"x-api-key": KEY, "anthropic-version": "2023-06-01", "content-type": 
 BODY = json.dumps(claude()).encode()
 PROMPT = json.dumps({"contents": [{"role": "user", "parts": [{"text": GUIDE}]}]}).encode()
 JSON = {"content-type": "application/json"}
+OTHER_ANSWER = (
+    b'HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 13\r\n\r\n{"output":{}}'
+)
 
 
 @pytest.fixture(autouse=True)
@@ -378,6 +382,47 @@ def test_converse_is_judged_as_the_prompt_that_it_is(emu: Emulator) -> None:
     assert named == ("bedrock", "anthropic", "anthropic.claude-opus-5-5")
     assert second.change is not None
     assert "system[0].text" in str(second)
+
+
+def test_other_models_at_bedrock_are_counted(emu: Emulator) -> None:
+    body = json.dumps({"messages": [{"role": "user", "content": [{"text": "Hi"}]}]}).encode()
+    with (
+        socket_upstream(answering(OTHER_ANSWER)) as upstream,
+        anaphora.observing(addresses={upstream.url: "bedrock"}) as seen,
+    ):
+        for operation in ("us.amazon.nova-pro-v1:0/converse", "meta.llama4-v1%3A0/invoke"):
+            _requests(f"{upstream.url}/model/{operation}", body)
+    reason = "only calls of Claude are read at Bedrock"
+    assert [(call.kind, call.model, call.provider, call.reason) for call in seen.calls] == [
+        ("not_judged", "us.amazon.nova-pro-v1:0", "bedrock", reason),
+        ("not_judged", "meta.llama4-v1:0", "bedrock", reason),
+    ]
+
+
+@pytest.mark.parametrize("streams", [False, True])
+def test_claude_at_vertex_is_judged(emu: Emulator, streams: bool) -> None:
+    """By Anthropic's own SDK, and by `http.client`."""
+    with (
+        bedrock_server(emu.url) as cloud,
+        anaphora.observing(addresses={cloud.url: "google"}) as seen,
+    ):
+        sdk = anthropic.AnthropicVertex(
+            base_url=f"{cloud.url}/v1", region="global", project_id="p", access_token=KEY
+        )
+        body = {name: value for name, value in claude().items() if name != "stream"}
+        answer: Any = sdk.messages.create(**body, stream=streams)
+        assert not streams or [*answer]
+        path, _, sent = cloud.requests[0]
+        assert ":streamRawPredict" in path if streams else ":rawPredict" in path
+        headers = {**JSON, "authorization": f"Bearer {KEY}"}
+        for each in (path, f"{path.rpartition('/')[0]}/count-tokens:rawPredict"):
+            requests.post(f"{cloud.url}{each}", data=sent, headers=headers, timeout=60)
+        sdk.close()
+    assert [(call.kind, call.provider, call.model, call.turn) for call in seen.calls] == [
+        ("judged", "anthropic", body["model"], turn) for turn in (1, 2)
+    ]
+    billed = [each["read"] for each in emu.requests()[:-3:-1]]
+    assert [(call.usage and call.usage.read) or 0 for call in seen.calls] == billed
 
 
 @pytest.mark.parametrize("pieces", [1, 2, 7, 1000])

@@ -58,10 +58,13 @@ def test_an_address_is_read(url: str, expected: tuple[object, ...], text: str) -
             "postgresql://db/x?sslmode=always",
             "has sslmode=always; known are disable, allow, prefer",
         ),
-        ("postgresql://db/x?pool=9", "has the parameter 'pool'; known are host, port, sslmode"),
+        (
+            "postgresql://db/x?pool=9",
+            "has the unknown parameter 'pool'; known are host, port, sslmode",
+        ),
         (f"postgresql://app:{CANARY}@db/x", "contains a password; remove it from the URL"),
         (f"postgresql://app@db/x?password={CANARY}", "contains a password; store it with"),
-        (f"postgresql://app@db/x?{CANARY}=1", "has the parameter '…'"),
+        (f"postgresql://app@db/x?{CANARY}=1", "has the unknown parameter '…'"),
     ],
 )
 def test_an_address_that_cannot_be_used_is_refused(url: str, reason: str) -> None:

@@ -195,8 +195,8 @@ async def test_commits_must_be_on_the_disk(
 @each_row(
     "change, error, message",
     [
-        ({"version": 120_017}, InvalidConfig, "is PostgreSQL 12; needed is 13"),
-        ({"encoding": "LATIN1"}, InvalidConfig, "has the encoding LATIN1; needed is UTF8"),
+        ({"version": 120_017}, InvalidConfig, "is PostgreSQL 12; 13 or newer is required"),
+        ({"encoding": "LATIN1"}, InvalidConfig, "has the encoding LATIN1; UTF8 is required"),
         ({"synchronous_commit": "local", "has_standbys": True}, InvalidConfig, "is local, so"),
         ({"read_only": True}, StoreUnavailable, "is read-only"),
         ({}, None, ""),

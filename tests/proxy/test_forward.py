@@ -25,7 +25,7 @@ from support.waiting import PATIENCE, wait_until
 from anaphora import emulator
 from anaphora.emulator import Emulator
 from anaphora.errors import InvalidRequest
-from anaphora.proxy.certificates import Authority, made_authority
+from anaphora.proxy.certificates import Authority, temporary_authority
 from anaphora.proxy.forward import Forwarding
 from anaphora.proxy.programs import forward_environment, forward_notices
 from anaphora.proxy.routes import default_routes
@@ -69,7 +69,7 @@ def forwarding_proxy(
     provider: Emulator, seen: Seen, base_urls: dict[str, str] | None = None
 ) -> Iterator[tuple[Proxy, Authority]]:
     routes = default_routes({"anthropic": provider.url, "openai": provider.url})
-    with made_authority(os.environ) as authority:
+    with temporary_authority(os.environ) as authority:
         forwarding = Forwarding(authority, base_urls or {}, seen.reports.append)
         with running(routes, observers=[seen], forwarding=forwarding) as proxy:
             yield proxy, authority
@@ -283,7 +283,7 @@ def test_refused_tunnels(provider: Emulator, head: str, status: str) -> None:
 
 
 def test_certificates_last_a_day_and_keys_are_in_no_file() -> None:
-    with made_authority({}) as authority:
+    with temporary_authority({}) as authority:
         authority.context("api.anthropic.com")
         folder, files = authority.folder, list(authority.folder.iterdir())
         assert folder.stat().st_mode & 0o077 == 0
@@ -299,7 +299,9 @@ def test_files_that_the_user_trusts_are_kept(tmp_path: Path) -> None:
     own = trustme.CA().cert_pem.bytes()
     file = tmp_path / "own.pem"
     file.write_bytes(own)
-    with made_authority({"SSL_CERT_FILE": str(file), "CURL_CA_BUNDLE": str(file)}) as authority:
+    with temporary_authority(
+        {"SSL_CERT_FILE": str(file), "CURL_CA_BUNDLE": str(file)}
+    ) as authority:
         for name in ("SSL_CERT_FILE", "CURL_CA_BUNDLE"):
             text = Path(authority.environment[name]).read_bytes()
             assert own.strip() in text
@@ -308,7 +310,7 @@ def test_files_that_the_user_trusts_are_kept(tmp_path: Path) -> None:
         assert roots.count(b"BEGIN CERTIFICATE") > 10
         assert "AWS_CA_BUNDLE" not in authority.environment
     with pytest.raises(InvalidRequest, match=r"SSL_CERT_FILE: cannot read .*nothing\.pem"):
-        made_authority({"SSL_CERT_FILE": str(tmp_path / "nothing.pem")}).__enter__()
+        temporary_authority({"SSL_CERT_FILE": str(tmp_path / "nothing.pem")}).__enter__()
 
 
 # ── Programs ─────────────────────────────────────────────────────────────────────────────────────
@@ -388,7 +390,7 @@ def test_program_that_takes_no_base_url_is_reached_without_the_option(
         check=False,
     )
     assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr
-    assert "pi takes no base URL, so it is reached by HTTPS_PROXY" in done.stderr
+    assert "pi takes no base URL, so HTTPS_PROXY is set" in done.stderr
     assert "2 calls: 2 in " in done.stderr
 
 

@@ -127,7 +127,10 @@ def test_a_break_may_be_allowed_with_a_reason(project: pytest.Pytester) -> None:
 @pytest.mark.parametrize(
     "options, message",
     [
-        ("min_read_share=0.999", "*Read from the cache: *%. The contract asks for 99.9% or more.*"),
+        (
+            "min_read_share=0.999",
+            "*Read from the cache: *%. The contract requires 99.9% or more.*",
+        ),
         ("max_cost_usd=0.000001", "*Cost: $*. The contract allows $0.000001.*"),
     ],
 )
@@ -184,7 +187,7 @@ def test_limits_of_the_configuration(project: pytest.Pytester) -> None:
     )
     result = project.runpytest_inprocess()
     result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["*The contract asks for 99.0% or more.*"])
+    result.stdout.fnmatch_lines(["*The contract requires 99.0% or more.*"])
 
 
 def test_a_test_without_calls_fails_and_names_the_remedy(project: pytest.Pytester) -> None:

@@ -147,7 +147,7 @@ def test_every_test_of_a_project_may_have_a_contract(project: pytest.Pytester) -
     )
     result = project.runpytest_inprocess()
     result.assert_outcomes(passed=2, failed=2)
-    result.stdout.fnmatch_lines(["*The test made 1 call. The contract asks for 2 or more."])
+    result.stdout.fnmatch_lines(["*The test made 1 call. The contract requires 2 or more."])
 
 
 def test_a_project_may_have_an_emulator_of_its_own(project: pytest.Pytester) -> None:

@@ -140,7 +140,7 @@ def test_answers_come_in_their_order(folder: Path) -> None:
     player = Player(folder, "none")
     assert [answer(player, asked()) for _ in range(2)] == ["one", "two"]
     with pytest.raises(
-        NoFixture, match='is recorded 2 times and was asked once more; repeat="last"'
+        NoFixture, match='is recorded 2 times and was sent once more; repeat="last"'
     ):
         player.look_up(asked())
 

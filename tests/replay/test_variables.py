@@ -139,7 +139,7 @@ def test_recordings_of_earlier_versions_are_found(tmp_path: Path) -> None:
     assert b'"variables"' not in (tmp_path / store.entries[0].path).read_bytes()
     player = Player(tmp_path, "none", variables={})
     assert answer(player, here) == "/Users/bob/x/a.py"
-    with pytest.raises(NoFixture, match="it is recorded 1 time and was asked once more"):
+    with pytest.raises(NoFixture, match="it is recorded 1 time and was sent once more"):
         player.look_up(here)
     last = Player(tmp_path, "none", repeat="last")
     assert [answer(last, here), answer(last, here)] == ["/Users/bob/x/a.py"] * 2

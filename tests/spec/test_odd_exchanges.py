@@ -348,7 +348,7 @@ def test_two_choices_are_refused(at: str, provider: FailingProvider, daemon: Tes
     assert response.status_code == 400
     error = response.json()["error"]
     assert (error["type"], error["param"]) == ("invalid_request_error", "n")
-    assert "one choice a call" in error["message"]
+    assert "one choice per call" in error["message"]
     assert provider.requests == []
 
 

@@ -1,5 +1,5 @@
-"""Bedrock's runtime for tests: InvokeModel and Converse of Claude, with streams in AWS's framing.
-The answers, with their caching and their bill, are those of the emulator's Messages API."""
+"""Bedrock's runtime for tests: InvokeModel and Converse of Claude, with streams in AWS's framing;
+and Claude at Vertex. The answers, with their caching and their bill, are those of the emulator's Messages API."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ import httpx
 from .waiting import PATIENCE
 
 _PATH = re.compile(r"/model/([^/]+)/(invoke|converse)(-with-response-stream|-stream)?\Z")
+_VERTEX = re.compile(r"/models/([^/@]+)[^/]*:(?:r|streamR)awPredict\Z")
 _MODEL = re.compile(r"(?:us\.)?anthropic\.(.+?)(?:-v1:0)?\Z")
 
 
@@ -79,6 +80,13 @@ class _Handler(BaseHTTPRequestHandler):
         if self.state.failures:
             status = self.state.failures.pop(0)
             return self._answer(status, b'{"message":"busy"}', "ThrottlingException")
+        if (vertex := _VERTEX.search(self.path)) is not None:
+            fields = {**json.loads(body), "model": vertex[1]}
+            fields.pop("anthropic_version")
+            answer = self._ask(fields)
+            return self._answer(
+                answer.status_code, answer.content, kind=answer.headers["content-type"]
+            )
         found = _PATH.search(self.path)
         named = _MODEL.match(unquote(found[1])) if found else None
         if found is None or named is None:
@@ -87,12 +95,7 @@ class _Handler(BaseHTTPRequestHandler):
         fields = json.loads(body)
         sent = _messages(fields) if converses else fields
         sent.pop("anthropic_version", None)
-        response = httpx.post(
-            f"{self.state.emulator_url}/anthropic/v1/messages",
-            json={**sent, "model": named[1], "stream": streams},
-            headers={"x-api-key": "emulated", "anthropic-version": "2023-06-01"},
-            timeout=PATIENCE,
-        )
+        response = self._ask({**sent, "model": named[1], "stream": streams})
         if response.status_code != 200:
             message = json.dumps({"message": response.json()["error"]["message"]}).encode()
             return self._answer(response.status_code, message, "ValidationException")
@@ -103,9 +106,19 @@ class _Handler(BaseHTTPRequestHandler):
         events = [json.loads(line) for line in lines]
         return self._stream(_converse_frames(events) if converses else _frames(events))
 
-    def _answer(self, status: int, data: bytes, error: str = "") -> None:
+    def _ask(self, body: dict[str, Any]) -> httpx.Response:
+        return httpx.post(
+            f"{self.state.emulator_url}/anthropic/v1/messages",
+            json=body,
+            headers={"x-api-key": "emulated", "anthropic-version": "2023-06-01"},
+            timeout=PATIENCE,
+        )
+
+    def _answer(
+        self, status: int, data: bytes, error: str = "", kind: str = "application/json"
+    ) -> None:
         self.send_response(status)
-        self.send_header("content-type", "application/json")
+        self.send_header("content-type", kind)
         self.send_header("content-length", str(len(data)))
         if error:
             self.send_header("x-amzn-errortype", f"{error}:http://internal.amazon.com/coral/")

@@ -50,7 +50,7 @@ PER_DAY, PER_MONTH = 700_000, 4_000_000
 CALLERS = 12
 #: More than any test calls, also as the share of a node that has lost Redis.
 RATE = MinuteLimit(requests=10_000_000, tokens=10**12)
-#: Seconds between two beats of a node, and without one until it is taken for dead.
+#: Seconds between two beats of a node, and without one until it is declared dead.
 BEAT, SILENT = 0.1, 0.6
 
 _KINDS: tuple[Settled, ...] = ("billed", "billed", "estimated", "free", "bound")

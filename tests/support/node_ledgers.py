@@ -83,7 +83,7 @@ class KillOutcome(msgspec.Struct, kw_only=True):
     kills: int = 0
     pauses: int = 0
     woken: int = 0
-    """Nodes that were taken for dead and went on."""
+    """Nodes that were declared dead and went on."""
     postgres_losses: int = 0
     redis_losses: int = 0
     days: int = 0
@@ -357,7 +357,7 @@ class LedgerNodes:
             self._kill(node)
             self._start(node)
         await self._until_used(*self._nodes)
-        # Those of the nodes that run are never all gone. On a busy machine one may be taken for dead
+        # Those of the nodes that run are never all gone. On a busy machine one may be declared dead
         # meanwhile, and go on under another id.
         await self._until_none(
             "SELECT COUNT(*) FROM holds LEFT JOIN nodes ON nodes.id = node"

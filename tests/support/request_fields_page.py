@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from anaphora import wire
-from anaphora.wire.tables import BlockType, Does, RequestTable, request_table
+from anaphora.wire.tables import BlockType, Effect, RequestTable, request_table
 
 INTRO = """\
 # Request fields
@@ -24,10 +24,10 @@ To regenerate this page, run `tests/laws/test_readers.py` with `ANAPHORA_UPDATE_
 
 #: What a grant says about fields that do this.
 _CHECKED = {
-    Does.MONEY: "counted in the bound of the cost, and held to the grant's limits",
-    Does.TOOL: "held to the grant's `tools`; server tools and MCP servers need `allow`",
-    Does.STORED: "may name the app's own objects only; keeping answers needs `allow`",
-    Does.ASK: "needs `allow`",
+    Effect.MONEY: "counted in the bound of the cost, and held to the grant's limits",
+    Effect.TOOL: "held to the grant's `tools`; server tools and MCP servers need `allow`",
+    Effect.STORED: "may name the app's own objects only; keeping answers needs `allow`",
+    Effect.ASK: "needs `allow`",
 }
 
 
@@ -43,8 +43,8 @@ def _wire(name: str) -> Iterator[str]:
     yield "|---|---|---|---|"
     for field in sorted(table.fields.values(), key=lambda each: each.name.lower()):
         members = ", ".join(f"`{each}`" for each in sorted(field.members or ()))
-        what = "" if "." in field.name else field.does.value
-        grant = "" if "." in field.name else _CHECKED.get(field.does, "")
+        what = "" if "." in field.name else field.effect.value
+        grant = "" if "." in field.name else _CHECKED.get(field.effect, "")
         beta = " (beta)" if field.beta else ""
         yield f"| `{field.name}`{beta} | {what} | {members} | {grant} |"
     yield ""

@@ -341,7 +341,7 @@ def test_losses_by_the_order_of_the_prompt_are_summed() -> None:
     summary = relay.judge.summary()
     assert (summary.by_order.calls, summary.by_order.tokens) == (2, summary.lost)
     assert summary.by_order.cost_usd == summary.lost_usd
-    assert "cached tokens in 2 calls were behind text that changed or moved" in str(
+    assert "cached tokens in 2 calls were after text that changed or moved" in str(
         summary.order_sentence
     )
     fewer = {**timed, "tools": prompt["tools"][:1]}

@@ -1,4 +1,4 @@
-"""The audit log: one row a call, each with a hash over the row before.
+"""The audit log: one row per call, each with a hash that covers the row before.
 
     with AuditLog("audit", app="shop") as log, Client.from_env(audit=log) as client:
         with labelled("checkout"):

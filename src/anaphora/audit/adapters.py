@@ -1,4 +1,4 @@
-"""The rows of calls that are made through any `LlmAdapter`, such as one that replays recordings."""
+"""Audit rows for calls through any `LlmAdapter`, such as one that replays recordings."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 
 class AuditedAdapter(LlmAdapter):
-    """An adapter whose calls are kept in a log. A `ClientAdapter` needs none: its client's `audit`
-    keeps its calls, with their cost and verdict."""
+    """An adapter whose calls are written to a log. A `ClientAdapter` does not need it: its client's
+    `audit` logs its calls, with their cost and verdict."""
 
     def __init__(self, adapter: LlmAdapter, log: AuditLog) -> None:
         self._adapter = adapter
@@ -61,7 +61,7 @@ class AuditedAdapter(LlmAdapter):
         *,
         streamed: bool = False,
     ) -> None:
-        """Never raises: the answer is not lost with its row."""
+        """Never raises: a failure to log must not lose the answer."""
         usage = None if response is None else response.usage
         envelope = AuditEnvelope(
             at=round(began, 6),
@@ -84,7 +84,7 @@ class AuditedAdapter(LlmAdapter):
 
 
 def _hash(request: LlmRequest) -> str:
-    """Empty for a request that is invalid, and was refused for it."""
+    """Empty for a request that was refused as invalid."""
     try:
         return request.prompt_hash()
     except Exception:

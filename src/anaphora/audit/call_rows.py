@@ -26,11 +26,11 @@ from anaphora.values import Ttl, Usage
 
 from .envelope import AuditBlock, AuditEnvelope, AuditUsage, OwnFigures, code
 
-#: A run of more chunks than this has one block between two markers.
+#: Longer runs have one block between two markers.
 _MOST_BLOCKS = 32
 #: Hex digits are twice as many.
 _DIGEST_BYTES = 16
-#: Digests of the beginnings of one log that are kept: more than a row has of it.
+#: Digests of prefixes kept for one log: more than a row needs.
 _MOST_DIGESTS = 2 * _MOST_BLOCKS
 
 _labels: ContextVar[tuple[str, ...]] = ContextVar("labels", default=())
@@ -38,7 +38,7 @@ _labels: ContextVar[tuple[str, ...]] = ContextVar("labels", default=())
 
 @contextmanager
 def labelled(*labels: str) -> Iterator[None]:
-    """Labels of the calls that are made in this block, in addition to those around it."""
+    """Labels of the calls made in this block, in addition to those of enclosing blocks."""
     token = _labels.set((*_labels.get(), *(label(text) for text in labels)))
     try:
         yield
@@ -74,7 +74,7 @@ class BlockDigests:
         return blake3(data, key=self._key).hexdigest()
 
     def of_chunk(self, log: ChunkLog, chunk: int) -> str:
-        """Of one chunk of tools or system blocks, whose log does not change."""
+        """Digest of one chunk of tools or system blocks, whose log does not change."""
         with self._lock:
             known = (self._logs.get(log) or self._new(log)).chunks
             if chunk not in known:
@@ -83,7 +83,7 @@ class BlockDigests:
             return known[chunk]
 
     def upto(self, log: ChunkLog, count: int) -> str:
-        """Of the first chunks of a log that may still grow."""
+        """Digest of the first chunks of a log that may still grow."""
         with self._lock:
             known = self._logs.get(log) or self._new(log)
             if count in known.upto:
@@ -92,7 +92,7 @@ class BlockDigests:
             if count >= known.reached:
                 log.update(state, known.reached, count)
                 known.reached = count
-            else:  # an earlier end than the last one, such as in a fork
+            else:  # an end before the last one, such as in a fork
                 state = blake3(key=self._key)
                 log.update(state, 0, count)
             digest = known.upto[count] = state.hexdigest(length=_DIGEST_BYTES)
@@ -104,7 +104,7 @@ class BlockDigests:
 
 
 def blocks_of(rendered: Rendered, plan: Plan, digests: BlockDigests) -> tuple[AuditBlock, ...]:
-    """The blocks of a prompt; of long runs and of messages, what is between two markers."""
+    """The blocks of a prompt; long runs and messages are split at markers only."""
     marks = {mark.chunk: mark.ttl for mark in plan.marks}
     return tuple(_blocks(rendered, marks, digests))
 
@@ -138,7 +138,7 @@ def _ends(run: ChunkRun, marks: dict[int, Ttl], first: int) -> list[int]:
     if run.section != "messages" and run.count <= _MOST_BLOCKS:
         return list(range(1, run.count + 1))
     marked = {chunk - first + 1 for chunk in marks if first <= chunk < first + run.count}
-    # An app may place any number of markers: no provider takes so many, and each takes time here.
+    # An app may place any number of markers: more than any provider accepts, and each takes time.
     return sorted({*sorted(marked)[: _MOST_BLOCKS - 1], run.count})
 
 
@@ -149,7 +149,7 @@ def _label(run: ChunkRun, chunk: int, single: bool) -> str:
 
 
 def prompt_digest(rendered: Rendered, digests: BlockDigests) -> str:
-    """Equal for equal prompts with equal parameters, wherever their markers are."""
+    """Equal for equal prompts with equal parameters, regardless of markers."""
     parts = [f"{run.section} {digests.upto(run.log, run.count)}" for run in rendered.runs]
     params = [f"{name} ".encode() + value for name, value in rendered.envelope.cache_params]
     return digests.of_bytes("\n".join(parts).encode() + b"\n" + b"\n".join(params))
@@ -240,7 +240,7 @@ def verdict_fields(verdict: Verdict | None) -> dict[str, Any]:
     }
 
 
-#: Names that are the same from call to call; ids are not.
+#: Names that stay the same from call to call, unlike ids.
 _known_word = lru_cache(maxsize=512)(word)
 _known_label = lru_cache(maxsize=512)(label)
 

@@ -3,10 +3,10 @@
     {"schema_version":1,"seq":7,"row":"call",…,"hash":"<64 hex digits>"}
 
 The hash is BLAKE3 over the 64 digits of the row before, then the row's bytes before `,"hash":`. The
-first row follows 64 zeros. Whole bytes are hashed, so that any change of a stored row is found,
-also one that leaves its JSON value the same.
+first row follows 64 zeros. Bytes are hashed, so any change of a stored row is found, even one that
+leaves its JSON value equal.
 
-Anyone can compute hashes, and so write a chain anew. The log of a daemon has a key, which is not in
+Anyone can compute hashes, and so rewrite a chain. The log of a daemon has a key, which is not in
 the log: before the hash, its rows have `"mac":"<64 hex digits>"`, BLAKE3 with that key over the
 same digits, then the row's bytes before `,"mac":`. The hash covers it.
 """
@@ -39,7 +39,7 @@ _TAIL = len(_HASH) + 64 + len(b'"}')
 _MAC = b',"mac":"'
 #: The bytes of a MAC, before those of the hash.
 _MAC_LENGTH = len(_MAC) + 64 + len(b'"')
-#: The beginnings of the kinds of rows that mean something for the chain: pruned, segment.
+#: Beginnings of the rows that matter to the chain: pruned, segment.
 _LOOKED_AT = (b"prun", b"segm")
 
 
@@ -51,8 +51,8 @@ class ChainHead(msgspec.Struct, frozen=True):
 
 
 class RowKey(msgspec.Struct, frozen=True, kw_only=True):
-    """The key of the MACs of a log, and the first row that must have one; None: the first that
-    has."""
+    """The key of the MACs of a log, and the first row that must have one; None: the first row with
+    a MAC."""
 
     key: bytes
     since: int | None = None
@@ -70,7 +70,7 @@ def seal(head: ChainHead, row: AuditRow, key: bytes = b"") -> tuple[bytes, Chain
 
 
 class ChainChecker:
-    """Checks lines one after another. `head` is the last row that was right."""
+    """Checks lines one after another. `head` is the last valid row."""
 
     def __init__(
         self,
@@ -81,8 +81,8 @@ class ChainChecker:
         says_pruned_until: int | None = None,
         row_key: RowKey | None = None,
     ) -> None:
-        """`pruned`: what other rows than those of this chain say. Later rows of its own than
-        `says_pruned_until` do not count. With `row_key`, MACs are checked as well."""
+        """`pruned`: rows pruned according to rows outside this chain. Its own pruned rows count up
+        to `says_pruned_until`. With `row_key`, MACs are checked as well."""
         self.head = head
         self._start = head
         self._anchors = anchors
@@ -93,7 +93,8 @@ class ChainChecker:
         """The first row that must have a MAC."""
 
     def check(self, lines: Iterable[bytes], place: Callable[[int], str]) -> Iterator[int]:
-        """Yields the number of lines checked, now and then. `place` names the line of an index."""
+        """Yields the number of lines checked, from time to time. `place` describes the line at an
+        index."""
         seq, previous = self.head.seq, self.head.hash.encode()
         anchored = {anchor.seq for anchor in self._anchors}
         key = b"" if self._row_key is None else self._row_key.key
@@ -117,7 +118,7 @@ class ChainChecker:
             self.head = ChainHead(seq, previous.decode())
 
     def finish(self) -> None:
-        """Checks what only the whole chain shows: its beginning, and the anchor."""
+        """Checks the beginning of the chain, and the anchor."""
         start = self._start
         if start.seq and Boundary(start.seq, start.hash) not in self._pruned:
             raise ChainBroken(
@@ -129,7 +130,7 @@ class ChainChecker:
         if self.signed_since is not None and self.head.seq < self.signed_since:
             raise MacMismatch(
                 f"the log ends with row {self.head.seq:,}, and rows have a MAC from row"
-                f" {self.signed_since:,} on: it was cut off or written anew",
+                f" {self.signed_since:,} on: it was cut off or rewritten",
                 row=self.head.seq + 1,
             )
 
@@ -192,7 +193,7 @@ class ChainChecker:
             )
 
     def _refuse(self, line: bytes, seq: int, place: str) -> None:
-        """Names what is wrong with a line."""
+        """Raises an error that says what is wrong with a line."""
         if not line.strip():
             raise ChainBroken("an empty line", row=seq, place=place)
         if not line.endswith(b'"}'):

@@ -1,4 +1,4 @@
-"""Verifying a log in PostgreSQL: all chains, in one state, against the anchors."""
+"""Verifies a log in PostgreSQL: all chains, in one snapshot, against the anchors."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from .side_files import Anchor, key_id
 if TYPE_CHECKING:
     from anaphora.postgres.connection import Connection
 
-#: Rows of one statement that copies.
+#: Rows copied by one statement.
 _COPIED = 2_000
 _DAY = 86_400.0
 
 
 class ChainState(msgspec.Struct, frozen=True, kw_only=True):
-    """A chain as its table has it."""
+    """A chain as stored in its table."""
 
     id: int
     name: str
@@ -47,7 +47,7 @@ FROM audit_chains ORDER BY id
 
 
 async def read_chains(connection: Connection) -> list[ChainState]:
-    """With that of the anchors, which is the first."""
+    """All chains; the chain of the anchors is the first."""
     found = []
     for row in await connection.fetch(_CHAINS):
         id, name, node, key, started, closed, start, start_hash, last, last_hash, anchored = row
@@ -68,25 +68,25 @@ async def read_chains(connection: Connection) -> list[ChainState]:
 
 
 class VerifiedChain(msgspec.Struct, frozen=True, kw_only=True):
-    """A chain that is whole."""
+    """A chain that was verified."""
 
     chain: int
     name: str
     """Of its node, or of the log that was moved."""
     state: Literal["open", "stopped", "dead", "moved"]
-    """`dead`: another node closed it; `open`: its node writes it, or was not missed yet."""
+    """`dead`: another node closed it; `open`: its node writes it, or has not been missed yet."""
     rows: int
     first: int
     last: int
     hash: str
     anchored: int
-    """The last row that an anchor names."""
+    """The last row named by an anchor."""
     signed_since: int | None = None
-    """The first row whose MAC was checked; None: only hashes were."""
+    """The first row whose MAC was checked; None: only hashes were checked."""
 
 
 class _Snapshot:
-    """One state of all chains."""
+    """One snapshot of all chains."""
 
     def __init__(self, link: PostgresLink) -> None:
         self._link = link
@@ -95,7 +95,7 @@ class _Snapshot:
         return self._link.run(read_chains)
 
     def lines(self, chain: ChainState) -> Iterator[bytes]:
-        """A row that is missing is no line, so that the next one is found not to follow."""
+        """A missing row yields no line, so the next one fails the check."""
         query = (
             "SELECT seq, line FROM audit_rows WHERE chain = $1 AND seq > $2 ORDER BY seq"
             f" LIMIT {PAGE}"
@@ -111,7 +111,7 @@ class _Snapshot:
 def _snapshot(log: PostgresLog) -> Iterator[_Snapshot]:
     link = PostgresLink(log.address, "audit verify")
     try:
-        # It locks nothing, and may wait for a terminal.
+        # It holds no locks, and may wait for a terminal.
         begin = (
             "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY;"
             " SET LOCAL idle_in_transaction_session_timeout TO 0"
@@ -129,13 +129,13 @@ class _Anchors:
         self._key = key
         self._key_since = key_since
         self.heads: dict[int, tuple[ChainHead, int]] = {}
-        """The last row of each chain that is named, and the number of the anchor."""
+        """The last row named of each chain, and the number of the anchor."""
         self.first: dict[int, int] = {}
         """The row of each chain that the first anchor names."""
         self.pruned: dict[int, list[Boundary]] = {}
         self.signed = 0
         self.unsigned = 0
-        """Those that were signed with an earlier key, or not."""
+        """Anchors signed with an earlier key, or unsigned."""
 
     def checked(self, lines: Iterator[bytes], before: ChainHead) -> Iterator[bytes]:
         for line in lines:
@@ -164,13 +164,14 @@ class _Anchors:
         if row.key_id != key_id(self._key):
             raise AnchorMismatch(
                 f"anchor {number:,}: is not signed with the key of this log: the anchors were"
-                " written anew, or tokens.key was replaced (then --key-since says since when)",
+                " rewritten, or tokens.key was replaced (then pass --key-since with the first"
+                " anchor of the new key)",
                 row=number,
             )
         if signed(row, before, self._key).mac != row.mac:
             raise AnchorMismatch(
                 f"anchor {number:,}: its signature is not that of this log's key: the anchors"
-                " were written anew",
+                " were rewritten",
                 row=number,
             )
         self.signed += isinstance(row, AnchorRow)
@@ -191,7 +192,7 @@ def check_chains(
     key_since: int = 1,
 ) -> CheckedChains:
     """Checks every row of every chain. Raises `ChainBroken` or `AnchorMismatch`. `anchor` is one
-    that is kept elsewhere, `key_since` the first anchor that is signed with the log's key."""
+    stored elsewhere, `key_since` the first anchor signed with the log's key."""
     done = 0
 
     def report(rows: int) -> None:
@@ -217,7 +218,7 @@ def check_chains(
                     f"chain {state.id} ({state.name}) is named by no anchor: it was inserted", row=1
                 )
             heads += [outside[state.id]] if state.id in outside else []
-            # What a log that was moved says itself was there when it was first anchored.
+            # A moved log's own pruned rows were written before it was first anchored.
             checker = ChainChecker(
                 state.start,
                 anchors=heads,

@@ -2,19 +2,19 @@
 
     call       one call: an `AuditEnvelope`
     start      a writer has opened the log; `epoch` counts them
-    recovery   what the writer before left unfinished when it was killed
+    recovery   the previous writer was killed, and left something unfinished
     stop       the writer has closed the log
     segment    the first row of a file, with the hash of the last row before it
     lost       calls whose rows could not be written
     pruned     rows that were deleted on purpose, with the hash of the last one
 
-In PostgreSQL each node has a chain of its own, and one more chain has rows about the others:
+In PostgreSQL each node has its own chain, and one more chain has rows about the others:
 
-    anchor          the last rows of the chains that have grown since the anchor before
+    anchor          the last rows of the chains that have grown since the previous anchor
     pruned_chains   rows of chains that were deleted on purpose, with the hash of the last one
 
 No row holds text of a prompt or a response, or a key: names and codes pass through `code`, `word`
-and `label`, texts of providers never reach a row.
+and `label`; texts of providers never reach a row.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from anaphora import catalog
 from anaphora.errors import ChainBroken, NewerSchema
 from anaphora.values import Ttl
 
-#: The version of the rows that this package writes, and the newest that it reads.
+#: The row version that this package writes, and the newest that it reads.
 SCHEMA_VERSION = 1
 
 Outcome: TypeAlias = str
@@ -39,7 +39,7 @@ _CODE = re.compile(r"[a-z][a-z0-9_.]{0,63}")
 
 
 class AuditUsage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Token counts by the bill; None: not reported, which is not 0."""
+    """Token counts of the bill; None: not reported, which is not 0."""
 
     uncached: int | None = None
     read: int | None = None
@@ -75,14 +75,14 @@ class AuditBlock(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class OwnFigures(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A call of a daemon's app as the app may see it: reads of what other apps wrote to a shared
-    cache are no reads."""
+    """A call of a daemon's app as the app may see it: tokens read from other apps' entries in a
+    shared cache do not count as read."""
 
     usage: AuditUsage = AuditUsage()
     cost_nano_usd: int | None = None
     saved_nano_usd: int | None = None
     unbilled_nano_usd: int | None = None
-    """None, in rows of earlier versions: that of the row."""
+    """None, in rows of earlier versions: the same as in the row."""
 
 
 class KilledNode(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -90,7 +90,7 @@ class KilledNode(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     node: str
     epoch: int
-    """Of its writer of a log in a folder; of the node if the log is in PostgreSQL."""
+    """Epoch of its writer, for a log in a folder; of the node, for a log in PostgreSQL."""
 
 
 class AuditRow(
@@ -101,7 +101,7 @@ class AuditRow(
     at: float
     """Seconds since 1970; of a call, when it began."""
     epoch: int = 0
-    """Which writer wrote it: they are counted from 1."""
+    """The epoch of the writer, counted from 1."""
 
 
 class AuditEnvelope(AuditRow, frozen=True, kw_only=True, tag="call"):
@@ -109,13 +109,13 @@ class AuditEnvelope(AuditRow, frozen=True, kw_only=True, tag="call"):
 
     app: str = ""
     group: str = ""
-    """That the app had at the time; empty: none."""
+    """The app's group at the time; empty: none."""
     node: str = ""
     adapter: str = "client"
-    """The `adapter_id`; `client` for calls of a client, `proxy` for calls that were relayed."""
+    """The `adapter_id`; `client` for calls of a client, `proxy` for relayed calls."""
     provider: str = ""
     system: str = ""
-    """Whose service that is: `anthropic`, `openai`, …"""
+    """The provider's name: `anthropic`, `openai`, …"""
     wire: str = ""
     model: str
     answered_by: str | None = None
@@ -129,12 +129,12 @@ class AuditEnvelope(AuditRow, frozen=True, kw_only=True, tag="call"):
     ignored: tuple[str, ...] = ()
     """Names of params that the daemon ignored."""
     repeats: int = 1
-    """How many calls of one minute were refused like this one."""
+    """How many identical refusals of one minute this row stands for."""
     operation: str = "chat"
     prompt_hash: str = ""
-    """Of an adapter's call, its `prompt_hash`; otherwise BLAKE3 with the log's key."""
+    """For an adapter's call, its `prompt_hash`; otherwise BLAKE3 with the log's key."""
     raw_hash: str = ""
-    """BLAKE3 of the response as it was received; empty if there was none."""
+    """BLAKE3 of the response as received; empty if there was none."""
     outcome: Outcome = "ok"
     status: int | None = None
     stop_reason: str | None = None
@@ -143,22 +143,22 @@ class AuditEnvelope(AuditRow, frozen=True, kw_only=True, tag="call"):
     first: float | None = None
     """Seconds until the response began."""
     seconds: float = 0.0
-    """Seconds until it was complete, or had failed."""
+    """Seconds until it was complete or failed."""
     queued: float = 0.0
     """Seconds of waiting for rate limits."""
     usage: AuditUsage = AuditUsage()
     predicted: int | None = None
     """Tokens that should have been read from the cache."""
     cost_nano_usd: int | None = None
-    """None is unknown, which is not 0."""
+    """None: unknown, which is not 0."""
     output_nano_usd: int | None = None
-    """The part of the cost that is for the output."""
+    """The part of the cost that is output."""
     saved_nano_usd: int | None = None
     unbilled_nano_usd: int = 0
-    """Charged to an app in addition, for attempts of the call that were sent and have no bill:
-    an estimate if a part of a response arrived, else the most that the attempt can cost."""
+    """Charged to an app in addition, for attempts that were sent and have no bill: an estimate if
+    part of a response arrived, else the maximum cost of the attempt."""
     own: OwnFigures | None = None
-    """As the app sees it, if that differs: it read what other apps wrote."""
+    """The figures that the app sees, if they differ because it read other apps' cache entries."""
     verdict: str | None = None
     cause: str | None = None
     broke: bool = False
@@ -173,21 +173,21 @@ class AuditEnvelope(AuditRow, frozen=True, kw_only=True, tag="call"):
     notices: tuple[str, ...] = ()
     """Their codes."""
     labels: tuple[str, ...] = ()
-    """What the application calls this call."""
+    """The application's labels of this call."""
     automatic: Ttl | None = None
     """The TTL of an automatic breakpoint that was requested."""
     conversation: str = ""
-    """An id of the conversation that it belongs to; empty if that is not known."""
+    """Id of its conversation; empty if unknown."""
     turn: int = 0
     """Its number within the conversation."""
     blocks: tuple[AuditBlock, ...] = ()
     recovered: KilledNode | None = None
-    """The daemon that made the call, if that was killed: the row is made from the ledger, and
-    tells nothing of prompt, response and verdict."""
+    """Set if the daemon that made the call was killed: the row is made from the ledger, and has no
+    data on prompt, response and verdict."""
 
     @property
     def billed_model(self) -> str:
-        """The requested model, or another known one that answered instead of it."""
+        """The requested model, or another known one that answered instead."""
         return catalog.answering_model(self.system, self.model, self.answered_by or "")
 
 
@@ -197,16 +197,16 @@ class StartRow(AuditRow, frozen=True, kw_only=True, tag="start"):
     version: str = ""
     """Of this package."""
     key_id: str = ""
-    """Digests can be compared if this is the same."""
+    """Digests of rows with the same id can be compared."""
 
 
 class RecoveryRow(AuditRow, frozen=True, kw_only=True, tag="recovery"):
     reason: Literal["unfinished_row", "not_closed", "node_dead"]
     """`not_closed`: the log ended with a complete row, but its writer was killed; rows that were
-    not committed by then are missing. `node_dead`: the same, of a node that another one took for
-    dead; this is the last row of its chain."""
+    not committed are missing. `node_dead`: the same for a node that another one declared dead; this
+    is the last row of its chain."""
     bytes: int = 0
-    """Of the unfinished row, which was removed."""
+    """Bytes of the unfinished row, which was removed."""
     by: str = ""
     """The node that found it."""
 
@@ -228,12 +228,12 @@ class LostRow(AuditRow, frozen=True, kw_only=True, tag="lost"):
 
 
 class CorrectionRow(AuditRow, frozen=True, kw_only=True, tag="correction"):
-    """An administrator has corrected what a call cost, in the ledger."""
+    """An administrator's correction of a call's cost in the ledger."""
 
     app: str
     node: str = ""
     by: str
-    """Who ran the command."""
+    """The user who ran the command."""
     entry: str
     """The id of the ledger's entry."""
     correction: str
@@ -246,7 +246,7 @@ class CorrectionRow(AuditRow, frozen=True, kw_only=True, tag="correction"):
 
 
 class Boundary(msgspec.Struct, frozen=True):
-    """The last of the rows that can be pruned together, and its hash."""
+    """The last of several rows that can be pruned together, and its hash."""
 
     through: int
     hash: str
@@ -256,7 +256,7 @@ class Boundary(msgspec.Struct, frozen=True):
 class PrunedRow(AuditRow, frozen=True, kw_only=True, tag="pruned"):
     keep_days: float
     boundaries: tuple[Boundary, ...]
-    """One for each segment that was deleted."""
+    """One for each deleted segment."""
 
 
 class ChainMark(msgspec.Struct, frozen=True, array_like=True):
@@ -272,13 +272,13 @@ class SignedRow(AuditRow, frozen=True, kw_only=True):
 
     key_id: str = ""
     mac: str = ""
-    """BLAKE3 of this row and the hash before it, with a key that the database does not have: who
-    can write the database cannot write this."""
+    """BLAKE3 of this row and the hash before it, with a key that is not in the database: access to
+    the database is not enough to forge it."""
 
 
 class AnchorRow(SignedRow, frozen=True, kw_only=True, tag="anchor"):
     node: str = ""
-    """The one that wrote it."""
+    """The node that wrote it."""
     heads: tuple[ChainMark, ...]
     """The last rows of the chains that have grown."""
 
@@ -286,7 +286,7 @@ class AnchorRow(SignedRow, frozen=True, kw_only=True, tag="anchor"):
 class PrunedChainsRow(SignedRow, frozen=True, kw_only=True, tag="pruned_chains"):
     keep_days: float
     through: tuple[ChainMark, ...]
-    """The last row of each chain that was deleted."""
+    """The last deleted row of each chain."""
 
 
 AnyRow: TypeAlias = (
@@ -304,20 +304,20 @@ AnyRow: TypeAlias = (
 
 
 class StoredRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A row as it is in a log."""
+    """A row as stored in a log."""
 
     schema_version: int
     seq: int
     hash: str
     content: AnyRow
     line: bytes
-    """The bytes that the hash is of, and the hash."""
+    """The bytes that the hash covers, and the hash."""
     chain: int = 0
-    """Of a log in PostgreSQL, which has several."""
+    """The chain, for a log in PostgreSQL, which has several."""
 
 
 class RowNumber(msgspec.Struct, frozen=True):
-    """What the log adds to each row."""
+    """The fields that the log adds to each row."""
 
     schema_version: int
     seq: int
@@ -330,7 +330,7 @@ decode_number = msgspec.json.Decoder(RowNumber).decode
 
 
 def decode(line: bytes, place: str = "", chain: int = 0) -> StoredRow:
-    """The row of a line. Raises `NewerSchema`, or `ChainBroken` if it is no row."""
+    """The row of a line. Raises `NewerSchema`, or `ChainBroken` if it is not a row."""
     try:
         numbered = decode_number(line)
         if numbered.schema_version > SCHEMA_VERSION:
@@ -350,5 +350,5 @@ def decode(line: bytes, place: str = "", chain: int = 0) -> StoredRow:
 
 
 def code(text: str) -> str:
-    """A code of ours; `other` for a text that is none."""
+    """One of our codes; `other` for any other text."""
     return text if _CODE.fullmatch(text) else "other"

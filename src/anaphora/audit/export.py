@@ -1,4 +1,5 @@
-"""The calls of a log in other formats: JSON lines, CSV, Parquet. One at a time, or in batches."""
+"""The calls of a log in other formats: JSON lines, CSV, Parquet. Streamed one by one, or in
+batches."""
 
 from __future__ import annotations
 
@@ -168,7 +169,7 @@ def _cell(value: Any, kind: str) -> str:
     if kind in ("strings", "blocks"):
         return visible_json(msgspec.json.encode(value)).decode()
     text = str(value)
-    # A spreadsheet would run a name that begins like a formula, also behind white space.
+    # A spreadsheet would run a name that begins like a formula, even after white space.
     is_formula = kind == "string" and text.lstrip()[:1] in ("=", "+", "-", "@")
     shown = visible(text, keep="\t")
     return f"'{shown}" if is_formula else shown

@@ -1,7 +1,7 @@
 """The thread that commits items in batches: rows of the audit log, operations of the ledger.
 
-What arrives during a commit goes with the next one (group commit), so that a disk that can sync a
-hundred times a second still takes thousands of items.
+Items that arrive during a commit go into the next one (group commit), so that a disk with a hundred
+syncs per second still takes thousands of items.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
-#: Items of one commit at most, but for those that are tried again.
+#: Maximum number of items of one commit, not counting retried ones.
 MOST_ITEMS = 2_000
-#: Seconds until a commit that failed is tried again: at first, and at most.
+#: Seconds before a failed commit is retried: at first, and at most.
 FIRST_WAIT, LONGEST_WAIT = 0.1, 5.0
 
 
@@ -32,10 +32,10 @@ class GroupCommit(Generic[T]):
         collect: float = 0.0,
         patient: bool = False,
     ) -> None:
-        """`commit` writes a batch. None: nothing has failed; otherwise it is called again after a
-        while, with what it returned and what has arrived: at once when something arrives, unless
-        `patient`. `ended` is called at the end, with what is not committed, and what `commit`
-        raised. `collect`: how many seconds items wait for others."""
+        """`commit` writes a batch. It returns None if it succeeded; otherwise it is called again
+        later, with what it returned and the new items: immediately when an item arrives, unless
+        `patient`. `ended` is called at the end, with the uncommitted items and the exception of
+        `commit`. `collect`: how many seconds items wait for others."""
         self._commit = commit
         self._ended = ended
         self._collect = collect
@@ -52,15 +52,15 @@ class GroupCommit(Generic[T]):
         self._queue.put(item)
 
     def wake(self) -> None:
-        """Calls `commit` also without an item."""
+        """Calls `commit` even without an item."""
         self._queue.put(None)
 
     def hurry(self) -> None:
-        """What is there is committed without waiting for more."""
+        """Commits the waiting items without waiting for more."""
         self._hurry.set()
 
     def close(self) -> None:
-        """Commits what waits, once more, and ends the thread."""
+        """Commits the waiting items once more, and ends the thread."""
         self._stopped.set()
         self._hurry.set()
         self._queue.put(None)

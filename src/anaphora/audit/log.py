@@ -40,25 +40,24 @@ from .writer import AuditError, LogStore, LogWriter
 
 replace = msgspec.structs.replace
 
-#: Digits of the digest that stands for the name of a conversation.
+#: Digits of the digest that replaces the name of a conversation.
 _ID_DIGITS = 16
 
 
 class AuditLog:
     """A log of calls: a folder, or a chain of a `PostgresLog`.
 
-    A call only puts its row into a queue; a thread commits what has collected there. So nothing
-    here delays or loses an answer, and a process that is killed loses the rows of its last
-    moments; `flush` waits for them.
+    A call only puts its row into a queue, which a thread commits in batches. So logging neither
+    delays nor loses an answer, but a process that is killed loses its last rows; `flush` waits for
+    them.
 
-    `app` and `node` (by default the name of the machine) are in every row. `anchor` is a file
-    elsewhere that names the last row: with it, `verify` notices a log that was cut off or written
-    anew. `keep_days` prunes segments of earlier days. `required`: while rows cannot be written,
-    calls are refused before they are sent; otherwise they are made, with a notice. `on_error` gets
-    an `AuditError` when writing begins to fail, in the log's thread. `collect`: rows wait so many
-    seconds for others, to be committed together. `anchor` and `keep_days` are not for PostgreSQL.
-    With a `row_key` of 32 bytes, which is kept elsewhere, each row has a MAC; a `PostgresLog` has
-    its own.
+    `app` and `node` (by default the machine's name) are in every row. `anchor` is a file elsewhere
+    that names the last row: with it, `verify` detects a log that was cut off or rewritten.
+    `keep_days` prunes segments of earlier days. `required`: while rows cannot be written, calls are
+    refused before they are sent; otherwise they are made, with a notice. `on_error` gets an
+    `AuditError` when writing begins to fail, in the log's thread. `collect`: seconds that rows wait
+    for others, to be committed together. `anchor` and `keep_days` are not for PostgreSQL. With a
+    `row_key` of 32 bytes, stored elsewhere, each row has a MAC; a `PostgresLog` has its own.
     """
 
     def __init__(
@@ -75,8 +74,8 @@ class AuditLog:
         collect: float = 0.0,
         row_key: bytes = b"",
     ) -> None:
-        """Raises `Io` if another process writes the log, `ChainBroken` if its end was
-        changed, `AnchorMismatch` if it is not the log of the anchor."""
+        """Raises `Io` if another process writes the log, `ChainBroken` if its end was changed,
+        `AnchorMismatch` if the anchor belongs to another log."""
         if keep_days is not None and not keep_days > 0:
             raise InvalidRequest(f"must be > 0, got {keep_days}", path="keep_days")
         if segment_bytes < 1:
@@ -101,10 +100,10 @@ class AuditLog:
             row_key=row_key,
         )
         self.first_row = self._writer.first_row
-        """The number of the first row that this log has written."""
+        """Number of the first row written by this log."""
         self._digests = BlockDigests(_key_of(self.path))
         self._writer.start()
-        # A log that was not closed is closed when it is collected, or at exit.
+        # An unclosed log is closed when it is garbage-collected, or at exit.
         self._close = weakref.finalize(self, self._writer.close)
 
     def __enter__(self) -> Self:
@@ -118,7 +117,7 @@ class AuditLog:
 
     @property
     def head(self) -> ChainHead:
-        """The last row that is committed."""
+        """The last committed row."""
         return self._writer.head
 
     @property
@@ -137,17 +136,17 @@ class AuditLog:
 
     def follow_calls(self, durable: Callable[[Sequence[str]], None]) -> None:
         """Calls `durable` with the ids of a daemon's calls when their rows are committed, in the
-        log's thread. Before the first call."""
+        log's thread. To be called before the first call."""
         self._writer.on_durable = durable
 
     def leave_out(self, calls: Iterable[str]) -> None:
-        """Writes no rows of a daemon's calls with these ids from now on, but for those that another
-        node's ledger tells: they are written elsewhere."""
+        """From now on, writes no rows for daemon calls with these ids, except those from another
+        node's ledger: they are written elsewhere."""
         self._writer.left_out = self._writer.left_out.union(calls)
 
     def append(self, envelope: AuditEnvelope) -> None:
-        """Takes the row of a call, without waiting. Its epoch, app and node are the log's. Raises
-        `InvalidRequest` for one that could not be read again."""
+        """Adds the row of a call, without waiting. Its epoch, app and node are the log's. Raises
+        `InvalidRequest` for a row that could not be read back."""
         row = _checked(envelope)
         row = replace(
             row,
@@ -159,7 +158,7 @@ class AuditLog:
         self._writer.put(lambda: row)
 
     def append_correction(self, row: CorrectionRow) -> None:
-        """Takes the row of a correction, without waiting."""
+        """Adds the row of a correction, without waiting."""
         row = replace(row, epoch=self.epoch, node=self.node)
         self._writer.put(lambda: row)
 
@@ -169,7 +168,7 @@ class AuditLog:
             raise Io(f"{self.path}: the audit log cannot be written: {problem}")
 
     def call_ended(self, call: EndedCall) -> tuple[Notice, ...]:
-        """For clients: takes a call. Only the digests of what is new in its prompt are computed
+        """For clients: adds a call. Only the digests of the new part of its prompt are computed
         here; the prompt is not kept."""
         described: tuple[tuple[AuditBlock, ...], str] = ((), "")
         if call.rendered is not None and call.plan is not None:
@@ -231,8 +230,8 @@ class AuditLog:
         return self._digests.of_bytes(data)
 
     def flush(self, timeout: float | None = None) -> None:
-        """Returns when the rows of all calls so far are on the disk; raises `Io` if they are
-        not."""
+        """Returns when the rows of all calls so far are on disk; raises `Io` if they cannot be
+        written."""
         self._writer.flush(timeout)
 
     async def aflush(self, timeout: float | None = None) -> None:
@@ -240,7 +239,7 @@ class AuditLog:
         await asyncio.to_thread(self._writer.flush, timeout)
 
     def close(self) -> None:
-        """Commits all rows, and frees the log for another writer."""
+        """Commits all rows, and releases the log for another writer."""
         self._close()
 
 
@@ -269,8 +268,8 @@ def open_writer(
     collect: float = 0.0,
     row_key: bytes = b"",
 ) -> LogWriter:
-    """The writer of a log, not started yet. Its first rows are committed: that it has started, and
-    what the one before left unfinished."""
+    """The writer of a log, not started yet. Its first rows are already committed: a start row, and
+    a recovery row if the previous writer left something unfinished."""
     lock, store = _opened(path, segment_bytes, node)
     try:
         found = store.open()
@@ -313,7 +312,7 @@ def open_writer(
 def _opened(
     path: Path | PostgresLog, segment_bytes: int, node: str
 ) -> tuple[WriterLock | None, LogStore]:
-    """The store, and the lock of a log of files."""
+    """The store, and the lock if the log is a folder."""
     if isinstance(path, PostgresLog):
         if not path.key:
             raise InvalidRequest("writing needs the key of the digests", path="key")
@@ -338,7 +337,7 @@ def _recovery(found: Recovered, epoch: int, now: float) -> RecoveryRow:
 
 
 def _check_anchor(path: Path, anchor: Path, found: Recovered) -> None:
-    """An anchor must not move on if the log is not the one that it was written for."""
+    """Refuses to move an anchor that was written for another log."""
     expected = read_anchor(anchor).head
     if expected.seq > found.head.seq:
         raise AnchorMismatch(

@@ -1,7 +1,7 @@
-"""A log as a folder of segments: `000001.jsonl`, `000002.jsonl`, …, one row a line.
+"""A log as a folder of segments: `000001.jsonl`, `000002.jsonl`, …, one row per line.
 
 A segment begins with a row that has the hash of the last row before it. A new one is begun each day
-and at a size, so that old ones can be pruned.
+and at a maximum size, so that old ones can be pruned.
 """
 
 from __future__ import annotations
@@ -28,13 +28,14 @@ SEGMENT_BYTES = 64 * 1024 * 1024
 
 _NAME = re.compile(r"(\d{6,12})\.jsonl")
 _FLAGS = os.O_RDWR | os.O_APPEND | getattr(os, "O_BINARY", 0)
-#: A longer line is no row.
+#: A longer line is not a row.
 _LONGEST_LINE = 64 * 1024 * 1024
-#: Bytes at the end of a line that is cut. `"}` may be there twice: written over the line break.
+#: Bytes removed from the end of an incomplete line. `"}` may be there twice: written over the line
+#: break.
 _ENDS = b'"} \t\r'
 #: Names that would be a file of rows; a log is a folder of such files.
 _FILES = (".jsonl", ".json", ".ndjson", ".log", ".csv", ".txt")
-#: Names of the logs in SQLite files that earlier versions wrote.
+#: Names of logs in SQLite files, which earlier versions wrote.
 _DATABASES = (".db", ".sqlite", ".sqlite3")
 
 
@@ -64,13 +65,13 @@ def _is_database(path: Path) -> bool:
 
 
 class Recovered(msgspec.Struct, frozen=True):
-    """What a writer finds when it opens a log."""
+    """The state of a log when a writer opens it."""
 
     head: ChainHead = ChainHead()
     epoch: int = 0
     """Of the last row."""
     closed: bool = True
-    """The writer before has closed the log; also if there was none."""
+    """Whether the previous writer closed the log; True if there was none."""
     dropped: int = 0
     """Bytes of an unfinished row, which was removed."""
 
@@ -103,12 +104,12 @@ class FileReader:
         return sum(path.stat().st_size for path in self.sections)
 
     def start(self) -> ChainHead:
-        """What the first row follows: for a pruned log, the last row that was pruned."""
+        """The row before the first one: for a pruned log, the last pruned row."""
         return _before(self.sections)
 
     def lines(self, section: Path, *, unfinished: bool = True) -> Iterator[bytes]:
         """The lines of a segment without their line breaks. `unfinished`: also a last line without
-        a line break, which is cut so that it is no row; unless it is being written now."""
+        a line break, shortened so that it cannot be a row; unless it is being written now."""
         with _opened(section) as file:
             while (line := file.readline(_LONGEST_LINE)).endswith(b"\n"):
                 yield line[:-1]
@@ -128,11 +129,11 @@ class FileStore:
         self._file = -1
         self._segment = 0
         self._size = 0
-        """Of the current segment, as far as it is committed."""
+        """Committed size of the current segment."""
         self._day = ""
-        """On which it was begun."""
+        """Day on which it was begun."""
         self._torn = False
-        """A write failed, and may have left a part of a row."""
+        """A write failed, and may have left part of a row."""
 
     def open(self) -> Recovered:
         """Opens the last segment, removes an unfinished row at its end, and checks the others."""
@@ -186,14 +187,14 @@ class FileStore:
         return valid, decode(first), decode(last), checker.head
 
     def segment_due(self, now: float) -> int:
-        """The number of the segment to begin before the next row; 0: none."""
+        """Number of the segment to begin before the next row; 0: none."""
         if self._file >= 0 and self._size < self._segment_bytes and _day(now) == self._day:
             return 0
         return self._segment + 1
 
     def append(self, lines: Sequence[bytes], segment: int = 0) -> None:
-        """Commits rows: they are on the disk when this returns. With a `segment`, the first of them
-        begins that. If it fails, the log is as before."""
+        """Commits rows: they are on disk when this returns. With a `segment`, the first row begins
+        it. If it fails, the log is unchanged."""
         if segment:
             self._begin(segment)
         self._check_place()
@@ -209,7 +210,7 @@ class FileStore:
             if segment:  # the next attempt begins it again
                 self.close()
                 self._segment, self._torn = segment - 1, False
-            else:  # a part of a row may be there: it goes now, or before the next attempt
+            else:  # part of a row may be there: removed now, or before the next attempt
                 with contextlib.suppress(OSError):
                     os.ftruncate(self._file, self._size)
             raise
@@ -225,8 +226,8 @@ class FileStore:
         sync_folder(self.path)
 
     def _check_place(self) -> None:
-        """Raises if the segment is no longer in the folder, or was truncated: a row written to
-        it would be gone, or follow a gap. The next attempt begins a new segment."""
+        """Raises if the segment was removed from the folder or truncated: a row written to it would
+        be lost, or follow a gap. The next attempt begins a new segment."""
         path = segment_path(self.path, self._segment)
         try:
             found = os.stat(path)
@@ -242,7 +243,7 @@ class FileStore:
             raise OSError(5, "the segment was truncated", str(path))
 
     def boundaries(self, before: float) -> tuple[Boundary, ...]:
-        """The segments whose rows were all written before that time, without the current one."""
+        """Segments whose rows were all written before that time, except the current one."""
         found: list[Boundary] = []
         paths = segments_of(self.path)
         for path, following in pairwise(paths):
@@ -254,7 +255,7 @@ class FileStore:
         return tuple(found)
 
     def remove(self, boundaries: Sequence[Boundary]) -> None:
-        """Deletes segments, the oldest first: what is left is always an end of the chain."""
+        """Deletes segments, the oldest first: the rest is always the end of the chain."""
         for one in boundaries:
             segment_path(self.path, one.segment).unlink(missing_ok=True)
 
@@ -274,8 +275,8 @@ def _opened(section: Path) -> IO[bytes]:
 
 
 def _before(sections: Sequence[Path]) -> ChainHead:
-    """The row before the first of these segments; number 0 if nothing names it, which the check of
-    the first row finds."""
+    """The row before the first of these segments; number 0 if nothing names it, which then fails
+    the check of the first row."""
     with _opened(sections[0]) as file:
         line = file.readline(_LONGEST_LINE).rstrip(b"\n")
     try:
@@ -290,8 +291,8 @@ def _before(sections: Sequence[Path]) -> ChainHead:
 
 
 def _pruned_before(sections: Sequence[Path], seq: int) -> ChainHead:
-    """The pruned row before `seq`. A log that was moved from SQLite after it was pruned does not
-    begin with a segment row: the row of the pruning, later in the log, names it."""
+    """The pruned row before `seq`. A log that was pruned in SQLite and then moved does not begin
+    with a segment row: the pruned row, later in the log, names it."""
     for section in sections:
         with _opened(section) as file:
             while (line := file.readline(_LONGEST_LINE)).endswith(b"\n"):

@@ -5,7 +5,7 @@
     with AuditLog(log.of_node(lambda: store.node_id), node="node-a"): …
 
 A chain has the same lines as a folder of segments. Only the node of its epoch appends to it, and
-only while it is open: a node that was taken for dead begins a new chain. Chain 0 holds the anchors:
+only while it is open: a node that was declared dead begins a new chain. Chain 0 holds the anchors:
 its rows name the last rows of the other chains, once a minute and when a node starts or stops.
 """
 
@@ -51,24 +51,24 @@ SignedT = TypeVar("SignedT", bound=SignedRow)
 ANCHORS = 0
 #: Seconds between two anchors, of all nodes.
 ANCHOR_SECONDS = 60.0
-#: Rows that are read at a time.
+#: Rows read at a time.
 PAGE = 1_000
 
 
 class CommitUnknown(Io):
-    """Whether rows were committed is not known. The same ones have to be appended again."""
+    """It is unknown whether rows were committed. The same rows must be appended again."""
 
 
 class ChainClosed(Io):
-    """Another node has closed the chain: this one was taken for dead."""
+    """Another node has closed the chain, because it declared this node dead."""
 
 
 class PostgresLog:
-    """Names a log in PostgreSQL, for those that write and read it. Threads may share it."""
+    """A log in PostgreSQL, for writers and readers. Threads may share it."""
 
     def __init__(self, address: PostgresAddress, *, key: bytes = b"", row_key: bytes = b"") -> None:
-        """`key` is that of the digests; anchors are signed with it. `row_key` is that of the MACs
-        of rows. Both are the same on all nodes, and not in the database."""
+        """`key` is for the digests and signs the anchors. `row_key` is for the MACs of rows. Both
+        are the same on all nodes, and not in the database."""
         self.address = address
         self.key = key
         self.row_key = row_key
@@ -79,15 +79,15 @@ class PostgresLog:
         return str(self.address)
 
     def of_node(self, node_id: Callable[[], int]) -> Self:
-        """The log for a node to write: `node_id` gives its epoch, with which its chain is closed.
-        Without it the chain belongs to no node, and none closes it."""
+        """The log for a node to write: `node_id` returns its epoch; its chain is closed with it.
+        Without it the chain belongs to no node, and no node closes it."""
         log = copy.copy(self)
         log.node_id = node_id
         return log
 
     @property
     def name(self) -> str:
-        """For people, without where it is."""
+        """A name to display, without the address."""
         return self.address.database
 
     def run(self, work: Callable[[Connection], Awaitable[T]]) -> T:
@@ -101,9 +101,9 @@ class PostgresLog:
         self._link.close()
 
     def rows(self, since: float = 0.0) -> Iterator[StoredRow]:
-        """The rows of all chains without the anchors, in the order of their commits, from a time by
-        PostgreSQL's clock on."""
-        # Rows that are added meanwhile are not read; those of a clock that was ahead are.
+        """The rows of all chains except the anchors, in commit order, starting at a time of
+        PostgreSQL's clock."""
+        # Rows added meanwhile are not read; rows from a clock that was ahead are.
         last = "SELECT greatest(now(), max(at)) FROM audit_rows"
         now = self.run(lambda connection: connection.fetchval(last))
         query = (
@@ -158,8 +158,8 @@ async def append_lines(
     *,
     close: bool = False,
 ) -> ChainHead:
-    """Appends sealed rows that follow `before`. Rows that are there already are not appended again.
-    Raises `ChainClosed`."""
+    """Appends sealed rows that follow `before`. Rows already there are not appended again. Raises
+    `ChainClosed`."""
     after = ChainHead(before.seq + len(lines), lines[-1][-66:-2].decode())
     values = chain, before.seq, before.hash, after.hash, lines, close
     if await connection.execute(_APPEND, *values) != "INSERT 0 0":
@@ -189,7 +189,7 @@ async def append_rows(
     close: bool = False,
     row_key: bytes = b"",
 ) -> ChainHead:
-    """Appends rows to the end of a chain, of any writer. Within a transaction."""
+    """Appends rows to the end of a chain, for any writer. Runs within a transaction."""
     query = "SELECT last_seq, last_hash FROM audit_chains WHERE id = $1 FOR UPDATE"
     before = head = ChainHead(*await connection.fetchrow(query, chain))
     lines = []
@@ -221,8 +221,8 @@ async def write_anchor(
     seconds: float = 0.0,
     all_chains: bool = False,
 ) -> bool:
-    """Appends an anchor with the last rows of the chains that have grown, unless there is one of
-    the last `seconds`; whether it was written."""
+    """Appends an anchor with the last rows of the chains that have grown, unless the last one is
+    younger than `seconds`; True if it was written."""
     async with transaction(connection):
         query = "SELECT last_seq, last_hash FROM audit_chains WHERE id = $1 FOR UPDATE"
         head = ChainHead(*await connection.fetchrow(query, ANCHORS))
@@ -242,7 +242,7 @@ async def write_anchor(
 async def append_signed(
     connection: Connection, row: SignedRow, before: ChainHead, key: bytes
 ) -> None:
-    """Appends a row to those of the anchors; without a signature if there is no key."""
+    """Appends a row to the chain of anchors; without a signature if there is no key."""
     line, _ = seal(before, signed(row, before, key) if key else row)
     await append_lines(connection, ANCHORS, before, [line])
 
@@ -266,9 +266,9 @@ async def close_chain(
         await append_rows(connection, chain, [row], close=True, row_key=row_key)
 
 
-async def close_left_chains(connection: Connection, *, by: str, row_key: bytes = b"") -> None:
-    """Closes chains whose node is no longer alive, and which nothing has closed: the node ended
-    while PostgreSQL was gone."""
+async def close_orphaned_chains(connection: Connection, *, by: str, row_key: bytes = b"") -> None:
+    """Closes open chains of nodes that are not alive: the node ended while PostgreSQL was
+    unreachable."""
     query = (
         "SELECT node FROM audit_chains JOIN nodes ON nodes.id = node"
         " WHERE closed IS NULL AND state <> 'alive'"
@@ -291,15 +291,15 @@ class PostgresLogStore:
 
     def open(self) -> Recovered:
         """Begins a chain, without rows."""
-        self._link.run(self._close_left_chains)
+        self._link.run(self._close_orphaned_chains)
         self.chain = self._link.run(self._begin)
         self._head = ChainHead()
         if self._end_anchors is None:
             self._end_anchors = self._link.background(self._write_anchors())
         return Recovered(epoch=self.chain - 1)
 
-    async def _close_left_chains(self, connection: Connection) -> None:
-        await close_left_chains(connection, by=self._node, row_key=self.path.row_key)
+    async def _close_orphaned_chains(self, connection: Connection) -> None:
+        await close_orphaned_chains(connection, by=self._node, row_key=self.path.row_key)
 
     async def _begin(self, connection: Connection) -> int:
         key = key_id(self.path.key) if self.path.key else ""
@@ -360,11 +360,11 @@ class PostgresLogStore:
     async def _write_anchors(self) -> None:
         while True:
             await asyncio.sleep(ANCHOR_SECONDS)
-            with contextlib.suppress(AnaphoraError):  # those that append report it
+            with contextlib.suppress(AnaphoraError):  # the next append reports it
                 await self._link.run_in_loop(self._write_due_anchor)
 
     async def _write_due_anchor(self, connection: Connection) -> None:
-        await self._close_left_chains(connection)
+        await self._close_orphaned_chains(connection)
         await self._anchor(connection, ANCHOR_SECONDS)
 
     def boundaries(self, before: float) -> tuple[Boundary, ...]:  # noqa: ARG002

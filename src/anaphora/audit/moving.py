@@ -1,5 +1,5 @@
-"""Copying logs, row by row and checked on the way: `move_log` from an SQLite file of an earlier
-version to a folder, `copy_log` from a folder to PostgreSQL."""
+"""Copies logs row by row, checking each row: `move_log` from an SQLite file of an earlier version
+to a folder, `copy_log` from a folder to PostgreSQL."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 #: The application id of a log: "anau".
 _APPLICATION = 0x616E6175
-#: Rows of one statement that copies to PostgreSQL.
+#: Rows copied to PostgreSQL by one statement.
 _COPIED = 2_000
 
 
@@ -38,7 +38,7 @@ _COPIED = 2_000
 
 
 class MovedLog(msgspec.Struct, frozen=True, kw_only=True):
-    """A log that was copied from an SQLite file to a folder. Its chain is verified."""
+    """A log that was copied from an SQLite file to a folder. Its chain was verified."""
 
     source: str
     log: str
@@ -53,8 +53,8 @@ class MovedLog(msgspec.Struct, frozen=True, kw_only=True):
 def move_log(
     source: Path, folder: Path, *, progress: Callable[[int], None] | None = None
 ) -> MovedLog:
-    """Copies the rows of an SQLite log to a new folder, byte for byte, and its key beside it. The
-    file stays. `progress` gets the number of rows, now and then. Raises `Io` if the folder is not
+    """Copies the rows of an SQLite log to a new folder, byte for byte, with its key. The file
+    stays. `progress` gets the number of rows, from time to time. Raises `Io` if the folder is not
     empty or a process writes the log, and `ChainBroken` if the log was changed."""
     check_name(folder)
     if folder.exists() and any(folder.iterdir()):
@@ -91,7 +91,7 @@ def move_log(
 
 
 def _check_copy_to_file(folder: Path, place: str) -> None:
-    """Reads the folder as `verify` will: a row with a line break would be two."""
+    """Reads the folder as `verify` does: a row with a line break would become two."""
     copied = FileReader(folder)
     checker = ChainChecker(copied.start())
     for section in copied.sections:
@@ -103,7 +103,7 @@ def _check_copy_to_file(folder: Path, place: str) -> None:
 def _copy_to_file(
     source: Path, target: Path, progress: Callable[[int], None] | None
 ) -> tuple[ChainHead, ChainHead]:
-    """The last row, and the row before the first. Checks each row on the way."""
+    """The last row, and the row before the first. Checks each row."""
     with _opened(source) as database:
         start = _start(database)
         checker = ChainChecker(start)
@@ -128,13 +128,13 @@ def _copy_to_file(
 
 @contextmanager
 def _opened(path: Path) -> Iterator[sqlite3.Connection]:
-    """One state of the log, also while it is written."""
+    """A snapshot of the log, even while it is written."""
     database = connect_read_only(path)
     try:
         try:
             database.execute("SELECT 1 FROM sqlite_master").fetchone()
         except sqlite3.OperationalError:
-            # On a medium that cannot be written, SQLite cannot create the file for its locks.
+            # On a read-only medium, SQLite cannot create its lock file.
             if path.with_name(path.name + "-wal").exists():
                 raise
             database.close()
@@ -179,12 +179,12 @@ def _lines(database: sqlite3.Connection, start: ChainHead, place: str) -> Iterat
 
 
 class CopiedLog(msgspec.Struct, frozen=True, kw_only=True):
-    """A log of files that is now a chain in PostgreSQL."""
+    """A log of files that was copied to a chain in PostgreSQL."""
 
     chain: int
     rows: int
     head: ChainHead
-    """Its last row: the same as that of the log it was copied from."""
+    """Its last row: the same as in the original log."""
 
 
 async def copy_log(
@@ -195,9 +195,9 @@ async def copy_log(
     key: bytes = b"",
     progress: Callable[[int], None] | None = None,
 ) -> CopiedLog:
-    """Adds the rows of a folder as a chain of their own, with an anchor; within a transaction of
-    the caller, or in one of its own. Each row is checked on the way. Raises
-    `ChainBroken` if the log was changed, and `Io` while a process writes it."""
+    """Adds the rows of a folder as a new chain, with an anchor; within a transaction of the caller,
+    or a new one. Each row is checked. Raises `ChainBroken` if the log was changed, and `Io` while a
+    process writes it."""
     if is_locked(source):
         raise Io(f"{source}: a process is writing this log; stop it first")
     check_name(source)
@@ -233,13 +233,13 @@ async def copy_log(
 async def _copy_lines(
     connection: Connection, chain: int, checker: ChainChecker, lines: list[bytes], at: float
 ) -> float:
-    """The latest time so far: rows are read in the order of their times."""
+    """Returns the latest time so far: rows are read in the order of their times."""
     first = checker.head.seq + 1
     for _ in checker.check(lines, lambda index: f"row {first + index:,}"):
         pass
     rows, now = [], time.time()
     for index, line in enumerate(lines):
-        # When it was written, so that it can be pruned by its age.
+        # The time it was written, so that it can be pruned by age.
         at = min(max(at, _decode_time(line).at), now)
         rows.append((chain, first + index, datetime.fromtimestamp(at, UTC), line))
     await connection.copy_records_to_table(

@@ -1,4 +1,4 @@
-"""Deleting old rows so that the rest can still be verified."""
+"""Deletes old rows; the rest can still be verified."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ _DAY = 86_400.0
 class PruneResult(msgspec.Struct, frozen=True, kw_only=True):
     log: str
     through: int
-    """The last row that was pruned; 0: none was old enough."""
+    """The last pruned row; 0 if none was old enough."""
     hash: str
     """Its hash, which is now in a row of the log."""
     segments: int
-    """How many were deleted."""
+    """Number of deleted rows."""
     chains: tuple[ChainMark, ...] | msgspec.UnsetType = msgspec.UNSET
-    """Of a log in PostgreSQL: the last row of each chain that was pruned."""
+    """For a log in PostgreSQL: the last pruned row of each chain."""
 
 
 def prune(
@@ -45,9 +45,9 @@ def prune(
     row_key: bytes = b"",
 ) -> PruneResult:
     """Deletes the rows of earlier days; of a folder, whole segments. A row with the hash of the
-    last of them is written first. Raises `Io` while a process writes the log: its own `keep_days`
-    prunes it. A log in PostgreSQL can be written meanwhile; an `anchor` is verified before, and
-    follows. `row_key` is that of a log whose rows have MACs."""
+    last deleted row is written first. Raises `Io` while a process writes the log: its own
+    `keep_days` prunes it. A log in PostgreSQL can be written meanwhile; an `anchor` is verified
+    before and updated after. `row_key` is for a log whose rows have MACs."""
     if isinstance(path, PostgresLog):
         return _prune_chains(path, keep_days, None if anchor is None else Path(anchor))
     open_log(Path(path))  # raises if there is none: a writer would begin one
@@ -80,8 +80,8 @@ def _prune_chains(log: PostgresLog, keep_days: float, anchor: Path | None) -> Pr
 
 
 def _delete_old_rows(log: PostgresLog, *, keep_days: float, by: str) -> list[ChainMark]:
-    """Deletes the rows of earlier days, those of the anchors too. A row of the anchors with the
-    last hash of each chain is committed first. Nodes may write meanwhile."""
+    """Deletes the rows of earlier days, including anchors. A row with the last hash of each chain
+    is committed to the chain of anchors first. Nodes may write meanwhile."""
     before = datetime.fromtimestamp(time.time() - keep_days * _DAY, UTC)
 
     async def mark(connection: Connection) -> list[ChainMark]:
@@ -100,7 +100,7 @@ def _delete_old_rows(log: PostgresLog, *, keep_days: float, by: str) -> list[Cha
             await append_signed(connection, row, head, log.key)
             for one in through:
                 await connection.execute(_PRUNE, one.chain, one.seq, one.hash)
-            # Anchors that are deleted have named rows that stay.
+            # Deleted anchors may name rows that stay.
             await write_anchor(connection, node=by, key=log.key, all_chains=True)
             return [one for one in through if one.chain]
 
@@ -110,7 +110,7 @@ def _delete_old_rows(log: PostgresLog, *, keep_days: float, by: str) -> list[Cha
     link = PostgresLink(log.address, "audit prune")
     try:
         through = link.run(mark, seconds=600.0)
-        while link.run(delete):  # also what one that was killed has left
+        while link.run(delete):  # including rows left by a pruning that was killed
             pass
     finally:
         link.close()

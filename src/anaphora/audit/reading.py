@@ -1,4 +1,4 @@
-"""Reading a log: its rows, a part of them, and whether its chain is whole. Memory does not grow
+"""Reads a log: its rows, a selection of them, and whether its chain is intact. Memory does not grow
 with the log."""
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .side_files import is_locked, read_anchor, write_anchor
 
 
 class VerifiedLog(msgspec.Struct, frozen=True, kw_only=True):
-    """A log whose chain is whole."""
+    """A log whose chain is intact."""
 
     log: str
     rows: int
@@ -33,18 +33,19 @@ class VerifiedLog(msgspec.Struct, frozen=True, kw_only=True):
     """Of the last row."""
     segments: int
     anchored: int | None = None
-    """The row that the anchor names; rows after it are not covered by it."""
+    """The row that the anchor names; later rows are not covered by it."""
     writing: bool = False
-    """A process was writing the log meanwhile."""
+    """Whether a process was writing the log."""
     signed_since: int | None = None
-    """The first row whose MAC was checked; None: only hashes were."""
+    """The first row whose MAC was checked; None: only hashes were checked."""
     chains: tuple[VerifiedChain, ...] = ()
-    """Of a log in PostgreSQL. `last` and `hash` are then those of the chain of anchors, `anchored`
-    is the anchor that is kept elsewhere, and `segments` counts the chains."""
+    """For a log in PostgreSQL. `last` and `hash` are then those of the chain of anchors, `anchored`
+    is the anchor stored elsewhere, and `segments` counts the chains."""
     signed_anchors: int | None = None
     """None: the log is not in PostgreSQL."""
     unsigned_anchors: int = 0
-    """Those before the log's key, or all if it is not known: only their hashes are checked."""
+    """Anchors from before the log's key, or all if the key is unknown: only their hashes are
+    checked."""
 
 
 def open_log(path: Path) -> FileReader:
@@ -63,14 +64,14 @@ def verify(
     progress: Callable[[int], None] | None = None,
 ) -> VerifiedLog:
     """Checks every row. Raises `ChainBroken`, `AnchorMismatch`, `MacMismatch` or `NewerSchema`.
-    `progress` gets the number of rows, now and then. With `row_key`, MACs are checked as well. Of a
-    log in PostgreSQL, all chains are checked, and all anchors: those from `key_since` on must be
-    signed with the log's key, if that is known."""
+    `progress` gets the number of rows, from time to time. With `row_key`, MACs are checked as well.
+    For a log in PostgreSQL, all chains and anchors are checked: anchors from `key_since` on must be
+    signed with the log's key, if it is known."""
     if isinstance(path, PostgresLog):
         return _verify_chains(path, anchor, progress, key_since)
     path = Path(path)
     writing = is_locked(path)
-    # Before the log is opened, which may grow meanwhile.
+    # Read before the log is opened, as the log may grow meanwhile.
     head = None if anchor is None else read_anchor(Path(anchor)).head
     reader = open_log(path)
     start = reader.start()
@@ -97,7 +98,7 @@ def verify(
 
 
 def update_anchor(anchor: Path, verified: VerifiedLog) -> None:
-    """Lets an anchor name the last rows of a log that was verified. Raises `Io`."""
+    """Moves an anchor to the last rows of a verified log. Raises `Io`."""
     head, chains = ChainHead(verified.last, verified.hash), tuple[ChainMark, ...]()
     if verified.chains:
         marks = (ChainMark(one.chain, one.last, one.hash) for one in verified.chains)
@@ -133,8 +134,8 @@ def _verify_chains(
 
 
 def rows(path: str | Path | PostgresLog, since: float | None = None) -> Iterator[StoredRow]:
-    """Every row, without a check of the chain. Those of several chains are in the order in which
-    they were committed. `since`: those that were committed from then on, and some before."""
+    """Every row, without a check of the chain. Rows of several chains are in commit order. `since`:
+    rows committed from then on, and some before."""
     if isinstance(path, PostgresLog):
         yield from path.rows(since or 0.0)
         return
@@ -152,7 +153,7 @@ def rows(path: str | Path | PostgresLog, since: float | None = None) -> Iterator
 
 
 def _first_section(reader: FileReader, since: float | None) -> int:
-    """The one before the last that was begun by then: a clock may have been set back."""
+    """The section before the last one begun by then: a clock may have been set back."""
     found = len(reader.sections) if since is not None else 0
     while found > 0:
         found -= 1
@@ -163,7 +164,7 @@ def _first_section(reader: FileReader, since: float | None) -> int:
 
 
 class CallFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """Which calls are meant; without fields, all."""
+    """Selects calls; without fields, all."""
 
     model: str | None = None
     """May contain *."""
@@ -184,7 +185,7 @@ class CallFilter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _models(call: AuditEnvelope) -> tuple[str, str]:
-    """The requested one, and the one that answered."""
+    """The requested model, and the one that answered."""
     return call.model, call.billed_model
 
 
@@ -199,7 +200,7 @@ def calls(
     *,
     committed_since: float | None = None,
 ) -> Iterator[tuple[StoredRow, AuditEnvelope]]:
-    """`committed_since`: as of `rows`."""
+    """For `committed_since` see `since` of `rows`."""
     for row in rows(path, committed_since):
         content = row.content
         if isinstance(content, AuditEnvelope) and (wanted is None or wanted.accepts(content)):
@@ -207,7 +208,7 @@ def calls(
 
 
 def hash_of_row(path: Path, seq: int) -> str | None:
-    """The hash that a row has in the log; None if it was pruned."""
+    """The hash of a row in the log; None if it was pruned."""
     reader = open_log(path)
     start = reader.start()
     if seq == start.seq:

@@ -29,7 +29,8 @@ _TRIES, _PAUSE = 5, 0.01
 
 
 def beside(log: Path, suffix: str) -> Path:
-    """Beside the log itself, also if `.` or a link names it: one log has one lock."""
+    """The path beside the log itself, even if it is given as `.` or a link: one log has one
+    lock."""
     log = log.resolve()
     return log.with_name(log.name + suffix)
 
@@ -42,7 +43,7 @@ class WriterLock:
         self._file: IO[bytes] | None = None
 
     def acquire(self) -> None:
-        """Raises `Io` if another writer has it."""
+        """Raises `Io` if another writer holds it."""
         try:
             descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
         except OSError as error:
@@ -64,13 +65,13 @@ class WriterLock:
         _held.add(self)
 
     def release(self) -> None:
-        """In a forked process, where the lock is the parent's, this only closes its file."""
+        """In a forked process, whose lock is the parent's, this only closes the file."""
         if self._file is not None:
             self._file.close()
             self._file = None
 
 
-#: Locks that a forked process has to give up: it would hold them when the parent has ended.
+#: Locks that a forked process gives up: it would hold them after the parent has ended.
 _held: WeakSet[WriterLock] = WeakSet()
 
 
@@ -93,7 +94,7 @@ def is_locked(log: Path) -> bool:
 
 
 def _lock_soon(file: IO[bytes]) -> bool:
-    """Tries a few times: `is_locked` of another process has the lock for a moment."""
+    """Tries a few times: `is_locked` in another process holds the lock briefly."""
     for _ in range(_TRIES):
         if _lock(file):
             return True
@@ -102,7 +103,8 @@ def _lock_soon(file: IO[bytes]) -> bool:
 
 
 def _lock(file: IO[bytes]) -> bool:
-    """Whether this process got the lock. Closing the file, or the end of the process, frees it."""
+    """True if this process got the lock. Closing the file, or the end of the process, releases
+    it."""
     try:
         import fcntl
     except ModuleNotFoundError:
@@ -128,7 +130,7 @@ def _lock_on_windows(file: IO[bytes]) -> bool:
 
 
 def read_or_create_key(log: Path) -> bytes:
-    """The key of the log's digests, which only its owner can read. For the writer of the log."""
+    """The key of the log's digests, readable only by its owner. For the writer of the log."""
     path = beside(log, ".key")
     if path.exists():
         return _read_key(path)
@@ -154,7 +156,7 @@ def _read_key(path: Path) -> bytes:
 
 
 def copy_key(source: Path, log: Path) -> None:
-    """Gives a log the key of the log that it was copied from, so that digests stay comparable."""
+    """Copies the key of the original log to its copy, so that digests stay comparable."""
     old, new = beside(source, ".key"), beside(log, ".key")
     if not old.exists():
         return
@@ -170,8 +172,8 @@ def key_id(key: bytes) -> str:
 
 
 class Anchor(msgspec.Struct, frozen=True, kw_only=True):
-    """A row of a log, kept where who can change the log cannot change this. Of a log in PostgreSQL,
-    the last row of the anchors, and the last rows of the chains."""
+    """A row of a log, stored out of reach of anyone who can change the log. For a log in
+    PostgreSQL, the last row of the anchors, and the last rows of the chains."""
 
     schema_version: int = SCHEMA_VERSION
     log: str
@@ -223,7 +225,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def _replace(path: Path, data: bytes) -> None:
-    """Writes a file at once: after a kill there is the old one or the new one."""
+    """Replaces a file atomically: after a kill, either the old or the new content is there."""
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
     descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     try:

@@ -1,7 +1,7 @@
-"""Writes a log, in a thread of its own (`group_commit`).
+"""Writes a log, in a separate thread (`group_commit`).
 
-If a commit fails, its rows are tried again; if too many wait, the newest are dropped, and a
-row says how many once writing works again.
+If a commit fails, its rows are retried; if too many wait, the newest are dropped, and a row says
+how many once writing works again.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ replace = msgspec.structs.replace
 
 _log = logging.getLogger("anaphora.audit")
 
-#: Rows that wait at most; of a call every 10 ms, those of a quarter of an hour.
+#: Maximum number of waiting rows: at a call every 10 ms, a quarter of an hour.
 MOST_WAITING = 100_000
-#: Errors that are kept for `AuditLog.errors`.
+#: Errors kept for `AuditLog.errors`.
 _MOST_ERRORS = 20
 
 _DAY = 86_400.0
@@ -57,7 +57,7 @@ LogStore: TypeAlias = FileStore | PostgresLogStore
 
 
 class AuditError(msgspec.Struct, frozen=True):
-    """A failure to write, since when."""
+    """A failure to write, and when it began."""
 
     at: float
     message: str
@@ -82,7 +82,7 @@ class _Sealed(msgspec.Struct, frozen=True):
 
 
 class LogWriter:
-    """Appends to one log. Only its thread touches the store once it runs."""
+    """Appends to one log. Once started, only its thread uses the store."""
 
     def __init__(
         self,
@@ -98,11 +98,11 @@ class LogWriter:
         collect: float = 0.0,
         row_key: bytes = b"",
     ) -> None:
-        """`start` is the first row of each chain that is begun. `collect`: how many seconds rows
-        wait for others, to be committed together. `row_key` is that of the rows' MACs."""
+        """`start` is the first row of each new chain. `collect`: how many seconds rows wait for
+        others, to be committed together. `row_key` is for the rows' MACs."""
         self.store = store
         self.head = head
-        """The last row that is committed."""
+        """The last committed row."""
         self.first_row = head.seq + 1
         self.epoch = epoch
         self.errors: deque[AuditError] = deque(maxlen=_MOST_ERRORS)
@@ -116,8 +116,8 @@ class LogWriter:
         self._start = start
         self._row_key = row_key
         self._unknown: tuple[_Sealed, int, int] | None = None
-        """Rows of which it is not known whether they were committed, how many of the queue they
-        are, and how many were lost before them."""
+        """Rows that may or may not have been committed, how many of the queue they are, and how
+        many were lost before them."""
         self._begun = False
         """A chain was begun, and has no row yet."""
         self._anchor = anchor
@@ -127,7 +127,7 @@ class LogWriter:
         self._process = os.getpid()
         self._changed = threading.Condition()
         self._taken = self._done = self._failures = 0
-        """Rows that were taken and that are committed or lost, and commits that failed."""
+        """Rows taken, rows committed or lost, and failed commits."""
         self._lost = 0
         self._lost_reason = ""
         self._closing = self._closed = False
@@ -140,13 +140,13 @@ class LogWriter:
 
     @property
     def problem(self) -> str | None:
-        """Why rows cannot be written now; None: they can."""
+        """Why rows cannot be written now; None if they can."""
         return "it is closed" if self._closing else self.failing
 
     # ── For any thread ───────────────────────────────────────────────────────────────────────────
 
     def put(self, row: PendingRow) -> None:
-        """Takes a row. Raises `Io` if it cannot be kept; waits for nothing."""
+        """Adds a row without waiting. Raises `Io` if there is no room for it."""
         self._check_process()
         with self._changed:
             if self._closing:
@@ -163,8 +163,8 @@ class LogWriter:
             raise Io("the audit log was opened by another process; open one in each process")
 
     def flush(self, timeout: float | None = None) -> None:
-        """Returns when all rows so far are on the disk. Raises `Io` if a commit fails, or time
-        runs out."""
+        """Returns when all rows so far are on disk. Raises `Io` if a commit fails, or on a
+        timeout."""
         self._check_process()
         with self._changed:
             goal, failures = self._taken, self._failures
@@ -178,8 +178,8 @@ class LogWriter:
         raise Io(f"{self.store.path}: {reason or 'the log is closed'}")
 
     def close(self) -> None:
-        """Commits what waits, and ends the thread. Rows that cannot be written are lost, which is
-        reported."""
+        """Commits the waiting rows, and ends the thread. Rows that cannot be written are lost,
+        which is reported."""
         if os.getpid() != self._process:
             return  # after a fork, the log is the parent's
         with self._changed:
@@ -191,7 +191,7 @@ class LogWriter:
     # ── In the thread ────────────────────────────────────────────────────────────────────────────
 
     def _commit(self, batch: list[PendingRow]) -> list[PendingRow] | None:
-        """The rows that are not committed, to be tried again; None if all are."""
+        """Returns the uncommitted rows, to be retried; None if all are committed."""
         while batch:
             try:
                 sealed, count, lost = self._unknown or self._sealed_batch(batch)
@@ -232,7 +232,7 @@ class LogWriter:
         return self._sealed_rows(rows), len(batch), lost
 
     def _begin_chain(self) -> None:
-        """Another node has closed the chain: this one was taken for dead."""
+        """Another node has closed the chain, because it declared this node dead."""
         found = self.store.open()
         self.head, self.epoch, self._begun = found.head, found.epoch + 1, True
 
@@ -294,7 +294,7 @@ class LogWriter:
             return *seal(head, lost, self._row_key), lost
 
     def prune(self, keep_days: float, now: float) -> tuple[Boundary, ...]:
-        """Deletes old rows. A row that says so, with their last hash, is committed first."""
+        """Deletes old rows. A row that records it, with their last hash, is committed first."""
         boundaries = self.store.boundaries(now - keep_days * _DAY)
         if boundaries:
             row = PrunedRow(at=now, epoch=self.epoch, keep_days=keep_days, boundaries=boundaries)
@@ -327,7 +327,8 @@ class LogWriter:
             self._report(problem)
 
     def _report(self, problem: BaseException) -> None:
-        """A failure to the log, the caller's function and `errors`; once until writing works."""
+        """Reports a failure to the log, to `on_error` and to `errors`; once until writing works
+        again."""
         error = AuditError(time.time(), _message(problem))
         self.errors.append(error)
         log(logging.ERROR, f"{self.store.path}: {error.message}", problem, _log)
@@ -341,7 +342,7 @@ class LogWriter:
         try:
             if problem is None:
                 self._end(left)
-            else:  # a mistake in this module must not be silent
+            else:  # an error in this module must not be silent
                 self._report(problem)
         finally:
             with self._changed:

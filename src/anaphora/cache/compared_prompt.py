@@ -1,5 +1,5 @@
-"""What tells conversations apart: what clients send with their calls, and how alike two prompts are
-that do not begin alike."""
+"""Tells conversations apart: by the hints that clients send with their calls, and by the similarity
+of prompts with different beginnings."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from blake3 import blake3
 from .prefix_difference import equal_around
 from .simulator import RenderedPrompt
 
-#: Conversations of one client whose blocks are compared if the beginnings differ.
+#: Conversations of one client that are compared by blocks if the beginnings differ.
 _MOST_COMPARED = 64
-#: Bytes of a block in which an edit is told from a new text.
+#: Bytes of a block that are compared to tell an edit from a new text.
 _LONG_BLOCK = 1024
-#: What may stand before a block: the closing of the message before, and a comma.
+#: Glue before a block: the closing of the message before, and a comma.
 _GLUE = b'"]}, \t\r\n'
 
 
@@ -44,14 +44,14 @@ class CallHints(msgspec.Struct, frozen=True, kw_only=True):
 
     conversation: str = ""
     """An id of the conversation, the session or the cache key. Subagents and side calls may have
-    the same: it separates conversations, and joins none."""
+    the same one, so it separates conversations but joins none."""
     user: str = ""
-    """An id of the end user, which separates conversations too."""
+    """An id of the end user, which also separates conversations."""
     previous_reply: str = ""
     """The reply that the call continues by its id (`previous_response_id`)."""
 
     def agrees(self, other: CallHints) -> bool:
-        """Whether nothing that both clients send differs."""
+        """Whether all hints that both calls have are equal."""
         mine, theirs = self.conversation, other.conversation
         if mine and theirs and mine != theirs:
             return False
@@ -106,7 +106,7 @@ scope_salt = lru_cache(maxsize=256)(group_salt)
 
 
 def keys_from(prompt: RenderedPrompt, begin: int) -> list[bytes]:
-    """The keys of the chunks from there on."""
+    """The keys of the chunks from `begin` on."""
     keys: list[bytes] = []
     for index, (run, first) in enumerate(prompt.placed_runs):
         if first + run.count > begin:
@@ -127,7 +127,7 @@ def common_chunks(one: RenderedPrompt, other: RenderedPrompt) -> int:
 
 
 def block_texts(prompt: RenderedPrompt, begin: int, end: int) -> list[bytes]:
-    """The blocks, without what glues each to the one before."""
+    """The blocks without the glue before each."""
     found: list[bytes] = []
     for run, first in prompt.placed_runs:
         if first < end and first + run.count > begin:
@@ -143,7 +143,7 @@ def block_texts(prompt: RenderedPrompt, begin: int, end: int) -> list[bytes]:
 
 
 def block_hashes(prompt: RenderedPrompt, begin: int) -> set[int]:
-    """Hashes of the blocks from there on, kept in `prompt.hashed`."""
+    """Hashes of the blocks from `begin` on, kept in `prompt.hashed`."""
     if prompt.hashed is None or prompt.hashed[0] != begin:
         prompt.hashed = begin, set(map(hash, block_texts(prompt, begin, len(prompt))))
     return prompt.hashed[1]
@@ -167,7 +167,7 @@ def begins_like(one: RenderedPrompt, other: RenderedPrompt) -> bool:
 
 def is_edit(later: RenderedPrompt, earlier: RenderedPrompt, position: int) -> bool:
     """Whether the prompts first differ in a long block of which most text is the same. A short
-    question that is like another is a new one."""
+    question that is similar to another is a new one."""
     if not later.leading < position < min(len(later), len(earlier)):
         return False
     if position and later.key(position - 1) != earlier.key(position - 1):
@@ -178,14 +178,14 @@ def is_edit(later: RenderedPrompt, earlier: RenderedPrompt, position: int) -> bo
     least = max(_LONG_BLOCK, len(now) / 2, len(then) / 2)
     if min(len(now), len(then)) < least:
         return False
-    # One of the two equal parts has half of what is needed.
+    # The larger of the two equal parts has at least half of the required size.
     part = ceil(least / 2)
     likely = now[:part] == then[:part] or now[-part:] == then[-part:]
     return likely and equal_around(now, then) >= least
 
 
 def _size(prompt: RenderedPrompt, position: int) -> int:
-    """The bytes of a block, with what glues it to the one before."""
+    """The bytes of a block with the glue before it."""
     run, first = prompt.run_of(position)
     return run.log.ends[position - first] - run.log.start(position - first)
 
@@ -216,9 +216,9 @@ class RecentConversations:
 
     def __init__(self) -> None:
         self._order: OrderedDict[KnownConversation, list[int]] = OrderedDict()
-        """With the blocks that it may be the latest one of."""
+        """Each with the blocks of which it may be the latest conversation."""
         self._with_block: dict[int, KnownConversation] = {}
-        """The latest conversation that has a block."""
+        """The latest conversation with each block."""
 
     def __len__(self) -> int:
         return len(self._order)

@@ -1,5 +1,5 @@
-"""What became of a conversation's earlier messages in a later prompt: which blocks are no longer
-sent, and whether a summary stands in their place. Found from bytes alone."""
+"""Compares a conversation's earlier messages with a later prompt: which blocks are not sent again,
+and whether a summary replaces them. Uses bytes only."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from anaphora.rendered import Plan, Rendered
 from anaphora.tokens import Counts
 
 from .compared_prompt import block_texts
-from .prefix_difference import common_bytes
+from .prefix_difference import common_length
 from .sent_call import SentCall, cached_chunks
 from .simulator import RenderedPrompt
 
 HistoryChange: TypeAlias = Literal["compaction", "edited"]
 
-#: The share of a reply's long lines that a summary repeats. Programs leave out what precedes it.
+#: The share of a reply's long lines that a summary repeats. Programs leave out text before it.
 _REPEATED = 0.25
 #: Blocks at the end of a history of which a compaction may keep some.
 _NEWEST = 64
@@ -28,33 +28,33 @@ _NEWEST = 64
 _MOST_SEARCHED = 256 * 1024
 #: A message of the model's that is one block, with its text as a string (Responses).
 _MODELS_OWN = re.compile(rb'"role"\s*:\s*"assistant"')
-#: The shortest beginning that a block has in common with what it was before more was added to it.
+#: The shortest common beginning by which a block is recognised after text was appended to it.
 _SAME_BEGINNING = 128
 #: Blocks in which providers and their clients keep a compacted history.
 _COMPACTED = (b'"type":"compaction', b'"type": "compaction')
 
 
-class BlocksGone(NamedTuple):
-    """The blocks behind a change: those of the earlier prompt that are not sent any more, those of
-    the later one that are new, and how many stand before the first that both have."""
+class BlockChanges(NamedTuple):
+    """The blocks after a change: those of the earlier prompt that are not sent again, those of the
+    later one that are new, and how many of each precede the first common block."""
 
-    gone: tuple[int, ...]
+    removed: tuple[int, ...]
     new: tuple[int, ...]
-    gone_first: int
+    removed_first: int
     new_first: int
     kept: bool
     """Whether any block is in both."""
 
 
-def blocks_gone(earlier: SentCall, later: Rendered, first: int) -> BlocksGone:
-    """Compares what the earlier call may have cached, from a chunk on."""
+def compare_blocks(earlier: SentCall, later: Rendered, first: int) -> BlockChanges:
+    """Compare the blocks that the earlier call may have cached with the later prompt's."""
     before, after = _blocks(earlier.rendered), _blocks(later)
     was = block_texts(before, first, cached_chunks(earlier))
     now = block_texts(after, first, len(after))
-    gone, stays = _not_in(was, now)
+    removed, stays = _not_in(was, now)
     new, kept = _not_in(now, was)
-    return BlocksGone(
-        tuple(first + at for at in gone),
+    return BlockChanges(
+        tuple(first + at for at in removed),
         tuple(first + at for at in new),
         min(stays, default=len(was)),
         min(kept, default=len(now)),
@@ -80,19 +80,19 @@ def _not_in(blocks: list[bytes], others: list[bytes]) -> tuple[list[int], list[i
     return missing, found
 
 
-def gone_tokens(earlier: SentCall, later: Rendered, first: int) -> int:
-    """What the earlier call may have cached from a chunk on and the later one does not send. A
-    block that another one replaces is sent again, less what it became shorter."""
-    blocks = blocks_gone(earlier, later, first)
-    if not blocks.gone:
+def removed_tokens(earlier: SentCall, later: Rendered, first: int) -> int:
+    """The tokens that the earlier call may have cached from a chunk on and the later one does not
+    send. Of a block that is replaced, only the difference in size counts."""
+    blocks = compare_blocks(earlier, later, first)
+    if not blocks.removed:
         return 0
-    # By its own bill alone, so that all who know the two calls count the same.
+    # By its own bill alone, so that the result depends on these two calls only.
     counts, tokens = Counts(earlier.rendered, ()), 0
     total = None if earlier.usage is None else earlier.usage.input
     billed = total / counts.total if total and counts.total else 1.0
-    for at in blocks.gone:
+    for at in blocks.removed:
         size = counts.tokens(at + 1) - counts.tokens(at)
-        if at == first and blocks.gone_first == 1 and first in blocks.new[:1]:
+        if at == first and blocks.removed_first == 1 and first in blocks.new[:1]:
             was, now = _size(earlier.rendered, at), _size(later, at)
             size = int(size * max(0, was - now) / was)
         tokens += size
@@ -104,7 +104,7 @@ def _size(rendered: Rendered, chunk: int) -> int:
 
 
 def history_change(earlier: SentCall, later: Rendered, first: int) -> HistoryChange:
-    """What kind of change begins at a chunk of the messages. It is a compaction if
+    """The kind of change that begins at a chunk of the messages. It is a compaction if
 
     - a compacted history as a provider writes it is new in the prompt, or
     - a message of the user's repeats the previous reply, which is not sent as one: that was the
@@ -112,22 +112,22 @@ def history_change(earlier: SentCall, later: Rendered, first: int) -> HistoryCha
     - several blocks before all that is kept are replaced by fewer, or are left out from the
       beginning of the history on.
     """
-    blocks = blocks_gone(earlier, later, first)
+    blocks = compare_blocks(earlier, later, first)
     if any(_is_compacted(later, at) for at in blocks.new):
         return "compaction"
-    if blocks.gone and _repeats_reply(earlier, later, blocks.new):
+    if blocks.removed and _repeats_reply(earlier, later, blocks.new):
         return "edited" if _has_grown(earlier.rendered, later, blocks, first) else "compaction"
     prompt = _blocks(later)
     from_start = first == prompt.leading + 1
-    shorter = blocks.gone_first >= 2 and blocks.new_first < blocks.gone_first
+    shorter = blocks.removed_first >= 2 and blocks.new_first < blocks.removed_first
     if blocks.kept and shorter and (blocks.new_first or from_start):
         return "compaction"
     return "edited"
 
 
 def is_compacted(earlier: SentCall, later: Rendered, shared: int) -> bool:
-    """Whether a prompt that does not go on with an earlier call's messages has a summary of them:
-    the two have tools and system prompt in common, up to `shared`. Reads a bounded part of both."""
+    """Whether a prompt that does not continue an earlier call's messages has a summary of them.
+    Tools and system prompt, up to `shared`, are the same. Reads a bounded part of both."""
     before, after = _blocks(earlier.rendered), _blocks(later)
     if shared <= after.leading or after.leading + 1 >= min(len(after), len(before)):
         return False
@@ -149,7 +149,7 @@ def _is_compacted(rendered: Rendered, chunk: int) -> bool:
 
 def _repeats_reply(earlier: SentCall, later: Rendered, new: tuple[int, ...]) -> bool:
     """Whether messages that are not the model's contain long lines of the earlier reply, and the
-    model's do not: those would be the reply, which the others quote."""
+    model's do not: otherwise the reply itself is sent, and the others quote it."""
     if not earlier.reply_lines:
         return False
     prompt, texts, replies = _blocks(later), bytearray(), bytearray()
@@ -167,20 +167,20 @@ def _repeats(data: bytearray, lines: tuple[str, ...]) -> bool:
     return found >= _REPEATED * sum(map(len, lines))
 
 
-def _has_grown(before: Rendered, after: Rendered, blocks: BlocksGone, first: int) -> bool:
-    """Whether a block still begins as before and no less is sent: some programs send all that was
-    said as one message."""
-    if first not in blocks.gone or first not in blocks.new:
+def _has_grown(before: Rendered, after: Rendered, blocks: BlockChanges, first: int) -> bool:
+    """Whether a block has the same beginning and is no shorter: some programs send the whole
+    conversation as one message."""
+    if first not in blocks.removed or first not in blocks.new:
         return False
     was, now = before.chunk(first).data, after.chunk(first).data
-    if common_bytes(was, now) < max(_SAME_BEGINNING, len(was) // 2):
+    if common_length(was, now) < max(_SAME_BEGINNING, len(was) // 2):
         return False
-    gone = sum(_size(before, at) for at in blocks.gone)
-    return sum(_size(after, at) for at in blocks.new) >= gone
+    removed = sum(_size(before, at) for at in blocks.removed)
+    return sum(_size(after, at) for at in blocks.new) >= removed
 
 
 def _contains(data: bytearray, line: str) -> bool:
-    """Whether JSON contains a text, written in either way."""
+    """Whether JSON contains a text, with or without escapes."""
     if msgspec.json.encode(line)[1:-1] in data:
         return True
     return not line.isascii() and json.dumps(line)[1:-1].encode() in data

@@ -5,10 +5,10 @@
     steps.learn("api.openai.com", rules, read, conversation=7)    with each of its bills
     steps.learned                                                 what differs from the catalog
 
-A row is a prior. It gives way when enough positive reads of a model at a host, of several
-conversations, have lengths that it does not allow; then the coarsest steps that the catalog knows
-of any provider and that fit all reads take its place, from the next conversation on. A read of
-nothing has many causes, and says nothing. Prices, lifetimes, slots and isolation stay as they are.
+A row is a prior. It is replaced if enough positive reads of a model at a host, in several
+conversations, have lengths that it does not allow: from the next conversation on, by the coarsest
+steps in the catalog, of any provider, that fit all reads. A read of nothing has many causes, and is
+ignored. Prices, lifetimes, slots and isolation do not change.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from anaphora.catalog import CacheRules
 
 #: How many reads must contradict a row, and of how many conversations.
 READS, CONVERSATIONS = 20, 3
-#: And how many of all reads at least: of reads in steps of half the size, every other one fits.
+#: The minimum share of reads that contradict: if steps are half the size, every other read still
+#: fits.
 _SHARE = 0.25
 #: Models at hosts whose reads are remembered.
 _MOST_PLACES = 4096
@@ -41,7 +42,7 @@ class LearnedRow(msgspec.Struct, frozen=True, kw_only=True):
     granule_offset: int
     minimum_tokens: int
     text: str
-    """With the catalog's figures."""
+    """A sentence with these figures and the catalog's."""
 
 
 class Steps(NamedTuple):
@@ -52,7 +53,7 @@ class Steps(NamedTuple):
     def of(cls, rules: CacheRules) -> Steps:
         return cls(rules.granule_tokens.value, rules.offset)
 
-    def hold(self, read: int) -> bool:
+    def allow(self, read: int) -> bool:
         """Whether a read may have this length."""
         return (read + self.offset) % self.granule == 0
 
@@ -61,8 +62,7 @@ class Steps(NamedTuple):
 
 
 class LearnedSteps:
-    """The reads of models at hosts, and the rules that follow from them. Bounded: nothing of a read
-    is kept but what it changes in a few numbers."""
+    """The reads of models at hosts, and the rules learned from them. Bounded."""
 
     def __init__(
         self,
@@ -70,14 +70,14 @@ class LearnedSteps:
             catalog.shipped().granularities
         ),
     ) -> None:
-        """`granularities` are the granules and offsets that are known, the largest first; asked for
-        when a row has been contradicted."""
+        """`granularities` returns the known granules and offsets, the largest first; called when a
+        row has been contradicted."""
         self._granularities = granularities
         self._reads = BoundedMap[tuple[Hashable, str, str], _Reads](_MOST_PLACES)
 
     def begin(self, host: Hashable, row: CacheRules) -> CacheRules:
-        """The rules of a conversation that begins now, at a model of which `row` is the catalog's.
-        It keeps them to its end."""
+        """The rules of a conversation that begins now; `row` is the model's in the catalog. The
+        conversation keeps them to its end."""
         reads = self._reads.get((host, row.provider, row.model))
         if reads is None or not reads.contradict:
             return row
@@ -100,7 +100,7 @@ class LearnedSteps:
 
     @property
     def learned(self) -> tuple[LearnedRow, ...]:
-        """Where the bills contradict the catalog, in the order of the last bills."""
+        """The models whose bills contradict the catalog, in the order of the last bills."""
         rows = []
         for (host, provider, model), reads in self._reads.items():
             if not reads.contradict:
@@ -148,11 +148,11 @@ class _Reads:
         """The greatest common divisor of their differences."""
         self._count = self._unfit = 0
         self._conversations: set[Hashable] = set()
-        """Those of reads that do not fit the row, as far as they have to be told apart."""
+        """Conversations with reads that do not fit the row, as many as are needed."""
 
     @property
     def contradict(self) -> bool:
-        """Whether the row does not hold."""
+        """Whether the reads contradict the row."""
         enough = self._unfit >= READS and len(self._conversations) >= CONVERSATIONS
         return enough and self._unfit >= _SHARE * self._count
 
@@ -168,14 +168,14 @@ class _Reads:
         common = math.gcd(self._common, abs(read - self._first))
         if common != self._common or read < self.least:
             self._common, self.least, self.rules = common, min(self.least, read), None
-        if read < self._minimum or not self._steps.hold(read):
+        if read < self._minimum or not self._steps.allow(read):
             self._unfit += 1
             if len(self._conversations) < CONVERSATIONS:
                 self._conversations.add(conversation)
 
     def fit(self, steps: Steps) -> bool:
         """Whether every read may come in these steps."""
-        return self._common % steps.granule == 0 and steps.hold(self._first)
+        return self._common % steps.granule == 0 and steps.allow(self._first)
 
 
 def _text(row: CacheRules, rules: CacheRules) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import AnyStr
 
 import msgspec
 
@@ -26,8 +27,8 @@ _IMAGE = re.compile(
 def tokens_behind(
     counts: Counts, chunks: int, offset: int, rules: CacheRules | None, *, marked: bool
 ) -> int:
-    """What of the first `chunks` chunks is lost when the prompt changes at a byte. A cache that
-    works on tokens had whole granules, and keeps those before the byte."""
+    """The tokens of the first `chunks` chunks that are lost if the prompt changes at a byte. A
+    cache that works on tokens has whole granules, and keeps those before the byte."""
     cached, kept = counts.tokens(chunks), counts.before(offset)
     if rules is not None and rules.caches_tokens and not (marked and rules.slots.value):
         cached, kept = rules.whole_granules(cached), rules.whole_granules(kept)
@@ -36,16 +37,16 @@ def tokens_behind(
 
 def first_difference(earlier: Rendered, later: Rendered, chunks: int) -> int | None:
     """The first byte in which the later prompt differs from the first `chunks` chunks of the
-    earlier one; None when it begins with all of them."""
+    earlier one; None if it begins with all of them."""
     if shared_chunks(later, earlier) >= chunks:
         return None
-    offset = common_bytes(later.data(), earlier.data(chunks))
+    offset = common_length(later.data(), earlier.data(chunks))
     return None if offset >= earlier.offset(chunks) else offset
 
 
-def common_bytes(one: bytes, two: bytes) -> int:
+def common_length(one: AnyStr, two: AnyStr) -> int:
     """The length of the common beginning, by galloping and bisection: `==` compares at memory
-    speed, and little is read behind the first difference."""
+    speed, and little is read after the first difference."""
     low, high, end = 0, min(_STEP, len(one), len(two)), min(len(one), len(two))
     while one[low:high] == two[low:high]:
         if high == end:
@@ -62,8 +63,8 @@ def common_bytes(one: bytes, two: bytes) -> int:
 
 def equal_around(one: bytes, two: bytes) -> int:
     """How many bytes are equal before the first difference and after the last one."""
-    before = common_bytes(one, two)
-    return before + common_bytes(one[before:][::-1], two[before:][::-1])
+    before = common_length(one, two)
+    return before + common_length(one[before:][::-1], two[before:][::-1])
 
 
 class PrefixDifference(msgspec.Struct, frozen=True):
@@ -76,7 +77,7 @@ class PrefixDifference(msgspec.Struct, frozen=True):
     path: str
     """The block's JSON path in the request body."""
     before: str
-    """The earlier prompt's text from there on; shorter where that prompt ends."""
+    """The earlier prompt's text from there on; shorter if that prompt ends."""
     after: str
 
     def __str__(self) -> str:
@@ -94,7 +95,7 @@ class WireFingerprint:
     __slots__ = ("_rendered", "chunks", "digest", "size")
 
     def __init__(self, digest: bytes, size: int, chunks: int, rendered: Rendered | None) -> None:
-        """`size` and `chunks` are how many bytes and chunks it certifies."""
+        """`size` and `chunks` are the numbers of bytes and chunks that it covers."""
         self.digest = digest
         self.size = size
         self.chunks = chunks
@@ -109,7 +110,7 @@ class WireFingerprint:
         return self.digest.hex()
 
     def extends(self, earlier: WireFingerprint) -> bool:
-        """Whether this prompt begins with everything the earlier one certified."""
+        """Whether this prompt begins with everything that the earlier fingerprint covers."""
         if self.size < earlier.size or self.chunks < earlier.chunks:
             return False
         mine, other = self._rendered, earlier._rendered
@@ -127,10 +128,10 @@ class WireFingerprint:
         shared = min(shared_chunks(mine, other), self.chunks, earlier.chunks)
         if shared in (self.chunks, earlier.chunks):
             return mine.offset(shared)
-        return common_bytes(mine.data(self.chunks), other.data(earlier.chunks))
+        return common_length(mine.data(self.chunks), other.data(earlier.chunks))
 
     def first_difference(self, earlier: WireFingerprint) -> PrefixDifference | None:
-        """What broke the prefix; None when this prompt extends the earlier one."""
+        """What broke the prefix; None if this prompt extends the earlier one."""
         mine, other = self._both(earlier)
         offset = self.common_prefix(earlier)
         if offset == earlier.size:

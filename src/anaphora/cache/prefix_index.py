@@ -1,12 +1,12 @@
-"""Which earlier call a prompt continues, and how far the two agree.
+"""Finds the earlier call that a prompt continues, and their common prefix.
 
     index: PrefixIndex[SentCall] = PrefixIndex()
     earlier = index.add(rendered, call, hints=hints_of(headers, body))
     earlier.call, earlier.chunks, earlier.continues
 
-Calls are told apart by what clients send, then by the longest common beginning, tools and system
+Calls are told apart by the clients' hints, then by the longest common beginning, tools and system
 prompt included. Each chunk has a digest of everything up to it, so the longest beginning is found
-by galloping back from the end of the prompt, and remembering a call costs what it adds.
+by galloping back from the end of the prompt, and a call takes time only for its new chunks.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class EarlierCall(msgspec.Struct, Generic[Call], frozen=True, eq=False, kw_only=
 
     call: Call
     continues: bool
-    """The same conversation. Otherwise a new one that begins like the earlier call: only what they
-    share can be compared."""
+    """The same conversation. Otherwise a new one that begins like the earlier call: only the common
+    beginning can be compared."""
     chunks: int
     """How many leading chunks the two share."""
     latest: Call
@@ -53,7 +53,7 @@ class EarlierCall(msgspec.Struct, Generic[Call], frozen=True, eq=False, kw_only=
 
 
 class _Branch:
-    """Consecutive chunks, from where they branched off another branch."""
+    """Consecutive chunks, from their fork off another branch on."""
 
     __slots__ = ("begin", "forked", "keys", "opened", "parent", "uses")
 
@@ -63,7 +63,7 @@ class _Branch:
         self.opened = opened
         """The last position and the number of the call that opened it."""
         self.forked = begin
-        """The last position where another branch begins."""
+        """The last position at which another branch begins."""
         self.keys: list[bytes] = []
         self.uses: list[tuple[int, int]] = []
         """Last positions and numbers of calls: the later, the less deep."""
@@ -86,7 +86,7 @@ class _Remembered(msgspec.Struct, Generic[Call], eq=False, kw_only=True):
     conversation: KnownConversation
     size: int
     salts: tuple[bytes, ...]
-    """Of the keys of its chunks."""
+    """The salt of its chunks' keys."""
     reply: tuple[Hashable, str] | None
     before: int
     """The call whose messages it continues; 0 if there is none."""
@@ -99,15 +99,15 @@ class _Lookup(msgspec.Struct, Generic[Call], eq=False):
     prompt: RenderedPrompt
     hints: CallHints
     places: dict[bytes, _Place]
-    """The deepest chunk that is known: among calls with the same hints, then in the whole scope; by
-    the salt of their keys."""
+    """The deepest known chunk, by the salt of the keys: among calls with the same hints, then in
+    the whole scope."""
     continued: _Remembered[Call] | None = None
     earlier: EarlierCall[Call] | None = None
 
 
 class PrefixIndex(Generic[Call]):
-    """Recent calls by their beginnings. What a call is, is the caller's business: it is kept and
-    given back. Not for use by several threads at once.
+    """Recent calls by their beginnings. A call may be any object of the caller's: it is stored and
+    returned. Not for use by several threads at once.
 
     The least recent calls are forgotten first. Of each conversation the last two calls are kept.
     """
@@ -125,7 +125,7 @@ class PrefixIndex(Generic[Call]):
         self._replies: dict[tuple[Hashable, str], int] = {}
         self._conversations: dict[bytes, RecentConversations] = {}
         self._last_lookup: tuple[Rendered, Hashable, CallHints, int, _Lookup[Call]] | None = None
-        """What `find` found last, and the last call then: mostly the same prompt is added next."""
+        """The last result of `find`: mostly the same prompt is added next."""
 
     def __len__(self) -> int:
         return len(self._calls)
@@ -139,7 +139,7 @@ class PrefixIndex(Generic[Call]):
     ) -> EarlierCall[Call] | None:
         """The earlier call that this one continues, else one with the same beginning, else None.
 
-        Calls of different scopes are never compared. A scope is what the cache belongs to, such as
+        Calls of different scopes are never compared. A scope is the owner of a cache, such as
         account, provider and model; None stands for the prompt's wire and model.
         """
         scope, hints = _scope(rendered, scope), hints or CallHints()
@@ -157,8 +157,8 @@ class PrefixIndex(Generic[Call]):
         reply_id: str = "",
         prompt: RenderedPrompt | None = None,
     ) -> EarlierCall[Call] | None:
-        """Remembers a call, and returns what `find` would have. `prompt` is what indexes have in
-        common that remember the same call."""
+        """Remember a call; returns the result of `find`. `prompt` can be shared by indexes that
+        remember the same call."""
         scope, hints = _scope(rendered, scope), hints or CallHints()
         last, self._last_lookup = self._last_lookup, None
         if last is not None and last[0] is rendered and last[1:4] == (scope, hints, self._number):
@@ -171,7 +171,7 @@ class PrefixIndex(Generic[Call]):
         conversation, before, known = KnownConversation(), 0, compared.leading + 1
         if continued is not None and earlier is not None:
             if earlier.chunks > known and len(compared) > len(continued.prompt):
-                # What the calls before had is in this one, unless it is an edit beside them.
+                # This call contains the content of earlier ones, unless it is an edit beside them.
                 before = continued.number
                 self._forget(continued.before)
             if continued.hints == found.hints:
@@ -249,8 +249,7 @@ class PrefixIndex(Generic[Call]):
     def _extended(
         self, prompt: RenderedPrompt, salt: bytes, place: _Place
     ) -> _Remembered[Call] | None:
-        """The call whose whole prompt this one begins with, else one that it outgrows and whose
-        end differs."""
+        """The call whose whole prompt this one begins with, else one that differs at its end."""
         position, branch = place
         whole = self._calls.get(self._ends.get(salt + prompt.key(position), 0))
         if whole is not None:
@@ -264,7 +263,7 @@ class PrefixIndex(Generic[Call]):
         self, prompt: RenderedPrompt, salt: bytes, position: int, hints: CallHints
     ) -> _Remembered[Call] | None:
         """The call with tools and system prompt like this one's, most of whose messages this one
-        repeats behind a difference: after `position`."""
+        repeats after a difference at `position`."""
         recent = self._conversations.get(salt)
         if recent is None:
             return None
@@ -349,8 +348,8 @@ class PrefixIndex(Generic[Call]):
             deepest, used = used.begin - 1, used.parent
 
     def _set_aside(self, branch: _Branch, begin: int) -> None:
-        """Gives the end of a branch one of its own. So a conversation whose end changes at every
-        call stays one branch, and a call does not pass through all ends before it."""
+        """Move the end of a branch to a new branch. So a conversation whose end changes at every
+        call stays one branch, and a lookup does not pass through all earlier ends."""
         aside = _Branch(branch, begin, branch.opened)
         aside.keys = branch.keys[begin - branch.begin :]
         del branch.keys[begin - branch.begin :]
@@ -383,7 +382,7 @@ class PrefixIndex(Generic[Call]):
                 branch = branch.parent
 
     def _trim(self, branch: _Branch) -> bool:
-        """Drops the chunks that no remembered call uses, and says whether there were any."""
+        """Drop the chunks that no remembered call uses; returns whether there were any."""
         uses = branch.uses
         while uses and uses[0][1] not in self._calls:
             del uses[0]

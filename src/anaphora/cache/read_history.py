@@ -1,9 +1,9 @@
-"""Which of several predictions of a read has fitted the bills so far, and how often a read falls
+"""Compares several predictions of a read with the bills so far, and counts how often reads fall
 short.
 
-What a call reads can be predicted in more than one way: what the previous call left, that and its
-reply, the beginning alone, nothing. The rules name one of them. The history counts how often each
-would have been right in the same situation, and names another one if the bills have shown it.
+There are several predictions of what a call reads: what the previous call left, that and its reply,
+only the beginning, nothing. The rules choose one of them. The history counts how often each was
+right in the same situation, and chooses another one if the bills show that it is better.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from typing import Literal, NamedTuple, TypeAlias
 ReadClass: TypeAlias = Literal["hit", "partial", "miss"]
 """Whether all, some or none of what the previous call left in the cache was read."""
 
-#: What the previous call left, in the catalog's steps. The class of a read is held against it.
+#: What the previous call left, in the catalog's steps. Reads are classified by comparison with it.
 KEPT = "kept"
-#: The prediction that no other may be behind: that, if it was within the catalog's TTL.
+#: The reference, which no chosen prediction may be worse than: the same within the catalog's TTL.
 CHAIN = "chain"
-#: The rules count like so many bills.
+#: The weight of the rules, in bills.
 _PRIOR = 40.0
-#: A prediction is ahead of another by so many standard deviations, and one right call more.
+#: A prediction is ahead of another if it leads by so many standard deviations and one right call.
 _DEVIATIONS = 2.0
-#: The weight of a bill beside the next one.
+#: The weight of a bill relative to the next one.
 _FADING = 0.98
-#: The same if the last few bills decide.
+#: The same for statistics of the last few bills only.
 _FORGETTING = 0.7
 
 
@@ -50,19 +50,17 @@ class Shortfall(NamedTuple):
 
 
 class _Counts:
-    """The bills of one situation. The later a bill, the more it counts; one in which two
-    predictions were equally good says nothing about the two, and makes no earlier one count
-    less."""
+    """The bills of one situation. Later bills count more. A bill in which two predictions were
+    equally good does not count in their comparison."""
 
     def __init__(self) -> None:
         self._won: dict[tuple[str, str], float] = {}
         """How often a prediction was better than another."""
         self._exact: dict[str, float] = {}
         self._alike: dict[str, float] = {}
-        """By how many calls a prediction was right more often than the chain, to the token and in
-        its class."""
+        """A prediction's lead over the chain in right calls, to the token and in its class."""
         self._last: dict[str, float] = {}
-        """How often it was right to the token, by the last bills alone."""
+        """How often it was right to the token in the last bills."""
         self._expected = self._missed = self._cut_short = self._part = 0.0
 
     def add(self, candidates: Mapping[str, int], expected: int, read: int) -> None:
@@ -89,7 +87,7 @@ class _Counts:
         self._part = self._part * _FADING + cut
 
     def is_ahead(self, name: str, other: str) -> bool:
-        """By more than chance would have it."""
+        """Whether a prediction leads by more than chance."""
         won, lost = self._wins(name, other), self._wins(other, name)
         return won - lost > 1 + _DEVIATIONS * math.sqrt(won + lost)
 
@@ -97,7 +95,7 @@ class _Counts:
         return self._wins(name, other) < self._wins(other, name)
 
     def best(self, candidates: Mapping[str, int], default: str) -> str:
-        """One that is not behind the chain, neither in tokens nor in classes."""
+        """The best prediction that is not behind the chain, neither in tokens nor in classes."""
         best = CHAIN if CHAIN in candidates and self.is_behind(default, CHAIN) else default
         for name in candidates:
             safe = self._exact.get(name, 0.0) >= 0 and self._alike.get(name, 0.0) >= 0
@@ -106,8 +104,8 @@ class _Counts:
         return best
 
     def closest(self, candidates: Mapping[str, int], best: str) -> str:
-        """Of the predictions of the same class, the one that was right to the token last. Whether a
-        reply is read with its prompt is no matter of chance, so one bill shows it."""
+        """Of the predictions of the same class, the one that was last right to the token. Whether a
+        reply is read with its prompt is not random, so one bill shows it."""
         kept = candidates.get(KEPT, 0)
         alike = read_class(candidates[best], kept)
         for name, tokens in candidates.items():
@@ -132,7 +130,7 @@ class _Counts:
 
 
 def _add_leads(leads: dict[str, float], right: Mapping[str, bool]) -> None:
-    """Adds by how much each prediction was better than the chain."""
+    """Add each prediction's lead over the chain."""
     for name, was in right.items():
         if was != right[CHAIN]:
             leads[name] = leads.get(name, 0.0) * _FADING + was - right[CHAIN]
@@ -150,8 +148,8 @@ class ReadHistory:
         candidates: Mapping[str, int],
         default: str,
     ) -> str:
-        """The prediction to make. `situations` describe the call, the closest first: the bills of a
-        wider one count as long as those of the closer ones do not speak against them."""
+        """The prediction to use. `situations` describe the call, the most specific first: the bills
+        of a wider one are used unless those of a more specific one contradict them."""
         known = [self._counts[one] for one in situations if one in self._counts]
         best = default
         for at, counts in enumerate(known):
@@ -190,11 +188,11 @@ class ReadHistory:
             counts.add(candidates, expected, read)
 
 
-#: Errors before a range follows from them, and the latest ones that it follows from.
+#: Errors that a range needs, and the number of latest ones that it is computed from.
 _LEAST, _LATEST = 10, 200
-#: The share of bills that a range should hold, and what it aims at first.
+#: The share of bills that a range should hold, and the initial target.
 _SHARE, _AIM = 0.9, 0.93
-#: How fast the aim follows bills that were outside of their ranges.
+#: How fast the target follows bills outside of their ranges.
 _STEP = 0.02
 
 

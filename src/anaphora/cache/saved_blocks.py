@@ -1,14 +1,14 @@
 """The blocks of a prompt for another process: digests, sizes and kinds, never text; and the names
 under which a later prompt finds them.
 
-    block_entries(prompt, first)          what others know of the blocks of a prompt
+    block_entries(prompt, first)          the stored description of a prompt's blocks
     rebuilt_runs(prompt, saved, …)        the runs of an earlier prompt
     pointers(prompt, salts, …)            the names that a prompt is saved under
     candidates(prompt, salts)             the names that a prompt looks for
 
-A later prompt mostly begins with all of an earlier one: that one is a view of it. If it does
-not, blocks of the earlier prompt that occur in the later one are taken from there, and the others
-are placeholders of their size: the block that changed is known, its earlier text is not. Names are
+A later prompt mostly begins with all of an earlier one, which is then a view of it. Otherwise,
+blocks of the earlier prompt that occur in the later one are taken from there, and the others are
+placeholders of the same size: it is known which block changed, but not its earlier text. Names are
 digests of blocks; salts separate those of apps, models and conversations that clients name.
 """
 
@@ -37,7 +37,7 @@ ENTRY_BYTES = _ENTRY.size
 LAST_BLOCKS = 4
 _KINDS = tuple(Kind)
 _KIND_NUMBERS = {kind: number for number, kind in enumerate(_KINDS)}
-#: Kinds whose tokens follow from their bytes, or are the same whatever they hold.
+#: Kinds whose tokens follow from their bytes, or do not depend on their content.
 _BY_SIZE = frozenset((Kind.SYSTEM, Kind.TEXT, Kind.TOOL_CALL, Kind.OTHER, Kind.IMAGE, Kind.AUDIO))
 _ROLES = ("user", "assistant", "system", "tool", "model", "developer", "")
 _ROLE_NUMBERS = {role: number for number, role in enumerate(_ROLES)}
@@ -45,13 +45,13 @@ _OPENS, _MARKABLE = 1, 2
 #: Earlier calls of a conversation that a prompt looks for.
 _MOST_TURNS = 4
 MOST_CHUNKS = 2_048
-"""Chunks of a prompt that replies are looked for in: a request may have a hundred thousand."""
+"""Chunks of a prompt that are searched for replies: a request may have a hundred thousand."""
 #: Roles of messages that are no reply.
 _ASKING = ("user", "system", "developer", "tool")
 
 
 def block_entries(prompt: RenderedPrompt, first: int) -> bytes:
-    """What other nodes know of the blocks of a prompt from one on."""
+    """The description of a prompt's blocks from `first` on, for other nodes."""
     entries, pack, start, end = [], _ENTRY.pack, 0, len(prompt)
     per_token = prompt.rendered.bytes_per_token
     for run in prompt.rendered.runs:
@@ -232,9 +232,9 @@ class Salts(msgspec.Struct, frozen=True):
 def pointers(
     prompt: RenderedPrompt, salts: Salts, changing: int, last: bytes, opening: bytes
 ) -> list[bytes]:
-    """Where a later prompt looks: the end of this one, also without the blocks that may change, the
-    last and the first block of its messages, and what it shares with others. `last` and `opening`
-    are the digests of those blocks."""
+    """The names that a later prompt looks for: of the end of this one, also without the blocks that
+    may change, of the last and the first block of its messages, and of its shared beginning. `last`
+    and `opening` are the digests of those blocks."""
     end, leading, hinted = len(prompt) - 1, prompt.leading, salts.hinted
     names = [b"e" + hinted + prompt.key(end)]
     shorter = (1, changing) if changing > 1 else (1,)
@@ -249,7 +249,7 @@ def pointers(
 
 
 def candidates(prompt: RenderedPrompt, salts: Salts) -> tuple[list[bytes], list[int]]:
-    """The names to look for, the most telling first, and the chunk that each is at."""
+    """The names to look for, the most specific first, each with its chunk."""
     leading, hinted = prompt.leading, salts.hinted
     ends = list(earlier_ends(prompt))
     names = [b"e" + hinted + prompt.key(end) for end in ends]
@@ -265,7 +265,7 @@ def candidates(prompt: RenderedPrompt, salts: Salts) -> tuple[list[bytes], list[
 
 
 def earlier_ends(prompt: RenderedPrompt) -> Iterator[int]:
-    """The end of the prompt, and where earlier prompts of the conversation ended: before replies of
+    """The end of the prompt, and the ends of earlier prompts of the conversation: before replies of
     the model."""
     position, found = len(prompt) - 1, 0
     yield position
@@ -278,7 +278,7 @@ def earlier_ends(prompt: RenderedPrompt) -> Iterator[int]:
 
 
 def replies_after(prompt: RenderedPrompt, chunks: int) -> int:
-    """How many replies of the model are behind the first chunks; 2 stands for more."""
+    """How many replies of the model are after the first chunks, counted up to 2."""
     replies, before = 0, False
     first = max(chunks, prompt.leading + 1)
     if len(prompt) - first > MOST_CHUNKS:
@@ -293,7 +293,7 @@ def replies_after(prompt: RenderedPrompt, chunks: int) -> int:
 
 
 def is_reply(prompt: RenderedPrompt, position: int) -> bool:
-    """Whether a chunk is from the model. Some wires have items of no role for that."""
+    """Whether a chunk is from the model. Some wires have items without a role for that."""
     run, index = prompt.rendered.locate(position)
     if run.section != "messages" or run.log.kinds[index] is Kind.TOOL_RESULT:
         return False

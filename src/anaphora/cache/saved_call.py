@@ -1,5 +1,5 @@
-"""A call as it is saved for a later session or another node: by it, the next call of the
-conversation is planned and judged.
+"""A call saved for a later session or another node, which plans and judges the next call of the
+conversation by it.
 
     saved = save_call(sent, runs)                   figures, places of markers, and digests
     restore_call(saved, rendered, runs)             the call, whose prompt has these runs
@@ -33,7 +33,7 @@ from .simulator.view import Position, Time
 _SHOWN = frozenset(("model", "tool_choice", "effort", "verbosity", "service_tier", "speed"))
 _WORD = re.compile(rb'"?[A-Za-z0-9_.:/-]{1,60}"?')
 _OUR_KEY = re.compile(r"[0-9a-f]{16,128}(-[0-9]{1,20})?")
-#: In front of the digest of a value that is not saved: a byte that no JSON has.
+#: Prefix of the digest of a value that is not saved: a byte that does not occur in JSON.
 _HIDDEN = b"\0"
 _DIGEST_BYTES, _SIZE_BYTES = 8, 3
 
@@ -52,7 +52,7 @@ class SavedFormat(Generic[Saved]):
         return self._version + self._encode(value)
 
     def decode(self, data: object) -> Saved:
-        """Raises `Parse`, or what msgspec raises, for a value that is none of ours."""
+        """Raises `Parse`, or an error of msgspec, for an invalid value."""
         if not isinstance(data, bytes):
             raise Parse(f"the store returned {type(data).__name__} instead of bytes")
         if not data.startswith(self._version):
@@ -107,7 +107,7 @@ def save_call(
     since: float = 0.0,
     without_text: bool = False,
 ) -> SavedCall:
-    """The call as it is saved. `without_text`: of what an app chose, only digests."""
+    """The call in its stored form. `without_text`: the app's own values become digests."""
     plan, usage, rendered = sent.marks, sent.usage, sent.rendered
     key, params = plan.key, rendered.envelope.cache_params
     if without_text:
@@ -178,7 +178,7 @@ def _hidden(name: str, value: bytes) -> bytes:
 
 
 def _found(saved: bytes, now: bytes | None) -> bytes:
-    """A parameter's value; as many other bytes if it is not known."""
+    """A parameter's value; a placeholder of the same size if it is not known."""
     if not saved.startswith(_HIDDEN):
         return saved
     digest, size_at = saved[1 : 1 + _DIGEST_BYTES], 1 + _DIGEST_BYTES

@@ -1,12 +1,12 @@
-"""A call that was sent, and how long what it cached lives.
+"""A call that was sent, and the lifetime of its cache entries.
 
     expires = expiry(used_at(rules, at, began=began), ttl_seconds(rules, ttl))
     is_alive(expires, at)
 
 An entry lives for its TTL, or for the implicit lifetime of its provider, from its last use: the
-call that wrote it or, if reads refresh, the last one that read it. The rules say whether a use
+call that wrote it or, if reads refresh, the last one that read it. The rules state whether a use
 counts from the start of the request, from the start of the response, or from its end. Simulator,
-verdicts, planner, client and daemon ask here.
+verdicts, planner, client and daemon use these functions.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _MOST_CHARACTERS = 120
 _MOST_LINES = 24
 
 BeganBy: TypeAlias = Literal["resume", "compaction", "fork", "edit"]
-"""What begins a call's history, if it is not the call before it."""
+"""The origin of a call's history, if it is not the call before it."""
 
 
 class SentCall(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """One call that was sent, as far as it is known."""
+    """One call that was sent, with the known facts about it."""
 
     rendered: Rendered
     plan: Plan | None = None
@@ -44,7 +44,7 @@ class SentCall(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     reply_lines: tuple[str, ...] = ()
     """Long lines of the reply, if it is known: a later prompt may have it as a summary."""
     began_by: BeganBy | None = None
-    """What began this call's history, if a recording says so."""
+    """The origin of this call's history, if a recording states it."""
     route: str = ""
     """Host, account and workspace it went to. Compared, never shown."""
     marks_recorded: bool = True
@@ -107,8 +107,8 @@ def shared_chunks(one: Rendered, two: Rendered) -> int:
 def updated_bills(
     sent: SentCall, rules: CacheRules, kept: int | None = None, counts: Counts | None = None
 ) -> Bills:
-    """The bills that the next prompt carries, this call's included. `kept` is what the simulator
-    says it left in the cache; `counts` are those of the prompt, if they exist."""
+    """The bills for the next prompt, including this call's. `kept` is what it left in the cache by
+    the simulator; `counts` are those of the prompt, if they exist."""
     usage = sent.usage
     total = None if usage is None else usage.input
     if usage is None or not total:
@@ -131,7 +131,7 @@ def is_alive(expires: float, at: float) -> bool:
 
 
 def expiry(used: float, seconds: float) -> float:
-    """The last moment at which an entry is alive that was last used then."""
+    """The last moment at which an entry with that last use is alive."""
     return used + seconds
 
 
@@ -152,8 +152,7 @@ def ttl_seconds(rules: CacheRules, ttl: Ttl | None = None) -> float:
 
 
 def last_ttl(plan: Plan, rules: CacheRules) -> Ttl | None:
-    """The TTL of the entry that holds all a call has cached, that of its last marker; None if
-    it leaves none that expires."""
+    """The TTL of a call's longest entry, at its last marker; None if there is none that expires."""
     if plan.automatic is not None:
         return plan.automatic
     if plan.marks:
@@ -166,8 +165,8 @@ def last_ttl(plan: Plan, rules: CacheRules) -> Ttl | None:
 def used_at(
     rules: CacheRules, at: float, *, began: float | None = None, ended: float | None = None
 ) -> float:
-    """From when the lifetime of what a call read and wrote counts. `at` is when it was sent; when
-    it ended, if nothing else is recorded."""
+    """The time from which the lifetime of a call's entries counts. `at` is when it was sent, or
+    when it ended if nothing else is recorded."""
     assumed = rules.response_seconds
     if began is None and ended is not None and assumed is not None:
         return min(ended, at + assumed.value)
@@ -177,7 +176,7 @@ def used_at(
 def used_at_latest(
     rules: CacheRules, at: float, *, began: float | None = None, ended: float | None = None
 ) -> float:
-    """The same if a response whose start is not recorded began as late as possible."""
+    """`used_at`, if a response whose start is not recorded began as late as possible."""
     if began is None and ended is not None and rules.ttl_from.value != "request_start":
         return max(at, ended)
     return used_at(rules, at, began=began, ended=ended)
@@ -196,15 +195,15 @@ def moments(
 
 
 class MadeCall(NamedTuple):
-    """A call that was made: when, and what is known of its reply."""
+    """The times of a call that was made, and facts about its reply."""
 
     at: float
     readable: float
-    """From when what it wrote can be read."""
+    """The time from which its writes can be read."""
     lives_from: float
-    """From when the lifetime of what it read and wrote counts."""
+    """The time from which the lifetime of its entries counts."""
     since: float
-    """When the response began; the request, where that is not known."""
+    """When the response began; the request, if that is not known."""
     reasoning: int | None
     """Tokens of hidden reasoning in the reply; None: not known."""
 
@@ -218,7 +217,7 @@ def made_call(
     reasoning: int | None = None,
     delay: float = 0.0,
 ) -> MadeCall:
-    """A call of that time, as the rules count it: see `Simulator.call`."""
+    """A call at that time, with its times by the rules: see `Simulator.call`."""
     start = at if began is None else began
     readable_from: Moment = rules.readable_from.value
     if readable_from == "response_start" and began is None:

@@ -10,8 +10,8 @@
     catalog.similar_model("anthropic", "claude-sonet-5-5")     "claude-sonnet-5-5"
 
 The rows are TOML files next to this module; a provider's files are read on first use.
-`Catalog.with_rows` adds rows on top of them. Makers name their models alike, so whose model a name
-is holds for new ones as well.
+`Catalog.with_rows` adds rows on top of them. Each maker's models have similar names, so `maker_of`
+also recognises new models.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def profile(provider: str, model: str) -> Profile:
 
 
 def rules(provider: str, model: str, wire: str | None = None) -> CacheRules:
-    """The model's cache rules on a wire; for an unknown one its provider's defaults."""
+    """The model's cache rules on a wire; for an unknown model its provider's defaults."""
     return SHIPPED.catalog.rules(provider, model, wire)
 
 
@@ -61,13 +61,13 @@ def models(provider: str | None = None) -> tuple[Profile, ...]:
 
 
 def provider_named(name: str) -> str | None:
-    """The catalog's name of a provider, which may be given by an alias or by its host."""
+    """The catalog's name of a provider, given by name, alias or host."""
     return SHIPPED.dialects.provider_named(name, SHIPPED.catalog.providers)
 
 
 def known_model(text: str) -> tuple[str, str]:
-    """Provider and model of `provider/model`. Raises `InvalidRequest` for one that is not known; a
-    provider without a list of models serves any."""
+    """Provider and model of `provider/model`. Raises `InvalidRequest` for an unknown one; a
+    provider without a list of models accepts any model."""
     name, _, model = text.partition("/")
     if not model:
         raise InvalidRequest(f"{text[:100]!r} is not of the form provider/model", path="model")
@@ -80,7 +80,7 @@ def known_model(text: str) -> tuple[str, str]:
 
 
 def default_model(provider: str, today: datetime.date) -> str | None:
-    """The first model of a provider that has not retired."""
+    """The first model of a provider that is not retired."""
     for profile in models(provider):
         if profile.retires is None or profile.retires.value > today:
             return profile.id
@@ -89,28 +89,28 @@ def default_model(provider: str, today: datetime.date) -> str | None:
 
 # ── Names of models ───────────────────────────────────────────────────────────────────────────────
 
-#: Makers whose own address serves no models but theirs. Alibaba's also serves those of others.
+#: Makers whose own endpoint serves only their models. Alibaba's also serves others.
 _OWN_ONLY = frozenset(MAKERS) - {"alibaba"}
 
-#: Open weights that a maker's own address also serves.
+#: Open weights that a maker's own endpoint also serves.
 _OPEN_WEIGHTS = {"google": re.compile(r"gemma-")}
 
-#: Models whose names begin with the provider's own: not a prefix to take off.
+#: Models whose names begin with the provider's own name, which is not a prefix to remove.
 _SELF_NAMED = {"groq": re.compile(r"compound"), "openrouter": re.compile(r"[^/]+\Z")}
 
-#: The date or number of a snapshot at the end of a name; fewer digits are a version.
+#: A snapshot's date or number at the end of a name; fewer digits are a version.
 _SNAPSHOT = re.compile(r"[-@]([0-9]{3,}(-[0-9]{2}){0,2}|[0-9]{2}-([0-9]{2}){1,2})")
-#: How alike two names must be, and two words of names.
+#: Minimum similarity of two names, and of two words of names.
 _ALIKE, _ALIKE_WORDS = 0.7, 0.75
-#: How alike a misspelling and the name are.
+#: Minimum similarity of a misspelling and the name.
 _ALMOST = 0.9
 _WORDS = re.compile(r"[^a-z0-9]+")
 _NUMBERS = re.compile(r"[0-9]+")
 
 
 def answering_model(provider: str, asked: str, answered: str) -> str:
-    """The model that a call is billed for: not the requested one if the provider answered with
-    another known model. A snapshot counts as the requested model."""
+    """The model that a call is billed for: the one that answered, if it is another known model. A
+    snapshot counts as the requested model."""
     if not answered or answered == asked or provider not in SHIPPED.catalog.entries:
         return asked
     name = asked.removesuffix("-0")  # `claude-opus-4-0` is `claude-opus-4-20250514`
@@ -126,13 +126,13 @@ def is_maker(provider: str) -> bool:
 
 
 def serves_own_only(provider: str) -> bool:
-    """Whether the provider's own address serves no models but its own."""
+    """Whether the provider's own endpoint serves only its own models."""
     return provider in _OWN_ONLY
 
 
 def may_serve(provider: str, model: str) -> bool:
-    """Whether the provider's own address may have a model: one of the catalog, or one that is named
-    like a version of the provider's models and is no misspelling of a known one."""
+    """Whether the provider's own endpoint may have a model: one of the catalog, or a name that
+    looks like a version of the provider's models and not like a misspelling."""
     if not serves_own_only(provider) or SHIPPED.catalog.profile(provider, model).known:
         return True
     name = model.lower().removeprefix("models/")
@@ -143,8 +143,8 @@ def may_serve(provider: str, model: str) -> bool:
 
 
 def _is_misspelled(provider: str, name: str) -> bool:
-    """Whether a name has the words of a known model in another order, or a word that is nearly one
-    of the provider's. Other words and other numbers are those of a new model."""
+    """Whether a name has the words of a known model in another order, or a word that is close to
+    one of the provider's. Other words and other numbers are those of a new model."""
     words = _WORDS.split(name)
     known = [_WORDS.split(id.lower()) for id in SHIPPED.catalog.entries[provider].ids]
     if sorted(words) in map(sorted, known):
@@ -158,8 +158,8 @@ def _is_misspelled(provider: str, name: str) -> bool:
 
 
 def is_misspelled(provider: str, model: str) -> bool:
-    """Whether a name is that of a listed model but for a letter or two. For hosts of any model,
-    whose lists are not complete: names with other words or numbers are other models."""
+    """Whether a name differs from a listed model by a letter or two. For hosts of any model, whose
+    lists are incomplete: names with other words or numbers are other models."""
     name = model.lower()
     known = [id.lower() for id in SHIPPED.catalog.entries[provider].ids]
     if SHIPPED.catalog.profile(provider, model).known:
@@ -170,7 +170,7 @@ def is_misspelled(provider: str, model: str) -> bool:
 
 
 def is_self_named(provider: str, name: str) -> bool:
-    """Whether `provider/name` is the whole name of one of the provider's models."""
+    """Whether `provider/name` is the full name of one of the provider's models."""
     pattern = _SELF_NAMED.get(provider)
     if pattern is not None and pattern.match(name):
         return True
@@ -178,8 +178,8 @@ def is_self_named(provider: str, name: str) -> bool:
 
 
 def similar_model(provider: str, model: str) -> str:
-    """The known model of a provider that an unknown name may be a misspelling of; empty if there is
-    none. Another number is another version, which may be newer than the catalog."""
+    """The known model that an unknown name may be a misspelling of; empty if there is none. Another
+    number is another version, which may be newer than the catalog."""
     name = model.lower().removeprefix("models/")
     known = {id.lower(): id for id in SHIPPED.catalog.entries[provider].ids}
     words = sorted(_WORDS.split(name))
@@ -192,7 +192,7 @@ def similar_model(provider: str, model: str) -> str:
 
 
 def models_date(provider: str) -> datetime.date:
-    """The day of the newest row of the provider's models."""
+    """The date of the newest row of the provider's models."""
     rows = SHIPPED.catalog.entries[provider].rows
     dates: list[datetime.date] = [
         row.provenance["date"] for row in rows if "date" in row.provenance

@@ -1,4 +1,4 @@
-"""Limits of providers' APIs, and the most that parts of a request can be billed, as dated rows.
+"""Limits of providers' APIs, and the maximum bill of parts of a request, as dated rows.
 
     output_limits("openai_responses").least_tokens    the smallest `max_tokens` that is accepted
     batch_limits("anthropic").most_requests           requests of one batch
@@ -6,10 +6,10 @@
     server_tool_of("anthropic", "web_search_20260209", "claude-opus-5-5").usd_per_call
     price_multiple("anthropic", "speed", "fast")
     stops_when_cut("openai")                          whether a closed stream ends the bill
-    fastest_tokens("openai", "gpt-6.1-sol")           output tokens a second, at most
+    fastest_tokens("openai", "gpt-6.1-sol")           maximum output tokens per second
 
-Limits are in `api_limits.toml` and hold for every model, bounds in `billing_bounds.toml`. Bounds
-match by provider and by globs of types and models; the last row that matches counts.
+Limits are in `api_limits.toml` and apply to every model, bounds in `billing_bounds.toml`. Bounds
+match by provider and by globs of types and models; the last matching row counts.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ class _Row(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
 
 
 class OutputLimits(_Row, frozen=True, kw_only=True):
-    """Limits of the output that a request may ask for."""
+    """Limits of the output that a request may set."""
 
     wire: str = ""
     """Empty: every wire."""
     least_tokens: Limit
     rejected_by: tuple[str, ...] = ()
-    """Providers that are known to reject less."""
+    """Providers known to reject less."""
 
 
 class BatchLimits(_Row, frozen=True, kw_only=True):
@@ -62,7 +62,7 @@ def output_limits(wire: str) -> OutputLimits:
 
 
 def batch_limits(provider: str) -> BatchLimits | None:
-    """None: no Batch API of the provider is known."""
+    """None if no Batch API of the provider is known."""
     rows: tuple[BatchLimits, ...] = _limits()[1]
     return next((row for row in reversed(rows) if row.provider == provider), None)
 
@@ -95,15 +95,15 @@ class Overhead(_Bound, frozen=True, kw_only=True):
     wire: str = ""
     request: Tokens
     block: Tokens
-    """Of each block of the prompt."""
+    """Per block of the prompt."""
     tools: Tokens
-    """Once, for having tools."""
+    """Once, if there are tools."""
     tool: Tokens
-    """Of each tool."""
+    """Per tool."""
 
 
 class ThinkingBounds(_Bound, frozen=True, kw_only=True):
-    """Thinking that the limit of the output does not include."""
+    """Thinking that is not included in the output limit."""
 
     tokens: Tokens
 
@@ -116,25 +116,25 @@ class MediaBounds(_Bound, frozen=True, kw_only=True):
 
 
 class ServerToolBounds(_Bound, frozen=True, kw_only=True):
-    """The most that a tool of the provider can cost."""
+    """The maximum cost of a provider's tool."""
 
     types: tuple[str, ...]
     tokens: Tokens
-    """Of its definition, which has no bytes in the request."""
+    """Tokens of its definition, which has no bytes in the request."""
     usd_per_call: Decimal = Decimal(0)
     usd_per_request: Decimal = Decimal(0)
     loops: bool = False
     """The provider runs it: after a call the model reads the prompt again, with the result."""
     most_calls: int | None = None
-    """Of one request that sets no limit; None: there is none."""
+    """Maximum calls in a request that sets no limit; None: unlimited."""
 
 
 class ToolModel(_Bound, frozen=True, kw_only=True):
-    """Models that call tools of their host without being asked."""
+    """Models that call tools of their host unprompted."""
 
 
 class MediaModel(_Bound, frozen=True, kw_only=True):
-    """Models that answer with images or sounds without being asked."""
+    """Models that answer with images or audio unprompted."""
 
 
 class PriceMultiple(_Bound, frozen=True, kw_only=True):
@@ -153,7 +153,7 @@ class CutStream(_Bound, frozen=True, kw_only=True):
 
 
 class WritingSpeed(_Bound, frozen=True, kw_only=True):
-    """The fastest that a model writes."""
+    """The maximum output speed of a model."""
 
     tokens_per_second: Limit
 
@@ -177,11 +177,11 @@ class ModelBounds(msgspec.Struct, frozen=True, kw_only=True):
 
     media: MediaBounds
     thinking: int = 0
-    """Tokens of thinking on top of the limit of the output; 0 if that includes it."""
+    """Tokens of thinking on top of the output limit; 0 if the limit includes it."""
     calls_own_tools: bool = False
-    """It calls tools of its host without being asked."""
+    """It calls tools of its host unprompted."""
     answers_with_media: bool = False
-    """It answers with images or sounds without being asked: they have prices of their own."""
+    """It answers with images or audio unprompted, which are priced separately."""
     overhead: Overhead
     """Of requests on the wire that it is called by."""
 
@@ -228,13 +228,13 @@ def bounds_of(provider: str, model: str, wire: str = "") -> ModelBounds:
 
 
 def server_tool_of(provider: str, type: str, model: str) -> ServerToolBounds | None:
-    """None: it is not known what this tool can cost."""
+    """None if the maximum cost of this tool is unknown."""
     rows = (row for row in _bounds().rows(ServerToolBounds) if _matches(type, row.types))
     return _last(rows, provider, model)
 
 
 def price_multiple(provider: str, field: str, value: str) -> Decimal | None:
-    """By how much a field's value multiplies the price; None: not known."""
+    """The factor by which a field's value multiplies the price; None: unknown."""
     rows = _bounds().rows(PriceMultiple)
     found = [row for row in rows if row.field == field and fnmatchcase(value, row.value)]
     row = _last(found, provider, "")
@@ -242,14 +242,14 @@ def price_multiple(provider: str, field: str, value: str) -> Decimal | None:
 
 
 def stops_when_cut(provider: str) -> bool:
-    """Whether a provider stops generating and billing when a stream is closed. A request without
-    stream is billed whole everywhere."""
+    """Whether a provider stops generating and billing when a stream is closed. Without streaming,
+    every provider bills the whole response."""
     row = _bounds().last(CutStream, provider, "")
     return row is not None and row.on_abort == "stops"
 
 
 def fastest_tokens(provider: str, model: str) -> int:
-    """Tokens a second that a model writes at most."""
+    """The maximum output tokens per second of a model."""
     row = _bounds().last(WritingSpeed, provider, model)
     assert row is not None, "the first row fits every model"
     return row.tokens_per_second

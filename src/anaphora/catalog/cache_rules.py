@@ -66,7 +66,7 @@ class CacheRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
     mechanism: Figure[Mechanism]
     isolation: Figure[Isolation]
-    """Entries are shared inside of this only."""
+    """The scope within which entries are shared."""
 
     # The hashed prefix.
     hash_order: Figure[tuple[Section, ...]]
@@ -85,9 +85,9 @@ class CacheRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     reads_beyond_slots: Figure[bool] | None = None
     """A request may carry more markers than slots: the last ones write, the others only read."""
     markable: Figure[tuple[str, ...]]
-    """Kinds of block, by the wire's names, that may carry a marker."""
+    """Block types, by the wire's names, that may carry a marker."""
     unmarkable: Figure[tuple[str, ...]]
-    """Kinds known to be refused. Kinds in neither list are unknown, and left unmarked."""
+    """Block types known to be refused. Types in neither list are unknown, and left unmarked."""
     automatic_breakpoint: Figure[Breakpoint]
     output_cached: Figure[bool] | None = None
     """The reply is cached as well, so that the next call reads it."""
@@ -122,8 +122,8 @@ class CacheRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     reads_refresh: Figure[bool]
     ttl_from: Figure[Moment]
     response_seconds: Figure[Amount] | None = None
-    """From a request to the start of its response, as far as `ttl_from` needs it and a recording
-    lacks it."""
+    """Seconds from a request to the start of its response, used if `ttl_from` needs it and a
+    recording lacks it."""
     readable_from: Figure[Moment]
     visibility_delay: Figure[Amount]
     """Seconds after `readable_from` in which a read may still find the older entry."""
@@ -180,13 +180,13 @@ class CacheRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     @property
     def caches_tokens(self) -> bool:
         """Whether a prompt without markers is cached token by token, in granules: a difference
-        inside a block keeps what is before it."""
+        inside a block keeps the part before it."""
         return self.automatic_breakpoint.value == "granules"
 
     @property
     def needs_marks(self) -> bool:
-        """Whether a request without markers, handles and the provider's own breakpoint caches
-        nothing."""
+        """Whether a request without markers or handles caches nothing, as the provider sets no
+        breakpoint itself."""
         if self.mechanism.value == "both":
             own = self.automatic_breakpoint.value in ("granules", "units")
             return self.slots.value > 0 and not own
@@ -198,7 +198,7 @@ class CacheRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
         return 0 if self.granule_offset is None else self.granule_offset.value
 
     def whole_granules(self, tokens: int) -> int:
-        """How much of a prefix is cached: whole granules, less their offset, and nothing below the
+        """The cached length of a prefix: whole granules, less their offset, and 0 below the
         minimum."""
         granule, offset = self.granule_tokens.value, self.offset
         whole = (tokens + offset) // granule * granule - offset
@@ -214,7 +214,7 @@ class CacheRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     def with_granules(
         self, granule: int, offset: int, minimum: int, *, source: str
     ) -> "CacheRules":
-        """These rules with other lengths of cached prefixes, and nothing else."""
+        """These rules with other granules, otherwise unchanged."""
         changed = dict[str, Any]()
         if (granule, offset) != (self.granule_tokens.value, self.offset):
             changed["granule_tokens"] = _replaced(self.granule_tokens, granule, source)
@@ -226,13 +226,9 @@ class CacheRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
     @property
     def shortest_prefix(self) -> int:
-        """The tokens of the shortest prefix that is cached."""
+        """Tokens of the shortest cacheable prefix."""
         granule, offset = self.granule_tokens.value, self.offset
         return max(1, -(-(self.minimum_tokens.value + offset) // granule)) * granule - offset
-
-    def may_read(self, tokens: int) -> bool:
-        """Whether a read may have this length."""
-        return tokens == 0 or self.whole_granules(tokens) == tokens
 
     def writing(self, ttl: Ttl) -> float:
         """The price of a write, in multiples of the input price."""
@@ -242,7 +238,7 @@ class CacheRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     @property
     def unmarked_caching(self) -> tuple[float, float] | None:
         """Lifetime in seconds and read price of unmarked requests, if a provider with markers
-        caches those too; None elsewhere."""
+        caches those as well; else None."""
         if self.mechanism.value != "both" or self.default_ttl is None:
             return None
         if self.automatic_breakpoint.value not in ("granules", "units"):
@@ -251,13 +247,13 @@ class CacheRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
         return TTL_SECONDS[self.default_ttl.value], price.value
 
     def voided_by(self, param: CacheParam) -> tuple[Section, ...]:
-        """The sections that are invalidated when that parameter changes."""
+        """The sections that a change of that parameter invalidates."""
         figure = self.invalidates.get(param)
         return () if figure is None else figure.value
 
     def reply_cached(self, reasoning: int | None) -> bool:
-        """Whether the next call also reads the reply. `reasoning` is how many of the reply's tokens
-        were hidden reasoning; None: not reported."""
+        """Whether the next call also reads the reply. `reasoning` is the number of the reply's
+        hidden reasoning tokens; None: not reported."""
         figure = self.visible_output_cached if reasoning == 0 else None
         figure = self.output_cached if figure is None else figure
         return figure is not None and figure.value

@@ -1,4 +1,4 @@
-"""How providers that use another one's protocol differ from it: one row for each provider and wire.
+"""How a provider deviates from the wire that it uses: one row for each provider and wire.
 
 A row holds only the differences, so a provider with a known protocol is added by adding a row
 (docs/adding-a-provider.md).
@@ -74,7 +74,7 @@ ErrorKind: TypeAlias = Literal[
 ]
 
 
-#: The path of each wire's requests unless a row has its own `path`.
+#: Path of each wire's requests, unless a row has its own `path`.
 _PATHS = {
     "anthropic": "/v1/messages",
     "openai_chat": "/v1/chat/completions",
@@ -83,7 +83,7 @@ _PATHS = {
     "ollama": "/api/chat",
 }
 
-#: Providers that OpenTelemetry's conventions name differently.
+#: Providers with another name in OpenTelemetry's conventions.
 _OTEL_PROVIDERS = {
     "azure": "azure.ai.openai",
     "bedrock": "aws.bedrock",
@@ -105,7 +105,7 @@ class ParamPlace(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     """The field or header of a parameter, and its values."""
 
     at: str = ""
-    """A field of the body, dots between its levels; empty when it is a header."""
+    """A field of the body, with dots between levels; empty if it is a header."""
     header: str = ""
     values: dict[str, Scalar] = {}
     """The provider's value for each of ours; other values are sent unchanged."""
@@ -124,15 +124,15 @@ class UsageShape(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
 
 class ErrorShape(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """An object that reports an error, even in a response with a good status."""
+    """An object that reports an error, even in a response with a success status."""
 
     at: str = "error"
     code: str = "code"
     message: str = "message"
     fine: tuple[str, ...] = ()
-    """Codes that mean no error."""
+    """Codes that are not errors."""
     kinds: dict[str, ErrorKind] = {}
-    """The error of each code; others go by the status."""
+    """The error of each code; others are classified by the status."""
     texts: bool = False
     """Codes are strings even if they look like numbers."""
     status: int | None = None
@@ -145,7 +145,7 @@ class Dialect(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     provider: str
     wire: str
     surface: str = ""
-    """One of several endpoints of a provider with the same wire; empty: the default one."""
+    """One of several endpoints of a provider with the same wire; empty: the default."""
     source: Annotated[str, msgspec.Meta(min_length=1)]
     date: datetime.date
     hosts: tuple[str, ...] = ()
@@ -162,18 +162,18 @@ class Dialect(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     header_variables: dict[str, str] = {}
     """Further environment variables of the provider's SDK, and the header that each is sent in."""
     sdk_path: str = ""
-    """The start of request paths that the base URL of the provider's SDK contains."""
+    """The start of request paths that the base URL of the provider's SDK includes."""
     own_paths: tuple[str, ...] = ()
-    """Beginnings of paths that a proxy takes without the provider's name; the longest one counts.
-    On the provider's first row, as the next two."""
+    """Path prefixes that a proxy accepts without the provider's name; the longest match counts.
+    Stated on the provider's first row, like the next two fields."""
     own_header: str = ""
     """A header that only clients of the provider send."""
     short_path: str = ""
-    """The request path as some clients write it, without its version."""
+    """The request path as written by some clients, without its version."""
     headers: dict[str, str] = {}
-    """Sent with every request, besides the wire's."""
+    """Sent with every request, in addition to the wire's."""
     fields: dict[Param, str | Literal[False] | ParamPlace] = {}
-    """Parameters that the wire has elsewhere, or not at all; false: not sent."""
+    """Parameters with another place than the wire's; false: not sent."""
     omitted: tuple[str, ...] = ()
     """Fields that the wire sends by default and this provider refuses."""
     markers: dict[Ttl, dict[str, Any]] | None = None
@@ -183,9 +183,10 @@ class Dialect(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     stops: dict[str, StopReason] = {}
     """Additional stop reasons."""
     salt_field: str = ""
-    """The field of a cache salt: requests with different ones share nothing."""
+    """The field of a cache salt: requests with different salts share no entries."""
     whole_calls: bool = False
-    """Streamed tool calls are written in one piece, for clients that want the name in every one."""
+    """Streamed tool calls are written in one piece, for clients that expect the name in every
+    one."""
 
     @property
     def name(self) -> str:
@@ -194,7 +195,7 @@ class Dialect(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
     @property
     def request_path(self) -> str:
-        """The path that requests begin with, as far as it is the same for all of them."""
+        """The fixed beginning of request paths."""
         return self.path or _PATHS[self.wire]
 
     def place(self, param: Param) -> ParamPlace | None:
@@ -217,7 +218,7 @@ class Dialects(msgspec.Struct, frozen=True):
     rows: tuple[Dialect, ...]
 
     def find(self, provider: str, wire: str | None = None, surface: str = "") -> Dialect:
-        """The provider's row for a wire and surface; its first when no wire is named."""
+        """The provider's row for a wire and surface; its first row if no wire is given."""
         own = [row for row in self.rows if row.provider == provider]
         if not own:
             known = ", ".join(dict.fromkeys(row.provider for row in self.rows))
@@ -237,7 +238,7 @@ class Dialects(msgspec.Struct, frozen=True):
         )
 
     def at_host(self, host: str, wire: str, path: str = "") -> Dialect | None:
-        """The row for a request to that address."""
+        """The row for a request to that URL."""
         found = [
             row
             for row in self.rows
@@ -247,12 +248,12 @@ class Dialects(msgspec.Struct, frozen=True):
         return next((row for row in found if row.path and row.path == path), *found[:1] or (None,))
 
     def is_public(self, host: str) -> bool:
-        """Whether every user of a provider calls this host: it names no account and no server of
-        the user's own."""
+        """Whether this host is shared by all users of a provider: it contains no account, and is
+        not a server of the user."""
         return host != "localhost" and any(host in row.hosts for row in self.rows)
 
     def provider_named(self, name: str, known: Container[str]) -> str | None:
-        """The catalog's name of a provider, which may be given by an alias or by its host."""
+        """The catalog's name of a provider, given by name, alias or host."""
         low = name.lower()
         low = ALIASES.get(low, low)
         if low in known:

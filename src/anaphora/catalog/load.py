@@ -1,11 +1,11 @@
-"""The catalog as a value, and the tables that come with the package, each read on first use.
+"""The catalog as a value, and the tables of the package, each read on first use.
 
     catalog.is_overflow("prompt is too long: 208310 tokens > 200000 maximum")     True
     catalog.overflow_of("mistral", "openai_chat").write(tokens=300_000, limit=262_144)
 
-A prompt that exceeds the context window is the one kind of error that is recognised by its message,
+A prompt that exceeds the context window is the only kind of error recognised by its message,
 because most providers have no code for it. A row is the whole message: text that only mentions
-tokens or a context matches none.
+tokens or a context does not match.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Overflow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Empty: every wire of the provider."""
     message: Annotated[str, msgspec.Meta(min_length=1)]
     code: str | None = None
-    """The error code; None: that of any bad request."""
+    """The error code; None: the one of any bad request."""
     source: Annotated[str, msgspec.Meta(min_length=1)]
     date: datetime.date
 
@@ -116,19 +116,19 @@ class Catalog(msgspec.Struct, frozen=True):
         return profile if profile.known else msgspec.structs.replace(profile, id=model)
 
     def rules(self, provider: str, model: str, wire: str | None = None) -> CacheRules:
-        """The model's cache rules, for a wire if they differ by it; for an unknown model its
+        """The model's cache rules, for a wire if they differ by wire; for an unknown model its
         provider's conservative defaults."""
         entry = self._of(provider).find(model)
         rules = entry.rules if wire is None else entry.on_wire.get(wire, entry.rules)
         return rules if rules.model else msgspec.structs.replace(rules, model=model)
 
     def row_of(self, provider: str, model: str, figure: str, wire: str | None = None) -> str:
-        """The file and row that state a figure of the cache rules: `zai.toml rules[0]`."""
+        """The file and row of a figure of the cache rules: `zai.toml rules[0]`."""
         return self._of(provider).row_of(model, figure, wire)
 
     @property
     def granularities(self) -> tuple[tuple[int, int], ...]:
-        """Every granule that some row states, and its offset: the largest first, 1 last."""
+        """All granules in the rows, with their offsets: the largest first, 1 last."""
         rows = {row for entries in self.entries.values() for row in _stating_granules(entries)}
         return tuple(sorted({(1, 0), *rows}, reverse=True))
 
@@ -138,8 +138,8 @@ class Catalog(msgspec.Struct, frozen=True):
         return tuple(entry.profile for entries in selected for entry in entries.all())
 
     def with_rows(self, text: str, *, file: str = "<override>") -> Catalog:
-        """This catalog with more rows on top: they win, figure by figure. For a provider that is
-        not here yet, the conservative defaults are below them."""
+        """This catalog with more rows on top, which win figure by figure. A new provider gets the
+        conservative defaults below them."""
         entries = dict(self.entries)
         rows = decode_rows(text, file=file)
         for provider in dict.fromkeys(row.provider for row in rows):
@@ -167,7 +167,7 @@ def _stating_granules(entries: ProviderEntries) -> Iterator[tuple[int, int]]:
 
 
 def decode(text: str, *, file: str = "<text>") -> Catalog:
-    """A catalog of one file's text only."""
+    """A catalog with only the rows of one file's text."""
     return Catalog({}).with_rows(text, file=file)
 
 
@@ -212,7 +212,7 @@ class ShippedTables:
         return decode_table(self.read(TABLE_FILE))
 
     def table(self, file: str, decode: Callable[[str], T]) -> T:
-        """What `decode` makes of the text of another file; read once."""
+        """The result of `decode` for another file's text; read once."""
         if file not in self._others:
             self._others[file] = decode(self.read(file).decode())
         known: T = self._others[file]
@@ -242,7 +242,7 @@ SHIPPED = ShippedTables()
 
 
 def is_overflow(message: str) -> bool:
-    """Whether an error message is one with which a provider refuses too long a prompt."""
+    """Whether an error message is a provider's refusal of a prompt that is too long."""
     return SHIPPED.overflow_pattern.match(message) is not None
 
 

@@ -1,5 +1,5 @@
-"""Names of providers and models: aliases, whose model a name is, and which provider a gateway's
-model is served by.
+"""Names of providers and models: aliases, the maker of a model, and the provider that serves a
+gateway's model.
 
     names.maker_of("claude-sonnet-9")                          "anthropic"
     names.vendor_of("moonshotai/kimi-k3", providers)           ("moonshot", "kimi-k3")
@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Container
 
-#: Names of providers in other tools.
+#: Providers' names in other tools.
 ALIASES = {
     "gemini": "google",
     "google-vertex": "google",
@@ -41,8 +41,8 @@ ALIASES = {
     "github_copilot": "copilot",
 }
 
-#: How the names of each maker's models begin, in lower case. Open weights under a name of their own
-#: (`gpt-oss`, `llama`, `gemma`) are left out: every host may have them.
+#: Prefixes of each maker's model names, in lower case. Open weights with other names (`gpt-oss`,
+#: `llama`, `gemma`) are left out: any host may have them.
 _BEGINNINGS = {
     "openai": r"gpt-(?!oss)|chatgpt-|o[0-9]+(-|\Z)|codex-|computer-use-|ft:(gpt-|o[0-9])",
     "anthropic": r"claude-",
@@ -57,11 +57,11 @@ _BEGINNINGS = {
 }
 MAKERS = {maker: re.compile(pattern) for maker, pattern in _BEGINNINGS.items()}
 
-#: Providers that pass calls on to others: to the one that is named before the model, or to the
-#: model's maker.
+#: Providers that forward calls to others: to the one named before the model, or to the model's
+#: maker.
 GATEWAYS = frozenset(("openrouter", "vercel", "litellm", "opencode", "copilot"))
 
-#: Suffixes that gateways add to the name of a model to choose among its hosts (`:free`, `:nitro`).
+#: Suffixes that gateways add to a model's name to choose among its hosts (`:free`, `:nitro`).
 _VARIANT = re.compile(r":[a-z]+\Z")
 
 
@@ -75,7 +75,7 @@ def maker_of(model: str) -> str | None:
 
 
 def vendor_of(model: str, known: Container[str]) -> tuple[str, str] | None:
-    """The provider that serves a gateway's model, and its own name of it; None: not known."""
+    """The provider that serves a gateway's model, and its name there; None: unknown."""
     name = _VARIANT.sub("", model)
     while "/" in name:
         first, _, name = name.partition("/")
@@ -87,5 +87,5 @@ def vendor_of(model: str, known: Container[str]) -> tuple[str, str] | None:
 
 
 def spelling(model: str) -> str:
-    """A name in the form in which gateways and makers write it alike."""
+    """A normalized spelling, the same for gateways and makers."""
     return re.sub(r"[._]", "-", model.lower())

@@ -57,7 +57,7 @@ Amount: TypeAlias = Decimal | dict[int, Decimal]
 #: The fields of an entry that hold a price.
 FIELDS = ("input", "output", "read", "write", "write_5m", "write_1h")
 
-#: The number of lookups that are kept.
+#: Number of cached lookups.
 _MAX_FOUND = 1024
 
 _COMPACT_DATE = re.compile(r"-(20\d\d)(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])(?=-|:|$)", re.ASCII)
@@ -69,7 +69,7 @@ class PriceEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     since: datetime.date | None = None
     start: datetime.time | None = None
-    """Of a daily window in UTC, which may cross midnight."""
+    """A daily window in UTC, which may cross midnight."""
     end: datetime.time | None = None
     tier: str = ""
     """The service tier of a variant."""
@@ -101,11 +101,11 @@ class PriceEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class PricedModel(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     id: str
     match: tuple[str | tuple[str, ...], ...]
-    """Any of these."""
+    """Patterns, of which one must match."""
     prices: tuple[PriceEntry, ...]
-    """The last that is active counts; the first if none is."""
+    """The last active entry counts; the first if none is active."""
     variants: tuple[PriceEntry, ...] = ()
-    """Prices of special services, instead of some of the above; the first active one counts."""
+    """Prices of special services, which replace some of the above; the first active one counts."""
 
     def entry(self, when: datetime.datetime) -> PriceEntry:
         active = (entry for entry in reversed(self.prices) if entry.active(when))
@@ -136,8 +136,8 @@ class PricedProvider(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
     @cached_property
     def _index(self) -> tuple[dict[str, int], list[int]]:
-        """The first model of each name without a wildcard, and the models that have other patterns:
-        most patterns are names, and a gateway has a thousand of them."""
+        """The first model of each name without a wildcard, and the models with other patterns: most
+        patterns are names, and a gateway has a thousand of them."""
         exact: dict[str, int] = {}
         patterns = []
         for number, model in enumerate(self.models):
@@ -156,7 +156,7 @@ class PriceTable(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """The day the table was generated."""
     license: str
     providers: dict[str, msgspec.Raw]
-    """By their name in genai-prices; decoded on first use."""
+    """By name in genai-prices; decoded on first use."""
 
     def find(self, provider: str, model: str) -> tuple[PricedModel, bool] | None:
         """The model's row, and whether it is the provider's own; None if there is none."""
@@ -217,7 +217,7 @@ def _same(expected: str, char: str) -> bool:
 
 
 def _dashed(date: re.Match[str]) -> str:
-    """Gateways write `-20251211` where the table has `-2025-12-11`."""
+    """Gateways write `-20251211` instead of the table's `-2025-12-11`."""
     year, month, day = date.groups()
     try:
         return f"-{datetime.date(int(year), int(month), int(day))}"
@@ -227,7 +227,7 @@ def _dashed(date: re.Match[str]) -> str:
 
 class TierRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     above: Annotated[int, msgspec.Meta(gt=0)]
-    """The price of the whole call above so many input tokens, cached ones included."""
+    """The price of the whole call above this many input tokens, including cached ones."""
     input: Decimal
     output: Decimal
 
@@ -252,7 +252,7 @@ class PriceRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
 
 class WeekendRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A provider whose hourly prices in the table hold on working days only."""
+    """A provider whose hourly prices in the table apply on working days only."""
 
     provider: str
     source: Annotated[str, msgspec.Meta(min_length=1)]
@@ -268,12 +268,12 @@ class PriceRows(msgspec.Struct, frozen=True):
     weekends: tuple[WeekendRow, ...] = ()
 
     def find(self, provider: str, *models: str) -> PriceRow | None:
-        """The row of the first of these names that has one."""
+        """The row of the first of these names that has a row."""
         own = {id: row for row in self.prices if row.provider == provider for id in row.models}
         return next((own[model] for model in models if model in own), None)
 
     def moved(self, provider: str, when: datetime.datetime) -> datetime.datetime:
-        """The time whose listed price applies at that time."""
+        """The time whose listed price applies at the given time."""
         for row in self.weekends:
             weekend = when.isoweekday() >= _SATURDAY and when.date() >= row.since
             if row.provider == provider and weekend:

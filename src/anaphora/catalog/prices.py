@@ -16,13 +16,13 @@ import msgspec
 from anaphora.rendered import Plan
 from anaphora.values import Ttl, Usage
 
-#: Enough for every count times every price without rounding.
+#: Enough digits for every count times every price without rounding.
 EXACT = Context(prec=60)
 
 _NOTHING, _NANO = Decimal(0), Decimal(10**9)
 _add, _times = EXACT.add, EXACT.multiply
 
-#: Tokens billed for having tools, beyond their text. On api.anthropic.com recorded prompts with
+#: Tokens billed for having tools, beyond their text. On api.anthropic.com, recorded prompts with
 #: function tools were billed 130 to 645 tokens more than their text, most 340 to 570.
 _TOOL_OVERHEAD = {"anthropic": 450}
 
@@ -34,11 +34,11 @@ class Rates(msgspec.Struct, frozen=True, kw_only=True):
     output: Decimal | None
     read: Decimal | None
     automatic_read: Decimal | None = None
-    """A hit without a marker, if it has another price."""
+    """A hit without a marker, if its price differs."""
     write: dict[Ttl, Decimal]
 
     def writing(self, ttl: Ttl | None) -> Decimal | None:
-        """The price for that TTL; for None the price of all of them, if it is the same."""
+        """The price for that TTL; for None the common price of all TTLs, if there is one."""
         if ttl is not None:
             return self.write.get(ttl)
         known = set(self.write.values())
@@ -46,19 +46,19 @@ class Rates(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Tier(Rates, frozen=True, kw_only=True):
-    """The prices of all of a call with a longer prompt."""
+    """The prices of a whole call with a longer prompt."""
 
     above: int
     """Input tokens, cached ones included."""
 
 
 class PriceDifference(msgspec.Struct, frozen=True, kw_only=True):
-    """A cache price that is different in the rules and in the price data."""
+    """A cache price that differs between the rules and the price data."""
 
     field: str
     above: int
     rules: Decimal
-    """By the rules: the one that is used."""
+    """From the rules: the one that is used."""
     data: Decimal
     source: str
     """The source of the rules' price."""
@@ -74,9 +74,9 @@ class Price(Rates, frozen=True, kw_only=True):
     """Per hour, if storage is billed."""
     source: str
     date: datetime.date | None
-    """The day the base price was read, or since when it applies; None if unknown."""
+    """The day the base price was read, or from which it applies; None if unknown."""
     assumed: tuple[str, ...] = ()
-    """Cache prices that rest on conservative stand-ins of the rules."""
+    """Cache prices that rest on stand-ins in the rules."""
     differences: tuple[PriceDifference, ...] = ()
 
     def at(self, input_tokens: int) -> Rates:
@@ -87,7 +87,7 @@ class Price(Rates, frozen=True, kw_only=True):
         return fitting
 
     def of_output(self, usage: Usage) -> Decimal | None:
-        """The part of the cost that is for the output; None if it is unknown."""
+        """The part of the cost that is output; None if unknown."""
         rate = self.at(usage.input or 0).output
         if usage.output is None or rate is None:
             return None
@@ -123,7 +123,7 @@ class Price(Rates, frozen=True, kw_only=True):
 
 
 def cost_of(usage: Usage, price: Price | None, plan: Plan) -> Decimal | None:
-    """The cost of a call. If a provider does not report the TTL of its writes, the plan's is
+    """The cost of a call. If a provider does not report the TTL of its writes, the plan's TTL is
     used."""
     if price is None:
         return None
@@ -135,7 +135,7 @@ def cost_of(usage: Usage, price: Price | None, plan: Plan) -> Decimal | None:
 
 
 def nano_usd(amount: Decimal | None) -> int | None:
-    """Dollars as whole nano-dollars, rounded; None if they are not known."""
+    """Dollars as whole nano-dollars, rounded; None if unknown."""
     if amount is None or not amount.is_finite():
         return None
     return int((amount * _NANO).to_integral_value(ROUND_HALF_EVEN))

@@ -1,8 +1,8 @@
-"""Looking up prices: base prices from price data, cache prices from the rules.
+"""Looks up prices: base prices from price data, cache prices from the rules.
 
-Base prices come from the shipped price table, or from a row of prices.toml if that has none.
-Cache prices are multiples of them, by the cache rules: those win over cache prices in the table,
-and the price lists the differences.
+Base prices come from the shipped price table, or from a row of prices.toml if the table has none.
+Cache prices are multiples of them, by the cache rules, which win over cache prices in the table;
+the price lists the differences.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from .prices import EXACT, Price, PriceDifference, Rates, Tier
 from .rows import without_prefix
 from .values import Figure
 
-#: The digits to which multiples are published, and compared with price data.
+#: Digits to which multiples are published, and compared with price data.
 _DIGITS = Decimal("0.001")
 
 _RENAMED = {"bedrock": "aws", "xai": "x-ai", "moonshot": "moonshotai"}
-#: The names of our providers in genai-prices.
+#: Our providers' names in genai-prices.
 NAMES = {
     name: _RENAMED.get(name, name)
     for name in (
@@ -51,17 +51,17 @@ class PriceLevel(msgspec.Struct, frozen=True, kw_only=True):
     output: Decimal | None = None
     read: Decimal | None = None
     write: dict[Ttl | None, Decimal] = {}
-    """By TTL; None is the default one."""
+    """By TTL; None is the default TTL."""
 
 
 class PriceList(msgspec.Struct, frozen=True, kw_only=True):
     """All prices listed for one model."""
 
     levels: tuple[PriceLevel, ...]
-    """The price of short prompts first."""
+    """In order of prompt length, the shortest first."""
     source: str
     date: datetime.date | None
-    """The day it was read, or since when it applies; None if the source has no date."""
+    """The day it was read, or from which it applies; None if the source has no date."""
 
 
 class Service(msgspec.Struct, frozen=True):
@@ -146,7 +146,7 @@ def from_row(row: PriceRow) -> PriceList:
 
 
 def _levels(amounts: dict[str, Amount]) -> tuple[PriceLevel, ...]:
-    """One for each prompt length above which a price changes."""
+    """One level for each prompt length at which a price changes."""
     tiered = [amount for amount in amounts.values() if isinstance(amount, dict)]
     return tuple(
         PriceLevel(
@@ -197,7 +197,7 @@ def _priced(provider: str, model: str, found: PriceList, rules: CacheRules) -> P
 def _rates(
     level: PriceLevel, rules: CacheRules, assumed: list[str], differences: list[PriceDifference]
 ) -> Rates:
-    """Adds to `assumed` and `differences`."""
+    """Also fills `assumed` and `differences`."""
     base = level.input
     automatic = rules.automatic_read_price
     default = None if rules.default_ttl is None else rules.default_ttl.value
@@ -210,8 +210,8 @@ def _rates(
             if not figure.verified:
                 assumed.append(field)
             return ours
-        # If they agree, the multiple was rounded and the listed price was not. A stand-in is
-        # not a statement of its own.
+        # If they agree, the multiple was rounded and the listed price was not. A stand-in makes no
+        # claim that could differ.
         stand_in = not figure.verified and figure.source.startswith("stand-in")
         if stand_in or _agree(figure, listed, base):
             return listed
@@ -254,10 +254,10 @@ def _decimal(value: float) -> Decimal:
 
 
 class PriceBook:
-    """The prices of many calls, each looked up once, and the models that have none."""
+    """The prices of many calls, each looked up once, and the models without a price."""
 
     def __init__(self, now: float) -> None:
-        """`now` is the time of calls whose own is not known, in unix seconds."""
+        """`now` is the time of calls without a time, in unix seconds."""
         self._now = datetime.datetime.fromtimestamp(now, datetime.UTC)
         self._prices: dict[tuple[object, ...], Price | None] = {}
         self._unpriced: dict[str, None] = {}

@@ -1,9 +1,9 @@
-"""How providers refuse models and media that they do not have, as dated rows.
+"""How providers refuse unknown models and unsupported media, as dated rows.
 
     unknown_model("deepseek", "openai_chat").status             400
     media_types("anthropic", "anthropic", "image").accepts("image/tiff")     False
 
-The rows are in `request_errors.toml`; of several that match, the last counts.
+The rows are in `request_errors.toml`; the last matching row counts.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class UnknownModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
 
 class MediaTypes(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The types of a kind of inline media, and the error for another."""
+    """The accepted types of one kind of inline media, and the error for others."""
 
     provider: Named
     wire: Named
@@ -64,13 +64,13 @@ class MediaTypes(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
 
 def unknown_model(provider: str, wire: str) -> UnknownModel:
-    """The row of a provider on a wire; without one, that of the wire's own provider."""
+    """The row of a provider on a wire; without one, the row of the wire's own provider."""
     rows: tuple[UnknownModel, ...] = _rows()[0]
     return [row for row in rows if row.wire == wire and row.provider in ("", provider)][-1]
 
 
 def media_types(provider: str, wire: str, kind: MediaKind) -> MediaTypes | None:
-    """None: no source says which types the provider takes."""
+    """None if no source says which types the provider accepts."""
     rows: tuple[MediaTypes, ...] = _rows()[1]
     key = provider, wire, kind
     return next((row for row in reversed(rows) if (row.provider, row.wire, row.kind) == key), None)

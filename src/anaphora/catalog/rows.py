@@ -63,11 +63,11 @@ _PROVENANCE = ("source", "date")
 #: -latest.
 _SUFFIX = re.compile(r"(?:[-@][0-9]{8}|-[0-9]{4}-[0-9]{2}-[0-9]{2}|-latest)\Z")
 
-#: Figures that a gateway has for itself, whoever serves the model.
+#: Figures of the gateway itself, regardless of the provider that serves the model.
 _GATEWAY_FIGURES = ("isolation", "key_requests", "route_seconds", "reads_limited")
 _PRICES = ("read_price", "automatic_read_price", "write_price", "storage_price")
 
-#: Prefixes that some APIs put before the id of a model.
+#: Prefixes that some APIs put before a model's id.
 _COLLECTIONS = {"google": "models/"}
 
 #: The fields of each kind of row; a model's identity is not one.
@@ -92,7 +92,7 @@ class CatalogRow(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """By field, as written."""
     provenance: dict[str, Any]
     without: tuple[str, ...]
-    """Figures of lower layers that do not hold; required ones cannot be removed."""
+    """Figures of lower layers that do not apply; required ones cannot be removed."""
     file: str
     name: str
 
@@ -203,8 +203,8 @@ class ModelEntry(msgspec.Struct, frozen=True):
 
 
 class ProviderEntries:
-    """The rows of one provider. They are read on first use, and merged for a model when it is first
-    looked up: most programs use one or two."""
+    """The rows of one provider. They are read on first use, and merged for a model at its first
+    lookup: most programs use one or two."""
 
     def __init__(
         self,
@@ -228,7 +228,8 @@ class ProviderEntries:
         """The known models, in the order the rows introduce them."""
         ids = dict.fromkeys(id for row in self.rows if row.kind == "profiles" for id in row.models)
         for row in self.rows:
-            # A profile row introduces a model; a rules row that does is a misspelling.
+            # Only a profile row introduces a model; an id that only a rules row has is a
+            # misspelling.
             if unknown := [id for id in row.models if id not in ids]:
                 message = f"no profile names {unknown[0]!r}"
                 raise InvalidCatalog(message, file=row.file, row=row.name)
@@ -236,11 +237,11 @@ class ProviderEntries:
 
     @property
     def default(self) -> ModelEntry:
-        """The entry of a model that no row names."""
+        """The entry of a model without rows."""
         return self._entry("", None)
 
     def find(self, model: str) -> ModelEntry:
-        """The entry of a model; its profile is not `known` if no row names the model."""
+        """The entry of a model; its profile is not `known` if the model has no row."""
         return self._entry(self._id(model), self._vendor(model))
 
     def row_of(self, model: str, figure: str, wire: str | None) -> str:
@@ -258,7 +259,7 @@ class ProviderEntries:
         return tuple(self._entry(id, self._vendor(id)) for id in self.ids)
 
     def with_rows(self, rows: tuple[CatalogRow, ...]) -> ProviderEntries:
-        """These with more rows on top, merged at once so that an invalid row raises here."""
+        """These with more rows on top, merged immediately so that an invalid row raises here."""
         together = ProviderEntries(self.provider, lambda: self.rows + rows, self._vendors)
         _ = together.default, together.all()
         return together
@@ -273,14 +274,14 @@ class ProviderEntries:
         return match(without_prefix(self.provider, model), self.ids) or ""
 
     def _vendor(self, model: str) -> tuple[str, str] | None:
-        """Who serves a gateway's model, and the id that it has there; an empty one: not known."""
+        """The provider of a gateway's model, and the model's id there; empty: unknown."""
         served = None if self._vendors is None else vendor_of(model, self._vendors)
         if served is None or self._vendors is None:
             return None
         return served[0], self._vendors[served[0]].spelled(served[1])
 
     def spelled(self, model: str) -> str:
-        """The known model that another provider's spelling stands for; empty if there is none."""
+        """The known model with another provider's spelling; empty if there is none."""
         alike = match(spelling(model), self._spellings)
         return match(model, self.ids) or self._spellings.get(alike or "", "")
 
@@ -333,19 +334,19 @@ class ProviderEntries:
                 _keep_prices(figures, _merged(own, "rules"))
             return CacheRules(provider=self.provider, model=id, **figures)
         except InvalidCatalog as error:
-            # Each row is valid by itself; the last one conflicts with those below.
+            # Each row is valid alone; the last one conflicts with those below.
             last = [row for row in applying if row.kind == "rules"][-1]
             raise InvalidCatalog(str(error), file=last.file, row=last.name) from error
 
 
 def without_prefix(provider: str, model: str) -> str:
-    """The model without what precedes its id: the provider's name, which gateways add, or the
-    name of a collection."""
+    """The model's id without a prefix: the provider's name, which gateways add, or the name of a
+    collection."""
     return model.removeprefix(f"{provider}/").removeprefix(_COLLECTIONS.get(provider, ""))
 
 
 def match(model: str, known: Container[str]) -> str | None:
-    """The known id that `model` is, or is a dated or -latest form of."""
+    """The known id that equals `model`, or of which `model` is a dated or -latest form."""
     if model in known:
         return model
     undated = _SUFFIX.sub("", model)
@@ -353,8 +354,8 @@ def match(model: str, known: Container[str]) -> str | None:
 
 
 def _keep_prices(figures: dict[str, Any], own: dict[str, Any]) -> None:
-    """A gateway bills writes as it does, however long the provider behind it keeps them: at its
-    highest price if it states none for the TTL."""
+    """A gateway bills writes by its own rules, regardless of how long the provider behind it keeps
+    them: at its highest price if it states none for the TTL."""
     prices = own.get("write_price", {})
     dearest = max(prices.values(), key=lambda price: price.value, default=None)
     kept = {ttl: prices.get(ttl, dearest) for ttl in figures["ttls"].value}
@@ -370,7 +371,7 @@ def _merged(rows: list[CatalogRow], kind: RowKind) -> dict[str, Any]:
         for field in row.without:
             merged.pop(field, None)
         if "ttls" in row.figures and "write_price" in merged:
-            # A row that lists TTLs anew removes the prices of those that are gone.
+            # A row that lists new TTLs removes the prices of those that it drops.
             kept = row.figures["ttls"].value
             prices = merged["write_price"].items()
             merged["write_price"] = {ttl: price for ttl, price in prices if ttl in kept}

@@ -1,7 +1,7 @@
 """Figures with their sources, model profiles, and TOML files decoded as structs."""
 
-# No postponed annotations: msgspec would evaluate them anew for every kind of figure, which took a
-# third of the time of the catalog's first lookup.
+# No postponed annotations: msgspec would evaluate them for every kind of figure, a third of the
+# time of the catalog's first lookup.
 
 import datetime
 from collections.abc import Callable
@@ -24,7 +24,7 @@ ErrorShare: TypeAlias = Annotated[float, msgspec.Meta(ge=0, lt=1)]
 
 
 class Disputed(msgspec.Struct, Generic[T], frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The value that another source or platform publishes."""
+    """A value that another source or platform publishes."""
 
     value: T
     source: Named
@@ -37,7 +37,7 @@ class Figure(msgspec.Struct, Generic[T], frozen=True, forbid_unknown_fields=True
     source: Named
     date: datetime.date
     verified: bool = True
-    """False: no source states it for this model; the value is a conservative stand-in."""
+    """False: no source states it for this model; the value is a stand-in."""
     disputed: tuple[Disputed[T], ...] = ()
     """Other published values; `value` is the one to use."""
 
@@ -68,7 +68,7 @@ Feature: TypeAlias = Literal[
 top_k; tool choice any or a named tool, always or while thinking is on; thinking turned off;
 thinking with a token budget; documents in assistant messages; citations on user text; temperature
 or top_p other than their default 1; stop sequences; tool calls of the current turn without the
-signature they came with; signed thinking behind another prompt than the one it was written for."""
+signature they came with; signed thinking after another prompt than the one it was written for."""
 
 Capability: TypeAlias = Literal[
     "images",
@@ -120,19 +120,19 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     efforts: Figure[tuple[Effort, ...]] | None = None
     """Least first."""
     retires: Figure[datetime.date] | None = None
-    """The first day that it is not available."""
+    """The first day on which it is not available."""
 
     mid_conversation_system: Figure[bool]
     """Accepts `role: "system"` inside messages."""
     strips_thinking: Figure[bool]
-    """Drops earlier thinking at a plain user turn, which voids the cached messages."""
+    """Drops earlier thinking at a plain user turn, which invalidates the cached messages."""
     refusals: Figure[tuple[Feature, ...]]
     """Features that this model refuses on every API version."""
 
     max_temperature: Figure[Amount] | None = None
     """A higher temperature is refused."""
 
-    # Left out for providers without the concept.
+    # Omitted for providers without the concept.
     web_search_options: Figure[bool] | None = None
     """Takes `web_search_options` in Chat Completions."""
     max_tokens_field: Figure[MaxTokensField] | None = None
@@ -149,16 +149,16 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     """Accepts `prompt_cache_breakpoint` on content, and `prompt_cache_options`."""
 
     api_version: Figure[str] | None = None
-    """The version header to send unless the caller names another."""
+    """The version header to send unless the caller sets another."""
     version_refusals: dict[str, Figure[tuple[Feature, ...]]] = {}
     """Features that an API version refuses, by version."""
 
     def can(self, capability: Capability) -> bool:
-        """Whether the capability is known; false also if no source lists any."""
+        """Whether the capability is known; also False if no source lists any."""
         return self.capabilities is not None and capability in self.capabilities.value
 
     def refuses(self, feature: Feature, *, api_version: str | None = None) -> bool:
-        """Whether a request with that feature is known to be refused on that API version."""
+        """Whether a request with that feature is known to be refused by that API version."""
         if feature in self.refusals.value:
             return True
         if api_version is None and self.api_version is not None:
@@ -180,7 +180,7 @@ def read_toml(text: str, file: str, parse_float: Callable[[str], Any] = float) -
 
 
 def decode_structs(content: dict[str, Any], file: str, **kinds: type[Any]) -> list[tuple[Any, ...]]:
-    """The rows of a file as structs, for each kind; other content raises."""
+    """The rows of a file as structs, by kind; raises for other content."""
     if others := content.keys() - kinds:
         use = " or ".join(f"[[{kind}]]" for kind in kinds)
         raise InvalidCatalog(f"{min(others)!r} is not a kind of row; use {use}", file=file)
@@ -206,7 +206,7 @@ def _title(table: dict[str, Any]) -> str:
 
 def convert(value: Any, kind: type[T], file: str, row: str, field: str = "") -> T:
     try:
-        # TOML has dates; a quoted one is a mistake.
+        # TOML has dates; a quoted date is an error.
         return msgspec.convert(value, kind, builtin_types=(datetime.date, datetime.time, Decimal))
     except msgspec.ValidationError as error:
         message = f"{field}: {error}" if field else str(error)
@@ -217,7 +217,7 @@ def convert(value: Any, kind: type[T], file: str, row: str, field: str = "") -> 
 
 
 def as_figure(value: Any, provenance: dict[str, Any]) -> Any:
-    """A plain value as a figure of the row's source and date; a table of figures one by one."""
+    """A plain value as a figure with the row's source and date; a table of figures one by one."""
     if not isinstance(value, dict):
         return {"value": value, **provenance}
     if "value" not in value:
@@ -226,7 +226,7 @@ def as_figure(value: Any, provenance: dict[str, Any]) -> Any:
 
 
 def selected_part(value: Any, provenance: dict[str, Any], stand_ins: bool) -> Any:
-    """The part of a row's field that is a stand-in, or that is not; None if there is none."""
+    """The part of a row's field that consists of stand-ins, or of other figures; None if empty."""
     if isinstance(value, dict) and "value" not in value:
         kept = {key: selected_part(item, provenance, stand_ins) for key, item in value.items()}
         return {key: item for key, item in kept.items() if item is not None} or None
@@ -235,7 +235,7 @@ def selected_part(value: Any, provenance: dict[str, Any], stand_ins: bool) -> An
 
 
 def derived(value: Any, provenance: dict[str, Any], file: str) -> Any:
-    """A figure as a stand-in that is derived from another provider's file."""
+    """A figure as a stand-in derived from another provider's file."""
     if isinstance(value, dict) and "value" not in value:
         return {key: derived(item, provenance, file) for key, item in value.items()}
     figure = as_figure(value, provenance)

@@ -22,15 +22,15 @@ if TYPE_CHECKING:
     from anaphora.daemon.home.app_programs import ProgramSetup
     from anaphora.daemon.home.config import DaemonConfig
 
-#: Addresses to bind that no client can call.
+#: Bind addresses that clients cannot connect to.
 _ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}
 
 
 def add_program(
     home: Home, app: str, name: str, *, url: str | None, write: bool, as_json: bool
 ) -> None:
-    """Creates the token of an app, and prints how a program is run with it. Nothing is created if
-    the grant cannot be written."""
+    """Creates an app's token, and prints the variables and the command that start a program with
+    it. Nothing is created if the grant cannot be written."""
     from anaphora.daemon.home.app_programs import program_setup, programs
     from anaphora.daemon.home.config import daemon_config
 
@@ -45,7 +45,7 @@ def add_program(
 
         write_private(home.extensions_yaml, Secret(changed))
     elif app not in _granted(home, config):
-        result["warnings"] = []  # the grant is printed
+        result["warnings"] = []  # they say that the grant is missing; it is printed below
     _print(home, setup, result, write=write, as_json=as_json)
 
 
@@ -77,7 +77,7 @@ def _granted(home: Home, config: ClientConfig) -> Any:
 def _daemon_url(daemon: DaemonConfig, home: Home) -> str:
     if not daemon.port:
         raise InvalidConfig(
-            "daemon.port is 0, any free port: name the daemon's address with --url",
+            "daemon.port is 0 (any free port): pass the daemon's address with --url",
             file=str(home.llm_yaml),
         )
     host = _ANY_ADDRESS.get(daemon.host, daemon.host)
@@ -121,7 +121,7 @@ def _print(
 def _lines(
     home: Home, setup: ProgramSetup, environment: dict[str, str], *, write: bool
 ) -> Iterator[str]:
-    """Comments of YAML and of shells begin alike."""
+    """The output, whose comments are valid in YAML and in shells."""
     file, title = home.extensions_yaml, setup.program.title
     if write:
         yield f"# The grant was added to {file}"
@@ -130,7 +130,7 @@ def _lines(
         yield setup.yaml
     if not setup.wires:
         names = " or ".join(setup.program.wires)
-        yield f"# No provider of llm.yaml speaks {names}: the daemon translates its requests."
+        yield f"# No provider of llm.yaml supports {names}: the daemon translates its requests."
     for name, content in setup.program.files.items():
         yield f"# {title} needs in {name}: {content}"
     yield f"# Start {title} with"

@@ -73,7 +73,7 @@ def add(
         add_program(opened, app, program, url=url, write=write, as_json=as_json)
         return
     if write or url is not None:
-        raise click.UsageError("--write and --url go with --for.")
+        raise click.UsageError("--write and --url need --for.")
     result = call_admin(opened, "admin.apps.add", {"app": app})
     print_new_token(result, as_json=as_json)
     report_problems(f"warning: {each}" for each in result["warnings"])
@@ -230,11 +230,10 @@ def secrets() -> None:
 @click.argument("name")
 @home_option
 def set_secret(name: str, home: Path) -> None:
-    """Store a key as NAME, which is in capital letters: ANTHROPIC_API_KEY.
+    """Store a key as NAME, in capital letters: ANTHROPIC_API_KEY.
 
-    The key is read from the terminal, where it is not shown, or from standard input: `pass show
-    anthropic | anaphora secrets set ANTHROPIC_API_KEY`. A running daemon uses it from the next call
-    on.
+    The key is read from the terminal without echo, or from standard input: `pass show anthropic |
+    anaphora secrets set ANTHROPIC_API_KEY`. A running daemon uses it from the next call on.
     """
     from anaphora.daemon.home.secrets import SecretsFolder
 
@@ -256,7 +255,7 @@ def set_secret(name: str, home: Path) -> None:
 @home_option
 @json_option
 def list_secrets(home: Path, as_json: bool) -> None:
-    """List the names of the keys that are stored."""
+    """List the names of the stored keys."""
     from anaphora.daemon.home.secrets import SecretsFolder
 
     names = SecretsFolder(open_home(home).secrets).names()
@@ -289,7 +288,7 @@ def init(folder: Path, as_json: bool) -> None:
     from anaphora.daemon.home import init
 
     created = init(folder)
-    lines: list[str] = [f"created {path}" for path in created] or ["everything is there already"]
+    lines: list[str] = [f"created {path}" for path in created] or ["all files exist already"]
     lines += [
         "",
         "next:",

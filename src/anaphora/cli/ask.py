@@ -28,7 +28,7 @@ from .provider_choice import (
     choose,
     complete_model,
     complete_provider,
-    emulated_or,
+    config_or_emulator,
     models_of,
     read_schema,
     split,
@@ -87,7 +87,7 @@ def command(**given: Any) -> None:
 
     The answer is streamed to standard output; tool calls, notices and, at the end, verdict and cost
     go to standard error. Without QUESTION, or when it is -, the question is read from standard
-    input; with a question, only -f - reads that.
+    input; with a question, only -f - reads it.
 
     Providers come from the first file of --config, $ANAPHORA_CONFIG, ./llm.yaml, and
     anaphora/llm.yaml in the user's configuration folder; without a file, from the keys in the
@@ -106,13 +106,13 @@ def command(**given: Any) -> None:
         given["system"] = _argument(given["system"], "-s")
     options = AskOptions(**given)
     if options.emulate and options.config is not None:
-        raise click.UsageError("--emulate and --config exclude each other")
+        raise click.UsageError("--emulate or --config, not both")
     if (*options.files, *options.question).count(_STDIN) > 1:
-        raise click.UsageError("standard input can be read once")
+        raise click.UsageError("standard input can be read only once: as QUESTION or with -f")
     stored = _stored(options)
     try:
         preview = options.preview
-        with emulated_or(options.config, emulate=options.emulate, preview=preview) as config:
+        with config_or_emulator(options.config, emulate=options.emulate, preview=preview) as config:
             chat = AskChat(
                 options,
                 config,
@@ -151,7 +151,7 @@ def _choose(
             provider, model = past.provider, past.model
             if config.environment is None and provider not in config.names:
                 raise InvalidRequest(
-                    f"conversation {stored.id} was held with {provider}, which is not configured;"
+                    f"conversation {stored.id} used {provider}, which is not configured;"
                     " choose another provider with -p"
                 )
         elif provider is None and model is not None:
@@ -196,7 +196,7 @@ def _question(options: AskOptions) -> str:
 
 
 def _argument(text: str, name: str) -> str:
-    """Text of the command line, which is UTF-8 whatever the locale is."""
+    """An argument as UTF-8 text, whatever the locale is."""
     try:
         return os.fsencode(text).decode()
     except UnicodeError:
@@ -255,7 +255,7 @@ def _shown(file: str) -> str:
 
 
 def _registry(names: tuple[str, ...]) -> ToolRegistry | None:
-    """A registry of the functions that `module:function` name; None without any."""
+    """A registry of the functions given as `module:function`; None without any."""
     functions = [_function(name) for name in dict.fromkeys(names)]
     if not functions:
         return None

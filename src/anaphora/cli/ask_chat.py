@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import warnings
+from collections.abc import Callable
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any
@@ -141,7 +142,7 @@ class AskChat:
         self._introduce()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UnknownModelWarning)
-            session = self._session(AsyncClient(self._choice.providers, self._choice.routes))
+            session = self._session(self._client())
         preview = session.preview(self._content, output=self._output)
         if self._options.as_json:
             print_json(preview)
@@ -153,7 +154,7 @@ class AskChat:
         self._introduce()
         try:
             with warnings.catch_warnings():
-                # They are among the notices, which are printed.
+                # The notices, which are printed, contain these warnings.
                 warnings.simplefilter("ignore", PrefixWarning)
                 warnings.simplefilter("ignore", UnknownModelWarning)
                 result = asyncio.run(self._send())
@@ -176,7 +177,7 @@ class AskChat:
             stop(FOUND)
 
     def _print_arrived(self, problem: AnaphoraError, line: str) -> None:
-        """Print what arrived of an answer that was to be printed when it is complete."""
+        """Print the partial text of an answer whose printing waits for its end."""
         text = self._printer.text
         if not text and problem.partial is not None:
             text = _answer_text(problem.partial)
@@ -185,18 +186,20 @@ class AskChat:
         if self._options.as_json:
             print_json({"answer": text, "error": line})
         elif self._output is not None and self._stored is None:
-            # It is in the conversation otherwise.
+            # A stored conversation contains the text.
             click.echo(answer_on(sys.stderr, text), err=True)
+
+    def _client(self, on_wait: Callable[[float], None] | None = None) -> AsyncClient:
+        remember = remembers(default=True) and not self._config.emulated
+        choice = self._choice
+        return AsyncClient(choice.providers, choice.routes, on_wait=on_wait, remember=remember)
 
     async def _send(self) -> RunResult:
         def on_wait(seconds: float) -> None:
             self._printer.note(f"waiting {seconds:.1f} s for the provider's rate limit")
 
-        choice, content, output = self._choice, self._content or None, self._output
-        remember = remembers(default=True) and not self._config.emulated
-        async with AsyncClient(
-            choice.providers, choice.routes, on_wait=on_wait, remember=remember
-        ) as client:
+        content, output = self._content or None, self._output
+        async with self._client(on_wait) as client:
             session = self._session(client)
             if self._registry is not None:
                 run = session.run(content, output=output, max_turns=self._options.max_turns)
@@ -339,7 +342,7 @@ class AskChat:
 
 
 def _answer_text(reply: Reply) -> str:
-    """The text of an answer as it is printed: a refusal is one."""
+    """The text to print of an answer, or of a refusal."""
     return "".join(part.text for part in reply.message.parts if isinstance(part, Text | Refusal))
 
 

@@ -31,7 +31,7 @@ _SUFFIX = ".jsonl"
 
 
 class ConversationSettings(Value, frozen=True, kw_only=True):
-    """How a conversation is held, until the next settings."""
+    """Provider, model, system prompt and tools of a conversation, until the next settings."""
 
     provider: str
     model: str | None = None
@@ -47,7 +47,7 @@ class LastCall(Value, frozen=True, kw_only=True):
     provider: str
     model: str
     prefix_digest: str
-    """Of system prompt and tools."""
+    """Digest of system prompt and tools."""
     params: Params
     id: str
     served_model: str
@@ -96,7 +96,7 @@ class LastCall(Value, frozen=True, kw_only=True):
 
 
 class StoredLine(Value, frozen=True, kw_only=True):
-    """Exactly one of these."""
+    """A line of the file: exactly one field is set."""
 
     settings: ConversationSettings | None = None
     message: Message | None = None
@@ -121,7 +121,7 @@ class StoredConversation:
         return self.path.name.removesuffix(_SUFFIX)
 
     def append(self, line: StoredLine, settings: ConversationSettings) -> None:
-        """Write a line or nothing; before it the settings, if they changed."""
+        """Append a line, and before it the settings if they changed."""
         lines = [line] if settings == self.settings else [StoredLine(settings=settings), line]
         try:
             for one in lines:

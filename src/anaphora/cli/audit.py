@@ -50,7 +50,7 @@ from .audit_report import (
     block_table,
     call_table,
     model_option,
-    play,
+    print_what_if,
     report_lines,
     ttl_option,
     verified_lines,
@@ -100,7 +100,7 @@ def verify(log: AnyLog, anchor: Path | None, update: bool, key_since: int, as_js
     not the one that the anchor names, or a MAC does not fit; 4 for a log of a newer version of
     anaphora.
 
-    With --update, someone other than the program that writes the log can keep the anchor.
+    With --update, a user other than the writer of the log can maintain the anchor.
     """
     if update and anchor is None:
         raise click.UsageError("--update needs --anchor FILE")
@@ -321,7 +321,7 @@ def what_if(**options: Any) -> None:
 
     Amounts of --json are nano-dollars. The chain is not checked: see `audit verify`.
     """
-    play(**options)
+    print_what_if(**options)
 
 
 @command.command()

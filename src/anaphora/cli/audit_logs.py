@@ -50,9 +50,9 @@ class _LogParameter(click.Path):
         except InvalidConfig:
             if named:
                 raise
-            return path  # of another user, say: its chain can be checked
+            return path  # a home of another user, for example: only the chain can be checked
         if isinstance(place, PostgresLog):
-            if not named:  # it was moved from there
+            if not named:  # the folder of a log that was moved to PostgreSQL
                 place.close()
                 return path
             if ctx is not None:

@@ -41,11 +41,11 @@ def verified_lines(verified: VerifiedLog) -> Iterator[Line]:
     yield f"✓ {verified.log}: the chain of {found} is whole", "bold"
     yield f"  last row: {verified.last:,}, hash {verified.hash}"
     if verified.first > 1:
-        yield f"  rows 1 to {verified.first - 1:,} were pruned, which a row confirms"
+        yield f"  rows 1 to {verified.first - 1:,} were pruned, as a row of the log confirms"
     if verified.signed_since is None:
         yield "  chain only: no store of a daemon knows this log, so MACs were not checked", "dim"
     else:
-        yield f"  MACs: those of rows {verified.signed_since:,} and later are of this home's key"
+        yield f"  MACs of rows {verified.signed_since:,} and later are valid for this home's key"
     if verified.anchored is None:
         yield "  without --anchor, a truncated log is not detected", "dim"
     else:
@@ -235,11 +235,11 @@ def cost(nano_usd: int | None) -> str:
     return f"{amount:,.2f}" if abs(amount) >= 1 or not nano_usd else f"{amount:.4f}"
 
 
-#: Calls that are read, the newest, and how many of them are simulated at most.
+#: How many calls, the newest, are read, and how many of them are simulated at most.
 _MOST_READ, _MOST_PLAYED = 100_000, 20_000
 
 
-def play(
+def print_what_if(
     log: Path | PostgresLog,
     on: tuple[str, str] | None,
     ttl: TtlChoice | None,

@@ -117,7 +117,7 @@ class RunGroup(CommandGroup):
             if one.name is not None and ctx.get_parameter_source(one.name) is by_user
         ]
         if stated and self.get_command(ctx, args[0]) is not None:
-            ctx.fail(f"{stated[0]} goes with a command after --, not with {args[0]!r}.")
+            ctx.fail(f"{stated[0]} needs a command after --; it cannot be used with {args[0]!r}.")
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as problem:
@@ -188,7 +188,8 @@ def example_option(command: T) -> T:
 
 
 def files_or_example(files: tuple[Path, ...], example: bool, *names: str) -> tuple[Path, ...]:
-    """The files of the command line; with `--example` those names, which are printed."""
+    """The files of the command line; with `--example` the shipped files `names`, which are
+    printed."""
     if files and example:
         raise click.UsageError("FILES or --example, not both")
     if not example:
@@ -220,7 +221,7 @@ def require(feature: str, *packages: str, extra: str = "emulator") -> None:
 
 
 def read_text(file: Path) -> str:
-    """The text of a file, which is UTF-8 whatever the locale is."""
+    """The text of a UTF-8 file, whatever the locale is."""
     try:
         return read_bytes(file).decode("utf-8-sig")
     except UnicodeDecodeError:

@@ -89,8 +89,8 @@ class _SocketConnection(http.client.HTTPConnection):
 
 
 class DaemonConnection:
-    """JSON-RPC over the Unix socket of a daemon. Without a token the user of this process counts:
-    the home's owner is an administrator."""
+    """JSON-RPC over the Unix socket of a daemon. Without a token, the daemon checks the user of
+    this process: the owner of the home is an administrator."""
 
     def __init__(self, path: Path, token: Secret | None = None) -> None:
         self._path = path
@@ -169,8 +169,8 @@ def open_shared_home(path: Path) -> Home:
     return home
 
 
-def _may_be_elsewhere(home: Home) -> bool:
-    """Whether the store may be in PostgreSQL; the broken llm.yaml does not tell."""
+def _may_be_postgres(home: Home) -> bool:
+    """Whether the store may be in PostgreSQL, if llm.yaml is invalid."""
     return b"postgres" in home.llm_yaml.read_bytes()
 
 
@@ -182,7 +182,7 @@ def store_address_of(home: Home) -> PostgresAddress | None:
     try:
         return store_address(home, daemon_config(home.config()))
     except AnaphoraError:
-        if _may_be_elsewhere(home):
+        if _may_be_postgres(home):
             raise
         return None
 
@@ -207,8 +207,8 @@ def call_admin(home: Home, method: str, params: Mapping[str, Any]) -> Any:
 
 
 async def _call_directly(home: Home, method: str, params: Mapping[str, Any]) -> Any:
-    """On the store of a home. A file is locked, so that no daemon starts with old data. In
-    PostgreSQL, other nodes may run and see the changes."""
+    """Calls the method on the store of a home. A file is locked, so that no daemon starts with old
+    data. In PostgreSQL, other nodes may run and see the changes."""
     from anaphora.daemon.access.identity import Directory
     from anaphora.daemon.admin import Admin
     from anaphora.daemon.home import HomeLock
@@ -241,8 +241,8 @@ async def _call_directly(home: Home, method: str, params: Mapping[str, Any]) -> 
 async def _register_spend(
     stack: contextlib.AsyncExitStack, admin: Admin, home: Home, daemon: DaemonConfig, store: Store
 ) -> None:
-    """With the audit log of the home, which no daemon writes now; in PostgreSQL, with a chain of
-    its own."""
+    """Adds the methods for spend. They write to the audit log of the home; in PostgreSQL, to a
+    chain of their own."""
     from anaphora.audit.log_postgres import PostgresLog
     from anaphora.daemon.audit import audit_place, open_audit, row_key
     from anaphora.daemon.money.administration import SpendAdmin
@@ -257,7 +257,7 @@ async def _register_spend(
 
 
 def _known_providers(home: Home, config: ClientConfig) -> dict[str, ResolvedProvider]:
-    """None if a key is missing; `serve --check` names it."""
+    """The providers of llm.yaml; empty if a key is missing, which `serve --check` names."""
     from anaphora.daemon.home.secrets import resolve_providers
 
     try:
@@ -267,7 +267,8 @@ def _known_providers(home: Home, config: ClientConfig) -> dict[str, ResolvedProv
 
 
 def _read_files(home: Home, method: str) -> tuple[ClientConfig, DaemonConfig, Grants]:
-    """A token can be revoked while a file is broken: then the problem is reported."""
+    """The contents of the home's files. Problems are only reported, so that a token can be revoked
+    while a file is invalid."""
     from anaphora.client.config import ClientConfig
     from anaphora.daemon.home.config import DaemonConfig, daemon_config
     from anaphora.daemon.home.extensions import Grants
@@ -277,7 +278,7 @@ def _read_files(home: Home, method: str) -> tuple[ClientConfig, DaemonConfig, Gr
         config = home.config()
         daemon = daemon_config(config)
     except AnaphoraError as problem:
-        if method == "admin.grants.check" or _may_be_elsewhere(home):
+        if method == "admin.grants.check" or _may_be_postgres(home):
             raise
         report_problems([problem])
     try:
@@ -294,7 +295,7 @@ def _read_files(home: Home, method: str) -> tuple[ClientConfig, DaemonConfig, Gr
 
 
 STDIN, STDOUT = 0, 1
-#: A longer file holds no token.
+#: A longer file is not a token.
 _LONGEST_TOKEN = 4096
 
 
@@ -339,7 +340,7 @@ def rpc(
     if token_file is not None and token_fd is not None:
         raise click.UsageError("Give either --token-file or --token-fd.")
     if (app is None) != (token_file is None and token_fd is None):
-        raise click.UsageError("--app goes with --token-file or --token-fd.")
+        raise click.UsageError("--app needs --token-file or --token-fd.")
     _run(home, app, _read_token(token_file, token_fd))
 
 

@@ -48,14 +48,14 @@ _Pair: TypeAlias = tuple[EarlierCall[SentRequest] | None, SentRequest]
 
 
 class _LoggedCall(NamedTuple):
-    """A call of a request log, and what tells side calls from conversations."""
+    """A call of a request log, with the fields that distinguish side calls."""
 
     explained: ExplainedCall
     session: tuple[str, str]
     like: str | None
-    """The place of an earlier call of another conversation that it begins like."""
+    """The place of an earlier call in another conversation with the same beginning."""
     tools: int
-    """The bytes of its tools."""
+    """The size of its tools in bytes."""
 
 
 @click.command()
@@ -108,7 +108,7 @@ def command(
     """
     explainer = _Explainer(RequestDefaults(**request))
     if newest is not None and (files or example):
-        raise click.UsageError("--newest goes without FILES and --example")
+        raise click.UsageError("--newest cannot be used with FILES or --example")
     if files or example:
         files = files_or_example(files, example, "turn-1.json", "turn-2-next-day.json")
     else:
@@ -205,7 +205,7 @@ class _Explainer:
                 self.problems.append(Problem(line.place, decode_reason(problem, line.data)))
 
     def _noted(self, request: SentRequest) -> SentRequest:
-        """Prints once why a wire was chosen that requests do not show."""
+        """Adds a notice, once, if the request fits several wires: why this one was chosen."""
         if request.guess and request.guess not in self._guesses:
             self._guesses.add(request.guess)
             self.problems.append(Problem(request.place, request.guess, "notice"))

@@ -155,12 +155,12 @@ class _Prompts:
                     self.problems.append(str(problem))
 
     def guesses(self) -> Iterator[str]:
-        """Reasons for wires that requests do not show, each once."""
+        """Why each wire was chosen that the requests do not prove, without repeats."""
         first = {request.guess: request for request in reversed(self.requests)}
         return (f"{one.place}: {guess}" for guess, one in first.items() if guess)
 
     def _requests_in(self, file: Path) -> Iterable[LogLine]:
-        """The lines with requests; a text or a problem is added here."""
+        """The lines with requests. Adds the file to `texts` or `problems` if it has none."""
         name, suffix = str(file), file.suffix.lower()
         is_json = suffix == ".json"
         try:
@@ -270,7 +270,7 @@ def _finding(finding: Finding) -> Iterator[Line]:
         yield f"    {finding.excerpt.translate(_CONTROLS)}", "bold"
     costs = []
     if finding.tokens:
-        costs.append(f"{counted(finding.tokens, 'token')} behind it")
+        costs.append(f"{counted(finding.tokens, 'token')} after it")
     if finding.cost_usd:
         most = "up to " if rule.seldom else ""
         costs.append(f"{most}${finding.cost_usd:.2f} per 1,000 calls")

@@ -41,7 +41,7 @@ _DATABASES = ("opencode*.db", "opencode*.db.gz")
 _BESIDE = ("log/opencode*.log", "rewind-file-snapshots/*.json")
 #: Lines that are read to recognise a format.
 _DETECT_LINES = 50
-#: Models that an unknown price is reported for.
+#: How many models without a price a note names.
 _NAMED_MODELS = 5
 
 
@@ -75,8 +75,8 @@ def stop_empty(problems: Iterable[object], message: str) -> NoReturn:
 
 
 def stop_for(problems: list[Problem], read: Iterable[str], *, found: bool = False) -> None:
-    """Stop with 2 when something was rejected, with 1 when a file gave nothing but problems or
-    something was `found`. `read` are the places that gave something."""
+    """Stop with 2 if input was rejected, with 1 if a file had only problems or if `found`. `read`
+    are the places of valid input."""
     if rejected := [problem for problem in problems if problem.kind == "rejected"]:
         report_problems(rejected)
         stop(USAGE)
@@ -98,8 +98,8 @@ def gather(
     *,
     override: bool = True,
 ) -> tuple[list[FoundTrace], list[Problem]]:
-    """All conversations that can be simulated, and the problems with the others. `provider` served
-    the calls, whatever the files say; without `override`, only if that is unknown."""
+    """All conversations that can be simulated, and the problems with the others. `provider`
+    replaces the recorded provider; without `override`, only an unknown one."""
     problems: list[Problem] = []
     files = [(str(file), [*_read(file, format_)]) for file in files_in(places, problems)]
     answers = AnswerIndex()
@@ -204,7 +204,7 @@ def lines_of(file: Path, problems: list[Problem]) -> Iterator[LogLine]:
                 empty = False
                 yield line
         if empty:
-            read = "empty, or a pipe that was read before: pass one pipe alone, or files"
+            read = "empty, or a pipe that was already read: pass a single pipe, or files"
             problems.append(Problem(str(file), "the file is empty" if file.is_file() else read))
     except (EOFError, zlib.error, gzip.BadGzipFile) as problem:
         problems.append(Problem(str(file), f"the file is cut off or damaged: {problem}"))
@@ -228,7 +228,7 @@ def detect(
 
 
 def unrecognised(lines: list[LogLine], problem: Problem) -> Problem:
-    """Why a file has none of the formats: its only line may be an object that cannot be read."""
+    """Why the format of a file is unknown: `problem`, or invalid JSON in its only line."""
     if len(lines) > 1 or not lines[0].data.lstrip().startswith(b"{"):
         return problem
     (found,) = objects(lines)
@@ -245,7 +245,7 @@ def _read(file: Path, format_: LogFormat | None) -> Iterator[TraceEntry]:
     elif format_ == "trace":
         yield from _of_account(trace.read(format_, iter(lines)), file)
     elif format_ is not None:
-        yield from trace.read(format_, iter(lines))  # a session a file, all of one account
+        yield from trace.read(format_, iter(lines))  # a file is one session, of one account
     elif lines:
         reason = "neither a trace, a session nor a request log; pass --format"
         yield unrecognised(lines, Problem(str(file), reason))

@@ -49,7 +49,7 @@ from .provider_choice import (
     choose,
     complete_model,
     complete_provider,
-    emulated_or,
+    config_or_emulator,
     read_schema,
 )
 from .terminal import one_line
@@ -85,8 +85,8 @@ class _Options(msgspec.Struct, frozen=True, kw_only=True):
     quiet: bool
 
     @property
-    def place(self) -> Path:
-        """Of the results."""
+    def results_file(self) -> Path:
+        """The file of the results."""
         if self.results is not None:
             return self.results
         name = self.file.name.removesuffix(".jsonl").removesuffix(".ndjson")
@@ -168,12 +168,12 @@ def command(**given: Any) -> None:
     """
     options = _Options(**given)
     if options.emulate and options.config is not None:
-        raise click.UsageError("--emulate and --config exclude each other")
+        raise click.UsageError("--emulate or --config, not both")
     if options.system is not None and options.system_file is not None:
         raise click.UsageError("--system or --system-file, not both")
     if str(options.file) == "-" and options.results is None:
         raise click.UsageError("with standard input, name a file for the results: --results FILE")
-    with emulated_or(options.config, emulate=options.emulate) as config:
+    with config_or_emulator(options.config, emulate=options.emulate) as config:
         _map(options, config)
 
 
@@ -187,7 +187,7 @@ def _map(options: _Options, config: AskConfig) -> None:
         print_error_line(f"anaphora: {options.file}: no line to send")
         stop(USAGE)
     if options.restart:
-        for file in (options.place, state_path(options.place)):
+        for file in (options.results_file, state_path(options.results_file)):
             file.unlink(missing_ok=True)
     settings = _settings(options, labels)
     with _shown_progress(options, len(calls)) as shown:
@@ -269,7 +269,7 @@ def _settings(options: _Options, labels: list[dict[str, object]]) -> FanOutSetti
         "warm": options.warm,
         "visibility_delay": options.visibility_delay,
         "batch": options.batch,
-        "results": options.place,
+        "results": options.results_file,
     }
     settings, _, _ = split_options(keywords)
     return msgspec.structs.replace(settings, labels=tuple(labels))
@@ -335,7 +335,7 @@ def _report_invalid(options: _Options, invalid: list[MapLine]) -> None:
 def _print_interrupted(options: _Options, progress: FanOutProgress) -> None:
     print_error_line(
         f"anaphora: {progress.done:,} of {progress.total:,} done ({_figures(progress)});"
-        f" the same command continues from {options.place}"
+        f" the same command continues from {options.results_file}"
     )
 
 
@@ -353,8 +353,8 @@ def _report(
         resumed = f", {progress.resumed:,} of them earlier" if progress.resumed else ""
         click.echo(f"{progress.done:,} of {progress.total:,} done{resumed}: {_figures(progress)}")
         if progress.warmup_usd:
-            click.echo(f"${progress.warmup_usd:.4f} of it for writing the cache before")
-        click.echo(f"results: {options.place}")
+            click.echo(f"${progress.warmup_usd:.4f} of it for pre-warming")
+        click.echo(f"results: {options.results_file}")
     if not options.as_json:
         report_problems(
             f"{options.file}:{error['line']}: {error['type']}: {one_line(str(error['message']))}"
@@ -382,8 +382,8 @@ def _summary(
     progress = result.progress
     return {
         "file": str(options.file),
-        "results": str(options.place),
-        "state": str(state_path(options.place)),
+        "results": str(options.results_file),
+        "state": str(state_path(options.results_file)),
         "total": progress.total,
         "done": progress.done,
         "failed": progress.failed,

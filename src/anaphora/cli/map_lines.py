@@ -15,7 +15,7 @@ from anaphora.prompt import Call, Params
 from anaphora.wire import detect
 from anaphora.wire.reading import DECODE_ERRORS, decode_reason
 
-#: Keywords of a call that a line cannot have: they are values of Python.
+#: Arguments of a call that a line cannot have: their values are Python objects.
 _KEYWORDS = CALL_KEYWORDS - {"params", "cache", "output", "provider", "timeout"}
 
 
@@ -36,7 +36,7 @@ class LineDefaults(msgspec.Struct, frozen=True, kw_only=True):
 
     model: str
     replaces_model: bool
-    """A model of the command line goes before that of a request."""
+    """Replaces the model of a request."""
     options: Mapping[str, Any]
     origin: str | None = None
 

@@ -17,7 +17,7 @@ from .common import FOUND, print_json, stop
 from .parameters import ProviderName, WireName, completions
 from .terminal import print_report, table
 
-#: The columns behind the model's name; those of words are aligned to the left.
+#: The columns after the model's name; those of words are aligned to the left.
 _TITLES = (
     *("context", "output", "tokenizer", "cache", "minimum", "ttls", "read", "write"),
     *("$ in", "$ out", "retires"),

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 #: States of nodes that run.
 _RUNNING = ("alive", "draining", "silent")
-#: Seconds between two looks at a node that is drained.
+#: Seconds between two checks of a node that is being drained.
 _INTERVAL = 0.5
 
 
@@ -47,12 +47,12 @@ def command(ctx: click.Context, show_all: bool, home: Path, as_json: bool) -> No
         return
     result = call_admin(open_shared_home(home), "admin.nodes.list", {})
     if not show_all:
-        result["nodes"] = list({one["name"]: one for one in _oldest_first(result)}.values())
+        result["nodes"] = list({one["name"]: one for one in _running_last(result)}.values())
     print_report(result, _lines(result), as_json=as_json)
 
 
-def _oldest_first(result: dict[str, Any]) -> list[dict[str, Any]]:
-    """Starts of nodes; for each name, a running one is the last."""
+def _running_last(result: dict[str, Any]) -> list[dict[str, Any]]:
+    """The starts of nodes by name, the running ones last."""
     return sorted(
         result["nodes"], key=lambda one: (one["name"], one["state"] in _RUNNING, one["id"])
     )

@@ -127,7 +127,7 @@ log_format_option = click.option(
 
 
 class NumberRange(click.FloatRange):
-    """Numbers; `nan` and `inf` are none."""
+    """A range of numbers; rejects `nan` and `inf`."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         try:
@@ -147,7 +147,7 @@ class Time(click.ParamType[float]):
     def __init__(
         self, unit: Literal["s", "h", "d"], *, max: float = math.inf, min_open: bool = False
     ) -> None:
-        """`max` is a number of `unit`; `min_open`: it is more than 0."""
+        """`max` is a number of `unit`; with `min_open`, 0 is rejected."""
         self._unit = unit
         self._max = max
         self._min_open = min_open

@@ -48,7 +48,7 @@ class AskConfig(msgspec.Struct, frozen=True, kw_only=True):
     place: str
     """A file, `environment` or `emulator`."""
     environ: Mapping[str, str] | None = None
-    """None: the process's own."""
+    """None: that of the process."""
     environment: Environment | None = None
     """Source of the providers without a file; the chosen one is printed."""
     emulated: bool = False
@@ -66,7 +66,7 @@ class AskConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 class ProviderChoice(msgspec.Struct, frozen=True, kw_only=True):
     name: str
-    """Of a provider or a route."""
+    """A provider or a route."""
     model: str | None
     """None: the hops of a route have their own."""
     providers: dict[str, ResolvedProvider]
@@ -137,7 +137,7 @@ def choose(
 
 
 def split(config: AskConfig, model: str) -> tuple[str | None, str]:
-    """`provider/model` taken apart; a model's name may contain a slash as well."""
+    """Splits `provider/model`; a model's name may contain a slash as well."""
     return config.chooser.named_by_prefix(model) or (None, model)
 
 
@@ -181,10 +181,10 @@ def _default_model(config: AskConfig, name: str) -> str:
 
 
 @contextlib.contextmanager
-def emulated_or(
+def config_or_emulator(
     config: Path | None, *, emulate: bool, preview: bool = False
 ) -> Iterator[AskConfig]:
-    """The configuration; with `emulate`, of an emulator that runs until the block ends."""
+    """The configuration; with `emulate`, that of an emulator, which runs until the block ends."""
     if not emulate:
         yield find_config(config)
     elif preview:  # nothing is sent
@@ -198,13 +198,13 @@ def emulated_or(
 
 
 def read_schema(file: Path) -> Structured[Any]:
-    """The form of answers that a file describes."""
+    """The output schema in a file."""
     try:
         schema = loads(read_bytes(file))
     except InvalidJson as problem:
         raise InvalidRequest(problem.reason, path=str(file)) from None
     if not isinstance(schema, dict):
-        raise InvalidRequest("a JSON Schema is an object", path=str(file))
+        raise InvalidRequest("a JSON Schema must be an object", path=str(file))
     return output_of(schema)
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 #: Variables whose values are secrets.
 _SECRET = re.compile(r"(?:\A|_)(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?)\Z")
-#: Shorter values are in ordinary texts.
+#: Shorter values occur in ordinary text.
 _SHORTEST_SECRET = 8
 #: A route of a provider that the catalog does not have.
 _ROUTE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
@@ -42,7 +42,7 @@ proxy_option = click.option(
     "--proxy",
     "by_proxy",
     is_flag=True,
-    help="Reach the command by HTTPS_PROXY instead of base URLs: for programs that take none.",
+    help="Set HTTPS_PROXY instead of base URLs, for programs that take none.",
 )
 
 
@@ -107,7 +107,7 @@ def run_recorded(
     prepare: Callable[[Mapping[str, str], Sequence[str]], dict[str, str]] | None = None,
 ) -> None:
     """Run the command, report recorded and replayed calls, and exit with its code. `player` gets
-    the secrets of the environment, once the command was found; `prepare` changes its
+    the secrets of the environment, after the command was found; `prepare` changes the command's
     environment."""
     require("this command", "granian", extra="proxy")
     from anaphora.proxy import launch
@@ -138,12 +138,12 @@ def run_recorded(
 
 
 def needs_proxy(command: Sequence[str], by_proxy: bool, report: Callable[[str], None]) -> bool:
-    """Whether the command is reached by a forward proxy: --proxy asks for it, or the program is
-    known to take no base URL, which is reported."""
+    """Whether the command needs a forward proxy: because of --proxy, or because the program takes
+    no base URL, which is reported."""
     from anaphora.proxy.programs import forwarded_program
 
     if not by_proxy and (title := forwarded_program(command)):
-        report(f"{title} takes no base URL, so it is reached by HTTPS_PROXY, as with --proxy")
+        report(f"{title} takes no base URL, so HTTPS_PROXY is set, as with --proxy")
         return True
     return by_proxy
 
@@ -152,23 +152,23 @@ def needs_proxy(command: Sequence[str], by_proxy: bool, report: Callable[[str], 
 def forwarding_for(
     command: Sequence[str], report: Callable[[str], None], by_proxy: bool
 ) -> Iterator[Forwarding | None]:
-    """The settings of a forward proxy for the command, if --proxy asks for one."""
+    """The settings of a forward proxy for the command; None if it needs none."""
     if not by_proxy:
         yield None
         return
     require("--proxy", "cryptography", extra="proxy")
-    from anaphora.proxy.certificates import made_authority
+    from anaphora.proxy.certificates import temporary_authority
     from anaphora.proxy.forward import Forwarding
     from anaphora.proxy.programs import upstreams_from
 
-    with made_authority(os.environ) as authority:
+    with temporary_authority(os.environ) as authority:
         yield Forwarding(authority, upstreams_from(os.environ, command), report)
 
 
 def redirected(
     proxy: Proxy, forwarding: Forwarding | None, command: Sequence[str]
 ) -> tuple[dict[str, str], list[str]]:
-    """The environment and the words with which the command calls the proxy."""
+    """The environment and the arguments that direct the command to the proxy."""
     from anaphora.proxy.programs import environment, forward_environment
 
     if forwarding is None:
@@ -177,7 +177,7 @@ def redirected(
 
 
 def notices_of(command: Sequence[str], *, by_proxy: bool) -> list[str]:
-    """What of the command's calls cannot be seen, a sentence each."""
+    """Notices about calls of the command that the proxy cannot see."""
     from anaphora.proxy.programs import forward_notices, notices
 
     return forward_notices() if by_proxy else notices(os.environ, command)
@@ -253,8 +253,8 @@ def routes_of(
 
 
 def _route_base(url: str, provider: str) -> str:
-    """The base URL of a route. That of a client may end with what all paths of the route begin
-    with: `/v1` for OpenAI, `/openai/v1` for Groq."""
+    """The base URL of a route. A client's base URL may end with the prefix of all paths of the
+    route: `/v1` for OpenAI, `/openai/v1` for Groq."""
     from anaphora import catalog
 
     url = url.rstrip("/")

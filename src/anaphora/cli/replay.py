@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     type=click.Choice(("never", "last")),
     default="never",
     show_default=True,
-    help="Response to a request that is made more often than it was recorded: an error, or the last"
+    help="Response to a request that is sent more often than it was recorded: an error, or the last"
     " answer again.",
 )
 @click.option(

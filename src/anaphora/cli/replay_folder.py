@@ -100,7 +100,7 @@ def verify(folder: Path, signed_by: str | None, as_json: bool) -> None:
     if unsigned:
         stop(INTEGRITY)
     if problems:
-        report_problems([f"{folder}: failed its integrity check; nothing of it is served"])
+        report_problems([f"{folder}: failed its integrity check, so it cannot be replayed"])
         stop(QUARANTINED)
 
 
@@ -115,7 +115,7 @@ def _verify_lines(checked: CheckedFolder, signer: str, expected: str | None) -> 
         if len(problems) > _MOST:
             yield f"and {len(problems) - _MOST:,} more; --json has them all", "dim"
     else:
-        yield f"{checked.folder}: {counted(len(checked.entries), 'fixture')}, as recorded"
+        yield f"{checked.folder}: {counted(len(checked.entries), 'fixture')}, unchanged"
     if checked.interrupted:
         what = counted(len(checked.interrupted), "file")
         yield f"{what} of an interrupted recording; the next recording removes them", "dim"
@@ -303,7 +303,7 @@ def _prune_lines(gone: Sequence[str], dry_run: bool) -> Iterator[Line]:
 def accept_rules(folder: Path, key_file: Path | None, as_json: bool) -> None:
     """Accept a replay.toml of DIR that was changed, added or removed, and update the index.
 
-    Its rules select the recorded answer of a request, so nothing of DIR is served before.
+    Its rules select the recorded answer of a request, so DIR cannot be replayed before.
     """
     sign = None if key_file is None else SigningKey.read(key_file)
     store = FixtureStore.open(folder, track=_track, sign=sign, changed_rules=True)

@@ -105,7 +105,7 @@ def _list(store: FixtureStore, *, as_json: bool) -> None:
 def _write(store: FixtureStore, rules: str, sign: SigningKey | None) -> None:
     """Add rules to the replay.toml of a folder, and list it in the index."""
     if sign is None and is_signed(store.folder):
-        reason = "is signed, and would not be after a change: give --sign FILE"
+        reason = "is signed, so a change needs a signature: give --sign FILE"
         raise InvalidRequest(reason, path=str(store.folder))
     before = "" if store.rules is None else store.rules.decode().rstrip("\n") + "\n\n"
     with io_errors(store.folder):

@@ -47,7 +47,7 @@ class RulesReport(msgspec.Struct, frozen=True, kw_only=True):
     not_compared: tuple[SkippedInput, ...]
     """Valid input without a bill to compare with."""
     notices: tuple[SkippedInput, ...]
-    """What to know about the input, such as a model without rows of its own."""
+    """Notes about the input, such as a model without rows of its own."""
 
 
 @click.group(cls=CommandGroup)

@@ -17,10 +17,10 @@ from .common import FOUND, CommandGroup, print_json, report_problems, stop
 def command() -> None:
     """Show or clear the index of prompt beginnings that were sent before.
 
-    `ask` and `map` keep a keyed digest of what each prompt begins with, with times and lengths, and
-    no text, in anaphora/seen.sqlite in the user's cache folder. The next process knows by it which
-    beginning comes back, and marks that at its first call. A program that uses the library does
-    so with remember=True or ANAPHORA_REMEMBER=1; ANAPHORA_REMEMBER=0 keeps commands from it.
+    `ask`, `map` and `watch --place` store a keyed digest of each prompt's beginning, with times and
+    lengths but no text, in anaphora/seen.sqlite in the user's cache folder. The next process learns
+    from it which beginnings recur, and marks them at its first call. Programs that use the library
+    do so with remember=True or ANAPHORA_REMEMBER=1; ANAPHORA_REMEMBER=0 turns it off for commands.
     """
 
 
@@ -45,10 +45,10 @@ def show(as_json: bool) -> None:
 
 def _lines(figures: SeenFigures) -> list[str]:
     if figures.state == "missing":
-        return [f"{figures.path}: not made yet"]
+        return [f"{figures.path}: does not exist yet"]
     lines = [
         f"{figures.path}: {figures.bytes / 1e6:.1f} MB",
-        f"{counted(figures.beginnings, 'beginning')}, {figures.returning:,} of them came back",
+        f"{counted(figures.beginnings, 'beginning')}, {figures.returning:,} of them sent again",
     ]
     if figures.oldest is not None and figures.newest is not None:
         lines.append(f"last used between {_minute(figures.oldest)} and {_minute(figures.newest)}")

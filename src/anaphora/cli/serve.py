@@ -88,7 +88,7 @@ def command(
     from anaphora.daemon.server import serve
 
     if as_json and not check:
-        raise click.UsageError("--json goes with --check")
+        raise click.UsageError("--json needs --check")
     options = ServeOptions(
         home=home,
         host=host,
@@ -125,7 +125,7 @@ def _echo(text: str) -> None:
 def _check(options: ServeOptions, as_json: bool) -> None:
     from anaphora.daemon.checking import check_home
 
-    from .terminal import print_report  # with rich, which a daemon has no use for
+    from .terminal import print_report  # imports rich, which the daemon does not need
 
     try:
         found = check_home(options)
@@ -176,9 +176,9 @@ def _serve_emulated(options: ServeOptions, home: Path | None) -> None:
             _ready(daemon)
             _echo(f"emulator: every provider is emulated; calls are at {emulated.url}/_emulator")
             if token is None:
-                _echo("what calls would cost is charged to the grants of this home")
+                _echo("simulated costs are charged to the grants of this home")
             else:
-                _echo(f"what calls would cost: anaphora spend --home {folder}")
+                _echo(f"simulated costs: anaphora spend --home {folder}")
                 _echo(f"token of the app `demo`: {token.reveal()}\nTry:\n")
                 _echo(indent(first_call(daemon.url, token.reveal()), "  "))
 

@@ -14,22 +14,22 @@ from anaphora.wording import counted
 
 from . import opencode_files
 
-#: Sessions that are explained unless another number is asked for.
+#: How many sessions are explained by default.
 NEWEST = 20
 
 
 class SessionFolder(NamedTuple):
-    """Where a program keeps its sessions."""
+    """The folder of a program's sessions."""
 
     program: str
     variable: str
-    """Names another folder, if it is set;"""
+    """Environment variable with another folder."""
     below: str
-    """what follows it there."""
+    """Path below the folder that the variable names."""
     default: str
-    """The folder in the user's home."""
+    """Path in the user's home, without the variable."""
     patterns: tuple[str, ...]
-    """Of the files in that folder."""
+    """Patterns of the files in the folder."""
 
     def path(self, environ: Mapping[str, str], home: Path) -> Path:
         named = environ.get(self.variable, "")
@@ -74,7 +74,7 @@ def found_sessions(newest: int | None, problems: list[Problem]) -> tuple[Path, .
         path = folder.path(os.environ, home)
         files = _files(path, folder.patterns)
         if files:
-            kept = counted(len(files), f"session file of {folder.program}", _several(folder))
+            kept = f"{counted(len(files), 'session file')} of {folder.program}"
             problems.append(Problem(_shown(path, home), kept, "notice"))
         dated += files
     if not dated:
@@ -101,10 +101,6 @@ def _files(folder: Path, patterns: tuple[str, ...]) -> list[tuple[float, Path]]:
             except OSError:
                 continue  # removed meanwhile
     return found
-
-
-def _several(folder: SessionFolder) -> str:
-    return f"session files of {folder.program}"
 
 
 def _shown(path: Path, home: Path) -> str:

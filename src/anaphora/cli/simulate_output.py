@@ -108,7 +108,7 @@ class SimulationReport(msgspec.Struct, frozen=True, kw_only=True):
     not_compared: tuple[SkippedInput, ...]
     """Valid input without a bill to compare with."""
     notices: tuple[SkippedInput, ...]
-    """What to know about the input, such as a model without rows of its own."""
+    """Notes about the input, such as a model without rows of its own."""
     unpriced: tuple[str, ...] = ()
     """Models without a known price."""
     learned: tuple[LearnedRow, ...] = ()
@@ -201,7 +201,7 @@ def _ranges(report: SimulationReport) -> Iterator[Line]:
     if not uncertain:
         return
     yield "\nExpected if providers miss at random, and the range of nine cases in ten", "bold"
-    yield "by chance alone: the lengths that are estimated are taken as right", "dim"
+    yield "by chance alone; estimated lengths are taken as exact", "dim"
     yield _range_table((one.conversation, one.expected_usage) for one in uncertain)
     for line in _reasons(
         (f"{row.provider}/{row.model}", chance.reason, chance.share)

@@ -32,7 +32,7 @@ from .terminal import Line, Terminal, print_lines, print_report, table
 if TYPE_CHECKING:
     from anaphora.postgres.address import PostgresAddress
 
-#: Seconds between two looks at a store that is watched.
+#: Seconds between two checks of a store with --watch.
 _INTERVAL = 0.25
 
 
@@ -167,7 +167,7 @@ class _Query:
             return self.read(database)
 
     async def states(self) -> AsyncGenerator[SpendReport, None]:
-        """The spend in PostgreSQL, again and again."""
+        """The spend in PostgreSQL, read again after each interval."""
         from anaphora.daemon.store.postgres import PostgresStore
 
         assert not isinstance(self.store, Path)
@@ -181,7 +181,7 @@ class _Query:
             await store.close()
 
     def hours(self, day: str) -> dict[float, SpendRow]:
-        """Of one day; empty if its entries were pruned."""
+        """The hours of one day; empty if its entries were pruned."""
         if not isinstance(self.store, Path):
             return asyncio.run(self._hours_in_postgres(self.store, day))
         with closing(connect_to_read(self.store)) as database:
@@ -197,12 +197,12 @@ class _Query:
             await store.close()
 
     def grouped(self, *fields: str) -> _Query:
-        """The same, summed by other fields."""
+        """The same query, summed by other fields."""
         return _Query(self.store, fields, self.of)
 
     def read(self, database: sqlite3.Connection) -> SpendReport:
         try:
-            with transaction(database, "BEGIN"):  # one state, while a daemon writes
+            with transaction(database, "BEGIN"):  # a consistent snapshot, while a daemon writes
                 rows, total = (spend_rows(database, by, self.of) for by in (self.by, ()))
                 return self._made(rows, total, held(database, self.of))
         except sqlite3.Error as error:
@@ -312,7 +312,7 @@ async def _watch_states(query: _Query, *, as_json: bool) -> None:
 
 def _watch(query: _Query, *, as_json: bool) -> None:
     if not isinstance(query.store, Path):
-        with suppress(KeyboardInterrupt):  # the way to end it
+        with suppress(KeyboardInterrupt):  # Ctrl-C ends --watch
             asyncio.run(_watch_states(query, as_json=as_json))
         return
     terminal = Terminal()
@@ -327,7 +327,7 @@ def _watch(query: _Query, *, as_json: bool) -> None:
                     shown = report
                 while _version(database) == version:
                     time.sleep(_INTERVAL)
-        except KeyboardInterrupt:  # the way to end it
+        except KeyboardInterrupt:  # Ctrl-C ends --watch
             return
 
 

@@ -114,7 +114,7 @@ def _lines(found: list[Entry], query: EntryQuery) -> Iterator[Line]:
     yield rows
     if len(found) > query.limit:
         last_id = found[query.limit - 1].id
-        yield f"\nthere are more; go on with the same options and --before {last_id}", "bold"
+        yield f"\nthere are more; continue with the same options and --before {last_id}", "bold"
 
 
 @click.command()
@@ -144,9 +144,9 @@ def correct(entry: str, usd: str, reason: str, home: Path, as_json: bool) -> Non
 def _done(result: Mapping[str, Any]) -> str:
     after = dollars(result["after_nano_usd"])
     if not result["booked"]:
-        return f"{result['entry']} is corrected to {after} dollars already"
+        return f"{result['entry']} was already corrected to {after} dollars"
     before = dollars(result["before_nano_usd"])
     return (
-        f"{result['entry']} of {result['app']}, {result['day']}: {before} dollars are now {after}"
-        f" ({result['correction']})"
+        f"{result['entry']} of {result['app']}, {result['day']}: corrected from {before}"
+        f" to {after} dollars ({result['correction']})"
     )

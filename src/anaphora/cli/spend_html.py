@@ -38,8 +38,8 @@ def spend_report(
     groups: Mapping[tuple[str, ...], Sequence[SpendRow]],
     made_at: float,
 ) -> bytes:
-    """The HTML: sums, charts by day, and a table for each grouping. In place of `days`, the hours
-    of the only one, by their beginning."""
+    """The HTML: sums, charts by day, and a table for each grouping. `days` may be the hours of a
+    single day instead, by their start."""
     if not days:
         sections: list[tuple[str, htpy.Node]] = [("Spend", empty("Nothing was spent"))]
         return report_file("Spend", sections, made_at)

@@ -152,7 +152,7 @@ def migrate(home: Path, as_json: bool) -> None:
     text = (
         f"schema_version {done.after} already"
         if done.before == done.after
-        else f"schema_version {done.before} is now {done.after}"
+        else f"updated from schema_version {done.before} to {done.after}"
     )
     print_report(msgspec.structs.asdict(done), [f"{done.store}: {text}"], as_json=as_json)
 
@@ -171,7 +171,7 @@ def reset_clock(home: Path, as_json: bool) -> None:
     text = (
         "the clock was never ahead"
         if done.before == done.after
-        else f"the latest day was {done.before}, and is {done.after}"
+        else f"the latest day was {done.before}, and is now {done.after}"
     )
     print_report(msgspec.structs.asdict(done), [f"{done.store}: {text}"], as_json=as_json)
 
@@ -246,7 +246,7 @@ def _move_lines(done: moving.MovedStore) -> Iterator[Line]:
     if done.kept:
         yield "ok: counts, sums and the chain are the same in both"
     else:
-        yield "ok, and nothing was kept: run it without --dry-run"
+        yield "ok; nothing was moved: run it without --dry-run"
 
 
 @contextmanager

@@ -29,16 +29,16 @@ T = TypeVar("T")
 #: A line of a page: plain, with a style, or of several pieces with styles of their own; or a table.
 Line: TypeAlias = str | tuple[str, str] | list[str | tuple[str, str]] | RenderableType
 
-#: Control characters that an answer may not have on a terminal. It keeps those of the direction of
-#: its text.
+#: Control characters that are removed from answers on a terminal. Those for the direction of text
+#: stay.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-#: Piped output is not wrapped, unless COLUMNS asks for it: a row is one line.
+#: Piped output is not wrapped unless COLUMNS is set: a row is one line.
 _PIPED_WIDTH = 10_000
 #: A column of words may be folded to this width before a table becomes a list of records.
 _FOLDED_WIDTH = 16
 #: Escape codes.
 _DIM, YELLOW = 2, 33
-#: Blanks between two columns.
+#: Spaces between two columns.
 _GAP = 2
 #: Items from which on a progress bar is shown.
 _LONG = 500
@@ -256,8 +256,8 @@ class AnswerPrinter:
 
 
 def answer_on(stream: IO[str], text: str) -> str:
-    """The text of a model as the stream gets it: with line breaks and tabs, and on a terminal
-    without other control characters."""
+    """A model's text as it is written to the stream: on a terminal without control characters,
+    except line breaks and tabs."""
     return _CONTROL.sub("", text) if stream.isatty() else text
 
 
@@ -283,7 +283,7 @@ MISSED: tuple[Result, ...] = ("partial", "miss")
 
 
 def detail_lines(verdict: Verdict) -> Iterator[Line]:
-    """Lines behind the sentence: further causes, both excerpts of a change, the prediction."""
+    """Lines after the sentence: further causes, both excerpts of a change, the prediction."""
     for cause in verdict.other_causes:
         yield f"    and {cause.text}"
     if verdict.change is not None:

@@ -14,7 +14,7 @@ from rich.syntax import Syntax
 
 from anaphora import catalog, wire
 from anaphora.cache.plan import plan_once
-from anaphora.client.unforced import without_forced_choice
+from anaphora.client.forced_choice import without_forced_choice
 from anaphora.errors import InvalidRequest
 from anaphora.rendered import Plan
 from anaphora.values import Notice
@@ -92,7 +92,7 @@ def command(
     request = codec.assemble(rendered, planned)
     body, notices = request.body.join(), (*unforced, *rendered.notices, *planned.notices)
     if provider != wire.provider_of(detected.name) or model is not None:
-        notices = (*_unknown_there(provider, call.model), *notices)
+        notices = (*_unknown_model(provider, call.model), *notices)
     if detected.guess:
         notices = (Notice("wire_guessed", detected.guess), *notices)
     if as_json:
@@ -111,9 +111,9 @@ def command(
         click.echo(line, err=True, color=True)
 
 
-def _unknown_there(provider: str, model: str) -> Iterator[Notice]:
-    """A notice if a provider is not known to have a model. A server of one's own may have any that
-    is not a maker's."""
+def _unknown_model(provider: str, model: str) -> Iterator[Notice]:
+    """A notice if a provider is not known to have a model. A self-hosted server may have any model
+    without a known maker."""
     if catalog.profile(provider, model).known:
         return
     maker = catalog.maker_of(model)

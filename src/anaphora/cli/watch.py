@@ -30,6 +30,7 @@ from .recorded_run import (
 from .watch_output import WatchOutput, announce, default_log, echo_exports, opened_log
 
 if TYPE_CHECKING:
+    from anaphora.client.seen import SeenIndex
     from anaphora.proxy.forward import Forwarding
     from anaphora.proxy.observing import Observer
     from anaphora.proxy.page import WatchedCalls, WatchPage
@@ -72,7 +73,7 @@ _PORT = 8788
     "--audit",
     type=click.Path(path_type=Path),
     metavar="LOG",
-    help="Append a row per call to an audit log, a folder.",
+    help="Append a row per call to an audit log in this folder.",
 )
 @click.option(
     "--port",
@@ -145,7 +146,8 @@ def _watch(words: tuple[str, ...], options: _WatchOptions) -> int:
         html = None if options.html is None else stack.enter_context(HtmlFile(options.html))
         calls = WatchedCalls(judge) if options.web or html is not None else None
         page = WatchPage(judge, calls) if options.web and calls is not None else None
-        placer, upstream = Placer() if options.place else None, _recorded(options.record)
+        placer = Placer(seen=_seen_index()) if options.place else None
+        upstream = _recorded(options.record)
         observers = [judge, *_audited(stack, judge, options.audit)]
         observers += [each for each in (calls, placer) if each is not None]
         forwarding = stack.enter_context(forwarding_for(words, announce, by_proxy))
@@ -206,6 +208,14 @@ def _audited(stack: contextlib.ExitStack, judge: Judge, audit: Path | None) -> I
     yield ProxyAudit(log, judge)
 
 
+def _seen_index() -> SeenIndex | None:
+    """Beginnings of earlier runs, unless the user does not want them remembered."""
+    from anaphora.client.config.environment import remembers
+    from anaphora.client.seen import seen_index
+
+    return seen_index() if remembers(default=True) else None
+
+
 def _recorded(folder: Path | None) -> RecordedUpstream | None:
     if folder is None:
         return None
@@ -225,11 +235,11 @@ def _write_report(html: HtmlFile, judge: Judge, calls: WatchedCalls) -> None:
 def _why_no_calls(by_proxy: bool) -> str:
     if by_proxy:
         return (
-            "nothing passed here: the command called no provider of the catalog, or does not use"
+            "no calls were seen: the command called no provider of the catalog, or does not use"
             " HTTPS_PROXY"
         )
     return (
-        "nothing passed here: if the command called a model, it takes no base URL from the"
+        "no calls were seen: if the command called a model, it takes no base URL from the"
         " environment; try `anaphora watch --proxy -- COMMAND`"
     )
 

@@ -37,7 +37,7 @@ from .terminal import (
     print_lines,
 )
 
-#: How calls are counted that are not judged: one, and several.
+#: Words of the summary for calls that are not judged: singular and plural.
 _COUNTED: dict[CallKind, tuple[str, str]] = {
     "error": ("error", "errors"),
     "failed": ("without a complete answer", "without a complete answer"),
@@ -56,7 +56,7 @@ _MOST_ROWS = 20
 
 
 def call_lines(call: JudgedCall) -> Iterator[Line]:
-    """A call in a line; below it why something was not read."""
+    """A call in a line, and below it why tokens were not read."""
     clock = time.strftime("%H:%M:%S", time.localtime(call.at))
     start = f"#{call.number} {clock} "
     if call.verdict is None:
@@ -116,7 +116,7 @@ def summary_lines(summary: WatchSummary) -> Iterator[Line]:
         yield f"{share} read from the cache"
     if judged.unreported:
         tokens = counted(judged.unreported, "input token")
-        yield f"{tokens} in bills that do not say what was read, in no share", "dim"
+        yield f"{tokens} in bills without a count of cache reads, not in the share", "dim"
     if summary.spent_usd is not None:
         yield _spent(summary)
     if len(summary.groups) > 1:
@@ -295,7 +295,7 @@ def opened_log(path: Path) -> Iterator[IO[str]]:
     try:
         yield file
     finally:
-        # Every line was flushed: what could not be written was reported then.
+        # Every line was flushed, and failures were reported then.
         with contextlib.suppress(OSError):
             file.close()
 
@@ -306,7 +306,7 @@ def default_log() -> Path:
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as problem:
-        raise Io(f"{folder}: cannot be made: {problem.strerror or problem}") from None
+        raise Io(f"{folder}: cannot be created: {problem.strerror or problem}") from None
     return folder / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.log"
 
 
@@ -316,7 +316,7 @@ def announce(text: object) -> None:
 
 
 def export_lines(exports: Mapping[str, str], shell: str) -> Iterator[str]:
-    """How variables are set in a shell, which is given by its name or path."""
+    """Commands that set the variables in a shell, given by its name or path."""
     name = os.path.basename(shell)
     for variable, value in exports.items():
         if name == "fish":

@@ -56,7 +56,7 @@ def watchers_of(watchers: object) -> list[Any]:
 
 
 def audit_of(audit: Any) -> Any:
-    """An audit log: it takes calls as they end."""
+    """The checked audit log, which gets each call when it ends."""
     if audit is None or (callable(getattr(audit, "call_ended", None)) and hasattr(audit, "check")):
         return audit
     if isinstance(audit, str | PurePath):
@@ -66,7 +66,7 @@ def audit_of(audit: Any) -> Any:
 
 
 def wrong_client(name: str, value: object) -> InvalidConfig:
-    """Says what to write instead of a constructor without a configuration."""
+    """The error of a constructor without a configuration, with what to write instead."""
     given = shown_value(value) if isinstance(value, str) else type(value).__name__
     return InvalidConfig(
         f"{name}({'' if value is None else given}) has no providers: write {name}.from_env() for"
@@ -76,7 +76,7 @@ def wrong_client(name: str, value: object) -> InvalidConfig:
 
 
 def not_copyable(client: object) -> TypeError:
-    """For `pickle` and `copy`, which take a TypeError for that answer."""
+    """The TypeError that `pickle` and `copy` expect."""
     name = type(client).__name__
     return TypeError(f"a {name} cannot be copied or pickled; make one in each process")
 
@@ -125,7 +125,7 @@ def flag_of(value: Any, path: str) -> bool:
 
 
 def extras_of(extras: Any) -> Extras | None:
-    """Request fields of each wire as JSON text; an object is written as such."""
+    """Request fields by wire, as JSON text; dictionaries are encoded."""
     if extras is None:
         return None
     if not isinstance(extras, Mapping):
@@ -166,8 +166,8 @@ def history_of(
 def with_leading_system(
     system: SystemPrompt | None, given: object, messages: tuple[Message, ...]
 ) -> tuple[SystemPrompt | None, tuple[Message, ...]]:
-    """The system prompt with the leading system messages behind it, and the other messages. Only
-    those that are given as dictionaries: a `Message` stays where it stands."""
+    """The system prompt with the leading system messages after it, and the other messages. Only
+    dictionaries are moved: a `Message` stays in place."""
     items = (given,) if isinstance(given, Mapping) else given
     blocks: list[PromptBlock] = []
     count = 0
@@ -193,7 +193,7 @@ def with_leading_system(
 
 
 def listed_tools(tools: Tools | None) -> ToolSet:
-    """The tools of a session with MCP servers, which list theirs later."""
+    """The tools of a session with MCP servers, whose tools are added when they are listed."""
     registry, others = ToolRegistry(keeps_order=True), tuple[ProviderTool, ...]()
     if isinstance(tools, ToolRegistry):
         registry.add_all(tools)
@@ -210,8 +210,8 @@ def listed_tools(tools: Tools | None) -> ToolSet:
 
 
 def tools_of(tools: Tools | None) -> ToolSet:
-    """A registry is used as it is, with the tools that are added to it later. A list with functions
-    or registries in it becomes a registry; a list of nothing but `Tool`s keeps its order."""
+    """A registry is used directly, so tools added to it later count. A list that contains functions
+    or registries becomes a registry; a list of only `Tool`s keeps its order."""
     if tools is None:
         return ToolSet()
     if isinstance(tools, ToolRegistry):
@@ -306,7 +306,7 @@ def choice_of(value: Any, choices: Any, path: str) -> None:
 
 
 def seconds_of(value: Any, path: str) -> float | None:
-    """A time limit in seconds; 0 is over at once."""
+    """A time limit in seconds; 0 expires at once."""
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
@@ -331,10 +331,11 @@ def amount_of(value: Any, path: str) -> Decimal | None:
 
 def prompts_of(prompts: Any) -> Iterable[Any]:
     """The prompts of a fan-out."""
+    if prompts is None:
+        raise InvalidRequest("is missing; write client.map([…], model=…)", path="prompts")
     if isinstance(prompts, str | bytes | Mapping) or not isinstance(prompts, Iterable):
         raise InvalidRequest(
-            f"must be a list of prompts, not {shown_value(prompts)}; for one prompt there is"
-            " complete",
+            f"must be a list of prompts, not {shown_value(prompts)}; for one prompt, use complete",
             path="prompts",
         )
     return prompts

@@ -1,5 +1,5 @@
-"""Sends one call: attempts, until one is answered or nothing is left to try. provider_errors.py
-makes exceptions of providers' errors.
+"""Sends one call: attempts, until one is answered or no target is left. `provider_errors.py` turns
+providers' errors into exceptions.
 
 Nothing is sent again once an event has reached the caller.
 """
@@ -42,7 +42,7 @@ T = TypeVar("T")
 #: breaks before that can be retried.
 _SILENT = (ReplyStart, UsageUpdate)
 
-#: In every event that reports a failure.
+#: Every event that reports a failure contains it.
 _FAILURE = b"error"
 
 #: Seconds to wait for the end of a body whose reply is complete, so that the connection is reused.
@@ -58,26 +58,26 @@ class Attempts:
     _until: float
     """The end of the call's time, on the monotonic clock."""
     _policy: RetrySteps | None = None
-    """Created when something has failed: most calls need none."""
-    _whole: tuple[int, ...] = ()
-    """Targets whose request was prepared once more."""
+    """Created at the first failure: most calls need none."""
+    _prepared_again: tuple[int, ...] = ()
+    """Targets whose request was prepared a second time."""
     _streamed = False
     """An event has reached the caller."""
     _attempting = _queueing = False
-    """An attempt has begun; it waits for rate limits."""
+    """An attempt has begun; it may be waiting for rate limits."""
     _queued = _sent = 0.0
-    """How long it waited for them, and when it was sent."""
+    """Seconds that the attempt waited for rate limits, and when it was sent."""
     _answer: HttpResponse | None = None
-    """The response to it,"""
+    """The attempt's response."""
     _reader: Reader | None = None
-    """and the reader of that, if it is a stream."""
+    """Reads the response, if it is a stream."""
     _admitted: Admission
     _digest: blake3
-    """Of the body so far."""
+    """The hash of the body so far."""
     data = b""
-    """The bytes that the events of `stream` came in, if the caller has none of them yet."""
+    """The bytes of the events that `stream` has just yielded."""
     _key = ""
-    """The call's idempotency key: of all its attempts, and of no other call."""
+    """The call's idempotency key, the same for all its attempts."""
 
     def __init__(self, flight: InFlight, caller: AttemptCaller, *, timeout: float) -> None:
         if timeout <= 0:
@@ -98,9 +98,9 @@ class Attempts:
                 raise
 
     async def stream(self) -> AsyncGenerator[list[Event], None]:
-        """The events by pieces of the response, as they arrive; `data` are the bytes they came in.
-        Call `answered` at the last event. Bytes behind that come without any events; of a piece
-        with a failure, which quotes the provider, those before the last line of it."""
+        """The events of each piece of the response, as it arrives; `data` holds the bytes of the
+        piece. Call `answered` at the last event. Bytes after that come without events. Of a piece
+        with a failure, `data` lacks the last line, which quotes the provider."""
         hop = 0
         try:
             while True:
@@ -184,8 +184,8 @@ class Attempts:
     async def _next_events(
         self, pieces: AsyncIterator[bytes], reader: Reader
     ) -> tuple[bytes | None, list[Event]]:
-        """The next piece of a stream, and its events. If the connection fails after the last
-        event of the reply, these are the events that complete it."""
+        """The next piece of a stream and its events. If the connection fails after the last event
+        of the reply, the events that complete the reply."""
         failure: Transport | None = None
         try:
             piece = await self._deadline.wait(anext(pieces, None))
@@ -205,7 +205,7 @@ class Attempts:
 
     def _read(self, reader: Reader, piece: bytes | None) -> list[Event]:
         """The events in a piece of a stream; at its end, those that complete the reply. Adds the
-        bytes to `data`, but for the line that completes a failure."""
+        bytes to `data`, except the line that completes a failure."""
         if piece is None:
             return reader.close()
         self._digest.update(piece)
@@ -234,7 +234,7 @@ class Attempts:
             )
         prepared = flight.prepared.get(index)
         if prepared is None:
-            prepared = await self._caller.prepare(flight, index, index in self._whole)
+            prepared = await self._caller.prepare(flight, index, index in self._prepared_again)
             flight.prepared[index] = prepared
         return prepared
 
@@ -284,18 +284,15 @@ class Attempts:
         """The reply is complete."""
         flight = self._flight
         flight.reply, flight.raw_hash = reply, self._digest.hexdigest()
-        headers, endpoint = flight.headers, flight.target.endpoint
-        if (request_id := request_id_in(headers)) is not None:
-            flight.request_id = endpoint.redactor(request_id)
         now = monotonic()
-        self._over(None, now, flight.request_id)
-        breaker = endpoint.breaker
+        self._end_attempt(None, now)
+        breaker = flight.target.endpoint.breaker
         if not breaker.calm:
             flight.guarded("limits_failed", None, breaker.succeeded, now)
         flight.guarded("limits_failed", None, self._admitted.settle, reply.usage)
 
     async def _drain(self, pieces: AsyncIterator[bytes]) -> bytes:
-        """Reads the end of the body. The reply is complete, whatever happens here."""
+        """Reads the end of the body. Failures are ignored: the reply is complete."""
         rest: list[bytes] = []
 
         async def read() -> None:
@@ -312,25 +309,24 @@ class Attempts:
     # ── What follows a failure ───────────────────────────────────────────────────────────────────
 
     async def _next_hop(self, error: AnaphoraError, index: int) -> int:
-        """Where to send next after a failure, once it is time; raises when nothing is left to
-        try."""
+        """The next hop after a failure, after the wait before it; raises when none is left."""
         flight, now = self._flight, monotonic()
         if isinstance(error, Denied):  # by the guard: nothing was sent
             flight.target.endpoint.breaker.left(now)
-            self._over(error, now)
+            self._end_attempt(error, now)
             raise error
         flight.target.endpoint.redactor.clean(error)
         self._hide_exchange(error)
         if not isinstance(error, Unavailable):  # which was raised before the breaker let it in
             flight.target.endpoint.breaker.failed(error, now)
-        self._over(error, now)
+        self._end_attempt(error, now)
         if self._caller.guards and self._caller.is_left:
             raise error
         prepared = flight.prepared.get(index)
         again = prepared is not None and isinstance(error, prepared.prepare_again_on)
-        if again and not self._streamed and index not in self._whole:
+        if again and not self._streamed and index not in self._prepared_again:
             del flight.prepared[index]
-            self._whole += (index,)
+            self._prepared_again += (index,)
             return index
         if self._policy is None:
             retries = [self._caller.retry_of(target) for target in flight.targets]
@@ -352,11 +348,11 @@ class Attempts:
         error: AnaphoraError = Timeout(round(self._timeout * 1000))
         error.partial = partial
         if self._queueing:
-            error = Throttled("no place became free in the time that the call may take", wait=0.0)
+            error = Throttled("the rate limits let no call start before the deadline", wait=0.0)
         if self._attempting:
             now = monotonic()
             self._flight.target.endpoint.breaker.failed(error, now)
-            self._over(error, now)
+            self._end_attempt(error, now)
         return error
 
     def _is_late(self, problem: BaseException) -> bool:
@@ -370,17 +366,17 @@ class Attempts:
         elif self._attempting:
             now = monotonic()
             self._flight.target.endpoint.breaker.left(now)
-            self._over(problem, now)
+            self._end_attempt(problem, now)
         return False
 
     def _hide_exchange(self, error: AnaphoraError) -> None:
-        """Removes the frames of a request that was sent: their local variables may hold what the
-        provider responded, which may quote the key."""
+        """Removes the frames of a request that was sent: their local variables may hold the
+        response, which may quote the key."""
         if self._sent:
             without_frames(error)
 
     def _partial(self, error: BaseException) -> Reply | None:
-        """What was received of a reply whose stream ended early."""
+        """The received part of a reply whose stream ended early."""
         if self._reader is None:
             return None
         partial: Reply | None = getattr(error, "partial", None)
@@ -397,15 +393,16 @@ class Attempts:
             pass  # its context has the frames of what was cancelled
         raise self._time_over()
 
-    def _over(self, error: BaseException | None, now: float, request_id: str | None = None) -> None:
-        """Adds the attempt that ended to those of the call."""
+    def _end_attempt(self, error: BaseException | None, now: float) -> None:
+        """Adds the ended attempt to those of the call."""
         flight, answer = self._flight, self._answer
         target = flight.target
-        if request_id is None:
-            request_id = getattr(error, "request_id", None)
+        request_id: str | None = getattr(error, "request_id", None)
         if request_id is None and answer is not None:
             found = request_id_in(answer.headers)
             request_id = None if found is None else target.endpoint.redactor(found)
+        if error is None:
+            flight.request_id = request_id
         attempt = Attempt(
             provider=target.endpoint.id,
             model=target.model,

@@ -35,14 +35,14 @@ Result = TypeVar("Result", covariant=True)  # noqa: PLC0105
 
 
 class Background:
-    """An event loop in a thread of its own. Any thread may use it, several at once."""
+    """An event loop in a background thread, usable from any number of threads."""
 
     def __init__(self, name: str) -> None:
         self._loop = asyncio.new_event_loop()
         self._process = os.getpid()
         self._closed = False
-        # So that no call begins after the last one, which nothing would end. The garbage collector
-        # may close a client in a thread that begins a call.
+        # Held so that no call begins after `close`, which would not end it. Reentrant, because the
+        # garbage collector may close a client in a thread that begins a call.
         self._beginning = threading.RLock()
         self._tasks: set[asyncio.Task[Any]] = set()
         # A daemon, so that a script can end without closing its client.
@@ -60,7 +60,7 @@ class Background:
             raise
 
     async def call_from_loop(self, make: Callable[[], Awaitable[T]]) -> T:
-        """As `call`, from another event loop, which is not blocked. A cancelled wait cancels the
+        """Like `call`, from another event loop, without blocking it. A cancelled wait cancels the
         call, and is raised once that has ended."""
         done, task = self._begin(make)
         result = asyncio.wrap_future(done)
@@ -81,25 +81,14 @@ class Background:
         return self.call(once)
 
     def iterate(self, make: Callable[[], AsyncIterator[T]]) -> Generator[T, None, None]:
-        """The items of an async iterator, one for each request. Left early, it is cancelled. One
-        task iterates over all of it, as its time limits require."""
+        """The items of an async iterator, one at a time on request. If iteration stops early, the
+        call is cancelled. One task iterates over all items, because time limits belong to a
+        task."""
         items: queue.SimpleQueue[tuple[T] | None] = queue.SimpleQueue()
-        wanted = asyncio.Semaphore(0)
-
-        async def iterate() -> None:
-            events = make()
-            async with aclosing(events):  # type: ignore[type-var]
-                await wanted.acquire()
-                async for event in events:
-                    items.put((event,))
-                    await wanted.acquire()
-
-        done, task = self._begin(iterate)
-        done.add_done_callback(lambda _: items.put(None))
+        done, task, request_next = self._begin_iterating(make, items.put)
         try:
             while True:
-                with suppress(RuntimeError):  # closed meanwhile: the call has ended
-                    self._loop.call_soon_threadsafe(wanted.release)
+                request_next()
                 event = items.get()
                 if event is None:
                     _result(done)
@@ -111,7 +100,7 @@ class Background:
     def iterate_call(
         self, call: Pending[Any], make: Callable[[], AsyncIterator[T]]
     ) -> Generator[T, None, None]:
-        """As `iterate`; a call that is refused, as by a closed client, does not warn."""
+        """Like `iterate`; a call that is refused, for example by a closed client, does not warn."""
         try:
             yield from self.iterate(make)
         except InvalidRequest:
@@ -121,29 +110,18 @@ class Background:
     async def iterate_from_loop(
         self, make: Callable[[], AsyncIterator[T]]
     ) -> AsyncGenerator[T, None]:
-        """As `iterate`, from another event loop, which is not blocked."""
+        """Like `iterate`, from another event loop, without blocking it."""
         loop = asyncio.get_running_loop()
         items: asyncio.Queue[tuple[T] | None] = asyncio.Queue()
-        wanted = asyncio.Semaphore(0)
 
         def put(item: tuple[T] | None) -> None:
             if not loop.is_closed():
                 loop.call_soon_threadsafe(items.put_nowait, item)
 
-        async def iterate() -> None:
-            events = make()
-            async with aclosing(events):  # type: ignore[type-var]
-                await wanted.acquire()
-                async for event in events:
-                    put((event,))
-                    await wanted.acquire()
-
-        done, task = self._begin(iterate)
-        done.add_done_callback(lambda _: put(None))
+        done, task, request_next = self._begin_iterating(make, put)
         try:
             while True:
-                with suppress(RuntimeError):  # closed meanwhile: the call has ended
-                    self._loop.call_soon_threadsafe(wanted.release)
+                request_next()
                 event = await items.get()
                 if event is None:
                     _result(done)
@@ -154,6 +132,29 @@ class Background:
                 self._loop.call_soon_threadsafe(lambda: task.result().cancel())
                 await asyncio.wait([ended := asyncio.wrap_future(done)])
                 ended.exception()  # it was retrieved
+
+    def _begin_iterating(
+        self, make: Callable[[], AsyncIterator[T]], put: Callable[[tuple[T] | None], None]
+    ) -> tuple[Future[None], Future[asyncio.Task[None]], Callable[[], None]]:
+        """Begins a call that passes an item to `put` each time the returned function is called,
+        and None at its end."""
+        wanted = asyncio.Semaphore(0)
+
+        async def iterate() -> None:
+            events = make()
+            async with aclosing(events):  # type: ignore[type-var]
+                await wanted.acquire()
+                async for event in events:
+                    put((event,))
+                    await wanted.acquire()
+
+        def request_next() -> None:
+            with suppress(RuntimeError):  # closed meanwhile: the call has ended
+                self._loop.call_soon_threadsafe(wanted.release)
+
+        done, task = self._begin(iterate)
+        done.add_done_callback(lambda _: put(None))
+        return done, task, request_next
 
     def close(self, last: Callable[[], Awaitable[None]]) -> None:
         """Cancels all calls, awaits `last`, and ends the thread. May be called again."""
@@ -188,7 +189,7 @@ class Background:
     def _begin(self, make: Callable[[], Awaitable[T]]) -> tuple[Future[T], Future[asyncio.Task[T]]]:
         if threading.current_thread() is self._thread:
             raise InvalidRequest(
-                "an async tool has to use the async client: this would never return"
+                "an async tool must use the async client: this call would never return"
             )
         if os.getpid() != self._process:
             raise InvalidRequest(
@@ -266,7 +267,7 @@ class SyncCall(Generic[Item, Result]):
         try:
             return self._background.call(lambda: self._call)
         except InvalidRequest:
-            self._call.close()  # refused, as by a closed client, but not forgotten
+            self._call.close()  # it was refused: no warning
             raise
 
     def _text(self) -> SyncTextStream:
@@ -290,12 +291,12 @@ class SyncTurn(SyncCall[Event, Response[Parsed]], Generic[Parsed]):
         self._events.close()
 
     def result(self) -> Response[Parsed]:
-        """The whole response, as awaiting a `Turn` returns it."""
+        """The whole response, like awaiting a `Turn`."""
         return self.response or self._result()
 
     @property
     def text(self) -> SyncTextStream:
-        """The pieces of text alone, as they come: `for piece in chat.send("…").text`."""
+        """Only the pieces of text, as they arrive: `for piece in chat.send("…").text`."""
         return self._text()
 
     @property
@@ -309,12 +310,12 @@ class SyncRun(SyncCall[Event | ToolResult, RunResult[Parsed]], Generic[Parsed]):
     _call: Run[Parsed]
 
     def result(self) -> RunResult[Parsed]:
-        """The outcome, as awaiting a `Run` returns it."""
+        """The outcome, like awaiting a `Run`."""
         return self._call.result or self._result()
 
     @property
     def text(self) -> SyncTextStream:
-        """The pieces of text of all turns, as they come."""
+        """The pieces of text of all turns, as they arrive."""
         return self._text()
 
 
@@ -324,12 +325,12 @@ class SyncFanOut(SyncCall["FanOutItem[Parsed]", "FanOutResult[Parsed]"], Generic
     _call: FanOut[Parsed]
 
     def result(self) -> FanOutResult[Parsed]:
-        """All items in the order of the prompts, as awaiting a `FanOut` returns them."""
+        """All items in the order of the prompts, like awaiting a `FanOut`."""
         return self._call.result or self._result()
 
     @property
     def progress(self) -> FanOutProgress:
-        """How far it is; when it is over, the totals."""
+        """The progress so far; at the end, the totals."""
         return self._call.progress
 
     @property

@@ -1,9 +1,9 @@
-"""Which provider a model is requested from, and the model's name there.
+"""Choosing the provider for a model, and the model's name there.
 
     client.complete("Hi", model="claude-sonnet-5-5")         the provider that is known to have it
     client.complete("Hi", model="openrouter/openai/o3")      `openai/o3` from openrouter
 
-A maker's own address never gets requests for models of another maker.
+The address of a model's maker never gets requests for models of another maker.
 """
 
 from __future__ import annotations
@@ -21,6 +21,11 @@ from .config.environment import Environment, advice, default_rows
 from .config.secrets import ResolvedProvider
 from .options import CALL_KEYWORDS
 
+#: What other libraries call the content of a call.
+_CONTENT = ("messages", "message", "prompt", "contents", "input")
+#: A model in examples.
+EXAMPLE_MODEL = "claude-sonnet-5-5"
+
 
 class UnknownModelWarning(UserWarning):
     """The catalog lacks a model, and has one with a similar name."""
@@ -35,7 +40,7 @@ class ProviderChooser:
         routes: Collection[str] = (),
         environment: Environment | None = None,
     ) -> None:
-        """With an `environment`, the providers are those of it."""
+        """With an `environment`, its providers are used."""
         self._providers = providers
         self._routes = routes
         self._environment = environment
@@ -94,7 +99,7 @@ class ProviderChooser:
         if one is None:
             system = catalog.provider_named(first)
             if self._environment is None or system not in default_rows():
-                return None  # some providers of the catalog are known by logs alone
+                return None  # some providers of the catalog cannot be called, only read from logs
             if self._having(model) is not None:
                 return None
             # Hosts name models `maker/model`.
@@ -118,8 +123,8 @@ class ProviderChooser:
         return [one for one in self._providers.values() if model is None or not refuses(one, model)]
 
     def _is_open_to(self, model: str) -> bool:
-        """Whether there is one provider for any model: at an address of the user's own, or a host
-        whose models are named `maker/model`."""
+        """Whether exactly one provider may serve the model, and it takes any: a custom address, or
+        a host whose models are named `maker/model`."""
         match self._possible(model):
             case [one]:
                 host = "/" in model and not catalog.is_maker(one.system)
@@ -127,7 +132,7 @@ class ProviderChooser:
         return False
 
     def _only(self, model: str | None) -> str:
-        """The provider of a model that none is known to have."""
+        """The only possible provider of a model that none is known to have."""
         maker = None if model is None else catalog.maker_of(model)
         missing = self._environment is not None and maker not in (None, *self._providers)
         if model is not None and maker is not None and missing and not self._is_open_to(model):
@@ -157,7 +162,9 @@ class ProviderChooser:
             )
         if model is None:
             raise InvalidRequest(
-                f"name a model, or one of the providers {names_listed}", path="provider"
+                f"name a model, as in model={EXAMPLE_MODEL!r}, or one of the providers"
+                f" {names_listed}",
+                path="provider",
             )
         raise InvalidRequest(
             f"no provider is known to have {model}; name one of {names_listed}, as in"
@@ -176,21 +183,29 @@ def check_order(content: object, provider: str | None) -> None:
         )
 
 
-#: What other libraries call the content of a call.
-_CONTENT = ("messages", "message", "prompt", "contents", "input")
-_MODEL = "claude-sonnet-5-5"
+def check_content(
+    content: object, model: object, options: Mapping[str, object], *, model_first: bool = False
+) -> None:
+    """Raises if the content is missing, given by a keyword, or part of a whole request body."""
+    if content is None or not options.keys().isdisjoint(_CONTENT):
+        raise missing_content(model, options, model_first=model_first)
+    if not isinstance(content, Mapping) or "role" in content or "type" in content:
+        return
+    if not content.keys().isdisjoint(_CONTENT):
+        model = model or content.get("model")
+        raise missing_content(model, {**content, **options}, model_first=model_first)
 
 
 def missing_content(
     model: object, options: Mapping[str, object], *, model_first: bool = False
 ) -> InvalidRequest:
-    """Says how to call `complete`: of a client with the content first, `anaphora.complete` with
-    the model first."""
+    """The error that shows how to call `complete`: on a client the content comes first, in
+    `anaphora.complete` the model."""
     named = next((name for name in _CONTENT if name in options), "")
     value = options.get(named)
     shown = "'…'" if isinstance(value, str) or not named else "[{'role': 'user', 'content': …}]"
     is_name = isinstance(model, str) and len(model.split()) == 1
-    name = repr(model if is_name else _MODEL)
+    name = repr(model if is_name else EXAMPLE_MODEL)
     known = [each for each in options if each in CALL_KEYWORDS and each != "model"]
     others = "".join(f", {each}=…" for each in known)
     call = f"client.complete({shown}, model={name}{others})"
@@ -204,8 +219,8 @@ def missing_content(
 
 
 def is_named(one: ResolvedProvider, prefix: str) -> bool:
-    """Whether `prefix/model` means this provider. At an address of the user's own, the wire says
-    nothing about whose models are there."""
+    """Whether `prefix/model` means this provider. At a custom address, the wire does not tell which
+    models are there."""
     if prefix == one.id:
         return True
     if catalog.provider_named(prefix) != one.system:
@@ -215,8 +230,8 @@ def is_named(one: ResolvedProvider, prefix: str) -> bool:
 
 
 def name_at(one: ResolvedProvider, model: str) -> str:
-    """The model's name at a provider that was chosen already: without the provider's name in front.
-    An address of the user's own gets every name as it is."""
+    """The model's name at the chosen provider: without the provider's name in front. A custom
+    address gets every name unchanged."""
     first, slash, rest = model.partition("/")
     if not slash or not rest:
         return model
@@ -248,7 +263,7 @@ def has(one: ResolvedProvider, model: str) -> bool:
 
 
 def refuses(one: ResolvedProvider, model: str) -> str:
-    """Why a provider gets no calls of a model; empty if it may."""
+    """Why a provider cannot be called for a model; empty if it can."""
     known = one.provider.known_models
     if known:
         if model in known:

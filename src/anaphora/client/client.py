@@ -31,7 +31,7 @@ from .arguments import (
     watchers_of,
     wrong_client,
 )
-from .choice import check_order, missing_content
+from .choice import check_content, check_order
 from .config import ClientConfig, Hop
 from .config.environment import Environment, remembers
 from .config.resolve import resolve
@@ -86,11 +86,11 @@ class AsyncClient:
         remember: bool | None = None,
     ) -> None:
         """`watchers` get a record of every call, and `audit`, an `AuditLog`, keeps a row of it;
-        `on_wait` is called with the seconds before rate limits delay one; `transport` replaces the
-        default one; `conversations` keeps sessions with an id: a mapping or an async store such as
-        Redis, by default memory of this process; `remember` keeps digests of what prompts begin
-        with in the user's index, so that the next process knows what comes back (by default only
-        with `ANAPHORA_REMEMBER=1`)."""
+        `on_wait` is called with the seconds of a delay by rate limits, before the delay;
+        `transport` replaces the default one; `conversations` keeps sessions with an id: a mapping
+        or an async store such as Redis, by default memory of this process; `remember` keeps digests
+        of the beginnings of prompts in the user's index, so that the next process knows which of
+        them recur (by default only with `ANAPHORA_REMEMBER=1`)."""
         if not isinstance(providers, Mapping) or not all(
             isinstance(each, ResolvedProvider) for each in providers.values()
         ):
@@ -118,8 +118,8 @@ class AsyncClient:
         environ: Mapping[str, str] | None = None,
         **options: Unpack[ClientOptions],
     ) -> Self:
-        """From the path of `llm.yaml`, or its content. Raises for everything that is wrong with it,
-        missing secrets included."""
+        """From the path of `llm.yaml`, or its content. Raises for every error in it, missing
+        secrets included."""
         check_keywords(options, CLIENT_KEYWORDS)
         config = ClientConfig.of(source)
         client = cls(resolve(config, environ=environ), config.routes, **options)
@@ -159,7 +159,7 @@ class AsyncClient:
         elif home.is_running():
             there = asyncio.run_coroutine_threadsafe(self._close(), home)
             await asyncio.wrap_future(there)
-        # Otherwise that loop has ended, and its connections with it.
+        # Otherwise that loop has ended, and so have its connections.
         self._pool.forget()
 
     async def _close(self) -> None:
@@ -205,8 +205,7 @@ class AsyncClient:
         cannot be combined with it. Tools are not run: `Response.tool_calls` has the calls of the
         model.
         """
-        if content is None:
-            raise missing_content(options.get("model"), options)
+        check_content(content, options.get("model"), options)
         if options:
             check_keywords(options, CALL_KEYWORDS)
         once = self.single_call(content, provider, output=output, **options)
@@ -252,14 +251,15 @@ class AsyncClient:
 
     def stream(
         self,
-        content: Call | Content,
+        content: Call | Content | None = None,
         provider: str | None = None,
         *,
         output: Any = None,
         **options: Unpack[CallOptions],
     ) -> AsyncGenerator[Event, None]:
         """The events of a single call: see `send`."""
-        return self.send(content, provider, output=output, **options).__aiter__()
+        given: Any = content
+        return self.send(given, provider, output=output, **options).__aiter__()
 
     @overload
     def map(
@@ -281,19 +281,18 @@ class AsyncClient:
     ) -> FanOut[Any]: ...
     def map(
         self,
-        prompts: Iterable[Call | Content],
+        prompts: Any = None,
         provider: str | None = None,
         *,
         output: Any = None,
         **options: Unpack[MapOptions],
     ) -> FanOut[Any]:
-        """A single call for each prompt, which may be whatever `send` takes: await it for the
-        result, or iterate over it for the items as they come.
+        """A single call for each prompt, which may be anything that `send` takes: await it for the
+        result, or iterate over it for the items as they arrive.
 
-        What prompts share at their beginning is written to the cache by one call of each group,
-        and read by the others, which are sent when that is possible. One call that fails is one
-        item with an error. `MapOptions` describes the keywords; those of `send` hold for every
-        call.
+        Prompts with the same beginning form a group: one call writes it to the cache, and the
+        others are sent when they can read it. A call that fails is an item with an error.
+        `MapOptions` describes the keywords; those of `send` apply to every call.
         """
         from .fan_out import FanOut
         from .fan_out.values import split_options
@@ -334,8 +333,8 @@ class AsyncClient:
 
     @cached_property
     def call_gate(self) -> CallGate:
-        """For calls that a framework makes one by one and concurrently. Used from the event loop of
-        this client."""
+        """A gate for concurrent calls that a framework makes one by one. Use it in this client's
+        event loop."""
         from .fan_out.gate import CallGate
 
         return CallGate(self)
@@ -379,7 +378,7 @@ class AsyncClient:
 
     @property
     def audit(self) -> CallAudit | None:
-        """The audit log of this client's calls. It is closed by who opened it."""
+        """The audit log of this client's calls. The client does not close it."""
         return self._watchers.audit
 
     @property
@@ -388,13 +387,13 @@ class AsyncClient:
 
     @property
     def notices(self) -> tuple[Notice, ...]:
-        """Oddities of the configuration that are no errors."""
+        """Notices about the configuration that are not errors."""
         return tuple(notice for one in self._pool.providers.values() for notice in one.notices)
 
     def _routed(
         self, content: Call | Content, provider: str | None, options: CallOptions
     ) -> tuple[Call, tuple[Target, ...]]:
-        """The call that the arguments of `send` stand for, and its targets."""
+        """The call made from the arguments of `send`, and its targets."""
         model = options.get("model")
         if model is None and isinstance(content, Call):
             model = content.model

@@ -27,7 +27,7 @@ _BINARY: tuple[type, ...] = (bytes, bytearray, memoryview)
 
 Content: TypeAlias = str | Part | MessageLike | Iterable["str | Part | MessageLike"]
 """The content of a turn: a text, a part, a message, or several of them. Messages and parts may be
-dictionaries, as the OpenAI and Anthropic SDKs take them."""
+dictionaries in the format of the OpenAI and Anthropic SDKs."""
 
 
 def wrong_type(wanted: str, value: object, path: str) -> InvalidRequest:
@@ -101,7 +101,7 @@ class FixedTools(msgspec.Struct, frozen=True, eq=False):
 
 
 class JoinedTools(msgspec.Struct, eq=False):
-    """The tools of a registry, which may change, and others behind them."""
+    """The tools of a registry, which may change, followed by others."""
 
     registry: ToolRegistry
     others: tuple[ProviderTool, ...]
@@ -117,13 +117,14 @@ class JoinedTools(msgspec.Struct, eq=False):
 
 
 class ToolSet(msgspec.Struct, frozen=True, eq=False):
-    """The tools of a call, and the registry that runs them, if one does."""
+    """The tools of a call, and the registry that runs them, if there is one."""
 
     source: FixedTools | ToolRegistry | JoinedTools = FixedTools()
     """Its `current` tools are sent."""
     registry: ToolRegistry | None = None
 
     def settle(self) -> None:
-        """The prefix is written again anyway: takes over what changed in the tools of servers."""
+        """Takes over changes in the tools of servers: called when the prefix is written again
+        anyway."""
         if self.registry is not None:
             self.registry.settle()

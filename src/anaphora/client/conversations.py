@@ -4,8 +4,8 @@ a store such as Redis.
     client = AsyncClient.from_config("llm.yaml", conversations=redis.asyncio.from_url("redis://…"))
     chat = client.session("claude", id="user-42", messages=history)
 
-A value is what the planner remembers of a conversation, and the bytes of its last prompt, to name
-the byte that changed. The history itself is the app's.
+A value holds the planner's memory of a conversation, and the bytes of its last prompt, to find the
+byte that changed. The app keeps the history itself.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class ConversationStore(Protocol):
     def get(self, key: str, /) -> Awaitable[bytes | None]: ...
 
     def set(self, key: str, value: bytes, /, *, ex: int) -> Awaitable[Any]:
-        """`ex`: the value may be dropped after so many seconds."""
+        """`ex`: the value may be dropped after this many seconds."""
 
     def delete(self, key: str, /) -> Awaitable[Any]: ...
 
@@ -96,7 +96,7 @@ class InProcessConversations:
 
 
 class MappingConversations:
-    """A mapping of the app's as a store. Its methods are called one at a time, in a thread, so that
+    """The app's mapping as a store. Its methods are called one at a time, in a thread, so that
     a slow one does not block the event loop; a plain dict is used directly."""
 
     def __init__(self, mapping: MutableMapping[str, bytes]) -> None:
@@ -104,7 +104,7 @@ class MappingConversations:
         self._plain = type(mapping) is dict
         self._lock = threading.Lock()
         self._late = 0
-        """Operations that were given up and have not ended."""
+        """Operations that timed out and have not ended."""
 
     async def get(self, key: str, /) -> bytes | None:
         value: bytes | None = await self._do(lambda: self._mapping.get(key))
@@ -139,7 +139,7 @@ class MappingConversations:
 
 
 def store_of(conversations: Any) -> ConversationStore:
-    """The store that `conversations=` stands for."""
+    """The store for the value of `conversations=`."""
     if conversations is None:
         return InProcessConversations()
     if isinstance(conversations, MutableMapping):
@@ -176,7 +176,7 @@ def piece_key(name: str, digest: bytes) -> str:
 
 
 async def in_time(answer: Awaitable[Any]) -> Any:
-    """The answer of a store. Raises if it takes too long."""
+    """The result of a store's operation. Raises if it takes too long."""
     if not inspect.isawaitable(answer):
         raise InvalidRequest(
             "get, set and delete must be async (redis.asyncio.Redis, not redis.Redis)",

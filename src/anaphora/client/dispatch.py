@@ -1,6 +1,6 @@
 """Runs the tool calls of a model; every failure becomes a result that the model can act on.
 
-Functions of the app that may block run in threads of their own (`in_thread`)."""
+Functions of the app that may block run in separate threads (`in_thread`)."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ OnToolError: TypeAlias = (
     | Callable[[ToolCall, Exception], str | ToolResult | Awaitable[str | ToolResult]]
 )
 """What happens when a tool fails: `report` gives the model a failed result with the exception's
-type and message; `raise` ends the run with the exception; a function returns what the model gets,
-or raises."""
+type and message; `raise` ends the run with the exception; a function returns the result for the
+model, or raises."""
 
 
 class ToolError(msgspec.Struct, frozen=True, eq=False):
@@ -42,10 +42,10 @@ class ToolError(msgspec.Struct, frozen=True, eq=False):
 
     call: ToolCall
     error: Exception
-    """What the tool raised. `TimeoutError`: it took too long; `InvalidRequest`: there is no such
+    """The tool's exception. `TimeoutError`: it took too long; `InvalidRequest`: there is no such
     tool, or the model's arguments or the tool's result do not match."""
     message: str
-    """What `report` gives the model."""
+    """The message for the model with `report`."""
 
     @property
     def traceback(self) -> str:
@@ -53,13 +53,13 @@ class ToolError(msgspec.Struct, frozen=True, eq=False):
 
 
 class ToolOutcomes(msgspec.Struct):
-    """What became of the calls of one reply."""
+    """The results of the tool calls of one reply."""
 
     results: list[ToolResult] = []
-    """In the order of the calls, without those that have none."""
+    """In the order of the calls; calls without a result are left out."""
     errors: list[ToolError] = []
     raised: Exception | None = None
-    """Ends the run: the calls without a result are made again by the next one."""
+    """Ends the run. The next run makes the calls without a result again."""
 
 
 def check_on_tool_error(value: OnToolError) -> OnToolError:
@@ -74,8 +74,8 @@ async def dispatch(
 ) -> ToolResult:
     """The result of one tool call; a failure of any kind is a result with `error` set.
 
-    A string is used as it is, None becomes an empty text; parts stay parts; structs, dataclasses
-    and plain data become JSON text. The tool's timeout goes before `timeout`; both are in seconds.
+    A string is used unchanged, None becomes an empty text; parts stay parts; structs, dataclasses
+    and plain data become JSON text. The tool's timeout overrides `timeout`; both are in seconds.
     Cancelling the caller cancels the tool.
 
     Async tools are awaited; sync ones run in a new thread. A thread cannot be stopped: when a sync
@@ -93,7 +93,7 @@ async def dispatch_all(
     timeout: float | None = None,
     parallel: bool = True,
 ) -> tuple[ToolResult, ...]:
-    """The results in the order of the calls, whichever tool finished first.
+    """The results in the order of the calls, not of their completion.
 
     `timeout` is for each call. With `parallel=False` a call starts when the one before has ended.
     """
@@ -182,7 +182,7 @@ async def _attempt(
         task = asyncio.current_task()
         if task is None or task.cancelling():
             raise
-        # Not this call was cancelled, but something that the tool awaited.
+        # The tool awaited something that was cancelled; this call was not.
         cancelled = RuntimeError("the tool was cancelled")
         cancelled.__cause__ = problem
         return ToolError(call, cancelled, "CancelledError")
@@ -278,8 +278,8 @@ async def in_thread(
     """The result of `act`, which runs in a daemon thread: in the loop's executor, a few functions
     that never return would block everything else that needs a thread, and the end of the program.
 
-    `what` names the function in errors, `name` the thread. `late` is called in the loop when `act`
-    ends after nothing waits for it any more.
+    `what` names the function in errors, `name` the thread. `late` is called in the loop if `act`
+    ends when nothing waits for it any more.
     """
     loop = asyncio.get_running_loop()
     done: asyncio.Future[T] = loop.create_future()

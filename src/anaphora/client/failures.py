@@ -1,8 +1,8 @@
-"""Failures after a complete response as notices, and what the log says of a failure.
+"""Failures after a complete response as notices, and how failures are logged.
 
-The provider has been paid once a response is complete, so that nothing may lose it: a failure of a
-later step (`InFlight.guarded`) becomes a notice on it and an error in the log (`anaphora`).
-Exceptions that are no `Exception` (Ctrl-C, a cancelled task) still pass through.
+A complete response is paid for and must not be lost: a failure of a later step (`InFlight.guarded`)
+becomes a notice on it and an error in the log (`anaphora`). A `BaseException` (Ctrl-C, a cancelled
+task) still passes through.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from anaphora.values import Notice
 
 _log = logging.getLogger("anaphora")
 
-#: Exceptions whose message quotes nothing: ours, the system's (with a number), the importer's.
+#: Exceptions whose message quotes no text: ours, the system's (with a number), the importer's.
 _PLAIN = (AnaphoraError, OSError, ImportError)
 
 #: The codes of these notices, and the step that failed.

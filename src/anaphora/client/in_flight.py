@@ -1,4 +1,5 @@
-"""The state of one call: the request as a provider gets it, and all that becomes of it."""
+"""The state of one call: its request as prepared for a provider, and everything until its
+record."""
 
 from __future__ import annotations
 
@@ -39,7 +40,7 @@ D = TypeVar("D")
 
 
 class TurnRequest(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """New messages, and how this one call differs from the others."""
+    """New messages, and the options of this one call."""
 
     messages: tuple[Message, ...] = ()
     params: dict[str, Any] = {}
@@ -49,11 +50,11 @@ class TurnRequest(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     adapter: str = "client"
     """The id of the adapter that makes the call, for the audit log."""
     prompt_hash: str = ""
-    """Of the adapter's request."""
+    """The hash of the adapter's prompt."""
 
 
 class PreparedRequest(msgspec.Struct, kw_only=True, eq=False):
-    """A call as one provider gets it: rendered, planned, and complete once `outgoing` is set."""
+    """A call prepared for one provider: rendered, planned, and complete once `outgoing` is set."""
 
     call: Call
     rendered: Rendered
@@ -77,19 +78,19 @@ class PreparedRequest(msgspec.Struct, kw_only=True, eq=False):
 
 class InFlight:
     index = 0
-    """Of the target of the current attempt; of the last one, once the call is over."""
+    """The index of the current target; after the call, of the last one."""
     sent_at = first_at = 0.0
-    """When that attempt was sent, and when its response began; in seconds since the epoch."""
+    """When that attempt was sent and when its response began, in seconds since the epoch."""
     batch = False
-    """It runs in a batch, at the price of batches."""
+    """Whether it runs in a batch, at the price of batches."""
     reply: Reply | None = None
     body: bytes | None = None
-    """Of a response that was not streamed."""
+    """The body of a response that was not streamed."""
     raw_hash = ""
     request_id: str | None = None
     verdict: Verdict | None = None
     judgement: Callable[[Record], Record] | None = None
-    """Adds the verdict to the record, if it is made when it is read."""
+    """Adds the verdict to the record, if the verdict is computed on first read."""
     predicted: int | None = None
     cost_usd: Decimal | None = None
     saved: Decimal | None = None
@@ -106,7 +107,7 @@ class InFlight:
         self.prepared: dict[int, PreparedRequest] = {}
         self.attempts: list[Attempt] = []
         self.headers: Mapping[str, str] = {}
-        """Of the response."""
+        """The headers of the response."""
         self._notices: list[Notice] = []
 
     def guarded(
@@ -125,7 +126,7 @@ class InFlight:
     def judge(
         self, account: Callable[..., T], prepared: PreparedRequest, price: Price | None
     ) -> T | None:
-        """What `account` of the conversation makes of the reply; a failure gives a notice."""
+        """The result of the conversation's `account`; a failure becomes a notice."""
         return self.guarded(
             "verdict_failed",
             None,
@@ -138,7 +139,7 @@ class InFlight:
         )
 
     def ended_call(self, record: Record) -> EndedCall:
-        """For watchers and audit logs."""
+        """The ended call, for watchers and audit logs."""
         prepared = self.prepared.get(self.index)
         return EndedCall(
             record=record,
@@ -161,7 +162,7 @@ class InFlight:
     def build_record(
         self, prepared: PreparedRequest, notices: tuple[Notice, ...], *, observed: bool
     ) -> Record:
-        """The record of a call that was answered, with all notices so far. Never fails."""
+        """The record of an answered call, with all notices so far. Never fails."""
         blocks: tuple[BlockShare, ...] = ()
         if observed:
             blocks = self.guarded("record_failed", (), prepared.block_shares)
@@ -199,15 +200,15 @@ class InFlight:
         )
 
     def complete_error(self, problem: BaseException) -> None:
-        """Adds to the error of a call that failed what is known of the call."""
+        """Adds the attempts and the received reply to the error of a failed call."""
         if isinstance(problem, AnaphoraError):
             problem.attempts = tuple(self.attempts)
             if problem.partial is None:
-                # A reply in another form than requested was also paid for.
+                # A reply that does not match the output was paid for.
                 problem.partial = self.reply
 
     def failed_record(self, error: BaseException) -> Record:
-        """The record of a call that failed, or whose response could not be used."""
+        """The record of a failed call, or of one whose response could not be used."""
         name = type(error).__name__
         if self.record is not None:
             record = self.record if self.judgement is None else self.judgement(self.record)
@@ -233,13 +234,13 @@ class InFlight:
         )
 
     def charge(self, prepared: PreparedRequest, usage: Usage) -> Price | None:
-        """Sets the cost of a call that was answered, or adds a notice; returns the price."""
+        """Sets the cost of an answered call, or adds a notice; returns the price."""
         target, tier = self.target, service_tier(prepared)
         try:
             price = self._price(tier)
             if self.reply is not None and self.reply.extras:
                 served = served_tier(self.reply, tier)
-                if served != tier:  # a flexible or a priority call that ran as a standard one
+                if served != tier:  # a flex or priority call that ran on the standard tier
                     price = self._price(served) or price
             self.cost_usd = cost_of(usage, price, prepared.plan)
             if self.cost_usd is not None and usage.raw and '"iterations"' in usage.raw:
@@ -254,7 +255,7 @@ class InFlight:
         return price
 
     def output_usd(self, usage: Usage) -> Decimal | None:
-        """The part of the cost that is for the output."""
+        """The cost of the output."""
         prepared = self.prepared.get(self.index)
         if prepared is None or usage.output is None:
             return None
@@ -262,7 +263,7 @@ class InFlight:
         return None if price is None else price.of_output(usage)
 
     def _price(self, tier: str, model: str = "") -> Price | None:
-        """Of the model that answered, or of another one that took part."""
+        """The price of the model that answered, or of another one that took part."""
         target = self.target
         answered = target.model if self.reply is None else self.reply.model
         if (model or answered) == target.model:
@@ -273,7 +274,7 @@ class InFlight:
 
 
 def service_tier(prepared: PreparedRequest) -> str:
-    """The requested service tier; none if the wire had to leave it out."""
+    """The requested service tier; empty if the wire does not have it."""
     tier = prepared.call.params.service_tier
     if not tier or any(each.path == "params.service_tier" for each in prepared.rendered.notices):
         return ""
@@ -281,17 +282,17 @@ def service_tier(prepared: PreparedRequest) -> str:
 
 
 class AttemptCaller:
-    """Makes a call with `Attempts`, which uses for each attempt, in this order: `prepare` (once a
+    """The callbacks of `Attempts`. For each attempt, in this order: `prepare` (once for each
     target), `admission`, `begin`, `sending`, `response_began`, `end`."""
 
     guards = False
     """Whether `begin`, `sending`, `end` and `time_over` are used."""
     _on_wait: Callable[[float], None] | None = None
-    """Called with the seconds before rate limits delay an attempt."""
+    """Called with the seconds of a delay by rate limits, before the delay."""
 
     @property
     def is_left(self) -> bool:
-        """Whether the caller does not wait any more: no further attempt is made."""
+        """Whether the caller has stopped waiting: then no further attempt is made."""
         return False
 
     async def prepare(self, flight: InFlight, index: int, again: bool) -> PreparedRequest:
@@ -299,7 +300,7 @@ class AttemptCaller:
         raise NotImplementedError
 
     def count_tokens(self, target: Target, prepared: PreparedRequest) -> int:  # noqa: ARG002
-        """About how many tokens of the prompt count against rate limits."""
+        """The estimated prompt tokens that count against rate limits."""
         return Counts(prepared.rendered).total
 
     def retry_of(self, target: Target) -> RetryConfig:
@@ -308,7 +309,7 @@ class AttemptCaller:
     def admission(
         self, target: Target, tokens: int, deadline: float
     ) -> AbstractAsyncContextManager[Admission]:
-        """The passage of an attempt through the target's rate limits."""
+        """The admission of an attempt by the target's rate limits."""
         return target.gate.admit(tokens, deadline, self._on_wait)
 
     async def begin(self, flight: InFlight) -> None:
@@ -318,15 +319,15 @@ class AttemptCaller:
         """Right before the first byte of the attempt is written to a connection."""
 
     def response_began(self) -> None:
-        """The provider has begun to answer: with a good status, and nothing is read yet."""
+        """The provider has begun to answer with a success status; the body has not been read."""
 
     def end(
         self, flight: InFlight, error: BaseException | None, *, sent: bool, partial: Reply | None
     ) -> None:
         """Once for each attempt that was prepared. Must not raise. `sent`: the request may have
-        reached the provider; `partial`: what was received of a reply that is not complete."""
+        reached the provider; `partial`: the received part of an incomplete reply."""
 
     def time_over(self) -> float:
-        """The call's time is over. For how many seconds more the provider is waited for, without
-        the caller; 0: the call ends now."""
+        """The call's time is over. Returns for how many more seconds to wait for the provider,
+        without the caller; 0 ends the call now."""
         return 0.0

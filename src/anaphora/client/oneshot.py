@@ -1,7 +1,7 @@
-"""A call outside any session, alone or of a fan-out: rendered, planned, sent and priced. Only its
-beginning is remembered, so that a later call with the same beginning can be cached; of a
-conversation that the app sends with each call, also the prompt, so that the next call can be
-judged."""
+"""A call outside any session, alone or in a fan-out: rendered, planned, sent and priced. Only its
+beginning is remembered, so that a later call with the same beginning can be cached. If the app
+sends a whole conversation with each call, the prompt is remembered as well, to judge the next
+call."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ from .turn import Caller, Turn
 if TYPE_CHECKING:
     from .seen import SeenIndex
 
-#: Seconds at most between two attempts of a call that rate limits keep from starting.
+#: The longest wait in seconds between two attempts of a call that rate limits hold back.
 _MOST_WAIT = 30.0
-#: How often a call waits for an open circuit breaker.
+#: How many times a call waits for an open circuit breaker.
 _BREAKER_WAITS = 3
-#: Output tokens that are expected of a call without a limit, before any reply was seen.
+#: Expected output tokens of a call without a limit, before any reply has arrived.
 _USUAL_OUTPUT = 1024
-#: Where a call holds what a keyword of `send` stands for.
+#: The field of a call for each keyword of `send`.
 _PLACES_IN_CALL = {
     "system": "ir.system_text or ir.system_blocks",
     "tools": "tools",
@@ -57,16 +57,16 @@ _PLACES_IN_CALL = {
 
 
 class CallWatch:
-    """Tells when a response began, and when it is known to have read enough of the cache."""
+    """Signals when a response began, and when it has read enough from the cache."""
 
     def __init__(self, enough: float) -> None:
         self.began = asyncio.Event()
         self.proved = asyncio.Event()
-        """It has read at least `enough` tokens."""
+        """Set once it has read at least `enough` tokens."""
         self.news = asyncio.Event()
-        """That is known, or the call has ended."""
+        """Set then, or when the call has ended."""
         self.prewarm = False
-        """It has no reply."""
+        """Whether it is a pre-warm, which has no reply."""
         self._enough = enough
 
     def reads(self, usage: Usage) -> None:
@@ -80,8 +80,8 @@ class CallWatch:
 
 
 class OneShot(Caller):
-    """Makes one call that the app has built. In a fan-out its prompt may begin like others that are
-    sent together."""
+    """Makes one call that the app has built. In a fan-out its prompt may share its beginning with
+    others."""
 
     def __init__(
         self,
@@ -104,10 +104,10 @@ class OneShot(Caller):
         self._planners: dict[int, SingleCallPlanner] = {}
         self._began: Callable[[], None] | None = None
         self.group: PrefixGroup | None = None
-        """The group whose beginning it marks; None: it is planned like any single call."""
+        """The group whose beginning it marks; None: it is planned like a single call."""
         self.ttl: Ttl | None = None
         self.seen: SeenIndex | None = None
-        """Beginnings of earlier processes, if this call is remembered."""
+        """The user's index of beginnings, if this call uses it."""
         self.lost_usd: Decimal | None = None
         """The cost of a reply that could not be used."""
 
@@ -124,7 +124,7 @@ class OneShot(Caller):
         now = time.time()
         planner = self._planner(index, rendered)
         if self.seen is not None and self.group is None and not planner.continues:
-            await self.seen.recall(target, planner, rendered, now)
+            await self.seen.recall(target.endpoint.host, planner, rendered, now)
         plan = self._plan(index, rendered, now)
         return PreparedRequest(
             call=call,
@@ -136,7 +136,7 @@ class OneShot(Caller):
         )
 
     def _call_at(self, target: Target, output: Structured[Any] | None, *, stream: bool) -> Call:
-        """The call as this target gets it."""
+        """The call for this target."""
         changes: dict[str, Any] = {}
         if stream:
             changes["stream"] = True
@@ -177,7 +177,7 @@ class OneShot(Caller):
             call,
             flight.reply.id,
             scope=(target.endpoint.id, target.endpoint.wire_name, target.model),
-            rules=target.begun().rules,
+            rules=target.endpoint.begun(target).rules,
             price=price,
             profile=target.profile,
         )
@@ -188,7 +188,7 @@ class OneShot(Caller):
         reply, prepared = flight.reply, flight.prepared[flight.index]
         assert reply is not None
         planner, rendered = self._planners[flight.index], prepared.rendered
-        if not flight.batch:  # batches have a cache of their own
+        if not flight.batch:  # batches have a separate cache
             flight.guarded(
                 "planner_failed",
                 None,
@@ -199,8 +199,8 @@ class OneShot(Caller):
                 began=flight.first_at,
             )
         if not flight.batch and self.seen is not None:
-            keep, at = self.seen.keep, flight.sent_at
-            flight.guarded("remember_failed", None, keep, flight.target, planner, rendered, at)
+            keep, host, at = self.seen.keep, flight.target.endpoint.host, flight.sent_at
+            flight.guarded("remember_failed", None, keep, host, planner, rendered, at)
         price = flight.charge(prepared, reply.usage)
         flight.saved = flight.guarded("price_failed", None, saved_usd, reply.usage, price)
         if self._compared is not None and not flight.batch:
@@ -210,7 +210,7 @@ class OneShot(Caller):
         record = flight.build_record(
             prepared,
             (*prepared.rendered.notices, *prepared.plan.notices, *reply.notices),
-            observed=bool(self._watchers),
+            observed=bool(self.watchers),
         )
         output = flight.request.output
         return Response(
@@ -232,12 +232,12 @@ class OneShot(Caller):
 
     @property
     def timeout(self) -> float | None:
-        """Seconds that it may take."""
+        """The time limit of the call in seconds."""
         given = self.request.timeout
         return self.target.endpoint.config.timeouts.total if given is None else given
 
     def render(self) -> Rendered:
-        """The call as its first provider gets it."""
+        """The call, rendered for its first target."""
         return self.target.render(self._call_at(self.target, self.output, stream=False))
 
     def assembled(self) -> tuple[str, tuple[tuple[str, str], ...], bytes]:
@@ -249,7 +249,7 @@ class OneShot(Caller):
         return request.path, request.headers, request.body.join()
 
     def read_batched(self, body: bytes, *, at: float) -> Response[Any]:
-        """The response of a request that ran in a batch, which was submitted at that time."""
+        """The response of a request that ran in a batch; `at` is when the batch was submitted."""
         flight = InFlight(self.request, self._targets[:1], False)
         flight.batch, flight.began, flight.sent_at, flight.first_at = True, at, at, time.time()
         rendered = self.render()
@@ -269,8 +269,8 @@ class OneShot(Caller):
             raise
 
     def prewarm(self) -> OneShot:
-        """A call that writes the shared beginning and gets no reply. Raises `InvalidRequest` if
-        a parameter does not allow that."""
+        """A call that only writes the shared beginning. Raises `InvalidRequest` if a parameter does
+        not allow that."""
         cache, endpoint = self._call.ir.cache, self.target.endpoint
         explicit = endpoint.features.adds_breakpoints and cache.mode is None
         mode = "explicit" if explicit else cache.mode
@@ -280,7 +280,7 @@ class OneShot(Caller):
             msgspec.structs.replace(self._call, ir=ir),
             self._targets[:1],
             on_wait=self._on_wait,
-            watchers=self._watchers,
+            watchers=self.watchers,
             output=self.output,
             timeout=self.request.timeout,
             prewarm=True,
@@ -290,8 +290,7 @@ class OneShot(Caller):
         return call
 
     async def send(self, watch: CallWatch | None = None) -> Response[Any]:
-        """The response. A call that rate limits keep from starting waits for them, however long
-        that takes."""
+        """The response. Waits for rate limits without a time limit."""
         waits = 0
         while True:
             try:
@@ -327,12 +326,12 @@ class OneShot(Caller):
         super()._failed(flight, problem)
 
     def most_tokens(self, rendered: Rendered) -> int:
-        """About the most input tokens that the call is billed for."""
+        """The estimated maximum of billed input tokens."""
         return Counts(rendered).bounds(self.target.profile.token_error.value)[1]
 
     def bound_usd(self, tokens: int, price: Price, usual_output: int) -> Decimal | None:
-        """About the most that the call costs; None if the price lacks a rate. Without a limit
-        of output tokens, about as many as usual are expected."""
+        """The estimated maximum cost; None if the price lacks a rate. Without a limit of output
+        tokens, the usual number is assumed."""
         limit = self._call_at(self.target, None, stream=False).params.max_tokens
         output = max(usual_output, _USUAL_OUTPUT) if limit is None else limit
         usage = Usage(uncached=tokens, read=0, output=output)
@@ -342,13 +341,13 @@ class OneShot(Caller):
 
 
 def _is_mostly_shared(rendered: Rendered) -> bool:
-    """Whether tools and system prompt, with which other calls begin, are most of the prompt."""
+    """Whether tools and system prompt, which other calls may share, are most of the prompt."""
     sizes = [(run.section != "messages", run.size) for run in rendered.runs]
     return 2 * sum(size for shared, size in sizes if shared) > sum(size for _, size in sizes)
 
 
 def call_of(content: Call | Content, model: str, options: CallOptions) -> Call:
-    """The call that the arguments of `send` stand for."""
+    """The call made from the arguments of `send`."""
     if not isinstance(content, Call):
         if isinstance(content, Iterator):
             content = tuple(content)

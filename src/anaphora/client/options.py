@@ -1,4 +1,4 @@
-"""The keywords of every call, typed: mypy and editors know them, and a misspelled one is named.
+"""The keywords of every call, typed for mypy and editors; an error names a misspelled one.
 
     ParamOptions      parameters of the model: `max_tokens`, `temperature`, …
     SingleCallOptions `anaphora.complete` and `anaphora.acomplete`
@@ -9,7 +9,7 @@
     SessionOptions    `session` of a client
     ClientOptions     the constructors of a client
 
-`output`, the form of the reply, is not among them: it decides the type of the response.
+`output`, the form of the reply, is separate: it decides the type of the response.
 """
 
 from __future__ import annotations
@@ -59,23 +59,23 @@ SystemPrompt: TypeAlias = str | Sequence[PromptBlock]
 Tools: TypeAlias = (
     ToolRegistry | Iterable[Callable[..., Any] | AnyTool | ToolRegistry | Mapping[str, Any]]
 )
-"""Functions, described by their signature and docstring; finished tools; registries; dictionaries
-as the OpenAI and Anthropic SDKs take them."""
+"""Functions, described by their signature and docstring; `Tool`s; registries; dictionaries in the
+format of the OpenAI and Anthropic SDKs."""
 
 
 class KeepWarm(msgspec.Struct, frozen=True, kw_only=True):
-    """The bounds of `keep_warm`. In any case the refreshes of one pause cost no more than writing
-    the prefix again would."""
+    """The bounds of `keep_warm`. The refreshes of one pause never cost more than writing the prefix
+    again."""
 
     max_usd: Decimal | None = Decimal(1)
-    """Of all refreshes of a session; None: no such bound."""
+    """Dollars for all refreshes of a session; None: no such bound."""
     max_refreshes: int = 12
-    """In one pause."""
+    """Refreshes in one pause."""
 
 
 class ParamOptions(TypedDict, total=False):
-    """The fields of `Params`, which describes them. `stream` is decided by awaiting a turn or
-    iterating over it."""
+    """The fields of `Params`, where they are described. `stream` is not among them: a turn streams
+    if it is iterated over."""
 
     max_tokens: int | None
     temperature: float | None
@@ -95,14 +95,14 @@ class ParamOptions(TypedDict, total=False):
     presence_penalty: float | None
     verbosity: str | None
     store: bool | None
-    """In a session, a Responses provider that stores the replies gets only new messages."""
+    """In a session, a provider of the Responses API that stores replies gets only new messages."""
     include: Sequence[str]
     truncation: str | None
 
 
 class TurnOptions(ParamOptions, total=False):
     timeout: float | None
-    """Seconds for everything: waits, retries and fallbacks included."""
+    """Seconds for the whole call: waits, retries and fallbacks included."""
 
 
 class SingleCallOptions(TurnOptions, total=False):
@@ -112,25 +112,25 @@ class SingleCallOptions(TurnOptions, total=False):
     """Tools that the model may call; `run` of a session runs the functions among them. A single
     call, and `send`, run none: see `Response.tool_calls`."""
     params: Params | None
-    """Parameters as one value; keywords go before its fields."""
+    """Parameters as one value; keywords override its fields."""
     cache: PromptCachePlan | None
     extras: Mapping[str, str | Mapping[str, Any]] | None
-    """Request fields without a name here: wire name -> the fields, or their JSON text."""
+    """Request fields that have no keyword: wire name -> the fields, or their JSON text."""
     remember: bool | None
-    """Keeps digests of the prompt's beginnings in the user's index, and marks one that comes back
-    at the first call of a process; None: as the client."""
+    """Keeps digests of the prompt's beginnings in the user's index, so that the first call of a
+    process marks a recurring one; None: the client's setting."""
 
 
 class CallOptions(SingleCallOptions, total=False):
     model: str | None
-    """Goes before the call's own, and the provider's. `provider/model` names both."""
+    """Overrides the call's own model and the provider's. `provider/model` names both."""
     conversation: bool
     """The app sends the whole history with each call: the conversation is recognised by its prompt,
     and the call gets markers and a verdict as in a session."""
 
 
 class FanOutProgress(msgspec.Struct, kw_only=True):
-    """How far a fan-out is, and what it has spent."""
+    """The progress of a fan-out, and its cost so far."""
 
     total: int
     done: int = 0
@@ -138,16 +138,15 @@ class FanOutProgress(msgspec.Struct, kw_only=True):
     failed: int = 0
     resumed: int = 0
     calls: int = 0
-    """Calls that were answered or failed in this run, warm-ups included."""
+    """Answered and failed calls of this run, warm-ups included."""
     billed_usd: Decimal = Decimal(0)
-    """Everything that was billed, as far as prices are known: warm-ups and earlier runs
-    included."""
+    """All billed costs, as far as prices are known; warm-ups and earlier runs included."""
     in_flight: int = 0
-    """Calls that were sent and have not ended; after a cancelled run, those that it left."""
+    """Calls that were sent and have not ended; after a cancelled run, those that it abandoned."""
     in_flight_usd: Decimal = Decimal(0)
-    """About what they cost, with as much output as the longest reply so far."""
+    """Their estimated cost, with as much output as the longest reply so far."""
     warmup_usd: Decimal = Decimal(0)
-    """The part of it for calls that only wrote the cache."""
+    """The cost of calls that only wrote the cache."""
     unpriced: int = 0
     """Calls whose cost is unknown."""
     read_tokens: int = 0
@@ -157,7 +156,7 @@ class FanOutProgress(msgspec.Struct, kw_only=True):
 
     @property
     def cost_usd(self) -> Decimal:
-        """Everything that was billed, and about what the calls in flight cost."""
+        """All billed costs, and the estimated cost of the calls in flight."""
         return self.billed_usd + self.in_flight_usd
 
     @property
@@ -179,48 +178,48 @@ class FanOutProgress(msgspec.Struct, kw_only=True):
 class MapOptions(SingleCallOptions, total=False):
     model: str | None
     conversation: bool
-    """Both as of a single call."""
+    """Both as in `CallOptions`."""
     ordered: bool
-    """Iterating gives the items in the order of the prompts, not as they come."""
+    """Iterate over the items in the order of the prompts, not of their arrival."""
     concurrency: int
-    """Calls at the same time at most, 100 by default; rate limits may allow fewer."""
+    """The most concurrent calls, 100 by default; rate limits may allow fewer."""
     max_cost_usd: Decimal | float | str | None
-    """No call is sent that could exceed it, with those that run. Earlier runs with the same
-    `results` count. Exact if `max_tokens` bounds the replies."""
+    """No call is sent that could exceed it, together with those in flight. Earlier runs with the
+    same `results` count. Exact if `max_tokens` bounds the replies."""
     warm: WarmUp
     """How the cache is written before a group of calls is sent: `call` (one of them goes first),
     `prewarm`, `off` (all at once). `auto` chooses, and sends all at once if nothing is saved."""
     visibility_delay: float | None
-    """Seconds from the moment that a cache entry is readable until it is read; None: the
-    provider's, from the catalog."""
+    """Seconds to wait after a cache entry becomes readable; None: the provider's value in the
+    catalog."""
     batch: bool
     """Use the provider's Batch API: half the price, within a day."""
     results: str | os.PathLike[str] | None
-    """A file for the results. A run with the same file goes on where an earlier one ended."""
+    """A file for the results. A run with the same file continues an earlier one."""
     on_progress: Callable[[FanOutProgress], None] | None
-    """Called after each prompt with what is done and spent."""
+    """Called with the progress after each prompt."""
 
 
 class SessionOptions(SingleCallOptions, total=False):
     model: str | None
-    """As of a call."""
+    """As in `CallOptions`."""
     id: str | None
     """Names the conversation: it continues what an earlier session with this id has stored."""
     messages: Conversation | Iterable[MessageLike]
-    """A saved history to continue; messages may be dictionaries, as OpenAI takes them."""
+    """A saved history to continue; messages may be dictionaries in OpenAI's format."""
     prompt: Prompt | Callable[[], Prompt] | None
     """Everything but the history: a value, or a function that returns one and is called once a
     turn. `system`, `messages`, `state` and `cache` are a short form of it."""
     state: StateText
-    """Text at the end of every call that is never kept."""
+    """Text at the end of every call, never kept in the history."""
     compact_at: int | float | None
-    """Drops the oldest exchanges when a prompt exceeds so many tokens (an int), or that share of
+    """Drops the oldest exchanges when a prompt exceeds this many tokens (an int), or this share of
     the model's context window (a float)."""
     mcp: Iterable[str | McpServer] | None
-    """MCP servers whose tools the model may call: names of llm.yaml, and servers. They are started
-    before the first turn, and closed with the session."""
+    """MCP servers whose tools the model may call: names in llm.yaml, or `McpServer`s. They are
+    started before the first turn, and closed with the session."""
     keep_warm: Literal["auto"] | KeepWarm | None
-    """Keeps the cached prefix alive during pauses, if the pauses so far say that it pays."""
+    """Keeps the cached prefix alive during pauses, if that pays by the pauses so far."""
     on_prefix_break: OnPrefixBreak
     diagnose: bool
     """Also asks the provider why a prefix was missed."""
@@ -230,12 +229,12 @@ class SessionOptions(SingleCallOptions, total=False):
 
 class RunOptions(TurnOptions, total=False):
     max_turns: int
-    """Calls of the model at most. No turn is begun once a bound is reached."""
+    """The most calls of the model. No turn begins once a bound is reached."""
     max_seconds: float | None
-    """A turn that is in flight when they are over is cancelled, and can be made again with another
-    `run()`; tools have no more time either, unless they have their own timeout."""
+    """Seconds for the run. A turn in flight at the end is cancelled, and another `run()` can make
+    it again; the limit also applies to tools without their own timeout."""
     max_cost_usd: Decimal | float | str | None
-    """The cost of a turn is known afterwards, so the last one may exceed it."""
+    """The cost of a turn is only known afterwards, so the last one may exceed the bound."""
     parallel: bool
     """Whether the tools of one turn run concurrently."""
     tool_timeout: float | None
@@ -243,7 +242,7 @@ class RunOptions(TurnOptions, total=False):
     on_tool_error: OnToolError
     """When a tool fails: `report` (the default) gives the model the exception's type and message;
     `raise` ends the run with the exception, and the next `run()` calls the tool again; a function
-    of the call and the exception returns what the model gets."""
+    of the call and the exception returns the result for the model."""
 
 
 class RecallOptions(ParamOptions, total=False):
@@ -258,7 +257,7 @@ class ClientOptions(TypedDict, total=False):
     watchers: Iterable[Watcher]
     """Get a record of every call."""
     on_wait: Callable[[float], None] | None
-    """Called with the seconds before rate limits delay a call."""
+    """Called with the seconds of a delay by rate limits, before the delay."""
     transport: HttpTransport | None
     """Replaces the default one."""
     conversations: Conversations | None
@@ -266,7 +265,7 @@ class ClientOptions(TypedDict, total=False):
     audit: CallAudit | None
     """Keeps a row of every call: `anaphora.audit.AuditLog`."""
     remember: bool | None
-    """Of all calls; None: as `ANAPHORA_REMEMBER` says, by default not."""
+    """The default of all calls; None: as in `ANAPHORA_REMEMBER`, which is off by default."""
 
 
 def _keywords(options: Any, *others: str) -> frozenset[str]:
@@ -281,7 +280,7 @@ SESSION_KEYWORDS = _keywords(SessionOptions, "provider")
 RUN_KEYWORDS = _keywords(RunOptions, "output")
 CLIENT_KEYWORDS = _keywords(ClientOptions, "environ")
 
-#: What other libraries call a keyword, and what it is here.
+#: Keywords of other libraries, and their names here.
 _ELSEWHERE = {
     "max_completion_tokens": "max_tokens",
     "max_output_tokens": "max_tokens",
@@ -313,7 +312,7 @@ _KEYS = (
 )
 _URLS = "set it in llm.yaml (base_url), or in the environment (OPENAI_BASE_URL, …)"
 _RETRIES = "set it in llm.yaml (retry)"
-#: What other libraries take with a call or a client, and a configuration has here.
+#: Keywords of other libraries that belong into the configuration here.
 _CONFIGURED = {
     "api_key": _KEYS,
     "key": _KEYS,
@@ -361,7 +360,7 @@ def _unknown_keyword(name: str, known: frozenset[str]) -> NoReturn:
 
 
 def refuse_both(options: Mapping[str, object], whole: str, places: Mapping[str, str]) -> None:
-    """Raises if a keyword is given beside `whole`, which has a place for it."""
+    """Raises if a keyword is combined with `whole`, which has a field for it."""
     for name, place in places.items():
         value = options.get(name)
         if value is not None and not (isinstance(value, Sized) and not len(value)):

@@ -5,7 +5,7 @@
     tool_choice="find"         ToolChoice(mode="tool", name="find")
     stop="END"                 ("END",)
 
-An error names the keyword and the value as they were written.
+Errors name the keyword and the value as the caller wrote them.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ def params_of(
     keywords: frozenset[str] = TURN_KEYWORDS,
     tools: Sequence[AnyTool] = (),
 ) -> dict[str, Any]:
-    """Checked parameters. `keywords` are all that could have been meant by an unknown one; `tools`
-    are those that a tool choice may name."""
+    """Checked parameters. `keywords` are the candidates for a misspelled name; `tools` are those
+    that a tool choice may name."""
     if not PARAM_KEYWORDS.issuperset(params):
         check_keywords(params, keywords)
     given = dict(params)
@@ -76,7 +76,7 @@ def params_of(
 def with_params(
     params: Params | None, options: Mapping[str, Any], tools: Sequence[AnyTool] = ()
 ) -> Params:
-    """`params` with those of the options that are parameters."""
+    """`params` with the parameters among the options."""
     changes: dict[str, Any] = {}
     if params is None:
         params = Params()
@@ -176,7 +176,7 @@ def _tool_choice(value: Any, tools: Sequence[AnyTool]) -> Any:
 
 
 def _choice_from(value: Mapping[str, Any], tools: Sequence[AnyTool]) -> Any:
-    """The forms of the SDKs: `{"type": "function", "function": {"name": …}}`, `{"type": "tool",
+    """The formats of the SDKs: `{"type": "function", "function": {"name": …}}`, `{"type": "tool",
     "name": …}`, `{"type": "any", "disable_parallel_tool_use": …}`."""
     if "type" not in value:
         return value

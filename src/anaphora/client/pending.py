@@ -1,4 +1,4 @@
-"""What `send` and `run` return: a call that is made once, when it is awaited or iterated over."""
+"""The result of `send` and `run`: a call that is made once, when it is awaited or iterated over."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ T = TypeVar("T")
 
 
 class Pending(Coroutine[Any, Any, T]):
-    """A call that was not made yet, with a result of type `T`: a coroutine, so that a task can be
-    made of it. One that is never made warns when it is collected: most often an `await` was
-    forgotten."""
+    """A call that was not made yet, with a result of type `T`. It is a coroutine, so a task can be
+    made from it. If it is never made, it warns when it is garbage-collected: an `await` is probably
+    missing."""
 
     _kind: str
     _verb: str
@@ -44,7 +44,7 @@ class Pending(Coroutine[Any, Any, T]):
     _use = "await it, or iterate over it"
     _problem = "was never awaited or iterated over"
     _consumed = True
-    """False from the end of `__init__` on, until the call is made."""
+    """False from the end of `__init__` until the call is made."""
     _site: CodeSite
     """Where the application called the method."""
     _tasks: dict[object, Coroutine[Any, Any, T]] | None = None
@@ -61,7 +61,7 @@ class Pending(Coroutine[Any, Any, T]):
     async def _complete(self) -> T: ...
 
     def _made(self) -> None:
-        """Called at the end of `__init__`: an object that could not be made does not warn."""
+        """Called at the end of `__init__`: if that raises, the object does not warn."""
         self._site = call_site()
         self._consumed = False
 
@@ -76,23 +76,24 @@ class Pending(Coroutine[Any, Any, T]):
         return self._complete().__await__()
 
     def send(self, value: Any, /) -> Any:
-        """A step of a task that was made of this."""
+        """A step of a task made from this."""
         return self._step("send", value)
 
     def throw(self, *problem: Any) -> Any:
-        """A task that was made of this is cancelled, perhaps before its first step."""
+        """A task made from this is cancelled, perhaps before its first step."""
         if not self._tasks:
             self._consumed = True
         return self._step("throw", *problem)
 
     def close(self) -> None:
-        """As of a coroutine: one that was closed is not made, and does not warn."""
+        """Like `close` of a coroutine: the call is not made, and does not warn."""
         self._consumed = True
         for steps in (self._tasks or {}).values():
             steps.close()
 
     def _step(self, name: str, *arguments: Any) -> Any:
-        """Several tasks may be made of one call; they must not take the steps of each other."""
+        """One step. Several tasks may be made from one call, and must not take each other's
+        steps."""
         if self._tasks is None:
             self._tasks = {}
         task = asyncio.current_task()
@@ -107,7 +108,7 @@ class Pending(Coroutine[Any, Any, T]):
 
     @property
     def text(self) -> TextStream:
-        """The pieces of text alone, as they come: `async for piece in chat.send("…").text`."""
+        """Only the pieces of text, as they arrive: `async for piece in chat.send("…").text`."""
         return TextStream(self.__aiter__, self._verb)
 
     def made_by_sync_client(self, site: CodeSite) -> None:
@@ -152,10 +153,10 @@ def call_site() -> CodeSite:
     return CodeSite(frame.f_code, frame.f_lasti)
 
 
-#: Where the application waits for a call that runs in another thread.
+#: The place at which the application waits for a call that runs in another thread.
 waiting_site: ContextVar[CodeSite | None] = ContextVar("waiting_site", default=None)
 
-#: What was shown already, by text and line; see `warnings.warn_explicit`.
+#: Warnings that were shown already, by text and line; see `warnings.warn_explicit`.
 _shown: dict[Any, Any] = {}
 
 

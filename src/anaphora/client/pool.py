@@ -70,8 +70,8 @@ class ProviderPool:
     def reload(
         self, providers: Mapping[str, ResolvedProvider], routes: Mapping[str, Sequence[Hop]]
     ) -> None:
-        """Uses another configuration. Limits, breakers and the planner's memory of a provider last
-        if nothing but its key has changed; calls under way end with the old one."""
+        """Uses another configuration. A provider keeps its limits, breaker and the planner's memory
+        if only its key has changed; calls in flight end with the old configuration."""
         self.providers, self.routes = providers, routes
         for name, endpoint in list(self._endpoints.items()):
             resolved = providers.get(name)
@@ -79,7 +79,7 @@ class ProviderPool:
                 del self._endpoints[name]
 
     def forget(self) -> None:
-        """Drops everything without closing it: the event loop of the connections has ended."""
+        """Drops all connections without closing them: their event loop has ended."""
         self._transports.clear()
         self._endpoints.clear()
 
@@ -114,8 +114,9 @@ class TargetChooser:
         *,
         environment: Environment | None = None,
     ) -> None:
-        """`among` are names of providers and routes, those to prefer first; None: all of the pool.
-        The hops of a route may be others. With an `environment`, the providers are those of it."""
+        """`among` are names of providers and routes in order of preference; None: all of the pool.
+        The hops of a route may be other providers. With an `environment`, its providers are
+        used."""
         self._pool = pool
         self._routes = {
             name: tuple(hops)
@@ -131,7 +132,7 @@ class TargetChooser:
         """The targets of earlier calls, by provider and model."""
 
     def targets(self, provider: str | None, model: str | None) -> ChosenTargets:
-        """The targets for the name of a provider or a route; without it, the model decides."""
+        """The targets for a provider or a route by name; without it, the model decides."""
         if model is not None and (not isinstance(model, str) or not model):
             raise InvalidRequest(f"must be the name of a model, not {model!r}", path="model")
         if provider is not None and not isinstance(provider, str):
@@ -150,8 +151,9 @@ class TargetChooser:
         return chosen
 
     def _route_targets(self, route: str, model: str | None) -> ChosenTargets:
-        """A hop's own model goes first. A provider that is not known to have the requested one gets
-        its default instead; if none is known to, all that may have it get it."""
+        """A hop's own model has priority. A provider that is not known to have the requested model
+        gets its default instead; if no provider is known to have it, all that may have it get
+        it."""
         hops = self._routes[route]
         ends = [self._endpoint(hop.provider) for hop in hops]
         names = [None if model is None else name_at(end.resolved, model) for end in ends]

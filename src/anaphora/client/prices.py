@@ -97,8 +97,9 @@ _decode_iterations = msgspec.json.Decoder(_Iterations).decode
 def iterations_usd(
     usage: Usage, price: Price | None, plan: Plan, price_of: Callable[[str], Price | None]
 ) -> Decimal:
-    """What Anthropic bills beyond the usage of a whole reply: compaction, advisors, and attempts of
-    models that declined, which are listed as its iterations. `price_of` gives a model's price."""
+    """The cost that Anthropic bills beyond the usage of a whole reply: compaction, advisors, and
+    attempts of models that declined, which the reply lists as iterations. `price_of` gives a
+    model's price."""
     from anaphora.wire.anthropic.reply import read_usage
 
     whole = cost_of(usage, price, plan)
@@ -138,7 +139,7 @@ def _configured_price(endpoint: Endpoint, model: str, tier: str) -> PriceRows | 
 
 
 def _decimal(value: float) -> Decimal:
-    """The number as it was written, not the nearest double."""
+    """The number as written in the configuration, not the nearest double."""
     return Decimal(repr(value))
 
 
@@ -161,9 +162,9 @@ def cost_unknown(target: Target, tier: str, usage: Usage, price: Price | None) -
 def price_of_moving(
     tokens_cached: int, from_price: Price | None, to_price: Price | None, *, ttl: Ttl | None = None
 ) -> Decimal | None:
-    """How many dollars more a conversation pays for its prefix because it moved: written at the new
-    provider (or plain input, if writes have no price), instead of read at the old one. Negative
-    if the new one is that much cheaper; None if a price is unknown.
+    """The extra dollars that a conversation pays for its prefix because it moved: written at the
+    new provider (or plain input, if writes have no price) instead of read at the old one. Negative
+    if the new one is cheaper; None if a price is unknown.
 
     `ttl` is that of the writes; without it, the cheapest is used.
     """

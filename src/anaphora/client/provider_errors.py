@@ -1,4 +1,4 @@
-"""Errors of providers as exceptions: by status, in a stream, and answers that cannot be read."""
+"""Errors of providers as exceptions: by status, in a stream, and for invalid responses."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class _ErrorBody(msgspec.Struct, frozen=True):
 _decode_error = msgspec.json.Decoder(_ErrorBody).decode
 
 
-#: Statuses of servers that have no such path.
+#: Statuses that servers return for an unknown path.
 _NOT_THERE = (301, 302, 303, 307, 308, 404, 405)
 
 
@@ -46,8 +46,8 @@ def status_error(endpoint: Endpoint, answer: HttpResponse, data: bytes) -> Upstr
 
 
 def name_origin(error: AnaphoraError, wire: str, base_url: str) -> None:
-    """Notes whose error it is: what callers of another wire, and apps of a daemon, may see of it
-    depends on that."""
+    """Adds the error's origin, which decides what callers of another wire and apps of a daemon
+    see."""
     if isinstance(error, Upstream):
         error.wire = wire
         host = urlsplit(base_url).hostname or ""
@@ -55,14 +55,14 @@ def name_origin(error: AnaphoraError, wire: str, base_url: str) -> None:
 
 
 def _page_error(endpoint: Endpoint, data: bytes) -> Parse | None:
-    """The error if a web page is the response: of a login, a portal or another server."""
+    """The error for a web page as the response: a login page, a portal or another server."""
     if not data[:200].lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"<"):
         return None
     return Parse(f"the response is a web page; is the base_url of {endpoint.id} right?")
 
 
 def body_error(endpoint: Endpoint, answer: HttpResponse, data: bytes) -> Upstream | None:
-    """The error in a body that is no reply: some providers fail with a good status."""
+    """The error in a body that is no reply: some providers fail with a success status."""
     try:
         error = bytes(_decode_error(data).error)
     except (msgspec.DecodeError, UnicodeError, RecursionError):
@@ -71,7 +71,7 @@ def body_error(endpoint: Endpoint, answer: HttpResponse, data: bytes) -> Upstrea
 
 
 def event_error(event: ReplyFail) -> AnaphoraError:
-    """The error of a stream's last event, as a response that is not streamed would raise it."""
+    """The error of a stream's last event, the same as without streaming."""
     kind = getattr(errors, event.error, errors.Upstream)
     if issubclass(kind, errors.Upstream):
         return kind(event.message, code=event.code, status=event.status)
@@ -83,7 +83,7 @@ def event_error(event: ReplyFail) -> AnaphoraError:
 def stream_error(
     event: ReplyFail, endpoint: Endpoint, answer: HttpResponse, head: bytes | bytearray | None
 ) -> AnaphoraError:
-    """The same with the partial reply. `head`: the body, if no event has reached the caller."""
+    """The same with the partial reply. `head` is the body if no event has reached the caller."""
     error = event_error(event)
     shorten(error)
     name_origin(error, endpoint.base_wire, endpoint.base_url)
@@ -95,7 +95,7 @@ def stream_error(
 
 
 def read_reply(endpoint: Endpoint, answer: HttpResponse, data: bytes) -> Reply:
-    """The reply of a response that is not streamed; raises the error that it is instead."""
+    """The reply of a response that is not streamed; raises if it is an error."""
     if answer.status >= 300:
         raise status_error(endpoint, answer, data)
     try:

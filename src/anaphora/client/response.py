@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 else:
     #: The type of a parsed reply; a `Response` without it may have any.
     Parsed = TypeVar("Parsed", covariant=True)  # noqa: PLC0105
-    #: The same in the signatures of calls, where none is requested by default.
+    #: The same in the signatures of calls, where the default is no output type.
     Output = TypeVar("Output")
 
 _NOTHING = cast(Any, None)
@@ -92,7 +92,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     provider: str
     """The id in the configuration."""
     system: str
-    """Whose service that is: `anthropic`, `openai`, …"""
+    """The provider's name in the catalog: `anthropic`, `openai`, …"""
     wire: str
     host: str
     model: str
@@ -118,7 +118,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     verdict: Verdict | None = None
     cost_usd: Decimal | None = None
     saved: Decimal | None = None
-    """What the cache saved, minus the cost of writing to it; in dollars."""
+    """The dollars that the cache saved, minus the cost of writing to it."""
     blocks: tuple[BlockShare, ...] = ()
     error: str | None = None
     notices: tuple[Notice, ...] = ()
@@ -173,7 +173,7 @@ class Response(msgspec.Struct, Generic[Parsed], frozen=True, kw_only=True, eq=Fa
 
     reply: Reply
     record: Record
-    """Its verdict is made when it is first read: see `_completed`."""
+    """Its verdict is computed on first read: see `_completed`."""
     raw_hash: str
     """BLAKE3 of the response body as received."""
     parsed: Parsed = _NOTHING

@@ -1,5 +1,5 @@
-"""When to send again, and where: a generator that yields steps and is sent the outcome; and the
-circuit breaker of a provider.
+"""The retry policy, a generator that yields steps and is sent the outcome; and the circuit breaker
+of a provider.
 
     policy = retry_policy([retry, ...], deadline=..., draw=random.random)
     step = next(policy)
@@ -10,17 +10,17 @@ circuit breaker of a provider.
 
 It never sleeps and reads no clock: `deadline` and `AttemptFailed.at` are on the driver's clock.
 
-Errors that are `retryable` are sent again to the same hop, except for an exhausted quota. The wait
-is the provider's `retry_after`; otherwise it is drawn between 0 and a ceiling that doubles each
-time. A `retry_after` beyond `longest_wait` is not waited for, and no wait that would reach the
-deadline is begun: the next hop is tried, and the error names the wait.
+After a `retryable` error the call is sent to the same hop again, except for an exhausted quota. The
+wait is the provider's `retry_after`; otherwise it is drawn between 0 and a ceiling that doubles
+each time. If `retry_after` exceeds `longest_wait`, or a wait would reach the deadline, the next hop
+is tried at once, and the error names the wait.
 
 The next hop is tried for errors of the provider or the account, never for an invalid request. Once
 an event has reached the caller, nothing is sent again.
 
-When every hop failed, the last error of the first hop is raised: that is where the call was meant
-to go, and a fallback's small context window or missing key would hide it. Two errors belong to the
-call and are always raised: `Timeout`, and an error after the first event.
+When every hop failed, the last error of the first hop is raised: the call was meant for it, and an
+error of a fallback (a small context window, a missing key) would hide it. Two errors are always
+raised: `Timeout`, and an error after the first event.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ _ELSEWHERE = (
 
 
 class Try(msgspec.Struct, frozen=True, gc=False):
-    """Send to this hop, after so many seconds."""
+    """Send to this hop after this many seconds."""
 
     hop: int
     wait: float = 0.0
@@ -154,7 +154,7 @@ class CircuitBreaker:
     def __init__(
         self, settings: BreakerConfig, tell: Callable[[BreakerNews], None] | None = None
     ) -> None:
-        """`tell` gets what other nodes count as well (`hear`)."""
+        """`tell` gets outcomes that other nodes count as well (`hear`)."""
         self._settings = settings
         self._tell = tell
         self._failures: deque[float] = deque()

@@ -1,10 +1,9 @@
-"""Which hop of a route a call goes to, and when a conversation moves.
+"""Choosing the hop of a route for a call, and when a conversation moves.
 
-Hops with a weight share the conversations by it, each conversation at one of them: the hop is drawn
-by hashing the beginning of the conversation with the name of each hop (weighted rendezvous
-hashing). Nothing has to be remembered, every process comes to the same result, and when a hop is
-added or removed only the conversations move that it wins or loses. Hops without a weight are
-fallbacks, in their order.
+Hops with a weight share the conversations by weight. A conversation's hop is chosen by hashing its
+beginning with the name of each hop (weighted rendezvous hashing): nothing is stored, every process
+gets the same result, and adding or removing a hop moves only the conversations that it wins or
+loses. Hops without a weight are fallbacks, in their order.
 """
 
 from __future__ import annotations
@@ -32,8 +31,8 @@ _CHANGING = (SegmentRole.VOLATILE_TAIL, SegmentRole.DYNAMIC_CONTEXT)
 
 
 class SessionRoute:
-    """The targets of one conversation, and the one that it is at. It stays where its prefix is
-    cached, unless it has to move."""
+    """The targets of one conversation, and the current one. It stays where its prefix is cached,
+    unless it has to move."""
 
     def __init__(self, targets: Sequence[Target], hops: Sequence[Hop] = ()) -> None:
         self._targets = tuple(targets)
@@ -85,11 +84,10 @@ class SessionRoute:
 def order(
     hops: Sequence[Hop], key: bytes, current: int | None, available: Sequence[bool]
 ) -> tuple[int, ...]:
-    """All hops by their index, the one to try first in front.
+    """The indexes of all hops, the one to try first in front.
 
-    `key` stands for the conversation's beginning. A conversation that is already somewhere
-    (`current`) stays there. Hops that are not available come last, in the same order: when none is,
-    the call still reports why.
+    `key` identifies the conversation's beginning. A conversation stays at its `current` hop.
+    Unavailable hops come last, in the same order: if none is available, the call reports why.
     """
     if len(hops) == 1:
         return (0,)
@@ -99,7 +97,7 @@ def order(
 
 def conversation_key(call: Call) -> bytes:
     """A hash of a conversation's beginning: system prompt, tool names and first lasting message.
-    Decides which hop the conversation is drawn to."""
+    Decides the hop of the conversation."""
     lasting = (run for run in call.ir.body_runs() if run.role not in _CHANGING)
     first = next((message for run in lasting for message in run.messages), None)
     digest = blake3(call.ir.system_field().encode(errors="replace"))
@@ -119,16 +117,16 @@ def _rank(hop: Hop, index: int, key: bytes, current: int | None) -> tuple[int, f
 
 
 def _draw(hop: Hop, key: bytes) -> float:
-    """An exponential variate, the same for the same hop and key: divided by the weights, the least
-    of several falls to each hop in proportion to its weight."""
+    """An exponential variate, the same for the same hop and key: divided by the weights, the
+    minimum falls to each hop in proportion to its weight."""
     name = f"{hop.provider}\0{hop.model or ''}\0".encode()
     number = int.from_bytes(blake3(name + key).digest(length=8), "big") % _RANGE
     return -math.log((number + 0.5) / _RANGE)
 
 
 def pays_to_return(here: ProviderState | None, home: Target) -> bool:
-    """Whether a conversation that had to move is cheaper at its first target, over the calls that
-    are expected and with its prefix paid for again. False if a price is unknown."""
+    """Whether a conversation that had to move is cheaper at its first target: over the expected
+    calls, and with its prefix written again. False if a price is unknown."""
     billed = here.billed if here is not None else None
     if here is None or billed is None:
         return False

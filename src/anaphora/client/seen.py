@@ -1,7 +1,7 @@
-"""The index of beginnings that were sent before, in a file that all processes of a user share.
+"""The index of prompt beginnings sent before, in a file that all processes of a user share.
 
     index = seen_index()                              $XDG_CACHE_HOME/anaphora/seen.sqlite
-    found = await index.find(scope, keys)             before a call: what is known of its prompt
+    found = await index.find(scope, keys)             before a call: earlier uses of its prompt
     index.record(scope, uses)                         after the answer; returns at once
 
 The file holds keyed digests, times and counts: no text, and no key of a provider. The key of the
@@ -20,7 +20,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from anaphora.cache.plan import RecallingPlanner, SeenBeginning, SeenUse
 from anaphora.errors import InvalidConfig
@@ -30,12 +30,9 @@ from anaphora.sqlite_files import BUSY_SECONDS
 from .config.folders import user_folder
 from .seen_file import SeenFile, is_locked
 
-if TYPE_CHECKING:
-    from .target import Target
-
 T = TypeVar("T")
 
-#: Records that wait to be written; more are dropped.
+#: The most records that wait to be written; more are dropped.
 _MOST_WAITING = 10_000
 #: Seconds that a call waits for the index.
 _FIND_SECONDS = 0.25
@@ -60,46 +57,66 @@ class SeenIndex:
         self._reads = self._writes = True
         """Whether the file can be used."""
         self._is_late = False
-        """A call did not wait longer for the thread, which is still at work."""
+        """A call gave up waiting for the thread, which is still at work."""
 
     # ── Any thread ───────────────────────────────────────────────────────────────────────────────
 
     async def recall(
-        self, target: Target, planner: RecallingPlanner, rendered: Rendered, at: float
+        self, host: str, planner: RecallingPlanner, rendered: Rendered, at: float
     ) -> bool:
-        """Tells the planner what is known of a prompt that is about to be sent. True if that says
-        that one of its beginnings comes back."""
-        positions = planner.beginnings(rendered)
-        if positions is None or not self._reads:
+        """Gives the planner the earlier uses of a prompt that is about to be sent. True if one of
+        its beginnings is expected to recur."""
+        positions = planner.beginnings(rendered) if self._reads else None
+        if positions is None:
             return False
-        found = await self.find(_scope(target), planner.keys(rendered, positions))
+        found = await self.find(_scope(host, rendered), planner.keys(rendered, positions))
         return bool(found) and planner.recall(rendered, positions, found, at)
 
-    def keep(
-        self, target: Target, planner: RecallingPlanner, rendered: Rendered, at: float
-    ) -> None:
-        """Records a call that was answered; the planner has recorded it before."""
-        self.record(_scope(target), planner.uses(rendered, at))
+    def recall_now(
+        self, host: str, planner: RecallingPlanner, rendered: Rendered, at: float
+    ) -> bool:
+        """As `recall`, for code that cannot await: previews, and a thread that places markers."""
+        positions = planner.beginnings(rendered) if self._reads else None
+        if positions is None:
+            return False
+        pending = self._look_up(_scope(host, rendered), planner.keys(rendered, positions))
+        try:
+            found = None if pending is None else pending.result(_FIND_SECONDS)
+        except TimeoutError:
+            self._is_late = True
+            return False
+        return bool(found) and planner.recall(rendered, positions, found or {}, at)
+
+    def keep(self, host: str, planner: RecallingPlanner, rendered: Rendered, at: float) -> None:
+        """Records an answered call, after the planner has recorded it."""
+        self.record(_scope(host, rendered), planner.uses(rendered, at))
 
     async def find(self, scope: str, keys: Mapping[int, bytes]) -> dict[int, SeenBeginning]:
-        """What is known of beginnings, by the same numbers. Empty if that takes too long."""
-        if not keys or not self._reads or self._is_late or not self.path.exists():
+        """The earlier uses of beginnings, by the same numbers. Empty if that takes too long."""
+        pending = self._look_up(scope, keys)
+        if pending is None:
             return {}
-        found = self._submit(lambda file: file.find(scope, keys))
         try:
             async with asyncio.timeout(_FIND_SECONDS):
-                return await asyncio.wrap_future(found) or {}
+                return await asyncio.wrap_future(pending) or {}
         except TimeoutError:
             self._is_late = True
             return {}
 
+    def _look_up(
+        self, scope: str, keys: Mapping[int, bytes]
+    ) -> Future[dict[int, SeenBeginning] | None] | None:
+        if not keys or not self._reads or self._is_late or not self.path.exists():
+            return None
+        return self._submit(lambda file: file.find(scope, keys))
+
     def record(self, scope: str, uses: Sequence[SeenUse]) -> None:
-        """Adds a call. Never waits, and never raises for the file."""
+        """Adds a call. Never waits, and never raises because of the file."""
         if uses and self._reads and self._writes and self._jobs.qsize() < _MOST_WAITING:
             self._submit(lambda file: self._record(file, scope, uses))
 
     async def flush(self) -> None:
-        """Waits until what was recorded is written, for a limited time."""
+        """Waits until all records are written, for a limited time."""
         if self._thread is not None:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(BUSY_SECONDS):
@@ -128,7 +145,7 @@ class SeenIndex:
         return result
 
     def _finish(self) -> None:
-        """At exit: what was recorded is written, for a limited time."""
+        """At exit: waits until all records are written, for a limited time."""
         thread = self._thread
         if thread is not None and self._process == os.getpid():
             self._jobs.put(None)
@@ -171,9 +188,9 @@ class SeenIndex:
                 self._writes = is_locked(problem)
 
 
-def _scope(target: Target) -> str:
-    """Where a cache is: beginnings of other models or servers are others."""
-    return f"{target.endpoint.wire_name}\0{target.endpoint.host}\0{target.model}"
+def _scope(host: str, rendered: Rendered) -> str:
+    """The scope of a cache: the same beginning at another model or server is another one."""
+    return f"{rendered.wire}\0{host}\0{rendered.model}"
 
 
 _indexes: dict[Path, SeenIndex] = {}

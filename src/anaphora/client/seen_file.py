@@ -31,28 +31,28 @@ _TABLES = (
 )
 #: The most pages of 4 KB: with a log of changes of the same size, less than 20 MB.
 _MOST_PAGES = 2048
-#: The most beginnings; then the third that was not used for longest is dropped. They fit into the
-#: pages however unevenly these are filled.
+#: The most beginnings; beyond that, the least recently used third is dropped. They fit into the
+#: pages even if these are unevenly filled.
 MOST_BEGINNINGS = 60_000
 #: Pauses that are kept of a beginning.
 _MOST_PAUSES = 8
-#: Uses that a process records until it counts the beginnings again.
+#: After this many recorded uses, a process counts the beginnings again.
 _COUNT_EVERY = 4096
-#: What a damaged file, a full disk or missing permissions raise.
+#: Exceptions for a damaged file, a full disk or missing permissions.
 _UNUSABLE = (sqlite3.Error, OSError, ValueError, TypeError, struct.error)
 
 
 class SeenFigures(msgspec.Struct, frozen=True, kw_only=True):
-    """What the index holds, for people."""
+    """Figures about the index, for display."""
 
     path: str
     state: Literal["ok", "missing", "unusable"]
     bytes: int = 0
     beginnings: int = 0
     returning: int = 0
-    """Beginnings of more than one call."""
+    """Beginnings that more than one call had."""
     uses: int = 0
-    """By calls; a call has up to six beginnings."""
+    """Uses by calls; a call has up to six beginnings."""
     oldest: float | None = None
     newest: float | None = None
     problem: str = ""
@@ -233,7 +233,7 @@ def is_locked(problem: Exception) -> bool:
 
 
 def _patiently(act: Callable[[], Any]) -> None:
-    """Does what SQLite refuses at once while another process does the same."""
+    """Retries a statement that SQLite refuses at once while another process runs the same."""
     until = time.monotonic() + BUSY_SECONDS
     while True:
         try:
@@ -255,7 +255,7 @@ def file_bytes(path: Path) -> int:
 
 
 def seen_figures(path: Path) -> SeenFigures:
-    """What the index holds. Makes no file."""
+    """Figures about the index. Makes no file."""
     if not path.exists():
         return SeenFigures(path=str(path), state="missing")
     try:

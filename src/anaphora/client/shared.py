@@ -3,8 +3,8 @@
     anaphora.complete("claude-sonnet-5-5", "Hello?").text
     (await anaphora.acomplete("openai/gpt-6.1-sol", "Hello?")).text
 
-All calls of a process share one `Client`, in a thread of its own: any thread and any event loop may
-call, several at once and one after another. Its keys are those in the environment.
+All calls of a process share one `Client` with a background thread, usable from any thread and event
+loop. Keys come from the environment.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from anaphora import catalog
 from anaphora.errors import InvalidRequest
 from anaphora.prompt import Call
 
-from .choice import missing_content
+from .choice import EXAMPLE_MODEL, check_content, missing_content
 from .client import AsyncClient
 from .config import environment
 from .content import Content
@@ -27,10 +27,8 @@ from .response import Output, Response
 from .structured import Structured
 from .sync import Client
 
-#: Longer texts are no names of models.
+#: Longer texts are not names of models.
 _LONGEST_NAME = 100
-#: A model in examples.
-_MODEL = "claude-sonnet-5-5"
 
 
 @overload
@@ -58,18 +56,14 @@ def complete(
     **options: Unpack[SingleCallOptions],
 ) -> Response[Any]: ...
 def complete(
-    model: str = "",
-    content: Any = None,
-    *,
-    output: Any = None,
-    **options: Unpack[SingleCallOptions],
+    model: str = "", /, content: Any = None, *, output: Any = None, **options: Any
 ) -> Response[Any]:
     """The response to a single call, with the keys in the environment (`ANTHROPIC_API_KEY`, …).
 
     `model` is `model` or `provider/model`; `content` and the options are those of
     `AsyncClient.complete`.
     """
-    _check_order(model, content, options)
+    model = _checked_model(model, content, options)
     return _shared.client().complete(content, model=model, output=output, **options)
 
 
@@ -98,36 +92,44 @@ async def acomplete(
     **options: Unpack[SingleCallOptions],
 ) -> Response[Any]: ...
 async def acomplete(
-    model: str = "",
-    content: Any = None,
-    *,
-    output: Any = None,
-    **options: Unpack[SingleCallOptions],
+    model: str = "", /, content: Any = None, *, output: Any = None, **options: Any
 ) -> Response[Any]:
     """As `complete`, in any event loop."""
-    _check_order(model, content, options)
+    model = _checked_model(model, content, options)
     client = _shared.client()
     return await client._background.call_from_loop(
         lambda: client._client.complete(content, model=model, output=output, **options)
     )
 
 
-def _check_order(model: object, content: object, options: Mapping[str, object]) -> None:
-    """`complete` of a client takes the content first."""
-    if content is None or not model:
+def _checked_model(model: Any, content: object, options: dict[str, Any]) -> str:
+    """The model, which is also taken from the keywords. `complete` of a client takes the content
+    first."""
+    named = options.pop("model", None)
+    if model and named:  # complete("Hi", model=…), as of a client
+        reason = f"the model comes first: anaphora.complete({named!r}, …)"
+        raise InvalidRequest(reason, path="model")
+    model = model or named
+    if not model:
         raise missing_content(model, options, model_first=True)
+    if isinstance(model, Mapping):
+        check_content(model, None, options, model_first=True)
     if not isinstance(model, str):
         reason = f"must be a model's name, not {type(model).__name__}: the model comes first"
-        raise InvalidRequest(f"{reason}, as in anaphora.complete('{_MODEL}', …)", path="model")
-    if isinstance(model, str) and isinstance(content, str) and len(content) <= _LONGEST_NAME:
+        raise InvalidRequest(
+            f"{reason}, as in anaphora.complete('{EXAMPLE_MODEL}', …)", path="model"
+        )
+    check_content(content, model, options, model_first=True)
+    if isinstance(content, str) and len(content) <= _LONGEST_NAME:
         swapped = catalog.maker_of(content) is not None and len(content.split()) == 1
         if swapped and "/" not in model and catalog.maker_of(model) is None:
             reason = f"the model comes first: anaphora.complete({content!r}, …)"
             raise InvalidRequest(reason, path="model")
+    return model
 
 
 class _SharedClient:
-    """The client of this process, made on first use, and anew when a variable has changed."""
+    """The client of this process, made on first use, and again when a variable has changed."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -156,7 +158,7 @@ _shared = _SharedClient()
 
 
 def shared_client() -> Client:
-    """The client of `complete` and `acomplete`: for adapters that are given no other."""
+    """The client of `complete` and `acomplete`, for adapters without their own."""
     return _shared.client()
 
 

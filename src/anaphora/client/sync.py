@@ -5,8 +5,8 @@
         for piece in chat.send("Book me a flight to Rome").text: ...
         response = chat.send("And back?").result()
 
-Every call runs on the async client, in one background thread for each `Client`. Ctrl-C, and a loop
-that is left early, cancel the call.
+Every call runs on the async client, in one background thread for each `Client`. Ctrl-C, and leaving
+a loop early, cancel the call.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class Client:
 
     @property
     def notices(self) -> tuple[Notice, ...]:
-        """Oddities of the configuration that are no errors."""
+        """Notices about the configuration that are not errors."""
         return self._client.notices
 
     @overload
@@ -153,14 +153,15 @@ class Client:
 
     def stream(
         self,
-        content: Call | Content,
+        content: Call | Content | None = None,
         provider: str | None = None,
         *,
         output: Any = None,
         **options: Unpack[CallOptions],
     ) -> Generator[Event, None, None]:
         """As `AsyncClient.stream`."""
-        return iter(self.send(content, provider, output=output, **options))
+        given: Any = content
+        return iter(self.send(given, provider, output=output, **options))
 
     @overload
     def send(
@@ -214,7 +215,7 @@ class Client:
     ) -> SyncFanOut[Any]: ...
     def map(
         self,
-        prompts: Iterable[Call | Content],
+        prompts: Any = None,
         provider: str | None = None,
         *,
         output: Any = None,
@@ -255,7 +256,7 @@ class _Attribute(Generic[T]):
 
 
 class SyncSession:
-    """`Session` without async: each method and attribute is that of `Session`. A function as
+    """`Session` without async: its methods and attributes are those of `Session`. A function as
     `prompt` or `state` is called in the client's thread."""
 
     prompt = _Attribute[Prompt | Callable[[], Prompt]](assigned=True)

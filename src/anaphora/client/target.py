@@ -1,4 +1,4 @@
-"""A provider that is called, one model there, and the requests to it: address, key, headers."""
+"""A provider, one of its models, and the requests to it: address, key, headers."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from anaphora.values import Notice
 
 from .choice import UnknownModelWarning, checked_model, name_at, unknown_model
 from .config.secrets import ResolvedProvider, SecretHeaders
+from .forced_choice import without_forced_choice
 from .limits import Gate
 from .parameters import check_temperature
 from .pending import warn
@@ -30,12 +31,11 @@ from .prices import find_price
 from .retry import CircuitBreaker
 from .transport import HttpRequest, HttpTransport
 from .transport.timer import LoopAffinity
-from .unforced import without_forced_choice
 
-#: Models of one provider that are remembered: callers may name any.
+#: The number of models of a provider that are remembered: callers may name any.
 _MOST_TARGETS = 512
 
-#: Prices of one model that are remembered.
+#: The number of prices of a model that are remembered.
 _MOST_PRICES = 64
 
 #: Headers that hold a list: values of the configuration and of a call are joined.
@@ -54,12 +54,12 @@ class Target(msgspec.Struct, frozen=True, eq=False):
     prices: dict[tuple[int, str, bool], Price | None]
     """By quarter of an hour, service tier, and whether it is for batches."""
     notices: tuple[Notice, ...] = ()
-    """About the model itself; on every response."""
+    """Notices about the model itself, added to every response."""
     _bounds: ModelBounds | None = None
 
     @property
     def bounds(self) -> ModelBounds:
-        """The most that parts of a call can be billed as; looked up once."""
+        """The model's limits for the cost bound of a call; looked up once."""
         if self._bounds is None:
             endpoint = self.endpoint
             found = bounds_of(endpoint.system, self.model, endpoint.base_wire)
@@ -75,16 +75,12 @@ class Target(msgspec.Struct, frozen=True, eq=False):
             self.prices[key] = find_price(self, at, tier, batch=batch)
         return self.prices[key]
 
-    def begun(self) -> Target:
-        """The target of a conversation that begins now, which keeps it to its end."""
-        return self.endpoint.begun(self)
-
     def learn(self, read: int | None, *, conversation: Hashable) -> None:
-        """Learns from a bill in which steps reads come."""
+        """Learns the steps of cache reads from a bill."""
         self.endpoint.steps.learn(self.endpoint.host, self.rules, read, conversation=conversation)
 
     def render(self, call: Call, previous: Rendered | None = None) -> Rendered:
-        """The call as the provider gets it. An error names a parameter as the app wrote it:
+        """The call rendered for the provider. An error names a parameter like the app:
         `tool_choice`, not `params.tool_choice`."""
         try:
             call, notices = without_forced_choice(call, self.profile, previous)
@@ -98,7 +94,7 @@ class Target(msgspec.Struct, frozen=True, eq=False):
             raise type(error)(error.reason, path=error.path.removeprefix("params.")) from None
 
     def with_defaults(self, call: Call, changes: dict[str, Any]) -> Call:
-        """The call as it is made here: with this model, and the parameters of `params`."""
+        """The call for this target: with its model, and the parameters of `params`."""
         params = self.params(call.params, changes)
         if params is call.params and self.model == call.model:
             return call
@@ -141,7 +137,7 @@ class Endpoint:
         self.wire = wire.get(resolved.wire)
         self.base_wire = resolved.dialect.wire if resolved.dialect is not None else resolved.wire
         self.features = wire.features(self.base_wire)
-        # Providers with a dialect of a wire have ranges of their own.
+        # A dialect may have another range than its wire.
         self.max_temperature = (
             2.0 if resolved.dialect is not None else self.features.max_temperature
         )
@@ -153,18 +149,18 @@ class Endpoint:
             _MOST_TARGETS, on_drop=lambda _, oldest: self._gate.limiter.forget(oldest.gate.lane)
         )
         self.steps = LearnedSteps()
-        """What the bills of this provider show, by unmasked usage."""
+        """The steps of cache reads, learned from bills with unmasked usage."""
         self._learned = BoundedMap[str, Target](_MOST_TARGETS)
-        """By model, for those whose bills contradict the catalog."""
+        """Targets by model, for models whose bills contradict the catalog."""
 
     def __repr__(self) -> str:
         return f"<Endpoint {self.id} at {shown_url(self.base_url)}>"
 
     def use_key(self, resolved: ResolvedProvider) -> None:
-        """Sends the key of the same provider as it is configured now."""
+        """Uses the key of the current configuration of the same provider."""
         self.resolved = resolved
         self.redactor = resolved.redactor()
-        """Removes the secrets of this provider from what it responds."""
+        """Removes the secrets of this provider from its responses."""
         self._headers = resolved.headers()
         self._last_headers: tuple[tuple[tuple[str, str], ...], SecretHeaders] = (), self._headers
         """The headers of the last request, and the same with the configured ones."""
@@ -183,7 +179,7 @@ class Endpoint:
         *,
         method: str = "POST",
     ) -> HttpRequest:
-        """The same for a body whose bytes are given."""
+        """The request for a body given as bytes."""
         self.affinity.enter()
         return HttpRequest(
             method=method,
@@ -197,7 +193,7 @@ class Endpoint:
         )
 
     def repeated(self, request: HttpRequest, body: bytes) -> HttpRequest:
-        """A request that was sent before with another body, and with the key as it is now."""
+        """An earlier request with another body, and with the current key."""
         self.affinity.enter()
         own = {name: value for name, value in self._headers.items() if name not in _LISTS}
         headers = SecretHeaders({**request.headers, **own})
@@ -209,7 +205,7 @@ class Endpoint:
         return self._last_headers[1]
 
     def headroom(self, now: float) -> dict[str, float]:
-        """The share that is left of each rate limit; `now` is monotonic."""
+        """The remaining share of each rate limit; `now` is monotonic."""
         return self._gate.limiter.headroom(now)
 
     def target(self, model: str | None) -> Target:
@@ -222,8 +218,8 @@ class Endpoint:
         return target
 
     def begun(self, target: Target) -> Target:
-        """The target of a conversation that begins now: with the steps of reads that bills have
-        shown, if the catalog's do not hold."""
+        """The target for a conversation that begins now, used to its end: with the steps of cache
+        reads learned from bills, if they contradict the catalog."""
         rules = self.steps.begin(self.host, target.rules)
         if rules is target.rules:
             return target
@@ -234,14 +230,13 @@ class Endpoint:
         return learned
 
     def block(self, model: str, until: float) -> None:
-        """Sends no call of a model before a time, which is monotonic; of one that was called."""
+        """Sends no call to a model before a monotonic time. Ignored for a model not called yet."""
         target = self._targets.get(model)
         if target is not None:
             target.gate.waiting.block(target.gate.lane, until)
 
     def takes_key(self, resolved: ResolvedProvider) -> bool:
-        """Uses the key of the same provider as it is configured now; False if anything else has
-        changed."""
+        """Uses the key of the new configuration; False if anything else has changed."""
         before = self.resolved
         same = ("wire", "base_url", "dialect", "provider")
         if any(getattr(before, name) != getattr(resolved, name) for name in same):

@@ -4,7 +4,7 @@
     async for piece in chat.send("…").text: ...
     async for event in chat.send("…"): ...
 
-A `TurnRequest` holds what a turn sends; a `Caller` (a session, or a single call) makes it.
+A `TurnRequest` describes a turn; a `Caller` (a session, or a single call) makes it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .pending import Pending
 from .response import Parsed, Record, Response
 from .target import Target
 
-#: How many turns the event loop gets to close a stream that was left by `break`.
+#: How many cycles of the event loop to wait for a stream that was left by `break`.
 CLOSE_TICKS = 8
 
 
@@ -44,7 +44,7 @@ class Turn(Pending[Response[Parsed]], Generic[Parsed]):
         self._made()
 
     def made_by_adapter(self, adapter: str, prompt_hash: str) -> Self:
-        """The turn, which an audit log keeps as the adapter's."""
+        """The turn, attributed to an adapter in audit logs."""
         self._request = msgspec.structs.replace(
             self._request, adapter=adapter, prompt_hash=prompt_hash
         )
@@ -71,20 +71,20 @@ class Turn(Pending[Response[Parsed]], Generic[Parsed]):
 
 
 class Caller(AttemptCaller, ABC):
-    """Makes calls, from a request to the response and its record."""
+    """Makes calls: from a request to the response and its record."""
 
     def __init__(
         self, *, timeout: float | None, on_wait: Callable[[float], None] | None, watchers: Watchers
     ) -> None:
         self._timeout = timeout
         self._on_wait = on_wait
-        self._watchers = watchers
-        self._busy = False
-        """A call is in flight, where only one may be."""
+        self.watchers = watchers
+        self.in_flight = False
+        """Whether a call is in flight, for callers that allow only one."""
         self._is_kept = False
-        """What is known of the conversation is loaded before a call, and stored after it."""
+        """Whether the conversation is loaded before a call and stored after it."""
         self._opens: Callable[[], Awaitable[None]] | None = None
-        """Starts what the first call needs."""
+        """Called before the first call, to start what it needs."""
 
     async def complete(self, request: TurnRequest) -> Response:
         flight = await self._begin(request, stream=False)
@@ -99,7 +99,7 @@ class Caller(AttemptCaller, ABC):
             self._end()
 
     async def stream(self, request: TurnRequest, turn: Turn) -> AsyncGenerator[Event, None]:
-        """Events as they come; the turn has its response before the last of them."""
+        """Events as they arrive; the turn has its response before the last one."""
         flight = await self._begin(request, stream=True)
         try:
             attempts = self._attempts(flight)
@@ -113,7 +113,7 @@ class Caller(AttemptCaller, ABC):
                                 turn.response = await self._stored(turn.response)
                         yield event
             if turn.response is not None:
-                # A failure of the connection behind the last event.
+                # The connection may have failed after the last event.
                 turn.response = self._noted(turn.response, flight.take_notices())
         except BaseException as problem:
             self._failed(flight, problem)
@@ -122,10 +122,10 @@ class Caller(AttemptCaller, ABC):
             self._end()
 
     async def _begin(self, request: TurnRequest, *, stream: bool) -> InFlight:
-        if self._busy:
+        if self.in_flight:
             await self._settled()
-        if self._watchers.audit is not None:
-            self._watchers.audit.check()
+        if self.watchers.audit is not None:
+            self.watchers.audit.check()
         if self._opens is not None:
             await self._opens()
         if self._is_kept:
@@ -155,7 +155,7 @@ class Caller(AttemptCaller, ABC):
         """Waits until the event loop has closed a stream that was left by `break`."""
         for _ in range(CLOSE_TICKS):
             await asyncio.sleep(0)
-            if not self._busy:
+            if not self.in_flight:
                 return
 
     def _attempts(self, flight: InFlight) -> Attempts:
@@ -169,18 +169,18 @@ class Caller(AttemptCaller, ABC):
     def _respond(self, flight: InFlight) -> Response:
         response = self._finish(flight)
         flight.observed = True
-        if self._watchers or self._watchers.audit is not None:
+        if self.watchers or self.watchers.audit is not None:
             return self._noted(response, self._observe(flight, response.record))
         return response
 
     def _noted(self, response: Response, notices: tuple[Notice, ...]) -> Response:
-        """The response with notices of steps that came after `_finish`."""
+        """The response with notices of steps after `_finish`."""
         return response.with_notices(notices) if notices else response
 
     def _observe(self, flight: InFlight, record: Record) -> tuple[Notice, ...]:
         """Reports a call that is over to watchers and to the audit log."""
-        notices = self._watchers(record) if self._watchers else ()
-        audit = self._watchers.audit
+        notices = self.watchers(record) if self.watchers else ()
+        audit = self.watchers.audit
         if audit is None:
             return notices
         notices += flight.guarded("audit_failed", (), self._audit, audit, flight, record)
@@ -193,10 +193,10 @@ class Caller(AttemptCaller, ABC):
         return flight.ended_call(record)
 
     def _failed(self, flight: InFlight, problem: BaseException) -> None:
-        """Completes the error of a call that failed, and reports it."""
+        """Completes and reports the error of a failed call."""
         flight.complete_error(problem)
         if flight.observed:
             return
         flight.observed = True
-        if self._watchers or self._watchers.audit is not None:
+        if self.watchers or self.watchers.audit is not None:
             self._observe(flight, flight.failed_record(problem))

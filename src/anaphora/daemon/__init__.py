@@ -20,7 +20,7 @@ __all__ = [
 
 LLM_COMPLETE_METHOD = "nexo/admin/llm/complete"
 
-#: Longer than every name of a model: names are kept in memory and in the audit log.
+#: Limit of a model name's length: names are kept in memory and in the audit log.
 LONGEST_NAME = 256
 MOST_MESSAGES = 100_000
 _Name = Annotated[str, msgspec.Meta(pattern=r"\S", max_length=LONGEST_NAME)]

@@ -1,10 +1,10 @@
-"""The operations of an administrator: tokens of apps, tokens of administrators, grants explained.
+"""Operations of an administrator: tokens of apps and administrators, and explained grants.
 
     admin = Admin(directory, store, config=lambda: settings.config)
     await admin.methods()["admin.apps.add"]({"app": "marketing"})
 
-Commands call them on a store that they opened, or as JSON-RPC methods of a running daemon: the
-same names, params and results, which are JSON values.
+Commands call them on an opened store or as JSON-RPC methods of a running daemon, with the same
+names, params and JSON results.
 """
 
 from __future__ import annotations
@@ -39,48 +39,48 @@ _MOST_SECONDS = 366 * DAY
 Seconds = Annotated[float, Meta(ge=0, le=_MOST_SECONDS)]
 
 
-class _Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Base of all params."""
+class AdminParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Base of the params of all administrator's methods."""
 
 
-class AppParams(_Params, frozen=True):
+class AppParams(AdminParams, frozen=True):
     app: str
 
 
-class RotateParams(_Params, frozen=True):
+class RotateParams(AdminParams, frozen=True):
     app: str
     overlap: Seconds = _OVERLAP
-    """How long the tokens before stay valid."""
+    """How long earlier tokens stay valid."""
 
 
-class RevokeParams(_Params, frozen=True):
+class RevokeParams(AdminParams, frozen=True):
     app: str
     token: str | None = None
-    """The id of one token; by default all of the app."""
+    """The id of one token; by default all tokens of the app."""
 
 
-class AdminTokenParams(_Params, frozen=True):
+class AdminTokenParams(AdminParams, frozen=True):
     lifetime: Annotated[float, Meta(gt=0, le=_MOST_SECONDS)] = _LIFETIME
 
 
-class TokenParams(_Params, frozen=True):
+class TokenParams(AdminParams, frozen=True):
     token: str
 
 
-class NoParams(_Params, frozen=True):
+class NoParams(AdminParams, frozen=True):
     pass
 
 
 class AdminMethod(msgspec.Struct, frozen=True):
-    """A method by its name, the struct of its params, and what runs with them."""
+    """A method: its name, the struct of its params, and the function that runs it."""
 
     name: str
     params: type[msgspec.Struct]
     run: Callable[[Any], Awaitable[Any]]
-    """From params to the result, a JSON value."""
+    """Takes the params and returns the result, a JSON value."""
 
     async def __call__(self, params: Mapping[str, Any]) -> Any:
-        """Raises `InvalidRequest` for params that do not fit."""
+        """Raises `InvalidRequest` for invalid params."""
         try:
             decoded = from_python(dict(params), self.params)
         except InvalidConfig as problem:
@@ -99,8 +99,8 @@ class Admin:
         problems: Callable[[], Sequence[str]] = tuple,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`providers` have their keys, where these are known; `problems` are those of files that
-        are not in force."""
+        """`providers` have their keys if these are known; `problems` are those of files that are
+        not in force."""
         self._directory = directory
         self._store = store
         self._config = config
@@ -127,7 +127,7 @@ class Admin:
     # ── Apps ─────────────────────────────────────────────────────────────────────────────────────
 
     async def add_app(self, params: AppParams) -> dict[str, Any]:
-        """The first token of an app."""
+        """Creates the first token of an app."""
         app = _checked_id(params.app)
         await self._refresh()
         if self._directory.live_tokens(app):
@@ -140,7 +140,7 @@ class Admin:
         return {**_shown_once(new), "warnings": self._warnings(app)}
 
     async def rotate_app(self, params: RotateParams) -> dict[str, Any]:
-        """A further token; those before it stay valid for a while."""
+        """Creates another token. Earlier ones stay valid for a while."""
         app = _checked_id(params.app)
         await self._refresh()
         before = self._directory.live_tokens(app)
@@ -155,7 +155,7 @@ class Admin:
         return {**_shown_once(new), "ending": [self._token(row) for row in ending]}
 
     async def revoke_app(self, params: RevokeParams) -> dict[str, Any]:
-        """Ends tokens at once, and the streams that run with them."""
+        """Revokes tokens at once and ends their running streams."""
         app = _checked_id(params.app)
         await self._refresh()
         rows = [
@@ -205,15 +205,15 @@ class Admin:
         return {"tokens": [self._token(row) for row in self._directory.tokens(ADMIN)]}
 
     async def _refresh(self) -> None:
-        """What another node has just written counts. Without the store, what is known does: a token
-        is revoked here nevertheless."""
+        """Reads what other nodes have written. If the store fails, the known tokens are used, so
+        that a token can still be revoked here."""
         with contextlib.suppress(StoreUnavailable):
             await self._directory.refresh()
 
     # ── Grants ───────────────────────────────────────────────────────────────────────────────────
 
     async def check_grant(self, params: AppParams) -> dict[str, Any]:
-        """What an app may do, and why it may not."""
+        """What an app may do, and the reasons for what it may not."""
         app = _checked_id(params.app)
         grant = self._directory.grant(app)
         llm = LlmGrant() if grant is None else grant.llm
@@ -314,7 +314,7 @@ def _limit(nano: int | None) -> str:
 
 def _provider(name: str, grant: LlmGrant, config: ClientConfig) -> dict[str, Any]:
     """A provider or route, with the models of llm.yaml that the grant allows and refuses there.
-    `any_model`: it may be asked for models that llm.yaml does not name."""
+    `any_model`: it also accepts models that llm.yaml does not name."""
     hops = config.routes.get(name)
     any_model = False
     if hops is None:

@@ -1,9 +1,9 @@
-"""The audit log of a daemon: in its home, or in PostgreSQL with the rest of the store; and the rows
-of calls whose daemon was killed before it had written them.
+"""The audit log of a daemon: in its home, or in PostgreSQL with the rest of the store; and recovery
+of the rows that a killed daemon had not yet written.
 
-The ledger marks each settlement until the row of its call is durable. What is marked when a daemon
-has ended gets a row here, in this node's chain, unless the log has one: the mark is removed some
-time after the row was committed, and the process may be killed in between, this one included.
+The ledger marks each settlement until the row of its call is durable. Settlements of an ended
+daemon that are still marked get a row in this node's chain, unless the log has one: a process can
+be killed after a row is committed and before its mark is removed.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("anaphora.daemon")
 
-#: Seconds that rows wait for others: one commit for many calls.
+#: Seconds to wait for more rows, so that one commit writes many.
 _COLLECT = 0.05
-#: Seconds that the clocks of a node and of the log may differ, generously.
+#: Generous bound of the difference between the clocks of a node and of the log, in seconds.
 _SKEW = 120.0
-#: Rows that are committed together.
+#: Maximum number of rows per commit.
 _AT_ONCE = 1_000
-#: Seconds between two looks at what other nodes have left.
+#: Seconds between checks for rows that dead nodes left unwritten.
 _LOOK_SECONDS = 2.0
 
 
@@ -61,18 +61,19 @@ def audit_place(home: Home, config: DaemonConfig) -> Path | PostgresLog:
     address = store_address(home, config)
     if address is None:
         return home.audit
-    # The key of digests is not in the database, and no file of its own has to be copied.
+    # A derived key, so that the digest key is neither in the database nor in a file to copy.
     return PostgresLog(address, key=derived_key(home, "audit log"), row_key=row_key(home))
 
 
 def row_key(home: Home) -> bytes:
-    """The key of the MACs of audit rows. Not that of digests, which is beside the log."""
+    """The key of the MACs of audit rows. Distinct from the digest key, which is stored beside the
+    log."""
     return derived_key(home, "audit rows")
 
 
 def checked_rows(home: Home) -> RowKey | None:
-    """What the MACs of the log in a home are checked with; None where its store knows no row that
-    has one."""
+    """The key and first row for checking the MACs of a home's log; None if its store knows no row
+    with a MAC."""
     since = _signed_since(home.store, home.audit.name, key_id(row_key(home)))
     return None if since is None else RowKey(key=row_key(home), since=since)
 
@@ -95,14 +96,14 @@ async def open_audit(
     node: str,
     key: bytes,
 ) -> AuditLog:
-    """The log of this node, until `stack` closes. `store` is the daemon's, `key` that of the MACs
-    of a log in a home."""
+    """Opens the log of this node until `stack` closes. `store` is the daemon's; `key` is for the
+    MACs of a log in a home."""
     if isinstance(place, PostgresLog):
         from .store.postgres import PostgresStore
 
         assert isinstance(store, PostgresStore)
         nodes, log = store, place
-        if nodes.node_id:  # a command is no node: its chain ends with it
+        if nodes.node_id:  # a command is not a node: its chain ends with it
             log = log.of_node(lambda: nodes.node_id)
         opened = await asyncio.to_thread(AuditLog, log, node=node, collect=_COLLECT)
     else:
@@ -114,7 +115,7 @@ async def open_audit(
 
 
 def close_chains_of_dead_nodes(store: PostgresStore, node: str, key: bytes) -> None:
-    """From now on, in the transaction that marks a node dead."""
+    """Closes the chain of a node in the transaction that marks it dead."""
 
     async def closed(connection: Connection, dead: int) -> None:
         await close_chain(connection, dead, by=node, row_key=key)
@@ -126,7 +127,7 @@ def close_chains_of_dead_nodes(store: PostgresStore, node: str, key: bytes) -> N
 
 
 class AuditRecovery:
-    """Writes the rows that are missing."""
+    """Writes missing audit rows."""
 
     def __init__(self, ledger: Ledger, audit: AuditLog, place: Path | PostgresLog) -> None:
         self._ledger = ledger
@@ -134,12 +135,12 @@ class AuditRecovery:
         self._audit = audit
         self._place = place
         self._taken: list[UnauditedEntry] = []
-        """Entries that the log has still to be searched for: the store gives them once."""
+        """Entries not yet looked up in the log. The store returns each only once."""
         self._left: list[AuditEnvelope] = []
-        """Rows that are still to be written."""
+        """Rows not yet written."""
 
     async def begin(self) -> None:
-        """Before the first hold: from now on the store marks settlements for this log."""
+        """Lets the store mark settlements for this log. Called before the first hold."""
         self._audit.follow_calls(self._ledger.audited)
         self._taken += await self._store.unaudited()
         await self._store.begin_audit(self._audit.epoch)
@@ -147,17 +148,18 @@ class AuditRecovery:
         await self._write()
 
     def follow_fences(self, on_fenced: list[OnFenced]) -> None:
-        """With several nodes: `on_fenced` is what the store calls. Before the first hold."""
+        """With several nodes: registers for the store's `on_fenced`. Called before the first
+        hold."""
         self._ledger.notes_calls = True
         on_fenced.append(self._fenced)
 
     def _fenced(self) -> None:
-        """Other nodes have taken this one for dead: they write the rows of its calls under way, and
-        of those that have ended just now. Later rows of the same calls would be second ones."""
+        """Other nodes have declared this one dead and write the rows of its running and just ended
+        calls. Rows written here would be duplicates."""
         self._audit.leave_out(self._ledger.unaudited_calls())
 
     async def run(self) -> None:
-        """With several nodes: what those that died have left, until it is cancelled."""
+        """With several nodes: writes the missing rows of nodes that died, until it is cancelled."""
         while True:
             await asyncio.sleep(_LOOK_SECONDS)
             try:
@@ -196,7 +198,7 @@ class AuditRecovery:
         self._taken = []
 
     def _written(self, ids: Iterable[str], since: float) -> set[str]:
-        """Those of the calls that the log has a row of."""
+        """The calls that already have a row in the log."""
         wanted = set(ids)
         return {
             call.call_id
@@ -205,8 +207,8 @@ class AuditRecovery:
         }
 
     async def _write(self) -> None:
-        """The marks are removed when the rows are durable. Raises `Io` where they are not; what is
-        left is for the next time."""
+        """Writes rows and removes their marks once they are durable. Raises `Io` if they are not;
+        the rest is tried again next time."""
         while self._left:
             rows, self._left = self._left[:_AT_ONCE], self._left[_AT_ONCE:]
             for row in rows:
@@ -215,7 +217,8 @@ class AuditRecovery:
 
 
 def missing_row(id: str, attempts: Sequence[UnauditedEntry], node: str) -> AuditEnvelope:
-    """The row of a call, from the entries of its attempts; `node` is that of a store with one."""
+    """The row of a call, made from the entries of its attempts. `node` is the writer, in a store
+    with nodes."""
     first, last = attempts[0], attempts[-1]
     billed = [one for one in attempts if one.kind == "billed"]
     known = billed[-1] if billed else last
@@ -242,8 +245,8 @@ def missing_row(id: str, attempts: Sequence[UnauditedEntry], node: str) -> Audit
 
 
 def _own(known: UnauditedEntry, attempts: Sequence[UnauditedEntry]) -> OwnFigures | None:
-    """As the app may see it, where it read what other apps wrote. What that would have cost it
-    alone is not in the ledger."""
+    """The usage as the app may see it if it read what other apps wrote. The ledger does not have
+    what the call would have cost alone."""
     hidden = [one for one in attempts if one.read_by_others]
     if not hidden:
         return None
@@ -255,7 +258,7 @@ def _own(known: UnauditedEntry, attempts: Sequence[UnauditedEntry]) -> OwnFigure
 
 
 def _usage(entry: UnauditedEntry) -> AuditUsage:
-    """The ledger does not tell a count of 0 from one that was not reported."""
+    """The ledger does not distinguish a count of 0 from an unreported one."""
     if not entry.input and not entry.output:
         return AuditUsage()
     return AuditUsage(

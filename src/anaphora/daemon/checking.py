@@ -1,5 +1,5 @@
-"""What `anaphora serve --check` looks at: files, keys, grants, certificate, and the prices of
-granted models, the key of tokens and the store. Nothing is sent and nothing is written."""
+"""The checks of `anaphora serve --check`: files, keys, grants, certificate, prices of granted
+models, the token key and the store. Sends and writes nothing."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ class HomeCheck(msgspec.Struct, frozen=True, kw_only=True):
 
     settings: Settings
     problems: tuple[str, ...]
-    """What makes calls fail that a grant allows."""
+    """Reasons why calls fail that a grant allows."""
     warnings: tuple[str, ...]
 
 
 def check_home(options: ServeOptions) -> HomeCheck:
-    """Raises `InvalidConfig`, `MissingSecret` and `Io` for what the daemon could not start with."""
+    """Raises `InvalidConfig`, `MissingSecret` or `Io` if the daemon could not start."""
     home = Home.open(options.home)
     home.token_key()
     files = SettingsFiles(home, allow_env=options.allow_env_keys, resolve=options.resolve)
@@ -72,8 +72,8 @@ def check_home(options: ServeOptions) -> HomeCheck:
 
 
 def _token_apps(home: Home, files: SettingsFiles, now: float) -> Collection[str]:
-    """Apps that have a valid token; all of them where the store has to be updated first. Raises
-    where the store cannot be used; the grants in PostgreSQL are those in force."""
+    """Apps that have a valid token; all apps if the store has to be updated first. Raises if the
+    store cannot be used. With PostgreSQL, its grants are those in force."""
     settings = files.current
     address = store_address(home, settings.daemon)
     if address is not None:
@@ -96,7 +96,7 @@ _TOKEN_APPS = "SELECT app FROM tokens WHERE revoked IS NULL AND (expires IS NULL
 async def _stored_apps(
     address: PostgresAddress, files: SettingsFiles, now: float
 ) -> Collection[str]:
-    """All of them where no node has made the tables."""
+    """All apps if no node has made the tables yet."""
     from anaphora.postgres.lane import Lane
     from anaphora.postgres.migrations import state
 
@@ -116,7 +116,7 @@ async def _stored_apps(
 
 
 def unmatched(settings: Settings) -> Iterator[str]:
-    """Granted names of models that no granted provider is known to have."""
+    """Granted model names that match no known model of a granted provider."""
     grants = settings.grants
     for app, grant in grants.apps.items():
         names = grant.llm.providers
@@ -124,7 +124,7 @@ def unmatched(settings: Settings) -> Iterator[str]:
         hops = [hop for name in names for hop in routes.get(name, ())]
         ids = {*(name for name in names if name not in routes), *(hop.provider for hop in hops)}
         known = [models_of(settings.providers[id]) for id in ids]
-        # At an address of the user's own any model may be.
+        # A server at the user's own address may have any model.
         is_open = any(settings.config.providers[id].base_url for id in ids)
         if is_open or not all(known):
             continue
@@ -136,7 +136,7 @@ def unmatched(settings: Settings) -> Iterator[str]:
 
 
 def price_table_days(now: float) -> int:
-    """The age of the shipped prices, by which holds and bills are computed."""
+    """Age in days of the shipped prices, which holds and bills use."""
     today = datetime.datetime.fromtimestamp(now, datetime.UTC).date()
     return (today - catalog.price_table_date()).days
 
@@ -190,7 +190,7 @@ def _models(name: str, grant: AppGrant, settings: Settings) -> list[str]:
 
 
 class _NoTransport:
-    """For targets that are looked at, and never called."""
+    """For targets that are inspected and never called."""
 
     async def send(self, request: HttpRequest) -> NoReturn:
         raise NotImplementedError
@@ -200,7 +200,7 @@ class _NoTransport:
 
 
 def check_required(grants: Grants, *, strict: bool) -> None:
-    """With `strict`, raises where an app requires a capability that it is not granted."""
+    """With `strict`, raises if an app requires a capability that it is not granted."""
     if strict and (unmet := grants.unmet):
         named = "; ".join(f"{app}: {', '.join(sorted(names))}" for app, names in unmet.items())
         raise InvalidConfig(f"required and not granted: {named}", file=grants.origin.file)

@@ -1,14 +1,14 @@
-"""Takes a daemon out of service without a failed call, and back.
+"""Takes a daemon out of service without failing calls, and puts it back.
 
     open ─▶ leaving ─▶ closed            nodes drain, SIGTERM
       ▲        │          │
       └────────┴──────────┘              nodes drain --undo
 
 While it is leaving, `/readyz` answers 503, and each response ends its connection, so that balancers
-and clients go elsewhere. After `delay` seconds new connections are refused. A balancer sends the
-call to another node then, since nothing was sent to this one; a 503 would be passed on to the app.
-Calls on open connections are answered all the time. A connection is closed when it was idle for
-`delay` seconds after that: most clients have closed it before, and none is about to use it.
+and clients go elsewhere. After `delay` seconds new connections are refused: a balancer then sends
+the call to another node, while it would pass a 503 on to the app. Calls on open connections are
+still answered. After that, a connection idle for `delay` seconds is closed: most clients have
+closed it already, and none is about to use it.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from anaphora.serving.listening import SocketServer
 
 from .calls.steps.authenticate import Readiness
 
-#: Seconds between two looks at an operator's drain, and at open calls while stopping.
+#: Seconds between checks of the operator's drain, and of open calls while stopping.
 _LOOK_SECONDS, _STOP_SECONDS = 0.1, 0.02
 
 _log = logging.getLogger("anaphora.daemon")
 
 
 class Drain:
-    """Of the port for apps, and of the Unix socket when the daemon stops."""
+    """Drains the port for apps, and the Unix socket when the daemon stops."""
 
     def __init__(
         self, app: ServedApp, port: SocketServer, local: SocketServer, readiness: Readiness
@@ -44,7 +44,7 @@ class Drain:
         self._readiness = readiness
         self._hurried = asyncio.Event()
         self.problem: str | None = None
-        """Why the port is closed though the node is in service."""
+        """Why the port is closed although the node is in service."""
         port.connections.ends_each = lambda: readiness.draining or readiness.is_drained()
         local.connections.ends_each = lambda: readiness.draining
 
@@ -74,7 +74,7 @@ class Drain:
             return
         try:
             await self._port.listen()
-        except Io as problem:  # another program has taken the port: tried again
+        except Io as problem:  # another program has taken the port; tried again later
             if self.problem is None:
                 _log.error("%s", problem)
             self.problem = str(problem)
@@ -92,7 +92,7 @@ class Drain:
             await server.stop_listening(delay)
         closed_at = time.monotonic()
         while (now := time.monotonic()) < closed_at + timeout and not self._hurried.is_set():
-            # Clients may still use an idle connection for a while.
+            # A client may be about to use an idle connection.
             seconds = delay if now >= closed_at + delay else inf
             open_connections = sum(one.close_idle(seconds) for one in (self._port, self._local))
             if not (open_connections or self._app.is_busy or busy()):
@@ -101,5 +101,5 @@ class Drain:
         self._readiness.closed = True
 
     def hurry(self) -> None:
-        """Waits for nothing any more."""
+        """Ends the waiting in `stop`."""
         self._hurried.set()

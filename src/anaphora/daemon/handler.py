@@ -1,13 +1,13 @@
-"""Requests to the daemon: who sends them, what they may reach, and where they go.
+"""Handles requests to the daemon: authenticates them and routes them to their service.
 
-    GET  /healthz          the process answers
-    GET  /readyz           it accepts calls, and what an operator should look at
+    GET  /healthz          the process responds
+    GET  /readyz           whether it accepts calls, and problems for the operator
     GET  /metrics          for Prometheus; administrators only
     POST /rpc              JSON-RPC
-    /ui                    the dashboard, with a login of its own
+    /ui                    the dashboard, with its own login
     the paths of wires     provider-compatible endpoints
 
-Every response has the header `anaphora-request-id`, and the log one line for each.
+Every response has the header `anaphora-request-id` and a line in the log.
 """
 
 from __future__ import annotations
@@ -62,14 +62,14 @@ STATUS_PAGES = ("/healthz", "/readyz", "/metrics")
 REQUEST_ID_HEADER = "anaphora-request-id"
 _JSON = "application/json"
 _OTHER_PATHS = "POST /rpc, GET /healthz, GET /readyz, GET /metrics"
-#: How the paths of the dashboard begin.
+#: Beginning of the dashboard's paths.
 _PAGES = "/ui"
-#: Paths of uploads, whose pieces come without a token.
+#: Paths of uploads, whose pieces are sent without a token.
 _UPLOADS = "/upload/"
 _encode = msgspec.json.Encoder().encode
 _SERVER_ERROR = 500
 _ID_BYTES, _IDS_AT_ONCE = 12, 64
-#: Of a path; a query may be in it, percent-encoded.
+#: Characters of a logged path, which may contain a percent-encoded query.
 _PATH_PART = re.compile(r"[^/?=&;#]+")
 
 
@@ -78,8 +78,8 @@ class TokenRevoked(ConnectionEnded):
 
 
 class RequestIds:
-    """Random ids, without a system call for each. They do not tell how many there were: other apps
-    have had some of them."""
+    """Random ids, without a system call for each. They do not reveal how many requests other apps
+    have made."""
 
     def __init__(self) -> None:
         self._next: list[str] = []
@@ -158,7 +158,8 @@ class DaemonHandler:
             await exchange.respond(await self._page(exchange, token, peer))
 
     async def handle_status(self, exchange: HttpExchange) -> None:
-        """A request at the status port. Probes may come around the proxy, tokens may not."""
+        """A request at the status port. Probes may bypass the proxy; requests with a token may
+        not."""
         call = self._begin(exchange)
         client = exchange.scope["client"]
         peer = Peer(client[0] if client else "")
@@ -199,7 +200,7 @@ class DaemonHandler:
                 exchange.disconnect(TokenRevoked)
 
     def end_expired(self) -> None:
-        """Ends running calls whose token has expired meanwhile."""
+        """Ends running calls whose token has expired."""
         for exchange, call in tuple(self._open.items()):
             if call.app is not NO_APP and not self._directory.is_valid(call.app.token_id):
                 exchange.disconnect(TokenRevoked)
@@ -207,7 +208,7 @@ class DaemonHandler:
             self._ui.end_expired()
 
     def end_pages(self) -> None:
-        """Ends open pages of the dashboard: nothing waits for them when the daemon stops."""
+        """Ends open pages of the dashboard: a stopping daemon does not wait for them."""
         if self._ui is not None:
             self._ui.stop()
 
@@ -244,7 +245,7 @@ class DaemonHandler:
         if problems or read_on or down:
             local = peer.address == SOCKET or is_loopback(peer.address)
             local = local and not is_forwarded(exchange)
-            # They name apps, and tell what apps do, which is nothing for strangers.
+            # They name apps and their activity: shown to local callers and administrators only.
             shown = local or self._directory.is_admin(token, peer)
             if problems:
                 body["problems"] = problems if shown else len(problems)
@@ -278,7 +279,7 @@ class DaemonHandler:
         return CompleteResponse(problem.status or _SERVER_ERROR, headers, body)
 
     def ended(self, exchange: HttpExchange) -> None:
-        """For `ServedApp`: the request has been answered, or its connection has ended."""
+        """Called by `ServedApp` when the request is answered or its connection has ended."""
         call = self._open.pop(exchange, None)
         if call is None:
             return
@@ -313,7 +314,7 @@ class StatusHandler:
 
 
 def _shown_path(path: str) -> str:
-    """Without parts that look like a token: a client may have put one in the wrong place."""
+    """The path without parts that look like a token, which a client may have misplaced."""
     return _PATH_PART.sub(lambda part: ELLIPSIS if looks_like_key(part[0]) else part[0], path[:200])
 
 

@@ -1,11 +1,11 @@
-"""Whether the parts that a daemon depends on answer: the store, and Redis.
+"""Checks that the parts a daemon depends on respond: the store and Redis.
 
 health = HealthChecks({"store": Part(store.probe, lambda: store.problem)})
 task = asyncio.create_task(health.run())
 health.down()                       {"store": Outage(since=…, reason="connection refused")}
 
-Parts are asked every second, in the background: a part that nobody uses would be found missing by
-the next call only, and a balancer would send that here.
+Parts are probed every second in the background. Otherwise the failure of an idle part would only be
+noticed by the next call, which a balancer would still send here.
 """
 
 from __future__ import annotations
@@ -21,25 +21,21 @@ import msgspec
 from anaphora.client.failures import log
 from anaphora.errors import AnaphoraError
 
-#: Seconds between two questions, and for an answer.
+#: Seconds between probes, and for a response.
 _EVERY, _TIMEOUT = 1.0, 2.0
 
 
 class Part(msgspec.Struct, frozen=True):
     ask: Callable[[], Awaitable[None]]
-    """Finds out whether it answers; `problem` tells afterwards."""
+    """Probes the part; `problem` has the result."""
     problem: Callable[[], str | None]
-    """Why it does not; None or empty: it does."""
+    """Why it does not respond; None or empty if it does."""
 
 
 class Outage(msgspec.Struct, frozen=True):
     since: float
-    """Unix time at which it was noticed."""
+    """Unix time at which it was first noticed."""
     reason: str
-
-    @property
-    def since_text(self) -> str:
-        return utc(self.since)
 
 
 def utc(seconds: float) -> str:
@@ -49,17 +45,17 @@ def utc(seconds: float) -> str:
 
 
 class HealthChecks:
-    """For one event loop."""
+    """Probes parts periodically. Used from one event loop."""
 
     def __init__(self, parts: Mapping[str, Part], clock: Callable[[], float] = time.time) -> None:
         self._parts = parts
         self._clock = clock
         self._since: dict[str, float] = {}
         self._silent: dict[str, str] = {}
-        """Parts that did not answer in time, and say nothing of it themselves."""
+        """Parts that timed out and report no problem themselves."""
 
     def down(self) -> dict[str, Outage]:
-        """The parts that do not answer."""
+        """The parts that do not respond."""
         found = {}
         for name, part in self._parts.items():
             reason = part.problem() or self._silent.get(name)
@@ -71,7 +67,7 @@ class HealthChecks:
         return found
 
     async def run(self) -> None:
-        """Until it is cancelled."""
+        """Probes until cancelled."""
         while True:
             await asyncio.gather(*(self._ask(name, part) for name, part in self._parts.items()))
             self.down()
@@ -87,5 +83,5 @@ class HealthChecks:
         except AnaphoraError:
             pass  # `problem` says it
         except Exception as problem:
-            log(logging.ERROR, f"{name} was not asked: {type(problem).__name__}", problem)
+            log(logging.ERROR, f"{name} was not probed: {type(problem).__name__}", problem)
         self._silent.pop(name, None)

@@ -1,4 +1,4 @@
-"""Where a daemon listens: a port for apps, the Unix socket, and a port for `/healthz`, `/readyz`
+"""The listeners of a daemon: a port for apps, the Unix socket, and a port for `/healthz`, `/readyz`
 and `/metrics` that stays open while the node is drained."""
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ _log = logging.getLogger("anaphora.daemon")
 
 
 def socket_mode(grants: Grants) -> int:
-    """Other users may connect where an app lists `uids`; they need its token as well."""
+    """The socket's mode. Other users may connect if an app lists `uids`; they also need its
+    token."""
     return 0o666 if any(grant.uids for grant in grants.apps.values()) else 0o600
 
 
@@ -87,7 +88,7 @@ async def listen(stack: contextlib.AsyncExitStack, daemon: Daemon, config: Daemo
         daemon.status_address = await stack.enter_async_context(status)
     daemon.drain = Drain(app, port, local, daemon.readiness)
     await _begin(stack, daemon, daemon.drain, config)
-    for work in (daemon.look_after(handler, certificate), daemon.health.run()):
+    for work in (daemon.run_maintenance(handler, certificate), daemon.health.run()):
         stack.callback(asyncio.create_task(work).cancel)
     stack.push_async_callback(_stop, daemon, app, handler, config.drain_timeout)
 
@@ -108,13 +109,13 @@ async def _begin(
 
 
 async def _stop(daemon: Daemon, app: ServedApp, handler: DaemonHandler, timeout: float) -> None:
-    """Lets calls end that run, and those that are read on without their apps; after `timeout`
-    seconds they are ended."""
+    """Waits for running calls and calls that are read on; after `timeout` seconds they are
+    cancelled."""
     read_on, drain = daemon.services.calls.read_on, daemon.drain
     assert drain is not None
     text = "stopping when running calls have ended"
     if read_on.count:
-        text += f"; {read_on.count} of them are read on to their usage, their apps have gone"
+        text += f"; {read_on.count} of them are read on to their usage: their apps have left"
     _log.info("%s", text)
 
     def is_busy() -> bool:

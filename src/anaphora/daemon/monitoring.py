@@ -1,10 +1,9 @@
-"""What operators see of a daemon: its log, and the figures of `/metrics`.
+"""The log of a daemon and its metrics.
 
     {"time":"2026-11-16T10:00:00.123Z","level":"info","message":"request","request_id":"req_…",…}
 
-The log has one JSON object a line, with the id of the request that it is about. Lines are written
-by a thread, so that a full pipe or a slow disk delays no call. There are no bodies, headers and
-query strings in it.
+The log has one JSON object per line, with the request's id. A thread writes the lines, so that a
+full pipe or slow disk delays no call. It contains no bodies, headers or query strings.
 
 Counting is one addition to a dictionary; prometheus_client is loaded and fed when `/metrics` is
 requested. The number of series is bounded by the apps, the routes and the statuses.
@@ -37,17 +36,17 @@ from anaphora.wording import visible_json
 from .values import kind_of
 
 REQUEST_ID: ContextVar[str] = ContextVar("anaphora_request_id", default="")
-"""Of the request that is being answered: part of each line that is logged meanwhile."""
+"""Id of the current request, added to each line logged for it."""
 
-#: Lines that wait to be written; further ones are counted and left out.
+#: Maximum number of waiting lines; more are counted and dropped.
 _MOST_WAITING = 10_000
-#: Seconds in which lines are collected, to be written together.
+#: Seconds for which lines are collected and then written together.
 _COLLECT_SECONDS = 0.05
 _encode = msgspec.json.Encoder().encode
 
 
 class JsonLog:
-    """Writes to standard output, or to a file that `reopen` opens again after it was renamed."""
+    """Writes to standard output, or to a file that `reopen` opens again after a rename."""
 
     def __init__(self, file: Path | None = None) -> None:
         self._file = file
@@ -70,7 +69,7 @@ class JsonLog:
         return f"{text}.{int((seconds - whole) * 1000):03d}Z"
 
     def line(self, level: str, message: str, /, **fields: Any) -> None:
-        """Takes a line, without waiting."""
+        """Queues a line without waiting."""
         if len(self._waiting) >= _MOST_WAITING:
             self._left_out += 1
             return
@@ -83,7 +82,7 @@ class JsonLog:
             self._wake.set()
 
     def reopen(self) -> None:
-        """After a rotation: further lines go to a new file of the same name."""
+        """After a rotation: writes further lines to a new file of the same name."""
         if self._file is not None:
             opened = _opened(self._file)
             with self._writing:
@@ -91,7 +90,7 @@ class JsonLog:
                 os.close(opened)
 
     def close(self) -> None:
-        """Writes what waits."""
+        """Writes the waiting lines."""
         self._closed = True
         self._wake.set()
         self._thread.join(5.0)
@@ -136,8 +135,8 @@ def _opened(file: Path | None) -> int:
 
 
 class _Handler(logging.Handler):
-    """Passes what is logged through `logging` to the JSON log, without exceptions: their messages
-    may quote a prompt."""
+    """Passes records of `logging` to the JSON log, without exceptions, whose messages may quote a
+    prompt."""
 
     def __init__(self, log: JsonLog) -> None:
         super().__init__(logging.INFO)
@@ -152,7 +151,7 @@ class _Handler(logging.Handler):
 
 @contextlib.contextmanager
 def logging_to(log: JsonLog) -> Iterator[None]:
-    """What the package logs goes to `log` while the block runs."""
+    """Sends the package's log records to `log` while the block runs."""
     handler, logger = _Handler(log), logging.getLogger("anaphora")
     level, propagate = logger.level, logger.propagate
     logger.addHandler(handler)
@@ -174,7 +173,7 @@ _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 
 _MOST_APPS, _MOST_ROUTES = 500, 60
 _UI = "/ui"
 _PAGES = frozenset(("/healthz", "/readyz", "/metrics", "/rpc", _UI))
-#: Where a 404 is about the model.
+#: Routes on which a 404 concerns the model.
 _CALLS = frozenset(
     (
         "/v1/messages", "/v1/messages/*", "/v1/chat/*", "/v1/responses", "/api/chat",
@@ -182,7 +181,7 @@ _CALLS = frozenset(
         "/v1beta/models/*:streamGenerateContent", "/v1beta/models/*:countTokens",
     )
 )  # fmt: skip
-#: A path without the ids in it: its first two steps, and the verb after a colon.
+#: A path without ids: its first two segments, and the verb after a colon.
 _ROUTE = re.compile(r"(/[\w.-]{1,40})?(/[\w.-]{1,40})?(.*?)(:\w{1,40})?", re.DOTALL)
 
 Values: TypeAlias = Mapping[tuple[str, ...], float]
@@ -190,7 +189,7 @@ Values: TypeAlias = Mapping[tuple[str, ...], float]
 
 
 class Gauge(msgspec.Struct, frozen=True):
-    """A value that is looked up when the page is asked for."""
+    """A metric computed at scrape time."""
 
     name: str
     help: str
@@ -232,7 +231,7 @@ class _Histogram:
 
 
 class DaemonMetrics:
-    """Counts in one event loop."""
+    """Counts requests. Used from one event loop."""
 
     def __init__(self) -> None:
         self._requests: Counter[tuple[str, str, str]] = Counter()
@@ -247,7 +246,7 @@ class DaemonMetrics:
         self.gauge("anaphora_daemon_start_seconds", "Start, since 1970", lambda: started)
 
     def request(self, app: str, method: str, path: str, status: int, seconds: float) -> None:
-        # Paths of strangers, and paths that there are not, would use up the names.
+        # Unauthenticated and unknown paths would make too many series.
         route = self._route_of(path)
         known = route in _PAGES or (app and (status not in (404, 405) or route in _CALLS))
         route = self._routes(route) if known else "none"
@@ -259,7 +258,7 @@ class DaemonMetrics:
         histogram.add(seconds)
 
     def denied(self, problem: Upstream) -> None:
-        """An error that the daemon itself answered with."""
+        """Counts an error that the daemon itself answered with."""
         self._denied[kind_of(problem)] += 1
 
     def gauge(self, name: str, help: str, value: Callable[[], float]) -> None:
@@ -272,7 +271,8 @@ class DaemonMetrics:
         self._gauges += gauges
 
     def calls(self) -> Watcher:
-        """A watcher of calls whose metrics are on the page too: tokens, costs, verdicts, times."""
+        """A watcher of calls whose metrics are added to the page: tokens, costs, verdicts,
+        times."""
         from prometheus_client import CollectorRegistry
 
         from anaphora.client.observe import Metrics
@@ -282,7 +282,7 @@ class DaemonMetrics:
         return Metrics(registry)
 
     async def page(self) -> tuple[str, bytes]:
-        """The content type and the text."""
+        """The content type and text of the metrics page."""
         from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, CollectorRegistry, generate_latest
 
         looked_up = [(gauge, await gauge.values()) for gauge in self._gauges]
@@ -327,7 +327,7 @@ class DaemonMetrics:
 
 
 class _Collected:
-    """A collector of families that are already there."""
+    """A collector of given metric families."""
 
     def __init__(self, families: Iterable[Any]) -> None:
         self._families = list(families)

@@ -1,10 +1,10 @@
-"""Work on large requests in threads: the event loop answers others meanwhile.
+"""Processes large requests in threads, so that the event loop can serve others.
 
     facts = await off_loop.run(app.id, lambda: read_facts(...))
 
-A thread lets others run between two steps of Python, and not within one call of a C library: what
-runs here works on a body by pieces, none of which takes long (see `facts.strict_json`). One piece
-of work of each app runs at a time, so that an app with many large bodies delays its own.
+A thread lets others run between Python steps, but not within one call of a C library. So work here
+processes a body in short pieces (see `facts.strict_json`). One task per app runs at a time, so that
+an app with many large bodies delays only itself.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from typing import TypeVar
 T = TypeVar("T")
 
 LARGE = 256 * 1024
-"""Bytes: where more of a body are new, it is read in a thread."""
+"""A body with more new bytes than this is read in a thread."""
 _THREADS = 2
 
 
 class OffLoop:
-    """Threads for large requests. For one event loop; they start when they are needed."""
+    """Threads for large requests, started on demand. Used from one event loop."""
 
     def __init__(self) -> None:
         self._threads: ThreadPoolExecutor | None = None
         self._free = asyncio.Semaphore(_THREADS)
         self._apps: dict[str, tuple[asyncio.Lock, int]] = {}
         self.begun = 0
-        """Pieces of work so far."""
+        """Number of tasks so far."""
 
     async def run(self, app: str, act: Callable[[], T]) -> T:
-        """The result of `act`. When the caller is cancelled, the thread goes on to its end, and
-        the next work of the app waits for it."""
+        """The result of `act`. If the caller is cancelled, the thread still finishes, and the app's
+        next task waits for it."""
         lock, waiting = self._apps.get(app) or (asyncio.Lock(), 0)
         self._apps[app] = lock, waiting + 1
         work: asyncio.Future[T] | None = None
@@ -71,6 +71,6 @@ class OffLoop:
         lock.release()
 
     def close(self) -> None:
-        """Waits for what runs."""
+        """Waits for running tasks."""
         if self._threads is not None:
             self._threads.shutdown()

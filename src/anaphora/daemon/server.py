@@ -1,4 +1,4 @@
-"""A running daemon: everything that a home holds, opened in order and closed in reverse.
+"""A running daemon: the parts of a home, opened in order and closed in reverse.
 
 with running(ServeOptions(home=Path("/srv/anaphora"))) as daemon:
     print(daemon.url)
@@ -49,9 +49,9 @@ from .tracing import call_traces
 if TYPE_CHECKING:
     from .ui.service import UiService
 
-#: Seconds between two looks at files, certificates and expired tokens.
+#: Seconds between checks of files, certificates and expired tokens.
 _LOOK_SECONDS = 1.0
-#: Files that the process may open, where the system allows it.
+#: Wanted limit of open files, if the system allows it.
 _OPEN_FILES = 16_384
 
 _log = logging.getLogger("anaphora.daemon")
@@ -76,7 +76,7 @@ class Daemon:
         self.health = HealthChecks(parts_of(services))
         self.drain: Drain | None = None
         self.drain_delay = 0.0
-        """Seconds until new connections are refused, when it stops."""
+        """Seconds from the stop signal until new connections are refused."""
         self.readiness = Readiness(
             problems=self._problems,
             can_write=lambda: "store" not in self.health.down(),
@@ -104,18 +104,18 @@ class Daemon:
 
     @property
     def refuses_connections(self) -> bool:
-        """At the port for apps, since it is drained."""
+        """Whether the port for apps refuses connections because it is drained."""
         return self.drain is not None and self.drain.is_closed
 
     @property
     def listens_at(self) -> str:
-        """For people: where it is reached."""
+        """Its addresses, for people."""
         wildcard = " (every address of this machine)" if self.address.is_wildcard else ""
         return f"{self.url}{wildcard} and {self.socket}"
 
     @property
     def settings(self) -> Settings:
-        """What is in force."""
+        """The settings in force."""
         return self._files.current
 
     def handler(
@@ -152,7 +152,8 @@ class Daemon:
             self.reload()
 
     def reload(self) -> None:
-        """Reads llm.yaml, extensions.yaml and secrets again. What is broken stays as it was."""
+        """Reads llm.yaml, extensions.yaml and secrets again. Invalid ones keep their earlier
+        content."""
         before, settings = self.settings, self._files.reload()
         for problem in self._files.problems:
             _log.error("not reloaded: %s", problem)
@@ -172,11 +173,11 @@ class Daemon:
             self.socket.chmod(socket_mode(self.settings.grants))
 
     def hang_up(self) -> None:
-        """SIGHUP, from any thread."""
+        """Handles SIGHUP. Thread-safe."""
         self._loop.call_soon_threadsafe(self._hang_up)
 
     def hurry(self, number: int) -> None:
-        """A further signal while it stops, from any thread."""
+        """Handles another signal while stopping. Thread-safe."""
         if number != signal.SIGHUP and self.drain is not None:
             self._loop.call_soon_threadsafe(self.drain.hurry)
 
@@ -188,11 +189,11 @@ class Daemon:
         self.reload()
         self._woken.set()
 
-    async def look_after(
+    async def run_maintenance(
         self, handler: DaemonHandler, certificate: ServerCertificate | None
     ) -> None:
-        """Every second, and after SIGHUP: changed files, a renewed certificate, tokens that have
-        expired, the number of refused calls, cached prefixes that are about to expire."""
+        """Runs every second and after SIGHUP: checks changed files, a renewed certificate, expired
+        tokens, refused calls to write, and cached prefixes about to expire."""
         while True:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._woken.wait(), _LOOK_SECONDS)
@@ -220,8 +221,9 @@ class Daemon:
         return [*unavailable, *required, *self.not_in_force(), *warnings]
 
     def not_in_force(self) -> list[str]:
-        """Where this node does not serve what its files say, or not what the other nodes do."""
-        # The log names the folder too, which is nothing for apps.
+        """Differences between the settings that this node serves and its files or the other
+        nodes."""
+        # The log also names the folder, which apps must not see.
         folder = f"{self.home.path}/"
         kept = [f"not in force: {each.replace(folder, '')}" for each in self._files.problems]
         node, shared = self.services.node, self.services.shared.problem
@@ -233,7 +235,7 @@ class Daemon:
         ]
 
     def _report(self) -> dict[str, object]:
-        """For the other nodes, and for `anaphora nodes`."""
+        """The report for other nodes and `anaphora nodes`."""
         node, slots = self.services.node, self.services.slots
         assert node is not None
         return node.described(
@@ -248,7 +250,7 @@ class Daemon:
 
 
 def _needs_restart(before: DaemonConfig, after: DaemonConfig) -> bool:
-    """Whether the daemon section changed in more than what is used at once."""
+    """Whether the daemon section changed in fields that need a restart."""
     ui = msgspec.structs.replace(after.ui, show_text=before.ui.show_text)
     return msgspec.structs.replace(after, ui=ui) != before
 
@@ -262,8 +264,8 @@ def log_warnings(settings: Settings, directory: Directory) -> None:
 
 @contextlib.asynccontextmanager
 async def open_daemon(options: ServeOptions, log: JsonLog | None = None) -> AsyncIterator[Daemon]:
-    """A daemon on the running event loop. When the block ends, it drains: see `draining`. If its
-    store is in PostgreSQL and cannot be reached, waits."""
+    """A daemon on the running event loop. When the block ends, it drains: see `draining`. Waits if
+    its PostgreSQL store is unreachable."""
     async with contextlib.AsyncExitStack() as stack:
         home = Home.open(options.home)
         lock = HomeLock.acquire(home.lock)
@@ -320,8 +322,8 @@ def running(
     *,
     gives_up: Callable[[], bool] = lambda: False,
 ) -> Iterator[Daemon]:
-    """A daemon in a thread of its own, until the block ends and it has drained. If `gives_up`
-    becomes true while it starts, raises `asyncio.CancelledError`."""
+    """A daemon in its own thread, until the block ends and it has drained. If `gives_up` becomes
+    true while it starts, raises `asyncio.CancelledError`."""
     with in_thread(
         lambda: open_daemon(options, log), "daemon", stop_seconds=None, gives_up=gives_up
     ) as daemon:
@@ -329,7 +331,7 @@ def running(
 
 
 def _raise_file_limit() -> None:
-    """Connections need more files than many systems allow at first."""
+    """Connections need more files than many systems allow by default."""
     allowed, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _OPEN_FILES if most == resource.RLIM_INFINITY else min(_OPEN_FILES, most)
     if allowed != resource.RLIM_INFINITY and allowed < wanted:
@@ -339,8 +341,8 @@ def _raise_file_limit() -> None:
 
 def serve(options: ServeOptions, ready: Callable[[Daemon], None] = lambda _: None) -> None:
     """A daemon in the foreground. SIGTERM and SIGINT drain and stop it, SIGHUP reloads its files
-    and opens its log again. SIGTERM lets balancers notice first, for `drain_delay` seconds; a
-    second signal ends it at once."""
+    and opens its log again. SIGTERM first gives balancers `drain_delay` seconds to notice; a second
+    signal ends it at once."""
     disable_core_dumps()
     _raise_file_limit()
     ends = {signal.SIGINT, signal.SIGTERM}

@@ -48,14 +48,14 @@ _SPENT = ("today", "month", "held")
 class Services(msgspec.Struct, frozen=True, kw_only=True):
     store: Store
     node: NodeMembership | None
-    """This node among several; None: the store is SQLite."""
+    """This node's membership; None if the store is SQLite."""
     shared: SharedState
     ledger: Ledger
     directory: Directory
     admin: Admin
     audit: AuditLog | None
     audit_place: Path | PostgresLog
-    """Also of the other nodes' logs, where this one writes none."""
+    """Also for the other nodes' logs, if this one writes none."""
     calls: CallService
     slots: CallSlots
     rpc: RpcService
@@ -72,7 +72,8 @@ async def open_services(
     clock: Callable[[], float],
     watchers: Iterable[Watcher] = (),
 ) -> Services:
-    """Closed with `stack`, in reverse order: calls settle while the store is open."""
+    """Opens the services, closed with `stack` in reverse order, so that calls settle while the
+    store is open."""
     from .calls.delegation import CallService
     from .rpc.service import RpcService
 
@@ -187,7 +188,7 @@ async def _recover_audit(
     recovery: AuditRecovery,
     node: NodeMembership | None,
 ) -> None:
-    """Writes the rows that the log lacks; for nodes that died, until `stack` closes."""
+    """Writes missing audit rows; those of dead nodes until `stack` closes."""
     await recovery.begin()
     if node is None:
         return
@@ -205,7 +206,7 @@ async def _open_store(
     files: SettingsFiles,
     clock: Callable[[], float],
 ) -> tuple[Store, NodeMembership | None]:
-    """With PostgreSQL, the grants in force are those of the store from now on."""
+    """Opens the store. With PostgreSQL, the grants of the store are in force from then on."""
     config = files.current.daemon
     address = store_address(home, config)
     if address is None:
@@ -243,7 +244,7 @@ async def _follow_changes(
     admin: Admin,
     files: SettingsFiles,
 ) -> None:
-    """Tokens, grants and drains that other nodes and commands write."""
+    """Follows tokens, grants and drains written by other nodes and commands."""
     from .nodes.administration import NodeAdmin
 
     commands = NodeAdmin(node.address, config=lambda: files.current.config)
@@ -278,7 +279,7 @@ async def _open_shared(
 
 
 def parts_of(services: Services) -> dict[str, Part]:
-    """What the daemon cannot do without, or only in part."""
+    """The parts that the daemon depends on."""
     store, shared = services.store, services.shared
     parts = {"store": Part(store.probe, lambda: store.problem)}
     if not shared.alone:
@@ -287,7 +288,7 @@ def parts_of(services: Services) -> dict[str, Part]:
 
 
 def service_gauges(services: Services, clock: Callable[[], float]) -> Iterator[Gauge]:
-    """The spend of each app today, and whether everything could be written."""
+    """Gauges of spend by app, refusals and the state of the store."""
 
     async def spent() -> Values:
         try:
@@ -318,14 +319,14 @@ def service_gauges(services: Services, clock: Callable[[], float]) -> Iterator[G
     )
     yield Gauge(
         f"{prefix}_bound_exceeded",
-        "Bills above the most that a call was expected to cost",
+        "Bills above the bound of a call",
         exceeded,
         ("app", "provider"),
         True,
     )
     yield Gauge(
         f"{prefix}_read_on_calls",
-        "Calls that their app has ended and whose answer is read on to its usage",
+        "Calls whose app has left and whose answer is read on to its usage",
         read_on,
         ("app",),
     )
@@ -347,7 +348,7 @@ def _plain_gauges(
         ),
         (
             "shared_available",
-            "Whether Redis answers; 1 without one",
+            "Whether Redis responds; 1 without Redis",
             lambda: not services.shared.problem,
         ),
         ("nodes", "Nodes that run on the store", lambda: 1 if node is None else node.count),

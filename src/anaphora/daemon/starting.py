@@ -1,8 +1,8 @@
-"""The start of a node whose database cannot be reached: it waits, and says so.
+"""Starts a node whose database is unreachable: waits and reports that.
 
-`/healthz` answers 200 meanwhile, so that nothing restarts the process, and `/readyz` 503. They are
-at the status port. Without one they are at the port for apps, where calls get a 503 as well; with
-one, that port refuses connections until the node has started.
+`/healthz` answers 200 meanwhile, so that nothing restarts the process, and all other paths 503.
+These answers come from the status port, and the port for apps refuses connections until the node
+has started; without a status port they come from the port for apps.
 """
 
 from __future__ import annotations
@@ -16,13 +16,12 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from anaphora.errors import NotFound, StoreUnavailable, Upstream
+from anaphora.errors import StoreUnavailable, Upstream
 from anaphora.serving.app import HostGuard, ServedApp
 from anaphora.serving.exchange import CompleteResponse, HttpExchange
 from anaphora.serving.listening import tcp_server, unix_server
 
 from .calls.steps.authenticate import STORE_UNAVAILABLE
-from .handler import STATUS_PAGES
 from .health import utc
 from .values import public_text
 
@@ -36,18 +35,18 @@ T = TypeVar("T")
 
 _log = logging.getLogger("anaphora.daemon")
 
-#: Seconds between two attempts: at first, and at most.
+#: Seconds between attempts: first and maximum.
 _FIRST_WAIT, _LONGEST_WAIT = 0.2, 2.0
-#: Seconds between two lines of progress with the same reason.
+#: Seconds between progress lines with the same reason.
 _SAY_EVERY = 10.0
 _JSON = {"content-type": "application/json"}
 
 
 class WaitingStart:
-    """Opens what needs the database, again and again until it can be reached."""
+    """Opens the parts that need the database, retrying until it can be reached."""
 
     def __init__(self, progress: Callable[[str], None]) -> None:
-        """`progress` gets lines for people."""
+        """`progress` gets messages for people."""
         self._progress = progress
         self._since = time.time()
         self._began = self._said = time.monotonic()
@@ -59,8 +58,8 @@ class WaitingStart:
         open_parts: Callable[[contextlib.AsyncExitStack], Awaitable[T]],
         pages: Callable[[WaitingStart], contextlib.AbstractAsyncContextManager[None]],
     ) -> T:
-        """The result of `open_parts`, closed with `stack`; `pages` answers while this waits. Raises
-        everything but `StoreUnavailable`."""
+        """The result of `open_parts`, closed with `stack`. `pages` answers while this waits.
+        Retries only after `StoreUnavailable`."""
         seconds = _FIRST_WAIT
         async with contextlib.AsyncExitStack() as serving:
             while True:
@@ -101,7 +100,7 @@ class WaitingStart:
             since = utc(self._since)
             response = _json(503, {"status": STORE_UNAVAILABLE, "since": since, "starting": True})
         else:
-            raise StoreUnavailable("the daemon is starting: it waits for its database")
+            raise StoreUnavailable("the daemon is starting: waiting for its database")
         await exchange.respond(response)
 
     def error(self, _: HttpExchange, problem: Upstream) -> CompleteResponse:
@@ -114,19 +113,6 @@ def _json(status: int, value: object) -> CompleteResponse:
     return CompleteResponse(status, {**_JSON, "connection": "close"}, msgspec.json.encode(value))
 
 
-class _OnlyPages:
-    """For the status port, which has no calls."""
-
-    def __init__(self, waiting: WaitingStart) -> None:
-        self._waiting = waiting
-        self.error = waiting.error
-
-    async def handle(self, exchange: HttpExchange) -> None:
-        if exchange.path not in STATUS_PAGES:
-            raise NotFound("there is nothing at this path", status=404)
-        await self._waiting.handle(exchange)
-
-
 @contextlib.asynccontextmanager
 async def waiting_pages(
     waiting: WaitingStart, home: Home, config: DaemonConfig, tls: ssl.SSLContext | None
@@ -134,9 +120,8 @@ async def waiting_pages(
     """Serves the pages until the block ends."""
     guard = HostGuard(config.host, config.allowed_hosts)
     port = config.port if config.status_port is None else config.status_port
-    handler = waiting if config.status_port is None else _OnlyPages(waiting)
     async with (
-        tcp_server(ServedApp(handler, guard), host=config.host, port=port, tls=tls),
+        tcp_server(ServedApp(waiting, guard), host=config.host, port=port, tls=tls),
         unix_server(ServedApp(waiting, guard), home.path / config.socket),
     ):
         yield

@@ -1,7 +1,7 @@
 """OpenTelemetry: a span for each request, continuing the app's trace, and one for each call in it.
 
-On where OpenTelemetry is set up: the process runs under `opentelemetry-instrument`, or has a
-variable `OTEL_…`. Without an SDK, spans cost next to nothing and go nowhere.
+Enabled if OpenTelemetry is set up: the process runs under `opentelemetry-instrument` or has a
+variable `OTEL_…`. Without an SDK, spans are not exported and cost almost nothing.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from anaphora.version import __version__
 from .monitoring import route_of
 
 _SERVER_ERROR = 500
-#: Headers of a trace's context.
+#: Headers with the context of a trace.
 _PROPAGATED = ("traceparent", "tracestate", "baggage")
 
 
@@ -30,7 +30,7 @@ def is_set_up() -> bool:
 
 
 def call_traces() -> tuple[Watcher, ...]:
-    """The watcher that makes a span of each call to a provider."""
+    """The watcher that makes a span for each call to a provider."""
     if not is_set_up():
         return ()
     from anaphora.client.observe import Traces
@@ -39,7 +39,7 @@ def call_traces() -> tuple[Watcher, ...]:
 
 
 class RequestTraces:
-    """Makes a span of each request. The spans of its calls are below it."""
+    """Makes a span for each request, the parent of the spans of its calls."""
 
     def __init__(self, tracer: Any = None) -> None:
         from opentelemetry import context, propagate, trace
@@ -52,7 +52,7 @@ class RequestTraces:
         return cls() if is_set_up() else None
 
     def begin(self, exchange: HttpExchange) -> Any:
-        """The span of a request. It is current in the task that answers the request."""
+        """Begins the span of a request, which is current in the task that answers it."""
         carrier = {name: exchange.headers[name] for name in _PROPAGATED if name in exchange.headers}
         parent = self._propagate.extract(carrier)
         route = route_of(exchange.path)
@@ -62,7 +62,7 @@ class RequestTraces:
             kind=self._trace.SpanKind.SERVER,
             attributes={"http.request.method": exchange.method[:20], "http.route": route},
         )
-        # The task ends with the request: nothing is detached.
+        # Not detached, since the task ends with the request.
         self._context.attach(self._trace.set_span_in_context(span, parent))
         return span
 

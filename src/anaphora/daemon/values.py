@@ -1,5 +1,4 @@
-"""Small values that the parts of the daemon hand to each other. What a call carries is in
-`calls.call`."""
+"""Small values shared by the parts of the daemon. The state of a call is in `calls.call`."""
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ SOCKET = "socket"
 
 
 class Peer(msgspec.Struct, frozen=True):
-    """Where a connection comes from."""
+    """The origin of a connection."""
 
     address: str
     """An IP address, or `SOCKET`."""
@@ -25,7 +24,7 @@ class Peer(msgspec.Struct, frozen=True):
 
 
 ERROR_KEY = "anaphora.error"
-"""In the scope of a request: the kind of the error that it was answered with, for the log."""
+"""In the scope of a request: the kind of its error, for the log."""
 REQUEST_ID_KEY = "anaphora.request_id"
 """In the scope of a request, for errors that the server writes."""
 TOKEN_KEY = "anaphora.token"
@@ -38,44 +37,44 @@ def kind_of(problem: AnaphoraError) -> str:
 
 
 def public_text(problem: AnaphoraError) -> str:
-    """The message for an app, which does not learn where the store is."""
+    """The message for an app, without the store's address."""
     return problem.public if isinstance(problem, StoreUnavailable) else str(problem)
 
 
 class App(msgspec.Struct, frozen=True, kw_only=True):
-    """An app that has shown a valid token."""
+    """An app with a valid token."""
 
     id: str
     grant: AppGrant
     token_id: str = ""
-    """Names the token, and is no secret: a stream ends when its token is revoked."""
+    """Id of the token, not secret. Streams end when their token is revoked."""
 
 
 NO_APP = App(id="", grant=AppGrant(app=""))
-"""Who sends a request that is not authenticated yet; and administrators, who make no calls."""
+"""The app of unauthenticated requests, and of administrators, who make no calls."""
 
 
 class WireRequest(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """A request to a provider-compatible endpoint, as the app sent it."""
+    """An app's request to a provider-compatible endpoint."""
 
     wire: str
     """A name of `wire.WIRES`."""
     path: str
-    """As the provider has it: `/v1/messages`."""
+    """The provider's path: `/v1/messages`."""
     body: bytes
     members: Members
     """The body's fields, decoded once by the strict reader."""
     headers: tuple[tuple[str, str], ...] = ()
-    """Those that may go upstream: `anthropic-version`, granted `anthropic-beta` values."""
+    """Headers that may go upstream: `anthropic-version`, granted `anthropic-beta` values."""
     elements: ListElements | None = None
-    """The messages, where they were taken out of the body before."""
+    """The messages, if they are already decoded."""
 
 
 class GrantedModel(msgspec.Struct, frozen=True, kw_only=True):
     provider: str
     model: str
     is_route: bool = False
-    """`model` is the name of a route, which stands for its models."""
+    """`model` is the name of a route."""
     context: int | None = None
-    """Tokens of the window, where known."""
+    """Tokens of the context window, if known."""
     max_output: int | None = None

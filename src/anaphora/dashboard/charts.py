@@ -16,13 +16,13 @@ from anaphora.audit.envelope import AuditUsage
 from anaphora.dashboard.past_calls.sums import CallTotals
 from anaphora.wording import counted
 
-from .figures import MomentForm, compact, count, moment, percent, tokens, usd, utc
+from .figures import TimeForm, compact, count, local_time, percent, tokens, usd, utc
 from .plot import Column, Scale, Series, axis_labels, chart, drawable, rect, scale_of
 from .values import Point, ShownCall
 
 MOST_COLUMNS = 160
 _DAY = 86_400
-#: Nano-dollars that a scale of dollars reaches to at least.
+#: Smallest top value of a dollar axis, in nano-dollars.
 _LEAST_USD = 100_000
 
 _READ = Series("read", "Read from cache")
@@ -34,8 +34,7 @@ _LOST = Series("lost", "Lost: paid again")
 
 
 def spend_bars(points: Sequence[Point], *, lost_known: bool = True) -> htpy.Element:
-    """Dollars spent in each step, and, if that is known, which of them paid again for what was
-    cached."""
+    """Dollars spent per step and, if known, the part that paid again for cached tokens."""
 
     def column(sums: CallTotals, label: str, when: str) -> Column:
         spent, lost = sums.cost_nano_usd, sums.lost_nano_usd
@@ -61,7 +60,7 @@ def spend_bars(points: Sequence[Point], *, lost_known: bool = True) -> htpy.Elem
 
 
 def share_line(points: Sequence[Point]) -> htpy.Element:
-    """The share of input tokens that was read from the cache; steps without input are gaps."""
+    """Share of input tokens read from the cache; steps without input are gaps."""
 
     def column(sums: CallTotals, label: str, when: str) -> Column:
         share = percent(sums.read_share)
@@ -86,8 +85,8 @@ def share_line(points: Sequence[Point]) -> htpy.Element:
 
 
 def saved_lost_bars(points: Sequence[Point]) -> htpy.Element:
-    """Dollars that the cache saved, above zero; below it those that were lost, and the cost of
-    writing if more was written than read."""
+    """Dollars saved by the cache, above zero; dollars lost, and writes that cost more than reads
+    saved, below zero."""
 
     def column(sums: CallTotals, label: str, when: str) -> Column:
         saved, lost = sums.saved_nano_usd, sums.lost_nano_usd
@@ -116,8 +115,7 @@ def saved_lost_bars(points: Sequence[Point]) -> htpy.Element:
 
 
 def charged_calls_bars(points: Sequence[Point]) -> htpy.Element:
-    """Calls of each step, if it is not known which calls failed: a ledger has those that were
-    charged."""
+    """Charged calls per step, for a ledger: it has no failed calls."""
 
     def column(sums: CallTotals, label: str, when: str) -> Column:
         return Column(
@@ -141,7 +139,7 @@ def charged_calls_bars(points: Sequence[Point]) -> htpy.Element:
 
 
 def calls_bars(points: Sequence[Point]) -> htpy.Element:
-    """Calls of each step, and which of them failed."""
+    """Calls per step, and how many of them failed."""
 
     def column(sums: CallTotals, label: str, when: str) -> Column:
         failed = min(max(sums.failed, 0), max(sums.calls, 0))
@@ -166,8 +164,8 @@ def calls_bars(points: Sequence[Point]) -> htpy.Element:
 
 
 def turn_bars(calls: Sequence[ShownCall]) -> htpy.Element:
-    """A bar a turn: read, written and fresh input, and output above them. The narrow bar beside it
-    is what was predicted, lines across it are the cache markers."""
+    """One bar per turn: read, written and fresh input, with output on top. The narrow bar beside it
+    is the prediction; lines across it are cache markers."""
     step = max(1, -(-len(calls) // MOST_COLUMNS))
     columns = [_turns(calls[at : at + step], at) for at in range(0, len(calls), step)]
     breaks = sum(shown.call.broke for shown in calls)
@@ -196,7 +194,7 @@ def turn_bars(calls: Sequence[ShownCall]) -> htpy.Element:
 def meter(
     value: int, limit: int | None, *, held: int = 0, text: Callable[[int], str] = usd
 ) -> htpy.Element:
-    """What was used of a limit. `held` is reserved for calls that still run."""
+    """Use of a limit. `held` is reserved for running calls."""
     if limit is None:
         return htpy.div(".meter")[htpy.span(".meter-text")[f"{text(value)}, no limit"]]
     used, reserved = drawable(value), drawable(held)
@@ -233,11 +231,11 @@ def _over_time(
 ) -> htpy.Element:
     """A chart whose columns are steps of time; with a `scale` of its own it shows levels."""
     shown = merged(points)
-    columns = [column(point.sums, moment(point.start), utc(point.start)) for point in shown]
+    columns = [column(point.sums, local_time(point.start), utc(point.start)) for point in shown]
     span = shown[-1].start - shown[0].start if shown else 0
     whole_days = bool(shown) and shown[0].seconds >= _DAY
-    form: MomentForm = "day" if whole_days or span > 1.5 * _DAY else "clock"
-    labels = [partial(moment, point.start, form) for point in shown]
+    form: TimeForm = "day" if whole_days or span > 1.5 * _DAY else "clock"
+    labels = [partial(local_time, point.start, form) for point in shown]
     return chart(
         title,
         about,
@@ -252,7 +250,7 @@ def _over_time(
 
 
 def merged(points: Sequence[Point]) -> Sequence[Point]:
-    """At most `MOST_COLUMNS` points: neighbours are added up."""
+    """At most `MOST_COLUMNS` points: neighbours are summed."""
     step = -(-len(points) // MOST_COLUMNS)
     if step <= 1:
         return points
@@ -317,7 +315,7 @@ def _turn_number(column: Column) -> str:
 
 
 def prediction(shown: ShownCall) -> AuditUsage | None:
-    """What was predicted of a call's usage, which may be only what it reads."""
+    """A call's predicted usage; if only the predicted read is known, usage with just that."""
     if shown.predicted is not None:
         return shown.predicted.usage
     read = shown.call.predicted
@@ -325,8 +323,7 @@ def prediction(shown: ShownCall) -> AuditUsage | None:
 
 
 def marker_positions(shown: ShownCall) -> list[float]:
-    """The tokens before each cache marker. Blocks are counted by estimate, so they are scaled to
-    what was billed."""
+    """Tokens before each cache marker. Block sizes are estimates, scaled to the billed input."""
     blocks = shown.call.blocks
     ends = list(accumulate(max(block.tokens, 0) for block in blocks))
     if not ends or not ends[-1]:
@@ -337,7 +334,7 @@ def marker_positions(shown: ShownCall) -> list[float]:
 
 
 def _dollars(nano: float) -> str:
-    """At a line of a chart."""
+    """A dollar value as an axis label."""
     amount = nano / 1e9
     if abs(amount) >= 1000:
         return compact(amount).replace("−", "−$") if amount < 0 else f"${compact(amount)}"

@@ -20,18 +20,18 @@ UNKNOWN = "unknown"
 NOTHING = "–"
 #: Characters of a name that are shown.
 MOST_SHOWN = 80
-#: Longer ones are wrapped in tables.
+#: Longer names are wrapped in tables.
 _WRAPPED = 30
 _MINUS = "−"
-#: A long id in hexadecimal digits, also with a prefix or as a UUID: `req_8738ddcdd13e70e6870eb509`.
+#: A long hexadecimal id, optionally with a prefix, or a UUID: `req_8738ddcdd13e70e6870eb509`.
 _HEX_ID = re.compile(r"(?:[A-Za-z]+[_-]){0,2}[0-9a-f][0-9a-f.-]{14,}")
-#: Characters that change the direction of the text behind them.
+#: Characters that change the direction of the text after them.
 _DIRECTIONS = dict.fromkeys(
     (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A)), "\ufffd"
 )
 
-MomentForm: TypeAlias = Literal["minute", "second", "clock", "day"]
-_FORMS: dict[MomentForm, str] = {
+TimeForm: TypeAlias = Literal["minute", "second", "clock", "day"]
+_FORMS: dict[TimeForm, str] = {
     "minute": "%Y-%m-%d %H:%M UTC",
     "second": "%Y-%m-%d %H:%M:%S UTC",
     "clock": "%H:%M",
@@ -54,21 +54,21 @@ def usd(nano: int | None) -> str:
 
 
 def spent(sums: CallTotals) -> str:
-    """The cost of some calls: `$1.20+` if some costs are unknown, `unknown` if all are."""
+    """The cost of several calls: `$1.20+` if some costs are unknown, `unknown` if all are."""
     if sums.unpriced and not sums.cost_nano_usd:
         return UNKNOWN
     return usd(sums.cost_nano_usd) + ("+" if sums.unpriced else "")
 
 
 def lost_usd(sums: CallTotals) -> str:
-    """What tokens that were paid again cost; unknown if that is known of no call."""
+    """Cost of the tokens paid again; unknown if no call has a known loss."""
     if sums.lost and sums.unpriced and not sums.lost_nano_usd:
         return UNKNOWN
     return usd(sums.lost_nano_usd)
 
 
 def call_cost(call: AuditEnvelope) -> str:
-    """The cost of one call; what was charged without a bill is marked so."""
+    """The cost of one call, with the part charged without a bill."""
     if unbilled := call.unbilled_nano_usd:
         return f"{usd((call.cost_nano_usd or 0) + unbilled)}, {usd(unbilled)} of it without a bill"
     if call.outcome != "ok" and not call.cost_nano_usd:
@@ -110,7 +110,7 @@ def compact(number: float) -> str:
 
 
 def percent(share: float | None) -> str:
-    """`87.3%`. Only the whole is `100%`, only nothing is `0%`."""
+    """`87.3%`. Only 1 is shown as `100%`, and only 0 as `0%`."""
     if share is None or not math.isfinite(share):
         return NOTHING
     if share in (0, 1):
@@ -135,24 +135,25 @@ def seconds(duration: float | None) -> str:
 
 
 def iso(at: float) -> str | None:
-    """A time in UTC, to the second; None if it is no time of a calendar."""
+    """A time in UTC, to the second; None if it is outside the calendar."""
     try:
         return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(at))
     except (OverflowError, OSError, ValueError):
         return None
 
 
-def utc(at: float | None, form: MomentForm = "minute") -> str:
-    """A time as text, in UTC and marked so."""
+def utc(at: float | None, form: TimeForm = "minute") -> str:
+    """A time as text, marked as UTC."""
     try:
         return f"{UNKNOWN} time" if at is None else time.strftime(_FORMS[form], time.gmtime(at))
     except (OverflowError, OSError, ValueError):
         return f"{UNKNOWN} time"
 
 
-def moment(at: float | None, form: MomentForm = "minute") -> Markup:
-    """A time in UTC, which `dashboard.js` shows in the viewer's zone. `clock` and `day` are for
-    axes, whose chart names the zone. Written as text, as a page has hundreds of them."""
+def local_time(at: float | None, form: TimeForm = "minute") -> Markup:
+    """A UTC time that `dashboard.js` shows in the viewer's time zone. `clock` and `day` are for
+    axes, whose chart names the zone. Formatted as a string, not as an element: a page has hundreds
+    of them."""
     exact, text = (None if at is None else iso(at)), utc(at, form)
     if exact is None:
         return Markup(f'<span class="dim">{text}</span>')
@@ -160,7 +161,7 @@ def moment(at: float | None, form: MomentForm = "minute") -> Markup:
 
 
 def name(text: str, most: int = MOST_SHOWN) -> htpy.Node:
-    """A name from a request: text of its own direction, cut if it is long."""
+    """A name from a request, isolated from the surrounding text direction; shortened if long."""
     if not text:
         return htpy.span(".dim")["(none)"]
     if len(text) <= most:
@@ -172,15 +173,15 @@ def name(text: str, most: int = MOST_SHOWN) -> htpy.Node:
 
 
 def short_id(text: str, most: int = MOST_SHOWN) -> htpy.Node:
-    """An id. The page shows the beginning of a long hexadecimal one, and all of it under the
-    pointer; selecting it selects and copies all of it."""
+    """An id. A long hexadecimal one is shown shortened, in full on hover; selecting it copies the
+    full id."""
     if not _HEX_ID.fullmatch(text):
         return name(text, most)
     return htpy.bdi(".id", title=text)[text]
 
 
 def plain_name(text: str, most: int = MOST_SHOWN) -> str:
-    """A name where no element can isolate it: in the options of a field, in titles."""
+    """A name for places without markup: options of a field, titles."""
     if not text:
         return "(none)"
     shown = text[:most].translate(_DIRECTIONS)

@@ -15,18 +15,18 @@ from anaphora.serving.exchange import CompleteResponse
 from anaphora.version import __version__
 from anaphora.wording import DIRECTIONS, visible
 
-from .figures import moment, plain_name
+from .figures import local_time, plain_name
 from .site import PageContent, Site
 from .values import Names, RangeName, View
 from .view import FILTERS, iso_time, query_of
 
-#: The folder of the files, in this package and below the root of a site.
+#: Folder of the static files, in this package and below the root of a site.
 STATIC = "static"
 _TYPES = {
     "dashboard.css": "text/css; charset=utf-8",
     "dashboard.js": "text/javascript; charset=utf-8",
 }
-#: Of every file: opened by itself, it loads nothing.
+#: Sent with every static file: opened directly, it loads nothing.
 _HEADERS = {
     "content-security-policy": "default-src 'none'; frame-ancestors 'none'",
     "x-content-type-options": "nosniff",
@@ -41,12 +41,12 @@ def static_content(name: str) -> bytes:
 
 
 def static_url(root: str, name: str) -> str:
-    """The address of a file below the root of a site."""
+    """The URL of a static file."""
     return f"{root}/{STATIC}/{_hashed_name(name)}"
 
 
 def static_file(name: str) -> CompleteResponse:
-    """The file with that name, which contains the hash."""
+    """The static file with this hashed name."""
     for plain, kind in _TYPES.items():
         if name == _hashed_name(plain):
             headers = {
@@ -75,9 +75,9 @@ _RANGES: tuple[tuple[RangeName, str], ...] = (
 _FILTER_TITLES = {
     "app": "App", "group": "Group", "provider": "Provider", "model": "Model", "label": "Block",
 }  # fmt: skip
-#: The id of the element with the time that a page covers.
+#: Id of the element that shows the time range of a page.
 SPAN = "span"
-#: Options of one field.
+#: Maximum number of options in one field.
 _MOST_OPTIONS = 200
 _ICON = (
     "data:image/svg+xml,%3Csvg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 16 16'%3E"
@@ -87,8 +87,8 @@ _ICON = (
 
 
 def document(site: Site, content: PageContent, view: View, names: Names, path: str) -> bytes:
-    """The page with that content. `names` are what can be filtered by, `path` is the page's own,
-    below the root of the site."""
+    """The full HTML page for that content. `names` are the filter options, `path` is the page's
+    path below the root of the site."""
     page = htpy.html(lang="en")[
         htpy.head[
             htpy.meta(charset="utf-8"),
@@ -116,8 +116,8 @@ def document(site: Site, content: PageContent, view: View, names: Names, path: s
 
 
 def page_bytes(page: str) -> bytes:
-    """The HTML without control characters of apps and providers; markup has none but line breaks.
-    Those of the direction of text stay: `<bdi>` isolates names, and blocks isolate texts."""
+    """The HTML without control characters from apps and providers; markup needs only line breaks.
+    Text direction characters stay: `<bdi>` isolates names, and blocks isolate texts."""
     return visible(page, keep="\n\r\t" + DIRECTIONS).encode()
 
 
@@ -150,7 +150,7 @@ def _logout(site: Site) -> htpy.Element:
 
 
 def filter_bar(site: Site, view: View, names: Names, path: str) -> htpy.Element:
-    """Range and filters; the address keeps the choice."""
+    """Range and filters; the choice is kept in the URL."""
     ranges = [
         htpy.li[
             htpy.a(
@@ -170,8 +170,8 @@ def filter_bar(site: Site, view: View, names: Names, path: str) -> htpy.Element:
 
 
 def time_span(view: View) -> htpy.Element:
-    """From when to when the page shows calls: a live element, as most ranges end now."""
-    return htpy.p(f"#{SPAN}.span.dim")[moment(view.since), " to ", moment(view.until)]
+    """The time range that the page covers: a live element, as most ranges end now."""
+    return htpy.p(f"#{SPAN}.span.dim")[local_time(view.since), " to ", local_time(view.until)]
 
 
 def _custom_range(site: Site, view: View, path: str) -> htpy.Element:
@@ -239,7 +239,7 @@ def _options(names: Sequence[str], chosen: str | None) -> list[htpy.Element]:
 def view_fields(
     view: View, names: Sequence[str] = View.__struct_fields__
 ) -> list[htpy.VoidElement]:
-    """The fields of a view that a form does not change, hidden in it."""
+    """Hidden fields for the parts of a view that a form does not change."""
     return [
         htpy.input(type="hidden", name=name, value=value)
         for name, value in parse_qsl(query_of(view))
@@ -248,7 +248,7 @@ def view_fields(
 
 
 def _chosen(site: Site, view: View, path: str) -> htpy.Element | None:
-    """The filters that are set, each with a link that removes it."""
+    """The active filters, each with a link that removes it."""
     items = []
     for field in FILTERS:
         value = getattr(view, field)

@@ -1,9 +1,9 @@
 """Live updates: server-sent events with the elements of a page that have changed.
 
 Each event `fragment` holds JSON, `{"id": …, "html": …}`. A stream begins with all live elements of
-its page: calls may have been added since the page was sent. It is rendered again when the source
-has a new version, outside of the event loop, one stream at a time and a fifth of the time at most:
-rendering holds up other threads of the process.
+its page: calls may have been added since the page was sent. The page is rendered again when the
+source has a new version, outside the event loop, one stream at a time and at most a fifth of the
+time: rendering blocks other threads of the process.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ import msgspec
 
 from anaphora.errors import Overloaded
 
-#: Seconds between two looks for a new version, and between comments on a quiet stream: proxies
-#: close connections on which nothing is sent.
+#: Seconds between two checks for a new version, and between comments on a quiet stream: proxies
+#: close idle connections.
 _LOOK, _HEARTBEAT = 0.3, 15.0
 #: Seconds after which a page is rendered again without a new version: its range ends now.
 _AGAIN = 60.0
-#: How much longer than a rendering took a stream waits for the next one.
+#: A stream waits this many times the duration of a rendering before the next one.
 _REST = 4.0
 _MOST_STREAMS = 32
 
@@ -39,8 +39,8 @@ class LiveStreams:
         look: float = _LOOK,
         heartbeat: float = _HEARTBEAT,
     ) -> None:
-        """`version` may read files: it is called outside of the event loop. `look` and `heartbeat`
-        are the seconds between two looks at it, and between two comments on a quiet stream."""
+        """`version` may read files, so it is called outside the event loop. `look` and `heartbeat`
+        are the seconds between two such checks and between two comments on a quiet stream."""
         self._version = version
         self._most = most
         self._look = look
@@ -53,8 +53,8 @@ class LiveStreams:
         render: Callable[[], Mapping[str, str]],
         allowed: Callable[[], bool] = lambda: True,
     ) -> AsyncGenerator[bytes]:
-        """The events of a page. `render` gives its live elements by id, and runs outside of the
-        event loop. The stream ends soon after `allowed` says False. Raises `Overloaded` if too
+        """The events of a page. `render` returns its live elements by id, and runs outside the
+        event loop. The stream ends soon after `allowed` returns False. Raises `Overloaded` if too
         many are open."""
         if self._open >= self._most:
             reason = f"{self._most} pages with live updates are open; close one, or reload this one"
@@ -85,14 +85,14 @@ class LiveStreams:
                     sent = now
                     yield b": open\n\n"
                 await self._wait(rest, allowed)
-                rest = self._look  # a call after a quiet time is shown without the longer rest
+                rest = self._look  # a call after a quiet period is shown without the wait
         finally:
             self._open -= 1
 
     async def _rendered(
         self, render: Callable[[], Mapping[str, str]]
     ) -> tuple[Mapping[str, str], float]:
-        """The elements, and how long they took."""
+        """The elements, and the seconds that rendering took."""
         async with self._rendering:
             began = time.monotonic()
             elements = await asyncio.to_thread(render)
@@ -109,8 +109,8 @@ def _event(id: str, element: str) -> bytes:
 
 
 def elements_of(page: str, ids: Iterable[str]) -> dict[str, str]:
-    """The elements with these ids, cut from markup that htpy made: `<`, `>` and `"` of texts and
-    attributes are escaped in it."""
+    """The elements with these ids, cut from htpy's markup, in which `<`, `>` and `"` in texts and
+    attributes are escaped."""
     found = {}
     for id in ids:
         at = page.find(f' id="{html.escape(id)}"')
@@ -121,7 +121,7 @@ def elements_of(page: str, ids: Iterable[str]) -> dict[str, str]:
 
 
 def _end(page: str, begin: int) -> int:
-    """End of the element that begins there."""
+    """End offset of the element that starts there."""
     name = re.compile(r"[a-z][a-z0-9-]*").match(page, begin + 1)
     assert name is not None, page[begin : begin + 40]
     depth = 0

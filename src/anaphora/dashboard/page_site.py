@@ -4,9 +4,8 @@
     pages = PageSite(site, {"": OverviewPage(source)}, source)
     response = await pages.respond(page_request("GET", "", query_string, now))
 
-A host decides who may see a page before it calls `respond` or `answer`, which also serves the
-stream of changed elements at `events` (see `live`). Files below `static/` hold no data and need no
-login.
+A host checks access before it calls `respond` or `answer`. `answer` also serves the stream of
+changed elements at `events` (see `live`). Files below `static/` hold no data and need no login.
 """
 
 from __future__ import annotations
@@ -37,22 +36,22 @@ EVENTS = "events"
 
 _NOT_ALLOWED = 405
 
-#: Nothing inline, nothing from elsewhere, in no frame.
+#: No inline scripts or styles, nothing from other origins, no frames.
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
     "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
-#: Of every response but static files.
+#: Sent with every response except static files.
 PAGE_HEADERS = {
     "content-security-policy": POLICY,
     "cache-control": "no-store",
-    # With `no-referrer` the Origin of a form that is sent would be `null`.
+    # With `no-referrer`, a submitted form would have `Origin: null`.
     "referrer-policy": "same-origin",
     "cross-origin-opener-policy": "same-origin",
     "x-content-type-options": "nosniff",
 }
 HTML_HEADERS = {**PAGE_HEADERS, "content-type": "text/html; charset=utf-8"}
-#: Of the stream at `events`; reverse proxies are told to pass it on as it comes.
+#: Headers of the stream at `events`; reverse proxies must not buffer it.
 EVENT_HEADERS = {
     **PAGE_HEADERS,
     "content-type": "text/event-stream; charset=utf-8",
@@ -71,8 +70,8 @@ class PageSite:
         *,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`pages` by the names of their sections; `source` names what can be filtered by, and says
-        when something has changed. `clock` is that of the calls."""
+        """`pages` by section name; `source` lists the filter options, and says when something has
+        changed. `clock` is that of the calls."""
         self.site = site
         self._pages = pages
         self._source = source
@@ -86,8 +85,8 @@ class PageSite:
         site: Site | None = None,
         allowed: Callable[[], bool] = lambda: True,
     ) -> None:
-        """Answers a request for a path below the root: a page, a static file or `events`. Pages can
-        only be read. For `allowed` see `events`."""
+        """Answers a request for a path below the root: a page, a static file or `events`. Pages are
+        read-only. For `allowed` see `events`."""
         try:
             if exchange.method not in ("GET", "HEAD"):
                 raise RequestRejected("Pages can only be read.", status=_NOT_ALLOWED)
@@ -133,13 +132,13 @@ class PageSite:
     def failure(
         self, status: int, reason: str, now: float, site: Site | None = None
     ) -> CompleteResponse:
-        """A page that says why there is no other one."""
+        """An error page."""
         return self.show(_failed(status, reason), page_request("GET", "", "", now), site)
 
     def show(
         self, content: PageContent, request: PageRequest, site: Site | None = None
     ) -> CompleteResponse:
-        """A page whose content the host made: a login, the result of a write."""
+        """A page with content made by the host: a login, the result of a write."""
         return _html(site or self.site, content, request, None)
 
     def _page(self, request: PageRequest, site: Site) -> CompleteResponse:
@@ -164,9 +163,9 @@ class PageSite:
         site: Site | None = None,
         allowed: Callable[[], bool] = lambda: True,
     ) -> AsyncGenerator[bytes]:
-        """The stream of a page's changed elements (`EVENT_HEADERS`); the page is the query's
-        `page`. It ends soon after `allowed` says False: a login may end before its pages are
-        closed. Raises `Overloaded` if too many are open."""
+        """The stream of a page's changed elements (`EVENT_HEADERS`); the query's `page` names the
+        page. It ends soon after `allowed` returns False: a login may expire while its pages are
+        open. Raises `Overloaded` if too many are open."""
         query, path = request.query, request.query.get("page", "").strip("/")
 
         def render() -> Mapping[str, str]:
@@ -203,7 +202,7 @@ PROGRAM_SECTIONS = (
 
 
 def program_pages(overview: Page, source: MemoryCalls, start: str) -> dict[str, Page]:
-    """By the names of the sections. `start` says how to send a first call."""
+    """Pages of a program's calls, by section name. `start` says how to send a first call."""
     return {
         "": overview,
         "conversations": ConversationsPage(source, start=start),

@@ -1,9 +1,8 @@
-"""The drawing of a chart: columns, axes, a legend, and the same numbers as a table.
+"""Draws a chart: columns, axes, a legend, and the same numbers as a table.
 
-Positions across are percentages and positions down are pixels, so that a chart fills any width
-without stretching its text. Colours come from classes. Negative values, NaN and values that are far
-too large are limited here. The shapes are written as text, not as elements: a page has thousands of
-them.
+Horizontal positions are percentages and vertical positions are pixels, so that a chart fills any
+width without stretching its text. Colours come from classes. Negative, NaN and oversized values are
+clamped here. Shapes are formatted as strings, not as elements: a page has thousands of them.
 """
 
 from __future__ import annotations
@@ -17,18 +16,18 @@ import htpy
 import msgspec
 from markupsafe import Markup, escape
 
-#: The height of a plot in pixels, as `dashboard.css` has it too, and the space above the highest
-#: value, where marks stand.
+#: The height of a plot in pixels, the same as in `dashboard.css`, and the space above the highest
+#: value, for signs.
 HEIGHT, _ABOVE = 180, 18
-#: Below the lowest value, so that its label is not cut.
+#: Space below the lowest value, so that its label is not cut.
 _BELOW = 8
-#: The share of a column's place that its bar takes, and the widest bar in percent of the plot.
+#: The share of a column's width that its bar takes, and the widest bar in percent of the plot.
 _FILLED, _WIDEST = 0.78, 7.0
 _LARGEST = 1e24
-#: Labels below many columns, and how many columns each have their own.
+#: Number of labels below many columns, and up to how many columns each has its own.
 _LABELS, _MOST_LABELS = 5, 12
 
-#: Signs above bars, which need no colour.
+#: Signs above bars, for readers who do not see colours.
 _SIGNS = MappingProxyType({"broke": "▼", "no_answer": "×"})
 
 Parts: TypeAlias = Sequence[tuple[str, float]]
@@ -48,7 +47,7 @@ class Column(msgspec.Struct, frozen=True, kw_only=True):
     label: str
     """In the table; a time is `Markup`."""
     title: str
-    """Shown while one points at it."""
+    """Shown on hover."""
     above: Parts = ()
     """From zero upwards."""
     below: Parts = ()
@@ -60,7 +59,7 @@ class Column(msgspec.Struct, frozen=True, kw_only=True):
     mark: str = ""
     """A key of the signs above bars: `broke`, `no_answer`."""
     cells: Sequence[str] = ()
-    """Of the table, behind the label."""
+    """Cells of the table, after the label."""
 
 
 class Scale(msgspec.Struct, frozen=True):
@@ -70,29 +69,29 @@ class Scale(msgspec.Struct, frozen=True):
     low: float = 0.0
 
     def pixel(self, value: float) -> float:
-        """Height of a value; those below zero are negative."""
+        """Height of a value; negative for values below zero."""
         inside = min(max(value, -self.low), self.high)
         space = HEIGHT - _ABOVE - _BELOW
         return _ABOVE + space * (self.high - inside) / ((self.high + self.low) or 1)
 
     @property
     def lines(self) -> list[float]:
-        """Values with a line and a label."""
+        """Values that get a line and a label."""
         if self.low and self.high:
-            # Lines stay apart if one side is much smaller than the other.
+            # Keep lines apart if one side is much smaller than the other.
             small = min(self.high, self.low) < max(self.high, self.low) / 6
             return [self.high, 0.0] if small and self.high > self.low else [self.high, 0, -self.low]
         return [self.high, self.high / 2, 0.0] if self.high else [0.0, -self.low / 2, -self.low]
 
 
 def drawable(value: float) -> float:
-    """A value as a bar can show it: not negative, finite."""
+    """A value that a bar can show: not negative, and finite."""
     return 0.0 if value != value else float(min(max(value, 0), _LARGEST))
 
 
 def scale_of(columns: Iterable[Column], *, least: float = 0) -> Scale:
-    """From the highest value to the lowest, rounded to values that read well. It reaches at least
-    to `least`, so that its labels fit also if all values are zero or very small."""
+    """The scale from the highest to the lowest value, rounded. It reaches at least to `least`, so
+    that labels fit if all values are zero or very small."""
     high = low = 0.0
     for column in columns:
         high = max(high, _sum(column.above), _sum(column.beside))
@@ -116,8 +115,8 @@ def chart(
     axis: htpy.Node,
     stepped: bool = False,
 ) -> htpy.Element:
-    """The figure. `written` is how values are written at the lines, `about` sums the chart up in
-    one line; `stepped` draws levels in place of bars."""
+    """The figure. `written` formats values at the lines, `about` summarizes the chart in one line;
+    `stepped` draws levels instead of bars."""
     plot = htpy.svg(".plot", role="img", width="100%", height=HEIGHT)[
         htpy.title[f"{title}: {about}"],
         htpy.desc["The numbers are in the table below the chart."],
@@ -150,7 +149,8 @@ def chart(
 
 
 def axis_labels(labels: Sequence[Callable[[], htpy.Node]]) -> list[htpy.Element]:
-    """Below the plot: all labels of few columns; of many the first, the last, and some between."""
+    """Labels below the plot: all of a few columns; of many columns the first, the last, and some
+    between."""
     last = len(labels) - 1
     if last < _MOST_LABELS:
         return [htpy.span(".each")[label()] for label in labels]
@@ -165,7 +165,7 @@ def swatch(key: str) -> htpy.Element:
 
 
 def bar(parts: Iterable[tuple[str, float]], *, whole: float = 0) -> htpy.Element:
-    """A bar of one line, for cells of tables: the numbers stand beside it as text."""
+    """A bar of one line, for table cells that also show the numbers as text."""
     sizes = [(key, drawable(value)) for key, value in parts]
     most = max(drawable(whole), sum(size for _, size in sizes)) or 1.0
     at, drawn = 0.0, [rect("track", 0, 100, 0, 8)]
@@ -177,7 +177,7 @@ def bar(parts: Iterable[tuple[str, float]], *, whole: float = 0) -> htpy.Element
 
 
 def rect(key: str, x: float, width: float, y: float, height: float) -> Markup:
-    """A rectangle: across in percent, down in pixels."""
+    """A rectangle: x and width in percent, y and height in pixels."""
     return Markup(
         f'<rect class="{key}" x="{x:.3f}%" width="{width:.3f}%" y="{y:.2f}" height="{height:.2f}"/>'
     )
@@ -271,7 +271,8 @@ def _sum(parts: Parts) -> float:
 
 
 def _rounded(value: float) -> float:
-    """The next value with one digit, whose half reads well as well; small ones are even."""
+    """The next value with one significant digit; small ones are even, so that half of it is round
+    as well."""
     if value <= 0:
         return 0.0
     power = 10.0 ** math.floor(math.log10(value))

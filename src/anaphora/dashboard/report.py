@@ -1,4 +1,4 @@
-"""A report: pages of the dashboard as one file that needs nothing else, to send to a colleague."""
+"""A report: pages of the dashboard as one self-contained file, to send to a colleague."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from anaphora.dashboard.past_calls.memory import summed
 from anaphora.dashboard.past_calls.sums import CallTotals
 from anaphora.version import __version__
 
-from .figures import moment
+from .figures import local_time
 from .layout import page_bytes, static_content
 from .tables import card, empty, sums_table
 
 
 def report_file(title: str, sections: Sequence[tuple[str, htpy.Node]], made_at: float) -> bytes:
-    """The HTML of a report. Its style is inside, allowed by its hash; it has no script, so that
-    times are in UTC."""
+    """The HTML of a report. Its inline style is allowed by its hash; it has no script, so times are
+    in UTC."""
     style = static_content("dashboard.css").decode()
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
     policy = f"default-src 'none'; style-src 'sha256-{digest}'; img-src data:; base-uri 'none'"
@@ -43,7 +43,7 @@ def report_file(title: str, sections: Sequence[tuple[str, htpy.Node]], made_at: 
             htpy.main("#main", tabindex="-1")[
                 htpy.div(".title")[
                     htpy.h1[title],
-                    htpy.span(".dim")["Made ", moment(made_at), ". Times are in UTC."],
+                    htpy.span(".dim")["Made ", local_time(made_at), ". Times are in UTC."],
                 ],
                 [_section(heading, content) for heading, content in sections],
             ],
@@ -70,7 +70,7 @@ def log_report(title: str, calls: Iterable[AuditEnvelope], made_at: float) -> by
         "model": overview.models,
         "label": log.labels,
     }
-    span = htpy.p(".dim")["From ", moment(log.first), " to ", moment(log.last), "."]
+    span = htpy.p(".dim")["From ", local_time(log.first), " to ", local_time(log.last), "."]
     sections: list[tuple[str, htpy.Node]] = [
         ("Overview", [span, headline(overview.total), charts(overview)]),
         (

@@ -1,5 +1,5 @@
-"""Verdicts in words: what a row of an audit log says about its call, why tokens were paid again,
-and what to do about it."""
+"""Verdicts in words: the outcome of a call in an audit log, why tokens were paid again, and
+advice."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _CAUSES = MappingProxyType(
 )
 _SAME_JSON = "write JSON with sorted keys and one spelling, from one serializer"
 _SAME_TOOLS = "send the same tools in the same order with every call; restrict them by tool choice"
-_APPEND = "keep the history as it is and append to it"
+_APPEND = "keep the history unchanged and append to it"
 #: By the cause, or by the kind of change if that is known.
 _ADVICE = MappingProxyType(
     {
@@ -66,16 +66,16 @@ _ADVICE = MappingProxyType(
         "tool_added": _SAME_TOOLS,
         "tool_removed": _SAME_TOOLS,
         "tool_moved": _SAME_TOOLS,
-        "block_added": "put blocks that come and go behind everything stable",
-        "block_removed": "put blocks that come and go behind everything stable",
+        "block_added": "put blocks that come and go after everything stable",
+        "block_removed": "put blocks that come and go after everything stable",
         "block_moved": "keep the blocks in one order, the stable ones first",
         "message_added": _APPEND,
         "message_moved": _APPEND,
-        "message_dropped": "shorten the history seldom and by much, instead of a little every turn",
+        "message_dropped": "shorten the history rarely and by much, not a little every turn",
         "image_added": _APPEND,
         "image_gone": _APPEND,
         "history_edited": _APPEND,
-        "compaction": "shorten the history seldom and by much, instead of a little every turn",
+        "compaction": "shorten the history rarely and by much, not a little every turn",
         "resumed": "resume with the same model and tools, before the entry expires",
         "marker_on_volatile": RULES["wasted-marker"].fix,
         "marker_on_trailing_system": "put the marker on the last user or tool message instead",
@@ -90,25 +90,25 @@ _ADVICE = MappingProxyType(
         "below_minimum": RULES["too-short"].fix,
         "no_marker": "add a cache marker at the end of the stable part",
         "evicted": "give the server more slots, or keep each conversation on its slot",
-        "provider_side": "nothing in the requests: report it to the provider if it goes on",
+        "provider_side": "nothing in the requests: report it to the provider if it continues",
         "unknown": "run the program under `anaphora watch`, which compares the requests",
     }
 )
 
 
 def cause_words(cause: str) -> str:
-    """A cause or a kind of change in words; unknown ones as they are."""
+    """A cause or a kind of change in words; unknown codes unchanged."""
     return CHANGES.get(cause) or _CAUSES.get(cause) or cause.replace("_", " ")
 
 
 def what_to_do(cause: str) -> str:
-    """Empty if there is no advice."""
+    """Advice; empty if there is none."""
     return _ADVICE.get(cause, "")
 
 
 def sentence_of(call: AuditEnvelope) -> str:
-    """The verdict in words, or the error. A row has codes and names only, so that no text of a
-    prompt can be in it."""
+    """The verdict or the error in words. A row has only codes and names, so it cannot contain text
+    of a prompt."""
     if call.outcome != "ok":
         return _error(call)
     if call.verdict is None:

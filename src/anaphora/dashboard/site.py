@@ -1,4 +1,4 @@
-"""What a site of pages is: its sections, the request for a page and its content.
+"""A site of pages: its sections, the request for a page and its content.
 
 `page_site.PageSite` answers the requests; `layout.document` makes the whole page.
 """
@@ -28,20 +28,20 @@ class Section(msgspec.Struct, frozen=True):
 
 class Site(msgspec.Struct, frozen=True, kw_only=True):
     root: str
-    """`/ui`, without a slash at its end."""
+    """`/ui`, without a trailing slash."""
     title: str
     sections: tuple[Section, ...]
     viewer: str = ""
-    """Shown beside the button to log out; empty if there is no login."""
+    """Shown beside the log-out button; empty if there is no login."""
     csrf: str = ""
-    """The token of forms; empty if nothing can be written."""
+    """CSRF token of forms; empty if nothing can be written."""
     live: bool = True
     """Whether pages are updated while they are open."""
     range: RangeName = "day"
-    """That of an address which names none."""
+    """Range of a URL that names none."""
 
     def url(self, path: str = "", query: str = "") -> str:
-        """The address of a page. `query` may be that of a view (`view.query_of`)."""
+        """The URL of a page. `query` may be that of a view (`view.query_of`)."""
         first, _, rest = query.partition("&")
         query = rest if first == f"range={self.range}" else query
         address = f"{self.root}/{path}" if path else self.root
@@ -57,9 +57,9 @@ class PageRequest(msgspec.Struct, frozen=True, kw_only=True):
     view: View
 
     def refuse_below(self) -> None:
-        """For a page without others below it. Raises `NotFound`."""
+        """Refuses subpaths, for a page that has none. Raises `NotFound`."""
         if "/" in self.path:
-            raise NotFound("there is nothing below this page", status=404)
+            raise NotFound("no page at this address", status=404)
 
 
 class PageContent(msgspec.Struct, kw_only=True):
@@ -69,22 +69,22 @@ class PageContent(msgspec.Struct, kw_only=True):
     """Ids of elements within `main` that are replaced when calls are added."""
     status: int = 200
     filters: bool = True
-    """Whether the page shows a part of the calls: it has the form for range and filters then."""
+    """Whether the page shows calls of a view; if so, it has the form for range and filters."""
 
 
 class Page(Protocol):
-    """One section, and the paths below it that are no section of their own."""
+    """One section, and the paths below it that are not sections themselves."""
 
     def content(self, request: PageRequest, site: Site) -> PageContent:
-        """Runs outside of the event loop. Raises `InvalidRequest` for a wrong query, and `NotFound`
-        if there is nothing at a path below its own."""
+        """Runs outside the event loop. Raises `InvalidRequest` for a wrong query, and `NotFound`
+        for an unknown path below its own."""
         ...
 
 
 def page_request(
     method: str, path: str, query_string: str, now: float, range: RangeName = "day"
 ) -> PageRequest:
-    """The request for a path below the root; `range` is that of the site. Raises `InvalidRequest`
+    """The request for a path below the root; `range` is the site's default. Raises `InvalidRequest`
     for a wrong view."""
     query = dict(parse_qsl(query_string, keep_blank_values=True))
     return PageRequest(

@@ -1,5 +1,5 @@
-"""The parts that pages are made of: cards, headline figures, tags, and tables of any rows, of sums
-by name, and of calls."""
+"""The parts of pages: cards, headline figures, tags, and tables of any rows, of sums by name, and
+of calls."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from .figures import (
     NOTHING,
     call_cost,
     count,
+    local_time,
     lost,
     lost_usd,
-    moment,
     name,
     percent,
     plain_name,
@@ -66,7 +66,7 @@ def card(title: str, *content: htpy.Node, about: htpy.Node = None) -> htpy.Eleme
 
 
 def empty(title: str, *content: htpy.Node) -> htpy.Element:
-    """Shown in place of calls that there are none of, with what to do next."""
+    """Shown if there are no calls, with what to do next."""
     return htpy.div(".empty")[
         htpy.p(".empty-title")[title], [htpy.p[each] for each in content if each]
     ]
@@ -77,19 +77,19 @@ def tag(text: htpy.Node, tone: Tone = "") -> htpy.Element:
 
 
 def facts(pairs: Iterable[tuple[str, htpy.Node]]) -> htpy.Element:
-    """Names and values, one pair a line."""
+    """Names and values, one pair per line."""
     return htpy.dl(".facts")[[[htpy.dt[title], htpy.dd[value]] for title, value in pairs]]
 
 
 def more(left_out: int, noun: str, plural: str = "") -> htpy.Node:
-    """Says how many rows a table left out; for `plural` see `counted`."""
+    """How many rows a table left out; for `plural` see `counted`."""
     text = counted(left_out, f"more {noun}", plural and f"more {plural}")
     return left_out > 0 and htpy.p(".dim")[f"and {text}"]
 
 
 #: Rows of a table of sums.
 _MOST_ROWS = 20
-#: Columns that a narrow screen has room for.
+#: Columns that fit on a narrow screen.
 _MOST_COLUMNS = 3
 _RESULTS: Mapping[str, tuple[str, Tone]] = {
     "first": ("First call", ""),
@@ -104,7 +104,7 @@ _RESULTS: Mapping[str, tuple[str, Tone]] = {
 class Heading(msgspec.Struct, frozen=True):
     title: str
     number: bool = False
-    """Numbers are aligned to the right."""
+    """Numbers are right-aligned."""
 
 
 def numbers(*titles: str) -> list[Heading]:
@@ -118,13 +118,13 @@ def table(
     *,
     ids: Sequence[str] = (),
 ) -> htpy.Element:
-    """Rows under headings; the first cell of a row names it. It scrolls within the page if it is
-    wider; on a narrow screen, each row of a table with more than three columns becomes a list.
-    `ids` are those of the rows."""
+    """Rows under headings; the first cell of a row names it. A wide table scrolls within the page;
+    on a narrow screen, each row of a table with more than three columns becomes a list. `ids` are
+    those of the rows."""
     stacked = len(headings) > _MOST_COLUMNS
-    # Elements that are laid out as a list are no table to a screen reader without their role.
+    # Without their role, elements laid out as a list are not a table to a screen reader.
     role = (lambda name: name) if stacked else (lambda _: None)
-    # Once for each column: attributes take most of the time of an element.
+    # Built once per column: attributes take most of the time of an element.
     own = htpy.th(scope="row", role=role("rowheader"))
     columns = [
         htpy.td(
@@ -160,8 +160,8 @@ def sums_table(
     view: View | None = None,
     path: str = "",
 ) -> htpy.Node:
-    """Sums by `app`, `provider` or `model`, the most expensive first; on a site, a name sets the
-    filter of its view."""
+    """Sums by `app`, `provider` or `model`, the most expensive first; on a site, each name links to
+    the view filtered by it."""
 
     def link(each: str) -> htpy.Node:
         if site is None or view is None:
@@ -202,14 +202,14 @@ def unpriced_note(sums: Iterable[CallTotals]) -> htpy.Node:
 def calls_table(
     caption: str, calls: Sequence[ShownCall], site: Site, *, apps: bool = True
 ) -> htpy.Element:
-    """Calls with what they read, cost, and the verdict on them."""
+    """Calls with their reads, costs and verdicts."""
     headings = [Heading("Time"), *([Heading("App")] if apps else []), Heading("Model")]
     headings += [Heading("Input: read, written, fresh")]
     headings += [*numbers("Output", "Cost"), Heading("Result")]
     rows = []
     for shown in calls:
         call = shown.call
-        row: list[htpy.Node] = [moment(call.at, "second")]
+        row: list[htpy.Node] = [local_time(call.at, "second")]
         if apps:
             row.append(name(call.app))
         row += [
@@ -228,13 +228,13 @@ def filter_link(text: str, address: str) -> htpy.Element:
 
 
 def conversation_url(site: Site, id: str, call: ShownCall | None = None) -> str:
-    """The address of a conversation, or of a call within it."""
+    """The URL of a conversation, or of a call within it."""
     address = site.url(f"conversation/{quote(id, safe='')}")
     return address if call is None else f"{address}#{quote(anchor(call))}"
 
 
 def app_url(site: Site, app: str, action: str = "", **query: str) -> str:
-    """The address of an app, or of something that can be done to it."""
+    """The URL of an app, or of an action on it."""
     path = f"apps/{quote(app, safe='')}" + (f"/{action}" if action else "")
     return site.url(path, urlencode(query))
 
@@ -252,7 +252,7 @@ def share_cell(share: float | None) -> htpy.Node:
 
 
 def usage_cell(call: AuditEnvelope) -> htpy.Node:
-    """The input of a call: a bar, and the numbers in the order of the bar."""
+    """The input of a call: a bar, and the numbers in the same order."""
     usage = call.usage
     if not usage.input:
         return NOTHING
@@ -265,7 +265,7 @@ def usage_cell(call: AuditEnvelope) -> htpy.Node:
 
 
 def result_tag(call: AuditEnvelope) -> htpy.Element:
-    """Whether a call failed, broke the prefix, or what it read, in a word or two."""
+    """The result of a call in a word or two: failed, broke the prefix, or what it read."""
     if call.outcome != "ok":
         status = f" ({call.status})" if call.status else ""
         return tag([name(call.outcome, 40), status], "bad")

@@ -1,7 +1,7 @@
-"""What the pages show.
+"""The values that pages show.
 
-A call is the row of an audit log, `AuditEnvelope`, wherever it comes from: see `past_calls`.
-Amounts are nano-dollars, times seconds since 1970.
+A call is the row of an audit log, `AuditEnvelope`, from any source: see `past_calls`. Amounts are
+nano-dollars, times seconds since 1970.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ CallOutcome: TypeAlias = Literal["", "ok", "failed", "broke"]
 
 
 class View(msgspec.Struct, frozen=True, kw_only=True):
-    """A range of time and filters, as the address bar keeps them. None: all."""
+    """A time range and filters, stored in the page's URL. None: no filter."""
 
     since: float
     until: float
     range: RangeName = "day"
     app: str | None = None
     group: str | None = None
-    """Of the app, when it made the call."""
+    """The app's group at the time of the call."""
     provider: str | None = None
     model: str | None = None
     label: str | None = None
-    """Of a block of the prompt."""
+    """Label of a block of the prompt."""
 
 
 class Point(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,19 +46,19 @@ class ShownCall(msgspec.Struct, frozen=True, kw_only=True):
     """One call of a list or a conversation."""
 
     id: str
-    """Within its source, in the order of the calls."""
+    """Unique within its source, ordered by call."""
     call: AuditEnvelope
     sentence: str = ""
     """The verdict in words, or the error, without excerpts."""
     excerpts: tuple[str, str] | None = None
-    """The prompt before and after a change, if text may be shown. Never from disk."""
+    """The prompt before and after a change, if text may be shown. Never read from disk."""
     field: str = ""
     """The field that changed, such as `messages[3].content[0].text`."""
     position: int | None = None
     """The character of that field at which the change begins."""
     predicted: AuditEnvelope | None = None
-    """With the usage that was predicted, if it is known in full; `call.predicted` is the part
-    that should have been read."""
+    """With the predicted usage, if it is known in full; `call.predicted` is only the predicted
+    read."""
 
 
 class ConversationRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,7 +85,7 @@ class ShownConversation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Names(msgspec.Struct, frozen=True, kw_only=True):
-    """What a view can be filtered by."""
+    """The names that a view can be filtered by."""
 
     apps: Sequence[str] = ()
     groups: Sequence[str] = ()
@@ -113,7 +113,7 @@ class CallPage(msgspec.Struct, frozen=True, kw_only=True):
 
     calls: Sequence[ShownCall]
     before: str | None = None
-    """The id to continue before; None: there are no earlier ones."""
+    """The next page continues before this id; None if there are no earlier calls."""
 
 
 class CallQuery(msgspec.Struct, frozen=True, kw_only=True):
@@ -128,7 +128,7 @@ class CallQuery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AppRow(msgspec.Struct, frozen=True, kw_only=True):
-    """An app of the daemon: what it was granted, and what it used of it."""
+    """An app of the daemon: its grant and its use of it."""
 
     id: str
     granted: bool = True
@@ -136,7 +136,7 @@ class AppRow(msgspec.Struct, frozen=True, kw_only=True):
     group: str = ""
     capabilities: Sequence[str] = ()
     missing: Sequence[str] = ()
-    """Capabilities that it requires and is not granted."""
+    """Capabilities that it requires and that are not granted."""
     providers: Sequence[str] = ()
     models: Sequence[str] = ()
     today_nano_usd: int = 0
@@ -167,7 +167,7 @@ class CorrectionOfCall(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TokenState(msgspec.Struct, frozen=True, kw_only=True):
-    """A token of an app, by its id; the token itself is stored nowhere."""
+    """A token of an app, by its id; the token itself is not stored."""
 
     id: str
     created: float
@@ -176,7 +176,7 @@ class TokenState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProviderRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A provider as calls found it."""
+    """A provider as seen by calls."""
 
     name: str
     breaker: str = "closed"
@@ -187,6 +187,6 @@ class ProviderRow(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds to the first byte."""
     first_p99: float | None = None
     headroom: dict[str, float] = {}
-    """The share of each rate limit that is left, as the provider reported it."""
+    """The remaining share of each rate limit, as reported by the provider."""
     refusals: dict[str, int] = {}
     """Calls that the provider refused, by the class of the error."""

@@ -1,9 +1,9 @@
-"""The view of a page, as the query of its address: a range of time and filters.
+"""The view of a page, as the query of its URL: a time range and filters.
 
 `range` is `hour`, `day`, `week` or `month`, which end now, or `custom` between `since` and `until`,
-in ISO 8601 (UTC if no zone is named). `app`, `group`, `provider`, `model` and `label` are
-filters; an empty one is none. The charts of a view have steps of time. `is_found` says whether a
-search in a view finds a call.
+in ISO 8601 (UTC if there is no zone). `app`, `group`, `provider`, `model` and `label` are filters;
+an empty one is ignored. The charts of a view have steps of time. `is_found` tells whether a search
+in a view finds a call.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ RANGE_SECONDS: Final[Mapping[RangeName, float]] = {
     "month": 30 * 86_400.0,
 }
 FILTERS: Final = ("app", "group", "provider", "model", "label")
-#: How much of a wrong value an error repeats.
+#: Characters of a wrong value that an error repeats.
 _SHOWN = 60
-#: The lengths of the steps of charts, in seconds, and how many steps a chart has at most.
+#: The step lengths of charts, in seconds, and the maximum number of steps.
 _STEPS = (60, 300, 900, 1_800, 3_600, 7_200, 14_400, 28_800, 86_400, 7 * 86_400, 28 * 86_400)
 _MOST_STEPS = 100
 _HOUR, _DAY = 3_600, 86_400
 
 
 def view_from_query(query: Mapping[str, str], now: float, default: RangeName = "day") -> View:
-    """The view that a query names; `default` is the range if it names none. Raises
-    `InvalidRequest` for a range or a time that is none; other parameters belong to the pages."""
+    """The view described by a query; `default` is the range if the query has none. Raises
+    `InvalidRequest` for an invalid range or time; other parameters belong to the pages."""
     name = query.get("range") or ("custom" if query.get("since") else default)
     filters = {each: query.get(each) or None for each in FILTERS}
     for range_name, seconds in RANGE_SECONDS.items():
@@ -60,8 +60,8 @@ def view_from_query(query: Mapping[str, str], now: float, default: RangeName = "
 
 
 def query_of(view: View, **changes: str | float | None) -> str:
-    """The query of an address that shows the same view. `changes` replace fields of the view, or
-    add parameters of a page; None removes one. Ranges that end now stay relative."""
+    """The query of a URL that shows the same view. `changes` replace fields of the view, or add
+    parameters of a page; None removes one. Ranges that end now stay relative."""
     fields = {name: changes.pop(name) for name in View.__struct_fields__ if name in changes}
     if "since" in fields or "until" in fields:
         fields.setdefault("range", "custom")
@@ -77,7 +77,7 @@ def query_of(view: View, **changes: str | float | None) -> str:
 
 
 def iso_time(at: float) -> str:
-    """A time in UTC as queries and forms have it: `2026-11-16T13:05:00`."""
+    """A UTC time as written in queries and forms: `2026-11-16T13:05:00`."""
     return datetime.datetime.fromtimestamp(at, datetime.UTC).replace(tzinfo=None).isoformat()
 
 
@@ -85,10 +85,10 @@ def _time(text: str, path: str) -> float:
     try:
         at = datetime.datetime.fromisoformat(text)
         at = at if at.tzinfo is not None else at.replace(tzinfo=datetime.UTC)
-        # In another zone it may be before year 1 or after year 9999 of UTC.
+        # In UTC it may be before year 1 or after year 9999.
         return at.astimezone(datetime.UTC).timestamp()
     except (ValueError, OverflowError):
-        reason = f"{text[:_SHOWN]!r} is no time; write it as 2026-11-16T13:00 (UTC)"
+        reason = f"{text[:_SHOWN]!r} is not a time; write it as 2026-11-16T13:00 (UTC)"
         raise InvalidRequest(reason, path=path) from None
 
 
@@ -116,9 +116,9 @@ class ChartSteps(msgspec.Struct, frozen=True):
 
 
 def steps_of(view: View, first: float | None = None) -> ChartSteps:
-    """The finest steps of which a chart of the view needs no more than a hundred, or the part of
-    one at each end more. With the time of the `first` call of all, the chart of a longer range
-    begins there: that of a first day has its hours, and not one bar in a month without calls."""
+    """The shortest steps with which a chart of the view has at most a hundred (plus a partial one
+    at each end). If the `first` call is later than the range's start, the chart begins there: a
+    first day is shown by hour, not as one bar in an empty month."""
     since, finest = view.since, _STEPS[0]
     if first is not None and view.since < (begin := min(first, view.until - _DAY)):
         since, finest = begin, _HOUR
@@ -149,7 +149,7 @@ def _in_view(call: AuditEnvelope, view: View) -> bool:
 
 
 def matches(view: View, app: str, provider: str, model: str) -> bool:
-    """Whether the filters of a view, but for its label, allow these names."""
+    """Whether the filters of a view, except its label, match these names."""
     return (
         view.app in (None, app)
         and view.provider in (None, provider)
@@ -174,7 +174,7 @@ def has_outcome(call: AuditEnvelope, outcome: CallOutcome) -> bool:
 
 
 def has_text(call: AuditEnvelope, text: str) -> bool:
-    """`text` is casefolded, and part of a name or an id."""
+    """`text` is casefolded. True if it is part of a name or an id."""
     if not text:
         return True
     ids = call.call_id, call.request_id, call.response_id

@@ -1,5 +1,5 @@
-"""A local server that speaks every wire, keeps a prompt cache by the provider's rules, bills and
-rejects requests like it, and injects faults.
+"""A local server with every wire. It caches prompts by each provider's rules, bills and rejects
+requests like the provider, and injects faults.
 
     from anaphora import emulator
 

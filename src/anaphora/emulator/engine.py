@@ -1,5 +1,5 @@
-"""The emulator without a socket: one object with all state, and `respond`, which takes a request
-and gives the provider's response.
+"""The emulator without a socket: an object with all state, whose `respond` returns the provider's
+response to a request.
 
     engine = Engine(EmulatorOptions(seed=7))
     engine.respond(EmulatorRequest(method="POST", path="/v1/messages", headers=…, body=…, now=0.0))
@@ -44,7 +44,7 @@ _GENERATING = ("generate", "complete", "compact")
 
 def show_calls() -> Callable[[JournalEntry], ShownCall | None]:
     """Converts entries of a journal for pages."""
-    from .shown_calls import ShownCalls  # with the dashboard, which only pages need
+    from .shown_calls import ShownCalls  # imports the dashboard, which only pages need
 
     return ShownCalls().make
 
@@ -86,7 +86,7 @@ class Engine:
         return None if route is not None and served and route.provider not in served else route
 
     def respond(self, request: EmulatorRequest) -> EmulatorResponse:
-        """The response to a request. The next request comes when it has been sent."""
+        """The response to a request, sent completely before the next request."""
         response = self.receive(request)
         if response.call is not None:
             first, *rest = (chunk.delay for chunk in response.chunks or [ResponseChunk(0.0, b"")])
@@ -96,8 +96,8 @@ class Engine:
         return response
 
     def _run_batched(self, batch: RoutedRequest, path: str, body: bytes) -> EmulatorResponse:
-        """A request of a batch, in the workspace of a request about the batch. Its response has not
-        ended yet."""
+        """The response to a request of a batch, in the batch's workspace. The caller ends it
+        (`CallRecord.end`)."""
         headers = {**batch.headers, "content-type": JSON}
         headers.pop("x-emulator-fault", None)
         now = batch.now - self.offset
@@ -199,7 +199,7 @@ class Engine:
         raise problem
 
     def _models(self, request: RoutedRequest) -> tuple[Profile, ...]:
-        """The models of the provider, those that it has retired with `any_model` only."""
+        """The models of the provider; retired ones only with `any_model`."""
         if self.options.any_model:
             return catalog.models(request.route.provider)
         return ModelClock(request.now, self.offset).models(request.route.provider)

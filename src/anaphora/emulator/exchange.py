@@ -18,7 +18,7 @@ SSE = "text/event-stream; charset=utf-8"
 NDJSON = "application/x-ndjson"
 NULL = msgspec.Raw(b"null")
 
-#: Digits of a number in a query, and how much of a wrong one is shown.
+#: Digits of a number in a query, and characters of an invalid one that an error shows.
 _DIGITS, _SHOWN = 15, 40
 
 _decode_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
@@ -54,7 +54,7 @@ def decode_object(body: bytes | msgspec.Raw) -> dict[str, msgspec.Raw]:
 
 
 def decode_value(raw: bytes | msgspec.Raw, field: str) -> Any:
-    """The value of a field. JSON that was cut out unread may still hold a number out of range."""
+    """The value of a field. Raw JSON may contain a number that is out of range."""
     try:
         return msgspec.json.decode(raw)
     except DECODE_ERRORS as problem:
@@ -92,7 +92,7 @@ class EmulatorResponse(msgspec.Struct, kw_only=True):
     stream: bool = False
     wire: str = ""
     dialect: str = ""
-    """Set for faults, as the wire is."""
+    """Like `wire`, read by faults."""
     hang: bool = False
     """Nothing is ever sent."""
     reset: bool = False

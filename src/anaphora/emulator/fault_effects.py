@@ -27,7 +27,7 @@ from .strict import overflow_row
 _OVERFLOW = (208_310, 200_000)
 #: Into how many pieces a whole body is split for a slow drip.
 _DRIP_PIECES = 16
-#: Bytes before the texts of a reply on the wires; the last ones precede any text.
+#: Bytes before the texts of a reply, by wire; the last fit any JSON string.
 _TEXT_STARTS = (b'"text":"', b'"content":"', b'"delta":"', b'":"')
 
 
@@ -37,7 +37,7 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True):
     after: int | None = None
     """Chunks that are still sent; None: half of them."""
     now: float = 0.0
-    """When the request came: dates count from there."""
+    """When the request arrived, for dates in the error."""
 
     def apply(self, response: EmulatorResponse) -> EmulatorResponse:
         """The faulty response; the given one is not changed."""
@@ -61,7 +61,7 @@ class FaultKind(msgspec.Struct, frozen=True):
 
 
 def _error(response: EmulatorResponse, error: Upstream) -> None:
-    """The error in place of the response, which keeps its headers that are not about the body."""
+    """Replaces the response by the error, and keeps its headers except those about the body."""
     codec = wire.get(response.dialect or response.wire or DEFAULT_WIRE)
     response.status, headers, body = codec.write_error(error)
     response.headers.pop("cache-control", None)
@@ -69,7 +69,7 @@ def _error(response: EmulatorResponse, error: Upstream) -> None:
     response.stream, response.chunks = False, [ResponseChunk(0.0, body)]
 
 
-#: Other forms of the time to wait than the provider's own (Google's is in the body).
+#: Formats of the time to wait besides the provider's own (Google's is in the body).
 _RETRY_HEADERS: dict[str, Callable[[Fault], dict[str, str]]] = {
     "rate-limit-seconds": lambda fault: {"retry-after": f"{fault.seconds:g}"},
     "rate-limit-ms": lambda fault: {"retry-after-ms": f"{fault.seconds * 1000:g}"},
@@ -102,7 +102,7 @@ def _server_error(response: EmulatorResponse, _: Fault, status: int) -> None:
 
 
 def _ok_error(response: EmulatorResponse, fault: Fault) -> None:
-    """An error with a status of success."""
+    """An error with status 200."""
     _server_error(response, fault, 503)
     response.status = 200
 

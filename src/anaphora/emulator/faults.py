@@ -17,7 +17,7 @@ A file selects the requests of each fault:
         path: /v1/messages
         provider: anthropic
 
-If `EmulatorOptions.fault_headers` is set, a request may ask for a fault itself:
+If `EmulatorOptions.fault_headers` is set, a header of the request may select the fault:
 `x-emulator-fault: slow-drip; seconds=0.5`.
 """
 
@@ -75,7 +75,7 @@ class FaultRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         selectors = [field for field in _SELECTORS if getattr(self, field) is not None]
         if len(selectors) > 1:
             first, second = selectors[:2]
-            raise ValueError(f"{second}: {first} and {second} exclude each other")
+            raise ValueError(f"{second}: give {first} or {second}, not both")
         check_provider(self.provider)
         self.to_fault()
 
@@ -116,7 +116,8 @@ class FaultSelector:
         self._counts = [0] * len(faults.rules)
 
     def next(self, request: EmulatorRequest, provider: str = "") -> Fault | None:
-        """The fault of a request. Its own header decides; the rules count it nevertheless."""
+        """The fault of a request: by its header, otherwise by the rules, which count every
+        request."""
         fault = None
         for index, rule in enumerate(self._rules):
             if not rule.matches(request, provider):

@@ -36,7 +36,8 @@ class Latency(msgspec.Struct, frozen=True):
     """Seconds before the first byte of a response, and between two chunks of a stream."""
 
     first: float | None = None
-    """None: none, but calls that write cache entries wait for those sent together with them."""
+    """None: no delay, except that calls which write cache entries wait for calls sent together with
+    them."""
     pace: float = 0.0
 
     @classmethod
@@ -66,7 +67,7 @@ class EmulatorOptions(msgspec.Struct, frozen=True, kw_only=True):
     faults: Faults = Faults()
     """The faults to inject."""
     fault_headers: bool = False
-    """Requests may ask for a fault in the header `x-emulator-fault`."""
+    """Inject the fault that a request names in its header `x-emulator-fault`."""
     strict: bool = True
     """Reject all requests that the provider rejects; otherwise only unreadable ones."""
     background: float = 1.0
@@ -81,7 +82,7 @@ class EmulatorOptions(msgspec.Struct, frozen=True, kw_only=True):
     remembered: int = 1000
     """How many calls the journal keeps."""
     rows: str = ""
-    """Rows of the catalog, as TOML, by which models cache otherwise than by the shipped ones."""
+    """Rows of the catalog, as TOML, that replace shipped cache rules."""
 
 
 class ParsedPrompt(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -91,12 +92,12 @@ class ParsedPrompt(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     rendered: Rendered
     plan: Plan
     prefixes: RenderedPrompt
-    """The same with the cache keys of its prefixes."""
+    """`rendered` with the cache keys of its prefixes."""
     facts: ModelFacts
     items: tuple[bytes, ...] = ()
     """Responses: the input items of the whole chain."""
     dropped: tuple[str, ...] = ()
-    """Anthropic: the paths of thinking that is not shown to the model."""
+    """Anthropic: the paths of thinking blocks that the model does not get."""
 
 
 class Generator:
@@ -270,8 +271,8 @@ class Generator:
 
 
 def request_plan(rendered: Rendered, rules: CacheRules, mode: str | None = None) -> Plan:
-    """The markers of a request, as far as the provider honours them. `mode` is the request's
-    setting for markers that the provider adds itself."""
+    """The markers of a request that the provider honours. `mode` is the request's setting for
+    markers that the provider adds itself."""
     if not rules.slots.value:
         return Plan()
     ttls = rules.ttls.value
@@ -293,7 +294,7 @@ def request_plan(rendered: Rendered, rules: CacheRules, mode: str | None = None)
 def _scope(request: RoutedRequest, facts: ModelFacts) -> str:
     """The scope of the cache that a call uses."""
     scope = "" if facts.rules.isolation.value == "server" else request.workspace
-    return f"{scope} in batches" if request.entry.batch else scope  # which have one of their own
+    return f"{scope} in batches" if request.entry.batch else scope  # a scope of their own
 
 
 def _extras(context: ReplyContext, others: list[GeneratedReply]) -> dict[str, str] | None:

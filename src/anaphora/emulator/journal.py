@@ -124,7 +124,7 @@ class CallRecord(msgspec.Struct, eq=False, kw_only=True):
     """Its number in the journal."""
     sent: SentCall
     hints: CallHints
-    """Its conversation, as the client names it. Never shown."""
+    """The client's ids of the conversation. Never shown."""
     outcome: Outcome
     facts: ModelFacts
     size: int
@@ -149,7 +149,7 @@ class CallRecord(msgspec.Struct, eq=False, kw_only=True):
             self.sent = msgspec.structs.replace(self.sent, began=now)
 
     def end(self, now: float) -> None:
-        """The response has ended, or never will begin: an aborted call also writes."""
+        """The response has ended or was aborted, even before it began: aborted calls also write."""
         if self.open is not None:
             if self.sent.began is None:
                 self.begin(now)
@@ -196,8 +196,8 @@ class Journal:
         *,
         max_bytes: int = _MAX_BYTES,
     ) -> None:
-        """`showing` returns the function that converts entries for pages. It is called when the
-        first entry is shown, or its prompt dropped."""
+        """`showing` returns the function that converts entries for pages. It is called before the
+        first entry is shown or its prompt is dropped."""
         self._entries: deque[JournalEntry] = deque()
         self._max_entries = max_entries
         self._max_bytes = max_bytes
@@ -247,13 +247,13 @@ class Journal:
         return [self._locked_details(entry) for entry in self._newest(last)]
 
     def shown(self, after: int) -> tuple[int, list[ShownCall]]:
-        """How many entries were added so far, and those behind the first `after` of them as pages
-        show them: calls that were billed or failed, the oldest first."""
+        """The number of entries so far, and the rows for pages of those after the first `after`:
+        billed or failed calls, the oldest first."""
         with self._lock:
             added, entries = self._added, self._newest(self._added - after)
         found: list[ShownCall] = []
         for entry in reversed(entries):
-            with self._lock:  # not for all of them: the next request waits for it
+            with self._lock:  # for each entry, so that requests do not wait long
                 if entry.number >= self._entries[0].number:
                     found += filter(None, (self._shown_call(entry),))
         return added, found

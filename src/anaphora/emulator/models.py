@@ -1,7 +1,7 @@
 """The models of an emulated provider on a day, and its error for other names.
 
-A date that is later than the catalog is an announcement, which providers postpone: it counts once
-the emulator's clock is moved beyond it. So a suite of tests does not fail overnight.
+A retirement date after the catalog's own date may be postponed by the provider, so it counts only
+if the emulator's clock was moved past it. Tests therefore do not start to fail overnight.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from anaphora.catalog.request_errors import unknown_model
 from anaphora.errors import NotFound, RequestRejected, Upstream
 from anaphora.yaml_values import nearest
 
-#: A clock that is moved by less only lets cache entries expire.
+#: Seconds. A clock that was moved by less affects cache entries, not models.
 _MOVED = 86_400.0
-#: How alike an unknown name and one of the catalog must be for the error to name it.
+#: Minimum similarity of an unknown name to the model that the error suggests.
 _ALIKE = 0.5
 _NOT_FOUND = "model_not_found"
 
 
 class ModelClock(msgspec.Struct, frozen=True):
-    """The day by which models retire."""
+    """Decides which models have retired."""
 
     now: float
     """In seconds since 1970, by the emulator's clock."""
@@ -45,10 +45,10 @@ class ModelClock(msgspec.Struct, frozen=True):
 
 
 def check_model(profile: Profile, wire: str, clock: ModelClock, asked: str = "") -> None:
-    """Raises the provider's error for a model that it has retired, or never had: one that the
-    catalog does not know, and that is not named like a later version of the provider's models.
-    Hosts of other makers' models have any, but for misspellings of those that the catalog lists.
-    `asked` is the name in the request, which may have a date."""
+    """Raises the provider's error for a retired or unknown model. A name like a later version of
+    the provider's models counts as known. Providers that serve other makers' models have any,
+    except misspellings of listed ones. `asked` is the name in the request, which may have a
+    date."""
     provider, model = profile.provider, profile.id
     retired = clock.has_retired(profile)
     if not retired and catalog.may_serve(provider, model) and not _is_misspelled(provider, model):
@@ -68,17 +68,17 @@ def _is_misspelled(provider: str, model: str) -> bool:
 def model_error(
     profile: Profile, wire: str, hint: str = "", *, retired: bool = False, asked: str = ""
 ) -> Upstream:
-    """How the provider refuses a model, with a hint of the emulator behind it."""
+    """The provider's error for a model, followed by a hint of the emulator."""
     row = unknown_model(profile.provider, wire)
     message = row.write(asked or profile.id, retired=retired)
-    # Other codes of a 400 mean a bad request to those who read them.
+    # Clients read a 400 with another code as a bad request.
     kind = NotFound if row.status == 404 or row.code == _NOT_FOUND else RequestRejected
     text = f"{message} ({hint})" if hint else message
     return kind(text, status=row.status, code=row.code, param=row.param)
 
 
 def _nearest(provider: str, model: str, clock: ModelClock) -> str:
-    """The available model that the name may stand for; empty if none is like it."""
+    """The most similar available model; empty if none is similar."""
     known = {each.id.lower(): each.id for each in clock.models(provider)}
     similar = catalog.similar_model(provider, model)
     if similar.lower() in known:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import htpy
 
-from anaphora.dashboard.figures import moment
+from anaphora.dashboard.figures import local_time
 from anaphora.dashboard.layout import STATIC
 from anaphora.dashboard.page_site import EVENTS, PROGRAM_SECTIONS, PageSite, program_pages
 from anaphora.dashboard.pages.overview import OverviewPage
@@ -88,7 +88,7 @@ class EmulatorOverview:
             _form(site, "reset", "Reset"),
         ]
         return htpy.div(".controls", role="group", aria_label="Clock of the emulator")[
-            htpy.p("#clock")["Clock: ", moment(request.now, "second"), ahead], buttons
+            htpy.p("#clock")["Clock: ", local_time(request.now, "second"), ahead], buttons
         ]
 
 

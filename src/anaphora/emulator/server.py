@@ -35,13 +35,14 @@ _HINT = (
 )
 #: Seconds until a hanging connection is closed; no client waits longer.
 _HANG_SECONDS = 900.0
-#: Seconds between two calls that are sent together, and the longest wait for such calls.
+#: Seconds without a call after which no more are expected together with it, and the longest wait
+#: for them.
 _TOGETHER, _LONGEST_HOLD = 0.05, 1.0
 #: Models whose overlapping calls are remembered.
 _PLACES = 256
 #: The root of the control routes.
 CONTROL = "/_emulator"
-#: Of responses of the control routes.
+#: Response headers of the control routes.
 _CONTROL_HEADERS = {
     "content-type": JSON,
     "cache-control": "no-store",
@@ -122,7 +123,7 @@ class EmulatorHandler:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._overlapped = BoundedMap[tuple[str, str], float](_PLACES)
-        """When the last call of a model arrived that overlaps another."""
+        """By provider and model, when the last call arrived that overlaps another."""
         self._control = ControlRoutes(engine)
         self._pages: EmulatorPages | None = None
         """Created on the first request for a page."""
@@ -168,9 +169,9 @@ class EmulatorHandler:
         return time.time() + self._engine.offset
 
     async def _hold(self, exchange: HttpExchange, call: CallRecord) -> None:
-        """Waits with the response to a call that writes, until no more calls arrive that would read
-        what it writes. Clients take milliseconds to send calls "at once"; without the wait, the
-        first would be answered before the last is received."""
+        """Delays the response to a call that writes until no more calls arrive that would read the
+        write. Clients take milliseconds to send calls "at once"; without the wait, the first would
+        be answered before the last is received."""
         started = time.monotonic()
         place = call.facts.provider, call.facts.profile.id
         if call.overlaps:
@@ -188,7 +189,7 @@ class EmulatorHandler:
             return CompleteResponse(problem.status or 500, {"content-type": JSON}, body)
         codec = self._engine.codec(exchange.method, exchange.path, exchange.headers)
         status, headers, body = codec.write_error(problem)
-        # Some wires write a class of errors with one status.
+        # Some wires have one status for a class of errors.
         return CompleteResponse(problem.status or status, headers, body)
 
 

@@ -19,7 +19,7 @@ _FIRST_ERROR = 400
 
 
 class ShownCalls:
-    """Makes them in the order of the calls, whose conversations it remembers."""
+    """Converts journal entries, in order, and remembers their conversations."""
 
     def __init__(self) -> None:
         self._digests = BlockDigests(secrets.token_bytes(32))
@@ -27,7 +27,8 @@ class ShownCalls:
         """The conversation and the turn of each call, by its number."""
 
     def make(self, entry: JournalEntry) -> ShownCall | None:
-        """None for a request that calls no model: a list of models, a stored file."""
+        """The row of a page; None for a request without a model call: a list of models, a stored
+        file."""
         if entry.billed is None and not entry.error and not entry.fault:
             return None
         verdict = entry.judged

@@ -1,6 +1,6 @@
-"""Which provider a request goes to: by the hosts of the catalog and by configured addresses.
+"""The provider of a request, by the hosts of the catalog and by configured addresses.
 
-Configured are the addresses that the caller names, and those in the environment variables of the
+Configured addresses are those passed by the caller, and those in the environment variables of the
 catalog (`ANTHROPIC_BASE_URL`, `OPENAI_BASE_URL`, `OLLAMA_HOST`, …). Requests to other addresses are
 not read.
 """
@@ -18,7 +18,7 @@ from anaphora.client.config.environment import base_urls
 from anaphora.errors import InvalidRequest
 from anaphora.traffic.calls import ProxyRoute, checked_upstream
 
-from . import bedrock
+from . import clouds
 
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 #: Variables of other tools that hold a base URL, besides those of the catalog.
@@ -30,12 +30,13 @@ _OTHER_VARIABLES = {
     "GOOGLE_BASE_URL": "google",
     "DEEPSEEK_API_BASE": "deepseek",
     "GOOGLE_VERTEX_BASE_URL": "google",
+    "ANTHROPIC_VERTEX_BASE_URL": "google",
     "AWS_ENDPOINT_URL_BEDROCK_RUNTIME": "bedrock",
     "AWS_ENDPOINT_URL": "bedrock",
     "ANTHROPIC_BEDROCK_BASE_URL": "bedrock",
 }
 _PORTS = {"http": 80, "https": 443}
-#: Addresses whose provider is remembered.
+#: The number of addresses whose provider is remembered.
 _MOST_KNOWN = 256
 
 
@@ -93,14 +94,14 @@ class Addresses:
             for (origin, path), provider in self._bases
             if origin == address.origin and f"{address.path}/".startswith(f"{path}/")
         ]
-        # A gateway may stand for several providers at one address.
+        # A gateway may serve several providers at one address.
         for route in found:
             if any((row.provider, row.wire) == (route.provider, wire) for row in _rows()):
                 return route
         if found:
             return found[0]
-        if bedrock.is_host(address.host):
-            return ProxyRoute(prefix="", provider=bedrock.PROVIDER, upstream=address.origin)
+        if clouds.is_bedrock(address.host):
+            return ProxyRoute(prefix="", provider=clouds.BEDROCK, upstream=address.origin)
         row = _row_at(address, wire)
         if row is None and not self._provider:
             return None
@@ -113,8 +114,8 @@ def _rows() -> tuple[Dialect, ...]:
 
 
 def _row_at(address: RequestAddress, wire: str) -> Dialect | None:
-    """The row of the catalog; of servers on this machine only at their own port. A provider may
-    have a wire at its host that it has no row for."""
+    """The row of the catalog; for local servers only at their own port. A provider's host may speak
+    a wire for which it has no row."""
     if address.host not in _LOOPBACK:
         wires = dict.fromkeys((wire, *(row.wire for row in _rows())))
         found = (catalog.dialects().at_host(address.host, each, address.path) for each in wires)

@@ -1,5 +1,5 @@
-"""Observes calls of aiohttp's sessions, by a middleware of theirs. Anaphora's own client uses no
-session, and is not seen here."""
+"""Observes calls of aiohttp's sessions by a middleware. Anaphora's own client uses no session, so
+it is not observed here."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def _pairs(headers: Any) -> Headers:
 
 
 def observe_session(session: aiohttp.ClientSession, observation: Observation) -> None:
-    """An observation that the session had before is replaced."""
+    """Observes a session; replaces an earlier observation."""
     others = [each for each in session._middlewares if not isinstance(each, ObservingMiddleware)]
     own = ObservingMiddleware(observation, decompressed=session._auto_decompress)
     session._middlewares = (*others, own)

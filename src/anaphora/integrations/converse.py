@@ -1,8 +1,8 @@
 """Bedrock's Converse as Anthropic's Messages API, for the judge.
 
 Converse writes blocks as `{"text": …}`, a marker as a block `cachePoint` after the one that it
-marks, and parameters in groups. What has no counterpart keeps its name, so that a change of it is
-seen.
+marks, and parameters in groups. Fields without a counterpart keep their names, so that changes are
+detected.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ def _decoded(data: bytes) -> _Object:
 
 
 def as_messages(body: bytes, model: str) -> bytes:
-    """A request in Anthropic's form; what is no Converse request is returned unchanged."""
+    """A request in Anthropic's format; if it is not a Converse request, it is returned
+    unchanged."""
     try:
         return _ENCODER.encode(_request(_decoded(body), model))
     except (msgspec.DecodeError, AttributeError, KeyError, TypeError, ValueError):
@@ -79,7 +80,7 @@ def _request(body: _Object, model: str) -> _Object:
 
 
 def _marked(blocks: Iterable[_Object], read: Any) -> list[_Object]:
-    """The blocks, each with the marker that stands behind it."""
+    """The blocks, each with the marker that follows it."""
     found: list[_Object] = []
     for block in blocks:
         if "cachePoint" not in block:
@@ -154,7 +155,7 @@ def _output(config: _Object) -> _Object:
 
 
 def as_message(data: bytes, model: str) -> bytes:
-    """A response in Anthropic's form; an error, or what cannot be read, is returned unchanged."""
+    """A response in Anthropic's format; an error or an invalid body is returned unchanged."""
     try:
         body = _decoded(data)
         content = [_block(block) for block in body["output"]["message"]["content"]]

@@ -2,8 +2,8 @@
 
     dspy.configure(lm=AnaphoraLM("claude-sonnet-5-5"))
 
-Evaluations and optimizers call the model from many threads: what their prompts share (the
-signature, the demonstrations) is written to the cache by one call and read by the others.
+Evaluations and optimizers call the model from many threads: one call writes the shared part of
+their prompts (the signature, the demonstrations) to the cache, and the others read it.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ class AnaphoraLM(dspy.BaseLM):
         **kwargs: Any,
     ) -> None:
         """`model` and `provider` are those of `Client.complete`: `anthropic/claude-sonnet-5-5`
-        names both. `client` is one of the application; without it there is one for this model,
-        from `config` (llm.yaml) or the keys in the environment, which keeps digests of prompts in
-        the user's index if it is to `remember` them."""
+        names both. `client` is the application's client. Without it this model makes its own, from
+        `config` (llm.yaml) or the keys in the environment; with `remember` it keeps digests of
+        prompts in the user's index."""
         super().__init__(model, temperature=temperature, max_tokens=max_tokens, **kwargs)
         self._provider = provider
         self._config = config
@@ -141,12 +141,12 @@ def _schema(form: Any) -> Any:
     if isinstance(form, Mapping) and isinstance(wanted := form.get("json_schema"), Mapping):
         return output_schema(wanted["schema"], wanted.get("name"), strict=wanted.get("strict"))
     raise InvalidRequest(
-        "must be a pydantic model or a JSON schema as OpenAI takes it", path="response_format"
+        "must be a pydantic model or a JSON schema in OpenAI's format", path="response_format"
     )
 
 
 def _completion(responses: Sequence[Response[Any]]) -> SimpleNamespace:
-    """The responses as DSPy reads them: a Chat Completion with a choice for each."""
+    """The responses in DSPy's format: a Chat Completion with a choice for each."""
     costs = [response.cost_usd for response in responses]
     known = [cost for cost in costs if cost is not None]
     return SimpleNamespace(

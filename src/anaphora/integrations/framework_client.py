@@ -2,8 +2,8 @@
 that survive a framework's own messages.
 
 A framework may run each evaluation in another event loop, and each sample in another thread. The
-calls of one adapter go through one `anaphora.Client`, and concurrent ones through its gate: a
-shared beginning is written to the cache once."""
+calls of one adapter use one `anaphora.Client`, and concurrent ones its gate, so that a shared
+beginning is written to the cache once."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ class FrameworkClient:
         environ: Mapping[str, str] | None = None,
         remember: bool | None = None,
     ) -> None:
-        """`client` is a client of the application, which closes it. Without one, this makes its
-        own: from `config`, the path of llm.yaml or its content, or from the keys in the
-        environment. `remember` is that of all its calls."""
+        """`client` is the application's client, which the application closes. Without it this makes
+        its own: from `config`, the path of llm.yaml or its content, or from the keys in the
+        environment. `remember` applies to all calls."""
         given: object = client
         if client is None:
             if config is None:
@@ -139,7 +139,7 @@ class FrameworkClient:
 def function_tool(
     name: str, description: str | None, schema: Mapping[str, Any], *, strict: bool | None = None
 ) -> Tool:
-    """A tool of a framework, which runs it itself."""
+    """A tool that the framework runs."""
     text = canonical.dumps(dict(schema), path=f"tools.{name}").decode()
     return Tool(name, description or "", text, strict=strict)
 
@@ -151,13 +151,13 @@ def output_schema(
     description: str | None = None,
     strict: bool | None = None,
 ) -> OutputFormat:
-    """A schema of a framework, which parses the reply itself."""
+    """The schema of a reply that the framework parses."""
     return output_of(dict(schema), name, description=description, strict=strict).output
 
 
 def kept_reply(message: Message) -> str | None:
-    """JSON of a reply that a framework's messages cannot hold exactly: signatures of reasoning,
-    blocks of the provider. None if they can."""
+    """The reply as JSON if the framework's messages cannot represent it exactly (signatures of
+    reasoning, blocks of the provider), else None."""
     if all(isinstance(part, Text | ToolCall) and part.extras is None for part in message.parts):
         return None
     return to_json(message).decode()

@@ -1,8 +1,8 @@
 """Observes calls on `http.client`, the standard library's. urllib3, requests, botocore and boto3,
 httplib2 and the sync transports of google-auth are built on it.
 
-Requests are seen as the bytes that are sent, after a library has signed them, and never changed:
-no markers are placed here.
+Requests are read from the bytes that are sent, after a library may have signed them, and are never
+changed: no markers are placed here.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ class _SentRequest:
     def __init__(self, method: str, target: str) -> None:
         self.method, self.target = method, target
         self.busy = False
-        """Inside `send`, which may connect first and send a CONNECT of its own."""
+        """Whether it is inside `send`, which may connect first and send its own CONNECT."""
         self._data: list[bytes] | None = []
         self._size = 0
 
     def add(self, data: Any) -> None:
-        """Bytes that were sent; what is made while it is sent cannot be kept."""
+        """Adds bytes that were sent. A body that is generated while it is sent cannot be kept."""
         if self._data is None:
             return
         if not isinstance(data, bytes | bytearray | memoryview):
@@ -98,7 +98,7 @@ class Unchunked:
     def __init__(self) -> None:
         self._rest = b""
         self._left = 0
-        """Of the current chunk, with the line break after it."""
+        """Bytes left of the current chunk, with the line break after it."""
         self.ended = False
 
     def feed(self, data: bytes) -> bytes:
@@ -264,13 +264,14 @@ def _getresponse_hook(original: Any) -> Any:
 
 
 def sender_of(value: Any) -> str | None:
-    """The method of an object that sends by `http.client`; None if it is no such object."""
+    """The name of the method with which an object sends by `http.client`; None for other
+    objects."""
     names = [f"{base.__module__}.{base.__qualname__}" for base in type(value).__mro__]
     return next((_SENDERS[name] for name in names if name in _SENDERS), None)
 
 
 def observe_sender(sender: Any, observation: Observation) -> None:
-    """An observation that it had before is replaced."""
+    """Observes an object that sends; replaces an earlier observation."""
     name = sender_of(sender)
     assert name is not None
     current = getattr(sender, name)

@@ -1,7 +1,7 @@
 """Observes calls on httpx and httpx2, which are two packages with one interface.
 
-`ObservedTransport` wraps the transport that is there, so that its proxies and options stay as they
-are. It serves both packages, sync and async, and takes classes from the package of the request.
+`ObservedTransport` wraps the existing transport, whose proxies and options stay in effect. It
+serves both packages, sync and async, and takes classes from the package of the request.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class ObservedTransport:
         if call is None:
             return await inner.handle_async_request(request)
         try:
-            with suspended():  # the transport may be one of aiohttp, which is observed itself
+            with suspended():  # the transport may be built on aiohttp, which is observed as well
                 response = await inner.handle_async_request(_sent(request, call, package))
                 rejectable = call.may_be_rejected(response.status_code)
                 if rejectable:
@@ -98,7 +98,7 @@ class ObservedTransport:
         return response
 
     def _own(self, package: str, client: str) -> Any:
-        """The transport of its own."""
+        """The transport that is made if none was given."""
         module = importlib.import_module(package)
         self.inner = _EnvironmentTransport(getattr(module, client), module)
         return self.inner
@@ -133,8 +133,8 @@ class ObservedTransport:
 
 
 class _EnvironmentTransport:
-    """The transports that a client of the package makes for itself: a given one would replace the
-    proxies of the environment."""
+    """The default transports of a client of the package: a transport passed to the client would
+    disable the proxies of the environment."""
 
     def __init__(self, client: Any, module: Any) -> None:
         limits = module.Limits(**_LIMITS)
@@ -168,7 +168,7 @@ class _EnvironmentTransport:
 
 
 def _keep_alive(transport: Any) -> None:
-    """Has connections notice when the other side is gone, as those of the SDKs do."""
+    """Enables TCP keep-alive like the SDKs, so that connections notice when the peer is gone."""
     pool = getattr(transport, "_pool", None)
     if pool is None or getattr(pool, "_socket_options", ()) is not None:
         return
@@ -203,7 +203,7 @@ def _begin(own: Observation | None, request: Any) -> ObservedCall | None:
             return _pairs(request.headers)
 
         def body() -> bytes | None:
-            # A body that is made as it is sent cannot be read before.
+            # A body that is generated while it is sent cannot be read before.
             data: bytes | None = getattr(request, "_content", None)
             return data
 
@@ -229,7 +229,7 @@ def _sent(request: Any, call: ObservedCall, package: str) -> Any:
 def _tee(response: Any, call: ObservedCall, stream: Any) -> None:
     headers = _pairs(response.headers)
     content = getattr(response, "_content", None)
-    if content is not None:  # read already: a transport that does not stream, as those of tests
+    if content is not None:  # read already: a transport that does not stream, like those of tests
         call.respond(response.status_code, _decoded(headers))
         call.add(content)
         call.end("complete")

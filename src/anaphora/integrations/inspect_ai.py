@@ -72,7 +72,7 @@ from .framework_client import (
     restored_reply,
 )
 
-#: Options of a generation of the same name, or the parameter that they are.
+#: Generation options, and the parameter for each.
 _PARAMS = {
     "max_tokens": "max_tokens",
     "temperature": "temperature",

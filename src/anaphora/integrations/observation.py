@@ -1,8 +1,8 @@
 """Observed calls, and the observers that get their verdicts.
 
-One judge for the whole process compares each call with earlier ones, whichever client made them:
-a web backend may make a client for each request. A call is judged once, however many observers get
-its verdict. Prompts are kept in memory, bounded, and nowhere else.
+One judge for the whole process compares each call with earlier ones of any client: a web backend
+may make a client for each request. A call is judged once, however many observers get its verdict.
+Prompts are kept in memory, bounded, and nowhere else.
 
 Nothing here may change an answer: failures are logged, and the call continues.
 """
@@ -20,7 +20,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Literal, TypeAlias
-from urllib.parse import urlsplit
+
+from msgspec.structs import replace
 
 from anaphora.client.arguments import callback_of, watchers_of
 from anaphora.client.failures import log
@@ -43,12 +44,12 @@ from anaphora.traffic.placing import Placer
 from anaphora.traffic.sums import CallSums, JudgedCall
 from anaphora.values import Usage
 
-from . import bedrock
+from . import clouds
 from .addresses import Addresses, RequestAddress
 
 OnVerdict: TypeAlias = Callable[[JudgedCall], object]
 
-#: Calls that an observation keeps.
+#: The most calls that an observation keeps.
 _MOST_CALLS = 1000
 #: Statuses of invalid requests.
 INVALID = (400, 422)
@@ -57,7 +58,7 @@ _logger = logging.getLogger("anaphora.observe")
 
 #: The observations of the current context.
 _ACTIVE: ContextVar[tuple[Observation, ...]] = ContextVar("anaphora_observing", default=())
-#: Set while calls are not observed: below a transport that observes already, and in observers.
+#: True while calls are not observed: inside an observed transport, and in observers.
 _SUSPENDED: ContextVar[bool] = ContextVar("anaphora_observed", default=False)
 
 
@@ -74,8 +75,8 @@ class Observation:
         addresses: Mapping[str, str] = {},
         of_client: bool = False,
     ) -> None:
-        """`of_client`: of a client that was passed to `observe`. Its calls to unknown addresses are
-        seen as well, but not judged; without observers, verdicts are logged."""
+        """`of_client`: for a client that was passed to `observe`. Its calls to unknown addresses
+        are recorded as well, but not judged; without observers, verdicts are logged."""
         if on_verdict is not None:
             callback_of(on_verdict, "on_verdict")
         if not isinstance(mark, bool):
@@ -149,11 +150,11 @@ class ObservedCall:
         observations: tuple[Observation, ...],
         call: RelayedCall,
         began: float,
-        at_bedrock: bedrock.BedrockCall | None = None,
+        at_cloud: clouds.CloudCall | None = None,
     ) -> None:
         self._observations = observations
         self._call = call
-        self._at_bedrock = at_bedrock
+        self._at_cloud = at_cloud
         self._began = began
         self._data: list[bytes] = []
         self._size = 0
@@ -167,7 +168,7 @@ class ObservedCall:
     def place(self) -> None:
         """Places markers, unless the request is signed."""
         call = self._call
-        if call.request_body is None or bedrock.is_signed(call.request_headers):
+        if call.request_body is None or clouds.is_signed(call.request_headers):
             return
         placed = shared().placer(
             UpstreamRequest(
@@ -184,11 +185,11 @@ class ObservedCall:
             call.sent_body = placed
 
     def may_be_rejected(self, status: int) -> bool:
-        """Whether the response may say that the markers are not accepted."""
+        """Whether the response may be a refusal of the markers."""
         return self.placed is not None and status in INVALID
 
     def was_rejected(self, status: int, headers: Headers, data: bytes) -> bool:
-        """Ends the call with an error. Returns whether that is about the markers, so that the
+        """Ends the call with an error. Returns whether the error is about the markers: then the
         request is sent again without them."""
         with guarded("observing a response"):
             self.respond(status, headers)
@@ -226,10 +227,10 @@ class ObservedCall:
         call.ended = time.monotonic() - self._began
         if self._size <= KEPT_BYTES:
             data = b"".join(self._data)
-            if self._at_bedrock is not None:
+            if self._at_cloud is not None:
                 content_type = header_of(call.response_headers, "content-type")
                 with guarded("reading a response"):
-                    data = self._at_bedrock.response(data, content_type)
+                    data = self._at_cloud.response(data, content_type)
             call.pieces = [ResponsePiece(call.ended, data)] if data else []
         self._data.clear()
         with guarded("judging a call"), suspended():
@@ -276,7 +277,7 @@ def active() -> tuple[Observation, ...]:
 
 
 def activate(observation: Observation) -> Callable[[], None]:
-    """Adds an observation to this context; returns what removes it."""
+    """Adds an observation to this context; returns a function that removes it."""
     token = _ACTIVE.set((*_ACTIVE.get(), observation))
 
     def deactivate() -> None:
@@ -291,7 +292,7 @@ def activate(observation: Observation) -> Callable[[], None]:
 
 @contextmanager
 def included(observation: Observation) -> Iterator[None]:
-    """The calls of this block are those of the observation as well."""
+    """Adds the calls of this block to the observation."""
     current = _ACTIVE.get()
     token = _ACTIVE.set(current if observation in current else (*current, observation))
     try:
@@ -341,37 +342,42 @@ def begin(
     body are only read if it is observed."""
     if method != "POST" or _SUSPENDED.get():
         return None
-    wire, at_bedrock = wire_at(address.path), None
+    wire, at_cloud = wire_at(address.path), None
     if wire is None:
-        at_bedrock = bedrock.call_at(address.path)
-        if at_bedrock is None:
+        at_cloud = clouds.call_at(address.path)
+        if at_cloud is None:
             return None
-        wire = bedrock.WIRE
+        wire = clouds.WIRE
     observations = [*active(), *([] if own is None else [own])]
     routes = {each: route for each in observations if (route := each.route(address, wire))}
     if not routes:
         return None
     with guarded("reading a request"):
-        data, path = body(), address.path
-        if at_bedrock is not None and data is not None:
-            data, path = at_bedrock.request(data), bedrock.PATH
+        data, path, unread = body(), address.path, ""
         known = [*routes.values()]
+        route = next((route for route in known if route.provider), known[0])
+        if at_cloud is not None:
+            data = None if data is None else at_cloud.request(data)
+            path, unread = at_cloud.path or path, at_cloud.why_unread
+            if route.provider and at_cloud.provider:
+                route = replace(route, provider=at_cloud.provider)
         call = ObservedCall(
             tuple(routes),
             RelayedCall(
                 number=next(shared().numbers),
                 started=time.time(),
                 method=method,
-                route=next((route for route in known if route.provider), known[0]),
+                route=route,
                 path=path,
                 query=query,
                 request_headers=headers(),
                 request_body=None if data is None or len(data) > KEPT_BYTES else data,
+                unread=unread,
             ),
             time.monotonic(),
-            at_bedrock,
+            at_cloud,
         )
-        if at_bedrock is None and any(each.mark for each in routes):
+        if at_cloud is None and any(each.mark for each in routes):
             with guarded("placing markers"):
                 call.place()
         return call
@@ -379,7 +385,7 @@ def begin(
 
 
 def _record(call: RelayedCall, judged: JudgedCall) -> Record:
-    """The call as the watchers of Anaphora's own client get one."""
+    """The record of the call, like those of Anaphora's own client."""
     verdict = judged.verdict
     outcome = OUTCOMES[judged.kind]
     content_type = header_of(call.response_headers, "content-type").lower()
@@ -396,7 +402,7 @@ def _record(call: RelayedCall, judged: JudgedCall) -> Record:
         provider=judged.provider,
         system=judged.provider,
         wire=judged.wire,
-        host=urlsplit(call.route.upstream).netloc,
+        host=call.route.host,
         model=judged.model,
         streamed="application/json" not in content_type,
         at=judged.at,

@@ -4,8 +4,8 @@
 
     agent = Agent(AnaphoraModel("claude-sonnet-5-5"), instructions=…)
 
-Cache markers, retries, fallback routes and prices are those of the client. Concurrent runs that
-begin the same write that beginning once.
+Cache markers, retries, fallback routes and prices are those of the client. Concurrent runs with the
+same beginning write it to the cache once.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ from .pydantic_messages import KEPT, add_request, assistant_message
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: Settings of the same name, or the parameter that they are.
+#: Settings, and the parameter for each.
 _PARAMS = {
     "max_tokens": "max_tokens",
     "temperature": "temperature",
@@ -100,9 +100,9 @@ class AnaphoraModel(Model):
         remember: bool | None = None,
     ) -> None:
         """`model` and `provider` are those of `Client.complete`: `anthropic/claude-sonnet-5-5`
-        names both. `client` is one of the application; without it there is one for this model,
-        from `config` (llm.yaml) or the keys in the environment, which keeps digests of prompts in
-        the user's index if it is to `remember` them."""
+        names both. `client` is the application's client. Without it this model makes its own, from
+        `config` (llm.yaml) or the keys in the environment; with `remember` it keeps digests of
+        prompts in the user's index."""
         self._model = model
         self._provider_name = provider
         self._calls = FrameworkClient(client, config=config, remember=remember)
@@ -300,7 +300,7 @@ def _details(response: Response[Any]) -> dict[str, Any] | None:
 
 @dataclass
 class AnaphoraStreamedResponse(StreamedResponse):
-    """A reply as it comes."""
+    """A reply as it arrives."""
 
     _events: AsyncGenerator[StreamItem, None]
     _model_name: str
@@ -378,7 +378,7 @@ class AnaphoraStreamedResponse(StreamedResponse):
 
 @contextmanager
 def _errors(model: str) -> Iterator[None]:
-    """Errors as pydantic-ai knows them: a fallback model takes over, for example."""
+    """Errors as pydantic-ai's own, so that a fallback model can take over."""
     try:
         yield
     except Upstream as problem:

@@ -1,4 +1,4 @@
-"""Messages of pydantic-ai as those of the client."""
+"""Messages of pydantic-ai, converted for the client."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from anaphora.values import (
 
 from .framework_client import restored_reply
 
-#: Key of a reply that pydantic-ai's parts cannot hold exactly.
+#: Metadata key of a reply that pydantic-ai's parts cannot represent exactly.
 KEPT = "anaphora"
 
 

@@ -4,8 +4,8 @@
     with anaphora.observing(on_verdict=print): ...        everything in a block
     anthropic.DefaultHttpxClient(transport=transport())   a transport to pass on
 
-They work below the SDKs, at the transport: the request is seen as it is sent, and the response as
-it arrives. Methods, stream helpers and raw responses of an SDK are its own.
+They work below the SDKs, at the transport: the request is read as it is sent, and the response as
+it arrives. Methods, stream helpers and raw responses of an SDK do not change.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _PLACES = (
     "http",
     "_http",
 )
-#: How deep they are: a framework's model, the SDK's client in it, its configuration.
+#: How deep to search: a framework's model, the SDK's client in it, its configuration.
 _DEPTH = 3
 
 
@@ -60,10 +60,10 @@ def observe(
 ) -> T:
     """Observes the calls of an SDK's client, and returns it.
 
-    `on_verdict` gets each call that has a verdict, `watchers` a `Record` of every call, as those of
-    `anaphora.Client` do. Without either, verdicts are logged to `anaphora.observe`: a warning if a
-    prefix broke. `mark=True` places cache markers in requests. `provider` names the provider of a
-    base URL that the catalog does not know; `addresses` maps base URLs to providers.
+    `on_verdict` gets each call that has a verdict; `watchers` get a `Record` of every call, like
+    those of `anaphora.Client`. Without either, verdicts are logged to `anaphora.observe`: a warning
+    if a prefix broke. `mark=True` places cache markers in requests. `provider` names the provider
+    of a base URL that the catalog does not know; `addresses` maps base URLs to providers.
     """
     observation = Observation(
         on_verdict=on_verdict,
@@ -184,7 +184,7 @@ def _is_session(value: Any) -> bool:
 
 
 def _observe_sessions(api: Any, observation: Observation) -> None:
-    """google-genai makes a session of aiohttp for each event loop, when it needs one."""
+    """Observes the aiohttp sessions that google-genai makes for each event loop on demand."""
     from .aiohttp_hooks import observe_session
 
     original = getattr(api._get_aiohttp_session, "__wrapped__", api._get_aiohttp_session)

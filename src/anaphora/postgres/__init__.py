@@ -1,4 +1,4 @@
-"""PostgreSQL: addresses, connections and migrations, for what several nodes share.
+"""PostgreSQL: addresses, connections and migrations, for the store that nodes share.
 
 address = PostgresAddress.parse("postgresql://anaphora@db.example/anaphora", password)
 connection = await connect(address, name="migrate")

@@ -25,7 +25,7 @@ _FORM = "postgresql://USER@HOST:PORT/DATABASE, or postgresql:///DATABASE?host=/F
 
 
 class PostgresAddress(msgspec.Struct, frozen=True, kw_only=True):
-    """The password is in no repr, and in no URL."""
+    """The address of a database. The password is in no repr and no URL."""
 
     host: str
     """A host name, an IP address, or the folder of a Unix socket."""
@@ -42,7 +42,7 @@ class PostgresAddress(msgspec.Struct, frozen=True, kw_only=True):
     @classmethod
     @hides_arguments
     def parse(cls, url: str, password: Secret | None = None) -> PostgresAddress:
-        """Raises `InvalidConfig`, which shows no password. Certificates are verified unless the URL
+        """Raises `InvalidConfig`, without the password. Certificates are verified unless the URL
         says otherwise, or PostgreSQL is on this machine."""
         try:
             parts = urlsplit(url)
@@ -81,7 +81,7 @@ class PostgresAddress(msgspec.Struct, frozen=True, kw_only=True):
         return self.host.startswith(("/", "@"))
 
     def __str__(self) -> str:
-        """For messages: without the password."""
+        """For messages, without the password."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         if self.is_socket:
             return f"postgresql:///{self.database}?host={self.host}"
@@ -89,7 +89,7 @@ class PostgresAddress(msgspec.Struct, frozen=True, kw_only=True):
         return f"postgresql://{host}{port}/{self.database}"
 
     def ssl_options(self) -> ssl.SSLContext | str | bool:
-        """What asyncpg takes as `ssl`. Raises `InvalidConfig` if a file cannot be used."""
+        """The `ssl` argument of asyncpg. Raises `InvalidConfig` if a file cannot be used."""
         if self.is_socket or self.sslmode == "disable":
             return False
         if self.sslmode in ("allow", "prefer") and not (self.sslrootcert or self.sslcert):
@@ -110,7 +110,7 @@ class PostgresAddress(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _no_passphrase() -> str:
-    """Instead of asking the terminal for one."""
+    """Raises instead of asking for a passphrase in the terminal."""
     raise ssl.SSLError("the private key has a passphrase; store it without one")
 
 
@@ -128,7 +128,8 @@ def _query(text: str) -> dict[str, str]:
             )
         if name not in _PARAMETERS:
             raise _invalid(
-                f"has the parameter {shown_name(name)!r}; known are {', '.join(_PARAMETERS)}"
+                f"has the unknown parameter {shown_name(name)!r};"
+                f" known are {', '.join(_PARAMETERS)}"
             )
     return found
 
@@ -136,13 +137,13 @@ def _query(text: str) -> dict[str, str]:
 def _mode(query: dict[str, str], host: str) -> SslMode:
     mode = query.get("sslmode")
     if mode is None:
-        return "prefer" if _is_here(host) else "verify-full"
+        return "prefer" if _is_this_machine(host) else "verify-full"
     if mode not in _MODES:
         raise _invalid(f"has sslmode={shown_name(mode)}; known are {', '.join(_MODES)}")
     return mode
 
 
-def _is_here(host: str) -> bool:
+def _is_this_machine(host: str) -> bool:
     if host.startswith(("/", "@")) or host == "localhost":
         return True
     try:

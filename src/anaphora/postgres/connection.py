@@ -1,7 +1,8 @@
 """Connections to PostgreSQL that are checked when they are opened, and transactions on them.
 
-Errors are of two kinds: `StoreRefused` for what the operator must change, `StoreUnavailable` for
-what passes. Neither shows a password, and neither keeps the frames of the driver, which hold it.
+Errors are of two kinds: `StoreRefused` if the operator must change something, `StoreUnavailable` if
+a later attempt may succeed. Neither shows a password, and neither keeps the frames of the driver,
+which hold it.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ SCHEMA = "anaphora"
 
 OLDEST_VERSION = 13
 
-#: Seconds: to connect, and for one statement.
+#: Timeouts in seconds: to connect, and for one statement.
 CONNECT_SECONDS = 5.0
 STATEMENT_SECONDS = 30.0
-#: Seconds after which a connection ends whose server is not there any more: one whose machine is
-#: gone closes nothing.
+#: Seconds after which a connection to an unreachable server ends: a machine that has gone closes
+#: nothing.
 _GONE_SECONDS = 10
 
-#: What apps see: nothing about where PostgreSQL is.
+#: Shown to apps: nothing about where PostgreSQL is.
 UNREACHABLE = "the store of the daemon cannot be reached; send the call again later"
 
 _SETTINGS = """
@@ -54,9 +55,9 @@ async def connect(
     timeout: float = CONNECT_SECONDS,
     statements: float | None = None,
 ) -> Connection:
-    """Raises `StoreRefused`, `StoreUnavailable`, and `MissingExtra` if asyncpg is not
-    installed. `name` is shown in PostgreSQL's list of connections; `statements` are the seconds for
-    a statement that names none itself."""
+    """Raises `StoreRefused`, `StoreUnavailable`, and `MissingExtra` if asyncpg is not installed.
+    `name` is shown in PostgreSQL's list of connections; `statements` is the default timeout of a
+    statement in seconds."""
     problem: AnaphoraError
     try:
         return await _connect(address, name, timeout, statements)
@@ -74,7 +75,7 @@ async def _connect(
     connection = await _open(address, name, timeout, statements)
     try:
         async with asyncio.timeout(timeout):
-            # Not in the startup packet: a pooler in session mode would refuse these there.
+            # Not in the startup packet: a pooler in session mode would refuse them there.
             await connection.execute(
                 f"SET search_path TO {SCHEMA}; SET jit TO off;"
                 " SET default_transaction_isolation TO 'read committed';"
@@ -110,7 +111,7 @@ async def _open(
             port=address.port,
             user=address.user,
             database=address.database,
-            # Not None: the driver would look into the environment and into ~/.pgpass.
+            # Not None: the driver would then read the environment and ~/.pgpass.
             password=password.reveal if password is not None else "",
             ssl=address.ssl_options(),
             timeout=timeout,
@@ -122,18 +123,18 @@ async def _open(
         opening.abort()
         raise
     connection._loop = loop
-    end_when_gone(connection._transport.get_extra_info("socket"))
+    set_keepalive(connection._transport.get_extra_info("socket"))
     return connection
 
 
 class _OpeningLoop:
-    """The event loop, for a login. It ends the transports of one that fails: the driver leaves them
-    to a TLS shutdown, which lasts until the server answers it, or for half a minute."""
+    """The event loop during a login. It aborts the transports of a failed login: the driver leaves
+    them to a TLS shutdown, which lasts until the server answers, or half a minute."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._opened: list[asyncio.Transport] = []
-        # What the driver calls for each statement.
+        # The driver calls these for each statement.
         self.time, self.call_later = loop.time, loop.call_later
 
     def __getattr__(self, name: str) -> Any:
@@ -154,9 +155,9 @@ class _OpeningLoop:
             transport.abort()
 
 
-def end_when_gone(connection: socket.socket | None) -> None:
-    """A TCP connection ends within seconds if the other side does not confirm what was sent, or
-    that it is there; otherwise that takes a quarter of an hour, or for ever."""
+def set_keepalive(connection: socket.socket | None) -> None:
+    """Makes a TCP connection end within seconds if the other side does not acknowledge data or
+    keep-alive probes; otherwise that takes a quarter of an hour, or for ever."""
     if connection is None or connection.family not in (socket.AF_INET, socket.AF_INET6):
         return
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -174,9 +175,11 @@ def end_when_gone(connection: socket.socket | None) -> None:
 def _check(found: Any, address: PostgresAddress) -> None:
     version = found["version"] // 10_000
     if version < OLDEST_VERSION:
-        raise StoreRefused(f"{address}: is PostgreSQL {version}; needed is {OLDEST_VERSION}")
+        raise StoreRefused(
+            f"{address}: is PostgreSQL {version}; {OLDEST_VERSION} or newer is required"
+        )
     if found["encoding"] != "UTF8":
-        raise StoreRefused(f"{address}: has the encoding {found['encoding']}; needed is UTF8")
+        raise StoreRefused(f"{address}: has the encoding {found['encoding']}; UTF8 is required")
     mode = found["synchronous_commit"]
     if mode == "off" or (mode in ("local", "remote_write") and found["has_standbys"]):
         raise StoreRefused(
@@ -191,8 +194,8 @@ def _check(found: Any, address: PostgresAddress) -> None:
 async def _refuse_transaction_pooler(
     connection: Connection, address: PostgresAddress, timeout: float
 ) -> None:
-    """A pooler answered the handshake. One that lends a server connection to each transaction
-    lends the same one to a second client, or another one to the first."""
+    """A pooler answered the handshake. A pooler in transaction mode lends the same server
+    connection to a second client, or another one to the first."""
     other = await _open(address, "pooler check", timeout)
     try:
         for _ in range(3):
@@ -216,9 +219,9 @@ def _pooler(address: PostgresAddress) -> StoreRefused:
 
 @asynccontextmanager
 async def transaction(connection: Connection, **options: Any) -> AsyncIterator[None]:
-    """A transaction of the driver. If a statement has no answer, or its caller is cancelled, the
-    connection ends, and the server rolls back; the driver would wait until it has ended the
-    statement, which a server that hangs never does."""
+    """A transaction of the driver. If a statement gets no answer, or its caller is cancelled, the
+    connection ends, and the server rolls back; the driver would wait for the statement to end,
+    which a server that hangs never does."""
     driver = connection.transaction(**options)
     await driver.start()
     try:
@@ -235,17 +238,17 @@ async def transaction(connection: Connection, **options: Any) -> AsyncIterator[N
 
 # ── Errors ───────────────────────────────────────────────────────────────────────────────────────
 
-#: SQLSTATE classes and codes of what passes: connections, resources, an administrator's shutdown,
-#: a cancelled statement, a deadlock, a server that is read-only during a failover.
+#: SQLSTATE classes and codes of transient errors: connections, resources, an administrator's
+#: shutdown, a cancelled statement, a deadlock, a server that is read-only during a failover.
 _PASSING = ("08", "25006", "40", "53", "55P03", "57", "58")
 
 
-#: A prepared statement that is missing, or there already: the connection is another one.
+#: A prepared statement is missing, or exists already: a pooler has switched the connection.
 _UNPREPARED = ("26000", "42P05")
 
 
-def is_passing(error: BaseException) -> bool:
-    """Whether trying again later may help, without a change of the operator."""
+def can_retry(error: BaseException) -> bool:
+    """Whether trying again later may help, without a change by the operator."""
     import asyncpg
 
     if isinstance(error, asyncpg.PostgresError):
@@ -258,7 +261,7 @@ def is_passing(error: BaseException) -> bool:
 
 
 def is_data_error(error: BaseException) -> bool:
-    """Whether a value is at fault: it cannot be encoded, or breaks a rule of its table."""
+    """Whether a value is invalid: it cannot be encoded, or violates a constraint."""
     state = str(getattr(error, "sqlstate", None) or "")
     return state.startswith(("22", "23")) or (
         isinstance(error, ValueError) and not isinstance(error, OSError)
@@ -282,7 +285,7 @@ def connection_error(error: BaseException, address: PostgresAddress) -> Anaphora
         return _pooler(address)
     if isinstance(error, ssl.SSLError):
         return StoreRefused(f"{address}: TLS failed: {error.reason or error}; {_tls_hint(error)}")
-    if isinstance(error, asyncpg.PostgresError) and not is_passing(error):
+    if isinstance(error, asyncpg.PostgresError) and not can_retry(error):
         return StoreRefused(f"{address}: cannot be used: {described(error)}")
     if isinstance(error, ConnectionError) and "SSL" in str(error):
         return StoreRefused(
@@ -303,7 +306,7 @@ def _tls_hint(error: ssl.SSLError) -> str:
 
 
 def described(error: BaseException) -> str:
-    """Without what the driver adds in further lines; never empty."""
+    """The first line of an error, without the driver's additions; never empty."""
     if isinstance(error, TimeoutError):
         return "no answer in time"
     text = getattr(error, "strerror", None) or str(error).partition("\n")[0]

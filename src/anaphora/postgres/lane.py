@@ -1,5 +1,5 @@
-"""Connections to PostgreSQL that are opened when they are needed, and again after they were lost:
-`Lane` for an event loop, `PostgresLink` for threads."""
+"""Connections to PostgreSQL that are opened on demand, and again after they were lost: `Lane` for
+an event loop, `PostgresLink` for threads."""
 
 from __future__ import annotations
 
@@ -13,29 +13,30 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 from anaphora.errors import AnaphoraError, InvalidConfig, Io, StoreUnavailable
 
 from .address import PostgresAddress
-from .connection import STATEMENT_SECONDS, UNREACHABLE, connect, described, is_passing, transaction
+from .connection import STATEMENT_SECONDS, UNREACHABLE, can_retry, connect, described, transaction
 
 if TYPE_CHECKING:
     from .connection import Connection
 
-#: Seconds after which PostgreSQL ends a transaction of a lane that sends nothing: a process that is
-#: stopped in the middle must not keep the locks that others wait for.
+#: Seconds after which PostgreSQL ends an idle transaction of a lane: a process stopped in the
+#: middle must not keep locks that others wait for.
 IDLE_SECONDS = 3.0
 
-#: Seconds between two attempts to connect, at first and at most: between them a lane fails at once.
+#: Seconds between two attempts to connect, at first and at most: in between, statements fail
+#: immediately.
 _FIRST_WAIT, _LONGEST_WAIT = 0.1, 1.0
 
 T = TypeVar("T")
 
-#: Seconds for the statements of one piece of work of a link.
+#: Timeout in seconds of the statements of one piece of work of a link.
 _LINK_SECONDS = 20.0
 
 _CLOSED = "the store is closed"
 
 
 class Lane:
-    """One connection of its own: opened when it is needed, and again after it was lost. Statements
-    run one at a time. Errors that pass are `StoreUnavailable`; others are the driver's."""
+    """One dedicated connection, opened on demand and again after it was lost. Statements run one at
+    a time. Transient errors become `StoreUnavailable`; others are the driver's."""
 
     def __init__(
         self,
@@ -52,7 +53,7 @@ class Lane:
         self.address = address
         self.name = name
         self.problem: str | None = None
-        """Why there is no connection; None: there is one, or none was needed so far."""
+        """Why there is no connection; None if there is one, or none was needed so far."""
         self._on_connect = on_connect
         self._timeout = timeout
         self._patience = patience
@@ -151,7 +152,7 @@ class Lane:
 
     @contextmanager
     def errors(self) -> Iterator[None]:
-        """Drops the connection after an error that passes, and raises `StoreUnavailable`."""
+        """Drops the connection after a transient error, and raises `StoreUnavailable`."""
         try:
             yield
         except AnaphoraError:
@@ -160,7 +161,7 @@ class Lane:
             self.drop()  # the statement may still be under way
             raise
         except Exception as error:
-            if is_passing(error):
+            if can_retry(error):
                 self._lost(error)
             raise
 
@@ -187,7 +188,7 @@ class Lane:
 
 
 class PostgresLink:
-    """A connection for threads; the event loop that it needs runs in a thread of its own."""
+    """A connection for threads; its event loop runs in a separate thread."""
 
     def __init__(self, address: PostgresAddress, name: str) -> None:
         self.address = address
@@ -198,8 +199,8 @@ class PostgresLink:
         self._lane: Lane | None = None
 
     def run(self, work: Callable[[Connection], Awaitable[T]], seconds: float = _LINK_SECONDS) -> T:
-        """The result of `work`. Raises `StoreUnavailable` if PostgreSQL cannot be reached, and
-        `Io` for what it refuses."""
+        """The result of `work`. Raises `StoreUnavailable` if PostgreSQL cannot be reached, and `Io`
+        if it refuses."""
         loop = self._started()
         return asyncio.run_coroutine_threadsafe(self.run_in_loop(work, seconds), loop).result()
 
@@ -217,7 +218,7 @@ class PostgresLink:
             raise Io(f"{self.address}: {described(error)}") from None
 
     def background(self, work: Coroutine[Any, Any, None]) -> Callable[[], None]:
-        """Runs a coroutine beside the work; a function that ends it."""
+        """Runs a coroutine beside the work; returns a function that ends it."""
         future = asyncio.run_coroutine_threadsafe(work, self._started())
 
         def end() -> None:

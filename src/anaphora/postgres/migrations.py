@@ -1,8 +1,8 @@
-"""Brings the tables of a database to today's version, with the SQL files of `migrations/`.
+"""Migrates the tables of a database to the current version, with the SQL files of `migrations/`.
 
-A file is applied once, in a transaction of its own, and its checksum is kept. Files only add, so
-that nodes of the version before work on: one that cannot says which version it needs in its first
-line, `-- oldest: NNNN`, the number of the last file that such a node must know.
+A file is applied once, in its own transaction, and its checksum is stored. Files only add, so that
+nodes of the previous version keep working. A file that breaks older nodes says so in its first
+line, `-- oldest: NNNN`: the number of the last file that a running node must know.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _log = logging.getLogger("anaphora.daemon")
 
 #: The key of the advisory lock: "anapmigr".
 _LOCK = int.from_bytes(b"anapmigr", "big")
-#: Seconds to wait for another process that migrates, and for a table that is in use.
+#: Seconds to wait for another process that migrates, and for a locked table.
 _LOCK_SECONDS, _TABLE_SECONDS = 60.0, 5.0
 
 _FILE = re.compile(r"(\d{4})_(\w+)\.sql")
@@ -58,12 +58,12 @@ class MigrationFile(msgspec.Struct, frozen=True):
 
 
 class MigrationState(msgspec.Struct, frozen=True):
-    """The last file that was applied, and the last one there is; 0: none."""
+    """The last applied file, and the last file that exists; 0: none."""
 
     applied: int
     known: int
     pending: tuple[str, ...] = ()
-    """Names of the files that are still to be applied."""
+    """Names of the files still to be applied."""
 
 
 def files() -> tuple[MigrationFile, ...]:
@@ -79,8 +79,8 @@ def files() -> tuple[MigrationFile, ...]:
 
 
 async def state(connection: Connection) -> MigrationState:
-    """Raises `StoreRefused` if an applied file was another one, and `NewerSchema` if the
-    database needs a newer version of this package."""
+    """Raises `StoreRefused` if an applied file differs, and `NewerSchema` if the database needs a
+    newer version of this package."""
     rows = []
     if await connection.fetchval("SELECT to_regclass($1) IS NOT NULL", f"{SCHEMA}.migrations"):
         rows = await connection.fetch(
@@ -103,8 +103,8 @@ async def state(connection: Connection) -> MigrationState:
 
 
 async def migrate(connection: Connection) -> MigrationState:
-    """Applies what is missing; the state before. Safe while nodes run, and while another process
-    does the same."""
+    """Applies the missing files; returns the state before. Safe while nodes run, and while another
+    process does the same."""
     before = await state(connection)
     if not before.pending:
         return before
@@ -122,7 +122,7 @@ async def migrate(connection: Connection) -> MigrationState:
 
 
 async def _lock(connection: Connection) -> None:
-    # A session that waits in pg_advisory_lock would hold up index builds of others.
+    # A session that waits in pg_advisory_lock would block concurrent index builds.
     waited = 0.0
     while not await connection.fetchval("SELECT pg_try_advisory_lock($1)", _LOCK):
         if waited >= _LOCK_SECONDS:
@@ -134,7 +134,7 @@ async def _lock(connection: Connection) -> None:
 
 
 async def _create_schema(connection: Connection) -> None:
-    # IF NOT EXISTS alone needs a right that a role need not have if an operator made the schema.
+    # IF NOT EXISTS alone needs a privilege that a role may lack if an operator made the schema.
     if not await connection.fetchval("SELECT to_regnamespace($1) IS NOT NULL", SCHEMA):
         await connection.execute(f"CREATE SCHEMA {SCHEMA}")
     await connection.execute(_TABLE)

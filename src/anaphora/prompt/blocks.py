@@ -1,5 +1,5 @@
-"""What a call is made of: system prompt blocks with their cache policies, the caller's cache plan,
-continuations, and parameters."""
+"""The components of a call: system prompt blocks with their cache policies, the caller's cache
+plan, continuations, and parameters."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class PromptBlock(Value, frozen=True):
     cache: CachePolicy = CachePolicy.NONE
     kind: str | None = None
     extras: Extras | None = None
-    """Fields of a provider's block without a name here: wire name -> JSON object text."""
+    """Other fields of a provider's block: wire name -> JSON object text."""
 
     @classmethod
     def plain(cls, label: str, text: str, kind: str | None = None) -> PromptBlock:
@@ -45,8 +45,8 @@ def flatten_blocks(blocks: Iterable[PromptBlock]) -> str:
 
 
 class _Mark(Value, frozen=True, tag_field="on"):
-    """Base of all marks. `extras` are fields of a parsed marker without a name here: wire name ->
-    JSON object text. They are not sent again; a notice names them."""
+    """Base of all marks. `extras` are other fields of a parsed marker: wire name -> JSON object
+    text. They are not sent again; a notice names them."""
 
 
 class ToolMark(_Mark, tag="tool", frozen=True):
@@ -92,7 +92,7 @@ class PromptCachePlan(Value, frozen=True, kw_only=True):
 
     marks: tuple[MarkRequest, ...] = ()
     frozen_through: str | None = None
-    """Id of the last message that stays byte-stable until the next compaction."""
+    """The id of the last message that stays byte-stable until the next compaction."""
     messages: bool = True
     """False if no message may carry a marker, because the first one changes at every call."""
     message_ttl: Ttl | None = None
@@ -102,9 +102,9 @@ class PromptCachePlan(Value, frozen=True, kw_only=True):
     mode: Literal["implicit", "explicit"] | None = None
     """Whether a provider with both modes may add breakpoints by itself."""
     key: str | None = None
-    """The routing key: requests with the same one go where their prefix is likely cached."""
+    """The routing key: requests with the same key go where their prefix is likely cached."""
     retention: str | None = None
-    """The older request for a longer lifetime, if only that exists."""
+    """The older field for a longer lifetime, for models without TTLs."""
     prewarm: bool = False
     """Write the cache without a reply."""
     diagnose: bool = False

@@ -41,7 +41,7 @@ from .ir import PromptIR
 
 
 class ContextFingerprint(msgspec.Struct, frozen=True, eq=False):
-    """What a later render of the same context may reuse: both system slots and the turns.
+    """The reusable part of a context for a later render: both system slots and the turns.
 
     It compares slots and turns; `anaphora.cache.WireFingerprint` compares the bytes that are sent.
     """
@@ -79,12 +79,13 @@ class ContextFingerprint(msgspec.Struct, frozen=True, eq=False):
         )
 
 
-#: Its name in the document that describes `RenderedContext`.
+#: The name used in the specification of `RenderedContext`.
 PrefixFingerprint = ContextFingerprint
 
 
 def _turns_digest(turns: Conversation) -> bytes:
-    """A running hash is kept with the conversation; an older view is hashed anew."""
+    """A digest of turns. A running hash is kept with the conversation; an older view is hashed
+    anew."""
     hashed, running = turns.memo.get("turns_digest", (0, None))
     if running is None or hashed > len(turns):
         hashed, running = 0, blake3()
@@ -134,7 +135,7 @@ class RenderedContext(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
         return msgspec.structs.replace(context, state_in_turns=True) if older else context
 
     def prefix_fingerprint(self) -> ContextFingerprint:
-        """What a later render may reuse of this one."""
+        """The part that a later render may reuse."""
         return ContextFingerprint(self.system_stable, self.system_knowledge, self.turns)
 
     def frozen_len(self) -> int | None:

@@ -1,6 +1,6 @@
-"""PromptIR: one prompt for every provider; and the call that sends it, the input of `wire.render`.
+"""PromptIR: one prompt for every provider; and `Call`, which sends it, the input of `wire.render`.
 
-What wires render at every turn; further views are in views.py:
+The views that wires render at every turn; others are in views.py:
 
     system_field_blocks()   the system prompt for wires whose system field is a list of blocks
     body_runs()             the messages as segments in chat order
@@ -142,7 +142,7 @@ class Call(Value, frozen=True, kw_only=True):
     tools: tuple[AnyTool, ...] = ()
     params: Params = Params()
     extras: Extras | None = None
-    """Request fields without a name here: wire name -> JSON object text."""
+    """Other request fields: wire name -> JSON object text."""
 
     def __post_init__(self) -> None:
         # As in `Segment`.

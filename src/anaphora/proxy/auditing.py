@@ -1,4 +1,4 @@
-"""Rows of an audit log for the calls that the proxy relays, in the log or in memory."""
+"""Rows of an audit log for relayed calls, written to the log or kept in memory."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from anaphora.traffic.sums import JudgedCall
 from anaphora.values import Usage
 from anaphora.wire.response_headers import request_id_in
 
-#: Parts of the content types of streams.
+#: Substrings of the content types of streams.
 _STREAMS = ("event-stream", "eventstream", "ndjson")
 
 
 class ProxyAudit:
-    """An observer that keeps a row of each call of a model. Among the observers it follows the
-    judge, whose verdicts it keeps: `observers=[judge, ProxyAudit(log, judge)]`."""
+    """An observer that keeps a row of each model call. It must come after the judge, whose verdicts
+    it keeps: `observers=[judge, ProxyAudit(log, judge)]`."""
 
     def __init__(self, log: AuditLog, judge: Judge) -> None:
         self._log = log
@@ -53,7 +53,7 @@ def row_of_call(
     prompt_hash: str,
     conversation: str,
 ) -> AuditEnvelope:
-    """The row of a call that was judged. No text of the call reaches it."""
+    """The row of a judged call. No text of the call reaches it."""
     verdict, usage = judged.verdict, judged.usage or Usage()
     change = judged.change if judged.broke else None
     request_id = request_id_in(dict(call.response_headers))
@@ -92,7 +92,7 @@ def row_of_call(
 
 
 def _streamed(call: RelayedCall) -> bool:
-    """Gemini streams a JSON array unless events are requested."""
+    """Gemini streams a JSON array unless the request asks for events."""
     content_type = dict(call.response_headers).get("content-type", "").lower()
     if any(kind in content_type for kind in _STREAMS):
         return True
@@ -100,7 +100,7 @@ def _streamed(call: RelayedCall) -> bool:
 
 
 def _raw_hash(call: RelayedCall) -> str:
-    """Of the response as it passed, still encoded; none if it was not kept."""
+    """Hash of the response as relayed, still encoded; empty if it was not kept."""
     if not call.pieces:
         return ""
     state = blake3()

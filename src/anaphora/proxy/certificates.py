@@ -1,6 +1,7 @@
-"""Certificates for hosts that a forward proxy opens, of an authority that is made for one run.
+"""Certificates for the hosts whose tunnels a forward proxy opens, signed by an authority that is
+made for one run.
 
-    with made_authority(os.environ) as authority:
+    with temporary_authority(os.environ) as authority:
         authority.environment       variables by which programs trust it
         authority.context(host)     TLS in the name of a host
 
@@ -29,11 +30,11 @@ from anaphora.errors import InvalidRequest
 
 #: Variables that name a file of trusted certificates, and are set for the program.
 _TRUSTED = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "NODE_EXTRA_CA_CERTS")
-#: The same, but programs read others without them: changed only if the user has set them.
+#: The same, but without them programs read other files: changed only if the user has set them.
 _OWN_FILES = ("CURL_CA_BUNDLE", "AWS_CA_BUNDLE", "GIT_SSL_CAINFO", "DENO_CERT")
 #: Its certificates are added to Node's own.
 _ADDED = frozenset({"NODE_EXTRA_CA_CERTS", "DENO_CERT"})
-#: Where systems keep their roots, for a Python that names no file of its own.
+#: Where systems keep their root certificates, for a Python that has no file of its own.
 _SYSTEM_FILES = (
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/tls/certs/ca-bundle.crt",
@@ -41,13 +42,13 @@ _SYSTEM_FILES = (
     "/etc/ssl/cert.pem",
 )
 _DAY = datetime.timedelta(days=1)
-#: Clocks of containers may be late.
+#: Clocks of containers may be slow.
 _EARLIER = datetime.timedelta(hours=1)
 _NAME = "Anaphora proxy of this run"
 
 
 class Authority:
-    """Signs certificates while it lives."""
+    """Signs certificates until it is closed."""
 
     def __init__(self, folder: Path, environ: Mapping[str, str]) -> None:
         self.folder = folder
@@ -68,7 +69,7 @@ class Authority:
         return self._certificate.public_bytes(serialization.Encoding.PEM)
 
     def context(self, host: str) -> ssl.SSLContext:
-        """TLS with a certificate of that name; HTTP/1.1 alone is offered."""
+        """TLS with a certificate for that name; only HTTP/1.1 is offered."""
         found = self._contexts.get(host)
         if found is None:
             found = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -115,8 +116,8 @@ class Authority:
         )
 
     def _written(self, environ: Mapping[str, str]) -> dict[str, str]:
-        """The variables, each with a file of the certificates that the program trusts otherwise,
-        and of this one."""
+        """The variables, each with a file that contains this certificate and those that the program
+        trusts otherwise."""
         made: dict[str, str] = {}
         for name in (*_TRUSTED, *(one for one in _OWN_FILES if environ.get(one))):
             trusted = b"" if name in _ADDED else system_roots()
@@ -129,8 +130,8 @@ class Authority:
 
 
 @contextlib.contextmanager
-def made_authority(environ: Mapping[str, str]) -> Iterator[Authority]:
-    """An authority until the block ends. `environ` is that of the program."""
+def temporary_authority(environ: Mapping[str, str]) -> Iterator[Authority]:
+    """An authority until the block ends. `environ` is the program's environment."""
     if sys.platform == "win32":
         raise InvalidRequest("a forward proxy needs Linux or macOS")
     with tempfile.TemporaryDirectory(prefix="anaphora-proxy-") as folder:
@@ -157,10 +158,10 @@ def _read(file: Path, name: str) -> bytes:
 
 @contextlib.contextmanager
 def _readable(data: bytes) -> Iterator[str]:
-    """A path from which the data can be read once, without being on a disk."""
+    """A path from which the data can be read once, without writing it to disk."""
     reading, writing = os.pipe()
     try:
-        # Smaller than a pipe's buffer: the write does not wait for a reader.
+        # Smaller than a pipe's buffer, so the write does not block.
         with open(writing, "wb") as pipe:
             pipe.write(data)
         yield f"/dev/fd/{reading}"

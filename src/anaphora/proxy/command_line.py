@@ -1,4 +1,5 @@
-"""Which known program a command line runs: by name or path, or through `env`, npx, `uv run`, …"""
+"""Finds which known program a command line runs: by name or path, or through `env`, npx, `uv run`,
+…"""
 
 from __future__ import annotations
 
@@ -18,19 +19,19 @@ _SUFFIXES = frozenset({".exe", ".cmd", ".js", ".mjs", ".cjs"})
 
 
 class ProgramVariable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """An environment variable that holds a provider's address."""
+    """An environment variable that holds a provider's URL."""
 
     name: str
     programs: str
     """The programs that read it."""
     provider: str = ""
-    """Empty: the provider that the address belongs to."""
+    """Empty: the provider that the URL belongs to."""
     path: str = ""
-    """What programs expect at the end of the address."""
+    """The ending that programs expect of the URL."""
 
 
 class ProgramArgument(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """An option that holds a provider's address: `-c openai_base_url="…"`."""
+    """An option that holds a provider's URL: `-c openai_base_url="…"`."""
 
     provider: str
     path: str
@@ -39,10 +40,11 @@ class ProgramArgument(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
 
 
 class ProgramAccount(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The address that a program calls when its user is signed in instead of having a key."""
+    """The URL that a program calls if its user is signed in instead of having a key."""
 
     field: str
-    """The field of the program's login file that says so, unless `key_field` is set as well."""
+    """The field of the program's login file that means signed in, unless `key_field` is set as
+    well."""
     key_field: str
     upstream: str
 
@@ -52,32 +54,32 @@ class Program(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     names: tuple[str, ...]
     """File names and packages."""
     terminal: bool = False
-    """It draws on the whole terminal."""
+    """Whether it draws on the whole terminal."""
     batch: tuple[str, ...] = ()
-    """Words with which it does not."""
+    """Arguments with which it does not."""
     argument: ProgramArgument | None = None
     forward: bool = False
-    """It takes no base URL, but HTTPS_PROXY."""
+    """It has no setting for a base URL, but uses HTTPS_PROXY."""
     keys: tuple[str, ...] = ()
     """Variables that hold its key, besides the providers'."""
     login: tuple[str, ...] = ()
-    """Files in which it keeps its own credentials."""
+    """Files with the program's own credentials."""
     account: ProgramAccount | None = None
     serves: str = ""
-    """The word with which it is a server itself."""
+    """The argument with which it is a server itself."""
     keeps: tuple[str, ...] = ()
-    """Variables that are its own address then."""
+    """Variables that hold its own address then."""
 
 
 class Bypass(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Calls that cannot be redirected, of a program or wherever a variable is set."""
+    """Calls that cannot be redirected, of a program or whenever a variable is set."""
 
     notice: str
     program: str = ""
     variable: str = ""
     option: tuple[str, ...] = ()
     value: str = ""
-    """What the option's value begins with."""
+    """Prefix of the option's value."""
 
 
 class Wrapper(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -85,11 +87,11 @@ class Wrapper(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
     names: tuple[str, ...]
     values: tuple[str, ...] = ()
-    """Options that take a word."""
+    """Options that take an argument."""
     words: tuple[str, ...] = ()
     """Subcommands that come before the command; without one, it runs no other command."""
     skip: int = 0
-    """Arguments of its own before the command."""
+    """Number of its own arguments before the command."""
     assigns: bool = False
     """NAME=VALUE words come before the command."""
     separator: bool = False
@@ -129,16 +131,16 @@ TABLES = _read_tables()
 
 
 class CommandLine(msgspec.Struct, frozen=True, kw_only=True):
-    """A command, and where the program is that it runs."""
+    """A command, and the position of the program that it runs."""
 
     words: tuple[str, ...]
     at: int
-    """The program's place in `words`: their number if there is none."""
+    """Index of the program in `words`; their number if there is none."""
     program: Program | None = None
-    """What is known of it."""
+    """The program's row in programs.toml; None if it is unknown."""
     wrappers: tuple[Wrapper, ...] = ()
     assignments: tuple[int, ...] = ()
-    """The places of NAME=VALUE words of `env`."""
+    """Indexes of NAME=VALUE words of `env`."""
 
     @property
     def name(self) -> str:
@@ -155,7 +157,7 @@ class CommandLine(msgspec.Struct, frozen=True, kw_only=True):
         return {name: value for name, _, value in pairs}
 
     def with_assigned(self, values: Mapping[str, str]) -> tuple[str, ...]:
-        """The words with other values in the assignments of `env`."""
+        """The words, with these values in the assignments of `env`."""
         words = list(self.words)
         for place in self.assignments:
             name = words[place].partition("=")[0]
@@ -173,7 +175,7 @@ class CommandLine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse(command: Sequence[str]) -> CommandLine:
-    """Finds the program behind wrappers. A word that is not understood is taken for the program."""
+    """Finds the program after wrappers. An unknown word is taken as the program."""
     words, at = tuple(command), 0
     wrappers: list[Wrapper] = []
     assignments: list[int] = []
@@ -201,7 +203,7 @@ def parse(command: Sequence[str]) -> CommandLine:
 def _after_options(
     words: tuple[str, ...], at: int, wrapper: Wrapper, assignments: list[int]
 ) -> int | None:
-    """The place after a wrapper's own words; None if it runs no command."""
+    """The index after a wrapper's own words; None if it runs no command."""
     missing = bool(wrapper.words)
     while at < len(words):
         word = words[at]

@@ -1,9 +1,9 @@
-"""A forward proxy for programs that take no base URL: they reach it by `HTTPS_PROXY`.
+"""A forward proxy for programs without a base URL setting: they reach it by `HTTPS_PROXY`.
 
 A tunnel (`CONNECT`) to a host of the catalog's providers is opened: the proxy answers in the host's
-name, with a certificate of this run's authority, and the relay passes the requests on. Every other
-tunnel passes unread, and so does everything in it. The listener is on loopback and wants a
-password, which is made for each run.
+name, with a certificate of this run's authority, and the relay forwards the requests. Every other
+tunnel is passed through unread. The listener is on loopback and requires a password, which is made
+for each run.
 """
 
 from __future__ import annotations
@@ -39,24 +39,24 @@ if TYPE_CHECKING:
 
 _HOST, _USER = "127.0.0.1", "anaphora"
 _HTTPS = 443
-#: The head of a request to the proxy: its bytes, and the seconds that it may take.
+#: Limits of the head of a request to the proxy: bytes, and seconds.
 _HEAD_BYTES, _HEAD_SECONDS = 16 * 1024, 30.0
 _CONNECT_SECONDS, _HANDSHAKE_SECONDS = 30.0, 30.0
 _PIECE = 64 * 1024
-#: All tunnels are those of one program.
+#: All tunnels belong to one program.
 _LIMITS = ConnectionLimits(connections=4096, strangers=4096, strangers_of_peer=4096)
 Serve: TypeAlias = Callable[[socket.socket], Awaitable[None]]
 _ESTABLISHED = b"HTTP/1.1 200 Connection established\r\n\r\n"
 
 
 class Forwarding(NamedTuple):
-    """What a forward proxy needs besides the relay's routes."""
+    """What a forward proxy needs in addition to the relay's routes."""
 
     authority: Authority
     base_urls: Mapping[str, str] = {}
     """Base URLs in the program's own settings, by provider: their hosts are opened as well."""
     report: Callable[[str], None] = logging.getLogger("anaphora").warning
-    """Gets a sentence for each host whose certificate a program did not accept."""
+    """Gets a sentence for each host whose certificate a program rejected."""
 
     def opened(self, routes: Iterable[ProxyRoute]) -> dict[str, ProxyRoute]:
         """The routes of hosts whose tunnels are opened."""
@@ -76,7 +76,7 @@ class Forwarding(NamedTuple):
 
 
 class ForwardProxy:
-    """For one event loop: that of the relay."""
+    """For one event loop, the relay's."""
 
     def __init__(
         self, relay: RelayHandler, routes: Iterable[ProxyRoute], forwarding: Forwarding
@@ -106,7 +106,7 @@ class ForwardProxy:
 
     @property
     def url(self) -> str:
-        """The value of HTTPS_PROXY; it holds the password."""
+        """The value of HTTPS_PROXY; it contains the password."""
         return f"http://{_USER}:{self._password}@{_HOST}:{self.port}"
 
     async def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -182,20 +182,20 @@ class ForwardProxy:
         if host not in self._reported:
             self._reported.add(host)
             self._report(
-                f"a program did not accept the proxy's certificate for {host}, so that its calls"
-                " there fail: it trusts certificates of its own (pinning), or reads none of"
+                f"a program rejected the proxy's certificate for {host}, so its calls"
+                " there fail: it pins certificates, or reads none of"
                 f" {', '.join(self._authority.environment)}"
             )
 
     async def _relay_of(self, route: ProxyRoute) -> Serve:
-        """Takes connections whose requests are relayed in the name of the route's provider."""
+        """Accepts connections whose requests are relayed in the name of the route's provider."""
         starting = self._relays.get(route)
         if starting is None:
             starting = self._relays[route] = asyncio.create_task(self._start(route))
         return await asyncio.shield(starting)
 
     async def _start(self, route: ProxyRoute) -> Serve:
-        # The client has sent the password: Host and Origin are not checked.
+        # The client has sent the password, so Host and Origin are not checked.
         app = ServedApp(_HostHandler(self._relay, route), HostGuard(_HOST, [ANY], origins=False))
         return await self._servers.enter_async_context(connected_server(app, _LIMITS))
 
@@ -262,7 +262,7 @@ async def _connected(host: str, port: int) -> Streams:
 
 
 async def _join(one: Streams, other: Streams) -> None:
-    """Passes bytes both ways until one side has ended, and what it sent has arrived."""
+    """Copies bytes both ways until one side has ended and its data has arrived."""
     try:
         async with asyncio.TaskGroup() as group:
             group.create_task(_copy(one[0], other[1]))
@@ -291,7 +291,7 @@ async def _refuse(writer: asyncio.StreamWriter, status: str, reason: str, header
 
 
 def _read_head(head: bytes) -> tuple[str, Mapping[str, str]]:
-    """The first line, and headers by their names in lower case."""
+    """The first line, and headers by lower-case name."""
     line, *rest = head.decode("latin-1").split("\r\n")
     pairs = (one.partition(":") for one in rest if one)
     return line, {name.strip().lower(): value.strip() for name, _, value in pairs}

@@ -1,9 +1,9 @@
 """Runs a command in this terminal, as if the shell had started it.
 
-The command stays in this process's group, so pipes, scripts and job control work as without it: the
-terminal sends Ctrl-C, Ctrl-Z and changes of its size to both. What is sent to this process alone is
-passed on; what the terminal has sent to the command already is not, so that it arrives once. When
-the command ends or is killed, the terminal gets its attributes back.
+The command stays in this process's group, so pipes, scripts and job control work as usual: the
+terminal sends Ctrl-C, Ctrl-Z and size changes to both. Signals sent only to this process are
+forwarded; those that the terminal has already sent to the command are not, so each arrives once.
+When the command ends or is killed, the terminal gets its attributes back.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from typing import Any, NamedTuple
 from anaphora.errors import InvalidRequest
 from anaphora.wording import visible
 
-#: Signals that are passed on to the command.
+#: Signals that are forwarded to the command.
 _FORWARDED = ("SIGINT", "SIGQUIT", "SIGTSTP", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGWINCH")
-#: Sent to a group in the background of which one process reads the terminal; never this one.
+#: Sent to a background group if one of its processes reads the terminal; never this one.
 _NOT_FORWARDED = ("SIGTTIN",)
 #: Seconds in which a command that was stopped together with this process is continued with it.
 _STOP_SECONDS = 0.05
@@ -37,7 +37,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 
 def find(command: Sequence[str], environ: Mapping[str, str]) -> str:
-    """The file of a command. Raises `InvalidRequest` if there is none that can be run."""
+    """The file of a command. Raises `InvalidRequest` if it cannot be run."""
     if not command:
         raise InvalidRequest("no command: write it after --")
     name = command[0]
@@ -59,9 +59,9 @@ def run(
     *,
     report: Callable[[str], None] | None = None,
 ) -> int:
-    """Runs the command until it ends; its exit code, or 128+n if signal n ended it. `report`
-    gets a sentence if processes that it started are still running then; without it the sentence
-    goes to standard error."""
+    """Runs the command until it ends; returns its exit code, or 128+n if signal n ended it.
+    `report` gets a sentence if processes that it started are still running then; without `report`
+    it is printed to standard error."""
     file = find(command, environ)
     with _Terminal() as terminal, _Forwarding(terminal) as forwarding, _Descendants() as started:
         try:
@@ -92,12 +92,12 @@ def _report_running(running: list[str], report: Callable[[str], None] | None) ->
 
 
 def _wait(child: subprocess.Popen[bytes], terminal: _Terminal) -> int:
-    """Waits for the end of the child. When the child has stopped, this process stops too, so that
-    the shell sees it; not earlier, or the shell and the child would read the terminal together."""
+    """Waits for the end of the child. When the child stops, this process stops as well, so that the
+    shell sees it; not earlier, or the shell and the child would read the terminal together."""
     while True:
         _, status = os.waitpid(child.pid, os.WUNTRACED)
         while os.WIFSTOPPED(status):
-            # SIGSTOP has stopped both if it went to the group; after `fg` both run again.
+            # A SIGSTOP to the group has stopped both; after `fg` both run again.
             changed = _changed(child)
             if changed is None:
                 group = terminal.take(child.pid)
@@ -115,8 +115,8 @@ def _wait(child: subprocess.Popen[bytes], terminal: _Terminal) -> int:
 
 
 def _changed(child: subprocess.Popen[bytes]) -> int | None:
-    """The status of a stopped child that is continued together with this process, has ended, or was
-    continued and stopped again; None if it stays stopped."""
+    """The status of a stopped child once it is continued together with this process, has ended, or
+    was continued and stopped again; None if it stays stopped."""
     deadline = time.monotonic() + _STOP_SECONDS
     while True:
         changed, status = os.waitpid(child.pid, os.WNOHANG | os.WCONTINUED | os.WUNTRACED)
@@ -161,15 +161,15 @@ class _Terminal:
             if os.tcgetpgrp(self._fd) != os.getpgrp():
                 return False
             if number in (signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP):
-                # In raw mode the command reads the keys, and they send nothing.
+                # In raw mode the command reads the keys, and they send no signals.
                 return bool(termios.tcgetattr(self._fd)[3] & termios.ISIG)
         except (OSError, termios.error):
             return False
         return number == signal.SIGWINCH
 
     def restore(self, child: int) -> None:
-        """Undoes what the command changed and left so, unless the terminal has passed to another
-        job meanwhile."""
+        """Restores the attributes that the command changed, unless the terminal has passed to
+        another job."""
         if self._fd is None or sys.platform == "win32":
             return
         import termios
@@ -182,8 +182,8 @@ class _Terminal:
                 termios.tcsetattr(self._fd, termios.TCSADRAIN, self._attributes)
 
     def take(self, child: int) -> int | None:
-        """Makes this process's group the foreground group in place of the child's own; the group
-        that it was."""
+        """Makes this process's group the foreground group instead of the child's; returns the
+        previous group."""
         if self._fd is None or not self._was_foreground or sys.platform == "win32":
             return None
         with contextlib.suppress(OSError), _background_writes():
@@ -206,7 +206,7 @@ if sys.platform != "win32":
 
     @contextlib.contextmanager
     def _background_writes() -> Iterator[None]:
-        """A group in the background that changes the terminal is stopped unless it blocks this."""
+        """A background group that changes the terminal is stopped unless it blocks this signal."""
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTTOU})
         try:
             yield
@@ -227,7 +227,7 @@ if sys.platform != "win32":
 
 
 class _Forwarding:
-    """Passes signals on to the child, from the main thread, which alone may handle them."""
+    """Forwards signals to the child, from the main thread, which alone may handle them."""
 
     def __init__(self, terminal: _Terminal) -> None:
         self._terminal = terminal
@@ -239,7 +239,7 @@ class _Forwarding:
         if threading.current_thread() is threading.main_thread():
             for name in (*_FORWARDED, *_NOT_FORWARDED):
                 number = getattr(signal, name, None)
-                # An ignored signal stays ignored, by the command too: nohup.
+                # An ignored signal stays ignored, by the command as well: nohup.
                 if number is not None and signal.getsignal(number) != signal.SIG_IGN:
                     self._handlers[number] = signal.signal(number, self._received)
         return self
@@ -313,7 +313,7 @@ class _ChildProcess(NamedTuple):
 
 
 def _children() -> Iterator[_ChildProcess]:
-    """The children of this process; none if the system does not tell."""
+    """The children of this process; empty if the system does not report them."""
     own = str(os.getpid())
     for file in Path("/proc").glob("[0-9]*/stat"):
         try:

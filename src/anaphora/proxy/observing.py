@@ -1,8 +1,8 @@
-"""Observers of relayed calls, in a thread of their own that gives way to the relay.
+"""Observers of relayed calls, in a separate thread with a lower priority than the relay.
 
-Both threads share one interpreter: what an observer computes would hold up bytes that are on their
-way. While very many are, as no few programs cause, observers wait until they are fewer, for some
-seconds at most, and as long as not too many bodies wait for them.
+Both threads share one interpreter: an observer's work would delay bytes in transit. While the relay
+is very busy, which takes many programs, observers wait: a few seconds at most, and only while not
+too many bodies wait for them.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from anaphora.client.transport.decoding import Decompressor, InvalidCompression
 from anaphora.traffic.calls import RelayedCall
 from anaphora.values import Notice
 
-#: Bodies that wait for observers, in bytes: above the first, they wait no longer themselves; above
-#: the second, new calls wait for them.
+#: Bytes of bodies that wait for observers: above the first, observers do not wait for the relay;
+#: above the second, new calls wait for observers.
 _PATIENT_BYTES = 64 * 1024 * 1024
 _WAITING_BYTES = 256 * 1024 * 1024
-#: Seconds that a call waits for the relay to have less to do.
+#: Seconds that a call waits for the relay to become less busy.
 _PATIENT_SECONDS = 3.0
-#: The relay is busy above so many pieces a second, counted over some last seconds.
+#: The relay is busy above this many pieces per second, counted over the last seconds.
 _BUSY, _LAST_SECONDS = 1000.0, 0.02
-#: It is not when no call has been open for so many seconds and many calls wait for observers.
+#: It is not busy if no call has been open for this many seconds and many calls wait for observers.
 _QUIET_SECONDS = 0.005
-#: Seconds between two looks at what waits.
+#: Seconds between two checks of what waits.
 _LOOK = 0.005
-#: Calls that are prepared together, and the bytes of their bodies.
+#: Maximum number of calls prepared together, and bytes of their bodies.
 _MOST_TOGETHER, _BYTES_TOGETHER = 32, 2 * 1024 * 1024
 
 #: A call, and when it ended.
@@ -44,19 +44,19 @@ _Waiting: TypeAlias = tuple[RelayedCall, float]
 
 
 class Observer(Protocol):
-    """Called for each call after it ended, in the order they ended, beside the relay: in a thread
-    of its own. What it raises is logged and does not affect the relay.
+    """Called for each ended call, in order, in a thread beside the relay. Exceptions are logged and
+    do not affect the relay.
 
     An observer may also have `prepare(calls)`, which is called before `call_ended` when several
-    calls wait, and `work_left()`, which does a small part of work that is not urgent while no call
-    waits, and returns whether there is more.
+    calls wait, and `work_left()`, which does a small part of non-urgent work while no call waits,
+    and returns whether there is more.
     """
 
     def call_ended(self, call: RelayedCall) -> None: ...
 
 
 class ObserverThread:
-    """Gives each call to the observers in the order they ended, beside the relay."""
+    """Gives each ended call to the observers, in order, beside the relay."""
 
     def __init__(self, observers: Sequence[Observer]) -> None:
         self._observers = tuple(observers)
@@ -77,25 +77,25 @@ class ObserverThread:
 
     @property
     def is_needed(self) -> bool:
-        """Whether anyone looks at what is kept of a call."""
+        """Whether any observer uses what is kept of a call."""
         return bool(self._observers)
 
     @property
     def is_busy(self) -> bool:
-        """Whether a call was not observed yet."""
+        """Whether a call has not been observed yet."""
         return self._calls > 0
 
-    async def has_room(self) -> None:
-        """Returns when what waits fits in memory."""
+    async def wait_for_room(self) -> None:
+        """Returns when the waiting bodies fit in memory."""
         while self._waiting > _WAITING_BYTES:  # noqa: ASYNC110 - another thread's doing
             await asyncio.sleep(_LOOK)
 
     def call_began(self) -> None:
-        """A call is relayed, until it is added."""
+        """A call is being relayed, until `add`."""
         self._open += 1
 
     def piece_passed(self, now: float) -> None:
-        """Something was passed on, at a time of the clock `time.monotonic`."""
+        """A piece was relayed, at a time of `time.monotonic`."""
         if self._thread is not None:
             self._pieces = 1 + self._pieces * math.exp((self._counted - now) / _LAST_SECONDS)
             self._counted = now
@@ -109,7 +109,7 @@ class ObserverThread:
             self._queue.put((call, time.monotonic()))
 
     def close(self) -> None:
-        """Returns when every call was observed."""
+        """Returns when every call has been observed."""
         if self._thread is not None:
             self._stopping = True
             self._queue.put(None)
@@ -117,7 +117,7 @@ class ObserverThread:
 
     def _run(self) -> None:
         while waiting := self._next():
-            self._give_way(waiting[0][1] + _PATIENT_SECONDS)
+            self._wait_for_relay(waiting[0][1] + _PATIENT_SECONDS)
             calls = [call for call, _ in waiting]
             sizes = [_size(call) for call in calls]
             for call in calls:
@@ -129,14 +129,14 @@ class ObserverThread:
                 self._prepare(calls)
             for call, size in zip(calls, sizes, strict=True):
                 for observer in self._observers:
-                    self._tell(observer, call)
+                    self._notify(observer, call)
                 with self._lock:
                     self._waiting -= size
                     self._calls -= 1
 
     def _next(self) -> list[_Waiting]:
-        """The next calls, as many as wait but not too many; work that is not urgent is done until
-        there is one, but for pauses in which the relay is busy. Empty: there is no other call."""
+        """The next calls, up to a limit. Until there is one, non-urgent work is done, except while
+        the relay is busy. Empty: there are no more calls."""
         work = self._workers
         while work and self._queue.empty() and not self._stopping:
             if self._rate(time.monotonic()) >= _BUSY:
@@ -169,7 +169,7 @@ class ObserverThread:
             log(logging.ERROR, f"{type(worker).__name__} failed while there was time", problem)
             return False
 
-    def _give_way(self, until: float) -> None:
+    def _wait_for_relay(self, until: float) -> None:
         while not self._stopping and self._waiting < _PATIENT_BYTES:
             now = time.monotonic()
             if now >= until or self._rate(now) < _BUSY:
@@ -177,13 +177,13 @@ class ObserverThread:
             time.sleep(_LOOK)
 
     def _rate(self, now: float) -> float:
-        """Pieces a second, of which the latest count most."""
+        """Pieces per second, weighted towards the latest."""
         many = self._calls >= _MOST_TOGETHER
         if many and not self._open and now - self._counted > _QUIET_SECONDS:
             return 0.0
         return self._pieces * math.exp((self._counted - now) / _LAST_SECONDS) / _LAST_SECONDS
 
-    def _tell(self, observer: Observer, call: RelayedCall) -> None:
+    def _notify(self, observer: Observer, call: RelayedCall) -> None:
         try:
             observer.call_ended(call)
         except Exception as problem:
@@ -197,14 +197,14 @@ def _size(call: RelayedCall) -> int:
     return pieces + len(call.request_body or b"") + len(call.sent_body or b"")
 
 
-#: Headers that hold an address, and what is sent there.
+#: Headers that hold a URL, and what goes there.
 _HEADERS = {
     "x-goog-upload-url": "the upload goes",
     "location": "a client that follows the redirect goes",
 }
-#: Members of a JSON body that hold an address, and what is read there.
+#: Members of a JSON body that hold a URL, and what comes from there.
 _MEMBERS = {"results_url": "the results of the batch come"}
-#: Only short bodies hold one: those of batches.
+#: Only short bodies have one: those of batches.
 _LONGEST = 1024 * 1024
 _CODE = "bypasses_proxy"
 
@@ -217,7 +217,7 @@ _decode = msgspec.json.Decoder(_Addresses).decode
 
 
 def bypass_notices(call: RelayedCall) -> tuple[Notice, ...]:
-    """A notice for each address in a response that is not the proxy's."""
+    """A notice for each URL in a response that bypasses the proxy."""
     found = [(value, what) for name, value in call.response_headers if (what := _HEADERS.get(name))]
     found += [(value, _MEMBERS[name]) for name, value in _in_body(call)]
     notices = []
@@ -230,7 +230,7 @@ def bypass_notices(call: RelayedCall) -> tuple[Notice, ...]:
 
 
 def _host(address: str) -> str:
-    """The host of an absolute address; the rest may hold a token."""
+    """The host of an absolute URL; the rest may contain a token."""
     try:
         return urlsplit(address).netloc.rpartition("@")[2]
     except ValueError:

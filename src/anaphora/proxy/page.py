@@ -1,5 +1,5 @@
-"""The pages of a watched program. Their address has a random token, and without that there is
-nothing: other users of the machine can reach the port too."""
+"""The pages of a watched program. Their URL has a random token, without which nothing is served:
+other users of the machine can reach the port as well."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ from anaphora.wording import counted
 
 from .auditing import row_of_call
 
-#: Notices that are kept: the latest.
+#: Notices kept, the latest.
 _MOST_NOTICES = 20
 
 
 class WatchedCalls:
-    """An observer that follows the judge: `observers=[judge, WatchedCalls(judge)]`."""
+    """An observer that must come after the judge: `observers=[judge, WatchedCalls(judge)]`."""
 
     def __init__(self, judge: Judge) -> None:
         self._judge = judge
         self._digests = BlockDigests(secrets.token_bytes(32))
         self.source = MemoryCalls(is_side_call=self._is_side_call)
         self.notices: deque[tuple[int, str]] = deque(maxlen=_MOST_NOTICES)
-        """The numbers of calls, and what was noticed in their responses."""
+        """The numbers of calls, and the notices about their responses."""
 
     def call_ended(self, call: RelayedCall) -> None:
         judged = self._judge.last
@@ -64,7 +64,7 @@ class WatchedCalls:
         conversation = str(judged.conversation) if judged.conversation else ""
         row = msgspec.structs.replace(
             row_of_call(call, judged, blocks, "", conversation),
-            # As the program wrote it: rows of a log keep only what looks like a name.
+            # The name that the program wrote: rows of a log keep only what looks like a name.
             model=judged.model,
             predicted=_predicted_read(judged),
         )
@@ -113,7 +113,7 @@ class WatchPage:
 
     def __init__(self, judge: Judge, calls: WatchedCalls) -> None:
         self.path = f"{_ROOT}/{secrets.token_urlsafe(24)}"
-        """The address of the overview, with the token."""
+        """The URL of the overview, with the token."""
         source = calls.source
         pages = program_pages(WatchOverview(judge, calls), source, _START)
         site = Site(root=self.path, title="Watch", sections=PROGRAM_SECTIONS, range="hour")
@@ -160,7 +160,7 @@ class WatchOverview:
         ]
 
 
-#: Conversations that are shown in full, those first that lost most.
+#: Conversations shown in full, those with the greatest loss first.
 _MOST_SHOWN = 20
 _MINUTE = 60.0
 
@@ -201,7 +201,7 @@ def watch_report(judge: Judge, calls: WatchedCalls, made_at: float) -> bytes:
 
 
 def _whole(calls: WatchedCalls, made_at: float) -> View:
-    """From the first call that is kept to the last."""
+    """The range from the first call that is kept to the last."""
     everything = View(since=0.0, until=made_at + _MINUTE, range="custom")
     page = calls.source.calls(CallQuery(view=everything, limit=1_000_000)).calls
     first = min((shown.call.at for shown in page), default=made_at - _MINUTE)

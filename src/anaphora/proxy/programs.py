@@ -4,9 +4,9 @@
     with running(default_routes(upstreams)) as proxy:
         environ, command = environment(proxy, os.environ, command)
 
-An address that the user has set stays the destination: `ANTHROPIC_BASE_URL=https://gateway` makes
-https://gateway the upstream of the route /anthropic, and the variable points to that route. The
-address of another provider leads to that provider's route. programs.toml has the variables.
+A URL set by the user stays the destination: `ANTHROPIC_BASE_URL=https://gateway` makes
+https://gateway the upstream of the route /anthropic, and the variable points to that route. The URL
+of another provider leads to that provider's route. The variables are in programs.toml.
 """
 
 from __future__ import annotations
@@ -37,28 +37,28 @@ if TYPE_CHECKING:
     from .certificates import Authority
     from .server import Proxy
 
-#: The value of key variables in replay, if a program wants one and none is needed.
+#: The value of key variables in replay, for programs that require one.
 PLACEHOLDER_KEY = "anaphora-replay"
 _LOCAL = ("127.0.0.1", "localhost")
 _LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1", "0.0.0.0", "::", ""})
-#: Parts of request paths that users have at the end of an address.
+#: Parts of request paths that users append to a base URL.
 _PATHS = ("/v1", "/v1beta")
 _PORTS = {"http": 80, "https": 443}
 
 
 class _Destination(msgspec.Struct, frozen=True):
-    """Where a setting leads: a provider's route, and what follows the route's address."""
+    """Where a setting leads: a provider's route, and the path after it."""
 
     provider: str
     path: str
     upstream: str = ""
-    """The upstream of that route; empty: the provider's own address."""
+    """The upstream of that route; empty: the provider's own URL."""
     stated: str = ""
     """The setting in which the user wrote it; empty: the default."""
 
 
 def upstreams_from(environ: Mapping[str, str], command: Sequence[str] = ()) -> dict[str, str]:
-    """The upstreams that the user's own settings name, by provider, for `default_routes`."""
+    """The upstreams in the user's own settings, by provider, for `default_routes`."""
     found: dict[str, _Destination] = {}
     for destination in _destinations(environ, parse(command)).values():
         first = found.setdefault(destination.provider, destination)
@@ -74,7 +74,7 @@ def upstreams_from(environ: Mapping[str, str], command: Sequence[str] = ()) -> d
 def environment(
     proxy: Proxy, environ: Mapping[str, str], command: Sequence[str]
 ) -> tuple[dict[str, str], list[str]]:
-    """The environment and the command with which the program calls the proxy."""
+    """The environment and command that send the program's calls to the proxy."""
     line = parse(command)
     destinations = _destinations(environ, line)
     refuse_loop(proxy.url, (one.upstream for one in destinations.values()))
@@ -91,20 +91,20 @@ def environment(
 def forward_environment(
     proxy: Proxy, authority: Authority, environ: Mapping[str, str]
 ) -> dict[str, str]:
-    """The environment with which a program reaches its hosts through the forward proxy."""
+    """The environment in which a program reaches its hosts through the forward proxy."""
     named = dict.fromkeys(("HTTPS_PROXY", "https_proxy"), proxy.forward_url)
-    # Node reads HTTPS_PROXY only with this.
+    # Without this, Node ignores HTTPS_PROXY.
     return {**environ, **authority.environment, **named, "NODE_USE_ENV_PROXY": "1"}
 
 
 def exports(proxy: Proxy, environ: Mapping[str, str]) -> dict[str, str]:
-    """The variables that redirect programs which are started elsewhere."""
+    """The variables that redirect programs started elsewhere."""
     changed, _ = environment(proxy, environ, ())
     return {name: value for name, value in changed.items() if environ.get(name) != value}
 
 
 def refuse_loop(url: str, upstreams: Iterable[str]) -> None:
-    """Raises if an upstream is the proxy itself."""
+    """Raises if an upstream is this proxy."""
     own = urlsplit(url)
     for upstream in upstreams:
         parts = urlsplit(upstream)
@@ -117,7 +117,7 @@ def refuse_loop(url: str, upstreams: Iterable[str]) -> None:
 
 
 def notices(environ: Mapping[str, str], command: Sequence[str]) -> list[str]:
-    """The parts of the command that cannot be redirected, a sentence each."""
+    """The parts of the command that cannot be redirected, one sentence each."""
     line = parse(command)
     found = [f"{one.names[0]}: {one.notice}" for one in line.wrappers if one.notice]
     for one in TABLES.bypasses:
@@ -138,27 +138,28 @@ def notices(environ: Mapping[str, str], command: Sequence[str]) -> list[str]:
         value = values.get(variable.name, "")
         if value and not variable.provider and _destination(variable, value) is None:
             found.append(
-                f"{variable.name} is set to an address of no known provider: its calls do not pass"
-                " here"
+                f"{variable.name} is set to an address of no known provider: its calls bypass the"
+                " proxy"
             )
     return found
 
 
 def forward_notices() -> list[str]:
-    """Which providers' hosts the user's NO_PROXY keeps away from a forward proxy."""
+    """Providers' hosts that the user's NO_PROXY excludes from a forward proxy."""
     hosts = {urlsplit(row.base_url).hostname or "" for row in default_rows().values()}
     names = sorted(one for one in hosts - _LOOPBACK if "{" not in one and proxy_bypass(one))
     return [f"NO_PROXY excludes {', '.join(names)}: calls there are not seen"] if names else []
 
 
 def forwarded_program(command: Sequence[str]) -> str:
-    """The name of a program that takes no base URL, but HTTPS_PROXY; empty if it is none."""
+    """The name of a program that uses HTTPS_PROXY instead of a base URL; empty for others."""
     program = parse(command).program
     return program.title if program is not None and program.forward else ""
 
 
 def owns_terminal(command: Sequence[str]) -> bool:
-    """Whether the command draws on the whole terminal, so that nothing may be printed there."""
+    """Whether the command draws on the whole terminal, so that nothing else may be printed
+    there."""
     line = parse(command)
     if line.program is None:
         return False
@@ -169,8 +170,8 @@ def owns_terminal(command: Sequence[str]) -> bool:
 
 
 def with_placeholder_keys(environ: Mapping[str, str], command: Sequence[str]) -> dict[str, str]:
-    """A value for the key variables of providers that have none, for programs that do not start
-    without. A program with credentials of its own gets none."""
+    """Adds a value for the unset key variables of providers, for programs that do not start without
+    one. A program with its own credentials gets none."""
     made, program = dict(environ), parse(command).program
     if program is not None:
         if any(os.path.exists(_expanded(file, environ)) for file in program.login):
@@ -191,8 +192,8 @@ def with_placeholder_keys(environ: Mapping[str, str], command: Sequence[str]) ->
 
 def _destinations(environ: Mapping[str, str], line: CommandLine) -> dict[str, _Destination]:
     """By variable; the program's argument has the empty name. A variable that the user has not set
-    is left unset if another one of its provider is set: then the program reads that one, or
-    means the provider's own address."""
+    stays unset if another one of its provider is set: the program reads that one, or means the
+    provider's own URL."""
     values = {**environ, **line.assigned()}
     known = TABLES.variables
     stated = {one.provider for one in known if one.provider and values.get(one.name)}
@@ -209,8 +210,8 @@ def _destinations(environ: Mapping[str, str], line: CommandLine) -> dict[str, _D
         destination = _destination(one, value)
         if destination is None:
             continue
-        # The program's own setting decides about its provider's route: a variable that leads
-        # elsewhere is left as it is.
+        # The program's own setting decides its provider's route: a variable that leads elsewhere is
+        # left unchanged.
         if (
             own is not None
             and destination.provider == own.provider
@@ -222,7 +223,7 @@ def _destinations(environ: Mapping[str, str], line: CommandLine) -> dict[str, _D
 
 
 def _destination(variable: ProgramVariable, value: str) -> _Destination | None:
-    """Where a variable leads; None: to an address of no known provider, if that matters."""
+    """Where a variable leads; None if that is the URL of no known provider and matters."""
     if not value:
         return _Destination(variable.provider, variable.path)
     url = ollama_url(value) if variable.name == "OLLAMA_HOST" else value
@@ -252,8 +253,8 @@ def _read(url: str, setting: str, provider: str) -> _Destination | None:
 
 
 def _provider_at(parts: SplitResult) -> str | None:
-    """The provider of the catalog with that address. A port of this machine is one only if it is
-    the provider's own."""
+    """The provider of the catalog with that URL. A local port counts only if it is the provider's
+    own."""
     for name, row in default_rows().items():
         if "{" not in row.base_url and _same_origin(row.base_url, parts):
             return name
@@ -315,7 +316,8 @@ def _is_signed_in(program: Program, account: ProgramAccount, environ: Mapping[st
 
 
 def _settings(arguments: Sequence[str], argument: ProgramArgument) -> list[tuple[int, int, str]]:
-    """The places, from and to, and values of the setting in a program's arguments."""
+    """Start and end index, and value, of each occurrence of the setting in a program's
+    arguments."""
     found: list[tuple[int, int, str]] = []
     begin = f"{argument.setting}="
     for at, word in enumerate(arguments):
@@ -338,7 +340,7 @@ def _settings(arguments: Sequence[str], argument: ProgramArgument) -> list[tuple
 def _with_argument(
     line: CommandLine, words: list[str], argument: ProgramArgument, url: str
 ) -> list[str]:
-    """The words with the setting right after the program, instead of the user's own."""
+    """The words with the setting right after the program, replacing the user's own."""
     arguments = words[line.at + 1 :]
     for begin, end, _ in reversed(_settings(arguments, argument)):
         del arguments[begin:end]
@@ -361,7 +363,7 @@ def _option_begins(arguments: Sequence[str], options: tuple[str, ...], value: st
 
 
 def _no_proxy(environ: Mapping[str, str]) -> dict[str, str]:
-    """NO_PROXY and no_proxy with this machine in them; nothing is removed."""
+    """NO_PROXY and no_proxy, extended by this machine; nothing is removed."""
     made: dict[str, str] = {}
     for name, other in (("NO_PROXY", "no_proxy"), ("no_proxy", "NO_PROXY")):
         value = environ.get(name) or environ.get(other, "")
@@ -372,7 +374,8 @@ def _no_proxy(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _expanded(file: str, environ: Mapping[str, str]) -> str:
-    """The path with `~` and `$NAME` of that environment; empty if the variable is not set."""
+    """The path with `~` and `$NAME` expanded from that environment; empty if a variable is not
+    set."""
     first, _, rest = file.partition("/")
     base = environ.get("HOME", "") if first == "~" else environ.get(first.removeprefix("$"), "")
     return os.path.join(base, rest) if base else ""

@@ -27,11 +27,12 @@ from .routes import NetworkUpstream, ResponseSource, RouteTable, UpstreamRespons
 
 
 class RecordedUpstream:
-    """Answers as `player` says, and asks `upstream` for what is to be recorded: the network, unless
-    given. With `pace`, streams are replayed as fast as they came.
+    """Answers from `player`, and forwards requests to be recorded to `upstream`: the network by
+    default. With `pace`, streams are replayed at their recorded speed.
 
     A request without a recording gets an error that names the nearest one, in the format of its
-    provider, with a status that clients do not retry."""
+    provider, with a status that clients do not retry.
+    """
 
     def __init__(
         self, player: Player, upstream: ResponseSource | None = None, *, pace: bool = False
@@ -65,7 +66,7 @@ class RecordedUpstream:
             await asyncio.to_thread(self.player.flush)
 
     async def _send_unrecorded(self, request: UpstreamRequest) -> UpstreamResponse:
-        """A body that is too large to keep."""
+        """For a body that is too large to keep."""
         reason = f"the request is larger than {KEPT_BYTES // 1024**2} MB, and is not recorded"
         if self.player.mode == "none":
             return _refusal(request, reason)
@@ -101,8 +102,8 @@ def _asked(request: UpstreamRequest, body: bytes) -> ReplayRequest:
 
 
 def _readable(request: UpstreamRequest) -> UpstreamRequest:
-    """The request, which accepts only what can be decompressed here: a recording is searched for
-    secrets."""
+    """The request, accepting only encodings that can be decompressed here: recordings are searched
+    for secrets."""
     headers = tuple(
         (name, ACCEPT_ENCODING if name == "accept-encoding" and value != "identity" else value)
         for name, value in request.headers
@@ -121,7 +122,7 @@ def _refusal(request: UpstreamRequest, reason: str) -> UpstreamResponse:
 
 
 class CompleteUpstreamResponse:
-    """A response that was made here."""
+    """A complete response made by the proxy."""
 
     def __init__(self, status: int, headers: Headers, body: bytes) -> None:
         self.status, self.headers, self._body = status, headers, body
@@ -149,12 +150,11 @@ class ReplayedUpstreamResponse:
 
 
 def _framed(fixture: Fixture) -> Headers:
-    """With the length of a body that came in one piece; one in several pieces is sent as they
-    are."""
-    # Recordings of the client have text where the proxy has the bytes of it.
+    """Adds the length to a body recorded in one piece; several pieces are sent as they are."""
+    # Recordings of the client have text instead of the proxy's bytes.
     headers = tuple((name, _as_bytes(value)) for name, value in current_headers(fixture))
     if fixture.failure and not fixture.pieces:
-        # Broke off before its first byte: the head is not sent before that.
+        # Broke off before its first byte: then the head is not sent either.
         return (*headers, ("content-length", "1"))
     if len(fixture.pieces) > 1 or fixture.failure or fixture.method == "HEAD":
         return headers
@@ -162,7 +162,7 @@ def _framed(fixture: Fixture) -> Headers:
 
 
 def _as_bytes(value: str) -> str:
-    """A header's value in latin-1, in which the proxy writes headers."""
+    """A header's value in latin-1, the encoding in which the proxy writes headers."""
     try:
         value.encode("latin-1")
     except UnicodeEncodeError:
@@ -171,7 +171,7 @@ def _as_bytes(value: str) -> str:
 
 
 class RecordedUpstreamResponse:
-    """A response that is recorded while it passes."""
+    """A response that is recorded while it is relayed."""
 
     def __init__(self, response: UpstreamResponse, recording: Recording) -> None:
         self._response, self._recording = response, recording

@@ -1,7 +1,7 @@
-"""The relay: passes a request to its upstream and the response back, as they arrive.
+"""The relay: forwards a request to its upstream and the response back, as they arrive.
 
-Nothing is changed but what HTTP asks of a proxy: hop-by-hop headers are dropped, and `Host` is that
-of the upstream. What observers see is kept on the way, up to 32 MB each way.
+Only the changes that HTTP requires of a proxy are made: hop-by-hop headers are dropped, and `Host`
+is that of the upstream. Up to 32 MB each way are kept for observers.
 """
 
 from __future__ import annotations
@@ -52,22 +52,22 @@ from .websockets import SeenMessages, WebSocketUpstream, is_known, refusal, rela
 Place: TypeAlias = Callable[[UpstreamRequest], bytes | None]
 """A body with markers, or None to leave it as it is."""
 
-#: Headers between two hops, which a proxy does not pass on. `expect` is answered by the server.
+#: Hop-by-hop headers, which a proxy does not forward. The server answers `expect`.
 _HOP_BY_HOP = frozenset(
     "connection keep-alive proxy-authenticate proxy-authorization proxy-connection te trailer"
     " transfer-encoding upgrade expect".split()
 )
-#: Values of Connection that name no header,
+#: Values of Connection that are not the name of a header,
 _OPTIONS = frozenset({"", "close", "keep-alive"})
-#: or one without which there is no request.
+#: or of one that a request needs.
 _KEPT = _OPTIONS | {"host"}
 _NO_BODY = frozenset({204, 304})
-#: Characters that no header may have; the parser of responses takes some of them.
+#: Characters not allowed in headers; the parser of responses accepts some of them.
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]").search
 
 
 class Pages(Protocol):
-    """Pages of the proxy itself."""
+    """The proxy's own pages."""
 
     def serves(self, path: str) -> bool: ...
     async def answer(self, exchange: HttpExchange) -> None: ...
@@ -100,7 +100,7 @@ class RelayHandler:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a call is being relayed; pages that are open do not count."""
+        """Whether a call is being relayed; open pages do not count."""
         return self._open > 0
 
     async def handle(self, exchange: HttpExchange) -> None:
@@ -125,7 +125,7 @@ class RelayHandler:
         found = routes.find(path, exchange.headers)
         if found is None:
             raise NotFound(self._unknown(path), status=404)
-        await self._observers.has_room()
+        await self._observers.wait_for_room()
         return found
 
     def error(
@@ -140,7 +140,7 @@ class RelayHandler:
 
     @property
     def takes_websockets(self) -> bool:
-        """Neither recordings nor markers are for WebSockets: programs use HTTP after a 426."""
+        """False while recording, replaying or placing: programs use HTTP after a 426."""
         return self._websockets is not None
 
     async def handle_websocket(self, socket: ServedWebSocket) -> None:
@@ -253,7 +253,7 @@ class RelayHandler:
         return msgspec.structs.replace(request, body=placed, headers=sized)
 
     async def _placed(self, place: Place, request: UpstreamRequest) -> bytes | None:
-        """In one thread, since a large body takes a while; what fails there loses no request."""
+        """In a thread, since a large body takes time; a failure does not lose the request."""
         try:
             loop = asyncio.get_running_loop()
             return await loop.run_in_executor(self._placing, place, request)
@@ -275,7 +275,7 @@ class _Relaying:
         self._began = time.monotonic()
 
     def seconds(self) -> float:
-        """Since the request arrived; called when a piece is passed on."""
+        """Seconds since the request arrived; called when a piece is relayed."""
         now = time.monotonic()
         self._observers.piece_passed(now)
         return now - self._began
@@ -283,7 +283,7 @@ class _Relaying:
     # ── The request ──────────────────────────────────────────────────────────────────────────────
 
     async def body(self, *, streams: bool) -> bytes | AsyncIterator[bytes]:
-        """The whole body; its pieces if they go on at once, or are too large to keep."""
+        """The whole body; or its pieces, if they are forwarded at once or too large to keep."""
         data, more = await self._next(0)
         pieces, size = [data], len(data)
         while more and not streams and size <= KEPT_BYTES:
@@ -299,7 +299,7 @@ class _Relaying:
         return body
 
     async def _rest(self, pieces: list[bytes], size: int) -> AsyncIterator[bytes]:
-        """The pieces that were read, and those that follow."""
+        """The pieces read so far, and those that follow."""
         exchange, more, data = self._exchange, True, b"".join(pieces)
         try:
             while more:
@@ -319,8 +319,8 @@ class _Relaying:
         yield data
 
     async def _next(self, size: int) -> tuple[bytes, bool]:
-        """The next piece, and whether more follow. `size`: that of the pieces before. Granian says
-        only with an empty piece that none follow; a declared length says so earlier."""
+        """The next piece, and whether more follow. `size`: that of the pieces before. Granian
+        signals the end only by an empty piece; a declared length tells it earlier."""
         data, more = await self._exchange.read_piece()
         if more and str(size + len(data)) == self._exchange.headers.get("content-length"):
             more = False
@@ -345,7 +345,7 @@ class _Relaying:
         bodiless = call.method == "HEAD" or response.status in _NO_BODY
         begun = isinstance(response, NetworkResponse) and response.has_begun
         if not (begun or bodiless or length == 0):
-            # Granian sends the head with the first piece, which may be long in coming.
+            # Granian sends the head with the first piece, which may take long to come.
             await exchange.write(b"", more=True)
         pieces: list[ResponsePiece] = []
         call.pieces = pieces if self._keeps else None
@@ -365,7 +365,7 @@ class _Relaying:
 
 
 def _without_hops(pairs: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Headers that are passed on: order and duplicates kept."""
+    """Headers to forward, with order and duplicates."""
     dropped = _HOP_BY_HOP
     for name, value in pairs:
         if name == "connection" and value.lower() not in _OPTIONS:
@@ -374,7 +374,7 @@ def _without_hops(pairs: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
 
 
 def _websocket_headers(pairs: Sequence[tuple[str, str]]) -> Headers:
-    """Those of a handshake that are passed on: the connection to the provider has its own."""
+    """Headers of a handshake to forward: the connection to the provider has its own."""
     return tuple(
         pair
         for pair in _without_hops(pairs)
@@ -390,7 +390,7 @@ def _encoded(pairs: Sequence[tuple[str, str]]) -> list[tuple[bytes, bytes]]:
 
 
 def _host_of(upstream: str) -> str:
-    """The Host header of an upstream: its port only if it is not the scheme's."""
+    """The Host header for an upstream: with its port unless it is the scheme's default."""
     parts = urlsplit(upstream)
     host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname or ""
     default = {"http": 80, "https": 443}[parts.scheme]

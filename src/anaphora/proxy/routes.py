@@ -1,11 +1,11 @@
 """Where requests go: the route table, from configuration alone, and providers over the network.
 
 Every provider of the catalog has the prefix `/PROVIDER`: `/deepseek/chat/completions` goes to
-`https://api.deepseek.com/chat/completions`. The paths of Anthropic, OpenAI, Gemini and Ollama work
-also without a prefix, since some programs take no path in their base URL.
+`https://api.deepseek.com/chat/completions`. The paths of Anthropic, OpenAI, Gemini and Ollama also
+work without a prefix, since some programs allow no path in their base URL.
 
-Requests and responses pass as bytes. Nothing is decompressed, and no time limit applies once the
-connection is there: models think for as long as they do.
+Requests and responses pass as bytes. Nothing is decompressed, and only connecting has a timeout: a
+model may think for any time.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from anaphora.errors import InvalidConfig, InvalidRequest, Transport
 from anaphora.traffic.calls import Headers, ProxyRoute, UpstreamRequest, checked_upstream
 from anaphora.wire import Wire
 
-#: How requests are answered that belong to no route.
+#: The format of errors for requests without a route.
 _DEFAULT_WIRE = "openai_chat"
 
 
 def default_routes(overrides: Mapping[str, str] = {}) -> list[ProxyRoute]:
     """A route for every provider of the catalog's dialects; `overrides` are other base URLs by
-    provider. Providers whose address depends on the account (Azure) have a route only there."""
+    provider. Providers whose URL depends on the account (Azure) have a route only if overridden."""
     bases = {row.provider: row.base_url for row in reversed(catalog.dialects().rows)}
     named = {}
     for name, url in overrides.items():
@@ -63,7 +63,7 @@ def default_routes(overrides: Mapping[str, str] = {}) -> list[ProxyRoute]:
 
 
 class RouteTable:
-    """Routes by the beginning of a path. Neither Host nor an absolute URI decides."""
+    """Routes by path prefix. Neither Host nor an absolute URI matters."""
 
     def __init__(self, routes: Iterable[ProxyRoute]) -> None:
         self.routes = tuple(routes)
@@ -88,8 +88,8 @@ class RouteTable:
         self._only = next(iter(self._own.values())) if len(self._own) == 1 else None
 
     def find(self, path: str, headers: Mapping[str, str]) -> tuple[ProxyRoute, str] | None:
-        """The route of a path that is still percent-encoded, and the path at the provider, below
-        the route's base URL. None if no route fits."""
+        """The route of a percent-encoded path, and the path at the provider, below the route's base
+        URL. None if there is no route."""
         first, slash, rest = path[1:].partition("/")
         route = self._prefixed.get(first) if path.startswith("/") else None
         if route is not None:
@@ -104,7 +104,7 @@ class RouteTable:
         return route, path
 
     def codec(self, path: str, headers: Mapping[str, str]) -> Wire:
-        """The format of errors at a path, as its caller expects it."""
+        """The format of errors that a caller of this path expects."""
         found = self.find(path, headers)
         row = None if found is None else dialect_at(found[0].provider, found[1])
         return wire.get(_DEFAULT_WIRE) if row is None else wire.codec_for(row)
@@ -121,17 +121,17 @@ class RouteTable:
 
 
 def dialect_at(provider: str, path: str) -> Dialect | None:
-    """The dialect of a provider that is spoken at a path below its base URL; its default one at
-    paths that belong to none. None for a provider without dialects."""
+    """A provider's dialect at a path below its base URL; its default one at other paths. None for a
+    provider without dialects."""
     rows = [row for row in catalog.dialects().rows if row.provider == provider]
     return next((row for row in rows if path.startswith(row.request_path)), *rows[:1] or (None,))
 
 
-#: The longest line and field of a response's head, and the most fields.
+#: Maximum line and field length of a response's head, and number of fields.
 _HEAD_LIMITS = {"max_line_size": 64 * 1024, "max_field_size": 64 * 1024, "max_headers": 512}
-#: Seconds of silence after which the system asks whether the other side is still there.
+#: Seconds of silence after which the system sends TCP keep-alive probes.
 _SILENCE = 60
-#: The only limit: that of the connection. The others are never applied.
+#: Only the connect timeout is used.
 _TIMEOUTS = Timeouts(connect=30.0)
 #: Safe to send again when a kept-alive connection was closed.
 _IDEMPOTENT = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
@@ -150,7 +150,7 @@ class UpstreamResponse(Protocol):
         ...
 
     async def close(self) -> None:
-        """Ends the exchange; upstream stops generating if the body was not read to its end."""
+        """Ends the exchange; the upstream stops generating if the body was not read to its end."""
         ...
 
 
@@ -162,7 +162,7 @@ class ResponseSource(Protocol):
 
 
 class NetworkUpstream:
-    """Providers over the network; proxies as the environment says (`HTTPS_PROXY`, `NO_PROXY`), and
+    """Providers over the network; proxies from the environment (`HTTPS_PROXY`, `NO_PROXY`), and
     certificates that the system trusts, or those of the file `ca`."""
 
     def __init__(self, ca: str | None = None) -> None:
@@ -173,7 +173,7 @@ class NetworkUpstream:
         self.ca = ca
 
     async def send(self, request: UpstreamRequest) -> NetworkResponse:
-        """The response, when its head has arrived."""
+        """Returns the response when its head has arrived."""
         address = self._addresses.get(request.route.upstream)
         if address is None:
             address = UpstreamAddress(request.route.upstream)
@@ -190,7 +190,7 @@ class NetworkUpstream:
         exchange = await send_request(self._connections, address, outgoing)
         if exchange.message.code == _SWITCHING:
             exchange.abort()
-            asked = HttpProcessingError(message="switching protocols was not asked for")
+            asked = HttpProcessingError(message="unexpected response: switching protocols")
             raise errors.no_response(
                 asked, _TIMEOUTS, address.url, address.proxy, written=True, reused=False
             )
@@ -205,7 +205,7 @@ class NetworkUpstream:
 
 
 class UpstreamAddress(Address):
-    """A base URL, the proxy on the way to it, and what the heads of its requests begin with."""
+    """A base URL, the proxy on the way to it, and the constant beginning of its request heads."""
 
     __slots__ = ("_proxy_lines", "_root")
 
@@ -216,14 +216,14 @@ class UpstreamAddress(Address):
         self._root = self.url.raw_path.rstrip("/")
         self._proxy_lines = RequestHead(b"", b"")
         if self.proxy is not None and self.url.scheme == "http":
-            # Without a tunnel, an HTTP proxy needs the whole address.
+            # Without a tunnel, an HTTP proxy needs the absolute URL.
             self._root = f"http://{self.url.raw_authority}{self._root}"
             lines = "".join(f"{name}: {proxy_headers[name]}\r\n" for name in proxy_headers)
             self._proxy_lines = RequestHead(lines.encode("latin-1"), b"")
 
     def head(self, request: UpstreamRequest) -> RequestHead:
-        """Request line and headers: those of the request in their order, and nothing else but what
-        says where a body ends."""
+        """Request line and headers: those of the request in order, and only the framing of the body
+        added."""
         query = f"?{request.query}" if request.query else ""
         target = self._root + request.path
         if not target.startswith(("/", "http")):
@@ -256,7 +256,7 @@ class NetworkResponse:
 
     @property
     def has_begun(self) -> bool:
-        """Whether a part of the body came with the head."""
+        """Whether part of the body came with the head."""
         return bool(self._arrived)
 
     def __aiter__(self) -> NetworkResponse:

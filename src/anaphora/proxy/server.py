@@ -6,7 +6,7 @@
     with running(default_routes()) as proxy:
         client = anthropic.Anthropic(base_url=proxy.url_of("anthropic"))
 
-It runs in a thread of its own, until the block ends.
+It runs in its own thread until the block ends.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _EXTRA = "proxy"
 _HINT = "start the proxy with allow_hosts=[NAME] for each name by which its clients reach it"
-#: Seconds between two looks at open calls.
+#: Seconds between two checks of open calls.
 _LOOK = 0.002
 
 
@@ -52,13 +52,13 @@ class Proxy:
 
     @property
     def forward_url(self) -> str:
-        """The value of HTTPS_PROXY for programs; it holds a password."""
+        """The value of HTTPS_PROXY for programs; it contains a password."""
         if self._forward is None:
             raise InvalidRequest("start the proxy with forwarding=… to reach it by HTTPS_PROXY")
         return self._forward.url
 
     def url_of(self, provider: str) -> str:
-        """The base URL that stands for a provider's own."""
+        """The base URL that replaces a provider's own."""
         for route in self.routes:
             if route.prefix and route.provider == provider:
                 return self.url + route.prefix
@@ -66,8 +66,8 @@ class Proxy:
         raise InvalidRequest(f"no route to {provider!r}; there are {known}", path="provider")
 
     def settle(self, seconds: float) -> bool:
-        """Waits until no call is open and observers have got every call. False if a call is
-        still open after that time."""
+        """Waits until no call is open and observers have got every call. False if a call is still
+        open after that time."""
         deadline = time.monotonic() + seconds
         while self._is_busy():
             if time.monotonic() > deadline:
@@ -92,8 +92,8 @@ def running(
 ) -> Iterator[Proxy]:
     """A proxy in its own thread, until the block ends and observers have got every call.
 
-    `upstream` is the network unless given, and is closed at the end; `allow_hosts` as for the
-    emulator. With `own_process` the interpreter is set up for the relay while it runs, with
+    `upstream` is the network by default, and is closed at the end; `allow_hosts` is as for the
+    emulator. With `own_process` the interpreter is tuned for the relay while it runs; with
     `forwarding` it is a forward proxy as well.
     """
     table = RouteTable(routes)

@@ -1,8 +1,8 @@
-"""WebSockets of programs: relayed message by message, and seen by observers as calls.
+"""WebSockets of programs: relayed message by message, and given to observers as calls.
 
 OpenAI's Responses over a WebSocket: each `response.create` is a call with the body of a POST, and
 the events up to its end are the stream that answers it. Realtime: each `response.done` is a call
-that is billed by its usage, and compared with nothing.
+that is billed by its usage, and not compared with other calls.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _BAD_REQUEST = 400
 _TIMEOUTS = Timeouts(connect=30.0)
 _CLOSE_SECONDS = 5.0
 _NORMAL = 1000
-#: Codes that stand for a missing or impossible close frame, which are never sent.
+#: Close codes that stand for a missing or invalid close frame, and are never sent.
 _UNSENT_CODES = frozenset({1005, 1006, 1015})
 
 Members: TypeAlias = dict[str, msgspec.Raw]
@@ -54,7 +54,7 @@ _members = msgspec.json.Decoder(Members).decode
 
 
 class _Event(msgspec.Struct):
-    """What is read of an event."""
+    """The fields read of an event."""
 
     type: str = ""
     stream_id: str = ""
@@ -115,7 +115,7 @@ async def relay(
     provider: aiohttp.ClientWebSocketResponse,
     seen: SeenMessages | None,
 ) -> None:
-    """Passes messages both ways, until one side closes."""
+    """Relays messages both ways, until one side closes."""
 
     async def to_provider() -> None:
         while (message := await client.receive()) is not None:
@@ -143,7 +143,7 @@ async def relay(
 
 
 def _observe(note: Callable[[str | bytes], None], message: str | bytes) -> None:
-    """What fails here loses no message."""
+    """A failure here loses no message."""
     try:
         note(message)
     except Exception as problem:
@@ -171,7 +171,7 @@ async def _until_first(*ways: Coroutine[Any, Any, None]) -> None:
 
 
 class SeenMessages:
-    """Makes calls of the messages on one connection, and gives each to `ended`."""
+    """Turns the messages of one connection into calls, and gives each to `ended`."""
 
     def __init__(
         self,
@@ -183,13 +183,13 @@ class SeenMessages:
         begin: Callable[[], int],
         ended: Callable[[RelayedCall], None],
     ) -> None:
-        """`begin` is called for each call, and gives its number."""
+        """`begin` is called for each call, and returns its number."""
         self._route, self._path, self._query, self._headers = route, path, query, headers
         self._begin, self._ended = begin, ended
         self._open: dict[str, _OpenCall] = {}
         """Calls whose response has not ended, by their stream; a connection may have several."""
         self._warming: dict[str, Members] = {}
-        """Requests that generate nothing, by their stream until they are answered,"""
+        """Requests that generate nothing, by stream until they are answered,"""
         self._warm: dict[str, Members] = {}
         """and then by the ids with which the next request continues them."""
         self._model = parse_qs(query).get("model", [""])[0]
@@ -220,7 +220,7 @@ class SeenMessages:
         self._open[kind.stream_id] = _OpenCall(self._call("POST", body))
 
     def _completed(self, members: Members) -> Members:
-        """The members of a request, with those of the one that was sent ahead of it."""
+        """The members of a request, merged with those of the request sent ahead of it."""
         before = self._warm.pop(_text(members.get("previous_response_id")), None)
         if before is None:
             return members
@@ -330,7 +330,7 @@ def _text(value: msgspec.Raw | None) -> str:
 
 
 def _items(value: msgspec.Raw | None) -> list[Any]:
-    """The items of an `input`, which may be a text."""
+    """The items of an `input`, which may be a string."""
     found = [] if value is None else msgspec.json.decode(value)
     return [{"role": "user", "content": found}] if isinstance(found, str) else list(found)
 
@@ -364,7 +364,7 @@ class _RealtimeResponse(msgspec.Struct):
 
 
 def refusal(problem: Exception) -> Upstream:
-    """The error with which the handshake is answered."""
+    """The error that answers the handshake."""
     if isinstance(problem, Transport):
         return Overloaded(f"the proxy got no WebSocket: {problem}", status=502)
     assert isinstance(problem, Upstream)
@@ -372,5 +372,5 @@ def refusal(problem: Exception) -> Upstream:
 
 
 def is_known(path: str) -> bool:
-    """Whether calls on a WebSocket at this path are understood."""
+    """Whether calls on a WebSocket at this path can be read."""
     return path.endswith((_RESPONSES, _REALTIME))

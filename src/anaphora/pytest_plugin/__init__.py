@@ -38,9 +38,9 @@ _MARKERS = (
     " anaphora_replay with these options",
 )
 _LIMITS = ("min_read_share", "max_cost_usd", "min_calls")
-#: The emulator's fixture under a name that no project overrides.
+#: The emulator's fixture under a name that projects do not override.
 _EMULATOR = "_anaphora_emulator"
-#: The attribute of a test's report that holds the result of its contract, as JSON.
+#: The attribute of a test's report with the result of its contract, as JSON.
 _RESULT = "anaphora_cache_contract"
 _REDIRECT: pytest.StashKey[Redirect] = pytest.StashKey()
 _RESULTS: pytest.StashKey[list[str]] = pytest.StashKey()
@@ -89,8 +89,8 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_setupnodes(config: pytest.Config) -> None:
-    """The processes of pytest-xdist inherit the environment, and redirect it to proxies of their
-    own."""
+    """The processes of pytest-xdist inherit the environment, and redirect it to their own
+    proxies."""
     if _REDIRECT in config.stash:
         config.stash[_REDIRECT].restore_environment()
 
@@ -103,7 +103,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A marker without its fixture would check nothing: it uses the fixture."""
+    """A marker without its fixture would check nothing, so it requests the fixture."""
     for item in items:
         names = getattr(item, "fixturenames", None)
         for name in ("cache_contract", "anaphora_replay"):
@@ -129,7 +129,7 @@ def _emulator(pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch) -> I
 @pytest.fixture
 def emulator(_anaphora_emulator: Emulator) -> Emulator:
     """A local server that answers, caches and bills like every provider. SDKs that read their base
-    URL from the environment reach it without a key; `emulator.url` is its address."""
+    URL from the environment reach it without a key; its URL is `emulator.url`."""
     return _anaphora_emulator
 
 
@@ -137,7 +137,7 @@ def emulator(_anaphora_emulator: Emulator) -> Emulator:
 def anaphora_replay(
     request: pytest.FixtureRequest, pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[ReplayedTest]:
-    """Answers the calls of the test from its recordings; --anaphora-record makes them."""
+    """Answers the calls of the test from its recordings; --anaphora-record creates them."""
     from .redirect import ReplayedTest, replay_options
 
     redirect = _redirect(pytestconfig)
@@ -163,8 +163,8 @@ def anaphora_replay(
 def cache_contract(
     request: pytest.FixtureRequest, pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[CacheContract]:
-    """Fails the test if the prefix of a prompt broke, or a limit is exceeded. The calls go to
-    the recordings of `anaphora_replay` if the test uses it, else to the emulator."""
+    """Fails the test if a prompt prefix broke, or a limit is exceeded. The calls go to the
+    recordings of `anaphora_replay` if the test uses it, else to the emulator."""
     from anaphora.traffic.judging import Judge
 
     from .contract import CacheContract, limits_of
@@ -193,8 +193,8 @@ def cache_contract(
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
-    """Checks recordings and contract when the test itself has passed; if it failed, their
-    problems go to its report."""
+    """Checks recordings and contract if the test itself has passed; if it failed, adds their
+    problems to its report."""
     found = (item.stash.get(_REPLAYED, None), item.stash.get(_CONTRACT, None))
     checks = [check for check in found if check is not None]
     try:
@@ -273,7 +273,7 @@ def pytest_terminal_summary(
 
 
 def _redirect(config: pytest.Config) -> Redirect:
-    """The proxy of this test run, started when it is first needed."""
+    """The proxy of this test run, started on first use."""
     if _REDIRECT not in config.stash:
         with _plain_errors():
             from anaphora.serving.server import require_extra
@@ -303,7 +303,7 @@ def _set(monkeypatch: pytest.MonkeyPatch, redirect: Redirect, *, keys: bool) -> 
 
 
 def _marker(request: pytest.FixtureRequest, name: str) -> dict[str, Any]:
-    """The options of a test's marker; those of the closest one count."""
+    """The options of a test's marker; the closest marker counts."""
     options: dict[str, Any] = {}
     for marker in reversed(list(request.node.iter_markers(name))):
         if marker.args:
@@ -314,7 +314,7 @@ def _marker(request: pytest.FixtureRequest, name: str) -> dict[str, Any]:
 
 def _recordings(request: pytest.FixtureRequest, config: pytest.Config, folder: str | None) -> Path:
     """The folder of a test's recordings: beside its file, by module, class and name; or the one
-    that its marker names."""
+    given in its marker."""
     path: Path = request.node.path
     if folder is not None:
         return path.parent / folder

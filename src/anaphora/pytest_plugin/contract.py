@@ -1,5 +1,5 @@
-"""The cache contract of a test: no prefix breaks, and the limits on reads and cost hold. And the
-report of all contracts, as Markdown for a pull request."""
+"""The cache contract of a test: no prefix breaks, and limits on reads and cost. Also the report of
+all contracts, as Markdown for a pull request."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ from anaphora.traffic.summary import WatchSummary
 from anaphora.traffic.sums import JudgedCall
 from anaphora.wording import counted, format_loss, format_usd
 
-#: Breaks and failed calls that a failure shows in full.
+#: Breaks and failed calls shown in full in a failure.
 _SHOWN = 3
 _NO_CALLS = """\
 No call reached the proxy of cache_contract.
   A client that is created at import reads its base URL before the test begins: set
   `anaphora_redirect = true` in the pytest configuration.
   A fixture that creates a client has to request cache_contract itself.
-  A base URL that is written in the code has to be taken from the environment.
-  A test that need not make calls has min_calls=0."""
+  A base URL in the code has to be taken from the environment instead.
+  For a test without calls, set min_calls=0."""
 _OPEN = (
     "A call was still open when the test ended, and is not judged: read its stream to the end, or"
     " close it."
 )
 _KEEP = (
-    "A provider reads its cache up to the first byte that differs. Move what changes (dates, ids,\n"
-    "counters, retrieved texts) behind what stays, or keep it equal within a conversation."
+    "A provider reads its cache up to the first byte that differs. Move text that changes (dates,\n"
+    "ids, counters, retrieved texts) after the text that stays, or keep it equal in a conversation."
 )
 
 
 class ContractLimits(msgspec.Struct, frozen=True, kw_only=True):
     min_read_share: float | None = None
-    """The least share of all input tokens that must be read from the cache."""
+    """Minimum share of all input tokens read from the cache."""
     max_cost_usd: Decimal | None = None
-    """The most that all calls of the test may cost."""
+    """Maximum cost of all calls of the test."""
     min_calls: int = 1
     """A test with fewer calls fails: its calls may have gone elsewhere."""
     allow_breaks: str | None = None
@@ -48,7 +48,7 @@ class ContractLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 ContractState: TypeAlias = Literal["held", "failed", "skipped", "not checked"]
-"""`not checked`: the test itself failed, and its contract had not been broken until then."""
+"""`not checked`: the test itself failed, without breaking its contract first."""
 
 
 class ContractResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,7 +65,7 @@ class ContractResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CacheContract:
-    """The calls of a test as they are judged. `check` is called when the test has passed."""
+    """The judged calls of a test. `check` is called when the test has passed."""
 
     title = "prompt cache"
 
@@ -77,7 +77,7 @@ class CacheContract:
         self._ended: bool | None = None
 
     def _settled(self) -> bool:
-        """Waits until all calls have ended; after the test, once."""
+        """Waits until all calls have ended; once, after the test."""
         if self._ended is None or not self.checked:
             self._ended = self._settle()
         return self._ended
@@ -104,7 +104,7 @@ class CacheContract:
         return _cost_usd(self.summary)
 
     def problems(self) -> list[str]:
-        """Problems, a paragraph each."""
+        """Problems, one paragraph each."""
         settled = self._settled()
         calls = self._judge.calls
         if len(calls) < self.limits.min_calls:
@@ -112,7 +112,8 @@ class CacheContract:
         return [*self.problems_so_far(), *(self._limits_exceeded() if calls else ())]
 
     def problems_so_far(self) -> list[str]:
-        """Problems to report if the test itself failed, without those of an incomplete run."""
+        """Problems to report if the test itself failed, except those that an incomplete run
+        explains."""
         calls = self.calls
         judged = [call for call in calls if call.kind == "judged"]
         found = _failures(calls) if calls and not judged else []
@@ -127,7 +128,7 @@ class CacheContract:
         if not calls:
             return _NO_CALLS
         least = self.limits.min_calls
-        return f"The test made {counted(calls, 'call')}. The contract asks for {least} or more."
+        return f"The test made {counted(calls, 'call')}. The contract requires {least} or more."
 
     def _limits_exceeded(self) -> list[str]:
         found = []
@@ -136,7 +137,7 @@ class CacheContract:
         if least is not None and (share is None or share < least):
             shown = "unknown: no bill says it" if share is None else f"{share:.1%}"
             found.append(
-                f"Read from the cache: {shown}. The contract asks for {least:.1%} or more."
+                f"Read from the cache: {shown}. The contract requires {least:.1%} or more."
             )
         most, cost = self.limits.max_cost_usd, _cost_usd(summary)
         if most is not None and (cost is None or cost > most):
@@ -154,8 +155,8 @@ class CacheContract:
 
 
 def result_of(test: str, contract: CacheContract | None, outcome: str) -> ContractResult:
-    """What the report says about a test that `passed`, `failed` or was `skipped`, as expected
-    failures are."""
+    """The report's row for a test that `passed`, `failed` or was `skipped`, which includes expected
+    failures."""
     if outcome == "skipped":
         return ContractResult(test=test, state="skipped")
     if contract is None:
@@ -180,7 +181,7 @@ def result_of(test: str, contract: CacheContract | None, outcome: str) -> Contra
 
 def limits_of(options: dict[str, Any], ini: dict[str, str]) -> ContractLimits:
     """The limits of a test: those of its marker, else those of the configuration. Raises
-    `pytest.UsageError` for a value that is no limit."""
+    `pytest.UsageError` for an invalid value."""
     known = ContractLimits.__struct_fields__
     for name in options:
         if name not in known:
@@ -324,7 +325,7 @@ def _headline(results: Sequence[ContractResult], failed: Sequence[ContractResult
 
 
 def _rest(results: Sequence[ContractResult]) -> str:
-    """How many contracts say nothing, and why."""
+    """How many contracts were not checked, and why."""
     skipped = sum(result.state == "skipped" for result in results)
     unchecked = sum(result.state == "not checked" for result in results)
     text = f", {skipped} skipped" if skipped else ""

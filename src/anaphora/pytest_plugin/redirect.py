@@ -1,5 +1,5 @@
-"""The proxy of a test run. Each test chooses where its calls go (the provider, the emulator, its
-recordings) and which judge sees them."""
+"""The proxy of a test run. Each test chooses the destination of its calls (the provider, the
+emulator, its recordings) and the judge."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from anaphora.traffic.judging import Judge
 if TYPE_CHECKING:
     from anaphora.emulator import Emulator
 
-#: Seconds to wait for calls that are still open when a test ends; and as long as one stays open.
+#: Seconds to wait for calls that are still open when a test ends, and while one stays open.
 _SETTLE_SECONDS, _OPEN_SECONDS = 5.0, 0.5
 _IDLE = (
     "no test is running that uses the fixture cache_contract, anaphora_replay or emulator; with"
@@ -34,7 +34,7 @@ _IDLE = (
 
 
 class SwitchedUpstream:
-    """An upstream that each test chooses; closed with the proxy, in its event loop."""
+    """An upstream chosen by each test; closed with the proxy, in its event loop."""
 
     def __init__(self) -> None:
         self.network = NetworkUpstream()
@@ -50,7 +50,7 @@ class SwitchedUpstream:
 
 
 class EmulatorUpstream:
-    """The emulator in place of every provider."""
+    """The emulator instead of every provider."""
 
     def __init__(self, network: ResponseSource, emulator: Emulator) -> None:
         self._network = network
@@ -80,10 +80,10 @@ class Redirect:
         self._upstream = SwitchedUpstream()
         self._judge: Judge | None = None
         self._since = 0.0
-        """When that judge began: calls of an earlier test, left open there, are not for it."""
+        """When that judge began: open calls of an earlier test do not count for it."""
         self._patience = _SETTLE_SECONDS
         self._environ = dict(os.environ)
-        """Before anything was redirected."""
+        """The environment before anything was redirected."""
         self._set: dict[str, str] = {}
         """Variables that are set until the end of the test run."""
         self._emulator: Emulator | None = None
@@ -119,7 +119,7 @@ class Redirect:
         self._set = {}
 
     def emulator(self) -> Emulator:
-        """One emulator for all tests, started when it is first needed."""
+        """One emulator for all tests, started on first use."""
         if self._emulator is None:
             from anaphora import emulator
 
@@ -138,7 +138,7 @@ class Redirect:
     def to(
         self, upstream: ResponseSource | None = None, judge: Judge | None = None
     ) -> Iterator[None]:
-        """Sends the calls of a test there, and lets a judge see them."""
+        """Sends the calls of a test there, and shows them to a judge."""
         before = self._upstream.current, self._judge, self._since
         if upstream is not None:
             self._upstream.current = upstream
@@ -195,12 +195,12 @@ class ReplayedTest:
 
     @property
     def report(self) -> ReplayReport:
-        """Numbers of replayed and recorded calls, and the missing ones."""
+        """Numbers of replayed and recorded calls, and the misses."""
         self._settle()
         return self._player.report
 
     def problems(self) -> list[str]:
-        """Problems, a paragraph each."""
+        """Problems, one paragraph each."""
         report = self.report
         found = []
         if report.misses:
@@ -227,7 +227,7 @@ class ReplayedTest:
             pytest.fail("\n\n".join(problems), pytrace=False)
 
     def close(self) -> None:
-        """Waits until all is written."""
+        """Waits until everything is written."""
         try:
             self._player.close()
         except AnaphoraError as problem:
@@ -235,7 +235,7 @@ class ReplayedTest:
 
 
 def replay_options(options: dict[str, Any], test_file: Path) -> dict[str, Any]:
-    """The options of a test's marker. Raises `pytest.UsageError` for one that is invalid."""
+    """The options of a test's marker. Raises `pytest.UsageError` for an invalid one."""
     for name in options:
         if name not in _OPTIONS:
             known = ", ".join(_OPTIONS)

@@ -2,7 +2,7 @@
 
 A chunk's glue leads it (the comma, the opening of a message or of a section); closing brackets are
 part of the envelope. So the chunks of one turn are a prefix of the next turn's, byte for byte, even
-where a new message is merged into the last one.
+if a new message is merged into the last one.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ _UNKNOWN = b"\0"
 
 
 def placeholder(digest: bytes, size: int) -> bytes:
-    """As many bytes as a block has whose text is not known here; others for another block."""
+    """Bytes in place of a block whose text is not known here: of the same length, and different for
+    each block."""
     return (_UNKNOWN + digest).ljust(size, _UNKNOWN)[: max(1, size)]
 
 
@@ -42,7 +43,7 @@ class DeferredTool(msgspec.Struct, frozen=True, gc=False):
 
     name: str
     before: int
-    """The chunk of its run that it stands before."""
+    """The index of the chunk in its run that follows it."""
     data: bytes
     """With the comma that separates it from its neighbour."""
 
@@ -59,16 +60,16 @@ class ChunkRun(msgspec.Struct, frozen=True, eq=False, weakref=True):
     lead: bytes = b""
     """The glue before the first chunk, which depends on the run before."""
     close: bytes = b""
-    """What the envelope adds after the run; not part of the cacheable bytes."""
+    """The bytes of the envelope after the run; not part of the cacheable bytes."""
     source: Any = None
     """The tools, blocks or messages that were rendered."""
     first_message: int = 0
     first_block: int = 0
     """The position of the first chunk: message on the wire, block in it."""
     place: str = ""
-    """The name of the body's list with the chunks, if not that of the section."""
+    """The name of the list in the body, if it differs from the section."""
     paths: tuple[str, ...] = ()
-    """The path of each chunk, if they are not in one list."""
+    """The path of each chunk, if the chunks are not in one list."""
     blocks: str = "content"
     """The name of a message's list of blocks."""
     before: str | None = None
@@ -115,7 +116,7 @@ class ChunkRun(msgspec.Struct, frozen=True, eq=False, weakref=True):
 
     def find(self, message_id: str) -> range | None:
         """The chunks of a source message of this run, else None. They end after `count` if the
-        message was taken out of the run for this turn."""
+        message is left out of the run for this turn."""
         position = self.log.position_of(message_id)
         if position is None or position >= len(self.source):
             return None
@@ -133,7 +134,7 @@ class ChunkRun(msgspec.Struct, frozen=True, eq=False, weakref=True):
 
 
 class Chunk(msgspec.Struct, frozen=True):
-    """One block of the prompt, as it is sent."""
+    """One block of the prompt, as sent."""
 
     index: int
     """Position among all chunks of the prompt."""
@@ -147,8 +148,6 @@ class Chunk(msgspec.Struct, frozen=True):
     section: Section
     role: SegmentRole | None
     message_id: str | None
-    ends_message: bool
-    """The last chunk of its source message."""
 
 
 class Rendered(msgspec.Struct, frozen=True, eq=False, kw_only=True):
@@ -169,10 +168,10 @@ class Rendered(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     request_markers: Mapping[Ttl, bytes] = {}
     """The bytes that request an automatic breakpoint, inserted before the envelope's tail."""
     only_marks: bytes | None = None
-    """The bytes that request none; None if that is not possible."""
+    """The bytes that request no automatic breakpoint; None if that is not possible."""
     key_place: bytes | str | None = None
     """The place of the planner's cache key: the bytes before it in the body, or a header's name.
-    None: none may be sent, or the caller has chosen one."""
+    None if no key may be sent, or the caller has chosen one."""
     marks: tuple[Mark, ...] = ()
     """The caller's marks."""
     automatic: Ttl | None = None
@@ -225,7 +224,6 @@ class Rendered(msgspec.Struct, frozen=True, eq=False, kw_only=True):
         begin, splice = log.start(position), log.splices[position]
         data = lead + log.slice(begin, log.ends[position])
         in_messages = run.section == "messages"
-        message = log.message_of(position) if in_messages else -1
         return Chunk(
             index=index,
             kind=log.kinds[position],
@@ -235,8 +233,7 @@ class Rendered(msgspec.Struct, frozen=True, eq=False, kw_only=True):
             splice=None if splice < 0 else len(lead) + splice - begin,
             section=run.section,
             role=run.role,
-            message_id=log.ids[message] if in_messages else None,
-            ends_message=in_messages and position + 1 == log.message_ends[message],
+            message_id=log.ids[log.message_of(position)] if in_messages else None,
         )
 
     def is_sent(self, chunk: int) -> bool:
@@ -280,7 +277,7 @@ class Rendered(msgspec.Struct, frozen=True, eq=False, kw_only=True):
         return b"".join(pieces)
 
     def stretches(self, chunks: int) -> Stretches:
-        """The first chunks, without a copy of their bytes."""
+        """The stretches of the first chunks, without a copy of their bytes."""
         stretches = []
         for run in self.runs:
             count = min(chunks, run.count)

@@ -1,4 +1,4 @@
-"""The chunk log: rendered bytes that only grow, and where each chunk ends.
+"""The chunk log: an append-only buffer of rendered bytes, and the end of each chunk.
 
 Rendering a turn appends to the log; everything rendered before stays where it is, is not copied,
 and is not hashed again. Many `ChunkRun`s view one log, each with its own length, as many
@@ -48,8 +48,7 @@ class LogAppend(msgspec.Struct, eq=False):
     def chunk(self, kind: Kind, data: bytes, splice: int | None, opens: str | None = None) -> None:
         """One chunk. `opens` is the role of a message on the wire that begins with it."""
         if opens is not None:
-            self.opens.append(self.first_chunk + len(self.chunks))
-            self.roles.append(opens)
+            self.open(opens)
         self.chunks.append((kind, splice, data))
 
     def open(self, role: str) -> None:
@@ -67,8 +66,8 @@ class LogAppend(msgspec.Struct, eq=False):
         self.notices.append((self.message, notice))
 
     def columns(self, start: int) -> tuple[Sequence[bytes], list[Kind], list[int], list[int]]:
-        """The data and kind of each chunk, and if the first begins at `start`, where each ends and
-        where its marker goes."""
+        """The data and kind of each chunk, and the offsets of its end and its marker if the first
+        begins at `start`."""
         columns: tuple[list[bytes], list[Kind], list[int], list[int]] = [], [], [], []
         pieces, kinds, ends, splices = columns
         for kind, splice, data in self.chunks:
@@ -92,7 +91,7 @@ class ChunkLog:
     odd: Any = None
     """The token estimator's totals of chunks that are not all text."""
     leading: Any = None
-    """Of messages: the simulators' view of the runs before them in the last prompt."""
+    """For a log of messages: the simulators' view of the runs before it in the last prompt."""
     labels: tuple[str, ...] = ()
     """The labels of tools and system blocks."""
     policies: tuple[tuple[int, Ttl | None], ...] = ()
@@ -100,7 +99,7 @@ class ChunkLog:
     source: object = None
     """The tools or blocks that were rendered."""
     run: Any = None
-    """The run of all of them, as calls share it."""
+    """The run of all of them, shared by calls."""
     hashing: Any = None
     """The running hash of these chunks after those before them; see chunks.py."""
     _placed = 0

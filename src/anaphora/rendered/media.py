@@ -1,5 +1,5 @@
-"""What in a chunk is not text: images, documents, audio, built-in tools, encrypted reasoning. They
-are billed by content, so their base64 is not counted as text."""
+"""Parts of chunks that are not text: images, documents, audio, built-in tools, encrypted reasoning.
+They are billed by content, so their base64 is not counted as text."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MEDIA = 1200
 #: Encrypted reasoning on api.openai.com: six recorded items had 5.2 to 22 characters a token.
 _ENCRYPTED = 8
 
-#: Kinds whose chunks are perhaps not all text.
+#: Kinds whose chunks may contain something other than text.
 NOT_TEXT = frozenset(Kind) - {Kind.TEXT, Kind.TOOL_CALL, Kind.SYSTEM, Kind.OTHER}
 _SHOWN = (Kind.IMAGE, Kind.AUDIO, Kind.DOCUMENT)
 _SCHEMAS = (b'"input_schema"', b'"parameters"', b'"parametersJsonSchema"', b'"function"')
@@ -126,8 +126,8 @@ _decode_tool = msgspec.json.Decoder(_ToolFields).decode
 
 
 def _is_function(data: bytes) -> bool:
-    """Whether a tool is a function: built-in tools have no schema. A Gemini function may have none
-    either, but it has a name and no type."""
+    """Whether a tool is a function: built-in tools have no schema. A Gemini function may also lack
+    one, but it has a name and no type."""
     return any(field in data for field in _SCHEMAS) or (b'"name"' in data and b'"type"' not in data)
 
 
@@ -138,7 +138,7 @@ def measured(data: bytes, kind: Kind | None = None) -> Size:
 
 
 def with_definitions(odd: Odd, log: ChunkLog, count: int, runs: Sequence[ChunkRun]) -> Odd:
-    """The same with the deferred tools that the first `count` chunks refer to."""
+    """The size with the deferred tools that the first `count` chunks refer to."""
     referring = _references(log, count)
     if not referring:
         return odd

@@ -1,5 +1,5 @@
-"""Cache plans: where the markers go, and prefixes stored at the provider under a handle; and the
-requests that are assembled from them."""
+"""Cache plans: the positions of markers, and prefixes stored at the provider under a handle; and
+the requests assembled from them."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class DeleteHandle(msgspec.Struct, frozen=True, tag="delete"):
     handle: str
 
 
-#: What the client does before it sends the request.
+#: Requests that the client makes before the call.
 Prelude: TypeAlias = CreateHandle | ExtendHandle | DeleteHandle
 
 
@@ -67,7 +67,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     only_marks: bool = False
     """Request no automatic breakpoint: only marked prefixes are written."""
     key: str | None = None
-    """The routing key: requests with the same one go where their prefix is likely cached."""
+    """The routing key: requests with the same key go where their prefix is likely cached."""
     held: CacheHandle | None = None
     """The stored prefix that is not sent."""
     preludes: tuple[Prelude, ...] = ()
@@ -87,10 +87,10 @@ class Envelope(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     tail: bytes
     """The body after the last run."""
     cache_params: tuple[tuple[str, bytes], ...] = ()
-    """Every parameter that affects the cache without being a chunk, as it is sent."""
+    """Every parameter that affects the cache without being a chunk, as sent."""
     notices: tuple[Notice, ...] = ()
     binds_thinking: bool = False
-    """Signed thinking is only valid after the prompt that it was written for."""
+    """Whether signed thinking is only valid after the prompt that it was written for."""
     plain: Envelope | None = None
     """The wire's own envelope, if a dialect changed it."""
     speaker: Any = None
@@ -107,7 +107,7 @@ class Request(msgspec.Struct, frozen=True, eq=False):
 
 
 class Misfit(msgspec.Struct, frozen=True):
-    """Why a handle cannot be used: a code, and a reason for people."""
+    """Why a handle cannot be used: a code and a message."""
 
     code: str
     reason: str

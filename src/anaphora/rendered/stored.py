@@ -1,4 +1,5 @@
-"""Runs of chunks as bytes, so that a later process can compare its prompt with an earlier one.
+"""Runs of chunks in stored form, so that a later process can compare its prompt with an earlier
+one.
 
     stored, added = store_run(run, before)      `added` has the pieces that are not stored yet
     match_run(stored, rendered)                 the same bytes in a later prompt, as a view of it
@@ -26,9 +27,9 @@ from anaphora.values.stability import Kind
 from .chunks import ChunkRun, Rendered, digest
 from .log import ChunkLog, LogAppend
 
-#: A piece that is shorter than this when packed is part of the record that lists it.
+#: A packed piece that is shorter than this is stored inside the record that lists it.
 _INLINE = 1024
-#: The splice of a chunk that takes no marker; the others are counted back from the chunk's end.
+#: The splice of a chunk that takes no marker; others count back from the chunk's end.
 _NO_SPLICE = 1
 _DYNAMIC = SegmentRole.DYNAMIC_CONTEXT
 
@@ -71,9 +72,9 @@ class PieceRef(msgspec.Struct, frozen=True, array_like=True):
     chunks: Count
     messages: Count
     size: Count
-    """Of its data, unpacked."""
+    """The size of its unpacked data."""
     digest: bytes
-    """Of the packed piece: its name."""
+    """The digest of the packed piece, which is its name."""
     packed: bytes = b""
     """The piece itself, if it is small."""
 
@@ -96,7 +97,7 @@ class StoredRun(msgspec.Struct, frozen=True, array_like=True):
     blocks: str = ""
     pieces: tuple[PieceRef, ...] = ()
     sources: tuple[bytes, ...] = ()
-    """Digests of the messages of dynamic context, which may be exchanged at every call."""
+    """Digests of the messages of dynamic context, which may differ at every call."""
 
     def check(self) -> None:
         """Raises if a value that was read from a store contradicts itself."""
@@ -127,8 +128,8 @@ class NewPiece(msgspec.Struct, frozen=True):
 
 
 def store_run(run: ChunkRun, before: StoredRun | None) -> tuple[StoredRun, NewPiece | None]:
-    """The run as it is stored; with the piece that its list of pieces has to be completed by.
-    `before` is how the run of the last call was stored."""
+    """The stored run, and the piece that has to be added to it. `before` is the stored run of the
+    last call."""
     log, count = run.log, run.count
     is_list = run.section == "messages"
     messages = len(run.source) if is_list else 0
@@ -165,7 +166,7 @@ def store_run(run: ChunkRun, before: StoredRun | None) -> tuple[StoredRun, NewPi
 
 
 def match_run(stored: StoredRun, rendered: Rendered) -> ChunkRun | None:
-    """The stored run as a view of a prompt that holds the same bytes; None if none does."""
+    """The stored run as a view of a prompt with the same bytes; None if the bytes differ."""
     for run in rendered.runs:
         if (run.section, run.role) == (stored.section, stored.role):
             if not _begins_with(run.log, run.count, stored):

@@ -6,9 +6,9 @@
     replay = ReplayAdapter("recordings")
     await replay.complete(request)       the recorded response; its raw_hash is that of the fixture
 
-A whole response and a stream are separate recordings; if only one of them was recorded, the
-other is made of it. A repeated request gets the recorded responses in their order, and then the
-last one again, or with `repeat="never"` the error `NoFixture`.
+A whole response and a stream are separate recordings; if only one was recorded, the other is
+converted from it. A repeated request gets the recorded responses in their order, and then the last
+one again, or with `repeat="never"` the error `NoFixture`.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class RecordingAdapter(LlmAdapter):
         return response
 
     async def stream(self, request: LlmRequest) -> AsyncGenerator[StreamChunk, None]:
-        """Recorded when it has ended, unless the caller stops before."""
+        """The stream is recorded when it has ended, unless the caller stops before."""
         started = time.monotonic()
         pieces: list[FixturePiece] = []
         chunks = self._adapter.stream(request)
@@ -142,7 +142,7 @@ class RecordingAdapter(LlmAdapter):
 
 
 class ReplayAdapter(LlmAdapter):
-    """Responds from a folder of recordings, which is verified when the adapter is made."""
+    """Responds from a folder of recordings, which is verified when the adapter is created."""
 
     def __init__(
         self,

@@ -15,13 +15,13 @@ from collections.abc import Iterable, Iterator
 
 from .rules import SHORTEST_VALUE, MatchRule, MatchRules
 
-#: How much of a line before the value a rule has, and the letters and digits it needs there.
+#: Characters of the line before the value in a rule, and the letters and digits it needs there.
 _BEFORE, _LEAST_BEFORE = 48, 3
 #: Texts with more lines, and lines with more tokens, are not compared.
 _MOST_LINES, _MOST_TOKENS = 5_000, 2_000
 #: The longest value; RE2 allows repeats up to 1,000.
 _LONGEST = 512
-#: A value with a digit that is this long names the same thing in the whole request.
+#: A value of this length with a digit means the same in the whole request.
 _LONG = 8
 #: What replaced a value that is known already: a rule is searched in the text before that.
 _PLACEHOLDER = re.compile(r"\{\{[a-z_]+\}\}|<[a-z ]+>")
@@ -31,7 +31,7 @@ _PATH = re.compile(r"(?:~?/|[A-Za-z]:\\)")
 
 
 def rules_between(texts: Iterable[tuple[str, str]]) -> list[MatchRule]:
-    """Rules under which pairs of texts are equal, as far as there are any."""
+    """Rules that make pairs of texts equal, as far as possible."""
     found: dict[str, MatchRule] = {}
     for one, two in texts:
         made = {rule.pattern: rule for rule in _text_rules(one, two)}
@@ -42,7 +42,7 @@ def rules_between(texts: Iterable[tuple[str, str]]) -> list[MatchRule]:
 def _text_rules(one: str, two: str) -> Iterator[MatchRule]:
     for before, after in _changed_lines(one, two):
         for rule in _line_rules(before, after):
-            # Also of a part of them: each value is replaced in both lines.
+            # A rule must replace its value in both lines; others may remain.
             if len({_with(rule, before), _with(rule, after)} & {before, after}) == 0:
                 yield rule
 

@@ -1,4 +1,4 @@
-"""Writing that a kill, a crash or a full disk cannot leave half done, and the lock of a folder."""
+"""Atomic writes, safe against kills, crashes and full disks, and the lock of a folder."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class FolderWriter:
         return path
 
     def replace(self, name: str, data: bytes) -> None:
-        """A file has the old content or the new one at every moment."""
+        """Replace a file atomically: it has the old content or the new one."""
         path = self.temporary(data)
         try:
             os.replace(path, self.place(name))
@@ -107,7 +107,7 @@ class FolderWriter:
         os.close(os.open(self.place(name), _NEW & ~os.O_EXCL, FILE_MODE))
 
     def append(self, file: int, data: bytes, size: int) -> None:
-        """Append to a file of that size all of it or nothing."""
+        """Append all of the data or nothing; `size` is the size of the file."""
         try:
             write_all(file, data)
             self.sync_file(file)
@@ -120,7 +120,7 @@ class FolderWriter:
             os.fsync(file)
 
     def sync_folder(self) -> None:
-        """Also writes the names to the disk. Windows has no such call."""
+        """Sync the folder's names to the disk. Windows has no such call."""
         if not self._sync or os.name == "nt":
             return
         file = os.open(self._folder, os.O_RDONLY)
@@ -136,7 +136,7 @@ def remove(path: str) -> None:
 
 
 def create_folder(folder: Path, writer: FolderWriter) -> None:
-    """The folder with an empty index, if it does not exist yet."""
+    """Creates the folder and an empty index, unless they exist."""
     with io_errors(folder, "cannot be created"):
         # `parents=True` would create those with the mode that the umask allows.
         for place in (*reversed(folder.parents), folder):
@@ -148,8 +148,8 @@ def create_folder(folder: Path, writer: FolderWriter) -> None:
 
 @contextlib.contextmanager
 def locked(folder: Path, *, exclusive: bool) -> Iterator[int | None]:
-    """Holds the lock of the folder, which is on its index: many readers, or one writer. Yields the
-    open index; None without one."""
+    """Holds the folder's lock, for many readers or one writer. Yields the locked index; None
+    without one."""
     path = folder / INDEX
     while True:
         try:
@@ -175,7 +175,7 @@ def _lock(file: int, *, exclusive: bool) -> None:
 
 
 def _is_current(file: int, path: Path) -> bool:
-    """False if another index has taken its place while we waited."""
+    """False if the index was replaced during the wait."""
     try:
         return os.path.samestat(os.fstat(file), os.stat(path))
     except FileNotFoundError:

@@ -13,14 +13,14 @@
     …
     }
 
-Bodies are JSON strings, which keep every byte of UTF-8 text; other bytes are base64. One field and
-one piece a line, so that a changed recording is readable in a diff.
+Bodies are JSON strings, which keep every byte of UTF-8 text; other bytes are base64. Each field and
+each piece is on its own line, for readable diffs.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Generic, TypeAlias, TypeVar
 
 import msgspec
@@ -56,15 +56,15 @@ class Fixture(msgspec.Struct, frozen=True, kw_only=True):
     number: int = 0
     """The place among the fixtures with this key; `FixtureStore.add` sets it."""
     exact: str = ""
-    """A digest of the exact request, in the same form; empty if none was taken. The same request
-    needs no other comparison to find this key."""
+    """The exact digest, in the same form; empty if none was computed. The same request finds this
+    key by it without a comparison."""
     provider: str = ""
     model: str = ""
     method: str = "POST"
     path: str = ""
     query: str = ""
     request: bytes = b""
-    """The request's body, for messages that say how another request differs."""
+    """The request's body, for messages about how another request differs."""
     status: int = 200
     """0 if no response began."""
     headers: FixtureHeaders = ()
@@ -99,7 +99,11 @@ class Fixture(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def payload(self) -> bytes:
         """The response's body."""
-        return b"".join([piece.data for piece in self.pieces])
+        return joined_pieces(self.pieces)
+
+
+def joined_pieces(pieces: Iterable[FixturePiece]) -> bytes:
+    return b"".join([piece.data for piece in pieces])
 
 
 class _Base64(msgspec.Struct, frozen=True):
@@ -113,8 +117,8 @@ B = TypeVar("B")
 
 
 class _StoredFixture(msgspec.Struct, Generic[B], kw_only=True):
-    """The file's fields, in their order. Of the request's body, which may be long, only the JSON
-    may be wanted."""
+    """The file's fields, in their order. The request's body, which may be long, is decoded only
+    when needed."""
 
     schema_version: int
     key: str
@@ -146,7 +150,7 @@ _version = msgspec.json.Decoder(_Version)
 
 
 def beginning(key: str, number: int, exact: str) -> bytes:
-    """How the file of this fixture begins."""
+    """The first lines of the fixture's file."""
     return (
         f'{{\n"schema_version": {SCHEMA_VERSION},\n"key": "{key}",\n"number": {number},\n'
         f'"exact": "{exact}",\n'
@@ -162,7 +166,7 @@ def to_file(fixture: Fixture) -> bytes:
 
 
 def _fields(fixture: Fixture) -> dict[str, Any]:
-    """The stored fields behind those of `beginning`."""
+    """The stored fields after those of `beginning`."""
     fields = {name: getattr(fixture, name) for name in Fixture.__struct_fields__[3:]}
     fields["request"] = _stored(fixture.request)
     fields["pieces"] = [(round(each.seconds, 6), _stored(each.data)) for each in fixture.pieces]
@@ -212,7 +216,7 @@ def _response_problem(stored: _StoredFixture[Any]) -> str:
     """Why a server cannot send the response; empty if it can."""
     if stored.status and not 200 <= stored.status <= 999:
         return f"a response does not have status {stored.status}"
-    # All at once: this is done for every response that is served.
+    # Joined and searched once: this runs for every response that is served.
     names = [name for name, _ in stored.headers]
     if not all(names) or not _HEADER_NAMES.fullmatch("".join(names)):
         return "the name of a header is not valid"

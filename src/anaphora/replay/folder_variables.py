@@ -1,5 +1,5 @@
-"""The variables of a folder of recordings, and the rules that a second recording shows to be
-missing.
+"""The variables of a folder of recordings, and missing rules, found by comparing a second
+recording.
 
     found = compare(FixtureStore.open("recordings"), FixtureStore.open("recorded-elsewhere"))
     found.rules
@@ -40,7 +40,7 @@ class RecordingComparison(msgspec.Struct, frozen=True, kw_only=True):
     compared: int
     """Requests of the second recording."""
     equal: int
-    """How many of them were equal up to their first answer, but for known variables."""
+    """How many of them were equal up to their first answer, except for known variables."""
     variables: tuple[BoundVariable, ...]
     """Known variables that differ."""
     rules: tuple[MatchRule, ...]
@@ -50,7 +50,7 @@ class RecordingComparison(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def variables_of(store: FixtureStore) -> dict[tuple[str, str], int]:
-    """The variables that requests name, by name and value, and in how many recordings."""
+    """In how many recordings each variable occurs, by name and value."""
     rules = _rules_of(store)
     found: Counter[tuple[str, str]] = Counter()
     for entry in store.entries:
@@ -63,7 +63,7 @@ def variables_of(store: FixtureStore) -> dict[tuple[str, str], int]:
 
 
 def compare(store: FixtureStore, other: FixtureStore) -> RecordingComparison:
-    """What differs between two recordings of a program."""
+    """Compares two recordings of a program."""
     rules = _rules_of(store)
     fixtures = [other.fixture(entry.path) for entry in other.entries]
     present = {name: text for one in fixtures for name, text in recorded_variables(one).items()}

@@ -10,11 +10,11 @@
     number = 0
     exact = "09ab…"
 
-`replay_toml` is the hash of the match rules in the folder; it is left out if there are none. The
-index only grows at its end until fixtures are removed or the rules change. `key`, `number` and
-`exact` may be missing, as in an index written by hand; opening then reads them from the fixtures.
-An index in exactly the form above is read by a pattern, which is much faster than tomllib; any
-other form by tomllib.
+`replay_toml` is the hash of the match rules in the folder; it is left out if there are none.
+Entries are appended; the index is rewritten only if fixtures are removed or the rules change.
+`key`, `number` and `exact` may be missing, as in an index written by hand; opening then reads them
+from the fixtures. An index in exactly the form above is read by a pattern, which is much faster
+than tomllib; any other form by tomllib.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _ENTRY = re.compile(
     rb'\[\[fixture\]\]\npath = "([^"\\\x00-\x1f\x7f]+)"\nblake3 = "([0-9a-f]{64})"\n'
     rb'key = "([0-9a-f]{64})"\nnumber = (0|[1-9][0-9]{0,9})\nexact = "([0-9a-f]{64}|)"\n+'
 )
-#: Characters that some file system does not allow in a name, or reads as a separator.
+#: Characters that some file system forbids in names, or reads as a separator.
 _FOREIGN = re.compile(r'[\x00-\x1f\x7f\\:*?"<>|]')
 
 
@@ -115,7 +115,7 @@ def listed_rules(data: bytes, place: str) -> str:
 
 
 def read_entries(data: bytes, start: int = 0) -> list[FixtureEntry] | None:
-    """The entries from there on, in the form that `appended` writes."""
+    """The entries from an offset on, in the form that `appended` writes."""
     begin = start
     while data.startswith(b"\n", begin):
         begin += 1
@@ -191,7 +191,7 @@ def path_problem(path: str) -> str:
 
 
 def folded(path: str) -> str:
-    """The same for paths that some file system takes for one file."""
+    """Equal for paths that some file system treats as one file."""
     if path.isascii():
         return path.lower()
     return unicodedata.normalize("NFC", unicodedata.normalize("NFC", path).casefold())

@@ -3,18 +3,18 @@
 Each check has a name, which `anaphora replay verify` prints:
 
     index       INDEX.toml is missing, or not an index
-    path        a path leaves the folder, or is no name of a fixture
+    path        a path leaves the folder, or cannot be that of a fixture
     duplicate   two entries are one file, on some file system at least
-    missing     a listed file is not there
+    missing     a listed file does not exist
     link        a symbolic link
     kind        neither a file nor a folder: a pipe, a socket, a device
     unlisted    a file that the index does not list
-    hash        the content is not what the index says
+    hash        the content differs from the hash in the index
     key         the fixture has another key, number or digest than the index says
     format      not a fixture, or its raw_hash is wrong
 
 A recording that was interrupted leaves files whose names begin with a dot, and `.pending-NAME` for
-each NAME that may be there without an entry. Neither is served; the next writer removes them.
+each NAME that may exist without an entry. Neither is served; the next writer removes them.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ TEMPORARY = ".tmp-"
 #: when they are served.
 KEPT_BYTES = 256 * 2**20
 
-#: The largest body that is recorded, JSON-escaped, fits.
+#: Large enough for the largest recorded body, JSON-escaped.
 _LARGEST = 2 * 2**30
 
 _READ = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
@@ -87,13 +87,13 @@ class CheckedFolder:
         self.own_form = True
         """The index has the form that a recorder writes, and can be appended to."""
         self.cut_off = 0
-        """Bytes of an entry that was not written to its end."""
+        """Bytes of an incomplete entry at the end."""
         self.identity: tuple[int, int] = (0, 0)
         """Device and inode of the index; 0 without one."""
         self.entries: list[FixtureEntry] = []
-        """Key and number filled in."""
+        """The entries, with key and number."""
         self.data: dict[str, bytes] = {}
-        """The verified content of files, as many as are kept."""
+        """Verified contents of files that are kept in memory."""
         self.listed_rules = ""
         """The hash of replay.toml in the index; empty if it lists none."""
         self.rules: bytes | None = None
@@ -179,7 +179,7 @@ _CHANGED = "the content has changed: its BLAKE3 is not the one in the index"
 
 
 class _Scan:
-    """The names below a folder. Those that begin with a dot are not looked into."""
+    """The names below a folder. Folders that begin with a dot are skipped."""
 
     def __init__(self, checked: CheckedFolder, folder: Path) -> None:
         self.names: dict[str, os.DirEntry[str]] = {}
@@ -220,7 +220,7 @@ def _read_index(checked: CheckedFolder, files: _Scan) -> None:
     item = files.names.get(INDEX)
     if item is None:
         if files.names.keys() - BESIDE:
-            checked.problem("index", INDEX, "there is none, but there are files that it must list")
+            checked.problem("index", INDEX, "does not exist, but there are files that it must list")
         return
     if not item.is_file(follow_symlinks=False):
         checked.problem("index", INDEX, "must be a file, not a link or folder")
@@ -262,7 +262,7 @@ def _cut_off(checked: CheckedFolder, place: str) -> bool:
 
 
 def _check_rules(checked: CheckedFolder, files: _Scan) -> None:
-    """replay.toml decides which answer a request gets, and which secrets are removed. In a
+    """Checks replay.toml, which decides the answer to a request and the secrets to remove. In a
     folder without recordings it may be new: the first recording lists it."""
     item, listed = files.names.get(RULES), checked.listed_rules
     accept = f"if you changed it: anaphora replay accept-rules {checked.folder}"
@@ -273,7 +273,7 @@ def _check_rules(checked: CheckedFolder, files: _Scan) -> None:
             )
         return
     if not item.is_file(follow_symlinks=False):
-        return  # judged with the other files
+        return  # reported with the other files
     try:
         checked.rules = read_file(item.path)
     except OSError as problem:
@@ -291,7 +291,7 @@ def rules_hash(rules: bytes | None) -> str:
 
 
 def _listed(checked: CheckedFolder, files: _Scan) -> dict[str, FixtureEntry]:
-    """The entries whose files are there and may be read, by path."""
+    """The entries whose files exist and may be read, by path."""
     entries, checked.entries = checked.entries, []
     listed: dict[str, FixtureEntry] = {}
     seen: dict[str, str] = {}
@@ -302,7 +302,7 @@ def _listed(checked: CheckedFolder, files: _Scan) -> dict[str, FixtureEntry]:
             continue
         other = seen.setdefault(folded(path), path)
         if path in listed or other != path:
-            same = "is listed twice" if other == path else f"is the same name as {other}"
+            same = "is listed twice" if other == path else f"is the same file name as {other}"
             checked.problem("duplicate", path, same)
             continue
         listed[path] = entry

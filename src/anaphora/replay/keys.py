@@ -1,14 +1,15 @@
 """The lookup key of a recorded exchange: a digest of the request.
 
 Two requests have the same key when they have the same method, provider, path, query without
-credentials, model and body. A body is compared as JSON: neither the order of members nor white
-space counts, and neither do cache markers (the wire's `split` takes them out, and the role of
-Gemini's system instruction with them) and the fields in `IDENTIFIERS`, which name a session, a user
-or a cache and do not change the answer, in calls of a model. Headers are not in the key: they hold
-credentials. Other bodies, and JSON that is nested more than a hundred levels deep or has a member
-twice, are compared by their bytes, in forms with files without the boundary, which is random.
+credentials, model and body. Headers are not in the key: they contain credentials.
 
-The key is taken before secrets are removed.
+Bodies are compared as JSON: the order of members and white space do not count. In calls of a model,
+cache markers do not count (the wire's `split` removes them, and the role of Gemini's system
+instruction), nor do the fields in `IDENTIFIERS`, which name a session, a user or a cache and do not
+change the answer. Other bodies, and JSON with more than a hundred levels or a duplicate member, are
+compared by their bytes; forms with files without their random boundary.
+
+The key is computed before secrets are removed.
 """
 
 from __future__ import annotations
@@ -31,11 +32,11 @@ from anaphora.wire import Wire
 from .fixture import Fixture
 from .rules import MatchRules
 
-#: Part of every key; another one when keys are taken in another way.
+#: Part of every key; changes with the way keys are computed.
 KEY_VERSION = 1
 
 #: Fields of a body that are not compared; `[]` stands for the elements of a list. They name
-#: sessions, users and caches, or say for how long a cache lives.
+#: sessions, users and caches, or the lifetime of a cache.
 IDENTIFIERS = (
     "metadata.user_id",
     "client_metadata",
@@ -57,7 +58,7 @@ CREDENTIAL_PARAMETERS = frozenset(
     "key api_key api-key apikey access_token token auth authorization sig signature".split()
 )
 
-#: How the paths of requests that have a prompt end, and their wire.
+#: Suffixes of the paths of requests with a prompt, and their wire.
 _ENDINGS = (
     ("/messages", "anthropic"),
     ("/messages/count_tokens", "anthropic"),
@@ -69,7 +70,7 @@ _ENDINGS = (
     ("/api/chat", "ollama"),
 )
 _BOUNDARY = re.compile(r'multipart/[^;]+;.*?boundary="?([^";,\s]+)', re.IGNORECASE)
-#: The most that a compressed request may be when it is decompressed.
+#: The largest size of a decompressed request, in bytes.
 _LARGEST = 64 * 1024 * 1024
 #: Levels of JSON that are compared; a more deeply nested body is compared by its bytes.
 _DEEPEST = 100
@@ -118,7 +119,7 @@ class ComparedRequest(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     @property
     def operation(self) -> tuple[str, str, bool]:
-        """Method, path and whether it streams. Answers to other operations have another form."""
+        """Method, path and whether it streams. Answers to different operations differ in form."""
         stream = isinstance(self.body, dict) and bool(self.body.get("stream"))
         return self.method, self.path, stream
 
@@ -128,13 +129,13 @@ class RequestKey(msgspec.Struct, frozen=True, kw_only=True):
     """64 characters of lower-case hex."""
     model: str
     replaced: dict[str, str]
-    """Texts that match rules replaced everywhere, with their placeholders."""
+    """Texts replaced everywhere by match rules, with their placeholders."""
 
 
 def key_of(
     request: ReplayRequest, rules: MatchRules, known: Mapping[str, str] | None = None
 ) -> RequestKey:
-    """The key of a request. `known` are more texts that are replaced everywhere, with their
+    """The key of a request. `known` are further texts to replace everywhere, with their
     placeholders."""
     return key_of_compared(compared_request(request), rules, known)
 
@@ -178,7 +179,7 @@ def _digest(compared: ComparedRequest) -> str:
 def with_placeholders(
     compared: ComparedRequest, rules: MatchRules, known: Mapping[str, str] | None = None
 ) -> tuple[ComparedRequest, dict[str, str]]:
-    """The request as the rules change it, and the texts that they replaced everywhere."""
+    """The request after the rules are applied, and the texts that they replaced everywhere."""
     body, replaced = rules.apply(compared.body, known)
     return msgspec.structs.replace(compared, body=body), replaced
 
@@ -209,7 +210,7 @@ def compared_request(request: ReplayRequest) -> ComparedRequest:
                 members = msgspec.json.decode(codec.assemble(rendered, Plan()).body.join())
                 model = rendered.model
             except (AnaphoraError, msgspec.DecodeError):
-                pass  # not a valid request, which is recorded with the error that it got
+                pass  # an invalid request; it is recorded with the provider's error
         for place in _PLACES if model else ():
             _remove(members, place)
     return msgspec.structs.replace(compared, model=model, body=members)
@@ -241,7 +242,7 @@ def _decoded(request: ReplayRequest) -> bytes:
 
 
 def _plain(request: ReplayRequest, body: bytes) -> bytes:
-    """A body that is not JSON, with a boundary that does not differ from request to request."""
+    """A body that is not JSON, with a constant boundary instead of a random one."""
     found = _BOUNDARY.match(request.headers.get("content-type", ""))
     if found is None:
         return body
@@ -249,7 +250,7 @@ def _plain(request: ReplayRequest, body: bytes) -> bytes:
 
 
 def _is_deep(value: Any) -> bool:
-    """Whether a value is nested more deeply than it is compared by its fields."""
+    """Whether a value is nested too deeply to be compared by its fields."""
     level = [value]
     for _ in range(_DEEPEST):
         level = [
@@ -264,7 +265,7 @@ def _is_deep(value: Any) -> bool:
 
 
 def _has_member_twice(body: bytes) -> bool:
-    """Whether an object names a member twice: readers disagree about which one counts."""
+    """Whether an object has a duplicate member: parsers disagree about which one counts."""
     try:
         json.loads(body or b"null", object_pairs_hook=_unique)
     except _MemberTwice:
@@ -285,7 +286,7 @@ _PLACES = tuple(tuple(place.replace("[]", ".[]").split(".")) for place in IDENTI
 
 
 def _remove(value: Any, place: tuple[str, ...]) -> None:
-    """Takes a field out of a body, and objects that are empty without it."""
+    """Removes a field from a body, and objects that are empty without it."""
     first, *rest = place
     if first == "[]":
         for item in value if isinstance(value, list) else ():

@@ -33,9 +33,9 @@ class NearestRecording(msgspec.Struct, frozen=True, kw_only=True):
     differences: tuple[RequestDifference, ...]
     """The first ones."""
     servable: bool
-    """Its answer has the requested form."""
+    """Its answer has the form that the request expects, so it may be served."""
     rules: tuple[MatchRule, ...] = ()
-    """Rules under which the texts that differ would be equal."""
+    """Rules that would make the differing texts equal."""
 
 
 class MissExplanation(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,7 +58,7 @@ class NearestSearch:
         self._outlines: dict[str, RequestOutline] | None = None
 
     def find(self, request: ReplayRequest) -> NearestRecording | None:
-        """The recording that is most like a request without secrets."""
+        """The recording most similar to a request without secrets."""
         asked = self._compared(request)
         best: tuple[int, str, Fixture, ComparedRequest] | None = None
         for name in nearest(RequestOutline.of(asked), self._recorded().items()):

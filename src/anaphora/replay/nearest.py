@@ -1,10 +1,10 @@
-"""The recording that is most like a request, and the first place where they differ.
+"""Finds the recording most similar to a request, and their first difference.
 
     differs in messages[3].content[0].text at character 812:
       recorded  "…the file has 40 lines…"
       asked     "…the file has 41 lines…"
 
-Requests are compared as their keys are: without markers and identifiers, and with placeholders.
+Requests are compared like their keys: without markers and identifiers, and with placeholders.
 Recordings hold no secrets, so those of the request are removed before it is compared.
 """
 
@@ -60,8 +60,8 @@ class RequestOutline(msgspec.Struct, frozen=True, gc=False):
 
 
 def nearest(asked: RequestOutline, recorded: Iterable[tuple[str, RequestOutline]]) -> list[str]:
-    """The names of the recordings with the largest share of fields in common, which may be several;
-    the last few of them. Those of the same operation come first."""
+    """The names of the recordings with the largest share of fields in common, those of the same
+    operation first; of several, the last few."""
     best, names = (False, -1.0), list[str]()
     for name, outline in recorded:
         common = len(asked.fields & outline.fields)
@@ -75,7 +75,7 @@ def nearest(asked: RequestOutline, recorded: Iterable[tuple[str, RequestOutline]
 
 
 def differences(recorded: ComparedRequest, asked: ComparedRequest) -> Iterator[RequestDifference]:
-    """In the order of the new request."""
+    """The differences, in the order of the new request."""
     for path, one, two in _differing(_parts(recorded), _parts(asked), ""):
         if isinstance(one, str) and isinstance(two, str):
             offset = _first_difference(one, two)
@@ -138,7 +138,7 @@ def _differing(recorded: Any, asked: Any, path: str) -> Iterator[tuple[str, Any,
 
 
 def _first_difference(one: str, two: str) -> int:
-    """By halves: comparing slices is faster than characters one by one."""
+    """Binary search: comparing slices is faster than single characters."""
     low, high = 0, min(len(one), len(two))
     while low < high:
         middle = (low + high + 1) // 2

@@ -59,11 +59,11 @@ class ReplayReport(msgspec.Struct, frozen=True, kw_only=True):
     failures: tuple[str, ...]
     """Why answers were not recorded."""
     variables: tuple[BoundVariable, ...] = ()
-    """Directories and the like that are others than in the recordings."""
+    """Variables, such as directories, that differ from the recordings."""
 
 
 class Player:
-    """Thread-safe. `close` it in the end: it waits until all is written."""
+    """Thread-safe. `close` waits until everything is written."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class Player:
         """`rules` is a file like replay.toml; its rules apply besides those of the folder and the
         shipped ones. `secrets` are removed from recordings, like the credentials of requests.
         `sign` and `signed_by` are those of `FixtureStore.open`. `variables` are the place and the
-        day of this run (`present_variables`); those of this process, unless given."""
+        day of this run; by default those of this process (`present_variables`)."""
         given = {"mode": (mode, Mode), "repeat": (repeat, Repeat), "match": (match, Match)}
         for name, (value, kind) in given.items():
             if value not in get_args(kind):
@@ -115,8 +115,8 @@ class Player:
         self._misses: list[MissExplanation] = []
         self._differences: list[str] = []
         self._failures: list[str] = []
-        self._told = 0
-        """How many of them `close` has raised."""
+        self._raised = 0
+        """How many failures `close` has already raised."""
 
     def __repr__(self) -> str:
         return f"<Player {self.store.folder}, mode {self.mode}>"
@@ -148,7 +148,8 @@ class Player:
         return self.answer_miss(request, found) if isinstance(found, RequestKey) else found
 
     def find(self, request: ReplayRequest) -> Fixture | Recording | RequestKey:
-        """Like `look_up`; the key of a request that is neither recorded nor to be sent."""
+        """Like `look_up`, but returns the key of a request that is neither recorded nor to be
+        sent."""
         exact = exact_digest(request)
         if not self._records_all:
             recorded = self.store.key_of_exact(exact)
@@ -158,12 +159,12 @@ class Player:
         key = key_of(request, self.rules, self._index.present)
         if self._records_all:
             return self._begin(request, key, exact)
-        fixture = self._next(key.key) or self._next_elsewhere(request)
+        fixture = self._next(key.key) or self._next_by_variables(request)
         if fixture is not None:
             return with_values(fixture, self._bind(fixture, request, key))
         return self._begin(request, key, exact) if self.mode == "new" else key
 
-    def _next_elsewhere(self, request: ReplayRequest) -> Fixture | None:
+    def _next_by_variables(self, request: ReplayRequest) -> Fixture | None:
         """The next recorded answer to a request that differs only in variables."""
         if not len(self.store):
             return None
@@ -204,13 +205,13 @@ class Player:
         return fixtures[number]
 
     def answer_miss(self, request: ReplayRequest, key: RequestKey) -> Fixture:
-        """The nearest recording, if it may be served; else raises `NoFixture`. Reads all recordings
-        the first time."""
+        """The nearest recording, if it may be served; raises `NoFixture` otherwise. Reads all
+        recordings the first time."""
         shown = self._shown(request)
         times = len(self.store.by_key(key.key)) or len(self._index.find(shown))
         if times:
             reason = (
-                f"it is recorded {counted(times, 'time')} and was asked once more;"
+                f"it is recorded {counted(times, 'time')} and was sent once more;"
                 ' repeat="last" repeats the last answer'
             )
             raise self._miss(request, key, reason)
@@ -218,9 +219,7 @@ class Player:
         if near is None:
             raise self._miss(request, key, "nothing like it is recorded")
         fixture = near.fixture
-        differs = (
-            str(near.differences[0]) if near.differences else "equal but for what is not shown"
-        )
+        differs = str(near.differences[0]) if near.differences else "only hidden parts differ"
         reason = f"nearest is {fixture.method} {fixture.path} ({fixture.key[:12]}): {differs}"
         if self.match != "nearest" or not near.servable:
             self._bind(fixture, request, key)
@@ -257,7 +256,7 @@ class Player:
         )
 
     def _named(self, request: ReplayRequest) -> str:
-        """How messages name a request."""
+        """Method and path of a request, for messages."""
         return f"{request.method} {self._shown(msgspec.structs.replace(request, body=b'')).path}"
 
     def _miss(
@@ -280,7 +279,7 @@ class Player:
         return recording
 
     def ended(self, recording: Recording) -> None:
-        """Write what has ended, in the order in which it began."""
+        """Write recordings that have ended, in the order in which they began."""
         with self._lock:
             waiting = self._waiting.get(recording.key.key, [])
             while waiting and waiting[0].is_over:
@@ -309,7 +308,7 @@ class Player:
             if old:
                 self.store.remove(old)
         except Exception as problem:
-            # The program has its answer, and keeps it. `close` raises.
+            # The program already has its answer; `close` raises.
             known = isinstance(problem, AnaphoraError)
             self.fail(request, str(problem) if known else type(problem).__name__)
         else:
@@ -330,7 +329,7 @@ class Player:
             self._failures.append(f"{named}: {reason}")
 
     def flush(self) -> None:
-        """Wait until everything that has ended is written, or cannot be."""
+        """Wait until every recording that has ended is written or has failed."""
         with self._lock:
             for key, waiting in list(self._waiting.items()):
                 for recording in waiting:
@@ -343,7 +342,7 @@ class Player:
         """`flush`; raises `Io` if an answer could not be recorded since the last time."""
         self.flush()
         with self._lock:
-            new, self._told = self._failures[self._told :], len(self._failures)
+            new, self._raised = self._failures[self._raised :], len(self._failures)
         if new:
             count = counted(len(new), "answer was", "answers were")
             raise Io(f"{count} not recorded: {new[0]}")

@@ -13,7 +13,7 @@ from .keys import ReplayRequest, RequestKey
 
 
 class Recording:
-    """The place for the answer to one request."""
+    """Collects the answer to one request."""
 
     def __init__(
         self,
@@ -33,7 +33,7 @@ class Recording:
         self._pieces: list[FixturePiece] = []
 
     def add(self, data: bytes) -> None:
-        """A piece of the response's body that has just arrived."""
+        """Add a piece of the response's body that has just arrived."""
         self._pieces.append(FixturePiece(time.perf_counter() - self._started, data))
 
     def finish(
@@ -63,8 +63,8 @@ class Recording:
         self._end()
 
     def discard(self, reason: str = "") -> None:
-        """Nothing is recorded: no response began, or it cannot be kept, for a reason that the
-        report names."""
+        """End without a recording: no response began, or it cannot be stored for `reason`, which
+        the report names."""
         if self.is_over:
             return
         if reason:

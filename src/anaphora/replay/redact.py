@@ -32,7 +32,7 @@ from anaphora.client.transport.decoding import (
 from anaphora.errors import InvalidRequest, Parse
 from anaphora.redaction import MASK, Redactor, is_placeholder
 
-from .fixture import Fixture, FixtureHeaders, FixturePiece
+from .fixture import Fixture, FixtureHeaders, FixturePiece, joined_pieces
 from .rules import user_pattern, without_surrogates
 from .secret_forms import (
     SecretForm,
@@ -42,7 +42,7 @@ from .secret_forms import (
     strings_by_name,
 )
 
-#: A range of bytes, and what takes its place.
+#: A range of bytes, and its replacement.
 Edit: TypeAlias = tuple[int, int, bytes]
 
 _MASK = MASK.encode()
@@ -64,7 +64,7 @@ NOT_STORED = frozenset(
     " proxy-authenticate te trailer upgrade".split()
 )
 
-#: Keys of providers and services: how they begin, and how they go on.
+#: Keys of providers and services: prefix, and pattern of the rest.
 _SHAPES = (
     (b"sk- pk- rk- csk- nvapi- pplx- glpat- xai-", rb"(?=[A-Za-z_-]*[0-9])[A-Za-z0-9_-]{20,}"),
     (b"gsk_ hf_ r8_ tgp_ ghp_ gho_ ghu_ ghs_ ghr_ github_pat_", rb"[A-Za-z0-9_]{20,}"),
@@ -92,20 +92,20 @@ class Redaction:
     """Secrets and patterns that are replaced by `<secret>`."""
 
     def __init__(self, secrets: Iterable[str] = (), patterns: Iterable[str] = ()) -> None:
-        """Secrets that are too short to be one, such as `none`, are ignored."""
+        """Values that are no secrets, such as `none`, are ignored."""
         self._given = tuple(patterns)
         self._secrets = tuple(dict.fromkeys(each for each in secrets if not is_placeholder(each)))
         self._forms = _forms(self._secrets)
         self._patterns = [_pattern(each) for each in self._given]
         self._errors = Redactor(self._secrets)
         self._last: Redaction | None = None
-        """For the credentials of the last request: the next one mostly has the same."""
+        """With the credentials of the last request: the next one usually has the same."""
 
     def __repr__(self) -> str:
         return f"<Redaction of {len(self._secrets)} secrets, {len(self._given)} patterns>"
 
     def with_credentials(self, headers: FixtureHeaders, query: str = "") -> Redaction:
-        """The same, which also knows the credentials in these headers and this query."""
+        """A redaction that also removes the credentials in these headers and this query."""
         found = [*_header_secrets(headers), *_query_secrets(query)]
         new = [
             each
@@ -157,8 +157,8 @@ class Redaction:
     def pieces(
         self, pieces: Sequence[FixturePiece], *, stream: bool = False
     ) -> tuple[FixturePiece, ...]:
-        """The pieces of a body. A secret that two of them share is replaced in the first one; with
-        `stream`, also one that the events of a stream share."""
+        """The pieces of a body. A secret that spans two pieces is replaced in the first one; with
+        `stream`, also one that spans events of a stream."""
         pieces = edited(pieces, self._edits(b"".join([each.data for each in pieces])))
         if stream:
             for groups in (strings_by_name, strings_by_index):
@@ -179,7 +179,7 @@ class Redaction:
         return without_overlap(found)
 
     def _pattern_edits(self, data: bytes) -> Iterator[Edit]:
-        # Each byte that is no UTF-8 becomes one other, so that places stay.
+        # Each invalid byte becomes one character, so offsets stay the same.
         text = without_surrogates(data.decode("utf-8", "surrogateescape")).encode()
         for pattern in self._patterns:
             spans = (match.span() for match in pattern.finditer(text))
@@ -198,7 +198,7 @@ def _forms(secrets: Iterable[str]) -> list[SecretForm]:
 
 
 def without_overlap(edits: list[Edit]) -> list[Edit]:
-    """In order; those that overlap become one."""
+    """The edits in order; overlapping ones are merged."""
     merged: list[Edit] = []
     for start, end, text in sorted(edits, key=lambda edit: (edit[0], -edit[1])):
         if merged and start < merged[-1][1]:
@@ -211,8 +211,8 @@ def without_overlap(edits: list[Edit]) -> list[Edit]:
 
 
 def edited(pieces: Sequence[FixturePiece], edits: Sequence[Edit]) -> Sequence[FixturePiece]:
-    """The pieces after edits of their concatenation. What takes the place of bytes that several
-    pieces share goes into the first of them."""
+    """The pieces after edits of their concatenation. A replacement of bytes that span several
+    pieces goes into the first of them."""
     if not edits:
         return pieces
     made: list[FixturePiece] = []
@@ -253,7 +253,7 @@ def fixture_of(
         stored = _error_pieces(redaction, stored)
     sent = _request_body(fixture.request, _header(request_headers, "content-encoding"))
     request = b"" if sent is None else redaction.body(sent)
-    altered = _joined(stored) != _joined(received) or request != sent
+    altered = joined_pieces(stored) != joined_pieces(received) or request != sent
     kept = tuple(each for each in fixture.headers if each[0].lower() not in NOT_STORED)
     return msgspec.structs.replace(
         fixture,
@@ -272,7 +272,7 @@ def fixture_of(
 def _error_pieces(
     redaction: Redaction, pieces: tuple[FixturePiece, ...]
 ) -> tuple[FixturePiece, ...]:
-    data = _joined(pieces)
+    data = joined_pieces(pieces)
     shown = redaction.error_body(data)
     return pieces if shown == data else (FixturePiece(pieces[-1].seconds, shown),)
 
@@ -281,11 +281,7 @@ def _request_body(body: bytes, encoding: str) -> bytes | None:
     """None for an unknown encoding: the body is not stored."""
     if not is_decodable(encoding):
         return None
-    return _joined(decoded([FixturePiece(0.0, body)], encoding))
-
-
-def _joined(pieces: Sequence[FixturePiece]) -> bytes:
-    return b"".join([each.data for each in pieces])
+    return joined_pieces(decoded([FixturePiece(0.0, body)], encoding))
 
 
 def _header(headers: FixtureHeaders, name: str) -> str:
@@ -309,7 +305,8 @@ def _header_secrets(headers: FixtureHeaders) -> Iterable[str]:
 
 
 def _password(credentials: str) -> str:
-    """The password; the user if there is none: some services take a key in its place."""
+    """The password of Basic authentication; without one the user, as which some services take a
+    key."""
     try:
         user, _, password = base64.b64decode(credentials.strip()).decode().partition(":")
     except (binascii.Error, UnicodeDecodeError):

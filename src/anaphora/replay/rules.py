@@ -1,9 +1,9 @@
 """Match rules: texts that differ from run to run are replaced before a request is looked up.
 
 Agents write dates, directories and ids into their prompts. A rule is a pattern and a placeholder;
-the key of a request is taken of the request with placeholders. Rules come from three files: the one
-of this package, for programs it knows, `replay.toml` in the folder of the recordings, and a file
-that the caller names.
+the key is computed from the request with placeholders. Rules come from three files: the one of this
+package, for programs it knows, `replay.toml` in the folder of the recordings, and a file that the
+caller names.
 
     [[rule]]
     pattern = "Ticket (?P<value>[A-Z]+-[0-9]+)"
@@ -36,12 +36,12 @@ from .index import RULES as FILE
 
 #: Shorter values are replaced only at their match: `/` is in every path.
 SHORTEST_VALUE = 4
-#: How many texts of one request are replaced everywhere, and how many of others: each costs time.
+#: Limits of texts that are replaced everywhere: from one request, and from others. Each costs time.
 _MOST_VALUES, _MOST_KNOWN = 16, 64
 #: Before and after a value that is replaced everywhere. The letter of an escape in JSON within JSON
 #: (`\\n/work/a`) is no part of a path.
 _LEFT, _RIGHT = r"(?:(?<![\w.~-])|(?<=\\[bfnrt]))", r"(?![\w-]|\.\w)"
-#: Texts whose result is remembered, and how long they may be together.
+#: Limits of the remembered texts: their number, and their total length.
 _REMEMBERED, _REMEMBERED_LENGTH = 4096, 16 * 1024 * 1024
 
 
@@ -106,7 +106,7 @@ class ReplaySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 def _line_of(text: str, table: str, index: int) -> int | None:
-    """The line of the pattern in the table of this number; None if it is written in another way."""
+    """The line of the pattern in the table with this index; None if it is not found."""
     tables = -1
     for number, line in enumerate(text.splitlines(), 1):
         if line.lstrip().startswith("[["):
@@ -123,8 +123,8 @@ def shipped_rules() -> tuple[MatchRule, ...]:
 
 
 def settings_of(folder: Path, rules: bytes | None, extra: Path | None = None) -> ReplaySettings:
-    """The settings of a folder of recordings with this replay.toml, and of one more file. A rule of
-    either applies; the shipped ones unless one of them says no."""
+    """The settings of a folder of recordings with this replay.toml, and of one more file. The rules
+    of both apply, and the shipped ones unless one of the files turns them off."""
     read = [] if rules is None else [ReplaySettings.decode(rules, str(folder / FILE))]
     if extra is not None:
         read.append(ReplaySettings.read(extra))
@@ -219,7 +219,7 @@ def _replacement(everywhere: Mapping[str, str]) -> Callable[[str], str]:
     pattern = re.compile("|".join(map(bounded, ordered)))
 
     def replaced(text: str) -> str:
-        # Most texts have none of them, which is much faster to see without the pattern.
+        # Most texts contain none of them; `in` is much faster than the pattern.
         if not any(value in text for value in ordered):
             return text
         return pattern.sub(lambda match: everywhere[match[0]], text)
@@ -259,7 +259,7 @@ _NO_WORD = (
     r"\pM\pS\pZ\pC\p{Pd}\p{Ps}\p{Pe}\p{Pi}\p{Pf}\p{Po}"
     r"\x{203f}\x{2040}\x{2054}\x{fe33}\x{fe34}\x{fe4d}-\x{fe4f}\x{ff3f}"
 )
-#: Classes of Python's `re` as RE2 writes them within brackets: RE2's own are those of ASCII.
+#: Classes of Python's `re` in RE2 syntax, within brackets: RE2's own are ASCII only.
 _CLASSES = {
     r"\d": r"\p{Nd}",
     r"\D": r"\P{Nd}",
@@ -295,7 +295,7 @@ def user_pattern(text: str) -> Any:
         shown = reason.decode(errors="replace") if isinstance(reason, bytes) else reason
         raise ValueError(f"not a regular expression of RE2: {shown}") from None
     if compiled.match("") is not None:
-        raise ValueError("matches the empty text, which is everywhere")
+        raise ValueError("matches the empty text")
     return compiled
 
 

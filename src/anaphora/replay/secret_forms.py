@@ -1,12 +1,12 @@
-"""Patterns that find a secret in bytes, however it is encoded.
+"""Patterns that find a secret in bytes, in several encodings.
 
 Each character may be written as itself, as a JSON escape (also of JSON within JSON) or
 percent-encoded. In base64 a secret has three forms, since three bytes become four characters; the
 characters that hold bits of its neighbours are left out.
 
-The events of a stream may share a secret: a model writes it in several deltas. The strings of one
-name (`"text"`, `"content"`, `"delta"`, …) are read as one text, in their order: those of the whole
-stream, and those of each part of the answer.
+A secret may span several events of a stream: a model writes it in several deltas. The strings of
+one name (`"text"`, `"content"`, `"delta"`, …) are read as one text, in their order: those of the
+whole stream, and those of each part of the answer.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from anaphora.canonical import string
 _SHORT = 8
 _WORD = rb"A-Za-z0-9_"
 #: The backslashes of an escape: twice as many and one more at each level of JSON within JSON. The
-#: number is limited: a search must not take longer than in proportion to the text.
+#: number is limited, so that a search takes linear time.
 _ESCAPE = rb"\\\\{0,14}"
 
 
@@ -58,7 +58,7 @@ def _base64_forms(data: bytes) -> Iterator[str]:
 
 
 def _base64_pattern(text: str) -> bytes:
-    """Letters and digits are never escaped; a search for them as they are is much faster."""
+    """Letters and digits are never escaped, and a plain search for them is much faster."""
     return b"".join(each.encode() if each.isalnum() else _character(each) for each in text)
 
 
@@ -105,7 +105,7 @@ def strings_by_name(data: bytes) -> _Groups:
 
 
 def strings_by_index(data: bytes) -> _Groups:
-    """Those of one name and in one part of the answer: events of several choices or tool calls
+    """The strings of one name in one part of the answer: events of several choices or tool calls
     alternate. Empty if no event has an index."""
     strings: dict[tuple[bytes, ...], list[tuple[int, int]]] = {}
     begin = 0
@@ -118,7 +118,7 @@ def strings_by_index(data: bytes) -> _Groups:
 
 
 def spread_edits(data: bytes, groups: _Groups, edits_of: _Edits) -> list[tuple[int, int, bytes]]:
-    """The edits of a stream that replace such secrets."""
+    """The edits that replace secrets which span events."""
     made: list[tuple[int, int, bytes]] = []
     for group in groups:
         spans = [(start, end) for start, end in group if end > start]

@@ -4,8 +4,8 @@
     FixtureStore.open("recordings", create=True, sign=key)
     FixtureStore.open("recordings", signed_by=key.public)
 
-Hashes find accidental change; a deliberate change can include the hash. A
-signature finds that, if the public key is known from elsewhere: `signed_by`.
+Hashes detect accidental changes; a deliberate change can also replace the hash. A signature detects
+that, if the public key comes from elsewhere: `signed_by`.
 
 The signed text has the length and the BLAKE3 of the index without the line breaks at its end. While
 the index is written there are several signatures: for the index before, and after each entry that
@@ -111,7 +111,7 @@ class SigningKey:
             )
 
     def signature(self, *states: IndexState) -> bytes:
-        """The content of INDEX.toml.sig for these states of the index."""
+        """The content of INDEX.toml.sig that is valid for each of these states of the index."""
         lines = [f'schema_version = {SCHEMA_VERSION}\npublic_key = "{self.public}"\n']
         for state in dict.fromkeys(states):
             signed = base64.b64encode(self._key.sign(state.message())).decode()
@@ -125,7 +125,7 @@ class IndexState:
     def __init__(self, data: bytes = b"") -> None:
         self._hasher = blake3()
         self._breaks = b""
-        """Line breaks at the end, which count when something follows."""
+        """Line breaks at the end, which are hashed when something follows."""
         self.length = 0
         self.add(data)
 
@@ -156,7 +156,7 @@ class IndexState:
 
 
 def public_key(text: str) -> str:
-    """A public key: `ed25519:…`, or the name of a file that holds that."""
+    """A public key: `ed25519:…`, or the name of a file that contains one."""
     if _PUBLIC.fullmatch(text):
         return text
     if text.startswith("ed25519:"):
@@ -168,7 +168,7 @@ def public_key(text: str) -> str:
     except UnicodeDecodeError:
         key = ""
     if not _PUBLIC.fullmatch(key):
-        raise InvalidRequest("holds no public key, ed25519:…", path=text)
+        raise InvalidRequest("contains no public key (ed25519:…)", path=text)
     return key
 
 

@@ -77,11 +77,11 @@ class FixtureStore:
     ) -> FixtureStore:
         """Verify the whole folder. Raises `FixtureIntegrityFailed`, and then serves nothing;
         `SignatureMismatch` if it is not signed with the public key `signed_by`, or has changed
-        since; `NewerSchema`; `Io` if the folder does not exist and is not to be created.
+        since; `NewerSchema`; `Io` if the folder does not exist, without `create`.
 
-        `sign` signs every change. Without `sync`, a crash of the machine may lose the last
-        writes, a crash of this process never does. With `changed_rules`, replay.toml may be another
-        one than the index lists: `accept_rules` lists it."""
+        `sign` signs every change. Without `sync`, a crash of the machine may lose the last writes,
+        a crash of this process never does. With `changed_rules`, replay.toml may differ from the
+        index until `accept_rules` lists it."""
         path = Path(folder)
         if sign is not None:
             sign.check_place(path)
@@ -107,7 +107,7 @@ class FixtureStore:
         """Device and inode of the index."""
         self._state = IndexState(checked.index)
         self._recovered = False
-        """Files that interrupted writers left are removed."""
+        """Whether files of interrupted writers were removed."""
         self._arrange(checked.entries)
 
     def _arrange(self, entries: Sequence[FixtureEntry]) -> None:
@@ -199,7 +199,7 @@ class FixtureStore:
                     self._check_signed()
                     if self._checked.own_form and self._lists_rules:
                         return self._add(index, fixtures)
-                    # An index that was written by hand may end in a way that nothing can follow.
+                    # Nothing can be appended to some indexes that were written by hand.
                     with self._without(()):
                         pass
 
@@ -222,7 +222,7 @@ class FixtureStore:
         return numbered
 
     def remove(self, paths: Iterable[str]) -> None:
-        """Remove fixtures and their entries. Those that another process has removed are gone."""
+        """Remove fixtures and their entries. Those that another process has removed are ignored."""
         with self._mutex, io_errors(self.folder), self._index() as index:
             wanted = list(dict.fromkeys(paths))
             for path in wanted:
@@ -350,12 +350,12 @@ class FixtureStore:
                 remove(writer.place(pending_name(entry.path)))
         self._size += len(added)
         self._state = state
-        with contextlib.suppress(OSError):  # the one with two states is valid too
+        with contextlib.suppress(OSError):  # the signature of all states is also valid
             self._write_signature(state)
 
     def _states_while(self, entries: Sequence[FixtureEntry]) -> Iterator[IndexState]:
-        """The index after each of the entries that are appended: a writer that is killed leaves any
-        number of them."""
+        """The state of the index after each appended entry: a killed writer may leave any of
+        them."""
         state, size = self._state, self._size
         for entry in entries:
             added = appended([entry], size)
@@ -363,13 +363,13 @@ class FixtureStore:
             yield state
 
     def _check_signature(self, state: IndexState) -> None:
-        """What other processes have written is signed with the same key."""
+        """Raises if other processes have written entries that are not signed with the same key."""
         if self._sign is not None:
             signer_of(self.folder, state, self._sign.public)
 
     def _check_signed(self) -> None:
         if self._sign is None and is_signed(self.folder):
-            reason = "is signed, and would not be after a change: give the key that signs it"
+            reason = "is signed, so a change needs a signature: give the key that signs it"
             raise InvalidRequest(f"{reason}, or remove {SIGNATURE}", path=str(self.folder))
 
     def _write_signature(self, *states: IndexState) -> None:

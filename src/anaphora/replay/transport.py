@@ -33,8 +33,8 @@ _LARGE = 256 * 1024
 
 
 class Recorder:
-    """A transport that answers from a folder of recordings, or records there what another one
-    answers: the client's own, unless `transport` is given."""
+    """A transport that answers from a folder of recordings, or records there the answers of another
+    transport: the client's own, unless `transport` is given."""
 
     def __init__(
         self,
@@ -154,8 +154,8 @@ def _replay_request(request: HttpRequest) -> ReplayRequest:
 
 
 class RecordedPieces:
-    """The pieces of a response, which are recorded as they pass. `finish` is called when they end,
-    with the phase in which they broke off. Above `most_bytes` nothing is recorded."""
+    """The pieces of a response, recorded while they are read. `finish` is called at the end, with
+    the phase of a failure. Above `most_bytes` nothing is recorded."""
 
     def __init__(
         self,
@@ -222,7 +222,7 @@ class RecordedResponse:
         return self._pieces
 
     async def close(self) -> None:
-        # A response that is not read to its end is recorded as one that broke off there.
+        # A response that is not read to its end is recorded as interrupted there.
         self._finish("body")
         await self._response.close()
 
@@ -262,7 +262,7 @@ class ReplayedBody:
                 now = asyncio.get_running_loop().time()
                 await asyncio.sleep(max(0.0, self._started + piece.seconds - now))
             else:
-                await asyncio.sleep(0)  # other tasks run, as with a network
+                await asyncio.sleep(0)  # let other tasks run, as with a network
             if piece.data:
                 return piece.data
         if self.fixture.failure:

@@ -1,9 +1,8 @@
 """Finds recordings that differ from a request only in variables.
 
-The stored key of a recording is that of its own run. Here the keys of all recordings are computed
-once more, when the first request is not found by its stored key: with the rules and variables of
-today, so that recordings of earlier versions and rules that were added later count. Two keys are
-tried:
+The stored key of a recording is that of its own run. When a request is first not found by its
+stored key, the keys of all recordings are computed again with the present rules and variables, so
+that recordings of earlier versions and rules that were added later count. Two keys are tried:
 
     own   each request with the values of its own run
     all   each with the values of all runs: a text that is a variable's value by accident,
@@ -23,7 +22,8 @@ from .rules import MatchRules
 from .store import FixtureStore
 from .variables import placeholders, recorded_variables
 
-#: Values of requests that are added to those of the recordings; each costs a pass over the folder.
+#: How many values of requests are added to those of the recordings; each costs a pass over the
+#: folder.
 _MOST_ADDED = 32
 
 

@@ -1,4 +1,4 @@
-"""Variables: the place and the day of a run, which a recording names and other runs do not share.
+"""Variables: the place and the day of a run, which differ between a recording and other runs.
 
     {{cwd}}   the working directory            {{date}}   today, in the usual spellings
     {{home}}  the home directory               {{month}}  November 2026
@@ -26,14 +26,12 @@ import msgspec
 
 from anaphora.canonical import string
 
-from .fixture import Fixture, FixturePiece
+from .fixture import Fixture, FixturePiece, joined_pieces
 from .redact import Edit, edited
 from .rules import MatchRules, bounded, without_surrogates
 from .secret_forms import spread_edits, strings_by_index, strings_by_name
 
-#: Variables whose values are put into responses.
-_DIRECTORIES = ("cwd", "pwd", "home", "tmp")
-#: Shorter values are in ordinary texts; `/` is in every path.
+#: Shorter values occur in ordinary text; `/` is in every path.
 _SHORTEST = 4
 #: How programs write a date.
 _DATES = {
@@ -126,8 +124,8 @@ def differing_variables(
     found: Mapping[str, str],
     present: Mapping[str, str],
 ) -> tuple[BoundVariable, ...]:
-    """The variables whose values in a recorded request are others than in a request that matches
-    it. `found` are the values that rules found in the latter."""
+    """The variables whose values differ between a recorded request and a request that matches it.
+    `found` are the values that rules found in the latter."""
     recorded = named_in(fixture.variables, fixture.request)
     now = named_in({name: present[name] for name in recorded if name in present}, request)
     bound = {
@@ -155,16 +153,16 @@ _COMPARED_ONLY = frozenset(placeholder(name) for name in (_USER, *_DATES))
 
 
 def with_values(fixture: Fixture, bound: Sequence[BoundVariable]) -> Fixture:
-    """The fixture, whose response names the directories of the request instead of the recorded
-    ones: in texts, tool calls, and deltas that share one. All other bytes stay."""
+    """The fixture with the directories of the request in its response instead of the recorded ones:
+    in texts, tool calls, and across deltas. All other bytes stay."""
     values = {each.recorded: each.now for each in bound if each.name not in _COMPARED_ONLY}
     if not values:
         return fixture
     insertion = _Insertion(values)
     pieces: Sequence[FixturePiece] = fixture.pieces
-    pieces = edited(pieces, insertion.edits(_joined(pieces)))
+    pieces = edited(pieces, insertion.edits(joined_pieces(pieces)))
     for groups in (strings_by_index, strings_by_name):
-        data = _joined(pieces)
+        data = joined_pieces(pieces)
         pieces = edited(pieces, spread_edits(data, groups(data), insertion.spread))
     if pieces is fixture.pieces:
         return fixture
@@ -182,7 +180,7 @@ class _Insertion:
                 self._values.setdefault(form, values[value])
                 patterns.setdefault(form.decode(), bounded(value, form.decode()))
         ordered = sorted(patterns, key=len, reverse=True)
-        # Bytes, so that places stay; `\w` is that of ASCII.
+        # Bytes, so that offsets stay the same; `\w` is ASCII only.
         self._pattern = re.compile("|".join(patterns[each] for each in ordered).encode())
         self._done = re.compile(b"|".join(re.escape(one.encode()) for one in values.values()))
 
@@ -215,13 +213,9 @@ def _written(value: str, data: bytes, place: re.Match[bytes]) -> bytes:
     """A value as it is written at this place."""
     if b"%" in place[0] and "%" not in value:
         return quote(value, safe="/:\\").encode()
-    # The quote before it tells the level: `"` of JSON, `\"` of JSON within JSON.
+    # The quote before it shows the level: `"` of JSON, `\"` of JSON within JSON.
     before, quoted, _ = data[: place.start()].rpartition(b'"')
     backslashes = len(before) - len(before.rstrip(b"\\"))
     for _ in range((backslashes + 1).bit_length() if quoted else 0):
         value = string(value)[1:-1].decode()
     return value.encode()
-
-
-def _joined(pieces: Sequence[FixturePiece]) -> bytes:
-    return b"".join([each.data for each in pieces])

@@ -1,5 +1,5 @@
-"""What every server of ours needs once: a server in a thread, Host and Origin checks, bodies read
-within limits, errors in the caller's format, and a graceful stop.
+"""What all our servers share: a server in a thread, Host and Origin checks, bodies read within
+limits, errors in the caller's format, and a graceful stop.
 
     app = ServedApp(handler, HostGuard("127.0.0.1", hint="start it with --allow-host NAME"))
     with running(app, host="127.0.0.1") as address:

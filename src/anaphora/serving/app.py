@@ -25,12 +25,12 @@ from .exchange import (
 )
 from .websocket import GOING_AWAY, ServedWebSocket
 
-#: How often `close` checks for open responses, every hundredth of a second.
+#: Number of checks that `close` makes for open responses, one every hundredth of a second.
 _CLOSE_CHECKS = 100
 
 
 class Handler(Protocol):
-    """What a server does with its requests."""
+    """Answers the requests of a server."""
 
     async def handle(self, exchange: HttpExchange) -> None:
         """Reads a request and answers it. An `Upstream` that it raises becomes the response."""
@@ -40,8 +40,8 @@ class Handler(Protocol):
 
 
 class ServedApp:
-    """A handler behind the checks. It is ASGI without a router, which would cost more than most
-    responses."""
+    """A handler with the checks before it. Plain ASGI without a router, which would cost more than
+    most responses."""
 
     def __init__(
         self,
@@ -53,8 +53,8 @@ class ServedApp:
         closed: Callable[[], Awaitable[None]] | None = None,
         websocket: Callable[[ServedWebSocket], Awaitable[None]] | None = None,
     ) -> None:
-        """`ended` is called when a request has been answered, or its connection has ended; `closed`
-        after the last one. `websocket` accepts or denies one, for servers that take them."""
+        """`ended` is called when a request was answered or its connection has ended; `closed` after
+        the last one. `websocket` accepts or denies a WebSocket, for servers that support them."""
         self._handler = handler
         self._guard = guard
         self._limits = limits or BodyLimits()
@@ -120,7 +120,7 @@ class ServedApp:
             self._websockets.discard(task)
 
     def _look_for_slow_readers(self, seconds: float) -> None:
-        """Again and again while a request is open: a timer for each write would take longer than
+        """Runs repeatedly while a request is open: a timer for each write would take longer than
         the write."""
         for exchange in self._open:
             exchange.end_slow_write()
@@ -139,7 +139,7 @@ class ServedApp:
         try:
             await self._handler.handle(exchange)
         except UploadAborted:
-            # A client that is still there sent an invalid body.
+            # The client is still connected, so it sent an invalid body.
             await self._fail(
                 exchange, RequestRejected("the request body is incomplete", status=400)
             )
@@ -180,7 +180,7 @@ class ServedApp:
 
 
 def _ambiguous(exchange: HttpExchange) -> Upstream | None:
-    """Two of a header that decides who is asked, or who asks."""
+    """A duplicated header that identifies the server or the caller."""
     pairs = exchange.scope["headers"]
     if len(pairs) == len(exchange.headers):
         return None
@@ -193,9 +193,9 @@ def _ambiguous(exchange: HttpExchange) -> Upstream | None:
 #: A host and an optional port; IPv6 addresses are in brackets.
 _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9_.-]+)(?::[0-9]{0,5})?")
 _NAME = re.compile(r"[a-z0-9_.-]+|[0-9a-f:.]+")
-#: How much of a header an error repeats.
+#: Characters of a header that an error repeats.
 _SHOWN = 100
-#: Host headers that are known to be allowed; a few for each way to reach a server.
+#: Maximum number of cached Host headers; a server has few names.
 _REMEMBERED = 64
 #: Every name is allowed.
 ANY = "*"
@@ -205,13 +205,13 @@ class HostGuard:
     """Checks the Host and Origin of requests to a server that is bound to `host`.
 
     A page of another site can send requests to a local server. The Host header must be a name of
-    this server: a page whose own name was made to resolve to this machine (DNS rebinding) may read
-    replies, but its browser sends that name. `Origin` and `Sec-Fetch-Site`, which only browsers
-    send, must be those of a page of this server.
+    this server: a page whose own name resolves to this machine (DNS rebinding) may read replies,
+    but its browser sends that name. `Origin` and `Sec-Fetch-Site`, which only browsers send, must
+    be those of a page of this server.
 
     Allowed are `host` itself, `localhost`, loopback addresses and the names in `allowed`; if the
-    server is bound to more than the loopback interface, every IP address: a page cannot have one
-    as its own name. `pages` are paths that a link on another site may open.
+    server is bound to more than the loopback interface, every IP address: a page cannot have one as
+    its own name. `pages` are paths that a link on another site may open.
     """
 
     def __init__(
@@ -223,7 +223,7 @@ class HostGuard:
         origins: bool = True,
         hint: str = "allow it when the server is started",
     ) -> None:
-        """`origins=False`: requests of every page are allowed."""
+        """`origins=False`: requests from any page are allowed."""
         self._bound = host.lower()
         self._allowed = frozenset(_checked_name(name) for name in allowed)
         self._pages = frozenset(pages)
@@ -273,7 +273,7 @@ class HostGuard:
         return address is not None and (self._any_address or _is_loopback(address))
 
     def _opens_page(self, method: str, path: str, headers: Mapping[str, str]) -> bool:
-        """Whether a link on another page is followed: that page does not see the response."""
+        """Whether this is a link followed from another page, which does not see the response."""
         return (
             method == "GET"
             and path in self._pages

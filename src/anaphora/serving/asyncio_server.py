@@ -1,8 +1,7 @@
 """HTTP/1.1 connections on asyncio, with TLS whose certificate may change while the server runs, and
-with the credentials of peers at a Unix socket. `listening` has the sockets that accept them.
+with the credentials of peers at a Unix socket. `listening` has the listening sockets.
 
-ASGI applications are called in the event loop of the connections: no thread stands between a
-connection and its handler.
+ASGI applications are called in the event loop of the connections, without a thread in between.
 """
 
 from __future__ import annotations
@@ -31,10 +30,10 @@ from .server import StoppableApp
 CLOSE_SECONDS = 1.0
 #: Seconds after which a proxy's idle connection is closed.
 _FOREVER = 10.0**9
-#: A body that is not read is discarded, so that its sender sees the response: so many bytes, then
-#: a pause of so many seconds in which others are answered, and not longer than so many seconds.
+#: A body that no handler reads is discarded, so that its sender sees the response: this many bytes,
+#: then a pause of this many seconds for other connections, and this many seconds in total.
 _DISCARDED, _DISCARD_PAUSE, _DISCARD_SECONDS = 256 * 1024, 0.03, 5.0
-#: Bodies that are discarded at the same time; others wait, and so do their senders.
+#: Bodies discarded at the same time; others, and their senders, wait.
 _DISCARDED_AT_ONCE = 2
 
 _WITHOUT_BODY = (204, 304)
@@ -60,7 +59,7 @@ class ServedConnections(web.Server):
         """Whether each response ends its connection, with `connection: close`."""
 
     def close_idle(self, seconds: float) -> None:
-        """Closes connections on which nothing has arrived for so long, and no request is open."""
+        """Closes connections that were idle for this long and have no open request."""
         before = asyncio.get_running_loop().time() - seconds
         for each in tuple(self.open):
             if each.idle_since is not None and each.idle_since <= before and not each.has_input():
@@ -93,7 +92,7 @@ class ServedConnections(web.Server):
 
 
 class _TlsHandshake(asyncio.Protocol):
-    """A connection that is counted before its handshake: one that never sends anything takes a
+    """A connection that is counted before its TLS handshake: one that never sends anything takes a
     place as well."""
 
     def __init__(self, connection: _Connection, context: ssl.SSLContext) -> None:
@@ -103,7 +102,7 @@ class _TlsHandshake(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
-        transport.pause_reading()  # what arrives is for the handshake
+        transport.pause_reading()  # the data is part of the handshake
         if self._connection.take_place(transport):
             self._task = asyncio.create_task(self._shake_hands(transport))
 
@@ -144,15 +143,15 @@ class _Connection(RequestHandler):
         self._new_seconds = limits.new_seconds
         self._connections = connections
         self.idle_since: float | None = asyncio.get_running_loop().time()
-        """When it was opened, last received something or was answered; None: a request is open."""
+        """When it was opened, last received data or was answered; None while a request is open."""
         self._scope: dict[str, Any] = {}
         self._accepted: asyncio.Transport | None = None
         self.place: ConnectionPlace | None = None
         self.is_closed = False
         self.begun = 0
-        """Requests that are answered, or were."""
+        """Requests answered or being answered."""
         self.discards = False
-        """It reads what no handler wants."""
+        """It discards a body."""
         self.lost = asyncio.Event()
 
     def take_place(self, transport: asyncio.Transport) -> bool:
@@ -191,7 +190,7 @@ class _Connection(RequestHandler):
         super().connection_lost(exc)
 
     def leave(self) -> None:
-        """Gives its place back."""
+        """Gives up its place."""
         self.is_closed = True
         self._connections.open.discard(self)
         if self.place is not None:
@@ -240,7 +239,8 @@ class _Connection(RequestHandler):
         exc: BaseException | None = None,  # noqa: ARG002
         message: str | None = None,  # noqa: ARG002
     ) -> web.StreamResponse:
-        """A request that is no HTTP, or too large in its head: without what the parser says."""
+        """A request that is not valid HTTP, or has too large a head. The response omits the
+        parser's message."""
         response = web.Response(status=status, text="the request is not valid HTTP\n")
         response.headers["server"] = "anaphora"
         response.force_close()
@@ -299,8 +299,8 @@ class _AsgiExchange:
             return  # as ASGI has it: `receive` tells that the client is gone
 
     async def discard(self, discarding: asyncio.Semaphore) -> None:
-        """Reads the rest of a body that its handler did not want, slowly and not for long. Then the
-        connection is closed: the sender has had time to read the response."""
+        """Reads the rest of a body that its handler did not read, slowly and for a limited time.
+        Then the connection is closed: the sender has had time to read the response."""
         content, loop = self._request.content, asyncio.get_running_loop()
         self._connection.discards = True
         until, size = loop.time() + _DISCARD_SECONDS, 0
@@ -315,7 +315,7 @@ class _AsgiExchange:
             self.cut()
 
     def response(self) -> web.StreamResponse:
-        """After the application has returned."""
+        """The response, after the application has returned."""
         response = self._response
         if response is None or not response.prepared or not response._eof_sent:
             self.cut()
@@ -323,7 +323,7 @@ class _AsgiExchange:
         return response
 
     def cut(self) -> None:
-        """Ends the connection at once."""
+        """Ends the connection immediately."""
         if (transport := self._connection.transport) is not None:
             transport.abort()
 

@@ -1,4 +1,4 @@
-"""How many connections a server keeps open, for whom, and which one is closed for a new one.
+"""How many connections a server keeps open, for which peers, and which one is closed for a new one.
 
     limits = ConnectionLimits(connections=1024, trusted=("10.0.0.0/8",))
     table = ConnectionTable(limits)
@@ -7,14 +7,14 @@
     place.use("app")                           it has shown a valid token of that app
     place.leave()                              it is closed
 
-Connections of trusted proxies, which hold the requests of many clients, have half of the places and
-are not closed for being idle. All others are closed for a new one when their group is full, the one
-first that has been idle for longest: idle connections keep no other out. If all connections
+Connections of trusted proxies, which carry the requests of many clients, have half of the places
+and are not closed for being idle. If the group of any other connection is full, its longest idle
+connection is closed for the new one, so idle connections keep no other out. If all connections
 without a valid token are sending a request, the oldest of them is closed.
 
 A client may open many connections before it sends the first request on each, and a handshake takes
-time: a new connection is not idle for a moment. While that lasts, a peer may have more places than
-its own; if all are taken, the peer with the most gives one back.
+time: a new connection does not count as idle for a moment. Meanwhile, a peer may have more places
+than its own; if all are taken, the peer with the most gives one back.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ import msgspec
 
 PEER = "anaphora.peer"
 """In the scope of a request at a Unix socket: the `PeerCredentials`."""
-#: Of Linux: process, user and group of the peer.
+#: Linux: process, user and group of the peer.
 _CREDENTIALS = struct.Struct("3i")
 
 CONNECTION = "anaphora.connection"
@@ -44,7 +44,7 @@ class ConnectionLimits(msgspec.Struct, frozen=True):
     """Limits of a server's connections."""
 
     connections: int = 1024
-    """In all; half of it for `trusted`."""
+    """In total; half of it for `trusted`."""
     strangers: int = 256
     """Without a valid token, of all peers together."""
     strangers_of_peer: int = 32
@@ -54,9 +54,9 @@ class ConnectionLimits(msgspec.Struct, frozen=True):
     header_bytes: int = 64 * 1024
     headers: int = 128
     idle_seconds: float = 75.0
-    """Without a request; also the time that the head of a request may take."""
+    """Without a request; also the limit for the head of a request."""
     new_seconds: float = 2.0
-    """A connection that has sent no request yet is not idle for so long."""
+    """A connection without a request so far counts as idle only after this many seconds."""
 
 
 class _Group:
@@ -69,15 +69,15 @@ class _Group:
         self.closes_busy = closes_busy
         self.places: OrderedDict[ConnectionPlace, None] = OrderedDict()
         self.idle: OrderedDict[ConnectionPlace, None] = OrderedDict()
-        """The one first that has been idle for longest."""
+        """The longest idle first."""
 
     @property
     def is_full(self) -> bool:
         return len(self.places) >= self.most
 
     def make_room(self, opened_before: float = math.inf) -> bool:
-        """Whether there is a place, for which an idle connection may have been closed: of those
-        that have sent no request, one that was opened before that time."""
+        """Whether there is a place. To make one, an idle connection may be closed; among those that
+        have sent no request, only one opened before that time."""
         while len(self.places) >= self.most:
             if not self.close_oldest(opened_before):
                 return False
@@ -117,8 +117,8 @@ class ConnectionTable:
         self, peer: str, has_input: Callable[[], bool], close: Callable[[], None]
     ) -> ConnectionPlace | None:
         """A place for a new connection: `peer` is an IP address, or names a user. None if all
-        places are taken by connections that are not idle. `has_input` tells whether something has
-        arrived that is not answered yet; `close` closes the connection while it is idle."""
+        places are taken by connections that are not idle. `has_input` tells whether unanswered data
+        has arrived; `close` closes the connection while it is idle."""
         if self._networks and self._is_trusted(peer):
             if self._trusted.is_full:
                 return None
@@ -127,8 +127,8 @@ class ConnectionTable:
         group = self._peers.get(name)
         if group is None:
             group = _Group(self._limits.strangers_of_peer)
-        # Requests that arrive together show their tokens a moment later: none of them is closed
-        # for another one of their peer.
+        # Requests that arrive together show their tokens a moment later: none is closed for another
+        # one of the same peer.
         group.make_room(now - self._limits.new_seconds)
         if self._strangers.is_full:
             self._close_of_largest()
@@ -139,7 +139,7 @@ class ConnectionTable:
         return ConnectionPlace(self, groups, has_input, close, peer=name, opened=now)
 
     def close_surplus(self, peer: str) -> None:
-        """Closes idle connections of a peer that has more than its places."""
+        """Closes idle connections of a peer that exceeds its places."""
         group = self._peers.get(peer)
         if group is None:
             return
@@ -148,13 +148,13 @@ class ConnectionTable:
             pass
 
     def _close_of_largest(self) -> None:
-        """One of the peer that has the most, if that is more than its places."""
+        """Closes one of the peer with the most connections, if it exceeds its places."""
         largest = max(self._peers.values(), key=lambda group: len(group.places), default=None)
         if largest is not None and len(largest.places) > largest.most:
             largest.close_oldest()
 
     def use(self, place: ConnectionPlace, app: str) -> bool:
-        """Counts a connection as one of an app. False if that has too many."""
+        """Counts a connection as one of an app. False if the app has too many."""
         group = self._apps.get(app)
         if group is None:
             group = _Group(self._limits.of_app)
@@ -165,7 +165,7 @@ class ConnectionTable:
         return True
 
     def forget(self, place: ConnectionPlace) -> None:
-        """Removes groups that are empty."""
+        """Removes empty groups."""
         for groups, name in ((self._peers, place.peer), (self._apps, place.app)):
             if name is not None and (group := groups.get(name)) is not None and not group.places:
                 del groups[name]
@@ -226,11 +226,11 @@ class ConnectionPlace:
 
     def use(self, app: str) -> bool:
         """It has shown a valid token of an app. False if the app has too many connections; a
-        proxy's stay the proxy's."""
+        proxy's connections stay the proxy's."""
         return app == self.app or self.keeps or self._table.use(self, app)
 
     def move(self, groups: tuple[_Group, ...], app: str | None = None) -> None:
-        """To other groups."""
+        """Moves to other groups."""
         for group in self.groups:
             group.places.pop(self, None)
             group.idle.pop(self, None)
@@ -245,19 +245,19 @@ class ConnectionPlace:
 
     @property
     def is_surplus(self) -> bool:
-        """Whether its peer has more connections than it may have for long."""
+        """Whether its peer has more connections than it may keep."""
         for group in self.groups:  # noqa: SIM110
             if len(group.places) > group.most:
                 return True
         return False
 
     def close_surplus(self) -> None:
-        """Closes idle connections of the same peer if those are too many."""
+        """Closes idle connections of the same peer if there are too many."""
         if self.peer is not None:
             self._table.close_surplus(self.peer)
 
     def close(self) -> None:
-        """Closes the connection for another one."""
+        """Closes the connection to make room for another one."""
         self.leave()
         self._table.closed += 1
         self._close()
@@ -268,7 +268,7 @@ class ConnectionPlace:
 
 
 def network_of(peer: str) -> str:
-    """An address; peers of one IPv6 network (/64) count as one."""
+    """The address as a peer; peers in one IPv6 network (/64) count as one."""
     try:
         address = ipaddress.ip_address(peer.partition("%")[0])
     except ValueError:

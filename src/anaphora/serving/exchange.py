@@ -1,4 +1,4 @@
-"""One request and its response over ASGI: a body read within limits, waits that end with the
+"""One request and its response over ASGI: a body read within limits, and waits that end with the
 connection."""
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ _BODY = "http.request"
 
 
 class BodyLimits(msgspec.Struct, frozen=True):
-    """A body may be `size` bytes long. It must be complete after `seconds`, and a second more for
-    every `rate` bytes that arrived. A client that takes none of the response for `write_seconds`
-    is disconnected."""
+    """A body may be `size` bytes long. It must be complete within `seconds`, plus a second for
+    every `rate` bytes that arrived. A client that reads none of the response for `write_seconds` is
+    disconnected."""
 
     size: int = 128 * 1024 * 1024
     seconds: float = 30.0
@@ -48,11 +48,11 @@ class ServerStopping(ConnectionEnded):
 
 
 class SlowReader(ClientDisconnected):
-    """The client takes none of the response."""
+    """The client does not read the response."""
 
 
 class ConnectionCut(ConnectionEnded):
-    """The handler ends the connection in the middle of a response."""
+    """The handler aborts the connection in the middle of a response."""
 
 
 class CompleteResponse(msgspec.Struct, frozen=True):
@@ -62,7 +62,7 @@ class CompleteResponse(msgspec.Struct, frozen=True):
 
 
 class BodyAccount(Protocol):
-    """Counts the bytes of a body in a budget of the server."""
+    """Counts the bytes of a body against a budget of the server."""
 
     def add(self, size: int) -> None:
         """Raises `AnaphoraError` if the budget is used up."""
@@ -94,17 +94,17 @@ class HttpExchange:
             for name, value in scope["headers"]
         ]
         self.headers: dict[str, str] = dict(self.header_pairs)
-        #: Sent with every response, also with those that the server writes.
+        #: Sent with every response, including those written by the server itself.
         self.response_headers: dict[str, str] = {}
         self.started = False
-        #: Of the response; 0 until it begins.
+        #: Status of the response; 0 until it begins.
         self.status = 0
         self.receive = receive
         self._send = send
         self._limits = limits
-        #: The bytes that `read_body` reads; a handler may lower it.
+        #: Maximum size that `read_body` reads; a handler may lower it.
         self.max_body = limits.size
-        #: Counts them while they arrive.
+        #: Counts the bytes as they arrive.
         self.account: BodyAccount | None = None
         self._ended: asyncio.Event | None = None
         self._reason: type[ConnectionEnded] | None = None
@@ -120,7 +120,7 @@ class HttpExchange:
 
     @property
     def has_body(self) -> bool:
-        """Whether a body was announced that is not read to its end."""
+        """Whether an announced body has not been read to its end."""
         return self._unread
 
     # ── The request ──────────────────────────────────────────────────────────────────────────────
@@ -136,8 +136,8 @@ class HttpExchange:
         return await self._within(deadline, self._collected(deadline, self._timer))
 
     async def read_piece(self) -> tuple[bytes, bool]:
-        """A piece of the body as it arrives, and whether more follow. No limits: for a body that
-        is passed on, never collected. Raises `UploadAborted` and `ServerStopping`."""
+        """A piece of the body as it arrives, and whether more follow. No limits: for a body that is
+        forwarded, never collected. Raises `UploadAborted` and `ServerStopping`."""
         if self._reason is not None:
             raise self._reason
         assert self._timer is not None
@@ -149,7 +149,7 @@ class HttpExchange:
         limits = self._limits
         body: bytes = (await self._next_piece()).get("body", b"")
         if self._unread:
-            # Pieces may be a byte each: they are not kept apart.
+            # Pieces may be one byte each, so they are joined immediately.
             collected, started = bytearray(body), timer.loop.time()
             while self._unread and len(collected) <= self.max_body:
                 allowed = limits.seconds + len(collected) / limits.rate
@@ -181,7 +181,7 @@ class HttpExchange:
             self._reading = None
 
     def end_reading(self) -> None:
-        """The body has been decoded: it counts in no budget any more."""
+        """The body has been decoded, and no longer counts against a budget."""
         if self.account is not None:
             self.account.end()
 
@@ -192,7 +192,7 @@ class HttpExchange:
     # ── The response ─────────────────────────────────────────────────────────────────────────────
 
     async def send(self, message: Any) -> None:
-        """An ASGI message of the response."""
+        """Sends an ASGI message of the response."""
         self.started = True
         if self._limits.write_seconds is None:
             await self._send(message)
@@ -223,7 +223,7 @@ class HttpExchange:
         if self.response_headers:
             headers = {**headers, **self.response_headers}
         if self._unread:
-            # Servers do not read the rest: the client must not send a second request behind it.
+            # Servers do not read the rest: the client must not send another request after it.
             headers = {**headers, "connection": "close"}
         pairs = [(name.encode("latin-1"), value.encode()) for name, value in headers.items()]
         # It waits for no reader: servers send it with the first piece.
@@ -233,13 +233,13 @@ class HttpExchange:
         await self.send({"type": "http.response.body", "body": data, "more_body": more})
 
     async def respond(self, response: CompleteResponse) -> None:
-        """A whole response."""
+        """Sends a whole response."""
         size = str(len(response.body))
         await self.start(response.status, {**response.headers, "content-length": size})
         await self.write(response.body)
 
     async def wait(self, seconds: float) -> None:
-        """Waits; raises `ClientDisconnected` or `ServerStopping` when that happens meanwhile."""
+        """Waits; raises `ClientDisconnected` or `ServerStopping` if that happens meanwhile."""
         if self._ended is None:
             self._ended = asyncio.Event()
             self.watch()
@@ -251,13 +251,13 @@ class HttpExchange:
         raise self._reason or ConnectionEnded
 
     def watch(self) -> None:
-        """Notices from now on when the client disconnects; the body has been read."""
+        """From now on, detects when the client disconnects; the body has been read."""
         if self._watcher is None:
             self._watcher = asyncio.create_task(self._watch())
 
     def watch_later(self, seconds: float) -> None:
-        """The same after some time: most requests have been answered by then, and need no task for
-        it. A client that disconnects before is noticed then."""
+        """The same after some time: most requests are answered by then, and need no task for it. An
+        earlier disconnect is detected then."""
         assert self._timer is not None
         self._timer.begin(self, seconds)
 
@@ -266,8 +266,8 @@ class HttpExchange:
         self.watch()
 
     async def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """The result of `work`, which is cancelled when the client disconnects (see `watch`) or the
-        server stops: raises `ClientDisconnected` or `ServerStopping` then."""
+        """The result of `work`, which is cancelled if the client disconnects (see `watch`) or the
+        server stops; then raises `ClientDisconnected` or `ServerStopping`."""
         if self._reason is not None:
             work.close()
             raise self._reason
@@ -285,11 +285,11 @@ class HttpExchange:
             self._working = outer if self._reason is None else None
 
     def _is_interrupted(self) -> bool:
-        """Whether `_end` alone cancelled the work."""
+        """Whether only `_end` cancelled the work."""
         return self._reason is not None and self._working is None
 
     def end_upload(self) -> None:
-        """The client disconnected within the body, as its reader found out."""
+        """The client disconnected within the body, as the reader of the body found."""
         self._end(UploadAborted)
 
     async def _watch(self) -> None:
@@ -300,11 +300,11 @@ class HttpExchange:
     # ── The end ──────────────────────────────────────────────────────────────────────────────────
 
     def stop(self) -> None:
-        """Ends a wait for the request's body, or of the response, now or later."""
+        """Ends a wait for the request's body or for the response, now or later."""
         self.disconnect(ServerStopping)
 
     def disconnect(self, reason: type[ConnectionEnded]) -> None:
-        """Ends the work of `run` and any wait with `reason`."""
+        """Ends the work of `run` and any wait, with `reason`."""
         self._end(reason)
         if self._reading is not None:
             self._reading.expire()
@@ -326,5 +326,5 @@ class HttpExchange:
 
 
 def _exceeds(digits: str, limit: int) -> bool:
-    """Without reading a number of any length."""
+    """Compares without parsing a number of any length."""
     return len(digits) > 18 or int(digits) > limit

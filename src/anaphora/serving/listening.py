@@ -7,9 +7,9 @@ await server.stop_listening()                   open connections are still serve
 server.close_idle(5.0)
 await server.close()
 
-A connection that was made before `stop_listening` is served: none is reset in the queue of the
-listening socket, as `close` alone would do. One that is made later is refused, so that a balancer
-knows that nothing was sent, and tries another server.
+A connection made before `stop_listening` is served: none is reset in the queue of the listening
+socket, as `close` alone would do. A later one is refused, so that a balancer knows that nothing
+was sent, and tries another server.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from anaphora.errors import Io
 
 from .asyncio_server import CLOSE_SECONDS, ServedConnections
 from .connection_limits import ConnectionLimits
-from .server import ServerAddress, StoppableApp, cannot_listen, ip_of
+from .server import ServerAddress, StoppableApp, bound_socket
 
-#: Bytes of a socket's path, without the final zero.
+#: Maximum bytes of a socket's path, without the final zero.
 _LONGEST_PATH = 107
-#: Connections that are accepted at a time, and those that may wait for it.
+#: Connections accepted at a time, and the length of the queue.
 _ACCEPTED_AT_ONCE, _WAITING = 16, 1024
 #: Seconds for handshakes that began before new ones are ignored.
 _HANDSHAKE_SECONDS = 0.05
-#: Seconds in which a connection is accepted and becomes known.
+#: Seconds until an accepted connection is registered.
 _ACCEPT_SECONDS = 0.01
-#: Of Linux: attaches a filter to a socket.
+#: Linux: attaches a filter to a socket.
 _ATTACH_FILTER = 26
 #: A filter (classic BPF) that drops the first packet of a new connection, which has SYN and no ACK
 #: among the flags in the 14th byte: load them; SYN? or accept; ACK? then accept; drop; accept.
@@ -79,12 +79,12 @@ class SocketServer:
         tls: ssl.SSLContext | None = None,
         limits: ConnectionLimits | None = None,
     ) -> SocketServer:
-        """At any free port if `port` is 0. New connections use what `tls` holds by then. Raises
+        """At any free port if `port` is 0. New connections use the current content of `tls`. Raises
         `Io` if the port cannot be used."""
         bound = [port]
 
         def bind() -> socket.socket:
-            found = _bound_port(host, bound[0])
+            found = bound_socket(host, bound[0])
             bound[0] = found.getsockname()[1]  # the same one, when it listens again
             return found
 
@@ -125,36 +125,35 @@ class SocketServer:
         listener.listen(_WAITING)
 
     async def stop_listening(self, seconds: float = _HANDSHAKE_SECONDS) -> None:
-        """Returns when new connections are refused. Those that were made are accepted, and those
-        whose handshake takes no longer than `seconds`, which are a few hundredths at most."""
+        """Returns when new connections are refused. Existing connections are accepted, and those
+        whose handshake takes no longer than `seconds`, a few hundredths at most."""
         listener, server = self._socket, self._server
         if listener is None:
             return
         if server is not None and _ignores_new(listener):
             await asyncio.sleep(min(seconds, _HANDSHAKE_SECONDS))
         while server is not None:
-            # The loop accepts connections, and then serves them: not after `server.close`.
+            # The loop accepts connections, and serves them later: not after `server.close`.
             await asyncio.sleep(_ACCEPT_SECONDS)
             if not _has_waiting(listener):
                 break
+        self._close_listener()
+
+    def _close_listener(self) -> None:
+        if self._server is not None:
+            self._server.close()
+        if self._socket is not None:
+            self._socket.close()
         self._socket = self._server = None
-        if server is not None:
-            server.close()
-        listener.close()
 
     def close_idle(self, seconds: float) -> int:
-        """Closes connections that were idle for so long; how many are left."""
+        """Closes connections that were idle for this long; returns how many are left."""
         self.connections.close_idle(seconds)
         return len(self.connections.open)
 
     async def close(self) -> None:
         """Ends all connections."""
-        listener, server = self._socket, self._server
-        self._socket = self._server = None
-        if server is not None:
-            server.close()
-        if listener is not None:
-            listener.close()
+        self._close_listener()
         self.connections.pre_shutdown()
         await self.connections.shutdown(CLOSE_SECONDS)
 
@@ -196,7 +195,7 @@ async def tcp_server(
 async def connected_server(
     app: StoppableApp, limits: ConnectionLimits
 ) -> AsyncIterator[Callable[[socket.socket], Awaitable[None]]]:
-    """Serves connections that the caller has made, each given to the function, until the block
+    """Serves connections made by the caller, who passes each to the function, until the block
     ends."""
     connections, loop = ServedConnections(app, limits, None), asyncio.get_running_loop()
 
@@ -208,18 +207,6 @@ async def connected_server(
     finally:
         connections.pre_shutdown()
         await connections.shutdown(CLOSE_SECONDS)
-
-
-def _bound_port(host: str, port: int) -> socket.socket:
-    ip = ip_of(host)
-    listener = socket.socket(socket.AF_INET6 if ":" in ip else socket.AF_INET)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((ip, port))
-    except OSError as problem:
-        listener.close()
-        raise cannot_listen(host, port, problem) from None
-    return listener
 
 
 def _bound_path(path: Path, mode: int) -> socket.socket:
@@ -238,9 +225,9 @@ def _bound_path(path: Path, mode: int) -> socket.socket:
 
 
 def _ignores_new(listener: socket.socket) -> bool:
-    """Lets the system drop the first packets of new connections, which it would accept until the
-    socket is closed, and reset then. Clients send them again a second later, and are refused. False
-    if the system has no such filter."""
+    """Makes the system drop the first packets of new connections; otherwise it would accept them
+    until the socket is closed, and then reset them. Clients send them again a second later, and are
+    refused. False if the system has no such filter."""
     if sys.platform != "linux" or listener.family == socket.AF_UNIX:
         return False
     code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *one) for one in _DROP_NEW))
@@ -253,7 +240,7 @@ def _ignores_new(listener: socket.socket) -> bool:
 
 
 def _has_waiting(listener: socket.socket) -> bool:
-    """Whether a connection was made that is not accepted yet."""
+    """Whether an established connection has not been accepted yet."""
     waiting = select.poll()
     waiting.register(listener.fileno(), select.POLLIN)
     return bool(waiting.poll(0))

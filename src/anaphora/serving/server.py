@@ -1,4 +1,4 @@
-"""A Granian server for one application, in a thread of its own."""
+"""A Granian server for one application, in its own thread."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ T = TypeVar("T")
 
 #: Seconds to wait for the server to start, and to stop.
 _START_SECONDS, _STOP_SECONDS = 10.0, 10.0
-#: Seconds that a byte waits at most for a thread that computes: a tenth of Python's own.
+#: Maximum seconds that a byte waits for a thread that computes: a tenth of Python's default.
 _SWITCH_SECONDS = 0.0005
-#: New objects after which the collector runs: those of some dozens of requests.
+#: New objects before the garbage collector runs: those of some dozens of requests.
 _YOUNG_OBJECTS = 10_000
-#: Seconds after which memory that was freed is given back to the system.
+#: Seconds between returns of freed memory to the system.
 _TRIM_SECONDS = 2.0
 #: Seconds that Granian's threads may take to end.
 _THREADS_SECONDS = 0.1
 _LAST_PORT = 65_535
-#: Seconds between two looks for signals.
+#: Seconds between two checks for signals.
 _SIGNAL_SECONDS = 0.5
-#: Addresses that stand for every interface, and how this machine is reached at them.
+#: Wildcard addresses, and the address at which this machine reaches them.
 _WILDCARDS = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}
 
 
@@ -60,12 +60,12 @@ class ServerAddress(msgspec.Struct, frozen=True):
 
     @property
     def is_wildcard(self) -> bool:
-        """It is reached at every address of this machine."""
+        """Whether it listens at every address of this machine."""
         return self.host in _WILDCARDS
 
     @property
     def url(self) -> str:
-        """Where this machine reaches the server."""
+        """The URL at which this machine reaches the server."""
         host = _WILDCARDS.get(self.host, self.host)
         name = f"[{host}]" if ":" in host else host
         return f"{self.scheme}://{name}:{self.port}"
@@ -81,8 +81,8 @@ def running(
     name: str = "server",
     beside: contextlib.AbstractAsyncContextManager[Any] | None = None,
 ) -> Iterator[ServerAddress]:
-    """A server until the block ends; at any free port if `port` is 0. `extra` installs it, and
-    `beside` runs on the same event loop."""
+    """A server until the block ends; at any free port if `port` is 0. `extra` is the package extra
+    that installs it, and `beside` runs on the same event loop."""
     require_extra(extra, "granian")
     bound = free_port(host, port)
     with in_thread(lambda: _served(app, ServerAddress(host, bound), beside), name) as address:
@@ -119,8 +119,8 @@ def in_thread(
     stop_seconds: float | None = _STOP_SECONDS,
     gives_up: Callable[[], bool] = lambda: False,
 ) -> Iterator[T]:
-    """Runs a server on an event loop in a thread of its own, until the block ends. If `gives_up`
-    becomes true before it has started, raises `asyncio.CancelledError`."""
+    """Runs a server on an event loop in its own thread, until the block ends. If `gives_up` becomes
+    true before it has started, raises `asyncio.CancelledError`."""
     loop = asyncio.new_event_loop()
     stop = asyncio.Event()
     started: concurrent.futures.Future[T] = concurrent.futures.Future()
@@ -166,8 +166,8 @@ def _started(
 
 
 def _wait_at_exit() -> None:
-    """Granian's threads still need the interpreter when the server has ended: one that is shutting
-    down aborts the process."""
+    """Granian's threads still need the interpreter after the server has ended: without this, its
+    shutdown aborts the process."""
     ended = time.monotonic()
     atexit.unregister(_wait_for_threads)
     atexit.register(_wait_for_threads, ended + _THREADS_SECONDS)
@@ -178,22 +178,22 @@ def _wait_for_threads(until: float) -> None:
 
 
 def serve(server: contextlib.AbstractContextManager[Any], ready: Callable[[Any], None]) -> None:
-    """Runs a server (see `running`) in the foreground, until it is interrupted. It runs in a thread
-    too: Granian's own threads must end before the interpreter does."""
+    """Runs a server (see `running`) in the foreground, until it is interrupted. It also runs in a
+    thread: Granian's own threads must end before the interpreter does."""
     with received_signals(signal.SIGINT, signal.SIGTERM) as signals, server as started:
         ready(started)
         next(signals)
 
 
 class ReceivedSignals:
-    """The numbers of signals, one after the other as they arrive."""
+    """The numbers of signals, as they arrive."""
 
     def __init__(self) -> None:
         self._queue: queue.SimpleQueue[int] = queue.SimpleQueue()
         self.seen: set[int] = set()
-        """Those that arrived so far, taken or not."""
+        """The signals received so far, taken or not."""
         self.on_next: Callable[[int], None] | None = None
-        """Called with the next ones, in the main thread, instead."""
+        """If set, called with each further signal, in the main thread, instead of queueing it."""
 
     def add(self, number: int, _frame: object = None) -> None:
         self.seen.add(number)
@@ -207,14 +207,14 @@ class ReceivedSignals:
 
     def __next__(self) -> int:
         while True:
-            # A signal behind another one may reach another thread, and does not wake this one.
+            # A second signal may reach another thread, and does not wake this one.
             with contextlib.suppress(queue.Empty):
                 return self._queue.get(timeout=_SIGNAL_SECONDS)
 
 
 @contextlib.contextmanager
 def received_signals(*numbers: int) -> Iterator[ReceivedSignals]:
-    """Takes signals, instead of what they do otherwise."""
+    """Receives signals, replacing their default action."""
     arrived = ReceivedSignals()
     handlers = {number: signal.signal(number, arrived.add) for number in numbers}
     try:
@@ -226,10 +226,9 @@ def received_signals(*numbers: int) -> Iterator[ReceivedSignals]:
 
 @contextlib.contextmanager
 def tuned_interpreter() -> Iterator[None]:
-    """Threads switch sooner, and the collector leaves out what is there already: looking through
-    that would hold up the server, again and again. It also runs less often, so that most requests
-    have ended before it looks at their objects. Memory that was freed does not stay with the
-    process."""
+    """Threads switch sooner, and the garbage collector skips existing objects: scanning them would
+    block the server repeatedly. It also runs less often, so that most requests have ended before it
+    looks at their objects. Freed memory is returned to the system."""
     interval, froze = sys.getswitchinterval(), not gc.get_freeze_count()
     thresholds = gc.get_threshold()
     sys.setswitchinterval(min(interval, _SWITCH_SECONDS))
@@ -249,7 +248,7 @@ def tuned_interpreter() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _freed_memory_returned() -> Iterator[None]:
-    """Gives it back to the system now and then: the C library keeps what large bodies took."""
+    """Returns it from time to time: the C library keeps the memory of large bodies."""
     library = None if sys.platform == "win32" else ctypes.CDLL(None)
     if library is None or not hasattr(library, "malloc_trim"):  # glibc has it
         yield
@@ -285,7 +284,7 @@ def _server(app: StoppableApp, address: ServerAddress) -> Any:
 
 
 def require_extra(extra: str, *modules: str) -> None:
-    """Raises `MissingExtra` if a module is not installed that comes with an extra."""
+    """Raises `MissingExtra` if a module that comes with an extra is not installed."""
     from importlib.util import find_spec
 
     for module in modules:
@@ -297,27 +296,32 @@ def require_extra(extra: str, *modules: str) -> None:
 
 
 def free_port(host: str, port: int = 0) -> int:
-    """The port, or any free one for 0; a readable error if it cannot be used."""
+    """The port, or any free one for 0. Raises `Io` if it cannot be used."""
     if not 0 <= port <= _LAST_PORT:
         raise InvalidRequest(f"must be between 0 and {_LAST_PORT}, got {port}", path="port")
-    ip = ip_of(host)
-    with socket.socket(socket.AF_INET6 if ":" in ip else socket.AF_INET) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((ip, port))
-        except OSError as problem:
-            raise cannot_listen(host, port, problem) from None
+    with bound_socket(host, port) as probe:
         bound: int = probe.getsockname()[1]
         return bound
 
 
-def cannot_listen(host: str, port: int, problem: OSError) -> Io:
-    advice = "; choose another port" if problem.errno == errno.EADDRINUSE else ""
-    return Io(f"cannot listen at {host}:{port}: {os.strerror(problem.errno or 0)}{advice}")
+def bound_socket(host: str, port: int) -> socket.socket:
+    """Raises `Io` if the port cannot be used."""
+    ip = ip_of(host)
+    listener = socket.socket(socket.AF_INET6 if ":" in ip else socket.AF_INET)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((ip, port))
+    except OSError as problem:
+        listener.close()
+        advice = "; choose another port" if problem.errno == errno.EADDRINUSE else ""
+        reason = f"{os.strerror(problem.errno or 0)}{advice}"
+        raise Io(f"cannot listen at {host}:{port}: {reason}") from None
+    return listener
 
 
 def ip_of(host: str) -> str:
-    """The address of a host; Granian takes no names. IPv4 first, as for clients of `localhost`."""
+    """The IP address of a host; Granian takes no names. IPv4 first, as for clients of
+    `localhost`."""
     try:
         found = socket.getaddrinfo(host or "0.0.0.0", None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):

@@ -11,7 +11,7 @@ GOING_AWAY = 1001
 
 
 class ServedWebSocket:
-    """Is accepted or denied first; then messages go both ways until one side closes it."""
+    """Accepted or denied first; then messages go both ways until one side closes it."""
 
     def __init__(self, scope: Any, receive: Any, send: Any) -> None:
         self.scope = scope
@@ -29,7 +29,7 @@ class ServedWebSocket:
 
     @property
     def raw_path(self) -> str:
-        """The path as it was sent, percent-encoded."""
+        """The percent-encoded path."""
         return str(self.scope["raw_path"].decode("latin-1"))
 
     async def accept(self, protocol: str | None = None) -> None:

@@ -27,7 +27,8 @@ _REFUSED_KINDS: dict[Any, str] = {
 }
 
 
-#: Reading a function takes a millisecond, and `complete(…, tools=[function])` may come often.
+#: Kept because reading a function takes a millisecond, and `complete(…, tools=[function])` may be
+#: called often.
 _SPECS: WeakKeyDictionary[Callable[..., Any], FunctionSpec] = WeakKeyDictionary()
 
 
@@ -47,8 +48,8 @@ def function_tool(
 
     Descriptions of parameters come from `Annotated[int, msgspec.Meta(description="…")]`, else from
     `Annotated[int, "…"]`, else from the docstring (Google, NumPy or Sphinx style). A default that
-    JSON can hold is in the schema; any other only makes the parameter optional. What a
-    `functools.partial` sets is not among the parameters.
+    JSON can hold is in the schema; any other only makes the parameter optional. Arguments set by a
+    `functools.partial` are not parameters.
     """
     if name is not None or description is not None or not inspect.isfunction(function):
         return _function_tool(function, name, description)
@@ -322,7 +323,7 @@ def _model_schema(kind: Any) -> dict[str, Any]:
         each.pop("title", None)
     if "$ref" in schema:  # of a recursive model
         return schema
-    # As a definition, like a struct: the parameter has a description of its own.
+    # As a definition, like a struct: the parameter has its own description.
     name = re.sub(r"[^a-zA-Z0-9._-]", "_", kind.__name__)
     definitions = schema.pop("$defs", {})
     return {"$ref": f"#/$defs/{name}", "$defs": {**definitions, name: schema}}

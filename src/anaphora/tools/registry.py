@@ -1,5 +1,5 @@
-"""The tools of an application, in a deterministic order; for tools of servers, an order that
-follows the conversation."""
+"""The tools of an application, in a deterministic order; tools of MCP servers keep their order
+during a conversation."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class ToolRegistry:
         self._listed: dict[str, set[str]] = {}
         """The tools of each server, those that vanished included."""
         self._later: dict[str, ToolEntry | None] = {}
-        """How a tool is described from the next compaction on; None: it is gone."""
+        """The description of a tool from the next compaction on; None: it is gone."""
         # Both are replaced, never changed in place: other threads see one state.
         self._entries: dict[str, ToolEntry] = {}
         self.current: tuple[Tool, ...] = ()
@@ -243,8 +243,8 @@ class ToolRegistry:
         *,
         timeout: float | None = None,
     ) -> ListingChange:
-        """Takes the tools that a server lists now, or none if a name is taken. A tool that is no
-        longer listed, or is described differently, stays as it was until `settle`."""
+        """Adds the tools of a server's new listing, or none if a name is taken. A tool that is no
+        longer listed, or is described differently, stays unchanged until `settle`."""
         known = self._listed.get(server, set())
         new: list[ToolEntry] = []
         later: dict[str, ToolEntry | None] = {}
@@ -276,8 +276,8 @@ class ToolRegistry:
         )
 
     def settle(self) -> None:
-        """Takes over what changed, with all tools in the order of their names: for the moment at
-        which the prefix is written again anyway."""
+        """Applies pending changes and sorts all tools by name: called when the prefix is written
+        again anyway."""
         if not self._later and self._order == tuple(sorted(self._order)):
             return
         entries = dict(self._entries)
@@ -318,7 +318,7 @@ class ToolRegistry:
         return tuple(entry.tool for entry in new.values())
 
     def _stand_in(self, server: str, names: Sequence[str]) -> None:
-        """The model may still call a tool that is gone: it is told so."""
+        """The entry of a tool that is gone. If the model still calls it, the result says so."""
         for name in names:
             gone = ToolResult("", f"{server} no longer offers the tool {name}", error=True)
 

@@ -38,7 +38,7 @@ _HOLD_NAMES = frozenset(
 _MAX_NAME = 64
 _LEGAL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _ILLEGAL_CHARACTER = re.compile(r"[^a-zA-Z0-9_-]")
-#: Texts of a JSON text, and numbers with a fraction of zeros; the group is what stands before it.
+#: Strings in a JSON text, and numbers with a fraction of zeros; the group is the part before it.
 _WHOLE = re.compile(r'"(?:[^"\\]|\\.)*"|(?<![\d.])(-?\d+)\.0+(?![\d.eE])', re.DOTALL)
 
 
@@ -215,8 +215,8 @@ def schema_validator(schema: str, path: str, error: type[InvalidRequest]) -> Any
 
 
 def decode_whole_numbers(decode: Callable[[str], T], text: str) -> T:
-    """The value in a JSON text. `2.0` is an integer to JSON Schema, and to models, but not to
-    msgspec, so that a text that is not valid is read without such fractions."""
+    """The value in a JSON text. `2.0` is an integer in JSON Schema, and for models, but not for
+    msgspec, so an invalid text is decoded again without such fractions."""
     try:
         return decode(text)
     except msgspec.ValidationError:
@@ -227,8 +227,8 @@ def decode_whole_numbers(decode: Callable[[str], T], text: str) -> T:
 
 
 def first_error(validator: Any, value: Any) -> Any:
-    """The first error of a value; None for a valid one. A list of all errors would cost more than
-    the reply: there may be one for each of its values."""
+    """The first error of a value; None for a valid one. Listing all errors would be too slow: each
+    item may have one."""
     try:
         validator.validate(value)
     except ValueError as error:
@@ -390,7 +390,7 @@ class SchemaArguments:
 
 
 def _or_empty(text: str) -> str:
-    """Some models write an empty text for a tool without arguments."""
+    """`{}` for an empty text, which some models write for a tool without arguments."""
     return text if text.strip() else "{}"
 
 

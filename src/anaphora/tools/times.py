@@ -1,7 +1,7 @@
 """Formats of times in the JSON schemas of types.
 
-msgspec names none for a time that may have a time zone or not, and a model that is not told of a
-format writes any text.
+msgspec adds no format for a time with an optional time zone, and without a format a model may write
+any text.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ def _inner(
 def _branches(
     info: inspect.UnionType, schema: dict[str, Any]
 ) -> Iterable[tuple[inspect.Type, dict[str, Any]]]:
-    """The types of a union. msgspec writes structs behind others, several as a union of their own,
-    and null last."""
+    """The types of a union. msgspec writes structs after others, several as a nested union, and
+    null last."""
     types = [_bare(one) for one in info.types if not isinstance(one, inspect.NoneType)]
     types.sort(key=_is_object)
     branches = [branch for branch in schema["anyOf"] if branch != {"type": "null"}]

@@ -1,1 +1,1 @@
-"""Requests of other programs: which conversation, what changed, what it cost, how to save it."""
+"""Requests of other programs: their conversations, changes, costs, and possible savings."""

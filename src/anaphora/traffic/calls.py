@@ -1,4 +1,4 @@
-"""Calls of a program: where they go, requests and responses as they pass, and their verdicts."""
+"""Calls of a program: their destination, requests and responses as relayed, and their verdicts."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from anaphora.redaction import shown_url
 from anaphora.values import Notice, Reply, ReplyEnd, ReplyFail, Usage
 from anaphora.wire import Wire
 
-#: Parts of the paths of calls that count tokens.
+#: Parts of the paths of token-counting calls.
 _COUNTING = ("/count_tokens", ":counttokens", "/responses/input_tokens")
-#: A part of the request's path that tells the wire,
+#: A part of the request's path that identifies the wire,
 PATHS = (
     ("/chat/completions", "openai_chat"),
     ("/responses", "openai_responses"),
@@ -28,7 +28,7 @@ PATHS = (
     ("generatecontent", "gemini"),
     ("/api/chat", "ollama"),
 )
-#: and the end of the path where a prompt is posted.
+#: and the end of the path to which prompts are posted.
 _ENDS = (
     *PATHS[:3],
     (":generatecontent", "gemini"),
@@ -39,7 +39,7 @@ _ENDS = (
 #: Larger bodies are relayed, but not kept for observers.
 KEPT_BYTES = 32 * 1024 * 1024
 
-#: Names in lower case, duplicates kept, in the order they were sent.
+#: Lower-case names, with duplicates, in the order sent.
 Headers: TypeAlias = tuple[tuple[str, str], ...]
 
 
@@ -49,31 +49,35 @@ def header_of(headers: Headers, name: str) -> str:
 
 
 class ProxyRoute(msgspec.Struct, frozen=True, kw_only=True):
-    """Where requests below a path prefix go. Only configuration decides that, never a request."""
+    """The destination of requests below a path prefix. Set by configuration only, never by a
+    request."""
 
     prefix: str
     """The first step of the path, `/anthropic`; empty for the default route of a wire's paths."""
     provider: str
-    """A provider of the catalog; empty if it is not known, and calls are not judged."""
+    """A provider of the catalog; empty if unknown: then calls are not judged."""
     upstream: str
     """The base URL, such as https://api.anthropic.com."""
 
+    @property
+    def host(self) -> str:
+        return urlsplit(self.upstream).netloc
+
 
 class UpstreamRequest(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """A request as it goes upstream, credentials included. Its repr shows neither headers nor
-    query."""
+    """A request as sent upstream, with credentials. Its repr shows neither headers nor query."""
 
     method: str
     route: ProxyRoute
     path: str
-    """As it goes upstream, still percent-encoded, without the query."""
+    """As sent upstream: percent-encoded, without the query."""
     query: str
-    """As it was sent, which may hold a key."""
+    """Unchanged; it may contain a key."""
     headers: Headers
     started: float = 0.0
     """When it arrived, in seconds since 1970."""
     body: bytes | AsyncIterator[bytes]
-    """Pieces if it is too large to keep; for the network also if it is still arriving."""
+    """Pieces if it is too large to keep or, for the network, still arriving."""
 
     def __repr__(self) -> str:
         return f"<UpstreamRequest {self.method} {self.route.upstream}{self.path}>"
@@ -83,24 +87,25 @@ class UpstreamRequest(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 
 class ResponsePiece(msgspec.Struct, frozen=True):
-    """A part of a response, and when it came: seconds after the request was sent."""
+    """A part of a response, and when it arrived, in seconds after the request was sent."""
 
     seconds: float
     data: bytes
 
 
 class RealtimeBill(msgspec.Struct, eq=False):
-    """The bill of a response over OpenAI's Realtime API, whose prompt is no text to compare."""
+    """The bill of a response over OpenAI's Realtime API, whose prompt is not text that could be
+    compared."""
 
     model: str
     usage: Usage | None
     reason: str = ""
-    """Why its cost is not known."""
+    """Why its cost is unknown."""
 
 
 class RelayedCall(msgspec.Struct, kw_only=True, eq=False):
-    """A request and its response, as they passed. Never written anywhere as it is: headers and
-    query hold keys."""
+    """A request and its response, as relayed. Must not be written anywhere unredacted: headers and
+    query contain keys."""
 
     number: int
     started: float
@@ -111,25 +116,27 @@ class RelayedCall(msgspec.Struct, kw_only=True, eq=False):
     query: str
     request_headers: Headers
     request_body: bytes | None
-    """As it was received, before markers were placed; None if it was too large to keep, or did
-    not arrive to its end."""
+    """As received, before markers were placed; None if it was too large to keep, or incomplete."""
     sent_body: bytes | None = None
-    """What went upstream, if that differs: markers were placed."""
+    """The body sent upstream, if it differs because markers were placed."""
     status: int = 0
     """0 if no response began."""
     response_headers: Headers = ()
     pieces: list[ResponsePiece] | None = None
     """Still content-encoded; None if the response was too large to keep."""
     began: float | None = None
-    """When the response's headers came, in seconds after the request was sent."""
+    """When the response's headers arrived, in seconds after the request was sent."""
     ended: float = 0.0
     outcome: Literal["complete", "cancelled", "failed"] = "complete"
-    """`cancelled`: the program went away. `failed`: upstream did not answer, or not to its end."""
+    """`cancelled`: the program disconnected. `failed`: upstream did not answer, or not
+    completely."""
     error: str = ""
     """Why it failed, without secrets."""
     notices: tuple[Notice, ...] = ()
-    """Addresses in the response that bypass the proxy: what is sent there is not seen."""
+    """URLs in the response that bypass the proxy: requests to them are not seen."""
     realtime: RealtimeBill | None = None
+    unread: str = ""
+    """Why it is not judged, if its format is not read."""
 
     def __repr__(self) -> str:
         return f"<RelayedCall {self.number} {self.method} {self.path} {self.status}>"
@@ -142,11 +149,11 @@ CallKind: TypeAlias = Literal[
     "judged", "error", "cancelled", "failed", "counts_tokens", "other", "not_judged", "realtime"
 ]
 """`judged`: compared and priced, by its bill or, without one, by the rules. `error`: the provider
-answered with an error. `cancelled`: the program went away. `failed`: no complete answer came.
+answered with an error. `cancelled`: the program disconnected. `failed`: no complete answer arrived.
 `counts_tokens` and `other` paths are relayed and counted. `not_judged`: the reason says why.
-`realtime`: billed by its own usage event, and compared with nothing."""
+`realtime`: billed by its own usage event, and not compared."""
 
-#: The outcome of each kind of call; calls of other kinds are no calls of a model.
+#: The outcome of each kind of call; calls of other kinds are not model calls.
 OUTCOMES: dict[CallKind, str] = {
     "judged": "ok",
     "not_judged": "ok",
@@ -163,7 +170,7 @@ _FIRST_ERROR = 400
 
 
 def wire_at(path: str) -> str | None:
-    """The wire of requests that are posted to a path; None if no prompt is posted."""
+    """The wire of requests posted to a path; None if prompts are not posted there."""
     low = path.lower()
     return next((name for end, name in _ENDS if low.endswith(end)), None)
 
@@ -178,7 +185,7 @@ class LoggedCall(msgspec.Struct, frozen=True, kw_only=True):
     response: bytes
     wire: str
     headers: dict[str, str] = {}
-    """Of the request, by their names in lower case. Never shown."""
+    """Headers of the request, by lower-case name. Never shown."""
     id: str = ""
     provider: str = ""
     model: str = ""
@@ -191,8 +198,8 @@ class LoggedCall(msgspec.Struct, frozen=True, kw_only=True):
     ended: float | None = None
 
     def codec(self) -> tuple[Wire, str]:
-        """The wire in the provider's dialect, and the provider whose models it serves: as it is
-        logged if it is not known."""
+        """The wire in the provider's dialect, and the provider whose models it serves: the logged
+        name if it is unknown."""
         return self._spoken()[:2]
 
     @property
@@ -204,7 +211,7 @@ class LoggedCall(msgspec.Struct, frozen=True, kw_only=True):
         return _spoken(self.provider, self.wire, self.host, self.path if self.host else "")
 
     def reply(self, codec: Wire) -> Reply:
-        """The response; raises when it cannot be read."""
+        """The response; raises if it cannot be read."""
         if not self.stream:
             return codec.read_reply(self.response)
         reader = codec.reader()
@@ -243,8 +250,8 @@ _named = msgspec.json.Decoder(_NamedModel).decode
 
 
 def kind_of(call: RelayedCall, wire: str, path: str) -> tuple[CallKind, str]:
-    """The kind of a call, and why it is not judged. A program may close the connection when it has
-    got all it needs, so a cancelled call may have a complete answer."""
+    """The kind of a call, and why it is not judged. A program may disconnect once it has what it
+    needs, so a cancelled call may have a complete answer."""
     if call.realtime is not None:
         return "realtime", call.realtime.reason
     if call.outcome != "complete" and not call.pieces and call.status < _FIRST_ERROR:
@@ -253,6 +260,8 @@ def kind_of(call: RelayedCall, wire: str, path: str) -> tuple[CallKind, str]:
         return "counts_tokens", "not billed"
     if call.status >= _FIRST_ERROR:
         return "error", _error(call, wire)
+    if call.unread:
+        return "not_judged", call.unread
     if call.method != "POST" or not wire:
         return "other", "not a call of a model"
     if not call.route.provider:
@@ -263,7 +272,7 @@ def kind_of(call: RelayedCall, wire: str, path: str) -> tuple[CallKind, str]:
 
 
 def named_model(call: RelayedCall) -> str:
-    """The model that a request names, if its body does and can be read."""
+    """The model named in a request's body, if it can be read."""
     try:
         return _named(call.request_body or b"").model
     except (msgspec.DecodeError, UnicodeError, RecursionError):
@@ -277,7 +286,7 @@ def why_ended(call: RelayedCall) -> str:
 
 
 def _error(call: RelayedCall, wire: str) -> str:
-    """The provider's error in a line."""
+    """The provider's error in one line."""
     if not wire or not call.pieces:
         return f"status {call.status}"
     try:
@@ -317,9 +326,9 @@ def as_logged(call: RelayedCall, wire: str, path: str, answer: bytes) -> LoggedC
 #: Headers and query parameters that hold credentials.
 _HEADERS = frozenset({"authorization", "x-api-key", "api-key", "x-goog-api-key", "cookie"})
 _QUERY = ("key", "api_key", "access_token")
-#: Of those, the ones that do not stand for an account.
+#: Of those, the ones that do not identify an account.
 _NO_ACCOUNT = ("cookie",)
-#: Requests whose digest is kept.
+#: Requests whose digests are kept.
 _MOST_KNOWN = 64
 
 #: Names and values.
@@ -327,7 +336,7 @@ Credentials: TypeAlias = tuple[tuple[str, str], ...]
 
 
 def checked_upstream(url: str, name: str = "upstream") -> str:
-    """A base URL without a slash at its end."""
+    """A base URL without a trailing slash."""
     try:
         parts = urlsplit(url)
         valid = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
@@ -348,7 +357,7 @@ def decoded_path(path: str) -> str:
 
 
 def credentials(headers: Headers, query: str) -> Credentials:
-    """The credentials of a request, by the name of their header or parameter."""
+    """The credentials of a request, by header or parameter name."""
     found = [pair for pair in headers if pair[0] in _HEADERS]
     if query:
         found += [pair for pair in parse_qsl(query) if pair[0] in _QUERY]
@@ -356,7 +365,7 @@ def credentials(headers: Headers, query: str) -> Credentials:
 
 
 def keys_in(found: Credentials) -> list[str]:
-    """The keys, without the scheme before them."""
+    """The keys without their auth scheme."""
     return [
         value.partition(" ")[2] if name == "authorization" and " " in value else value
         for name, value in found
@@ -364,15 +373,15 @@ def keys_in(found: Credentials) -> list[str]:
 
 
 class Accounts:
-    """Tells apart where requests go, account included, without a key in it."""
+    """Identifies the destination of requests, including the account, without exposing a key."""
 
     def __init__(self) -> None:
         self._key = secrets.token_bytes(32)
         self._known: dict[tuple[str, Credentials], str] = {}
-        """The digests of recent requests, which are mostly those of the next one."""
+        """Digests of recent requests, which mostly match the next one."""
 
     def digest(self, route: ProxyRoute, found: Credentials) -> str:
-        """The same for requests of one account; it says nothing in another process."""
+        """Equal for requests of one account; meaningless in another process."""
         known = self._known.get((route.upstream, found))
         if known is not None:
             return known

@@ -1,13 +1,12 @@
-"""Judges each call that the proxy relayed: what was read from the cache, what it cost, and what
-broke.
+"""Judges each relayed call: tokens read from the cache, cost, and breaks.
 
     judge = Judge(on_call=print)
     with running(routes, observers=[judge]) as proxy: ...
     judge.calls, judge.summary()
 
-A call is compared with the one before it in its conversation, which is found by the beginnings of
-prompts. A turn costs what it adds: messages that an earlier request had are not cut, hashed or
-compared again.
+A call is compared with the previous one of its conversation, which is found by the beginnings of
+prompts. A turn costs what it adds: messages of an earlier request are not split, hashed or compared
+again.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ from .sums import JudgedCall, Totals
 _MOST_CALLS = 10_000
 #: Credentials for which a redactor is kept.
 _MOST_REDACTORS = 16
-#: The steps of a verdict but for the last, which tells others of it.
+#: The steps of a verdict, except the last, which publishes it.
 _STEPS = 5
 #: Of those, the ones that read request and response.
 _READING_STEPS = 3
@@ -64,8 +63,7 @@ _TEXTS = ("before", "after", "detail", "label", "path")
 
 
 class CallJudge:
-    """Judges calls one by one, each in comparison with earlier ones. Bounded. Not for use by
-    several threads at once."""
+    """Judges calls one by one, each in comparison with earlier ones. Bounded. Not thread-safe."""
 
     def __init__(
         self,
@@ -74,8 +72,8 @@ class CallJudge:
         totals: Totals | None = None,
         savings: Savings | None = None,
     ) -> None:
-        """`most_bytes` limits the prompts that are kept to compare later calls with. `totals` gets
-        the conversations, `savings` the calls that have a verdict."""
+        """`most_bytes` limits the prompts kept to compare later calls with. `totals` gets the
+        conversations, `savings` the calls that have a verdict."""
         self._totals = totals
         self._savings = savings
         self._pairs = RequestPairs(most_bytes=most_bytes)
@@ -84,16 +82,16 @@ class CallJudge:
         self._prices: PriceBook | None = None
         self._accounts = Accounts()
         self._redactors: dict[Credentials, Redactor] = {}
-        """By the credentials of recent calls, which are mostly those of the next one."""
+        """By the credentials of recent calls, which mostly match the next one."""
         self._conversations = 0
         self._prepared: dict[int, tuple[JudgedCall, Iterator[None]]] = {}
-        """By their numbers: calls that are judged next, and the steps that are left."""
+        """Calls to be judged next, by number, with their remaining steps."""
         self.last_sent: SentCall | None = None
-        """The prompt of the call that ended last, if it was read."""
+        """The prompt of the last ended call, if it was read."""
 
     @property
     def kept_bytes(self) -> int:
-        """The bytes of prompts that later calls are compared with."""
+        """Bytes of the prompts that later calls are compared with."""
         return self._pairs.size
 
     @property
@@ -104,7 +102,7 @@ class CallJudge:
     # ── One call ─────────────────────────────────────────────────────────────────────────────────
 
     def judge(self, call: RelayedCall) -> JudgedCall:
-        """The verdict on a call that has ended, or why there is none."""
+        """The verdict on an ended call, or why there is none."""
         self.last_sent = None
         prepared = self._prepared.pop(call.number, None)
         judged, steps = self._begin(call) if prepared is None else prepared
@@ -113,13 +111,13 @@ class CallJudge:
         return judged
 
     def prepare(self, calls: Sequence[RelayedCall]) -> None:
-        """Does all but the last step of `judge` for calls that are judged next, in this order. Each
-        step is done for all of them: what it needs is then still in the processor's caches, so that
-        a verdict takes less time than if its steps follow each other."""
+        """Does all steps of `judge` except the last, for calls that are judged next, in this order.
+        Each step is done for all of them, so that its code and data are still in the processor's
+        caches: faster than all steps of one call in a row."""
         prepared = {call.number: self._begin(call) for call in calls}
         of_a_wire = sorted(prepared, key=lambda number: prepared[number][0].wire)
         for step in range(_STEPS):
-            # Requests of different wires are read independently of each other.
+            # Requests of different wires are read independently.
             for number in of_a_wire if step < _READING_STEPS else prepared:
                 judged, steps = prepared[number]
                 try:
@@ -165,7 +163,7 @@ class CallJudge:
                 judged.kind, judged.reason = call.outcome, why_ended(call)
         elif call.realtime is not None:
             self._price_realtime(judged, call.realtime)
-        elif judged.wire:
+        elif judged.wire or call.unread:
             judged.model = named_model(call)
         judged.reason = redact(judged.reason)
 
@@ -281,7 +279,7 @@ class CallJudge:
 
 class Judge:
     """An observer of the relay, with the sums of all calls. `on_call` is called for each call in
-    the order they end, in the relay's thread for observers; everything else may be read from any
+    the order they end, in the relay's observer thread; everything else may be read from any
     thread."""
 
     def __init__(
@@ -294,11 +292,11 @@ class Judge:
         self._calls: deque[JudgedCall] = deque(maxlen=_MOST_CALLS)
         self.totals = Totals()
         self.savings = Savings()
-        """What the same calls would have cost with Anaphora's markers."""
+        """The cost of the same calls with Anaphora's markers."""
         self._judge = CallJudge(most_bytes=most_bytes, totals=self.totals, savings=self.savings)
         self.prepare = self._judge.prepare
         self.last: JudgedCall | None = None
-        """The call that ended last: for observers that follow."""
+        """The last ended call, for observers after this one."""
 
     @property
     def calls(self) -> tuple[JudgedCall, ...]:
@@ -308,12 +306,12 @@ class Judge:
 
     @property
     def kept_bytes(self) -> int:
-        """The bytes of prompts that later calls are compared with."""
+        """Bytes of the prompts that later calls are compared with."""
         return self._judge.kept_bytes
 
     @property
     def last_sent(self) -> SentCall | None:
-        """The prompt of the call that ended last, if it was read."""
+        """The prompt of the last ended call, if it was read."""
         return self._judge.last_sent
 
     def call_ended(self, call: RelayedCall) -> None:
@@ -325,24 +323,25 @@ class Judge:
         self._on_call(judged)
 
     def work_left(self) -> bool:
-        """Compares what a call would have cost with Anaphora's markers, when there is time."""
+        """Compares the cost of a call with its cost with Anaphora's markers, while no call
+        waits."""
         return self.savings.compare_next()
 
     def summary(self, *, savings: bool = True) -> WatchSummary:
-        """The sums of all calls so far. Comparing the costs of all of them takes a while: without
-        `savings` it is of those that were compared before, and calls are not grouped."""
+        """The sums of all calls so far. Comparing the costs of all calls takes time: without
+        `savings` the result covers those compared before, and calls are not grouped."""
         compared = self.savings.result(complete=savings)
         with self.totals.lock:
             return summary_of(self.totals, compared, self._judge.unpriced, grouped=savings)
 
 
 def _raise(problem: Exception) -> None:
-    """The step of a call that has failed before."""
+    """The step of a call that failed earlier."""
     raise problem
 
 
 def _redacted(verdict: Verdict, redact: Redactor) -> Verdict:
-    """Without the call's own key, should the prompt contain it."""
+    """The text without the call's own key, in case the prompt contains it."""
     change = verdict.change
     if change is None:
         return verdict

@@ -36,7 +36,7 @@ class _Options(msgspec.Struct):
 
 
 def _is_explicit(request: bytes) -> bool:
-    """Whether a request to OpenAI is cached at its own breakpoints only."""
+    """Whether a request to OpenAI is cached only at its own breakpoints."""
     options = msgspec.json.decode(request, type=_Options).prompt_cache_options
     return isinstance(options, dict) and options.get("mode") == "explicit"
 
@@ -131,7 +131,7 @@ def _blocks(
     rendered: Rendered,
 ) -> tuple[list[str] | None, tuple[Size, ...] | None, list[TraceMessage], tuple[Breakpoint, ...]]:
     """A request as a trace: its tools and their sizes, one message for each block, so that markers
-    and look-back count what the provider counts, and the markers."""
+    and look-back count as the provider counts, and the markers."""
     tools: list[str] = []
     sizes: list[Size] = []
     messages: list[TraceMessage] = []

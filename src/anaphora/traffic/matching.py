@@ -41,8 +41,8 @@ _Scope: TypeAlias = tuple[str, ...]
 
 
 class RequestPairs:
-    """Finds for each request the one before it: of its model at its host, else of the model or host
-    that its conversation changed from."""
+    """Finds the request before each request: with its model and host or, if its conversation has
+    moved, with the model or host that it came from."""
 
     def __init__(
         self,
@@ -51,18 +51,18 @@ class RequestPairs:
         *,
         steps: LearnedSteps | None = None,
     ) -> None:
-        """`most_bytes` limits the prompts of the requests that are remembered. `steps` is what
-        earlier bills have shown, and learns from these."""
+        """`most_bytes` limits the prompts of remembered requests. `steps` are learned from bills,
+        and learn from these."""
         self._near: PrefixIndex[SentRequest] = PrefixIndex(most_calls, most_bytes)
         self._anywhere: PrefixIndex[SentRequest] = PrefixIndex(most_calls, most_bytes)
         self._steps = LearnedSteps() if steps is None else steps
         self._only: dict[_Scope, _Scope | None] = {}
-        """The one model and host of a provider whose requests were seen; None if there are
-        several, and only then are they remembered anywhere."""
+        """The only model and host of a provider seen so far; None if there are several. Only then
+        are they remembered across models and hosts."""
 
     @property
     def size(self) -> int:
-        """The bytes of the remembered prompts."""
+        """Bytes of the remembered prompts."""
         return max(self._near.size, self._anywhere.size)
 
     def add(self, request: SentRequest) -> EarlierCall[SentRequest] | None:
@@ -80,7 +80,7 @@ class RequestPairs:
         if self._only[scope] is None:
             other = _remember(self._anywhere, request, scope, prompt)
             if other is not None and other.continues and not (earlier and earlier.continues):
-                # The same prompt for another model is a conversation of its own.
+                # The same prompt for another model is a separate conversation.
                 grown = len(sent.rendered) > len(other.call.sent.rendered)
                 earlier = other if grown else earlier
         prompt.hashed = None
@@ -133,8 +133,8 @@ def paired(
 def judge_request(
     earlier: EarlierCall[SentRequest] | None, request: SentRequest, price: Price | None
 ) -> JudgedPair:
-    """The verdict on a request, what it is judged against, and the prediction by their markers,
-    if that was made for the verdict."""
+    """The verdict on a request, the request it is judged against, and the prediction by their
+    markers, if the verdict needed it."""
     sent, rules = request.sent, request.rules
     pair = judge_matched(
         earlier,
@@ -151,20 +151,20 @@ def judge_request(
 
 
 class RememberedCall(ComparedCall, kw_only=True, eq=False):
-    """A call of a program whose requests are changed or delegated, from when it is planned on.
-    `conversation` is an id."""
+    """A call of a program whose requests are changed or delegated, from planning on. `conversation`
+    is an id."""
 
     conversation: str
     planned: PlannedCall | None = None
     earlier: EarlierCall[RememberedCall] | None = None
     """Until the call is answered."""
     failed: bool = False
-    """Nothing was cached by it: later calls are compared with the one before it."""
+    """It cached nothing: later calls are compared with the one before it."""
     compared: bool = False
     before: SentCall | None = None
-    """What it is compared with, and"""
+    """The call it is compared with, and"""
     expected: Prediction | None = None
-    """what it should read by that; both once they were looked for."""
+    """the predicted read; both set once they were looked up."""
     line: Any = None
     """Where it is saved for other processes."""
 
@@ -176,17 +176,17 @@ class RememberedCall(ComparedCall, kw_only=True, eq=False):
 
     @property
     def plan(self) -> Plan | None:
-        """Where markers should be; None: the request is left as it is."""
+        """Where markers should be; None: the request is left unchanged."""
         return None if self.planned is None else self.planned.plan
 
     def fail(self) -> None:
-        """The call was not answered, so that nothing is known to be cached by it."""
+        """The call was not answered, so nothing is known to be cached by it."""
         self.failed = True
         self.before = self.expected = None
 
     def expect(self, rules: CacheRules) -> Prediction | None:
         """What the call should read from the cache, by the program's own earlier calls; None if
-        there is none to compare with."""
+        there is no call to compare with."""
         before = self._before(rules)
         if self.expected is None and before is not None:
             later, self.expected = predict_after(before, self.sent, rules)
@@ -201,7 +201,7 @@ class RememberedCall(ComparedCall, kw_only=True, eq=False):
         profile: Profile | None,
         diagnosis: Diagnosis | None = None,
     ) -> Verdict:
-        """The verdict by the bill of `sent`; by the rules if there is none yet."""
+        """The verdict by the bill of `sent`; by the rules if there is no bill yet."""
         before = self._before(rules)
         left = 0
         if self.expected is None and before is not None:
@@ -211,7 +211,7 @@ class RememberedCall(ComparedCall, kw_only=True, eq=False):
         expected, usage = self.expect(rules), self.sent.usage
         billed = usage is not None and usage.read is not None
         if billed and expected is not None and before is not None and before.usage is None:
-            expected = replace(expected, exact=False)  # an estimate is not to the token
+            expected = replace(expected, exact=False)  # an estimate is not exact
         return judge(
             before,
             self.sent,
@@ -231,7 +231,8 @@ class RememberedCall(ComparedCall, kw_only=True, eq=False):
 
 
 def _read_all(before: SentCall, sent: SentCall, rules: CacheRules) -> int:
-    """What the call before had cached, if the bill shows that at least that was read; else 0."""
+    """Tokens cached by the previous call, if the bill shows that at least those were read; else
+    0."""
     was, read = before.usage, None if sent.usage is None else sent.usage.read
     if was is None or not read:
         return 0
@@ -242,7 +243,7 @@ def _read_all(before: SentCall, sent: SentCall, rules: CacheRules) -> int:
 
 
 def _hit(sent: SentCall, left: int, price: Price | None, diagnosis: Diagnosis | None) -> Verdict:
-    """The verdict if everything was read: nothing has to be explained."""
+    """The verdict if everything was read."""
     usage = sent.usage
     assert usage is not None
     return Verdict(

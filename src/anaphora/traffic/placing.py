@@ -1,11 +1,11 @@
-"""Places cache markers in the requests of a program that is relayed: the `place` of the relay.
+"""Places cache markers in the requests of a relayed program: the `place` of the relay.
 
     placer = Placer()
     with running(routes, observers=[placer], place=placer) as proxy: ...
 
-Only markers are added to a request, by `wire.splice`. Whatever fails, the request goes upstream as
-the program sent it, with a notice here. As an observer it sees where a provider or a gateway
-rejects markers, and places none there any more.
+Only markers are added to a request, by `wire.splice`. If anything fails, the request goes upstream
+unchanged, with a notice here. As an observer it sees if a provider or a gateway rejects markers,
+and then stops placing them there.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import threading
 from collections import Counter, deque
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from anaphora.client.transport.decoding import InvalidCompression, UnknownCompression, decoded
 from anaphora.errors import AnaphoraError
@@ -23,23 +24,26 @@ from anaphora.wire.splicing import splice
 from .calls import Accounts, RelayedCall, UpstreamRequest, credentials, decoded_path, keys_in
 from .planning import ConversationPlans, OwnMarkers, read_request
 
+if TYPE_CHECKING:
+    from anaphora.client.seen import SeenIndex
+
 _FAILED = "markers_not_placed"
-#: Statuses of invalid requests, and what an error says that is about markers.
+#: Statuses of invalid requests, and words of errors about markers.
 _INVALID, _ABOUT_MARKERS = (400, 422), (b"cache_control", b"prompt_cache", b"breakpoint")
-#: The largest error that is read.
+#: The largest error body that is read.
 _MOST_ERROR = 1024 * 1024
-#: Notices that are kept.
+#: Maximum number of notices kept.
 _MOST_NOTICES = 100
 
 
 class Placer:
     """Called by the relay with each request; returns its body with markers, or None."""
 
-    def __init__(self, own_markers: OwnMarkers = "keep") -> None:
+    def __init__(self, own_markers: OwnMarkers = "keep", *, seen: SeenIndex | None = None) -> None:
         """`own_markers`: markers that the program places itself are kept, and take slots first; or
-        all are replaced by the planner's."""
+        all are replaced by the planner's. `seen` has beginnings of earlier runs."""
         self._replace = own_markers == "replace"
-        self._plans = ConversationPlans(own_markers)
+        self._plans = ConversationPlans(own_markers, seen=seen)
         self._lock = threading.Lock()
         self._accounts = Accounts()
         self._rejected: set[str] = set()
@@ -47,13 +51,13 @@ class Placer:
         self.placed = 0
         """Requests that got markers."""
         self.unchanged: Counter[str] = Counter()
-        """Requests that were left as they are, by the reason."""
+        """Requests left unchanged, by reason."""
         self.notices: deque[Notice] = deque(maxlen=_MOST_NOTICES)
-        """The latest, about markers that were left out and requests that could not be read."""
+        """The latest notices, about omitted markers and unreadable requests."""
 
     @property
     def failures(self) -> tuple[Notice, ...]:
-        """The notices about requests that were left as they are because something failed."""
+        """The notices about requests left unchanged because something failed."""
         return tuple(notice for notice in self.notices if notice.code == _FAILED)
 
     def rejects(self, upstream: str) -> bool:
@@ -76,7 +80,7 @@ class Placer:
             return None
 
     def call_ended(self, call: RelayedCall) -> None:
-        """Notices rejected markers."""
+        """Records rejected markers."""
         if call.sent_body is None or call.status not in _INVALID or call.pieces is None:
             return
         encoding = dict(call.response_headers).get("content-encoding", "")
@@ -107,7 +111,7 @@ class Placer:
             return "no markers here"
         found = credentials(request.headers, request.query)
         account = self._accounts.digest(request.route, found)
-        planned = self._plans.add(read, scope=account, at=request.started)
+        planned = self._plans.add(read, scope=account, at=request.started, host=request.route.host)
         plan, slots = planned.plan, read.rules.slots.value
         if plan is None:
             return "reuse is not expected"
@@ -126,5 +130,5 @@ class Placer:
         return kind
 
     def _note(self, notices: Iterable[Notice]) -> None:
-        """Each notice once, however often it comes."""
+        """Adds a notice, each only once."""
         self.notices.extend(notice for notice in notices if notice not in self.notices)

@@ -1,19 +1,19 @@
-"""Where the markers of a program's requests should be, from the requests alone.
+"""Plans the markers of a program's requests, from the requests alone.
 
     plans = ConversationPlans()
     read = read_request(method, provider, path, headers, body)
     planned = plans.add(read, scope=account, at=now)
-    planned.plan            None: leave the request as it is
+    planned.plan            None: leave the request unchanged
 
-A program does not say which requests belong together, nor which will follow. Conversations follow
-from the beginnings of prompts, as the verdict does. Reuse is expected of a request that continues
-or begins like an earlier one, that has tools or a reply in it, or that asks for caching itself.
+A program does not say which requests belong together, nor which will follow. Conversations are
+found by the beginnings of prompts, as for verdicts. Reuse is expected of a request that continues
+or begins like an earlier one, that contains tools or a reply, or that itself asks for caching.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import msgspec
 from msgspec.structs import replace
@@ -38,60 +38,64 @@ from anaphora.wire.reading import Members, object_members, request_error
 
 from .calls import LoggedCall, counts_tokens, wire_at
 
+if TYPE_CHECKING:
+    from anaphora.client.seen import SeenIndex
+
 OwnMarkers: TypeAlias = Literal["keep", "replace"]
 """How markers that a program places itself are treated."""
 
-#: Models at accounts whose history is remembered.
+#: Number of models at accounts whose history is remembered.
 _MOST_MEMORIES = 64
-#: Calls whose continuation is recognised, and the bytes of their prompts.
+#: Number of calls whose continuation is recognised, and bytes of their prompts.
 _MOST_CALLS, _MOST_BYTES = 4096, 32 * 1024 * 1024
-#: The most blocks at the end of a prompt that may change from call to call, and how often that must
-#: be seen: an edited last message is nothing usual.
+#: Maximum number of blocks at the end of a prompt that may change from call to call, and how often
+#: that must be seen: a last message is seldom edited.
 _MOST_CHANGING, _TIMES_SEEN = 4, 2
-#: Fields by which a request continues what is stored at the provider.
+#: Fields by which a request continues objects stored at the provider.
 STORED_FIELDS = ("previous_response_id", "conversation", "prompt")
 _STORED_FIELDS = frozenset(STORED_FIELDS)
 
 
 class ReadRequest(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """A request of a program, cut into chunks."""
+    """A request of a program, split into chunks."""
 
     provider: str
     dialect: Dialect | None
     rendered: Rendered
-    """As the planner needs it: with the fields that may be added."""
+    """For the planner: with the fields that may be added."""
     rules: CacheRules
     hints: CallHints
     takes_markers: bool
-    """Its provider takes markers or a cache key in the body, and the whole prompt is in it."""
+    """Its provider accepts markers or a cache key in the body, and the body has the whole
+    prompt."""
     continues_stored: bool = False
-    """It takes a cache key, and continues a conversation that is stored at the provider."""
+    """It accepts a cache key, and continues a conversation stored at the provider."""
 
 
 class PlannedCall(msgspec.Struct, kw_only=True, eq=False):
     """A call with its plan, kept as long as a later call may continue it."""
 
     plan: Plan | None
-    """None: the request is left as it is."""
+    """None: the request is left unchanged."""
     state: ConversationState
     chunks: int
     changing: int = 0
-    """How many blocks of the call before, at its end, this one does not repeat."""
+    """How many last blocks of the previous call this one does not repeat."""
     seen: int = 0
     """How often in a row that many were not repeated."""
     continued: bool = False
-    """A later call continues it; another one branches off."""
+    """A later call continues it; any other one is a branch."""
     bills: Bills = ()
     """(estimated, billed) tokens of the conversation."""
     beginning: bytes | None = None
-    """The key of what its prompt shares with others."""
+    """The key of the part of its prompt that others share."""
 
 
 def read_request(
     method: str, provider: str, path: str, headers: Mapping[str, str], body: bytes
 ) -> ReadRequest | None:
-    """None if it is not a call of a model, or of a provider that is not known. Header names are
-    in lower case. Raises `InvalidRequest` for one that cannot be read."""
+    """None if it is not a model call, or of an unknown provider. Header names are lower-case.
+    Raises `InvalidRequest` if it cannot be read."""
     wire = wire_at(path)
     encoded = is_encoded(headers)
     if method != "POST" or wire is None or not provider or encoded or counts_tokens(path):
@@ -111,7 +115,7 @@ def read_request(
 
 
 def may_take_markers(rules: CacheRules) -> bool:
-    """Whether some request of a model takes markers or a cache key."""
+    """Whether any request of a model accepts markers or a cache key."""
     return rules.slots.value > 0 or rules.key_requests is not None
 
 
@@ -121,7 +125,7 @@ def is_encoded(headers: Mapping[str, str]) -> bool:
 
 
 def own_plan(rendered: Rendered, rules: CacheRules, members: Members) -> Plan:
-    """The request's markers, and the one that the provider adds unless the request forbids it."""
+    """The request's markers, and the one that the provider adds unless the request disables it."""
     automatic = rendered.automatic
     if automatic is None and rules.automatic_breakpoint.value == "last_message":
         options = msgspec.json.decode(members.get("prompt_cache_options", b"null"))
@@ -157,25 +161,32 @@ def read_split(
 
 
 class ConversationPlans:
-    """Plans the requests of all programs, each conversation with its own history. Bounded. Not for
-    use by several threads at once."""
+    """Plans the requests of all programs, each conversation with its own history. Bounded. Not
+    thread-safe."""
 
     def __init__(
-        self, own_markers: OwnMarkers = "keep", *, numbers: Callable[[], int] = lambda: 0
+        self,
+        own_markers: OwnMarkers = "keep",
+        *,
+        numbers: Callable[[], int] = lambda: 0,
+        seen: SeenIndex | None = None,
     ) -> None:
         """`numbers` returns the first number of a model's conversations, if other processes
-        continue them."""
+        continue them. `seen` has beginnings of earlier processes."""
         self._own_markers = own_markers
+        self._seen = seen
         self._numbers = numbers
         self._index: PrefixIndex[PlannedCall] = PrefixIndex(_MOST_CALLS, _MOST_BYTES)
         self._memories = BoundedMap[Hashable, AppMemory](_MOST_MEMORIES)
 
-    def add(self, request: ReadRequest, *, scope: Hashable, at: float) -> PlannedCall:
-        """Plans a request and remembers it. `scope` is the account."""
+    def add(
+        self, request: ReadRequest, *, scope: Hashable, at: float, host: str = ""
+    ) -> PlannedCall:
+        """Plans a request and remembers it. `scope` is the account at `host`."""
         own = _own_scope(request, scope)
         call = self._start(request, own)
         found = self._index.add(request.rendered, call, scope=own, hints=request.hints)
-        return self._plan(call, request, found, own, at)
+        return self._plan(call, request, found, own, at, host)
 
     def add_found(
         self,
@@ -185,8 +196,8 @@ class ConversationPlans:
         scope: Hashable,
         at: float,
     ) -> PlannedCall:
-        """The same for a request whose earlier call is known: none is looked for, and
-        the caller remembers the request."""
+        """The same for a request whose earlier call is known: no lookup, and the caller remembers
+        the request."""
         own = _own_scope(request, scope)
         return self._plan(self._start(request, own), request, found, own, at)
 
@@ -201,6 +212,7 @@ class ConversationPlans:
         found: EarlierCall[PlannedCall] | None,
         scope: Hashable,
         at: float,
+        host: str = "",
     ) -> PlannedCall:
         memory, rendered, state = self._memories[scope], request.rendered, None
         if self._own_markers == "replace":
@@ -220,6 +232,8 @@ class ConversationPlans:
                 )
             return call
         planner = MatchedCallPlanner(memory, rendered, state)
+        if self._seen is not None and state is None:
+            self._seen.recall_now(host, planner, rendered, at)
         call.state = planner.state
         plan = Plan(marks=rendered.marks)
         if planner.reuse_expected:
@@ -227,13 +241,15 @@ class ConversationPlans:
         elif (keyed := planner.key_plan(rendered, at=at)) is not None:
             plan = call.plan = keyed
         planner.sent_matched(rendered, plan, at=at)
+        if self._seen is not None:
+            self._seen.keep(host, planner, rendered, at)
         call.beginning = planner.beginning
         return call
 
     def split_key(
         self, call: PlannedCall, request: ReadRequest, split: bool, *, scope: Hashable
     ) -> None:
-        """Gives a call the cache key that its conversation has in another process: one of its own
+        """Gives a call the cache key that its conversation has in another process: its own
         (`split`), or that of all conversations with the same beginning."""
         plan, key = call.plan, call.state.cache_key
         if plan is None or key is None or ("-" in key) is split:
@@ -252,11 +268,11 @@ class ConversationPlans:
             call.state.written = chunk, key, expires + seconds
 
     def save(self, call: PlannedCall, request: ReadRequest, *, scope: Hashable) -> SavedPlanner:
-        """What another process needs to plan the next call of the conversation."""
+        """The state that another process needs to plan the next call of the conversation."""
         return save_conversation(self._memory_of(request, scope), call.state, call.beginning)
 
     def adopt(self, saved: SavedPlanner, request: ReadRequest, *, scope: Hashable) -> PlannedCall:
-        """The last call of a conversation that another process saved, which `request` may
+        """Adopts the last call of a conversation saved by another process, which `request` may
         continue."""
         state = adopt_conversation(self._memory_of(request, scope), saved)
         return PlannedCall(plan=None, state=state, chunks=0, beginning=saved.beginning)
@@ -264,13 +280,13 @@ class ConversationPlans:
     def adopt_beginning(
         self, saved: SavedPlanner, request: ReadRequest, *, scope: Hashable
     ) -> None:
-        """What another process knows of conversations that begin like `request`."""
+        """Adopts another process's state of conversations that begin like `request`."""
         adopt_beginning(self._memory_of(request, scope), saved)
 
     def count_everywhere(
         self, calls: int, request: ReadRequest, *, scope: Hashable, at: float
     ) -> None:
-        """The calls of the last minute in all processes."""
+        """Sets the number of calls of the last minute in all processes."""
         self._memory_of(request, scope).count_everywhere(calls, at)
 
     def _memory_of(self, request: ReadRequest, scope: Hashable) -> AppMemory:
@@ -289,8 +305,8 @@ def _own_scope(request: ReadRequest, scope: Hashable) -> Hashable:
 
 
 def _without_changing_end(rendered: Rendered, call: PlannedCall) -> Rendered:
-    """Without a marker on the last blocks if the calls of the conversation show that these
-    change: what is written there is never read."""
+    """The plan without a marker on the last blocks, if earlier calls show that they change: an
+    entry written there is never read."""
     if not 0 < call.changing <= _MOST_CHANGING or call.seen < _TIMES_SEEN:
         return rendered
     leading = sum(run.count for run in rendered.runs if run.section != "messages")

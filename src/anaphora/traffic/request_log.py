@@ -1,6 +1,6 @@
-"""Request logs: one JSON object a line, with the bodies of a request and of its response.
+"""Request logs: one JSON object per line, with the bodies of a request and of its response.
 
-logged = read_fields(fields)          one line, whatever the logger calls its fields
+logged = read_fields(fields)          one line, with any logger's field names
 request = read_request(line, defaults)
 """
 
@@ -103,7 +103,7 @@ def read_fields(fields: dict[str, Any], *, response_needed: bool = True) -> Logg
 
 
 def _address(fields: dict[str, Any], request: dict[str, Any]) -> tuple[str, str]:
-    """Host and path, which may stand beside the request or in it."""
+    """Host and path, which may be beside the request or in it."""
     names = ("url", "uri")
     url = str(_first(fields, names) or _first(request, names) or "")
     _, separator, rest = url.partition("://")
@@ -114,7 +114,7 @@ def _address(fields: dict[str, Any], request: dict[str, Any]) -> tuple[str, str]
 
 
 def _headers(logged: Any) -> dict[str, str]:
-    """Headers as an object, or as a list of pairs or of names and values."""
+    """Headers given as an object, or as a list of pairs or of names and values."""
     pairs = list(logged.items()) if isinstance(logged, dict) else []
     for one in logged if isinstance(logged, list) else ():
         if isinstance(one, dict):
@@ -166,7 +166,7 @@ def _first(fields: dict[str, Any], names: Iterable[str]) -> Any:
 
 
 def _unwrapped(logged: Any, known: tuple[str, ...]) -> Any:
-    """The body inside an object that also holds headers and address."""
+    """The body inside an object that also has headers and a URL."""
 
     def is_body(value: dict[str, Any]) -> bool:
         return any(name in value for name in known)
@@ -198,8 +198,8 @@ def _is_logged(fields: dict[str, Any]) -> bool:
 
 
 def holds_request(data: bytes, place: str, *, is_json: bool) -> bool:
-    """Whether a file holds one request. Raises for a JSON file that holds something else, unless
-    that is a trace."""
+    """Whether a file contains one request. Raises for a JSON file with other content, unless it is
+    a trace."""
     try:
         fields = msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as problem:
@@ -219,7 +219,7 @@ def holds_request(data: bytes, place: str, *, is_json: bool) -> bool:
 def read_request(
     line: LogLine, defaults: RequestDefaults, chains: ResponseChains | None = None
 ) -> SentRequest:
-    """The request in a line, or in a file that holds one. `chains` are the replies before it."""
+    """The request in a line, or in a file that contains one. `chains` are the replies before it."""
     try:
         fields = _fields(line.data)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as problem:
@@ -256,7 +256,7 @@ def _read(
 
 
 def _sent_bytes(line: bytes, decoded: bytes) -> bytes:
-    """The request as it stands in the line: decoding it would normalise white space and numbers."""
+    """The request's bytes in the line: decoding would normalise white space and numbers."""
     for name, raw in _raw_fields(line).items():
         if name in REQUEST and bytes(raw)[:1] == b"{":
             body = bytes(raw)

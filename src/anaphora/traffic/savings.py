@@ -1,15 +1,15 @@
-"""What a program's traffic would have cost with Anaphora's markers.
+"""The cost of a program's traffic with Anaphora's markers.
 
     savings = Savings()
     savings.add(call, request, members, earlier, price)     each call, when it was judged
     print(savings.result())
 
-A verdict does not need the comparison, so `add` only keeps what it takes. `compare_next` compares
-one call, when there is time; `result` compares the rest.
+A verdict does not need the comparison, so `add` only stores its input. `compare_next` compares one
+call, when there is time; `result` compares the rest.
 
 The simulator plays the same requests twice, at the times they were made: as the program sent them,
-and with the markers that the planner chooses (`Placer` places the same). Both count tokens by the
-bill of each call, so that they and the bill are on one scale. A call costs what it adds.
+and with the planner's markers (`Placer` places the same). Both scale tokens to the bill of each
+call, so all three are comparable. A call costs what it adds.
 """
 
 from __future__ import annotations
@@ -53,17 +53,17 @@ from .sent_requests import SentRequest
 
 T = TypeVar("T")
 
-#: Models whose caches are simulated, and the prefixes that each one remembers.
+#: Maximum number of models with simulated caches, and of prefixes that each one remembers.
 _MOST_MODELS, _MOST_PREFIXES = 64, 10_000
 _ENCODING = "content-encoding"
-#: Fields of a request that the planner asks for.
+#: Fields of a request that the planner uses.
 _FIELDS = (*STORED_FIELDS, "prompt_cache_key", "prompt_cache_options")
-#: Calls that wait to be compared, and the bytes of their prompts.
+#: Maximum number of calls that wait to be compared, and bytes of their prompts.
 _MOST_WAITING, _MOST_WAITING_BYTES = 4096, 32 * 1024 * 1024
 
 
 class TokenCosts(msgspec.Struct):
-    """The input of some calls, and what they cost with their output."""
+    """The input of several calls, and their cost with output."""
 
     uncached: int = 0
     read: int = 0
@@ -79,21 +79,21 @@ class TokenCosts(msgspec.Struct):
 
 class SavingsResult(msgspec.Struct, frozen=True, kw_only=True):
     calls: int
-    """The calls that are compared: with a bill and a known price."""
+    """The compared calls: with a bill and a known price."""
     left_out: int
-    """Calls without a bill or a price, or whose prompt is not known."""
+    """Calls without a bill or a price, or with an unknown prompt."""
     placed: int
     """Calls that were sent with Anaphora's markers."""
     billed: TokenCosts
     """The provider's bills."""
     simulated: TokenCosts
-    """The same requests, as the program sent them, in the simulator."""
+    """The same requests as sent by the program, simulated."""
     with_markers: TokenCosts
-    """The same requests with Anaphora's markers, in the simulator."""
+    """The same requests with Anaphora's markers, simulated."""
 
     @property
     def saved_usd(self) -> Decimal:
-        """What Anaphora's markers save, both sides simulated; negative if they cost more."""
+        """Savings by Anaphora's markers, both sides simulated; negative if they cost more."""
         return self.simulated.cost_usd - self.with_markers.cost_usd
 
     @property
@@ -128,19 +128,19 @@ _WORTH_SAYING = 0.01
 
 
 class _Simulators(msgspec.Struct, frozen=True, eq=False):
-    """One model's cache, with the program's requests and with ours."""
+    """Simulated caches of one model, for the program's requests and for ours."""
 
     as_sent: Simulator
     with_markers: Simulator
-    """The same one if no request of the model takes markers."""
+    """The same object if no request of the model accepts markers."""
 
 
 class _Waiting(msgspec.Struct, frozen=True, eq=False, kw_only=True):
-    """A call that was judged, as far as it is needed to compare its costs."""
+    """A judged call, as far as needed to compare its costs."""
 
     request: SentRequest
     read: ReadRequest | None
-    """As the program sent it, if markers were placed in it."""
+    """As sent by the program, if markers were placed in it."""
     fields: Members
     """Fields of the body that decide where markers may be placed."""
     continued: SentRequest | None
@@ -154,7 +154,7 @@ class _Waiting(msgspec.Struct, frozen=True, eq=False, kw_only=True):
 
 
 class Savings:
-    """Adds up calls one by one. Bounded. For use by several threads."""
+    """Adds up calls one by one. Bounded and thread-safe."""
 
     def __init__(self, own_markers: OwnMarkers = "keep") -> None:
         self._plans = ConversationPlans(own_markers)
@@ -167,7 +167,7 @@ class Savings:
 
     @property
     def waiting(self) -> int:
-        """How many calls were not compared yet."""
+        """Number of calls not compared yet."""
         return len(self._waiting)
 
     def add(
@@ -178,8 +178,8 @@ class Savings:
         earlier: EarlierCall[SentRequest] | None,
         price: Price | None,
     ) -> None:
-        """A call that was answered, as the judge read it: the request and the members of its body,
-        and the call before it."""
+        """Adds an answered call as the judge read it: the request and the members of its body, and
+        the call before it."""
         placed = call.sent_body is not None
         encoded = is_encoded({"content-encoding": header_of(call.request_headers, _ENCODING)})
         known = request.sent.complete and call.request_body is not None and not encoded
@@ -210,14 +210,14 @@ class Savings:
                 self._compare_first()
 
     def compare_next(self) -> bool:
-        """Compares the call that has waited longest; False if none does."""
+        """Compares the call that has waited longest; False if none waits."""
         with self._lock:
             if self._waiting:
                 self._compare_first()
             return bool(self._waiting)
 
     def result(self, *, complete: bool = True) -> SavingsResult:
-        """The sums of all calls; if it need not be complete, of those that were compared."""
+        """The sums of all calls or, if it need not be complete, of those compared so far."""
         with self._lock:
             while complete and self._waiting:
                 self._compare_first()
@@ -243,7 +243,7 @@ class Savings:
         rendered = _billed_prompt(read.rendered, planned, sent.usage)
         if call.placed:
             own = Plan(marks=rendered.marks, automatic=rendered.automatic)
-            ours = sent.marks  # those that really were placed
+            ours = sent.marks  # the markers that were actually placed
         else:
             own = sent.marks
             ours = own if planned.plan is None else planned.plan
@@ -256,7 +256,7 @@ class Savings:
         return self._add_up(request, call.price, (own, as_sent), (ours, with_markers))
 
     def _plan(self, call: _Waiting, read: ReadRequest) -> PlannedCall:
-        """The markers that the planner chooses, after the call that the judge found."""
+        """The planner's markers, given the previous call that the judge found."""
         found, before = None, None if call.continued is None else call.continued.planned
         if before is not None:
             found = EarlierCall(call=before, continues=True, chunks=call.chunks, latest=before)
@@ -305,8 +305,8 @@ class Savings:
 
 
 def _attempt(step: Callable[[], T]) -> T | None:
-    """What a step of a comparison returns; None if it fails: a verdict is worth more than a
-    comparison."""
+    """The result of a comparison step; None if it fails: a failed comparison must not lose the
+    verdict."""
     try:
         return step()
     except AnaphoraError:
@@ -323,7 +323,7 @@ def _read_unplaced(call: RelayedCall) -> ReadRequest | None:
 
 
 def _read_split(request: SentRequest, fields: Members) -> ReadRequest:
-    """The same if none were placed."""
+    """The same if no markers were placed."""
     rendered, provider = request.sent.rendered, request.provider
     return read_split(
         rendered, fields, request.hints, request.catalog_rules, provider, request.dialect
@@ -331,12 +331,12 @@ def _read_split(request: SentRequest, fields: Members) -> ReadRequest:
 
 
 def _size(request: SentRequest) -> int:
-    """The bytes that a request keeps in memory while it waits, about."""
+    """Approximate bytes that a waiting request keeps in memory."""
     return request.sent.rendered.size
 
 
 def _billed_prompt(rendered: Rendered, planned: PlannedCall, usage: Usage | None) -> Rendered:
-    """The prompt with as many tokens as were billed; the next call begins with these counts."""
+    """The prompt scaled to the billed tokens; the next call begins with these counts."""
     rendered = replace(rendered, bills=planned.bills)
     if usage is None or not usage.input:
         return rendered

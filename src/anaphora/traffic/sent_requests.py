@@ -1,4 +1,4 @@
-"""Requests as the verdict compares them: bytes as they were sent, bills if known."""
+"""Requests as verdicts compare them: the bytes sent, and bills if known."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ _raw_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _NULL, _FALSE = msgspec.Raw(b"null"), msgspec.Raw(b"false")
 
 
-#: A response, and why it cannot be read.
+#: A response, or why it cannot be read.
 ReadReply: TypeAlias = tuple[Reply | None, str]
 
 
 class RequestDefaults(msgspec.Struct, frozen=True, kw_only=True):
-    """What the caller knows of the requests."""
+    """Facts about the requests that the caller knows."""
 
     origin: str | None = None
     """The wire or dialect."""
@@ -54,10 +54,10 @@ _NO_DEFAULTS = RequestDefaults()
 
 
 class NumberedConversation(msgspec.Struct, eq=False):
-    """What all requests of a conversation have in common."""
+    """What all requests of a conversation share."""
 
     number: int = 0
-    """In the order they began; 0 before one of them was judged."""
+    """In the order they began; 0 until one of its requests was judged."""
     calls: int = 0
 
 
@@ -73,12 +73,12 @@ class SentRequest(ComparedCall, kw_only=True, eq=False):
     named: str = ""
     """The conversation, if the log names it."""
     hints: CallHints = CallHints()
-    """The conversation as the log names it, else as the client does. Never shown."""
+    """The conversation's name in the log, else from the client. Never shown."""
     reply_id: str = ""
     failure: str = ""
-    """Why the response cannot be read, if there is one."""
+    """Why the response cannot be read, if there is a response."""
     service_tier: str = ""
-    """As the request names it; prices depend on it."""
+    """The service tier named in the request; prices depend on it."""
     diagnosis: Diagnosis | None = None
     guess: str = ""
     """Why this wire was chosen when the request fits several."""
@@ -87,7 +87,7 @@ class SentRequest(ComparedCall, kw_only=True, eq=False):
     catalog_rules: CacheRules
     profile: Profile
     planned: PlannedCall | None = None
-    """Where the planner would have put its markers, once that was compared."""
+    """Where the planner would have placed its markers, once compared."""
 
     @property
     def tool_bytes(self) -> int:
@@ -101,7 +101,8 @@ class _ChainLink(msgspec.Struct, eq=False):
     before: _ChainLink | None
     input: bytes
     output: bytes | Callable[[], bytes]
-    """The list, or what writes the reply that has it: few replies are continued by their id."""
+    """The list, or a function that makes it from the reply: few replies are continued by their
+    id."""
     size: int
 
     def items(self) -> tuple[bytes, ...]:
@@ -120,7 +121,7 @@ class ResponseChains:
         )
 
     def complete(self, members: Members, hints: CallHints) -> Members | None:
-        """The request with the whole chain as its input; None if that is not known."""
+        """The request with the whole chain as its input; None if the chain is unknown."""
         link = self._links.get(hints.previous_reply)
         if link is None:
             return None
@@ -136,8 +137,8 @@ class ResponseChains:
     def keep(
         self, members: Members, hints: CallHints, reply: Reply, written: bytes | Callable[[], bytes]
     ) -> None:
-        """Keeps the input of a reply of the Responses API and its output, from the reply as it was
-        written, or can be. Replies that are not stored have no id to continue them by."""
+        """Keeps the input of a reply of the Responses API and its output, from the reply's bytes or
+        as it would be written. Replies that are not stored have no id to continue them by."""
         before = self._links.get(hints.previous_reply)
         if members.get("store") == _FALSE or (hints.previous_reply and before is None):
             return
@@ -155,7 +156,7 @@ class ResponseChains:
 
 
 def _answering_model(answer: Reply | None) -> str:
-    """The model of a request that names none: a stored prompt decides it."""
+    """The model of a request without one: a stored prompt decides it."""
     if answer is None or not answer.model:
         raise InvalidRequest("the request names no model; pass --model", path="model")
     return answer.model
@@ -184,8 +185,8 @@ def request_of(
     body: DecodedBody | None = None,
     reply: ReadReply | None = None,
 ) -> SentRequest:
-    """A request and its bill, from the bytes that were sent. `body` and `reply` are what was read
-    from them before."""
+    """A request and its bill, from the bytes sent. `body` and `reply` are passed if they were
+    decoded before."""
     codec, provider, stores = _origin(logged, defaults)
     if body is None:
         body = DecodedBody(object_members(logged.request, "$", request_error))
@@ -233,7 +234,7 @@ def request_of(
 
 
 def read_reply(logged: LoggedCall, codec: Wire | None = None) -> ReadReply:
-    """The response, or why there is none. `codec` is that of the call, unless another reads it."""
+    """The response, or why there is none. `codec` is that of the call, unless given."""
     if logged.response in (b"", b"{}", b"null"):
         return None, ""
     try:

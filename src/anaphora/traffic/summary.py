@@ -25,25 +25,25 @@ class CallGroup(msgspec.Struct, frozen=True, kw_only=True):
     conversation: int
     """Its number; 0 for side calls."""
     model: str
-    """Of its first call."""
+    """Model of its first call."""
     side_calls: bool = False
     sums: CallSums
 
 
 class WatchSummary(msgspec.Struct, frozen=True, kw_only=True):
     calls: int
-    """All that were relayed, of any kind."""
+    """All relayed calls, of any kind."""
     kinds: dict[CallKind, int]
     conversations: int
     judged: CallSums
     """The calls of these conversations."""
     share_read: float | None
     side_calls: CallSums
-    """Kept apart: a title or a summary has nothing to read."""
+    """Counted separately: a title or a summary has nothing to read."""
     realtime: CallSums
     """Responses over OpenAI's Realtime API, by their own bills."""
     groups: tuple[CallGroup, ...] = ()
-    """All judged calls by conversation, the side calls behind them."""
+    """All judged calls by conversation, followed by the side calls."""
     spent_usd: Decimal | None
     """The cost of all; None if no call has a known price."""
     breaks: int
@@ -55,10 +55,10 @@ class WatchSummary(msgspec.Struct, frozen=True, kw_only=True):
     losses: dict[CauseKind, Losses]
     """The same by cause, the largest first."""
     by_order: Losses
-    """The part that another order of the prompt would have saved: changing text behind the text
-    that stays, tools and blocks in one order."""
+    """The part that another order of the prompt would have saved: changing text after stable text,
+    tools and blocks in one order."""
     worst: tuple[JudgedCall, ...]
-    """The three breaks that cost most."""
+    """The three most expensive breaks."""
     unpriced: tuple[str, ...]
     """Models without a known price."""
     savings: SavingsResult
@@ -66,8 +66,8 @@ class WatchSummary(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def headline(self) -> str:
-        """The sums in a line. Pages and reports list the calls of models only, so others are
-        counted apart."""
+        """The sums in one line. Pages and reports list only model calls, so others are counted
+        separately."""
         others = self.kinds.get("counts_tokens", 0) + self.kinds.get("other", 0)
         parts = [counted(self.calls - others, "call")]
         if others:
@@ -88,19 +88,19 @@ class WatchSummary(msgspec.Struct, frozen=True, kw_only=True):
         saved = "an unknown amount" if order.cost_usd is None else format_usd(order.cost_usd)
         text = f"Another order of the prompt would have saved {saved}"
         if not order.calls:
-            return f"{text}: no cached text was behind text that changed or moved."
+            return f"{text}: no cached text was after text that changed or moved."
         were = "was" if order.tokens == 1 else "were"
         return (
             f"{text}: {counted(order.tokens, 'cached token')} in {counted(order.calls, 'call')}"
-            f" {were} behind text that changed or moved."
+            f" {were} after text that changed or moved."
         )
 
 
 def summary_of(
     totals: Totals, savings: SavingsResult, unpriced: tuple[str, ...], *, grouped: bool = True
 ) -> WatchSummary:
-    """The sums so far; with the groups if they are asked for, which takes longer the more
-    conversations there are."""
+    """The sums so far; with the groups if requested, which takes longer the more conversations
+    there are."""
     judged, side, realtime = (
         sums.copied() for sums in (totals.judged, totals.side_calls, totals.realtime)
     )

@@ -1,4 +1,4 @@
-"""What a program's calls read, cost and lost, in sums; `summary.py` shows them."""
+"""Sums of what a program's calls read, cost and lost; shown by `summary.py`."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from anaphora.wording import format_usd
 from .calls import CallKind
 
 Session: TypeAlias = tuple[str, str]
-"""The session and the user, as a client names them; empty if it does not. Never shown."""
+"""Session and user as named by a client; empty if it names none. Never shown."""
 
 #: Breaks that are shown in full.
 _WORST = 3
-#: Changes that no order of the prompt avoids: the prompt has other content.
+#: Changes that no order of the prompt avoids: the content differs.
 _OTHER_CONTENT = frozenset(("tool_added", "tool_removed", "image_added", "image_gone"))
 
 
 class JudgedCall(msgspec.Struct, kw_only=True, eq=False):
-    """A call and its verdict, without the prompt but for the excerpts at a change."""
+    """A call and its verdict, without the prompt except the excerpts at a change."""
 
     number: int
     at: float
@@ -43,12 +43,12 @@ class JudgedCall(msgspec.Struct, kw_only=True, eq=False):
     status: int = 0
     """0 if no response began."""
     conversation: int = 0
-    """Its number, in the order they began; 0 for calls that are not judged."""
+    """Its conversation's number, in the order they began; 0 for calls that are not judged."""
     turn: int = 0
     """Its number within the conversation."""
     side_call: bool = False
     """The only call of its conversation, like no other call, in a session that has a longer
-    conversation with as many tools: a title, a summary. May be found out by a later call."""
+    conversation with as many tools: a title, a summary. A later call may change it."""
     compared_with: int | None = None
     """The number of the call that it is judged against."""
     gap: float | None = None
@@ -58,17 +58,18 @@ class JudgedCall(msgspec.Struct, kw_only=True, eq=False):
     usage: Usage | None = None
     """The bill; None if the response has none."""
     predicted: Usage | None = None
-    """What the bill should be, if there is none or it does not say what was read."""
+    """The predicted usage, if there is no bill or it does not report reads."""
     cost_usd: Decimal | None = None
     output_usd: Decimal | None = None
-    """The part of it that is for the output."""
+    """The part of it that is output."""
     verdict: Verdict | None = None
     notices: tuple[Notice, ...] = ()
-    """Addresses in the response that bypass the proxy."""
+    """URLs in the response that bypass the proxy."""
 
     @property
     def input_usage(self) -> Usage | None:
-        """What was read, written and neither, by the bill; as predicted if that does not say."""
+        """Tokens read, written and neither, by the bill; as predicted if the bill does not report
+        them."""
         return self.usage if self.predicted is None else self.predicted
 
     @property
@@ -95,7 +96,7 @@ class JudgedCall(msgspec.Struct, kw_only=True, eq=False):
         return self.reason if self.verdict is None else self.verdict.describe(excerpts=False)
 
     def line(self, *, excerpts: bool = True) -> str:
-        """The call and its verdict in a line, with or without the excerpts of a change."""
+        """The call and its verdict in one line, with or without the excerpts of a change."""
         place = f", conversation {self.conversation}, turn {self.turn}" if self.conversation else ""
         name = self.model or f"{self.method} {self.path}"
         if self.verdict is None:
@@ -110,7 +111,7 @@ class JudgedCall(msgspec.Struct, kw_only=True, eq=False):
         return self.line()
 
     def fields(self) -> dict[str, Any]:
-        """All of it for JSON, with the values that follow from others."""
+        """All fields for JSON, including derived values."""
         fields: dict[str, Any] = msgspec.to_builtins(self)
         lost_usd = None if self.lost_usd is None else str(self.lost_usd)
         fields |= {"lost": self.lost, "lost_usd": lost_usd, "broke": self.broke}
@@ -118,19 +119,19 @@ class JudgedCall(msgspec.Struct, kw_only=True, eq=False):
 
 
 class CallSums(msgspec.Struct):
-    """The sums of some calls."""
+    """The sums of several calls."""
 
     calls: int = 0
     no_bill: int = 0
-    """Calls whose response has no bill: they are in no other sum."""
+    """Calls without a bill: they are in no other sum."""
     input: int = 0
     unreported: int = 0
-    """Input tokens of bills that do not say what was read: they are in no share."""
+    """Input tokens of bills that do not report reads: excluded from shares."""
     read: int = 0
     written: int = 0
     output: int = 0
     cost_usd: Decimal = Decimal(0)
-    """The cost of those that have a known price."""
+    """The cost of the calls with a known price."""
     unpriced: int = 0
     """Billed calls whose cost is unknown."""
     saved_usd: Decimal = Decimal(0)
@@ -138,12 +139,12 @@ class CallSums(msgspec.Struct):
 
     @property
     def share_read(self) -> float | None:
-        """The share of the input that was read from the cache, if bills say so."""
+        """The share of the input that was read from the cache, over bills that report it."""
         return self.read / self.reported if self.reported else None
 
     @property
     def reported(self) -> int:
-        """Input tokens of bills that say what was read."""
+        """Input tokens of bills that report reads."""
         return self.input - self.unreported
 
     def add(self, call: JudgedCall) -> None:
@@ -173,7 +174,7 @@ class CallSums(msgspec.Struct):
 
 
 class WatchedConversation(msgspec.Struct, eq=False):
-    """A conversation, as its prompts show it."""
+    """A conversation, as seen from its prompts."""
 
     number: int
     session: Session
@@ -190,7 +191,7 @@ class WatchedConversation(msgspec.Struct, eq=False):
 
 
 class Losses(msgspec.Struct):
-    """What one cause has cost."""
+    """The losses of one cause."""
 
     calls: int = 0
     tokens: int = 0
@@ -205,7 +206,7 @@ class Losses(msgspec.Struct):
 
 
 class Totals:
-    """Sums over all calls; only the worst of them are kept."""
+    """Sums over all calls; only the worst calls are kept."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -215,27 +216,27 @@ class Totals:
         self.judged = CallSums()
         """The calls of conversations, and"""
         self.side_calls = CallSums()
-        """those that were found to be side calls."""
+        """those found to be side calls."""
         self.realtime = CallSums()
         self.kinds: dict[CallKind, int] = {}
         """The number of calls of each kind."""
         self.losses: dict[CauseKind, Losses] = {}
         self.lost = Losses()
         self.by_order = Losses()
-        """The part that is lost because something changed or moved in front of what was cached."""
+        """The part lost because something before the cached text changed or moved."""
         self.breaks = 0
         self.worst: list[JudgedCall] = []
-        """The breaks that cost most, the worst first."""
+        """The most expensive breaks, the worst first."""
         self._single: dict[Session, list[WatchedConversation]] = {}
-        """Conversations with one call that may turn out to be side calls,"""
+        """Conversations with one call, which may turn out to be side calls,"""
         self._most_tools: dict[Session, int] = {}
-        """and the tools of the longer conversation that has most, in sessions that have one."""
+        """and the largest tool size of a longer conversation, by session."""
 
     def open_conversation(
         self, session: Session, first: JudgedCall, like: int, tools: int = 0
     ) -> None:
-        """Adds a new conversation; `like` is the number of one that it begins like, or 0; `tools`
-        are the bytes of its tools."""
+        """Adds a new conversation; `like` is the number of one with the same beginning, or 0;
+        `tools` is the size of its tools in bytes."""
         if like:
             with self.lock:
                 conversation = self.conversations[like - 1]
@@ -269,9 +270,9 @@ class Totals:
             del self.worst[_WORST:]
 
     def _find_side_calls(self, conversation: WatchedConversation) -> None:
-        """Marks the calls of which the latest call of a conversation shows that they are side
-        calls. A call with more tools than any longer conversation of its session is none: it is
-        the program's own conversation, and the longer ones are those of its helpers."""
+        """Marks the calls that the latest call of a conversation shows to be side calls. A call
+        with more tools than any longer conversation of its session is not one: it is the program's
+        main conversation, and the longer ones are its subagents'."""
         session, most = conversation.session, self._most_tools.get(conversation.session, -1)
         if conversation.sums.calls == 1:
             self._mark_single(conversation, most)
@@ -283,7 +284,7 @@ class Totals:
                 self._mark_single(other, conversation.tools)
 
     def _mark_single(self, conversation: WatchedConversation, most_tools: int) -> None:
-        """Marks a conversation as a side call, or keeps it until a longer one has more tools."""
+        """Marks a conversation as a side call, or keeps it until a longer one has as many tools."""
         if conversation.sums.calls > 1 or not _is_alone(conversation):
             return
         if conversation.tools <= most_tools:
@@ -292,7 +293,7 @@ class Totals:
             self._single.setdefault(conversation.session, []).append(conversation)
 
     def _mark(self, conversation: WatchedConversation, *, side_call: bool) -> None:
-        """Notes whether it is a side call, and counts its calls there."""
+        """Sets whether it is a side call, and moves its calls to that sum."""
         if conversation.first.side_call == side_call:
             return
         first = conversation.first
@@ -304,14 +305,14 @@ class Totals:
 
 
 def _is_alone(conversation: WatchedConversation) -> bool:
-    """Whether it begins like no other."""
+    """Whether no other conversation begins like it."""
     verdict = conversation.first.verdict
     return not conversation.shared and verdict is not None and verdict.result == "first"
 
 
 def _lost_by_order(verdict: Verdict) -> int:
-    """The lost tokens that would have been read if the text that changed were behind them, or
-    nothing had moved. What an edit of the history loses counts if it changes by itself."""
+    """The lost tokens that would have been read if the changed text were after them, or nothing had
+    moved. An edit of the history counts only if the text changes by itself."""
     change = verdict.change
     if change is None or change.kind in _OTHER_CONTENT:
         return 0
@@ -320,7 +321,7 @@ def _lost_by_order(verdict: Verdict) -> int:
 
 
 def _trimmed(amount: Decimal) -> Decimal:
-    """Without the zeros at its end that are left when sums were moved."""
+    """Removes trailing zeros, which are left when sums are moved."""
     whole = amount.to_integral_value()
     return whole if amount == whole else amount.normalize()
 

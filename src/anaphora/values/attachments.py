@@ -1,5 +1,5 @@
-"""Images, documents and sound: parts of messages that hold or name other content. Which of them
-some bytes are is decided by their first bytes, then by the name of the file."""
+"""Images, documents and sound: parts of messages that contain or reference other content. The media
+type is found by the first bytes, then by the file name."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 MediaKind: TypeAlias = Literal["image", "document", "audio"]
 
-#: The part for each kind, and what it holds.
+#: The part for each kind, and the formats that it accepts.
 _CLASSES = {"image": "Image", "document": "Document", "audio": "Audio"}
 _TAKEN = {
     "image": "PNG, JPEG, GIF, WebP or HEIC",
@@ -51,7 +51,7 @@ _SUFFIXES = {
     "flac": "audio/flac",
     "ogg": "audio/ogg",
 }
-#: Formats that no provider takes, and what to do.
+#: Formats that no provider accepts, and what to do instead.
 _REFUSED = (
     (b"PK\x03\x04", "a ZIP or Office file; save it as PDF or text"),
     (b"\xd0\xcf\x11\xe0", "an old Office file; save it as PDF or text"),
@@ -200,7 +200,7 @@ def image_media_type(data: bytes) -> str | None:
 def media_of(
     data: object, kind: MediaKind, *, media_type: str | None = None, name: str = ""
 ) -> tuple[bytes, str]:
-    """The bytes and their media type, if they are of that kind. `name` is that of the file."""
+    """The bytes and their media type; raises if they are of another kind. `name` is the file's."""
     place = name or "data"
     if not isinstance(data, bytes | bytearray | memoryview):
         raise InvalidRequest(

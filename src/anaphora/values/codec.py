@@ -24,12 +24,12 @@ renderer: Callable[[object], str] = repr
 
 
 def html_of(value: object) -> str:
-    """What `_repr_html_` methods return; values do not import what renders them."""
+    """The result of `_repr_html_` methods. Values do not import the module that renders them."""
     return renderer(value)
 
 
 def to_json(value: object) -> bytes:
-    """Any of our values (a message, a conversation, a whole prompt) as JSON."""
+    """A value of this library (a message, a conversation, a whole prompt) as JSON."""
     try:
         return _encoder.encode(value)
     except UnicodeEncodeError as error:
@@ -107,7 +107,7 @@ def _decode(decode: Callable[[Any], Any], text: str | bytes, path: str, expected
 
 
 def _exact(text: object) -> str | bytes:
-    """The text of a subclass of `str` or `bytes`, which the decoder does not accept."""
+    """The text as `str` or `bytes`: the decoder does not accept subclasses."""
     if isinstance(text, str):
         return str.__str__(text)
     if isinstance(text, bytes):

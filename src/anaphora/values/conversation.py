@@ -74,7 +74,7 @@ class Message(Value, frozen=True, kw_only=True, gc=False):
         return "".join(part.text for part in self.parts if isinstance(part, Text))
 
     def same_content(self, other: Message) -> bool:
-        """Equal apart from the id, which no provider sees."""
+        """Whether both are equal apart from the id, which is not sent to providers."""
         return self.role == other.role and self.parts == other.parts
 
 
@@ -86,7 +86,7 @@ def _not_a_message(value: object, path: str) -> Message:
     raise InvalidRequest(f"must be a Message, not {type(value).__name__}", path=path)
 
 
-#: Reads dictionaries. Set by `anaphora/__init__.py`: the formats are known to the wires.
+#: Reads dictionaries. Set by `anaphora/__init__.py`: only the wires know the formats.
 reader: Callable[[object, str], Message] = _not_a_message
 
 
@@ -118,13 +118,13 @@ class Conversation(Sequence[Message]):
 
     @classmethod
     def of_ids(cls, messages: list[Message]) -> Conversation:
-        """Of messages that all have ids. The list becomes the conversation's own."""
+        """A conversation of messages that all have ids. It takes over the list."""
         conversation = cls()
         conversation._items, conversation._length = messages, len(messages)
         return conversation
 
     def append(self, *messages: MessageLike) -> Conversation:
-        """A view that continues with these messages; this one stays as it is."""
+        """A view that continues with these messages; this view is unchanged."""
         with self._lock:
             if self._length == len(self._items):
                 self._extend(messages)

@@ -18,8 +18,8 @@ from .reply import Reply, Usage
 class _Event(
     msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, tag_field="type"
 ):
-    """Base of all events. Readers make them by the thousand, and nothing is remembered by them: the
-    types of their fields are not checked."""
+    """Base of all events. Field types are not checked: readers make thousands of events, and none
+    is used as a key."""
 
 
 class ReplyStart(_Event, tag="reply-start", frozen=True):
@@ -32,7 +32,7 @@ class ReplyStart(_Event, tag="reply-start", frozen=True):
 
 
 class PartStart(_Event, tag="part-start", frozen=True):
-    """A part begins. `kind` is the tag of the part to come; a tool call's id and name are known."""
+    """A part begins. `kind` is the tag of the part; the id and name of a tool call are known."""
 
     index: int
     kind: str
@@ -110,8 +110,8 @@ Event: TypeAlias = ReplyStart | PartStart | Delta | PartEnd | UsageUpdate | Repl
 
 
 class TextPieces:
-    """The text in the events of a stream, and of the streams that follow it. Joined, the pieces
-    are the `text` of the reply, and with `refusals` also the texts of refusals."""
+    """The text in the events of one or more streams. Joined, the pieces are the `text` of the
+    reply; with `refusals`, the texts of refusals are included."""
 
     def __init__(self, *, refusals: bool = False) -> None:
         self._deltas: tuple[type[Delta], ...] = (TextDelta, RefusalDelta)[: 1 + refusals]

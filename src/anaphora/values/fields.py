@@ -1,8 +1,7 @@
 """Checks the fields of a value when it is made, and freezes them.
 
-What a wire remembers between calls is found by the value it was rendered from. So a value must not
-change, and `True`, `1` and `1.0`, which are equal but different bytes, must not be given for each
-other:
+The memo of a wire has values as keys. So a value must not change, and `True`, `1` and `1.0`, which
+are equal but render to different bytes, must not be confused:
 
     every field    of its declared type, or `InvalidRequest` names it: `Tool.strict`
     lists          become tuples, dictionaries become `FrozenDict`s
@@ -36,7 +35,7 @@ from anaphora.errors import InvalidRequest
 K = TypeVar("K")
 V = TypeVar("V")
 
-#: Fields of a provider's block without a name here: wire name -> JSON object text.
+#: Other fields of a provider's block: wire name -> JSON object text.
 Extras: TypeAlias = Mapping[str, str]
 
 
@@ -59,7 +58,7 @@ class FrozenDict(dict[K, V]):
 
 
 class FrozenExtras(FrozenDict[str, str]):
-    """Extras that were checked: parts take them as they are."""
+    """Extras that were checked: parts use them without another check."""
 
     __slots__ = ()
 
@@ -74,23 +73,23 @@ class _Mismatch(Exception):
 
 
 class FieldType(msgspec.Struct, frozen=True):
-    """What a field may hold."""
+    """The allowed values of a field."""
 
     exact: frozenset[type]
-    """Types whose values need no further look."""
+    """Types whose values need no further check."""
     freeze: Callable[[Any], Any]
-    """Returns what the field holds then; raises `_Mismatch`."""
+    """Returns the value for the field; raises `_Mismatch`."""
     wanted: str
     """For error messages."""
     accepts: Callable[[Any], bool]
-    """Whether `freeze` is the one of a union to use."""
+    """Whether this member of a union applies to a value."""
     inner: bool = False
-    """Whether a value has to be looked at even if its type is right."""
+    """Whether a value must be checked even if its type is right."""
 
 
 class _Fields:
-    """The fields of a class. If all types are those of an earlier value, only what is inside of
-    tuples and dictionaries, and choices, are looked at."""
+    """The fields of a class. If all types are those of an earlier value, only choices and the
+    contents of tuples and dictionaries are checked."""
 
     __slots__ = ("fields", "inner", "known")
 
@@ -104,7 +103,7 @@ class _Fields:
         self.known: set[tuple[type, ...]] = set()
 
     def freeze_known(self, value: msgspec.Struct) -> bool:
-        """False if the types are those of no earlier value."""
+        """Freezes the value; False if no earlier value had these types."""
         values = astuple(value)
         if tuple(map(type, values)) not in self.known:
             return False
@@ -177,8 +176,8 @@ def check_extras(value: Any) -> None:
 class Value(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """Base of values: immutable, of the declared types, strict when decoded, compact when encoded.
 
-    Parts are made by the thousand. Those that replies and histories mostly consist of look at the
-    types of their fields themselves, and call `check_fields` for all but the usual ones.
+    Parts are created by the thousand. The most common ones check the types of their fields
+    themselves, and call `check_fields` only for unusual types.
     """
 
     def __post_init__(self) -> None:
@@ -207,7 +206,7 @@ def _field_type(hint: Any) -> FieldType:
         return _tuple(_field_type(arguments[0]))
     if origin is not None and issubclass(origin, Mapping):
         return _mapping(_field_type(arguments[0]), _field_type(arguments[1]))
-    assert isinstance(hint, type), f"{hint} is no type of a field"
+    assert isinstance(hint, type), f"{hint} is not supported as the type of a field"
     return _BUILTIN.get(hint) or _instance(hint)
 
 
@@ -225,7 +224,7 @@ def _instance(kind: type) -> FieldType:
 
 
 def _scalar(kind: type, convert: Callable[[Any], Any]) -> FieldType:
-    """A built-in type, and subclasses as the value they hold. A bool is no number."""
+    """A built-in type; subclasses become the value they hold. A bool is not a number."""
     wanted = f"{_article(kind.__name__)} {kind.__name__}"
     exact = frozenset({float, int} if kind is float else {kind})
     bases = {bytes: (bytes, bytearray, memoryview), float: (float, int)}.get(kind, (kind,))

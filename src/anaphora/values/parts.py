@@ -1,8 +1,8 @@
 """The parts of messages, tools, and notices.
 
-Parts are frozen values that survive a round trip through JSON. Data that providers want back
-unchanged (arguments, signatures, encrypted reasoning, unknown blocks) is kept as the text that was
-received, so no round trip can reorder or reformat it.
+Parts are frozen values that survive a round trip through JSON. Data that has to be sent back
+unchanged (arguments, signatures, encrypted reasoning, unknown blocks) is kept as received text, so
+no round trip can reorder or reformat it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class ToolCall(PartValue, tag="tool_call", frozen=True):
 
 
 class Thinking(PartValue, tag="thinking", frozen=True):
-    """Reasoning that a provider wants back verbatim.
+    """Reasoning that has to be sent back to the provider verbatim.
 
     `signature` proves `text`; `data` is encrypted or redacted reasoning. Both are opaque and valid
     for `provider` only.
@@ -129,9 +129,9 @@ AnyTool: TypeAlias = Tool | ProviderTool
 
 
 class Notice(Value, frozen=True):
-    """What could not be expressed, or was expressed differently: part of the result, never logged.
+    """A feature that the wire lacks, or a value that was changed: part of the result, never logged.
 
-    `code` is for programs, `message` for people, `path` is the place.
+    `code` is for programs, `message` for users; `path` names the field.
     """
 
     code: str

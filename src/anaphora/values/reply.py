@@ -78,7 +78,7 @@ class Usage(Value, frozen=True, kw_only=True):
 
 
 def _are_counts(written: Mapping[WriteTtl, int] | None) -> bool:
-    """Whether these are None, or names and counts of their exact types."""
+    """Whether it is None, or TTLs and counts of the exact types."""
     if written is None:
         return True
     if type(written) is not dict and type(written) is not FrozenDict:

@@ -1,4 +1,5 @@
-"""What caches tell apart: lifetimes, sections, kinds of chunks, policies, roles of segments."""
+"""The categories that caches distinguish: lifetimes, sections, kinds of chunks, policies, roles of
+segments."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ Section = Literal["tools", "system", "messages"]
 class Kind(enum.Enum):
     """The kinds of chunks that cache rules distinguish."""
 
-    # That of an enum is written in Python, and every chunk's kind is looked up.
+    # The hash of an enum is written in Python, and every chunk's kind is looked up.
     __hash__ = object.__hash__
 
     TOOL = "tool"

@@ -10,11 +10,11 @@ Every wire is a package with the same ten names; `wire.get("anthropic")` returns
 
 `splice(body, plan, wire="anthropic")` puts the markers of a plan into a request's bytes.
 
-`detect(body)` names the wire that a request is written for, from its structure; where that fits
-several, from its model.
+`detect(body)` names the wire of a request: by its structure or, if that fits several wires, by its
+model.
 
 `parse` and `split` also take the path that a request was sent to, which may name the model. `split`
-also takes a body's members where they are decoded already.
+also takes a body whose members are already decoded.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from .body_memory import SplitInput
     from .splicing import SplicedBody
 
-#: All wires by name, and what their providers call them.
+#: All wires by name, with the name of the provider's API.
 WIRES: dict[str, str] = {
     "anthropic": "Anthropic Messages",
     "openai_chat": "OpenAI Chat Completions",
@@ -56,7 +56,7 @@ PROVIDERS: dict[str, str] = {
 
 
 class WireFeatures(msgspec.Struct, frozen=True):
-    """What a client needs to know of a wire besides its codec."""
+    """Facts about a wire that clients need besides its codec."""
 
     requires_max_tokens: bool = False
     max_temperature: float = 2.0
@@ -83,8 +83,7 @@ _FEATURES = {
 
 
 class Reader(Protocol):
-    """Reads a stream: each event is returned as soon as it is complete, and there always is a last
-    one."""
+    """Reads a stream: returns each event as soon as it is complete, and always a last one."""
 
     def feed(self, data: bytes) -> list[Event]: ...
     def close(self) -> list[Event]: ...
@@ -118,8 +117,8 @@ class Wire(Protocol):
 def get(name: str) -> Wire:
     """The wire of that name, imported on first use.
 
-    A provider's name stands for its dialect of the wire it uses: `deepseek`, or, where it has
-    several, `deepseek/anthropic`.
+    A provider's name stands for its dialect of the wire it uses: `deepseek`, or
+    `deepseek/anthropic` if it has several.
     """
     if name in WIRES:
         return cast(Wire, import_module(f"anaphora.wire.{name}"))
@@ -137,8 +136,8 @@ def codec_for(dialect: Dialect) -> Wire:
 
 
 def host_marks(call: Call, origin: str, target: str) -> Call:
-    """A call for another wire than that of its request. Chat itself has no markers, so that those
-    of gateways are unknown fields to it: here they become the caller's marks. `origin` and `target`
+    """Convert a gateway's markers in a Chat call into the caller's marks, if the call goes to
+    another wire. Chat itself has no markers: it reads them as unknown fields. `origin` and `target`
     are wires or dialects."""
     if base_of(origin) != "openai_chat" or base_of(target) == "openai_chat":
         return call
@@ -174,9 +173,9 @@ def splice(
 ) -> SplicedBody:
     """The bytes of a request with the markers of a plan in them, and nothing else changed.
 
-    `wire` is a name that `get` takes. `rendered` is the request split by it, if that was done
-    before. Markers of the request stay, and count towards `slots`; with `replace` only the plan's
-    remain. A provider without markers gets the body as it is, with a notice.
+    `wire` is a name that `get` takes. `rendered` is the split request, if it exists already.
+    Markers of the request stay, and count towards `slots`; with `replace` only the plan's remain.
+    For a provider without markers the body is unchanged, with a notice.
     """
     from .splicing import splice as splice_markers
 
@@ -197,7 +196,7 @@ def base_of(name: str) -> str:
 
 
 def features(name: str) -> WireFeatures:
-    """What the client has to know of the wire of that name (not of a dialect)."""
+    """The features of the wire of that name (not of a dialect)."""
     return _FEATURES.get(name, WireFeatures())
 
 
@@ -220,7 +219,7 @@ _CHAT_FIELDS = set(
     " presence_penalty reasoning_effort response_format seed stop stream_options".split()
 )
 _ANTHROPIC_FIELDS = {"system", "stop_sequences", "top_k", "output_config", "cache_control"}
-#: Fields of Ollama's alone: what it takes besides is OpenAI's, too.
+#: Fields that only Ollama has; OpenAI has its other fields as well.
 _OLLAMA_FIELDS = {"options", "think", "keep_alive", "format", "truncate", "shift"}
 _CHAT_PARTS = {"image_url", "input_audio", "file", "refusal"}
 _ANTHROPIC_BLOCKS = {"tool_use", "tool_result", "image", "document", "thinking"}
@@ -229,19 +228,19 @@ _ANTHROPIC_BLOCKS = {"tool_use", "tool_result", "image", "document", "thinking"}
 class DetectedWire(NamedTuple):
     name: str
     guess: str = ""
-    """How it was chosen, where the request could be of another wire, too."""
+    """Why this wire was chosen, if the request fits several."""
 
 
 def detect(body: bytes) -> str:
-    """The name of the wire; `InvalidRequest` when the request has fields of more than one."""
+    """The name of the wire; `InvalidRequest` if the request has fields of more than one."""
     return detect_wire(body).name
 
 
 def detect_wire(body: bytes, model: str | None = None) -> DetectedWire:
-    """The same, and how it was chosen. `model` is for a request that names none.
+    """The wire, and why it was chosen. `model` is for a request that names none.
 
-    A plain request fits Anthropic, Chat Completions and Ollama: it is Anthropic's where the model
-    is, and Chat's otherwise."""
+    A plain request fits Anthropic, Chat Completions and Ollama: it is Anthropic's if the model is,
+    and Chat's otherwise."""
     from .reading import DECODE_ERRORS, decode_reason
 
     try:
@@ -249,14 +248,12 @@ def detect_wire(body: bytes, model: str | None = None) -> DetectedWire:
     except DECODE_ERRORS as problem:
         raise InvalidRequest(f"not JSON: {decode_reason(problem, body)}") from None
     if not isinstance(request, dict):
-        raise InvalidRequest("a request is a JSON object")
+        raise InvalidRequest("expected a JSON object")
     for field, wire in (("input", "openai_responses"), ("contents", "gemini")):
         if field in request:
             return DetectedWire(wire)
     if not isinstance(request.get("messages"), list):
-        raise InvalidRequest(
-            "neither `messages` nor `input` nor `contents` in it: not a request of any wire here"
-        )
+        raise InvalidRequest("no `messages`, `input` or `contents`: not a request of a known wire")
     if _is_ollama(request):
         return DetectedWire("ollama")
     chat, anthropic = _signs_of_chat(request), _signs_of_anthropic(request)
@@ -301,8 +298,8 @@ def _signs_of_anthropic(request: dict[str, Any]) -> bool:
 
 
 def _is_ollama(request: dict[str, Any]) -> bool:
-    """Something that only Ollama has, and nothing that it has not: content is a text, and
-    arguments are an object."""
+    """Whether the request has a field that only Ollama has, and nothing that Ollama lacks: content
+    must be a text, and arguments an object."""
     fields, messages = set(request), _objects(request["messages"])
     if (_CHAT_FIELDS - {"logprobs"} | _ANTHROPIC_FIELDS) & fields:
         return False

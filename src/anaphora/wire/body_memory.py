@@ -1,14 +1,14 @@
-"""Recognises the bodies of calls that begin like an earlier one.
+"""Recognises request bodies that begin like an earlier one, to decode only the new messages.
 
     bodies = RequestBodies()
     codec.split(bodies.read(scope, wire, data), path=path)
 
-A program without state sends its conversation whole at every turn. The body before is found by its
-bytes, and the messages that both have are left out when the rest is decoded: a list without some of
-its elements is valid where the whole list is, once those elements were found to be. `split` then
-takes the chunks that it cut before, without hashing these messages again.
+A program without state sends its whole conversation at every turn. The previous body is found by
+its bytes, and the messages that both have are left out when the rest is decoded: those elements are
+known to be valid, so the list is valid if the rest of it is. `split` then reuses the chunks of the
+known messages without hashing them again.
 
-A `BodyMemory` finds and keeps bodies for any reader; a reader keeps facts of its own beside them.
+A `BodyMemory` finds and keeps bodies for any reader; a reader stores its own facts with them.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _KEPT_PLACES, _PLACES = 3, 16
 _MOST_BYTES = 6 * 1024 * 1024
 _BLANK = b" \t\n\r"
 _SEPARATOR = re.compile(rb"[ \t\n\r]*,[ \t\n\r]*")
-#: What may follow an element: a comma and another one, or the end of the list.
+#: After an element: a comma and another element, or the end of the list.
 _NEXT = re.compile(rb"[ \t\n\r]*(?:,(?=[ \t\n\r]*[^\] \t\n\r])|(?=\]))")
 
 Facts = TypeVar("Facts")
@@ -56,14 +56,14 @@ class ListElements(msgspec.Struct, eq=False, kw_only=True):
     name: str
     """The field that holds the list."""
     raws: list[msgspec.Raw]
-    """Each as it was sent, in a copy of its own: it does not keep the body in memory."""
+    """Each unchanged, and copied, so that it does not keep the body in memory."""
     digests: list[bytes] = []
-    """Of the first elements, as far as they were needed."""
+    """Digests of the first elements, as many as were needed."""
     plain: int = 0
     """How many of the first elements are known to hold only text and tool calls."""
 
     facts: object = None
-    """What the rest of a body with such a list asks for, kept for a later reader."""
+    """Facts about the rest of a body with such a list, kept for a later reader."""
 
     def begin(self, count: int) -> ListElements:
         """The first elements, to which others may be added."""
@@ -87,7 +87,7 @@ class DecodedBody(msgspec.Struct, frozen=True, eq=False):
     elements: ListElements | None = None
 
 
-#: What requests are split from.
+#: The input of `split`.
 SplitInput: TypeAlias = bytes | Members | DecodedBody
 
 
@@ -97,12 +97,12 @@ class KeptBody(msgspec.Struct, Generic[Facts], frozen=True, eq=False, kw_only=Tr
     head: bytes
     """Up to the first message."""
     first_members: Members
-    """Those before the messages."""
+    """The members before the messages."""
     between: bytes
-    """What stands between two messages."""
+    """The bytes between two messages."""
     elements: ListElements
     facts: Facts
-    """What its reader found out about the messages."""
+    """The reader's facts about the messages."""
     size: int
     keys: tuple[_Key, ...]
 
@@ -123,7 +123,7 @@ class KnownBeginning(msgspec.Struct, Generic[Facts], frozen=True, eq=False, kw_o
     data: bytes
     """The body."""
     following: int
-    """The offset of what follows in the list: a message, or the end of the list."""
+    """The offset after them in the list: of a message, or of the end of the list."""
 
     @property
     def rest(self) -> bytes:
@@ -131,8 +131,7 @@ class KnownBeginning(msgspec.Struct, Generic[Facts], frozen=True, eq=False, kw_o
         return self.kept.head + self.data[self.following :]
 
     def members(self) -> Members | None:
-        """Those of the body, but for the known messages in their list; None where they cannot be
-        read without doubt."""
+        """The members of the body, without the known messages; None if they are ambiguous."""
         kept = self.kept
         name = kept.elements.name
         key = b'{"%b":' % name.encode()
@@ -152,8 +151,8 @@ class KnownBeginning(msgspec.Struct, Generic[Facts], frozen=True, eq=False, kw_o
         return {**kept.first_members, **members}
 
     def complete(self, members: Members) -> ListElements:
-        """All messages of the body, whose `members` were read without the known ones; their list is
-        replaced by the whole one."""
+        """All messages of the body. In `members`, which were read without the known ones, their
+        list is replaced by the complete one."""
         kept = self.kept
         name = kept.elements.name
         elements = kept.elements.begin(self.count)
@@ -188,7 +187,7 @@ class BodyMemory(Generic[Facts]):
         self._bytes = 0
 
     def find(self, scope: Hashable, wire: str, data: bytes) -> KnownBeginning[Facts] | None:
-        """What a body has in common with a kept one; None where it is not even a message."""
+        """The messages that a body has in common with a kept one; None if there are none."""
         for key in self._places(scope, wire, data, len(data), _PLACES):
             kept = self._found.get(key)
             if kept is not None:
@@ -207,7 +206,7 @@ class BodyMemory(Generic[Facts]):
         facts: Callable[[], Facts],
     ) -> None:
         """Keeps a body with these members and messages, of which the first is at the offset
-        `begin`; `beginning` is what was found of it."""
+        `begin`; `beginning` is the result of `find`."""
         size = len(data) + begin  # the members around the messages may be kept twice
         if len(elements.raws) < 2 or size > self._most_bytes // 2:
             return
@@ -254,7 +253,7 @@ class BodyMemory(Generic[Facts]):
     def _places(
         self, scope: Hashable, wire: str, data: bytes, end: int, steps: int
     ) -> Iterator[_Key]:
-        """What a body may be found by, before an offset in it."""
+        """The keys by which a body may be found, before an offset in it."""
         for grid in self._grids:
             last = end - end % grid
             for place in range(last, max(0, last - steps * grid), -grid):
@@ -275,7 +274,7 @@ class BodyMemory(Generic[Facts]):
 
 
 class RequestBodies:
-    """Reads bodies for `split`, as it would read them itself."""
+    """Reads bodies for `split`, with the same result as `split` alone."""
 
     def __init__(self, most_bytes: int = _MOST_BYTES, grids: tuple[int, ...] = _GRIDS) -> None:
         """`most_bytes` limits the bodies that are kept."""
@@ -287,7 +286,7 @@ class RequestBodies:
         return self._memory.size
 
     def read(self, scope: Hashable, wire: str, data: bytes) -> DecodedBody:
-        """The members of a body, and its messages where they can be found without doubt. Raises
+        """The members of a body, and its messages unless they are ambiguous. Raises
         `InvalidRequest`."""
         beginning = self._memory.find(scope, wire, data)
         body = None if beginning is None else _read_rest(beginning)
@@ -304,8 +303,8 @@ class RequestBodies:
 
 
 def list_of_messages(wire: str, data: bytes, members: Members) -> tuple[ListElements | None, int]:
-    """The messages of a body, and the offset of the first one; None where they are not in a list,
-    or where a member is given twice."""
+    """The messages of a body, and the offset of the first one; None if they are not in a list, or a
+    member is given twice."""
     name = request_table(wire).messages
     raw = members.get(name)
     if raw is None or bytes(memoryview(raw)[:1]) != b"[":
@@ -321,8 +320,7 @@ def list_of_messages(wire: str, data: bytes, members: Members) -> tuple[ListElem
 
 
 def _read_rest(beginning: KnownBeginning[None]) -> DecodedBody | None:
-    """The body, of which known messages are not read again; None where the rest cannot be read
-    without doubt."""
+    """The body, without reading the known messages again; None if the rest is ambiguous."""
     members = beginning.members()
     if members is None:
         return None

@@ -34,7 +34,7 @@ from .markers import (
 from .openai import OPENAI
 from .reading import DECODE_ERRORS, ErrorFactory, Members, object_members, request_error
 
-#: The TTL that stands in for each that a caller may ask for.
+#: The TTL that is used for each that a caller may request.
 NEAREST: dict[Ttl, Ttl] = {"5m": "30m", "30m": "30m", "1h": "30m", "12h": "12h", "24h": "12h"}
 
 
@@ -49,7 +49,7 @@ _BREAKPOINT: LenientDecoder[Breakpoint] = LenientDecoder(Breakpoint)
 def take_breakpoint(
     members: Members, path: str, wire: str, fail: ErrorFactory = request_error
 ) -> tuple[bool, Ttl | None, Extras | None]:
-    """Takes the breakpoint out of a part: whether there was one, its TTL (None: the request's), and
+    """Remove the breakpoint from a part: whether there was one, its TTL (None: the request's), and
     its unknown fields."""
     return marker_in(members.pop("prompt_cache_breakpoint", None), path, wire, fail)
 
@@ -57,7 +57,7 @@ def take_breakpoint(
 def marker_in(
     raw: msgspec.Raw | None, path: str, wire: str, fail: ErrorFactory = request_error
 ) -> tuple[bool, Ttl | None, Extras | None]:
-    """The same for a breakpoint that was taken out of the part at that path."""
+    """`take_breakpoint` for a breakpoint that was removed from the part at that path."""
     if raw is None or bytes(raw) == b"null":
         return False, None, None
     path = f"{path}.prompt_cache_breakpoint"
@@ -81,7 +81,7 @@ def breakpoint_ttl(marker: Breakpoint, path: str, fail: ErrorFactory) -> Ttl | N
 def read_breakpoint(
     part: Any, unknown: Unknown | None, wire: str, path: str, fail: ErrorFactory
 ) -> tuple[Ttl | None, Extras | None]:
-    """The TTL of a part's breakpoint, and its unknown fields, which are taken out of `unknown`."""
+    """The TTL of a part's breakpoint, and its unknown fields, which are removed from `unknown`."""
     field = "prompt_cache_breakpoint"
     ttl = breakpoint_ttl(part.prompt_cache_breakpoint, f"{path}.{field}", fail)
     inner = unknown.take(field) if unknown is not None else None
@@ -96,7 +96,7 @@ class MarkPlace(NamedTuple):
     """Its chunk among those of the message."""
     markable: bool
     from_end: int | None = None
-    """Where its breakpoint goes, counted back from the chunk's end; None: at the chunk's own
+    """The offset of its breakpoint, counted back from the chunk's end; None: at the chunk's own
     splice."""
 
 
@@ -109,8 +109,8 @@ def locate(
     explicit: bool,
     held: Sequence[ChunkRun] = (),
 ) -> MarkLocation:
-    """The chunk that a mark means, or why there is none. `explicit`: the model takes breakpoints;
-    `held` are the runs that a stored response holds."""
+    """The chunk of a mark request, or the reason why there is none. `explicit`: the model takes
+    breakpoints; `held` are the runs that a stored response holds."""
     if not explicit:
         return f"{call.model} takes no breakpoints: it caches by itself"
     if isinstance(mark, ToolMark):
@@ -169,7 +169,7 @@ def options_free(call: Call) -> bool:
 def option_notices(
     call: Call, names: Iterable[str], nearest: Mapping[Ttl, Ttl], *, explicit: bool
 ) -> list[Notice]:
-    """What becomes of the cache options: a model without breakpoints has none of these."""
+    """Notices for cache options, which a model without breakpoints does not have."""
     cache = call.ir.cache
     notices: list[Notice] = []
     if explicit and cache.automatic is not None:
@@ -188,7 +188,7 @@ def _in_extras(call: Call, field: str) -> bool:
 
 
 def key_place(dialect: Dialect | None, places: MarkerPlaces) -> bytes | str | None:
-    """Where a request takes a cache key: after these bytes of the body, or in that header."""
+    """The place of a cache key in a request: after these bytes of the body, or in that header."""
     if dialect is None or "cache.key" not in dialect.fields:
         return places.key or None
     place = dialect.place("cache.key")
@@ -198,7 +198,7 @@ def key_place(dialect: Dialect | None, places: MarkerPlaces) -> bytes | str | No
 def plannable(
     rendered: Rendered, fields: Mapping[str, Any], rules: CacheRules, dialect: Dialect | None = None
 ) -> Rendered:
-    """A split request as the planner needs it: with the fields that may be added to it. `fields`
+    """A split request prepared for the planner: with the fields that may be added to it. `fields`
     are those that it has."""
     places = MARKER_PLACES.get(rendered.wire)
     if places is None:
@@ -226,7 +226,7 @@ def plannable(
 
 
 def _options(raw: Any) -> dict[str, Any] | None:
-    """The cache options of a request; None where it has none."""
+    """The cache options of a request; None if it has none."""
     if isinstance(raw, msgspec.Raw):
         try:
             raw = msgspec.json.decode(raw)

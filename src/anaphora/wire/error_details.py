@@ -1,8 +1,8 @@
-"""Fields of a provider's error object that a caller of the same wire gets, one table a wire.
+"""Fields of a provider's error object that callers of the same wire may see: one table per wire.
 
-A daemon writes a provider's error anew. What is not in the table of its wire is left out: request
-ids, ids of users and projects, and fields that nothing is known of. The texts are as they came; who
-shows them to others masks them.
+The daemon encodes a provider's error again. Fields that are not in the table of the wire are left
+out: request ids, ids of users and projects, and unknown fields. Texts are unchanged; secrets in
+them are masked by the code that shows them.
 
     shown_fields("openai", {"message": "No.", "type": "invalid_request_error", "user_id": "u1"})
     {"message": "No.", "type": "invalid_request_error"}
@@ -20,10 +20,10 @@ from anaphora.canonical import dumps
 from .reading import DECODE_ERRORS
 
 Json: TypeAlias = Any
-#: Takes a value as it came, and returns what is shown of it; None where that is nothing.
+#: Returns the part of a value that may be shown; None if there is none.
 Shown: TypeAlias = Callable[[Json], Json]
 
-#: The most that the fields of one error take, as JSON.
+#: The maximum size of one error's fields, as JSON.
 MOST_BYTES = 8 * 1024
 _GOOGLE_TYPE = "type.googleapis.com/google.rpc."
 
@@ -67,7 +67,7 @@ def _plain_fields(names: str) -> dict[str, Shown]:
 
 
 def _either(*ways: Shown) -> Shown:
-    """The first way that shows something."""
+    """The result of the first function that shows something."""
 
     def shown(value: Json) -> Json:
         return next((part for part in (show(value) for show in ways) if part is not None), None)
@@ -76,7 +76,7 @@ def _either(*ways: Shown) -> Shown:
 
 
 def _json_text(show: Shown) -> Shown:
-    """A text that holds JSON, with what is shown of that; any other text as it is."""
+    """A text that holds JSON, reduced by `show`; any other text unchanged."""
 
     def shown(value: Json) -> Json:
         if not isinstance(value, str):
@@ -100,7 +100,7 @@ _INNER = _object(
     _plain_fields("type message code status param reason")
     | {"error": _either(_object(_plain_fields("type message code status param")), _plain)}
 )
-#: OpenAI's form, with what the hosts that copy it add: Azure, Groq, llama.cpp, OpenRouter.
+#: OpenAI's form, with the fields of hosts that copy it: Azure, Groq, llama.cpp, OpenRouter.
 _OPENAI = _object(
     _plain_fields("message type code status failed_generation n_prompt_tokens n_ctx details")
     | {
@@ -159,8 +159,8 @@ _TABLES: dict[str, Shown] = {"anthropic": _ANTHROPIC, "openai": _OPENAI, "gemini
 
 
 def shown_fields(form: str, error: Json) -> dict[str, Any] | None:
-    """The fields of an error object that pass; None where it is none. `form`: anthropic, openai
-    (of both its wires) or gemini."""
+    """The fields of an error object that may be shown; None if there are none. `form`: anthropic,
+    openai (both wires) or gemini."""
     shown: dict[str, Any] | None = _TABLES[form](error)
     return shown or None
 
@@ -174,7 +174,7 @@ def inner_message(fields: Mapping[str, Any]) -> str | None:
         found = _message_in(text)
         if found is not None:
             return found
-    # A gateway's own message says nothing but that there is another.
+    # A gateway's own message only says that there is another one.
     return raw if isinstance(raw, str) and raw.strip() else None
 
 

@@ -23,7 +23,7 @@ from .error_details import inner_message, shown_fields
 from .reading import DECODE_ERRORS, closed_json
 from .response_headers import request_id_in, reset_after, retry_after
 
-#: What a status means where the provider's code does not decide.
+#: The class of each status, if the provider's code does not decide.
 BY_STATUS: dict[int, type[Upstream]] = {
     400: errors.RequestRejected,
     401: errors.Unauthenticated,
@@ -42,15 +42,15 @@ BY_STATUS: dict[int, type[Upstream]] = {
 NO_ERROR_OBJECT = "without an error object"
 
 MAX_ERROR_BYTES = 256 * 1024
-"""Of the body of an error: more is not read."""
+"""Bytes of an error's body that are read."""
 MAX_MESSAGE = 2 * 1024
-"""Characters of an error's message; what follows is cut off."""
-#: Bytes of an error that was cut which its message is looked for in.
+"""Characters of an error's message; the rest is cut off."""
+#: Bytes of a truncated error in which its message is searched.
 _READ_OF_CUT = 4 * 1024
-#: Characters of a code and of a field's name.
+#: Characters of a code, and of a field's name.
 _MAX_NAME = 512
 
-#: Classes that an overflow may have by status or code, where it has no code of its own. A body over
+#: Classes that an overflow may have by status or code, if it has no code of its own. A body over
 #: the byte limit (413) stays `TooLarge` unless its message is about the context window.
 _MAYBE_OVERFLOW = (errors.RequestRejected, errors.TooLarge, errors.Overloaded)
 
@@ -67,7 +67,7 @@ def error_class(
 
 
 def overflow_class(kind: type[Upstream], message: str | None) -> type[Upstream]:
-    """`ContextOverflow` where the message is one of the catalog's; otherwise `kind`."""
+    """`ContextOverflow` if the message is one of the catalog's; otherwise `kind`."""
     if message and kind in _MAYBE_OVERFLOW and is_overflow(message):
         return errors.ContextOverflow
     return kind
@@ -81,8 +81,8 @@ def read_response(
     body: bytes,
     now: datetime.datetime | None = None,
 ) -> Upstream:
-    """The error of a response: the one that `read` finds in the body, or what the status means.
-    Header names are lowercase; `now` is for dates in them. Each wire sets the first two."""
+    """The error of a response: the one that `read` finds in the body, else by the status. Header
+    names are lowercase; `now` is for dates in them. Each wire sets the first two."""
     error = _found(read, body, status)
     is_cut = len(body) >= MAX_ERROR_BYTES
     if error is None and is_cut:
@@ -108,7 +108,7 @@ def _found(
 
 
 def shorten(error: errors.AnaphoraError) -> None:
-    """Cuts what a provider wrote: every text of an error is searched for secrets later."""
+    """Truncate the texts of an error: each is searched for secrets later."""
     text = str(error)
     if len(text) > MAX_MESSAGE:
         _set_message(error, f"{text[:MAX_MESSAGE]}… ({len(text):,} characters)")
@@ -128,7 +128,7 @@ def _set_message(error: errors.AnaphoraError, text: str) -> None:
 def with_retry_hints(
     error: Upstream, headers: Mapping[str, str], now: datetime.datetime | None = None
 ) -> Upstream:
-    """The error with what the headers tell about retries.
+    """The error with the retry hints of the headers.
 
     `x-should-retry` decides either way, `retry-after` gives the wait. A rate limit that names no
     wait ends when the exhausted limits are reset.
@@ -228,7 +228,7 @@ def _read(body: bytes, status: int) -> Upstream | None:
 
 
 def _details(body: bytes) -> dict[str, Any] | None:
-    """What may be shown of the error object in a body."""
+    """The fields of the error object in a body that may be shown."""
     whole = msgspec.json.decode(body)
     return shown_fields("openai", whole.get("error")) if isinstance(whole, dict) else None
 
@@ -277,7 +277,7 @@ def write_error(error: Upstream) -> tuple[int, dict[str, str], bytes]:
         if type(error) is errors.ContextOverflow and fields.get("code") is None:
             fields["code"] = code  # clients look for it
         return status, error_headers(error), dumps({"error": fields})
-    # The error's own code is used where the class is the same with it.
+    # The error's own code is kept if it has the same class.
     as_read = error_class(status, _known(error.code, kind), _BY_CODE)
     if error.code and overflow_class(as_read, str(error)) is type(error):
         code = None if error.code == kind else error.code
@@ -301,7 +301,7 @@ def _known(*codes: str | None) -> str | None:
 
 
 def _text(value: Any) -> str | None:
-    """Text as it is, lists and objects as JSON, anything else as None."""
+    """Text unchanged, lists and objects as JSON, anything else as None."""
     if value is None or value == "" or isinstance(value, bool | int | float):
         return None
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()

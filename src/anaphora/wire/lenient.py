@@ -1,8 +1,8 @@
-"""Typed decoding of JSON that others wrote, without losing what the types do not name.
+"""Typed decoding of foreign JSON without losing unknown fields.
 
-A `LenientDecoder` decodes strictly first. Where that fails it separates each object's unknown
-members from the known ones, decodes the known ones, and returns the unknown ones beside the value.
-Errors name the JSON path.
+A `LenientDecoder` decodes strictly first. If that fails, it separates each object's unknown members
+from the known ones, decodes the known ones, and returns the unknown ones beside the value. Errors
+name the JSON path.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _CAPITAL = re.compile("[A-Z]")
 
 @final
 class Unknown(msgspec.Struct):
-    """The members of an object that its struct does not name, and those of values inside it."""
+    """The members of an object that its struct lacks, and those of values inside it."""
 
     members: dict[str, msgspec.Raw | Unknown | dict[int, Unknown]]
 
@@ -68,7 +68,7 @@ class Unknown(msgspec.Struct):
         return inner if isinstance(inner, dict) else {}
 
     def remaining(self, *, nulls: bool = False) -> Members:
-        """All that was not taken, in the order it was sent; without nulls unless asked for."""
+        """All that was not taken, in the order of the JSON; without nulls by default."""
         rest: Members = {}
         for name, value in self.members.items():
             if type(value) is msgspec.Raw:
@@ -85,21 +85,21 @@ class Unknown(msgspec.Struct):
 
 @final
 class OtherBlock(msgspec.Struct, frozen=True):
-    """An object of a tagged union whose tag is not known here."""
+    """An object of a tagged union with an unknown tag."""
 
     tag: str
     members: Members
     """All of it, the tag included."""
     raw: msgspec.Raw
-    """The same, as it was sent."""
+    """The object as raw JSON."""
 
 
-#: The type of a field whose value is unknown as a whole where it does not decode.
+#: The type of a field whose whole value is unknown if it does not decode.
 Whole = Annotated[T, "whole"]
 
 
-#: The type of a field for an object whose members are unknown one by one where they do not decode.
-#: All of them are where one that the struct requires does not.
+#: The type of a field for an object of which only those members are unknown that do not decode. If
+#: one of them is required, the whole object is unknown.
 Partial = Annotated[T, "partial"]
 
 
@@ -107,8 +107,8 @@ class LenientDecoder(Generic[T]):
     """Decodes one type of struct, union of tagged structs, or list of them.
 
     The structs forbid unknown fields. A tag that no struct has gives an `OtherBlock`; `default_tag`
-    stands for a missing one. `protobuf` accepts what Google's JSON parser does: names in snake_case
-    as well, and a single object for a list of one.
+    stands for a missing one. `protobuf`: like Google's JSON parser, accept names in snake_case as
+    well, and a single object for a list of one.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class LenientDecoder(Generic[T]):
     def decode(
         self, data: bytes | msgspec.Raw, path: str, fail: ErrorFactory
     ) -> tuple[T, Unknown | None]:
-        """The value, and the members that have no name in it; None where there are none."""
+        """The value, and the members that its type lacks; None if there are none."""
         try:
             return self.strict(data), None
         except DECODE_ERRORS:
@@ -151,13 +151,13 @@ class _Invalid(Exception):
         self.path = path
 
 
-#: A value and its unknown members; `UNSET` and the raw value where all of it is unknown.
+#: A value and its unknown members; `UNSET` and the raw value if all of it is unknown.
 _Separated: TypeAlias = tuple[Any, Any]
 
 
 class _Node:
-    """A type: the structs that an object of it may be, by their tags, and the elements of a list.
-    Everything else decodes as a whole."""
+    """A type: its structs by their tags, and the type of its elements if it is a list. Any other
+    type decodes as a whole."""
 
     def __init__(self, kind: Any, protobuf: bool, default_tag: str | None = None) -> None:
         self.strict = msgspec.json.Decoder(kind).decode
@@ -179,7 +179,7 @@ class _Node:
         self._default_tag = default_tag
 
     def separate(self, raw: bytes | msgspec.Raw) -> _Separated:
-        """The value and its unknown members, where the strict decoder has failed."""
+        """The value and its unknown members, after the strict decoder has failed."""
         if self._only_objects:
             return self._separate_object(raw)
         first = bytes(raw)[:1]
@@ -193,7 +193,7 @@ class _Node:
             raise _Invalid(*reason_and_path(problem)) from None
 
     def separate_members(self, raw: msgspec.Raw) -> _Separated:
-        """The same for a `Partial` field."""
+        """`separate` for a `Partial` field."""
         if bytes(raw)[:1] != b"{":
             return _keep_whole(raw)
         (struct,) = self._structs.values()
@@ -239,7 +239,7 @@ class _Node:
                 problem.path = f"[{index}]{problem.path}"
                 raise
             values.append(value)
-            # Where one element has unknown members, the next one likely has them too.
+            # If one element has unknown members, the next one likely has some as well.
             unusual = inner is not None
             if inner is not None:
                 unknown[index] = inner
@@ -258,8 +258,8 @@ class _Struct:
 
     @functools.cached_property
     def _fields(self) -> dict[str, tuple[str, Callable[[msgspec.Raw], Any], Any]]:
-        """By its name in JSON: the attribute, the strict decoder, and what separates a value that
-        the decoder rejects. Made when it is needed, since types may be recursive."""
+        """By name in JSON: the attribute, the strict decoder, and the function for values that the
+        decoder rejects. Made on demand, since types may be recursive."""
         fields: dict[str, tuple[str, Callable[[msgspec.Raw], Any], Any]] = {}
         for field in msgspec.structs.fields(self._kind):
             marks = getattr(field.type, "__metadata__", ())
@@ -272,13 +272,13 @@ class _Struct:
 
     @functools.cached_property
     def _aliases(self) -> dict[str, str]:
-        """The names in snake_case that are accepted, with those that they stand for."""
+        """The accepted names in snake_case, with the names that they stand for."""
         spelled = {_CAPITAL.sub(r"_\g<0>", name).lower(): name for name in self._fields}
         return {alias: name for alias, name in spelled.items() if alias != name}
 
     def separate(self, members: Members, partial: msgspec.Raw | None = None) -> _Separated:
-        """The struct and its unknown members. `partial` is the object itself where all that does
-        not decode is unknown."""
+        """The struct and its unknown members. `partial` is the raw object, for a field whose
+        invalid members are unknown."""
         if self._protobuf and not self._aliases.keys().isdisjoint(members):
             members = self._renamed(members)
         values: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""The caller's marks on a rendered prompt. A wire locates the chunk that a mark means; the rest is
+"""The caller's marks on a rendered prompt. A wire locates the chunk of a mark request; the rest is
 the same for all wires."""
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ T = TypeVar("T", bound="Ttl | None")
 #: marker's unknown members.
 PlacedMark: TypeAlias = tuple[tuple[int, ...], T, Extras | None]
 
-#: A chunk, and the splice in it where that is not the chunk's own; or why there is none.
+#: A chunk, and the splice in it if that is not the chunk's own; or the reason why there is none.
 MarkLocation: TypeAlias = tuple[int, int | None] | str
 Locate: TypeAlias = Callable[[MarkRequest], MarkLocation]
 
@@ -29,7 +29,7 @@ Locate: TypeAlias = Callable[[MarkRequest], MarkLocation]
 DialectMarkers: TypeAlias = Mapping[Ttl, dict[str, Any]]
 
 
-#: How deep blocks are looked for in each other: a document in a tool result is at the third level.
+#: The depth of nested blocks that is searched: a document in a tool result is at the third level.
 INNER_LEVELS = 16
 
 
@@ -50,26 +50,26 @@ MARKER_FORMS = {
 
 
 class MarkerPlaces(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the requests of a wire take markers (`wire.splice`)."""
+    """The places of markers in the requests of a wire (`wire.splice`)."""
 
     contents: tuple[str, ...] = ("content",)
-    """The lists of blocks in a message: the first that the message has counts."""
+    """The lists of blocks in a message: the first that the message has is used."""
     joined: str = ""
     """The one among them whose blocks are one chunk: its marker goes into the last block."""
     text: bytes
     """A text block up to its text."""
     message: bytes = b""
-    """A message up to its first block, where a prompt may be a mere text."""
+    """A message up to its first block, if a prompt may be a plain text."""
     automatic: str = ""
-    """The field of the body that asks for an automatic breakpoint."""
+    """The field of the body that requests an automatic breakpoint."""
     key: bytes = b""
-    """What stands before a cache key in the body; empty where the wire has none."""
+    """The bytes before a cache key in the body; empty if the wire has none."""
     only_marks: bytes = b""
-    """The field that asks for no automatic breakpoint; empty where there is none."""
+    """The field that turns the automatic breakpoint off; empty if there is none."""
 
 
-#: What stands before a cache key in OpenAI's bodies, and what makes OpenAI write only marked
-#: prefixes to the cache.
+#: The bytes before a cache key in OpenAI's bodies, and the field that makes OpenAI cache only
+#: marked prefixes.
 CACHE_KEY = b',"prompt_cache_key":'
 ONLY_MARKS = b',"prompt_cache_options":{"mode":"explicit"}'
 
@@ -98,9 +98,9 @@ MARKER_PLACES = {
 def resolve_marks(
     cache: PromptCachePlan, runs: list[ChunkRun], nearest: Mapping[Ttl, Ttl], locate: Locate
 ) -> tuple[tuple[Mark, ...], int | None, list[Notice]]:
-    """Marks on chunks in hash order, the last frozen chunk, and notices for what does not exist.
+    """Marks on chunks in hash order, the last frozen chunk, and notices for marks without a chunk.
 
-    `nearest` has the wire's own TTL for each that may be asked for.
+    `nearest` has the wire's own TTL for each that may be requested.
     """
     marks: dict[tuple[int, int | None], Mark] = {}
     notices: list[Notice] = []
@@ -122,13 +122,13 @@ def resolve_marks(
         else:
             why = f"no message {cache.frozen_through} to end the frozen region with"
             notices.append(Notice("frozen_boundary_missing", why, "cache.frozen_through"))
-    # A block's own marker stands at its very end, behind those of blocks inside it.
+    # A block's own marker is at its very end, after those of blocks inside it.
     in_order = sorted(marks.values(), key=lambda m: (m.chunk, m.splice is None, m.splice))
     return tuple(in_order), frozen, notices
 
 
 def nearest_ttls(markers: Mapping[Ttl, bytes]) -> dict[Ttl, Ttl]:
-    """For each TTL that may be asked for, the shortest supported one that is long enough, or the
+    """For each TTL that may be requested, the shortest supported one that is long enough, or the
     longest."""
     supported = tuple(markers)
     nearest = {asked: nearest_ttl(asked, supported) for asked in TTL_SECONDS}
@@ -136,17 +136,20 @@ def nearest_ttls(markers: Mapping[Ttl, bytes]) -> dict[Ttl, Ttl]:
 
 
 def supported_ttl(asked: Ttl, nearest: Mapping[Ttl, Ttl], place: str, notices: list[Notice]) -> Ttl:
-    """The TTL a marker gets on this wire, with a notice when it is not the one asked for."""
+    """The TTL of a marker on this wire, with a notice if it is not the requested one."""
     ttl = nearest[asked]
     if ttl != asked:
-        notices.append(Notice("ttl_changed", f"no marker lives {asked} here; it gets {ttl}", place))
+        notices.append(
+            Notice("ttl_changed", f"a TTL of {asked} is not available; it gets {ttl}", place)
+        )
     return ttl
 
 
 def policy_notices(
     tools: Iterable[AnyTool], blocks: Iterable[PromptBlock], nearest: Mapping[Ttl, Ttl]
 ) -> list[Notice]:
-    """Cache policies that a wire without markers on tools, and with TTLs of its own, changes."""
+    """Notices for cache policies that are changed by a wire without markers on tools, and with TTLs
+    of its own."""
     notices: list[Notice] = []
     if any(tool.cache.is_cached for tool in tools):
         why = "a tool definition takes no breakpoint here"
@@ -158,7 +161,7 @@ def policy_notices(
 
 
 def marker_field_notices(extras: Extras, place: str) -> list[Notice]:
-    """Unknown members of a request's marker: markers are sent without them."""
+    """Notices for unknown members of a request's marker: markers are sent without them."""
     names = [name for text in extras.values() for name in decode_members(text)]
     return [
         Notice("marker_fields_left_out", f"{name}: no marker has it here; left out", place)
@@ -167,12 +170,12 @@ def marker_field_notices(extras: Extras, place: str) -> list[Notice]:
 
 
 def marker_bytes(markers: DialectMarkers) -> dict[Ttl, bytes]:
-    """What marking a block puts before its closing brace."""
+    """The bytes that mark a block, before its closing brace."""
     return {ttl: b"," + dumps(marker)[1:-1] for ttl, marker in markers.items()}
 
 
 def take_dialect_marker(members: Members, markers: DialectMarkers) -> Ttl | None:
-    """Takes a marker out of a block; its TTL. One in another form stays."""
+    """Remove a marker from a block, and return its TTL. One in another form stays."""
     for ttl, marker in markers.items():
         if all(
             name in members and msgspec.json.decode(members[name]) == value
@@ -186,7 +189,7 @@ def take_dialect_marker(members: Members, markers: DialectMarkers) -> Ttl | None
 
 def find_message(runs: list[ChunkRun], message_id: str) -> tuple[ChunkRun, int, range] | None:
     """The run that holds a message, the run's first chunk, and the message's chunks in the run.
-    Segments number their messages separately: an id means one of the conversation first."""
+    Segments number their messages separately: the conversation is searched first."""
     elsewhere = None
     first = 0
     for run in runs:

@@ -1,4 +1,4 @@
-"""What wires remember between calls: one bounded object for each, which `clear` empties.
+"""The memory of wires between calls: one bounded object for each, which `clear` empties.
 
 One rule for keys: bytes and tuples of bytes and names, compared by value; or the identity of an
 immutable source that the remembered log holds itself. Values are frozen when they are made, so
@@ -28,8 +28,8 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Memo:
-    """What one wire remembers: of the calls it rendered; and of the requests it read, values by
-    their bytes, and the logs that requests were cut into, for as long as those are in use."""
+    """The memory of one wire: sections and envelopes of rendered calls; and of requests, decoded
+    values by their bytes, and the logs of split requests while these are in use."""
 
     def __init__(self) -> None:
         self.sections: WeakValueDictionary[tuple[str, bytes], ChunkLog] = WeakValueDictionary()
@@ -43,7 +43,7 @@ class Memo:
         self._envelopes: tuple[Envelope, ...] = ()
 
     def clear(self) -> None:
-        """Forgets everything."""
+        """Forget everything."""
         self.sections.clear()
         self.messages.clear()
         for forget in self._on_clear:
@@ -55,7 +55,7 @@ class Memo:
     # ── Requests that were read ──────────────────────────────────────────────────────────────────
 
     def placeholders(self, count: int) -> Conversation:
-        """Stands for messages that were cut into chunks but not read."""
+        """Placeholders for messages that were cut into chunks but not read."""
         placeholders = self._placeholders
         missing = count - len(placeholders)
         if missing > 0:
@@ -83,9 +83,9 @@ class Memo:
         render: Callable[[T], ChunkLog],
         variant: Hashable = None,
     ) -> ChunkLog:
-        """The log of tools or system blocks: the last turn's where its source is equal, another
-        conversation's where it is the same object, or a new one. `variant` is whatever else the
-        bytes depend on."""
+        """The log of tools or system blocks: the last turn's if its source is equal, another
+        conversation's if its source is the same object, or a new one. `variant` is anything else
+        that the bytes depend on."""
         if last is not None and last.log.source == source:
             return last.log
         log = self._section_logs.get((id(source), variant))
@@ -104,9 +104,9 @@ class Memo:
         last: Envelope | None,
         make: Callable[[object], Envelope],
     ) -> Envelope:
-        """The last turn's envelope, or another one that was made from the same, or a new one that
-        `make` makes from its `source`. `context` is what an envelope depends on besides the call's
-        model, parameters, extras and cache options."""
+        """The last turn's envelope, another one made from an equal `source`, or a new one from
+        `make`. `context` is anything that an envelope depends on besides the call's model,
+        parameters, extras and cache options."""
         source = (*context, call.model, _params_key(call))
         if last is not None and last.source == source:
             return last
@@ -128,4 +128,4 @@ def _params_key(call: Call) -> object:
     try:
         return _encode((call.params, call.extras, call.ir.cache, call.ir.continuation))
     except UnicodeEncodeError:
-        return object()  # a lone surrogate: equal to nothing
+        return object()  # a lone surrogate: never remembered

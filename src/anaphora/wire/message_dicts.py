@@ -1,4 +1,4 @@
-"""Messages as dictionaries, as the OpenAI and Anthropic SDKs take them, become `Message`s.
+"""Converts messages in the dictionary form of the OpenAI and Anthropic SDKs to `Message`s.
 
     {"role": "user", "content": "Hello"}
     {"role": "user", "content": [{"type": "text", …}, {"type": "image_url", …}]}
@@ -6,9 +6,9 @@
     {"role": "tool", "tool_call_id": "…", "content": "…"}
     {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "…", …}]}    Anthropic's
 
-The wires' own parsers read them. Those carry unknown fields along, since a request may hold what
-they do not know; here an unknown field is an error, since a person wrote it. Parts (`Image`,
-`Document`, …) may stand in a list of content.
+The wires' own parsers read them. In requests these keep unknown fields; here an unknown field is an
+error, since it is most likely a typo. Parts (`Image`, `Document`, …) are allowed in a list of
+content.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from . import get
 
 _PARTS = get_args(Part)
 
-#: The fields of a message by its role. Those of the assistant include what replies have.
+#: The fields of a message by its role. The assistant's include those of replies.
 _FIELDS = {
     "system": ("content", "name"),
     "developer": ("content", "name"),
@@ -39,7 +39,7 @@ _FIELDS = {
     ),
     "tool": ("content", "tool_call_id", "name"),
 }
-#: What other libraries call a field, and what it is here.
+#: Names of fields in other libraries, and their names here.
 _ELSEWHERE = {"text": "content", "parts": "content", "body": "content", "call_id": "tool_call_id"}
 
 #: Types of content parts of Chat Completions, and those of Anthropic.
@@ -58,8 +58,8 @@ _RESPONSES_TYPES = {
 
 
 def read_message(value: object, path: str) -> Message:
-    """The message of a dictionary, or of an SDK's message object; a `Message` is returned as it
-    is. An error names the field below `path`."""
+    """The message of a dictionary, or of an SDK's message object; a `Message` is returned
+    unchanged. An error names the field below `path`."""
     if isinstance(value, Message):
         return value
     value = _dumped(value)
@@ -76,18 +76,18 @@ def read_message(value: object, path: str) -> Message:
         fields["content"] = _content(content, f"{path}.content", placed)
     message = _parse(fields, _is_anthropic(fields, path), path)
     if role == "system":
-        message = _without_place(message)
+        message = _without_original_role(message)
     return _replaced(message, placed) if placed else message
 
 
 def _dumped(value: object) -> object:
-    """The dictionary of an SDK's object; other values as they are."""
+    """The dictionary of an SDK's object; other values unchanged."""
     dump = getattr(value, "model_dump", None)
     return dump(exclude_none=True) if callable(dump) else value
 
 
 def read_part(value: Mapping[str, Any], path: str) -> Part:
-    """The part of a dictionary that stands in a list of content."""
+    """The part of a dictionary in a list of content."""
     placed: dict[str, Part] = {}
     (part,) = _content([value], path, placed, numbered=False)
     fields = {"role": "user", "content": [part]}
@@ -118,7 +118,7 @@ def _check_fields(fields: dict[str, Any], role: str, path: str) -> None:
         near = _ELSEWHERE.get(name, "") or nearest(str(name), known)
         advice = f"did you mean {near}?" if near in known else f"known: {', '.join(known)}"
         raise InvalidRequest(
-            f"unknown field of a message of the {role}; {advice}", path=f"{path}.{name}"
+            f"unknown field of a message with the role {role}; {advice}", path=f"{path}.{name}"
         )
     if role == "tool" and not isinstance(fields.get("tool_call_id"), str):
         raise InvalidRequest(
@@ -128,7 +128,7 @@ def _check_fields(fields: dict[str, Any], role: str, path: str) -> None:
     if role == "assistant":
         calls = fields.get("tool_calls", ())
         if not isinstance(calls, list | tuple):
-            raise _wrong("a list", calls, f"{path}.tool_calls")
+            raise _wrong_type("a list", calls, f"{path}.tool_calls")
         for index, call in enumerate(calls):
             _check_call(call, f"{path}.tool_calls[{index}]")
         for name in ("annotations", "function_call"):
@@ -140,7 +140,7 @@ def _check_fields(fields: dict[str, Any], role: str, path: str) -> None:
 
 def _check_call(call: object, path: str) -> None:
     if not isinstance(call, Mapping):
-        raise _wrong("a dict", call, path)
+        raise _wrong_type("a dict", call, path)
     function = call.get("function", {})
     for value, place in ((call.get("id"), "id"), (_field(function, "name"), "function.name")):
         if not isinstance(value, str):
@@ -154,10 +154,10 @@ def _field(value: object, name: str) -> object:
 def _content(
     content: object, path: str, placed: dict[str, Part], *, numbered: bool = True
 ) -> list[Any]:
-    """The list of content in the form of a wire; values that are parts already are put into
-    `placed`, and a text that names them stands for each."""
+    """The list of content in the form of a wire. Values that are already parts are put into
+    `placed`, and each is replaced by a text with its name."""
     if isinstance(content, bytes | Mapping) or not isinstance(content, Iterable):
-        raise _wrong("a text or a list of parts", content, path)
+        raise _wrong_type("a text or a list of parts", content, path)
     parts: list[Any] = []
     for index, part in enumerate(content):
         place = f"{path}[{index}]" if numbered else path
@@ -170,7 +170,7 @@ def _content(
         elif isinstance(block := _dumped(part), Mapping):
             parts.append(_part(block, place))
         else:
-            raise _wrong("a text, a part or a dict", part, place)
+            raise _wrong_type("a text, a part or a dict", part, place)
     return parts
 
 
@@ -191,8 +191,8 @@ def _part(part: Mapping[str, Any], path: str) -> dict[str, Any]:
     for name in ("cache_control", "prompt_cache_breakpoint"):
         if name in fields:
             raise InvalidRequest(
-                "cannot be given here: the client places the markers; cache=PromptCachePlan(marks="
-                "…) asks for one, and so does the cache policy of a PromptBlock",
+                "is not allowed here: the client places the markers; request one with"
+                " cache=PromptCachePlan(marks=…) or the cache policy of a PromptBlock",
                 path=f"{path}.{name}",
             )
     return fields
@@ -236,7 +236,7 @@ def _parse(fields: dict[str, Any], is_anthropic: bool, path: str) -> Message:
         wire = "anthropic"
         body["max_tokens"] = 1
     elif fields["role"] in ("system", "developer"):
-        # Behind another message, where the parser leaves it in its place.
+        # After another message, so that the parser does not make it the system prompt.
         body["messages"] = [{"role": "user", "content": "."}, fields]
     prefix = f"$.messages[{len(body['messages']) - 1}]"
     try:
@@ -249,7 +249,7 @@ def _parse(fields: dict[str, Any], is_anthropic: bool, path: str) -> Message:
 
 
 def _check_read(message: Message, fields: dict[str, Any], path: str) -> None:
-    """The parsers keep a part that they cannot read as it is; a person should know."""
+    """Raise for a part that a parser kept whole because it could not read it."""
     content = fields.get("content")
     if not isinstance(content, list):
         return
@@ -279,8 +279,8 @@ def _all_parts(message: Message) -> Iterable[Part]:
             yield from part.content
 
 
-def _without_place(message: Message) -> Message:
-    """A system message as `Message.system` makes it: which role it had is kept for requests."""
+def _without_original_role(message: Message) -> Message:
+    """A system message as made by `Message.system`: only requests keep the original role."""
     from .openai import SYSTEM_KEY  # loaded with the wire
 
     parts: list[Part] = []
@@ -304,7 +304,7 @@ def _replaced(message: Message, placed: dict[str, Part]) -> Message:
     return msgspec.structs.replace(message, parts=tuple(value(part) for part in message.parts))
 
 
-def _wrong(wanted: str, value: object, path: str) -> InvalidRequest:
+def _wrong_type(wanted: str, value: object, path: str) -> InvalidRequest:
     return InvalidRequest(f"must be {wanted}, not {type(value).__name__}", path=path)
 
 

@@ -1,5 +1,5 @@
-"""The messages of a call: as runs, for wires that render each segment by itself; and reasoning in
-them that nothing follows."""
+"""Messages as runs, for wires that render each segment by itself; reasoning that nothing
+follows."""
 
 from __future__ import annotations
 
@@ -67,24 +67,22 @@ def message_runs(
 # A reply may be cut off inside its reasoning. Providers reject such reasoning in requests:
 # Anthropic takes no message that ends with a thinking block, Responses no reasoning item without
 # the item that follows it, Chat hosts no message without content or calls. So it is left out, with
-# a notice; the conversation keeps it. Where the assistant continues in its next message, the
-# reasoning is followed by that. Until then it has no bytes in the prompt, which only grows when
-# they are added.
+# a notice; the conversation keeps it. If the assistant continues in its next message, that follows
+# the reasoning, which is sent from then on: the prompt only grows by it.
 
 FollowCheck: TypeAlias = Callable[[Part, Role], bool | None]
-"""Whether a part of a message of that role may follow reasoning; None where the part does not reach
+"""Whether a part of a message of that role may follow reasoning; None if the part does not reach
 the wire."""
 
 UNFINISHED_REASONING = Notice(
     "unfinished_thinking",
-    "the reply was cut off inside its reasoning, which is rejected without what follows it;"
-    " left out",
+    "the reply was cut off inside its reasoning, which is rejected at the end of a reply; left out",
 )
 
 
 class ReasoningFollowed:
-    """Whether the assistant continues after its reasoning: in the same message, or in the messages
-    after it before another role. Calls come in order, so each part is examined once."""
+    """Whether the assistant continues after its reasoning: in the same message, or in the next
+    messages before another role. Called in order, it examines each part once."""
 
     __slots__ = ("_check", "_decided_by", "_followed", "_messages")
 

@@ -62,9 +62,9 @@ OPENAI = ("openai", "openai_chat", "openai_responses")
 
 # ── The system prompt ────────────────────────────────────────────────────────────────────────────
 
-#: The extras that hold a `SystemPlace`.
+#: Key in the extras: a `SystemPlace`.
 SYSTEM_KEY = "openai.system"
-#: The extras of the system prompt's first block that hold fields of its message beside the content.
+#: Key in the extras of the system prompt's first block: fields of its message beside the content.
 MESSAGE_KEY = "openai_chat.message"
 
 
@@ -132,12 +132,12 @@ class SystemRoles(msgspec.Struct, frozen=True):
     """The roles of a model's system messages."""
 
     default: str = "developer"
-    """The role of system text that came without one; `user` if the model has none for it."""
+    """The role of system text without a kept one; `user` if the model has none for it."""
     accepted: tuple[str, ...] = ("developer", "system")
-    """The roles that are kept as they came."""
+    """The roles that are kept unchanged."""
 
     def write(self, place: SystemPlace) -> str:
-        """The role to write for system text of that place."""
+        """The role for system text of that place."""
         return self.default if place.role not in self.accepted else str(place.role)
 
     def notices(self, place: SystemPlace, path: str) -> list[Notice]:
@@ -152,8 +152,8 @@ _ROLES = SystemRoles()
 
 
 def system_roles(profile: Profile) -> SystemRoles:
-    """Models that take `developer` take `system` too; the catalog names those where `system` is the
-    default and both are taken."""
+    """Models that accept `developer` also accept `system`; the catalog names those that accept both
+    with `system` as the default."""
     default = profile_value(profile, "system_role", _ROLES.default)
     by_default = {"developer": _ROLES.accepted, "system": ("system",)}.get(default, ())
     return SystemRoles(default, profile_value(profile, "system_roles", by_default))
@@ -187,13 +187,13 @@ def file_id(file: FileId, notices: list[Notice]) -> bytes | None:
     """The field of an uploaded file; None for one of another provider."""
     if file.provider in OPENAI:
         return b'"file_id":' + string(file.id)
-    why = f"a file id of {file.provider} means nothing to OpenAI"
+    why = f"a file id of {file.provider} is unknown to OpenAI"
     notices.append(Notice("foreign_file", why))
     return None
 
 
 def arguments_text(call: ToolCall) -> bytes:
-    """The arguments as the model wrote them, valid JSON or not."""
+    """The arguments unchanged, valid JSON or not."""
     try:
         return string(call.arguments)
     except InvalidRequest as problem:
@@ -233,7 +233,7 @@ def tool_log(tools: tuple[AnyTool, ...], encode: Callable[[Tool, bytes], bytes])
 
 
 def body_order(runs: Sequence[ChunkRun]) -> tuple[int, ...] | None:
-    """Tools before a system message, which stands in the list of messages."""
+    """Tools before a system message, which is in the list of messages."""
     if [run.section for run in runs[:2]] != ["system", "tools"]:
         return None
     return (1, 0, *range(2, len(runs)))
@@ -282,7 +282,7 @@ def counted_usage(
 
 def _is_reasoning(tokens: int, reported: int | None, read: int, written: int) -> bool:
     """Whether tokens that are neither input nor output are reasoning: xAI and Google count it in
-    the sum alone. Some gateways count cached input so."""
+    the sum alone. Some gateways count cached input that way."""
     if reported is not None:
         return tokens == reported
     return tokens not in (read, written, read + written)
@@ -341,7 +341,7 @@ def decode_params(
 ) -> tuple[Params, dict[str, Any]]:
     """The parameters of a request, and its cache options; `extras` are its unknown fields."""
     if "tool_choice" in extras and request.parallel_tool_calls is not None:
-        # It belongs to a choice that is not known here.
+        # It belongs to an unknown choice.
         extras["parallel_tool_calls"] = msgspec.Raw(dumps(request.parallel_tool_calls))
         request = msgspec.structs.replace(request, parallel_tool_calls=None)
     return table.decode(request)

@@ -1,7 +1,7 @@
 """Parameters as a table, and the envelope around the prompt.
 
 Each wire lists its parameters as `Param` rows. The rows encode a call's parameters into request
-fields, decode a request's fields into parameters, and give a notice for what has no field.
+fields, decode a request's fields into parameters, and give notices for parameters without a field.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ ANTHROPIC_TIERS = ("standard_only",)
 #: Request fields by name; an object is a mapping of its members.
 FieldTree: TypeAlias = "dict[str, bytes | FieldTree]"
 
-#: That of a request without marks and cache options.
+#: The cache plan of a request without marks and cache options.
 NO_CACHE_PLAN = PromptCachePlan()
 _new_params = Params().__copy__  # type: ignore[attr-defined]
 #: Decoded values of these types need no check.
 _SCALARS = frozenset({int, float, str, bool})
 
 PARAM_GROUPS: dict[str, Any] = {"tool_choice": ToolChoice, "reasoning": Reasoning}
-#: The name a schema has by default, which is not worth a notice.
+#: The default name of a schema, which needs no notice.
 _DEFAULT_NAME = OutputSchema("{}").name
 
 
@@ -51,24 +51,24 @@ class Param(msgspec.Struct, frozen=True):
     """One parameter and its request field."""
 
     name: str
-    """In `Params`: `temperature`, `reasoning.effort`; or of the cache plan: `cache.key`."""
+    """In `Params` (`temperature`, `reasoning.effort`) or in the cache plan (`cache.key`)."""
     field: str | None = ""
     """The request field, `a.b` inside an object; empty: the same name; None: there is none."""
     encode: Callable[[Any], bytes | None] | None = None
-    """Makes the field's JSON, where that is not the value's; None leaves it out."""
+    """Makes the field's JSON, if that is not the value's own; None leaves the field out."""
     decode: Callable[[Any], Any] | None = None
-    """Makes the value from the field, where that is not the same; None leaves it out."""
+    """Makes the value from the field's, if they differ; None leaves the parameter out."""
     when: Callable[[Call], bool] | None = None
-    """Whether the call lets the field be sent."""
+    """Whether the field can be sent with this call."""
     reason: str = ""
-    """The notice where the parameter is set but not sent; empty: none is given."""
+    """The notice if the parameter is set but not sent; empty: no notice."""
 
     @property
     def path(self) -> str:
         return self.name if self.name.startswith("cache.") else f"params.{self.name}"
 
     def value(self, call: Call) -> Any:
-        """What the call sets; None where it sets nothing."""
+        """The value in the call; None if it is not set."""
         group, _, name = self.name.partition(".")
         if not name:
             value = getattr(call.params, group)
@@ -99,7 +99,7 @@ class ParamTable:
         self._cache_params = {rule: path.split(".") for rule, path in cache_params.items()}
         fields = [(row, row.name if row.field == "" else row.field) for row in rows]
         self._encoded = [(row, field.split(".")) for row, field in fields if field is not None]
-        #: The rows whose fields stand side by side in an object, by the path of the object.
+        #: The rows whose fields are in one object, by the path of the object.
         objects: dict[str, list[tuple[str, Param]]] = {}
         for row, field in fields:
             if field is not None and row.decode is not encode_only:
@@ -131,7 +131,7 @@ class ParamTable:
         return tree
 
     def notices(self, call: Call) -> list[Notice]:
-        """What the call sets and the wire does not send."""
+        """Notices for parameters that the call sets and the wire does not send."""
         return [
             row.notice()
             for row in self._rows
@@ -141,8 +141,8 @@ class ParamTable:
         ]
 
     def cache_params(self, model: bytes, tree: Mapping[str, Any]) -> tuple[tuple[str, bytes], ...]:
-        """The parameters that affect the cache without being part of the prompt, as they are sent;
-        named as the cache rules name them."""
+        """The encoded parameters that affect the cache without being part of the prompt, by their
+        names in the cache rules."""
         params = [("model", model)]
         for rule, field in self._cache_params.items():
             value: Any = tree
@@ -153,7 +153,7 @@ class ParamTable:
         return tuple(params)
 
     def sent_cache_params(self, body: bytes) -> tuple[tuple[str, bytes], ...]:
-        """The same from a request's body: an object of its model and parameters."""
+        """The cache parameters of a request; `body` is an object of its model and parameters."""
         members = object_members(body, "$", request_error)
         nested = {field[0] for field in self._cache_params.values() if len(field) > 1}
         tree: dict[str, Any] = {}
@@ -217,8 +217,8 @@ def _joined(value: Any) -> bytes:
 def check_refused(
     call: Call, profile: Profile, checks: Iterable[tuple[bool, Feature, str, str]]
 ) -> None:
-    """Raises for what the provider would answer with a 400: whether it is asked for, the feature
-    that the model may lack, the parameter, and its description."""
+    """Raise for parameters that the provider would answer with a 400. A check is: whether the call
+    uses the feature, the feature that the model may lack, the parameter, and its description."""
     for wanted, feature, field, description in checks:
         if wanted and profile.refuses(feature):
             raise InvalidRequest(f"{call.model} refuses {description}", path=f"params.{field}")
@@ -234,7 +234,7 @@ def sampling_checks(params: Params, *altered: str) -> Iterable[tuple[bool, Featu
     yield bool(params.stop), "stop", "stop", "stop sequences"
 
 
-#: What a model that lacks `forced_tools` refuses, for error messages.
+#: For error messages: the feature that a model without `forced_tools` refuses.
 FORCED_TOOLS = "a forced tool choice; use auto or none"
 
 
@@ -243,8 +243,8 @@ def forces_tools(params: Params) -> bool:
 
 
 def has_thinking_budget(params: Params) -> bool:
-    """Whether the call asks for thinking with a budget. Adaptive thinking gives way to a forced
-    tool choice: recorded calls with both are answered."""
+    """Whether the call requests thinking with a budget. Adaptive thinking is compatible with a
+    forced tool choice: recorded calls with both were answered."""
     return params.reasoning is not None and params.reasoning.mode == "enabled"
 
 
@@ -271,15 +271,15 @@ def closing_members(
 ) -> bytes:
     """The members that end a body: the parameters, then the extras of this wire.
 
-    An object may be in both in part. A member that is in both is an error. `taken` are the fields
-    that the body has already.
+    Objects in both are merged; any other member in both is an error. `taken` are the fields that
+    the body has already.
     """
     if extras is None or wire not in extras:
         return _members(fields)
     path = f"extras.{wire}"
     for name, extra in object_members(extras[wire].encode(), path, request_error).items():
         if name in taken:
-            raise InvalidRequest("the call sets this already; take it out", path=f"{path}.{name}")
+            raise InvalidRequest("the call already sets this; remove it", path=f"{path}.{name}")
         field = fields.get(name)
         fields[name] = (
             bytes(extra) if field is None else merge_fields(field, extra, f"{path}.{name}")
@@ -288,16 +288,14 @@ def closing_members(
 
 
 def merge_fields(field: bytes, extra: bytes | msgspec.Raw, path: str) -> bytes:
-    """One object of two. A member that is in both is an error, unless it is an object itself."""
+    """Merge two objects. A member in both is an error, unless it is an object itself."""
     if field[:1] == b"{" and bytes(extra)[:1] == b"{":
         whole = object_members(field, path, request_error)
         more = object_members(extra, path, request_error)
         for name in sorted(whole.keys() & more.keys()):
             more[name] = msgspec.Raw(merge_fields(bytes(whole[name]), more[name], f"{path}.{name}"))
         return b"{" + _members({**whole, **more})[1:] + b"}"
-    raise InvalidRequest(
-        "a parameter of the call sets this already; take one of them out", path=path
-    )
+    raise InvalidRequest("a parameter of the call already sets this; remove one of them", path=path)
 
 
 def _members(fields: Mapping[str, bytes | msgspec.Raw]) -> bytes:
@@ -305,7 +303,7 @@ def _members(fields: Mapping[str, bytes | msgspec.Raw]) -> bytes:
 
 
 def common_notices(call: Call, wire: str, providers: tuple[str, ...]) -> list[Notice]:
-    """What a call holds that only other wires send."""
+    """Notices for values of a call that only other wires send."""
     return [
         *system_text_notices(call),
         *continuation_notices(call),
@@ -321,7 +319,7 @@ def system_text_notices(call: Call) -> list[Notice]:
 
 
 def comparison_id(call: Call, providers: tuple[str, ...]) -> str | None:
-    """The id of the response to compare with, when it is one of these providers'."""
+    """The id of the response to compare with, if it is of one of these providers."""
     earlier = call.ir.cache.compare_with
     return earlier.id if earlier is not None and earlier.provider in providers else None
 
@@ -335,15 +333,15 @@ def foreign_comparison_notices(call: Call, providers: tuple[str, ...]) -> list[N
 
 
 def foreign_tier_notices(call: Call) -> list[Notice]:
-    """A service tier that only Anthropic has. Hosts with OpenAI's wires have tiers of their own, so
-    any other is sent as it is."""
+    """A notice for a service tier that only Anthropic has. Hosts with OpenAI's wires have tiers of
+    their own, so any other is sent unchanged."""
     why = "that tier is Anthropic's own; left out"
     foreign = call.params.service_tier in ANTHROPIC_TIERS
     return [Notice("param_left_out", why, "params.service_tier")] if foreign else []
 
 
 def schema_only_notices(output: OutputFormat | None) -> list[Notice]:
-    """What may accompany an output schema, where a provider takes only the schema."""
+    """Notices for fields of an output schema that a provider lacks: it takes only the schema."""
     if output is None or output == "json":
         return []
     reasons = {
@@ -359,10 +357,10 @@ def schema_only_notices(output: OutputFormat | None) -> list[Notice]:
 
 
 def continuation_notices(call: Call) -> list[Notice]:
-    """A response that another provider stored cannot be continued here."""
+    """A notice if the call continues a stored response, which this wire cannot."""
     why = (
         "a stored response cannot be continued here: only the messages of this call are sent,"
-        " and what the response holds beyond them is not"
+        " without other content of the response"
     )
     continued = call.ir.continuation is not None
     return [Notice("continuation_left_out", why, "continuation")] if continued else []

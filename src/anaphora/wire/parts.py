@@ -1,5 +1,5 @@
-"""What several wires share of parts and replies: arguments, extras, unknown fields, usage, notices
-for extras of other wires, and a whole reply as the events of a stream."""
+"""Code for parts and replies that several wires share: arguments, extras, unknown fields, usage,
+notices for extras of other wires, and a whole reply as the events of a stream."""
 
 from __future__ import annotations
 
@@ -14,14 +14,12 @@ from anaphora.prompt import Call
 from anaphora.rendered import ChunkRun, Kind, LogAppend
 from anaphora.rendered.log import Piece
 from anaphora.values import (
-    AnyTool,
     Bytes,
     Extras,
     Message,
     Notice,
     Opaque,
     Part,
-    ProviderTool,
     Reply,
     Section,
     Source,
@@ -58,8 +56,7 @@ def notices_below(notices: Iterable[Notice], place: str) -> list[Notice]:
 def encode_at(
     path: str, encode: Callable[..., R], part: object, notices: list[Notice], *args: object
 ) -> R:
-    """What `encode` makes of a part, notices and further arguments; its notices and errors name the
-    path."""
+    """Call `encode` with a part, notices and further arguments; notices and errors get the path."""
     own: list[Notice] = []
     try:
         encoded = encode(part, own, *args)
@@ -71,8 +68,8 @@ def encode_at(
 
 
 def object_arguments(text: str, notices: list[Notice]) -> bytes:
-    """A call's arguments where the wire takes only an object. Other text, which a model may write,
-    is kept in one."""
+    """A call's arguments for a wire that accepts only an object. Other text, which a model may
+    write, is wrapped in one."""
     if is_object(text):
         return text.encode()
     if not text.strip():
@@ -103,7 +100,7 @@ def closing(extras: Extras | None, wire: str) -> bytes:
 
 
 def own_members(extras: Extras | None, wire: str) -> Members:
-    """The same, by name."""
+    """The extras of that wire by name."""
     if extras is None or wire not in extras:
         return {}
     return decode_members(check_object(extras[wire], path=f"extras.{wire}"))
@@ -133,7 +130,7 @@ def following(members: Members) -> bytes:
 
 
 def own_usage(usage: Usage, read: Callable[[bytes], Usage]) -> bytes | None:
-    """The provider's own usage object, where it means the same here."""
+    """The provider's own usage object, if it has the same counts on this wire."""
     try:
         if usage.raw is not None and read(usage.raw.encode()) == usage:
             return usage.raw.encode()
@@ -143,7 +140,7 @@ def own_usage(usage: Usage, read: Callable[[bytes], Usage]) -> bytes | None:
 
 
 def own_stop(reply: Reply, read: Callable[[str], StopReason]) -> str | None:
-    """The provider's own stop reason, where it means the same here."""
+    """The provider's own stop reason, if it means the same on this wire."""
     raw = reply.stop_reason_raw
     return raw if raw is not None and read(raw) == reply.stop_reason else None
 
@@ -153,8 +150,8 @@ def partition(
 ) -> tuple[int | None, int | None, Mapping[WriteTtl, int] | None, int]:
     """Uncached, read, written, and how many tokens were counted twice.
 
-    Some hosts count what they wrote as read, too, so that the parts exceed the whole. The surplus
-    is taken from what was written, then from what was read.
+    Some hosts count written tokens as read as well, so that the parts exceed the whole. The excess
+    is subtracted from the written tokens, then from the read ones.
     """
     if total is None:
         return None, read, written, 0
@@ -181,7 +178,7 @@ def check_part(part: object, known: Container[type]) -> None:
 def check_image(source: Source) -> None:
     if isinstance(source, Bytes) and not source.media_type.startswith("image/"):
         raise InvalidRequest(
-            f"{source.media_type!r} is no image; use a Document", path="source.media_type"
+            f"{source.media_type!r} is not an image type; use a Document", path="source.media_type"
         )
 
 
@@ -192,10 +189,10 @@ def unknown_role(role: str, path: str = "role") -> InvalidRequest:
 def opaque_json(
     part: Opaque, notices: list[Notice], owners: tuple[str, ...], host: str
 ) -> bytes | None:
-    """A part of one of these providers as it came; None for any other."""
+    """The JSON of a part of one of these providers; None for any other."""
     if part.provider in owners:
         return check_object(part.json, path="json").encode()
-    why = f"a {part.kind} block of {part.provider} means nothing to {host}; left out"
+    why = f"a {part.kind} block of {part.provider} is unknown to {host}; left out"
     notices.append(Notice("foreign_block", why))
     return None
 
@@ -215,24 +212,8 @@ def render_items(
     return append
 
 
-def own_tools(
-    tools: tuple[AnyTool, ...], providers: tuple[str, ...]
-) -> tuple[tuple[AnyTool, ...], list[Notice]]:
-    """The tools without those of other providers, and a notice for each of these. The same tuple
-    where there are none."""
-    notices = [
-        Notice("foreign_tool", f"{tool.name} is {tool.provider}'s own; left out", f"tools[{index}]")
-        for index, tool in enumerate(tools)
-        if isinstance(tool, ProviderTool) and tool.provider not in providers
-    ]
-    if not notices:
-        return tools, notices
-    own = [t for t in tools if not isinstance(t, ProviderTool) or t.provider in providers]
-    return tuple(own), notices
-
-
 def with_deferred(run: ChunkRun, pieces: list[Piece]) -> list[Piece]:
-    """The pieces of a run with its deferred tools where they stand, behind markers."""
+    """The pieces of a run with its deferred tools at their positions, after markers."""
     placed = [(run.log.start(tool.before), tool.data) for tool in run.deferred]
     merged: list[Piece] = []
     for piece in pieces[:-1]:
@@ -251,8 +232,8 @@ def with_deferred(run: ChunkRun, pieces: list[Piece]) -> list[Piece]:
 def leading_results(
     parts: Sequence[Part], is_fields: Callable[[Part], bool], notices: list[Notice]
 ) -> Iterator[tuple[int, ToolResult]]:
-    """The tool results of a message and their positions, where a wire has them before all other
-    parts. `is_fields`: a part holds fields of the message, and has no place of its own."""
+    """The tool results of a message and their positions, for wires that send them before all other
+    parts. `is_fields`: whether a part holds fields of the message, and so has no position."""
     behind_other = False
     for index, part in enumerate(parts):
         if not isinstance(part, ToolResult):
@@ -266,11 +247,11 @@ def leading_results(
 
 # ── Unknown fields of a message ───────────────────────────────────────────────────────────────────
 #
-# They are kept in an opaque part of a kind that only their own wire reads.
+# They are kept in an opaque part, of a kind that only their own wire reads.
 
 
 def fields_part(wire: str, kind: str, members: Members) -> list[Part]:
-    """The part that holds these fields; none where there are none."""
+    """The part that holds these fields; none if there are none."""
     return [Opaque(wire, kind, encode_members(members).decode())] if members else []
 
 

@@ -1,5 +1,4 @@
-"""Reads JSON that others wrote: members, elements and texts as they were sent, errors with their
-path, and texts with lone surrogates."""
+"""Reads foreign JSON: raw members and elements, errors with their path, lone surrogates."""
 
 from __future__ import annotations
 
@@ -24,10 +23,10 @@ from anaphora.values.fields import FrozenExtras
 T = TypeVar("T")
 P = ParamSpec("P")
 
-#: The members of a JSON object, each as it was sent.
+#: The members of a JSON object, each as raw JSON.
 Members: TypeAlias = dict[str, msgspec.Raw]
 
-#: What decoding foreign bytes may raise: invalid JSON, invalid UTF-8, nesting too deep.
+#: Errors of decoding foreign bytes: invalid JSON, invalid UTF-8, nesting too deep.
 DECODE_ERRORS = (msgspec.DecodeError, UnicodeError, RecursionError)
 
 #: Makes the error for a reason and a path: `Parse` for replies, `InvalidRequest` for requests.
@@ -58,12 +57,12 @@ def request_error(reason: str, path: str) -> InvalidRequest:
 
 
 def decode_reason(problem: Exception, data: bytes | msgspec.Raw = b"") -> str:
-    """Why `data` cannot be decoded, without quoting it. msgspec takes a lone surrogate near the end
-    for the end of what it was given."""
+    """Why `data` cannot be decoded, without quoting it. For a lone surrogate near the end, msgspec
+    reports truncated input."""
     if isinstance(problem, UnicodeDecodeError):
         return f"a value is not UTF-8 at its byte {problem.start}"
     if isinstance(problem, RecursionError):
-        return "nested too deep"
+        return "nested too deeply"
     reason = str(problem)
     if any(word in reason for word in ("truncated", "surrogate", "hex escape")):
         return lone_surrogate(bytes(data)) or reason
@@ -71,7 +70,7 @@ def decode_reason(problem: Exception, data: bytes | msgspec.Raw = b"") -> str:
 
 
 def converts_errors(fail: ErrorFactory) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """Decorates readers of whole bodies, so that they raise nothing but our errors."""
+    """Decorates readers of whole bodies, so that they raise only our errors."""
 
     def decorate(read: Callable[P, T]) -> Callable[P, T]:
         @functools.wraps(read)
@@ -96,17 +95,17 @@ def reason_and_path(problem: Exception) -> tuple[str, str]:
 
 
 def extras_of(wire: str, members: Members) -> Extras | None:
-    """Members as extras of that wire; None where there are none."""
+    """Members as extras of that wire; None if there are none."""
     return FrozenExtras({wire: _encode(members).decode()}) if members else None
 
 
 def encode_members(members: Members) -> bytes:
-    """A JSON object of these members, each as it was sent."""
+    """A JSON object of these members, each unchanged."""
     return _encode(members)
 
 
 def object_members(raw: bytes | msgspec.Raw, path: str, fail: ErrorFactory) -> Members:
-    """The members of an object; an error where it is none."""
+    """The members of an object; raises for any other value."""
     try:
         return decode_members(raw)
     except DECODE_ERRORS as problem:
@@ -114,7 +113,7 @@ def object_members(raw: bytes | msgspec.Raw, path: str, fail: ErrorFactory) -> M
 
 
 def list_elements(raw: bytes | msgspec.Raw, path: str, fail: ErrorFactory) -> list[msgspec.Raw]:
-    """The elements of a list; none where it is null."""
+    """The elements of a list; none if it is null."""
     try:
         return _decode_optional_elements(raw) or []
     except DECODE_ERRORS:
@@ -134,7 +133,7 @@ _decoder = functools.cache(msgspec.json.Decoder)
 
 
 def known_text(members: Members, name: str) -> str:
-    """A member that is a text; empty where it is none."""
+    """A member that is a text; empty for any other."""
     raw = bytes(members.get(name, b""))
     return str(msgspec.json.decode(raw)) if raw.startswith(b'"') else ""
 
@@ -187,8 +186,8 @@ def replaces_lone_surrogates(read: Callable[[bytes], T]) -> Callable[[bytes], T]
 
 
 def lone_surrogate(data: bytes) -> str:
-    """The first one, and where it is; empty where there is none. The rest of a pair that is cut off
-    with the data is not missed."""
+    """The first lone surrogate and its position, as a sentence; empty if there is none. A pair that
+    is cut off at the end of the data does not count."""
     for found in _ESCAPES.finditer(data) if find_surrogate(data) else ():
         if found[1] and data.find(b'"', found.end()) >= 0:
             code = found[1][2:].decode().upper()
@@ -197,15 +196,14 @@ def lone_surrogate(data: bytes) -> str:
 
 
 _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*("?)|[{}\[\],]', re.DOTALL)
-#: An escape that the cut has left incomplete, at the end of a text.
+#: An incomplete escape at the end of a truncated text.
 _HALF_ESCAPE = re.compile(rb"\\(?:u[0-9a-fA-F]{0,3})?\Z")
 _CLOSING = {b"{": b"}", b"[": b"]"}
 
 
 def closed_json(data: bytes) -> bytes | None:
-    """The JSON that `data` is the beginning of, without what follows, and without the last member
-    or element where that cannot be read. None where nothing can be read. `data` should be short:
-    all of its structure is looked at."""
+    """Truncated JSON, closed: without the last member or element if that cannot be read. None if
+    nothing can be read. `data` should be short: all of its structure is scanned."""
     open_text: int | None = None
     closing: list[bytes] = []
     last_comma: tuple[int, bytes] | None = None

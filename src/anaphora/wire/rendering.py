@@ -1,4 +1,4 @@
-"""What the `render` of every wire shares: sections, message runs, marks, and the finished prompt.
+"""Code that the `render` of every wire shares: sections, message runs, marks, the whole prompt.
 
 Rendering continues the last turn's logs, so that a turn costs what it adds. `assemble` joins the
 rendered prompt and its plan into a request.
@@ -32,6 +32,7 @@ from anaphora.values import (
     Conversation,
     Message,
     Notice,
+    ProviderTool,
     Refusal,
     Section,
     SegmentRole,
@@ -45,11 +46,11 @@ from anaphora.values import (
 
 from .markers import Locate, resolve_marks, supported_ttl
 from .memo import Memo
-from .parts import foreign_sections, own_tools, with_deferred
+from .parts import foreign_sections, with_deferred
 
 T = TypeVar("T")
 
-#: Renders messages into an addition, given the wire role that stands before them in the log.
+#: Appends messages to a log, given the wire role before them.
 AddMessages: TypeAlias = Callable[[LogAppend, Sequence[Message], str | None], None]
 
 # Looked up once: access to an enum member is slow, and every turn needs it.
@@ -68,9 +69,19 @@ _extras_of = attrgetter("extras")
 def without_foreign_tools(
     tools: tuple[AnyTool, ...], providers: tuple[str, ...]
 ) -> tuple[tuple[AnyTool, ...], list[Notice]]:
-    """The tools without those of other providers, and a notice for each of these. The same tuple
-    where there are none: its log is found by identity."""
-    return (tools, []) if _FUNCTIONS.issuperset(map(type, tools)) else own_tools(tools, providers)
+    """The tools without those of other providers, and a notice for each of these. The same tuple if
+    there are none: its log is found by identity."""
+    if _FUNCTIONS.issuperset(map(type, tools)):
+        return tools, []
+    notices = [
+        Notice("foreign_tool", f"{tool.name} is {tool.provider}'s own; left out", f"tools[{index}]")
+        for index, tool in enumerate(tools)
+        if isinstance(tool, ProviderTool) and tool.provider not in providers
+    ]
+    if not notices:
+        return tools, notices
+    own = [t for t in tools if not isinstance(t, ProviderTool) or t.provider in providers]
+    return tuple(own), notices
 
 
 def section_run(
@@ -85,8 +96,8 @@ def section_run(
     place: str = "",
     variant: object = None,
 ) -> ChunkRun:
-    """The run of the tools or of the system blocks; the last turn's, or that of another call, where
-    it is the same."""
+    """The run of the tools or of the system blocks; that of the last turn or of another call if it
+    is the same."""
     last = previous_run(previous, section)
     log = memo.section_log(source, last, render, variant)
     if last is None:
@@ -102,7 +113,7 @@ def section_run(
 
 
 def usable_previous(previous: Rendered | None, wire: str, model: str) -> Rendered | None:
-    """The turn before, when this wire rendered it for this model, and did not cut it from bytes."""
+    """The turn before, if this wire rendered it for this model, and did not cut it from bytes."""
     if previous is None or previous.envelope.source is None:
         return None
     return previous if (previous.wire, previous.model) == (wire, model) else None
@@ -111,7 +122,7 @@ def usable_previous(previous: Rendered | None, wire: str, model: str) -> Rendere
 def previous_run(
     previous: Rendered | None, section: Section, role: SegmentRole | None = None
 ) -> ChunkRun | None:
-    """The run that stood in the same place last turn."""
+    """The run at the same position last turn."""
     if previous is not None:
         for run in previous.runs:
             if run.section == section and run.role is role:
@@ -147,8 +158,8 @@ def extend_log(
 
 def settled_count(messages: Conversation, shared: int, before: int) -> int:
     """How many of the shared messages keep their bytes: reasoning at their end is sent if the
-    assistant continues in the messages behind them (see parts.py), which may be new or gone.
-    `before` is how many messages the last turn had."""
+    assistant continues in the messages after them (see message_runs.py), which may be new or
+    removed. `before` is how many messages the last turn had."""
     if shared < max(len(messages), before):
         while shared and not _settles_reasoning(messages[shared - 1]):
             shared -= 1
@@ -157,7 +168,7 @@ def settled_count(messages: Conversation, shared: int, before: int) -> int:
 
 def _settles_reasoning(message: Message) -> bool:
     """Whether a message ends with something that decides about the reasoning before it. Reasoning
-    does not, nor does what may not reach the wire."""
+    does not, nor do parts that may be left out."""
     for part in reversed(message.parts):
         if isinstance(part, _TEXTS):
             if part.text and not part.text.isspace():
@@ -184,7 +195,7 @@ def finish_rendering(
     **fields: Any,
 ) -> Rendered:
     """The prompt with the caller's marks in place. `nearest` has the wire's TTL for each that may
-    be asked for; `fields` are the other fields of `Rendered`. Extras of other wires on tools and
+    be requested; `fields` are the other fields of `Rendered`. Extras of other wires on tools and
     system blocks give notices."""
     plan = call.ir.cache
     marks: tuple[Mark, ...] = ()
@@ -220,7 +231,7 @@ def cacheable_count(
     runs: list[ChunkRun], previous: Rendered | None, messages: bool, until: ChunkRun | None = None
 ) -> int:
     """How many leading chunks the next turn may reuse: up to the first volatile one, the first
-    dynamic one that differs from the turn before, or the run `until`; none of the messages where
+    dynamic one that differs from the turn before, or the run `until`; none of the messages if
     `messages` is false."""
     chunks = 0
     history = False
@@ -229,7 +240,7 @@ def cacheable_count(
         if role is _TAIL or run is until or (not messages and run.section == "messages"):
             break
         if history and role is _DYNAMIC:
-            break  # behind the conversation it moves with every turn
+            break  # after the conversation it moves with every turn
         history = history or role is _HISTORY
         if role is _DYNAMIC and previous is not None:
             last = previous_run(previous, "messages", role)
@@ -281,7 +292,7 @@ def assemble(rendered: Rendered, plan: Plan) -> Request:
 
 
 def _sliced_runs(rendered: Rendered, marks: tuple[Mark, ...]) -> list[list[Piece]]:
-    """Each run cut at its marks, with the markers in between; deferred tools where they stand."""
+    """Each run cut at its marks, with the markers in between and the deferred tools."""
     first, upcoming, markers = 0, iter(marks), rendered.markers
     mark = next(upcoming, None)
     sliced: list[list[Piece]] = []

@@ -1,4 +1,4 @@
-"""Building a reply from a stream: bounded, and always ended. Also token counts as a partition.
+"""Builds a reply from a stream, bounded and always ended. Also token counts as a partition.
 
 Stream readers feed a `ReplyBuilder`; it returns the events, keeps the parts, and rejects invalid
 sequences.
@@ -110,7 +110,7 @@ class ReplyBuilder:
         self._text_size = 0
 
     def start(self, reply_id: str, model: str, extras: Extras | None = None) -> list[Event]:
-        """The reply begins, with usage that came before it. A second start is ignored."""
+        """Begin the reply, with usage that arrived before it. A second start is ignored."""
         if self.started:
             return []
         self.started, self.id, self.model = True, reply_id, model
@@ -143,7 +143,7 @@ class ReplyBuilder:
         return events
 
     def add_text(self, index: int, text: str) -> Delta:
-        """More of a part. Most events of a stream are these."""
+        """Append to a part. Most events of a stream do."""
         try:
             part = self.open[index]
         except KeyError:
@@ -173,7 +173,7 @@ class ReplyBuilder:
         return [*events, PartStart(index, kind), PartEnd(index, part)]
 
     def read_usage(self, read: Callable[[bytes], Usage], raw: bytes, path: str) -> list[Event]:
-        """New counts; those of a usage that cannot be read are unknown, and that is a notice."""
+        """New counts; if a usage cannot be read, they are unknown, with a notice."""
         usage, notices = read_counts(read, raw, path)
         self.notices |= {notice.path: notice for notice in notices}
         return self.update_usage(usage)
@@ -183,7 +183,7 @@ class ReplyBuilder:
         return [UsageUpdate(usage)] if self.started else []
 
     def finish(self) -> list[Event]:
-        """The reply is complete. Parts still open are ended first."""
+        """Complete the reply. Parts still open are ended first."""
         events = self.start(self.id, self.model)
         for index in sorted(self.open):
             events += self.end(index)
@@ -192,8 +192,8 @@ class ReplyBuilder:
         return events
 
     def fail(self, problem: Exception) -> list[Event]:
-        """The stream broke, by one of our errors or of `DECODE_ERRORS`: parts still open are ended
-        with the text so far."""
+        """End the reply after a failure, one of our errors or of `DECODE_ERRORS`: parts still open
+        are ended with the text so far."""
         if self.ended:
             return []
         error = problem
@@ -235,8 +235,8 @@ class ReplyBuilder:
 def read_counts(
     read: Callable[[bytes], Usage], raw: bytes, path: str
 ) -> tuple[Usage, tuple[Notice, ...]]:
-    """The usage in `raw`. Where it is null or cannot be read the counts are unknown: the answer
-    beside it is paid for, and is not lost."""
+    """The usage in `raw`. If it is null or cannot be read, the counts are unknown: the reply is
+    paid for, and must not be lost."""
     if raw == b"null":
         return Usage(), ()
     try:

@@ -1,9 +1,9 @@
-"""What the headers of a response say: the id of the request, rate limits, and how long to wait.
+"""Reads the headers of a response: the id of the request, rate limits, and how long to wait.
 
-Rate limits come in every form that providers use: what remains, of which limit, until when.
+The forms of rate limits: the remaining amount, the limit, and the time of its reset.
 
     anthropic-ratelimit-{requests,tokens,input-tokens,output-tokens}-{limit,remaining,reset}
-    x-ratelimit-{limit,remaining,reset}-{requests,tokens}, with -minute, -hour or -day behind
+    x-ratelimit-{limit,remaining,reset}-{requests,tokens}, also ending in -minute, -hour or -day
     x-ratelimit-{limit,remaining,reset}
     ratelimit-{limit,remaining,reset}, and the one field `ratelimit` of the later drafts
 
@@ -23,17 +23,17 @@ import msgspec
 REQUEST_IDS = ("request-id", "x-request-id", "x-goog-request-id", "apim-request-id")
 
 LimitKind: TypeAlias = Literal["requests", "tokens", "output"]
-"""What is counted; `tokens` are those of the prompt, or all."""
+"""The unit of a limit; `tokens` are those of the prompt, or all."""
 
 
 class RemainingLimit(msgspec.Struct, frozen=True, gc=False):
-    """What remains of one limit."""
+    """The remaining amount of one limit."""
 
-    what: LimitKind
+    unit: LimitKind
     remaining: float
     limit: float | None
     reset: str | None
-    """When the limit is full again, as the provider says it: see `seconds_until`."""
+    """When the limit is full again, in the provider's format: see `seconds_until`."""
     gradual: bool
     """Whether it refills continuously until then, instead of at once."""
 
@@ -47,26 +47,26 @@ _KINDS: tuple[tuple[str, LimitKind], ...] = (
 _PERIODS = ("", "-minute", "-hour", "-day")
 
 _Form: TypeAlias = tuple[LimitKind, str, str, str, bool]
-"""What is counted; the headers of the rest, the limit and the reset; whether it is gradual."""
+"""The unit; the headers of the remaining amount, the limit and the reset; whether it is gradual."""
 
 
-def _form(what: LimitKind, name: str, gradual: bool) -> _Form:
-    return what, name.format("remaining"), name.format("limit"), name.format("reset"), gradual
+def _form(unit: LimitKind, name: str, gradual: bool) -> _Form:
+    return unit, name.format("remaining"), name.format("limit"), name.format("reset"), gradual
 
 
 #: Anthropic and OpenAI document that theirs refill continuously.
-_ANTHROPIC = tuple(_form(what, f"anthropic-ratelimit-{kind}-{{}}", True) for kind, what in _KINDS)
+_ANTHROPIC = tuple(_form(unit, f"anthropic-ratelimit-{kind}-{{}}", True) for kind, unit in _KINDS)
 _OTHERS = (
     *(
-        _form(what, f"x-ratelimit-{{}}-{kind}{period}", True)
-        for kind, what in _KINDS
+        _form(unit, f"x-ratelimit-{{}}-{kind}{period}", True)
+        for kind, unit in _KINDS
         for period in _PERIODS
     ),
     _form("requests", "x-ratelimit-{}", False),
     _form("requests", "ratelimit-{}", False),
 )
 
-#: Headers of which each form has one.
+#: Each form has one of these headers.
 _NAMES = frozenset({"ratelimit", *(form[1] for form in (*_ANTHROPIC, *_OTHERS))})
 
 #: `"default";r=50;t=30`, or `limit=100, remaining=50, reset=5` in an earlier draft.
@@ -80,19 +80,19 @@ def read_limits(headers: Mapping[str, str], *, at_most: float = 1.0) -> list[Rem
     if _NAMES.isdisjoint(headers):
         return limits
     anthropic = "anthropic-ratelimit-requests-remaining" in headers
-    for what, remaining, limit, reset, gradual in _ANTHROPIC if anthropic else _OTHERS:
+    for unit, remaining, limit, reset, gradual in _ANTHROPIC if anthropic else _OTHERS:
         if remaining not in headers or (left := _amount(headers[remaining])) is None:
             continue
         most = _amount(headers.get(limit))
         if most is None or left <= most * at_most:
-            limits.append(RemainingLimit(what, left, most, headers.get(reset), gradual))
+            limits.append(RemainingLimit(unit, left, most, headers.get(reset), gradual))
     if (field := headers.get("ratelimit")) is not None:
         limits += _of_field(field, headers.get("ratelimit-policy", ""))
     return limits
 
 
 def _amount(text: str | None) -> float | None:
-    """A count; drafts list several policies behind commas, the nearest first."""
+    """A count; drafts list several policies after commas, the nearest first."""
     if text is None:
         return None
     if text.isdecimal():
@@ -123,12 +123,12 @@ def _of_field(field: str, policy: str) -> list[RemainingLimit]:
 _DURATION = re.compile(r"(?:\d+(?:\.\d*)?(?:ns|us|µs|ms|s|m|h|d))+")
 _STEP = re.compile(r"(\d+(?:\.\d*)?)(ns|us|µs|ms|s|m|h|d)")
 _UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1, "m": 60, "h": 3600, "d": 86400}
-#: Larger numbers are times and not waits: 2001 in seconds, and in milliseconds.
+#: Larger numbers are times and not waits: the year 2001 in seconds, and in milliseconds.
 _SECONDS_OF_2001, _MILLISECONDS_OF_2001 = 1e9, 1e12
 
 
 def retry_after(headers: Mapping[str, str], now: datetime.datetime | None = None) -> float | None:
-    """The wait in seconds that the headers ask for; None where they do not, or unreadably.
+    """The wait in seconds that the headers request; None if there is none, or it is unreadable.
 
     `retry-after-ms` is in milliseconds, `retry-after` in seconds or an HTTP date, which needs
     `now`. Header names are lowercase.
@@ -153,7 +153,7 @@ def retry_after(headers: Mapping[str, str], now: datetime.datetime | None = None
 
 
 def reset_after(headers: Mapping[str, str], now: float | None = None) -> float | None:
-    """How long until all exhausted limits are reset; None where that is unknown."""
+    """How long until all exhausted limits are reset; None if that is unknown."""
     limits = read_limits(headers)
     waits = [seconds_until(limit.reset, now) for limit in limits if limit.remaining <= 0]
     return max((wait for wait in waits if wait is not None), default=None)

@@ -1,8 +1,8 @@
-"""Where the values of a JSON document stand in its bytes.
+"""Offsets of the values of a JSON document in its bytes.
 
 msgspec reads the document and gives the length of each value; only the white space, commas and keys
-between the values are read here. A document that cannot be read without doubt, such as one that
-has a key twice, is an error.
+between the values are read here. An ambiguous document, such as one that has a key twice, is an
+error.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class ByteSpan(NamedTuple):
 
 
 class MemberSpan(NamedTuple):
-    """A member of an object: where its key and its value begin, and where the value ends."""
+    """A member of an object: the start of its key and of its value, and the end of the value."""
 
     key: int
     start: int
@@ -73,8 +73,8 @@ def member_spans(
     body: bytes, span: ByteSpan, path: str, members: Members | None = None
 ) -> dict[str, MemberSpan]:
     """The members of an object. The bytes of each value are compared with what msgspec read, so
-    keys, values and what is between them cover the whole object: it has no other members.
-    `members` are those, where they were read before."""
+    keys, values and the bytes between them cover the whole object: it has no other members.
+    `members` are those, if they are already decoded."""
     if members is None:
         try:
             members = decode_members(memoryview(body)[span.start : span.end])
@@ -104,8 +104,7 @@ def member_spans(
 
 
 def _usual_members(body: bytes, span: ByteSpan, members: Members) -> dict[str, MemberSpan] | None:
-    """The same where keys are written the usual way, and blanks nowhere or behind colons and
-    commas."""
+    """`member_spans` for keys without escapes, and blanks only after colons and commas."""
     blank = b" " if body.startswith(b'": ', body.find(b'"', span.start + 2)) else b""
     found: dict[str, MemberSpan] = {}
     position, comma = span.start + 1, b"," + blank
@@ -152,7 +151,7 @@ def element_spans(body: bytes, span: ByteSpan, path: str) -> list[ByteSpan]:
 def known_element_span(
     body: bytes, span: ByteSpan, elements: Sequence[msgspec.Raw], position: int, path: str
 ) -> ByteSpan:
-    """One of the elements of a list that were read before, found from the end of the list."""
+    """The span of one of the already decoded elements of a list, found from the end of the list."""
     end = span.end - 1
     start = end = _before_space(body, end)
     for index in range(len(elements) - 1, position - 1, -1):
@@ -186,14 +185,14 @@ def _after_space(body: bytes, position: int) -> int:
 
 
 def _expect(body: bytes, position: int, character: int, path: str) -> int:
-    """The position after this character, which must stand there."""
+    """The position after this character, which must be there."""
     if position >= len(body) or body[position] != character:
         raise _ambiguous(path)
     return position + 1
 
 
 def _ambiguous(path: str) -> InvalidRequest:
-    return request_error("a member is given twice, or it cannot be read without doubt", path)
+    return request_error("a member is given twice, or the JSON is ambiguous", path)
 
 
 # ── Edits ────────────────────────────────────────────────────────────────────────────────────────
@@ -213,13 +212,13 @@ def removal_span(members: dict[str, MemberSpan], name: str, holder: ByteSpan) ->
 
 
 def edited(body: bytes, edits: list[Edit]) -> bytes:
-    """A body with edits that do not overlap; the same object where there are none."""
+    """A body with edits that do not overlap; the same object if there are none."""
     if not edits:
         return body
     pieces: list[bytes | memoryview] = []
     view, done = memoryview(body), 0
     for start, end, inserted in sorted(edits, key=_EDIT_PLACE):
-        assert start >= done, "edits of one body do not overlap"
+        assert start >= done, "edits of one body must not overlap"
         pieces += [view[done:start], inserted]
         done = end
     pieces.append(view[done:])

@@ -1,13 +1,13 @@
-"""Markers in the bytes of a request: `wire.splice` puts them in and changes nothing else.
+"""Puts markers into the bytes of a request, and changes nothing else (`wire.splice`).
 
-White space, key order, numbers, escapes and the forms of content stay as they are. Only a block can
-carry a marker: a text that needs one becomes a list of one text block, around the very bytes of the
-text. Providers read both forms as the same prompt, so the cached prefix stays the same.
+White space, key order, numbers, escapes and the forms of content stay. Only a block can carry a
+marker: a text that needs one becomes a list of one text block, with the bytes of the text
+unchanged. Providers read both forms as the same prompt, so the cached prefix stays the same.
 
-Markers that the request has stay where they are, with their TTL; those of the plan come on top of
-them, as far as there are slots. With `replace` the request ends up with the plan's markers alone.
-Fields of the whole request (an automatic breakpoint, the cache key, the cache options) are only
-added where the request has none of that name.
+Markers of the request stay, with their TTL; those of the plan are added while there are slots. With
+`replace`, the request ends up with the plan's markers only. Fields of the whole request (an
+automatic breakpoint, the cache key, the cache options) are only added if the request has none of
+that name.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from .spans import (
 from .tables import request_table
 
 _OPEN_LIST, _OPEN_OBJECT = b"[{"
-#: A marker: its chunk, and its offset in the chunk where that is not the chunk's own.
+#: A marker: its chunk, and its offset in the chunk if that is not the chunk's own splice.
 _Place = tuple[int, int | None]
 
 
@@ -53,20 +53,20 @@ class SplicedBody(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """A request with markers."""
 
     body: bytes
-    """The given object where nothing was changed."""
+    """The given object, if nothing was changed."""
     marks: tuple[Mark, ...]
     """All markers that it has now."""
     headers: tuple[tuple[str, str], ...] = ()
-    """To be sent with it: some providers take the cache key in a header."""
+    """Headers to send with it: some providers take the cache key in a header."""
     notices: tuple[Notice, ...] = ()
 
 
 class _Target(msgspec.Struct, frozen=True):
-    """Where one marker goes, and what is around it."""
+    """The place of one marker, and the bytes to add around it."""
 
     block: ByteSpan
     opening: bytes = b""
-    """What makes a text a block."""
+    """The bytes that make a text a block."""
     close: bytes = b""
 
 
@@ -81,7 +81,7 @@ def splice(
     decoded: DecodedBody | None = None,
 ) -> SplicedBody:
     """`rendered` is the request, split by the codec of its wire or dialect; `decoded` is the body,
-    where it was read before."""
+    if it is already decoded."""
     places = MARKER_PLACES.get(rendered.wire)
     notices: list[Notice] = []
     if plan.held is not None or plan.preludes:
@@ -150,17 +150,17 @@ class _Splicing:
         self.marks = sorted([*kept, *placed], key=_hash_order)
 
     def _within(self, new: list[Mark], room: int | None) -> list[Mark]:
-        """As many as there are slots for: the last ones, which cover the most."""
+        """As many marks as there are slots: the last ones, which cover the most."""
         if room is None or len(new) <= room:
             return new
         dropped = new[: len(new) - room]
         for mark in dropped:
-            self._leave_out(mark, "the request's own markers take the slots")
+            self._leave_out(mark, "the request's own markers use all slots")
         return new[len(new) - room :]
 
     def _in_order(self, mark: Mark, kept: list[Mark]) -> Mark:
-        """With a TTL that is accepted between the markers that stay: a longer one may not follow a
-        shorter one."""
+        """The mark with a TTL that is accepted between the markers that stay: a longer one may not
+        follow a shorter one."""
         ttl = mark.ttl
         for other in kept:
             behind = _hash_order(other) > _hash_order(mark)
@@ -169,13 +169,13 @@ class _Splicing:
                 ttl = other.ttl
         if ttl == mark.ttl:
             return mark
-        reason = f"this marker gets {ttl}, not {mark.ttl}: a shorter TTL may not stand first"
+        reason = f"this marker gets {ttl}, not {mark.ttl}: longer TTLs must come first"
         path = self._rendered.chunk(mark.chunk).path
         self._notices.append(Notice("ttl_changed", reason, path))
         return Mark(mark.chunk, ttl, mark.splice)
 
     def _insert(self, mark: Mark, *, removed: bool) -> bool:
-        """Puts a marker in; False where the block has one that cannot be read."""
+        """Insert a marker; False if the block has one that cannot be read."""
         marker = self._rendered.markers.get(mark.ttl)
         if marker is None:
             known = " or ".join(self._rendered.markers) or "none"
@@ -263,8 +263,8 @@ class _Splicing:
         raise InvalidRequest("no block inside this one to mark", path="plan.marks")
 
     def _joined(self, block: ByteSpan, size: int, inside: int) -> _Target:
-        """One of the blocks in a joined list, which is moved to the end of its chunk, without the
-        brackets behind it: lengths are counted back from there."""
+        """One of the blocks in a list that is one chunk. Its offset is counted back from the end of
+        the chunk, without the brackets after the list."""
         members = member_spans(self._body, block, "$")
         listed = self._places.joined
         if listed not in members or is_text(self._body, members[listed].value):
@@ -278,8 +278,8 @@ class _Splicing:
     def _inner_blocks(
         self, block: ByteSpan, level: int = 0, *, is_block: bool = True
     ) -> tuple[int, list[tuple[int, ByteSpan]]]:
-        """The size of a block as it stands in a chunk, and the blocks inside it at all levels: the
-        offset of the end of each."""
+        """The size of a block in a chunk, and the blocks inside it at all levels with the offset of
+        the end of each."""
         body, found = self._body, list[tuple[int, ByteSpan]]()
         members = member_spans(body, block, "$")
         holders = self._holders(members) if is_block else {"content": "content"}
@@ -308,7 +308,7 @@ class _Splicing:
         return max(size, 2), found
 
     def _holders(self, members: dict[str, MemberSpan]) -> dict[str, str]:
-        """The members of a block that hold others, with where they hold them."""
+        """The members of a block that hold others, and the paths in them."""
         span, kind = members.get("type"), ""
         if span is not None and is_text(self._body, span.value):
             kind = decode_text(self._body[span.start : span.end])
@@ -379,7 +379,7 @@ class _Splicing:
 
 
 def _steps(run: ChunkRun, index: int) -> tuple[str, int, int | None]:
-    """The list of the body that holds a chunk, the element in it, and the block in that; None where
+    """The list of the body that holds a chunk, the element in it, and the block in that; None if
     the element is the block itself."""
     if run.section == "messages":
         log = run.log

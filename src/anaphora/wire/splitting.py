@@ -1,9 +1,9 @@
-"""Cutting a request into chunks of its own bytes: the part of `split` that all wires share.
+"""Cuts a request into chunks of its own bytes: the part of `split` that all wires share.
 
 A wire reads its own objects into `SplitBlock`s and `SplitMessage`s; a `RequestSplit` joins them
-into runs. Key order and the spelling of numbers and strings stay as sent, so that a cache is
-billed, and a miss explained, by the bytes of the request. Only markers are taken out (they become
-marks), and white space between the outermost fields.
+into runs. Key order and the spelling of numbers and strings stay, so that bills and misses are
+computed from the bytes that were sent. Only markers are removed (they become marks), and white
+space between the outermost fields.
 
     request = RequestSplit(MEMO, body)
     model = request.take_model()
@@ -54,12 +54,12 @@ TOOL_LISTS, SYSTEM_PROMPTS, PARAM_SETS = 64, 16, 64
 #: A run cut from a request, and the marks in it, counted from its first chunk.
 SplitSection: TypeAlias = tuple[ChunkRun, tuple[Mark, ...]]
 
-#: What a log of messages was cut from: the digest of each message, the marks with the index of
-#: their message, counted from the log's first chunk, and the digest of all messages together
-#: (empty where it was not needed).
+#: The source of a log of messages: the digest of each message, the marks with the index of their
+#: message, counted from the log's first chunk, and the digest of all messages together (empty if it
+#: was not needed).
 _Source: TypeAlias = tuple[list[bytes], list[tuple[int, Mark]], bytes]
-#: What the log of a section keeps: its run without the log, its markers, and the run of the last
-#: request with the same bytes, so that what was found out about it holds for the next one.
+#: Stored with the log of a section: its run without the log, its markers, and the run of the last
+#: request with the same bytes, so that facts computed for that run are reused.
 _KnownSection: TypeAlias = tuple[ChunkRun, tuple[Mark, ...], "ref[ChunkRun]"]
 
 #: Inside the closing brace: where most blocks take a marker.
@@ -68,12 +68,12 @@ NULL = msgspec.Raw(b"null")
 
 
 class SplitBlock(msgspec.Struct, frozen=True, gc=False):
-    """A block of a request, without its markers: a chunk, but for the glue before it."""
+    """A block of a request without its markers: a chunk without the glue before it."""
 
     kind: Kind
     data: bytes
     splice: int | None = None
-    """Where it may take a marker, counted from its end; None: nowhere."""
+    """The offset of a marker, counted from its end; None: it takes none."""
     marks: Sequence[tuple[int | None, Ttl]] = ()
     """The markers it had: their offset in `data` (None: at the splice), and TTL."""
 
@@ -82,7 +82,7 @@ class SplitMessage(msgspec.Struct, frozen=True, gc=False):
     """A message of a request. One without blocks leaves no trace."""
 
     role: str
-    """The wire role: what stands between this message and the next depends on it."""
+    """The wire role, which determines the glue between this message and the next."""
     opening: bytes
     """Its bytes up to the first block."""
     blocks: Sequence[SplitBlock]
@@ -107,7 +107,7 @@ class RequestSplit:
         """How many chunks there are so far."""
 
     def take(self, name: str) -> bytes:
-        """Removes and returns a field; `null` where it is missing."""
+        """Remove and return a field; `null` if it is missing."""
         return bytes(self.members.pop(name, NULL))
 
     def take_elements(self, name: str) -> list[msgspec.Raw]:
@@ -124,7 +124,7 @@ class RequestSplit:
     def add_section(
         self, name: str, raw: bytes, cut: Callable[[bytes], SplitSection | None]
     ) -> ChunkRun | None:
-        """Adds what `cut` makes of these bytes, unless it is None."""
+        """Add the run that `cut` makes of these bytes, unless it is None."""
         known = self._memo.sections
         log = known.get((name, raw))
         if log is not None:
@@ -138,7 +138,7 @@ class RequestSplit:
             if section is None:
                 return None
             run, marks = section
-            # The log may not hold itself: it would never be released.
+            # Without the log: a log that refers to itself would not be released.
             run.log.source = msgspec.structs.replace(run, log=cast(Any, None)), marks, ref(run)
             known[name, raw] = run.log
         self.add_run(run, marks)
@@ -165,9 +165,9 @@ class RequestSplit:
         place: str = "messages",
         blocks: str = "content",
     ) -> ChunkRun | None:
-        """Adds the messages, unless they have no blocks. `read` takes a message and its path;
-        `glue` and `close` take the wire role before them; `joins` tells whether a role continues
-        the message of the role before it. `context` is whatever else decides how these are cut."""
+        """Add the messages, unless they have no blocks. `read` takes a message and its path; `glue`
+        and `close` take the wire role before them; `joins` tells whether a role continues the
+        message of the role before it. `context` is anything else that affects the chunks."""
         log, known, digests, whole = self._known_messages(raws, context, place)
         marks = [each for each in cast(_Source, log.source)[1] if each[0] < known]
         count = log.message_ends[known - 1] if known else 0
@@ -241,7 +241,7 @@ class RequestSplit:
     def _known_elements(
         self, elements: ListElements, count: int, context: Hashable
     ) -> tuple[ChunkLog, int, list[bytes], bytes]:
-        """The same for the last `count` elements of a list whose digests are kept."""
+        """`_known_messages` for the last `count` elements of a list whose digests are kept."""
         digests = elements.digests
         digests += [_digest(raw) for raw in elements.raws[len(digests) :]]
         digests = digests[len(digests) - count :]
@@ -288,7 +288,7 @@ class RequestSplit:
 
 
 def _agreeing(known: list[bytes], digests: list[bytes]) -> int:
-    """How many digests at the beginning are the same."""
+    """The number of equal digests at the beginning."""
     count = min(len(known), len(digests))
     if known[:count] == digests[:count]:
         return count
@@ -296,8 +296,8 @@ def _agreeing(known: list[bytes], digests: list[bytes]) -> int:
 
 
 def _hash_of(raws: Sequence[msgspec.Raw]) -> Any:
-    """The hash of objects or texts one after the other: where each ends can be read from them.
-    Joined they would be long enough for `sha256` to let another thread run meanwhile."""
+    """The hash of concatenated objects or texts, which end unambiguously. They are not joined
+    first: for long data `sha256` would release the GIL."""
     state = sha256()
     for raw in raws:
         state.update(raw)
@@ -323,8 +323,7 @@ def cut_section(
     place: str = "",
     paths: tuple[str, ...] = (),
 ) -> SplitSection | None:
-    """The run of the tools or system blocks of a request, whatever the kinds of the blocks; None
-    where there are none."""
+    """The run of the tools or system blocks of a request, of any kinds; None if there are none."""
     if not blocks:
         return None
     append = LogAppend()
@@ -347,7 +346,7 @@ def cut_section(
 
 
 def cut_tools(walk: Walk, raw: bytes, lead: bytes, close: bytes) -> SplitSection | None:
-    """The run of tools that stay as they were sent, and carry no markers."""
+    """The run of tools, unchanged and without markers."""
     labels: list[str] = []
     blocks: list[SplitBlock] = []
     for index, tool in enumerate(walk.tools(raw, "$.tools")):
@@ -358,7 +357,7 @@ def cut_tools(walk: Walk, raw: bytes, lead: bytes, close: bytes) -> SplitSection
 
 
 def required_text(members: Members, name: str, path: str) -> str:
-    """A member that must be there and a text; `path` is that of its object."""
+    """A required member, which must be a text; `path` is that of its object."""
     if name not in members:
         raise request_error("is missing", f"{path}.{name}")
     try:

@@ -1,8 +1,9 @@
-"""Server-sent events, from bytes to the data of each event, however the bytes are cut.
+"""Decodes server-sent events: bytes in pieces of any size to the data of each event.
 
-Any line ending, a byte order mark, comments, data over several lines. A line or an event beyond
-the bound is an error, not a memory leak. Event names are left out: every wire names its events in
-their data as well. An `error:` line, which is llama.cpp's, is an event with an error object.
+Accepts any line ending, a byte order mark, comments, and data over several lines. A line or an
+event beyond the limit is an error, not a memory leak. Event names are ignored: every wire also
+names its events in their data. An `error:` line, which is llama.cpp's, is an event with an error
+object.
 
 Some gateways answer a stream request with one JSON body. No event begins with a bracket, so bytes
 that do are collected in `body` and yield no events.
@@ -43,19 +44,19 @@ class EventDecoder:
     def __init__(self, limit: int = LIMIT) -> None:
         self._limit = limit
         self._pieces: list[bytes] = []
-        """What came since the last line break that was read,"""
+        """The bytes since the last line break."""
         self._lines: list[bytes] = []
-        """the data lines of the incomplete event,"""
+        """The data lines of the incomplete event."""
         self._size = 0
-        """and the length of both."""
+        """The length of both."""
         self._started = False
         self._skip_newline = False
         self.body: bytearray | None = None
-        """The JSON body so far, when the bytes are one instead of events."""
+        """The JSON body so far, if the bytes are one instead of events."""
 
     @property
     def idle(self) -> bool:
-        """Nothing is left from earlier bytes."""
+        """Whether nothing is left from earlier bytes."""
         return self._started and not (self._size or self._skip_newline or self.body is not None)
 
     def feed(self, data: bytes) -> list[bytes]:
@@ -68,7 +69,7 @@ class EventDecoder:
                 raise Parse(f"a body of more than {BODY_LIMIT} bytes", path="stream")
             return []
         if self._skip_newline and data:
-            # The carriage return that ended the last piece may have had a line feed behind it.
+            # The carriage return at the end of the last piece may belong to a line feed.
             data = data.removeprefix(b"\n")
             self._skip_newline = False
         if b"\r" in data:
@@ -89,7 +90,7 @@ class EventDecoder:
         """The complete events of bytes that begin a line."""
         end = data.rfind(b"\n\n") + 2
         if end > 1 and not self._lines:
-            # Nearly always an event is one data line, alone or behind a line with its name.
+            # Nearly always an event is one data line, alone or after a line with its name.
             whole = data[:end]
             events: list[bytes] = _EVENT.findall(whole)
             if len(events) == whole.count(b"\n\n"):

@@ -1,4 +1,4 @@
-"""What the requests of a wire contain: the shape of the tables in the wires' `fields.py`."""
+"""Types of the tables in the wires' `fields.py`, which describe the content of requests."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from anaphora.rendered import Kind
 Medium: TypeAlias = Literal["images", "documents", "audio"]
 
 
-class Does(enum.Enum):
-    """What a field of a request does."""
+class Effect(enum.Enum):
+    """The effect of a request field."""
 
     TEXT = "text that the model reads"
-    CACHE = "changes what is cached"
+    CACHE = "affects the cache"
     MONEY = "changes the cost"
     TOOL = "offers tools"
     STORED = "names stored objects"
@@ -30,7 +30,7 @@ class RequestField(msgspec.Struct, frozen=True, kw_only=True):
     """A field of a wire's requests."""
 
     name: str
-    does: Does
+    effect: Effect
     members: frozenset[str] | None = None
     """The known members of its object: others need an entry in the grant. None: any."""
     beta: bool = False
@@ -38,16 +38,16 @@ class RequestField(msgspec.Struct, frozen=True, kw_only=True):
     counted: bool = False
     """Also a field of requests that only count tokens."""
     unread: bool = False
-    """No model reads it, whatever its value."""
+    """No model reads it, for any value."""
     prose: bool = False
     """Its value may be text that a model reads, although the field does something else."""
     prose_members: frozenset[str] = frozenset()
-    """The same for members of its object, known or not; the others are parameters."""
+    """Members of its object that may be such text, known or not; the others are parameters."""
 
     @property
     def is_param(self) -> bool:
         """Whether the value is a number or a name, and no text that a model reads."""
-        return not self.prose and self.does not in (Does.TEXT, Does.TOOL, Does.ASK)
+        return not self.prose and self.effect not in (Effect.TEXT, Effect.TOOL, Effect.ASK)
 
 
 class BlockType(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,12 +61,12 @@ class BlockType(msgspec.Struct, frozen=True, kw_only=True):
     shows: frozenset[str] | None = frozenset()
     """The types of the blocks inside whose media the model sees; None: of all."""
     data: tuple[str, ...] = ()
-    """The members that lead to inline bytes; the first that is there counts."""
+    """The members that hold inline bytes; the first present one is used."""
     opaque: frozenset[str] = frozenset()
-    """The members with JSON of the app's own, or with sources that an answer named: the provider
-    opens nothing that they name."""
+    """The members with the app's own JSON, or with sources from an earlier reply: the provider
+    fetches nothing that they name."""
     members: frozenset[str] | None = None
-    """What the provider accepts in it; None: not known."""
+    """The members that the provider accepts; None: not known."""
     plain: bool = False
     """Only text or a tool call: it has no media and refers to nothing."""
     beta: bool = False
@@ -80,25 +80,25 @@ OTHER_TYPE = BlockType(inside=("content", "source.content"))
 
 
 class RequestTable(msgspec.Struct, frozen=True, kw_only=True):
-    """What the requests of a wire contain."""
+    """The fields and block types of a wire's requests."""
 
     wire: str
     fields: Mapping[str, RequestField]
     blocks: Mapping[str, BlockType]
     other: BlockType = OTHER_TYPE
-    """Of blocks whose type is not in the table."""
+    """The row of blocks whose type is not in the table."""
     message: BlockType = BlockType(inside=("content",), shows=None)
-    """Of messages without a type."""
+    """The row of messages without a type."""
     message_fields: Mapping[str, frozenset[str]] = {}
-    """By role: the members that the provider accepts."""
+    """The members that the provider accepts, by role."""
     messages: str = "messages"
     system: str = ""
-    """The field of the system text, where that is no message."""
+    """The field of the system text, if that is not a message."""
     items: frozenset[str] = frozenset()
-    """The types of its messages, where they are items with types of their own."""
+    """The types of its messages, if they are items with types of their own."""
     turns: frozenset[str] = frozenset()
-    """Of `items`: calls, results and reasoning. Others, such as those that define tools, instruct
-    the model."""
+    """Those `items` that are calls, results and reasoning. Others, such as those that define tools,
+    instruct the model."""
     content: frozenset[str] = frozenset({"content"})
     """The members of a message of a user, a model or a tool that are no instructions."""
     role_implied: bool = False
@@ -110,9 +110,9 @@ class RequestTable(msgspec.Struct, frozen=True, kw_only=True):
     unmarked_roles: frozenset[str] = frozenset()
     """The roles whose messages carry no markers."""
     text: str = "text"
-    """The type that content has which is a mere text."""
+    """The type of content that is a plain text."""
     rename: Callable[[str], str] | None = None
-    """How the provider reads the names of members, where not as they are written."""
+    """Converts the names of members to the provider's, if it accepts several spellings."""
     usual: frozenset[str] = frozenset()
     """Names of members that `rename` does not change."""
     classify: Callable[[dict[str, Any], Level], tuple[str, BlockType]] | None = None
@@ -123,7 +123,7 @@ class RequestTable(msgspec.Struct, frozen=True, kw_only=True):
     """The member of a tool that holds its function, or a list of functions; empty: the tool is the
     function."""
     single: bool = False
-    """A single object stands for a list of one."""
+    """A single object is accepted as a list of one."""
     nested_tools: bool = False
     """Tools may hold others."""
     tool: frozenset[str] | None = None
@@ -131,16 +131,16 @@ class RequestTable(msgspec.Struct, frozen=True, kw_only=True):
     limit: str = "max_tokens"
     """The field that limits the output."""
     smallest_limit: int = 1
-    """Of the output: some hosts take 0 for no limit."""
+    """The smallest limit of the output; some hosts take 0 for no limit."""
     unlimited_below: bool = False
-    """A smaller limit of the output is none."""
+    """A smaller limit of the output means no limit."""
     limits_thinking: bool = False
     """The limit of the output includes thinking that has a budget of its own."""
     named_in_path: bool = False
     """The path names the model. Such a wire also takes names in snake_case."""
     streams_by_default: bool = False
     plain: Any = None
-    """The type of messages without unknown members, where the types of blocks do not tell."""
+    """The type of messages without unknown members, if the types of blocks do not tell."""
     is_plain: Callable[[Any], bool] | None = None
     """Whether a message of a plain type holds only text and tool calls."""
 
@@ -154,7 +154,7 @@ class RequestTable(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def request_fields(
-    does: Mapping[Does, str],
+    effects: Mapping[Effect, str],
     *,
     members: Mapping[str, str] | None = None,
     beta: str = "",
@@ -162,7 +162,7 @@ def request_fields(
     unread: str = "",
     prose: str = "",
 ) -> dict[str, RequestField]:
-    """The fields of a wire by their names: what they do, and the known members of objects. `prose`
+    """The fields of a wire by their names: effects, and the known members of objects. `prose`
     has fields, and members as `FIELD.MEMBER`."""
     known = {name: frozenset(names.split()) for name, names in (members or {}).items()}
     betas, counts, unreads = (frozenset(each.split()) for each in (beta, counted, unread))
@@ -173,7 +173,7 @@ def request_fields(
     return {
         name: RequestField(
             name=name,
-            does=what,
+            effect=effect,
             members=known.get(name),
             beta=name in betas,
             counted=name in counts,
@@ -181,10 +181,10 @@ def request_fields(
             prose=name in texts,
             prose_members=frozenset(inner.get(name, ())),
         )
-        for what, names in does.items()
+        for effect, names in effects.items()
         for name in names.split()
     } | {
-        name: RequestField(name=name, does=Does.ANSWER, members=known[name])
+        name: RequestField(name=name, effect=Effect.ANSWER, members=known[name])
         for name in known
         if "." in name
     }
@@ -216,6 +216,6 @@ class Level(Protocol):
 
 
 def request_table(wire: str) -> RequestTable:
-    """What the requests of a wire contain (not of a dialect)."""
+    """The request table of a wire (not of a dialect)."""
     found: RequestTable = import_module(f"anaphora.wire.{wire}.fields").TABLE
     return found

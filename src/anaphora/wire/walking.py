@@ -1,4 +1,4 @@
-"""What a request contains: one reader, and the tables that it reads by.
+"""Reads the content of requests by the request tables of the wires.
 
 Each wire has a `RequestTable` in its `fields.py`: what each field does, and what each type of block
 is. A `Walk` reads messages, tools and blocks by it, one level at a time:
@@ -8,9 +8,9 @@ is. A `Walk` reads messages, tools and blocks by it, one level at a time:
     for block in walk.inner(message):
         block.type, block.row.medium, block.marker
 
-Values are JSON as it was sent (`Raw`), or decoded (`Walk(TABLE, VALUES)`). The first is for readers
-that cut a request: what is no request of the wire is an error. The second is for readers that look
-for something: what they do not understand has no blocks.
+Values are raw JSON, or decoded (`Walk(TABLE, VALUES)`). The first is for readers that cut a
+request: anything that is not a request of the wire is an error. The second is for readers that
+search a request: values of an unexpected type have no blocks.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from .reading import (
 )
 from .tables import BlockType, Level, RequestTable
 
-#: An item that is sent on as it is.
+#: A block that is kept whole.
 _WHOLE = BlockType()
 
 
@@ -41,7 +41,7 @@ _WHOLE = BlockType()
 
 
 class SentLevel:
-    """JSON as it was sent. Errors name the path."""
+    """Raw JSON. Errors name the path."""
 
     def __init__(self, fail: ErrorFactory = request_error) -> None:
         self._fail = fail
@@ -108,7 +108,7 @@ class WalkedBlock(msgspec.Struct, frozen=True, gc=False):
     members: dict[str, Any]
     """Without its marker."""
     raw: Any
-    """All of it, as it was given."""
+    """The whole value, unchanged."""
     path: str
     marker: Any = None
 
@@ -202,7 +202,7 @@ class Walk:
         return found
 
     def function_name(self, tool: WalkedBlock) -> str:
-        """The name of a tool that is one function; empty where it has none."""
+        """The name of a tool that is a single function; empty if it has none."""
         level, members, holder = self._level, tool.members, self.table.function
         if holder:
             value = members.get(holder)
@@ -221,7 +221,7 @@ class Walk:
         return found
 
     def all_blocks(self, block: WalkedBlock) -> Iterator[WalkedBlock]:
-        """The blocks in a message or block at all levels, each behind those inside it."""
+        """The blocks in a message or block at all levels, each after those inside it."""
         for inner in self.inner(block):
             yield from self.all_blocks(inner)
             yield inner

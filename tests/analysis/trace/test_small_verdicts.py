@@ -50,8 +50,8 @@ def test_cause_is_what_the_recording_says(
 def test_unknown_says_what_would_tell() -> None:
     _, second = verdicts(FIRST, at(60, 3, bill(written=21_000)))
     assert str(second) == (
-        "Unknown: 0 of 20,000 cached tokens read; the requests are not recorded as they were sent,"
-        " so that what changed is not known: `anaphora watch -- COMMAND` compares them."
+        "Unknown: 0 of 20,000 cached tokens read; the bodies of the requests are not recorded, so"
+        " the change is not known: `anaphora watch -- COMMAND` compares them."
     )
 
 

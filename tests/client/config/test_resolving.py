@@ -136,7 +136,7 @@ UNFIT = [
     ("dialect: azure\n    account:\n      resource: evil.example/#", 6, "account.resource: is part of the URL"),
     ("dialect: bedrock\n    region: ''", 5, "region: is part of the URL"),
     ("wire: ollama\n    proxy: proxy:3128", 5, "proxy: does not begin with"),
-    ("wire: ollama\n    proxy: http://me:canary@proxy/path", 5, "proxy: is more than a proxy's address"),
+    ("wire: ollama\n    proxy: http://me:canary@proxy/path", 5, "proxy: must be only a proxy's address"),
     ("wire: ollama\n    ca: nowhere.pem", 5, "ca: there is no file"),
     # headers
     ("wire: ollama\n    headers:\n      'X Y': z", 6, "headers.X Y: is not a valid header name"),

@@ -219,5 +219,5 @@ def test_limits_in_every_form(headers: dict[str, str], found: list[RemainingLimi
 
 def test_only_scarce_limits_on_request() -> None:
     headers = limits(OPENAI, ("requests", "40", "100", "6s"), ("tokens", "60", "100", "6s"))
-    assert [left.what for left in read_limits(headers, at_most=0.5)] == ["requests"]
+    assert [left.unit for left in read_limits(headers, at_most=0.5)] == ["requests"]
     assert reset_after(headers, AT) is None

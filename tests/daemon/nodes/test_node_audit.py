@@ -46,7 +46,7 @@ def place_of(home: Path) -> PostgresLog:
 def homes(
     tmp_path: Path, emu: Emulator, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> tuple[list[Path], Any]:
-    # Nodes are taken for dead sooner than those of operators.
+    # Nodes are declared dead sooner than those of operators.
     defaults = PostgresStore.open.__func__.__kwdefaults__  # type: ignore[attr-defined]
     monkeypatch.setitem(defaults, "beat", 0.1)
     monkeypatch.setitem(defaults, "silent", 1.0)

@@ -312,7 +312,7 @@ def test_revocation_ends_the_app_session(tokens_daemon: TestedDaemon, writer: Vi
 
 
 def test_chain_is_verified_when_it_is_asked_for(admin: Viewer) -> None:
-    assert "not checked since" in text_of(admin.get("/ui/audit").text)
+    assert "not been checked since" in text_of(admin.get("/ui/audit").text)
     csrf = admin.fields("/ui/audit")["csrf"]
     assert admin.post("/ui/audit/verify", {"csrf": csrf}).headers["location"] == "/ui/audit"
     assert re.search(r"Rows 1 to [\d,]+ are whole", text_of(admin.until("/ui/audit", "are whole")))
@@ -421,7 +421,7 @@ def test_pages_say_where_sums_are_missing(running_emulator: Emulator, tmp_path: 
         ui.log_in(daemon.token(ADMIN))
         page = ui.get("/ui")
         assert page.status_code == 503
-        assert "the log of the daemon says why" in text_of(page.text)
+        assert "the daemon's log says why" in text_of(page.text)
         assert ui.get("/ui/session").status_code == 200
         with daemon.client("demo") as app:
             assert app.post("/v1/messages", json=MESSAGE).status_code == 200

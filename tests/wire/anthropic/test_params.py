@@ -176,7 +176,7 @@ def test_a_broken_schema_names_its_tool() -> None:
     "given",
     [
         {"metadata": {"session": "7"}},  # Anthropic's metadata holds a user_id and nothing else
-        {"reasoning": Reasoning(budget_tokens=2048)},  # a budget belongs to a mode
+        {"reasoning": Reasoning(budget_tokens=2048)},  # a budget needs a mode
         {"reasoning": Reasoning(display="omitted")},
         {"tool_choice": ToolChoice("none", parallel=False)},
         {"output": OutputSchema("{}", description="what it is")},

@@ -33,12 +33,12 @@ class LintRule(msgspec.Struct, frozen=True):
     why: str
     fix: str
     seldom: bool = False
-    """It does not change at every call, so that its cost is an upper bound."""
+    """It does not change at every call, so its cost is an upper bound."""
 
 
 _MOVE = "move it to the last message (the volatile tail), behind everything stable"
 _LEAVE_OUT = f"leave it out, or {_MOVE}"
-_REWRITES = "every call rewrites everything behind it"
+_REWRITES = "every call rewrites everything after it"
 
 RULES: dict[str, LintRule] = {
     "volatile-date": LintRule(
@@ -52,13 +52,13 @@ RULES: dict[str, LintRule] = {
     "volatile-uuid": LintRule(
         "warning",
         "a UUID in a stable block",
-        "what is new for every session or request is never read from a cache",
+        "content that is new for every session or request is never read from a cache",
         _LEAVE_OUT,
     ),
     "volatile-nonce": LintRule(
         "warning",
         "an id or nonce in a stable block",
-        "what is new for every request is never read from a cache",
+        "content that is new for every request is never read from a cache",
         _LEAVE_OUT,
     ),
     "volatile-counter": LintRule("warning", "a counter in a stable block", _REWRITES, _MOVE),
@@ -79,7 +79,7 @@ RULES: dict[str, LintRule] = {
     "volatile-placeholder": LintRule(
         "warning",
         "a placeholder for a volatile value",
-        "its value rewrites everything behind it",
+        "its value rewrites everything after it",
         f"move the placeholder: {_MOVE}",
     ),
     "unordered-list": LintRule(
@@ -89,7 +89,7 @@ RULES: dict[str, LintRule] = {
         "sort the items before they become text",
     ),
     "changes-between-samples": LintRule(
-        "error", "a block that should be stable changes", "everything behind it is rewritten", _MOVE
+        "error", "a block that should be stable changes", "everything after it is rewritten", _MOVE
     ),
     "cache-key-changes": LintRule(
         "error",
@@ -112,7 +112,7 @@ RULES: dict[str, LintRule] = {
     "ignore-without-reason": LintRule(
         "error",
         "a suppression without a reason",
-        "later it is unclear whether it still holds",
+        "without one, it is unclear later whether it is still needed",
         "give one: `anaphora: ignore[rule] reason`",
     ),
     "unused-ignore": LintRule(
@@ -135,7 +135,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     why: str
     fix: str
     tokens: int | None = None
-    """The tokens behind it, which are paid again."""
+    """The tokens after it, which are paid again."""
     cost_usd: Decimal | None = None
     """Their cost for 1,000 calls; None if the price is unknown."""
     suppressed: str | None = None

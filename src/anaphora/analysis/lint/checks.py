@@ -146,7 +146,7 @@ def lint_request(
         yield finding_of("too-short", file=file, path="$", why=_too_short(total, costs))
     if costs.rules is not None:
         yield from _lint_markers(rendered, plan, costs, costs.rules, file, volatile)
-    # A cache key that looks as if it were made for this one request. It is not shown.
+    # A cache key that looks unique to this request. Findings do not show it.
     key = (_cache_key(rendered) or b"").decode(errors="replace").strip('"')
     ids = ("volatile-uuid", "volatile-nonce", "volatile-clock")
     if key and any(hit.rule in ids for hit in hits(f"request {key}")):
@@ -203,7 +203,7 @@ def lint_samples(
     samples: Sequence[tuple[str, Rendered]], costs: Costs | None = None
 ) -> Iterator[Finding]:
     """The first difference of each request's tools and system prompt from the first one's, other
-    cache keys, and markers behind what all samples share."""
+    cache keys, and markers after the prefix that all samples share."""
     costs = costs or Costs()
     (first_file, first), *others = samples
     counts = Counts(first)
@@ -238,8 +238,8 @@ def lint_samples(
 def _unshared_markers(
     samples: Sequence[tuple[str, Rendered]], costs: Costs, rules: CacheRules
 ) -> Iterator[Finding]:
-    """Markers on content that differs between the samples. One behind shared markers may still
-    serve later turns of its conversation."""
+    """Markers on content that differs between the samples. One after shared markers may still serve
+    later turns of its conversation."""
     (file, first), *others = samples
     offsets = [(first_difference(first, other, len(first)), other) for _, other in others]
     differing = [(offset, other) for offset, other in offsets if offset is not None]
@@ -256,15 +256,16 @@ def _unshared_markers(
         end = counts.tokens(mark.chunk + 1)
         if mark.chunk < shared or end < costs.minimum:
             continue
-        why = f"it is on what differs between the samples: {change_at(first, other, offset).place}"
-        fix, severity = "nothing, if later turns repeat that; else remove it", "note"
+        place = change_at(first, other, offset).place
+        why = f"it is on content that differs between the samples: {place}"
+        fix, severity = "nothing, if later turns repeat that content; else remove it", "note"
         cost = costs.premium(end - written, counts.total, mark.ttl)
         if not written:
             why += "; no marker is before it, so no sample reads what another wrote"
-            fix, severity = "move what differs behind the marker", "warning"
+            fix, severity = "move the differing content after the marker", "warning"
             if tokens >= costs.minimum:
                 run, position = first.locate(shared - 1)
-                fix = f"put a marker at the end of what they share ({run.path(position)})"
+                fix = f"put a marker at the end of the shared prefix ({run.path(position)})"
                 cost = costs.per_thousand(tokens, counts.total)
         run, position = first.locate(mark.chunk)
         path = run.path(position)
@@ -324,7 +325,7 @@ def _lint_markers(
 
 
 def _block_kind(rendered: Rendered, chunk: int) -> str:
-    """By the name that the catalog has for it."""
+    """The catalog's name of the block's kind."""
     value = block_of(rendered.chunk(chunk)).value
     kind = value.get("type") if isinstance(value, dict) else None
     if kind == "text" and not value.get("text"):
@@ -341,8 +342,8 @@ def _wasted(
         return WastedMarker(why, "note", "nothing: it caches by itself, or not at all")
     kind = _block_kind(rendered, mark.chunk)
     if kind in rules.unmarkable.value:
-        why = f"a block of the kind {kind} may not carry a marker: the request is rejected"
-        return WastedMarker(why, "error", "put it on the nearest block before or behind it")
+        why = f"a {kind} block may not carry a marker: the request is rejected"
+        return WastedMarker(why, "error", "put it on the nearest block before or after it")
     minimum = rules.minimum_tokens.value
     if tokens < minimum:
         why = f"the prefix of about {tokens:,} tokens is below the minimum of {minimum:,}"
@@ -350,8 +351,8 @@ def _wasted(
     changing = [chunk for chunk in volatile if chunk <= mark.chunk]
     if changing:
         run, position = rendered.locate(min(changing))
-        why = f"it is behind volatile content ({run.path(position)}): written, but never read"
-        fix = "put a marker before the volatile content, and that behind the last marker"
+        why = f"it is after volatile content ({run.path(position)}): written, but never read"
+        fix = "put a marker before the volatile content, and the content after the last marker"
         return WastedMarker(why, "warning", fix, written=True)
     reused = rules.trailing_system_reused
     trailing = RenderedPrompt(rendered, plan).is_trailing_system(mark.chunk)

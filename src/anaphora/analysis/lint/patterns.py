@@ -53,7 +53,7 @@ _NOW = re.compile(
     r"(?:[ _-](?:date|time|datetime))?(?:\s+(?:is|was|at|on|it is|in utc))*[^\w\n]{0,8}$",
     re.IGNORECASE,
 )
-#: A label at the beginning of a line: of the present, or of an example.
+#: A label at the beginning of a line: for the present, or for an example.
 _LABEL = re.compile(r"(?:^|\n)[\s>*_#-]*(?:date|time|timestamp)[*_]*\s*[:=][\s*_]*$", re.IGNORECASE)
 #: Words for ids of this run.
 _THIS_RUN = re.compile(
@@ -72,7 +72,7 @@ _EXAMPLE = re.compile(
     r"|\bsample\b|\bcutoff\b|\bcut-off\b|\bknowledge\b)[^\n]{0,60}$",
     re.IGNORECASE,
 )
-#: A member of a JSON example: `"date": "` is a form, not a clock.
+#: A field of a JSON example: `"date": "` is a template, not the current time.
 _MEMBER = re.compile(r"[\"'`]\w+[\"'`]\s*:\s*[\"'`]?$")
 
 #: UUIDs that documentation uses.
@@ -183,7 +183,7 @@ _HOSTS = re.compile(
     r"(?=[\w.-]{0,99}?\d)[A-Za-z][\w.-]{3,}",
     re.IGNORECASE,
 )
-#: The ends of names of pods and of people's computers; the name begins with a letter.
+#: Suffixes in the names of pods and of personal computers; the name begins with a letter.
 _HOST_ENDS = re.compile(
     r"-[0-9a-f]{8,10}-[a-z0-9]{5}\b(?!-)"
     r"|(?:macbook|imac|desktop|laptop|workstation|thinkpad)[\w-]{0,63}\.(?:local|lan|home)\b",
@@ -204,7 +204,7 @@ _PLACEHOLDER = re.compile(
 
 
 class LocatedText:
-    """A text whose lines, bytes and secrets are found once, however many findings it has."""
+    """A text with its lines, byte offsets and secrets, which are computed once for all findings."""
 
     def __init__(self, text: str) -> None:
         self.text = text

@@ -1,10 +1,10 @@
-"""The round-trip check: is every recorded request parsed and rendered with the same meaning, and
-every reply read without loss?
+"""The round-trip check: whether every recorded request keeps its meaning when parsed and rendered,
+and every reply is read without loss.
 
-Bodies are brought into one form, so that those with the same meaning are equal: an `Edit` changes
-the objects at a path. A path is field names joined by dots, `[]` for every item of a list and `[0]`
-for its first; `|` separates alternatives: `system[]|messages[].content[]`. Which forms mean the
-same on each wire, and the check with them, are in `rules`.
+Bodies are normalised, so that those with the same meaning are equal: an `Edit` changes the objects
+at a path. A path is field names joined by dots, `[]` for every item of a list and `[0]` for its
+first; `|` separates alternatives: `system[]|messages[].content[]`. The equivalent forms of each
+wire, and the check that uses them, are in `rules`.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ class Edit(NamedTuple):
     where: str
     change: Callable[[Body], object]
     notice: str = ""
-    """Only if rendering gave a notice of this code."""
+    """Applied only if rendering gave a notice with this code."""
 
     def when(self, wanted: Callable[[Body], bool]) -> Edit:
-        """The same for some of the objects only."""
+        """The same edit, for some of the objects only."""
         return self._replace(change=lambda holder: wanted(holder) and self.change(holder))
 
 
@@ -111,7 +111,7 @@ def replace(where: str, name: str, function: Callable[[Any], Any]) -> Edit:
 
 
 def keep(where: str, name: str, wanted: Callable[[Any], bool]) -> Edit:
-    """Drops the items of a list that are not wanted."""
+    """Drops the items of a list for which `wanted` is false."""
     return replace(
         where, name, lambda items: list(filter(wanted, items)) if isinstance(items, list) else items
     )

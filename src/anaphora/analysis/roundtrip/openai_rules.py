@@ -1,4 +1,4 @@
-"""The forms of OpenAI's requests and replies that mean the same: Chat Completions, Responses."""
+"""Equivalent forms of OpenAI's requests and replies: Chat Completions, Responses."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _AUTO_TOOL_CHOICE = fill("", tool_choice="auto").when(has_field("parallel_tool_c
 
 # ── Chat Completions ──────────────────────────────────────────────────────────────────────────────
 
-#: Parameters whose field has another name than they have in a call.
+#: Parameters whose field is named differently in a call.
 _FIELDS = {"reasoning.effort": "reasoning_effort"}
 _REASONING = {"reasoning_content", "reasoning", "reasoning_details"}
 _MESSAGE = "choices[].message"
@@ -85,7 +85,7 @@ def _joined_texts(content: Any) -> Any:
 
 
 def _host_fields(row: Dialect) -> Rules:
-    """Parameters that a client sends in OpenAI's form, and the host takes in its own."""
+    """Parameters that a client sends in OpenAI's form, and the host expects in its own."""
 
     def move(body: Body) -> None:
         for param in row.fields:
@@ -218,7 +218,7 @@ def _default_ttl(body: Body) -> None:
 
 
 def _identify_calls(body: Body) -> None:
-    """A call with nothing but itself gets an id and a status when it is written."""
+    """A call without other fields gets an id and a status when it is written."""
     for index, item in enumerate(body.get("output") or []):
         bare = {*item} == {"type", "call_id", "name", "arguments"}
         if item.get("type") == "function_call" and bare:

@@ -1,6 +1,6 @@
-"""The forms of a request or reply that mean the same, for each wire.
+"""Equivalent forms of requests and replies, for each wire.
 
-Rules are applied in order: later ones rely on the forms that earlier ones make.
+Rules are applied in order: later ones rely on the forms that earlier ones produce.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ _ANTHROPIC = WireRules(
 
 # ── generateContent ──────────────────────────────────────────────────────────────────────────────
 
-#: Fields whose content is the app's own, or a schema: names and nulls inside are left alone.
+#: Fields with the app's own content, or a schema: names and nulls inside stay unchanged.
 _OPAQUE = (
     "args labels parameters parametersJsonSchema partMetadata response responseJsonSchema"
     " responseSchema"

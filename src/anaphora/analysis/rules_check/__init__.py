@@ -1,5 +1,5 @@
-"""Check the catalog's figures against bills: which figure does a billed call support, and which
-does it contradict?
+"""Check the catalog's figures against bills: which figures each billed call supports or
+contradicts.
 
     for row in rules_check.check_rules(billed_calls(traces)):
         row.figure, row.contradicting, row.looked_at, row.examples
@@ -26,7 +26,7 @@ from .checks import CheckFunction, Evidence
 
 #: The share of conclusive calls that may contradict a figure before it counts as contradicted.
 THRESHOLD = 0.05
-#: An entry is missed for many reasons. A TTL is in doubt when most are missed.
+#: An entry is missed for many reasons. A TTL is contradicted when most are missed.
 _MOSTLY = 0.5
 
 
@@ -34,9 +34,9 @@ class Check(NamedTuple):
     figure: str
     function: CheckFunction
     tolerance: float = 0.0
-    """The share that other causes explain."""
+    """The share of contradicting calls that other causes explain."""
     is_share: bool = False
-    """The figure itself is a share of calls that go wrong."""
+    """The figure itself is a share of calls that miss."""
 
 
 _CACHE_PARAMS: tuple[CacheParam, ...] = get_args(CacheParam)
@@ -171,7 +171,7 @@ class _Sum:
         looked_at = contradicting + supporting
         tolerance = max(threshold, check.tolerance)
         if check.is_share and figure is not None:
-            # The most that a stated share may come to in so many calls, chance included.
+            # The highest share that is still plausible by chance in this number of calls.
             chance = 3 * math.sqrt(figure.value * (1 - figure.value) / looked_at)
             tolerance = max(threshold, figure.value + chance)
         return CheckedFigure(

@@ -1,5 +1,4 @@
-"""Billed calls with their context: the previous call, the time between, and certain facts of
-both."""
+"""Billed calls with their context: the previous call, the time between, and facts about both."""
 
 from __future__ import annotations
 
@@ -24,14 +23,14 @@ from anaphora.values import TTL_SECONDS, Ttl
 #: The longest duration assumed for a call of which only the end is recorded.
 _LONGEST_CALL = 600.0
 
-#: A follow-up comes within so many seconds. A miss then has other reasons than time.
+#: Seconds within which a call is a follow-up: a miss then has other reasons than time.
 FOLLOW_UP = 300.0
 
 _KINDS: dict[object, Kind] = {"tool_use": Kind.TOOL_CALL, "tool_result": Kind.TOOL_RESULT}
 
 
-class Between(NamedTuple):
-    """Seconds: at least, at most."""
+class TimeRange(NamedTuple):
+    """A range of seconds."""
 
     least: float
     most: float
@@ -101,16 +100,16 @@ class BilledTraceCall(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     sent: TraceCall
     billed: TraceUsage
     positions: MarkerPositions
-    began: Between | None
+    began: TimeRange | None
     """When it began, in the file's seconds."""
     before: BilledTraceCall | None
     appended: bool
-    """By the recording it begins with all that the previous call sent."""
+    """By the recording, it begins with the whole prompt of the previous call."""
     same: bool
-    """And nothing unrecorded can have changed since: the system prompt is recorded, or there were
-    only replies and tool results."""
+    """`appended`, and nothing unrecorded can have changed: the system prompt is recorded, or only
+    replies and tool results were added."""
     whole: bool
-    """All that was sent is recorded."""
+    """The whole prompt is recorded."""
     alone: bool
     """No other recorded call has sent more of this prompt than the previous call did."""
     in_loop: bool
@@ -119,12 +118,12 @@ class BilledTraceCall(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """A change of parameters was noted before this call, so that their old values are known."""
     ttl: Ttl | None
     """The TTL of the last part of its cache entry, by its bills."""
-    written: Between | None
+    written: TimeRange | None
     """When its cache entry was written: by itself, or by an earlier call if it has only read."""
     untouched: float | None
-    """Seconds, at least, since any recorded call used the whole prompt of the previous call."""
+    """Minimum of seconds since any recorded call used the whole prompt of the previous call."""
     answer: int | None
-    """Estimated tokens of the previous call's reply, as it is sent back."""
+    """Estimated tokens of the previous call's reply when it is sent back."""
 
     @property
     def marked(self) -> bool:
@@ -132,17 +131,17 @@ class BilledTraceCall(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         return self.rules.mechanism.value != "implicit" and self.rules.slots.value > 0
 
     @property
-    def gap(self) -> Between | None:
+    def gap(self) -> TimeRange | None:
         """Time since the previous call began; None if the clock runs backwards."""
         before = self.before
         if before is None or before.began is None or self.began is None:
             return None
-        gap = Between(self.began.least - before.began.most, self.began.most - before.began.least)
+        gap = TimeRange(self.began.least - before.began.most, self.began.most - before.began.least)
         return None if gap.most < 0 else gap
 
     @property
     def rest(self) -> float | None:
-        """Seconds, at least, since the previous call ended."""
+        """Minimum of seconds since the previous call ended."""
         if self.before is None or self.began is None or self.before.sent.t_end is None:
             return None
         return self.began.least - self.before.sent.t_end
@@ -180,7 +179,7 @@ class BilledTraceCall(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         return self.markers[-1] if self.markers else self.positions.end(self.sent)
 
     def marker_near(self, entry: int) -> int:
-        """The nearest marker at or behind an entry; the last one if all are before it."""
+        """The nearest marker at or after an entry; the last one if all are before it."""
         marked = self.markers or [self.positions.end(self.sent)]
         return next((position for position in marked if position >= entry), marked[-1])
 
@@ -208,7 +207,7 @@ class BilledTraceCall(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     @property
     def expected(self) -> bool:
-        """Whether this prompt begins with the previous call's entry, and that is within reach."""
+        """Whether this prompt begins with the previous call's entry, within the look-back."""
         before = self.before
         if before is None or not self.same or not self.reachable:
             return False
@@ -217,7 +216,7 @@ class BilledTraceCall(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     @property
     def follows(self) -> bool:
-        """Whether it comes soon after the previous call, with all of that cached, but not so soon
+        """Whether it comes soon after the previous call, whose prompt is cached, but not so soon
         that the write may be invisible."""
         before, gap = self.before, self.gap
         if before is None or gap is None or not self.expected:
@@ -276,22 +275,22 @@ def billed_calls(traces: Iterable[Trace]) -> Iterator[BilledTraceCall]:
 
 
 class _SentPrompts:
-    """The prompts of an account's earlier calls, and when each was last sent, at the latest."""
+    """The prompts of an account's earlier calls, and the latest time at which each was sent."""
 
     def __init__(self) -> None:
         self._tree = PrefixTree()
 
     def last_sent(self, prompt: SentBlocks, blocks: int) -> float | None:
-        """When some call last sent the first blocks of a prompt."""
+        """When a call last sent the first blocks of a prompt."""
         chain = self._tree.chain_of(prompt.key(blocks - 1)) if blocks else None
         when = math.inf if chain is None else chain.last_used(blocks - 1)
         return when if math.isfinite(when) else None
 
     def add(self, prompt: SentBlocks, when: float | None) -> int:
-        """Adds a call; how many leading blocks some call has sent before."""
+        """Adds a call, and returns how many of its leading blocks an earlier call has sent."""
         view = prompt.prompt()
         match = self._tree.match(view, view.key)
-        # An unknown time may be any.
+        # An unknown time may be any time.
         self._tree.add(view, view.key, match, math.inf if when is None else when)
         return match.position + 1
 
@@ -308,7 +307,7 @@ class _Conversation:
         self._noted = False
 
     def next(self, index: int, prompts: _SentPrompts) -> BilledTraceCall | None:
-        """The call, when it was billed."""
+        """The call, if it was billed."""
         replay, trace = self.replay, self.replay.trace
         call, before = trace.calls[index], self._last
         sent = replay.sent(call)
@@ -371,8 +370,8 @@ def _ttl(billed: TraceUsage, rules: CacheRules, before: BilledTraceCall | None) 
 
 
 def _written(
-    billed: TraceUsage, began: Between | None, before: BilledTraceCall | None
-) -> Between | None:
+    billed: TraceUsage, began: TimeRange | None, before: BilledTraceCall | None
+) -> TimeRange | None:
     if billed.written:
         return began
     if before is not None and before.billed.cached == billed.cached:
@@ -380,21 +379,22 @@ def _written(
     return None
 
 
-def _used(call: TraceCall, began: Between | None, rules: CacheRules) -> float | None:
-    """When a call used its prompt, at the latest: lifetimes may count from its response."""
+def _used(call: TraceCall, began: TimeRange | None, rules: CacheRules) -> float | None:
+    """The latest time at which a call used its prompt: lifetimes may count from its response."""
     if began is None:
         return None
     from_response = rules.ttl_from.value != "request_start" and call.ended is not None
     return max(began.most, call.ended or began.most) if from_response else began.most
 
 
-def _began(call: TraceCall, ended: float | None) -> Between | None:
+def _began(call: TraceCall, ended: float | None) -> TimeRange | None:
     if call.t is not None:
-        return Between(call.t, call.t)
+        return TimeRange(call.t, call.t)
     if call.t_end is None:
         return None
     if call.dur is not None:
-        return Between(call.t_end - call.dur, call.t_end - call.dur)
+        return TimeRange(call.t_end - call.dur, call.t_end - call.dur)
     earliest = call.t_end - _LONGEST_CALL
     # A call begins after the end of the one whose reply it sends back.
-    return Between(earliest if ended is None else min(call.t_end, max(earliest, ended)), call.t_end)
+    least = earliest if ended is None else min(call.t_end, max(earliest, ended))
+    return TimeRange(least, call.t_end)

@@ -128,8 +128,8 @@ def _distances(call: BilledTraceCall) -> dict[LookbackUnit, int]:
 
 
 def minimum_tokens(call: BilledTraceCall, value: int) -> Evidence | None:
-    """A prefix near the minimum, from either side; a long one shows nothing."""
-    billed, rule = call.billed, f"nothing shorter than {value:,} is cached"
+    """A prefix near the minimum, from either side; a long one is not conclusive."""
+    billed, rule = call.billed, f"no prefix shorter than {value:,} tokens is cached"
     if billed.cached:
         least = billed.cache_read or billed.written
         # Uncached tokens may precede a write, so that its prefix is as long as the prompt.
@@ -144,7 +144,7 @@ def minimum_tokens(call: BilledTraceCall, value: int) -> Evidence | None:
         return Evidence(True, bill(call), rule) if call.marks else None
     if not call.marks_end or billed.total < value + call.uncached_tail:
         return None
-    return Evidence(False, bill(call), f"a marked prefix of {value:,} and more is written")
+    return Evidence(False, bill(call), f"a marked prefix of {value:,} tokens or more is written")
 
 
 def granule_tokens(call: BilledTraceCall, value: int) -> Evidence | None:
@@ -164,7 +164,7 @@ def uncached_tail(call: BilledTraceCall, value: int) -> Evidence | None:
     """Only if the end is known to be marked, and the marker had an effect."""
     if not (call.marked and call.billed.cached and call.marks_end):
         return None
-    rule = f"at most {value:,} tokens behind the last marker stay uncached"
+    rule = f"at most {value:,} tokens after the last marker stay uncached"
     return Evidence(call.billed.input <= value, bill(call), rule)
 
 
@@ -209,7 +209,7 @@ def _reply_cached(call: BilledTraceCall, value: bool) -> Evidence | None:
     else:
         cached = False
     billed = f"{bill_and_gap(call)}, which sent {prompt:,} and answered {output:,}"
-    rule = "the reply is cached too" if value else "the reply is not cached"
+    rule = "the reply is also cached" if value else "the reply is not cached"
     return Evidence(cached is value, billed, rule)
 
 
@@ -264,7 +264,7 @@ def _changed(call: BilledTraceCall, param: CacheParam) -> bool:
 
 
 def lifetime(call: BilledTraceCall, value: Lifetime) -> Evidence | None:
-    """Whether an entry is found when its TTL is certainly over."""
+    """Whether an entry is found after its TTL has certainly expired."""
     before = call.before
     if before is None or before.life is None or call.untouched is None or not before.left:
         return None
@@ -272,15 +272,15 @@ def lifetime(call: BilledTraceCall, value: Lifetime) -> Evidence | None:
         return None
     found = call.billed.cache_read >= before.floor
     if not found and value == "at_least":
-        return None  # it may be gone by then, or not
+        return None  # the entry may or may not have expired
     promise = {"exact": "ends after", "at_most": "ends within", "at_least": "lasts at least"}
     rule = f"an entry {promise[value]} {before.ttl}"
     return Evidence(not found or value == "at_least", bill_and_gap(call), rule)
 
 
 def ttl_from(call: BilledTraceCall, value: Moment) -> Evidence | None:
-    """An entry that is found when the TTL is over from the start of the request before, and not yet
-    over from the end of its response. A missing one may have ended at either."""
+    """An entry that is found after the TTL has expired from the start of the request before, but
+    not from the end of its response. A missing one may have expired either way."""
     before, gap, rest = call.before, call.gap, call.rest
     exact = call.rules.lifetime is not None and call.rules.lifetime.value == "exact"
     if before is None or gap is None or rest is None or not exact or before.life is None:
@@ -294,7 +294,7 @@ def ttl_from(call: BilledTraceCall, value: Moment) -> Evidence | None:
 
 
 def default_ttl(call: BilledTraceCall, value: Ttl) -> Evidence | None:
-    """Whether an entry is found later than a follow-up, and before the TTL is over. A lifetime that
+    """Whether an entry is found later than a follow-up, and before the TTL expires. A lifetime that
     is a maximum promises nothing."""
     before, gap, promise = call.before, call.gap, call.rules.lifetime
     if before is None or gap is None or promise is None or promise.value == "at_most":
@@ -340,8 +340,8 @@ def late_writes(call: BilledTraceCall, value: float | None) -> Evidence | None:
 
 
 def reads_refresh(call: BilledTraceCall, value: bool) -> Evidence | None:
-    """An entry that was read since it was written, looked up when the TTL from its write is over
-    and that from its last read is not."""
+    """An entry that was read since it was written, looked up when the TTL has expired from its
+    write but not from its last read."""
     before = call.before
     if before is None or not call.marked or before.billed.written or not before.billed.cached:
         return None
@@ -358,7 +358,8 @@ def reads_refresh(call: BilledTraceCall, value: bool) -> Evidence | None:
 
 
 def visibility_delay(call: BilledTraceCall, value: float) -> Evidence | None:
-    """Whether the last write or still an older entry is read when the delay is certainly over."""
+    """Whether the last write or still an older entry is read after the delay has certainly
+    passed."""
     before, rest, gap = call.before, call.rest, call.gap
     if before is None or rest is None or not call.marked or not before.billed.written:
         return None

@@ -57,7 +57,7 @@ def read_session(lines: Iterator[LogLine], session: SessionReader) -> Iterator[T
 
 
 def detect(fields: dict[str, Any]) -> Format | None:
-    """The format of a file by one of its objects; None when that is not enough."""
+    """The format of a file by one of its objects; None if the object fits no format."""
     if isinstance(fields.get("calls"), list) and isinstance(fields.get("messages"), list):
         return "trace"
     return program_of(fields)

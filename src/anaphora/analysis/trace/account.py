@@ -15,7 +15,7 @@ from anaphora.catalog import CacheRules
 from anaphora.rendered import Kind
 from anaphora.values import TTL_SECONDS, Ttl
 
-#: The catalog's ratio counts like so many billed tokens.
+#: Weight of the catalog's ratio, in billed tokens.
 _PRIOR = 2000
 #: A growth by more or less than this factor is not explained by the text: something was dropped, or
 #: sent without being recorded.
@@ -25,7 +25,7 @@ _HEAVIEST = 2000
 
 
 class TextBytes(NamedTuple):
-    """Bytes of text, by what they are: each has a ratio of its own."""
+    """Bytes of text by kind: each kind has a ratio of its own."""
 
     prose: int = 0
     json: int = 0
@@ -33,7 +33,7 @@ class TextBytes(NamedTuple):
     results: int = 0
     """Results of tools."""
     thinking: int = 0
-    """Thinking, of which a signature or an encrypted form is recorded."""
+    """Thinking that is recorded as a signature or encrypted."""
 
     def plus(self, kind: Kind, size: int) -> TextBytes:
         prose, json, results, thinking = self
@@ -47,8 +47,8 @@ class TextBytes(NamedTuple):
 
 
 class TokenScale:
-    """Bytes per token, learned from how much the bills grew from one call to the next. A first bill
-    shows nothing: it contains unrecorded text."""
+    """Bytes per token, learned from the growth of bills from one call to the next. The first bill
+    is not used: it contains unrecorded text."""
 
     def __init__(self, per_token: float) -> None:
         self._stated = per_token
@@ -66,8 +66,8 @@ class TokenScale:
         return sum(size / ratio for size, ratio in zip(text, self.per_token, strict=True))
 
     def learn(self, text: Sequence[int], tokens: int) -> None:
-        """A growth by so many bytes of text was billed as so many tokens. They are divided as they
-        were estimated."""
+        """A growth by these bytes of text, by kind, was billed as `tokens`, which are divided among
+        the kinds like the estimate."""
         stated, estimated = sum(text) / self._stated, self.tokens(text)
         if tokens <= 0 or not 1 / _FACTOR < tokens / max(1.0, stated) < _FACTOR:
             return
@@ -82,15 +82,16 @@ class TokenScale:
 _UNKNOWN = 30_000
 #: How far a read that ends with a reply may be from its exact end.
 _NEAR = 8
-#: So many conversations in a row that do not read the beginning of others have one of their own.
+#: After this many conversations in a row that do not read the beginning of others, each has its
+#: own.
 _NOT_SHARED = 2
-#: So many reads that end early or find nothing may be misses at random.
+#: Up to this many reads that end early or find nothing may be random misses.
 _AT_RANDOM = 2
-#: Seconds in which no provider is known to drop entries: a miss has another reason.
+#: Seconds within which no known provider drops entries: a miss has another reason.
 _SHORTEST_LIFE = 60.0
-#: The latest idle times that are remembered.
+#: How many idle times, the latest, are remembered.
 _MOST_SEEN = 200
-#: Seconds by which idle times differ at least.
+#: Smallest difference between idle times, in seconds.
 _LEAST_GAP = 0.001
 
 
@@ -139,13 +140,13 @@ class Lead(msgspec.Struct, eq=False):
     total: int
     """Its tokens in the latest conversation that had it."""
     shared: int | None = None
-    """The part that other conversations read, by their bills; None until one has."""
+    """The part that other conversations read, by their bills; None until one has read it."""
     shorter: int | None = None
-    """A shorter read that was billed once: part of a read may be lost on the way."""
+    """A shorter read that was billed once: a provider may miss a part at random."""
 
 
 class Beginning(msgspec.Struct, eq=False):
-    """The unrecorded beginning of one conversation: what it shares, and the rest."""
+    """The unrecorded beginning of one conversation: the shared part, and the rest."""
 
     lead: Lead
     rest: Hashable
@@ -155,11 +156,11 @@ class Beginning(msgspec.Struct, eq=False):
 class Leads:
     """The unrecorded beginnings of an account's conversations. Which one a new conversation has is
     not recorded: the one of an earlier conversation of its group that began with the same message,
-    or else the latest one. The first conversation of a group and the later ones, such as subagents,
-    are told apart."""
+    or else the latest one. The first conversation of a group is distinguished from later ones, such
+    as subagents."""
 
     def __init__(self, usual: int) -> None:
-        """`usual`: the tokens of other models' conversations, or of any."""
+        """`usual`: the unrecorded tokens of conversations with other models, or a default."""
         self._totals: dict[bool, int] = {}
         """The tokens of the latest ones, by whether they open a group."""
         self._usual = usual
@@ -239,8 +240,8 @@ class EarlyReads:
     def __init__(self) -> None:
         self._repeated, self._others = 0, _AT_RANDOM
         self.latest: dict[str, int] = {}
-        """By group: what the latest call outside of a tool loop read, when that was less than
-        expected. Conversations of one run are alike."""
+        """By group: tokens read by the latest call outside of a tool loop, if fewer than expected.
+        Conversations of one run are similar."""
 
     @property
     def repeat(self) -> bool:
@@ -252,8 +253,8 @@ class EarlyReads:
 
 
 class Lifetime:
-    """How long entries can be read after their last use, if the rules only have a stand-in: for
-    ever, until bills show otherwise."""
+    """How long entries can be read after their last use, if the rules only have a stand-in:
+    unlimited, until bills show otherwise."""
 
     def __init__(self, stated: float) -> None:
         self.stated = stated
@@ -262,17 +263,17 @@ class Lifetime:
         """Idle times after which the prompt was read or not, in order."""
         self._latest: deque[tuple[float, bool]] = deque()
         self.seconds = math.inf
-        """Less than the shortest idle time such that after that time or a longer one, more prompts
-        were gone than found, and by as many as for no other time."""
+        """Just below the idle time from which on the number of expired prompts exceeds that of
+        found ones by the most."""
 
     @property
     def shown(self) -> float:
-        """The longest of the stated time and those after which something was read."""
+        """The longer of the stated time and the longest idle time before a read."""
         found = (idle for idle, found in reversed(self._seen) if found)
         return min(self.seconds, max(self.stated, next(found, 0.0)))
 
     def learn(self, idle: float, *, found: bool) -> None:
-        """A prompt was idle for so many seconds, and then read or not."""
+        """A prompt was idle for `idle` seconds, and then found or not."""
         if idle <= _SHORTEST_LIFE:
             return
         insort(self._seen, (idle, found))
@@ -302,7 +303,7 @@ class Account:
         self.lifetime = _lifetime(rules)
         """None if the rules have a verified figure, or entries are at markers."""
         self.ttls: tuple[Ttl, Ttl] = ("5m", "5m")
-        """The TTLs of assumed markers: before the messages, and behind the last."""
+        """The TTLs of assumed markers: before the messages, and after the last."""
 
     def lengths(self, group: str | None) -> BilledLengths:
         """The counts for conversations of a group, or of none."""

@@ -1,9 +1,9 @@
-"""One answer counts once, in all files that a command reads.
+"""Counts each answer once, in all files that a command reads.
 
-A session that is resumed or forked may be written to another file, with all that was answered
-before. An answer is known by the id that the provider or the program gave it; without one by its
-time, its usage and a digest of its content. The file that begins first keeps it. In the others it
-stays as a message, but is no call.
+A session that is resumed or forked may be written to another file, with all earlier answers. An
+answer is identified by the id of the provider or the program; without one, by its time, its usage
+and a digest of its content. It counts as a call in the file that begins first, and only as a
+message in the others.
 
     index = AnswerIndex()
     for file in files: index.add_all(file, entries)      # only digests are kept
@@ -72,12 +72,12 @@ class AnswerIndex:
     def __init__(self) -> None:
         self._files: dict[str, _FileTimes] = {}
         self._counted: dict[str, set[bytes]] = {}
-        """By file, the answers that were given out as calls."""
+        """By file, the answers that were returned as calls."""
         self._copies: dict[bytes, list[_Copy]] = {}
         self._keepers: dict[bytes, _Copy] = {}
         """The copy of each answer that counts, once it was looked up."""
         self._usage: dict[bytes, TraceUsage] = {}
-        """Of each answer, the last that was written: it has the most output."""
+        """The usage of each answer that was written last: it has the most output."""
 
     def add(self, file: str, found: FoundTrace) -> None:
         """One conversation of a file."""
@@ -158,7 +158,7 @@ class AnswerIndex:
         return keeper
 
     def _rank(self, copy: _Copy) -> tuple[bool, float, float, int]:
-        """A file that is no copy comes first, whatever the clock of the others was."""
+        """Sort key: files that are not copies come first, whatever their times are."""
         times = self._files[copy.file]
         return copy.copied, times.began, times.ended, times.number
 

@@ -56,7 +56,8 @@ class TraceBlocks:
         self.may_strip = profile.strips_thinking.value and profile.strips_thinking.verified
         """The provider drops thinking before the last user turn that a client resends."""
         self.strips = self.may_strip and trace.wire is not None
-        """And this client does: its requests are recorded, or a bill has shown it."""
+        """`may_strip`, and this client resends thinking: its requests are recorded, or a bill shows
+        it."""
         tools = _tool_blocks(trace)
         self.unrecorded: tuple[TraceBlock, TraceBlock] | None = None
         """The unrecorded beginning: the part shared with other conversations, and the rest."""
@@ -90,7 +91,7 @@ class TraceBlocks:
             not (block.from_model or block.kind is Kind.TOOL_RESULT) for block in self.messages
         )
         self._inputs = list(accumulate(inputs, initial=0))
-        """Up to each message: those that are neither replies nor tool results."""
+        """For each message, how many earlier ones are neither replies nor tool results."""
         first = None if self.unrecorded is None else self.unrecorded[0]
         positions = {id(block): at for at, block in enumerate(self._head)}
         self._leading_positions = [positions[id(block)] for block in self.messages[: self.leading]]
@@ -149,7 +150,7 @@ class TraceBlocks:
         return any(block.kind is Kind.TOOL_CALL for block in self.reply(call))
 
     def _message(self, message: TraceMessage, section: Section) -> TraceBlock:
-        """A block of this conversation's own: what its bills show is not true of others."""
+        """A copy for this conversation: facts from its bills do not apply to others."""
         key = id(message), section, self.may_strip
         block = self._known.get(key)
         if block is None:

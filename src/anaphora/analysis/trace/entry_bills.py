@@ -1,5 +1,5 @@
-"""Facts from the bills of one provider entry, over all of its models: which predictions of reads
-are right, how far those of bills are off, and how much clients leave out of a recording."""
+"""Facts from the bills of one account at one provider, over all models: which predictions of reads
+are right, the errors of predicted bills, and how much clients leave out of a recording."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class CallSituation(NamedTuple):
     idle: bool
     """The entry of the previous call has expired, as far as known."""
     lapsed: bool
-    """It has by the catalog, which may be a stand-in."""
+    """It has expired by the catalog, which may be a stand-in."""
     marked: bool
     """The entry of the previous call is at markers."""
     hidden: bool | None
@@ -83,7 +83,7 @@ class ConversationReads:
         if usage is None:
             return found
         if call.marked and call.kind == "loop":
-            # Nothing is cached behind the last marker.
+            # Nothing is cached after the last marker.
             found[SIMULATED] = min(simulated, self._left)
         found[LEFT], found[KEPT] = self._left, self._kept
         found[CHAIN] = 0 if call.lapsed else self._kept
@@ -100,7 +100,7 @@ class ConversationReads:
         return found
 
     def situations(self, call: CallSituation) -> tuple[Hashable, ...]:
-        """The calls that this one is like, the closest first."""
+        """Classes of similar calls, the closest first."""
         kind, model, agent, idle, lapsed, _, hidden = call
         if self._usage is None:
             return (agent, model, kind), (model, kind), (kind,)
@@ -114,8 +114,8 @@ class ConversationReads:
         )
 
     def add(self, call: CallSituation, usage: TraceUsage, left: int, kept: int) -> None:
-        """The bill of the next call, and what it left in the cache by that; `kept`: by the
-        catalog."""
+        """Adds the bill of the next call. `left` are the tokens that it left in the cache by the
+        bill, `kept` by the catalog."""
         if self._usage is not None:
             self._classes[call.kind] = read_class(usage.cache_read, self._kept)
         self._usage, self._left_before = usage, self._left
@@ -124,7 +124,7 @@ class ConversationReads:
             self._turn = left, usage.cache_read
 
 
-#: Chances of a call for a reason of its own.
+#: Chances that concern only this call.
 _OF_ONE_CALL = ("late_writes", "thinking_dropped")
 #: The latest conversations whose unrecorded beginnings are compared.
 _LATEST = 5
@@ -159,7 +159,7 @@ class EntryBills:
         return median_low(self._unrecorded) if self._unrecorded else None
 
     def called(self, at: float) -> float:
-        """A call is made: the seconds since the one before it."""
+        """Notes a call, and returns the seconds since the one before."""
         last, self._last = self._last, at
         return math.inf if last is None else at - last
 
@@ -176,8 +176,8 @@ class EntryBills:
         recorded: bool,
         reply_end: int | None,
     ) -> PredictedRead:
-        """`simulated` is the outcome by the rules, and its chances; `recorded`: so is the beginning
-        of the prompt."""
+        """`simulated` is the outcome by the rules, and its chances; `recorded`: the beginning of
+        the prompt is recorded."""
         outcome, chances = simulated
         of_any = self._beginnings.get((call.idle, None), 0)
         beginning = self._beginnings.get((call.idle, call.model), of_any)
@@ -234,10 +234,9 @@ class EntryBills:
 def _default(
     call: CallSituation, rules: CacheRules, candidates: Mapping[str, int], *, recorded: bool
 ) -> str:
-    """The prediction before any bill: by the rules, if they have a source. What the previous
-    call left is known to the token; that its reply is read too must be shown by bills, if it is
-    not known whether reasoning was hidden. A beginning that is not recorded may be kept alive by
-    others."""
+    """The prediction before any bill: by the rules, if they have a source. The entry of the
+    previous call has a known length. Whether its reply is also read must be shown by bills, if
+    hidden reasoning is not recorded. An unrecorded beginning may be kept alive by others."""
     if call.kind == "first" or call.idle:
         return SIMULATED if recorded or candidates[SIMULATED] else BEGINNING
     unknown = not call.marked and call.hidden is None
@@ -246,7 +245,7 @@ def _default(
 
 
 def _of_bill(call: CallSituation) -> tuple[Hashable, ...]:
-    """The calls whose bills are as far off, the closest first."""
+    """Classes of calls with similar errors of predicted bills, the closest first."""
     return (call.model, call.kind), (call.model,), (call.kind,), ()
 
 

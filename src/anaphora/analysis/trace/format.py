@@ -130,8 +130,8 @@ class TraceCall(msgspec.Struct, frozen=True, kw_only=True):
     """When its response began, if recorded."""
     usage: TraceUsage | None = None
     usage_unreliable: bool | str | None = None
-    """The bill is not to be trusted, or why. It is removed: nothing is learned from it, and nothing
-    is compared with it."""
+    """Whether the bill is unreliable, or why. It is removed: nothing is learned from it or compared
+    with it."""
     breakpoints: tuple[Breakpoint, ...] | None = None
     """None if they were not recorded."""
     explicit: bool = False
@@ -140,9 +140,9 @@ class TraceCall(msgspec.Struct, frozen=True, kw_only=True):
     model: str | None = None
     """The model, when not the conversation's."""
     began_by: Literal["resume", "compaction", "fork", "edit"] | None = None
-    """What happened to the conversation between the call before and this one: it was continued from
-    a session that had ended; its history was replaced by a summary; it left the way that another
-    copy of it took; earlier messages were changed or removed. None: nothing that is recorded."""
+    """What happened to the conversation before this call: an ended session was resumed; a summary
+    replaced the history; the conversation branched off from another copy; earlier messages were
+    changed or removed. None: no recorded event."""
     gap_unknown: bool = False
     """The time since the call before is not known: the clock stepped back in between."""
     place: str | None = None
@@ -213,7 +213,7 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True):
     system_tokens_unknown: bool = False
     """The system prompt and tools are not recorded; only their effect on the counts is."""
     usage_unreliable: bool | str | None = None
-    """No bill of the conversation is to be trusted."""
+    """All bills of the conversation are unreliable."""
 
     def __post_init__(self) -> None:
         for index, call in enumerate(self.calls):

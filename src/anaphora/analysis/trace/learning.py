@@ -1,5 +1,5 @@
-"""What the bill of each call shows of a recorded conversation. It is learned before the call is
-added to the cache, so that what the call leaves there is as long as the bill says."""
+"""Learns from the bill of each call of a recorded conversation, before the call is added to the
+cache, so that the entry has the billed length."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from .blocks import TraceBlock
 from .format import TraceCall, TraceUsage
 from .replay import Replay
 
-#: The tokens of a reply that is sent back are those of its output when they fit its text by this
-#: factor; otherwise a part of it was not sent, or its output is not the whole count.
+#: A reply that is sent back has the tokens of its billed output if these fit its text by this
+#: factor; otherwise a part was not sent back, or the output is not the whole count.
 _FITS = 1.7
-#: A read is of the entry that was expected when their lengths differ by no more than this share.
+#: A read is of the expected entry if their lengths differ by no more than this share.
 _SAME_ENTRY = 0.25
-#: An estimate up to this factor above the minimum may in truth be below it.
+#: A prefix with an estimate up to this factor above the minimum may be below it.
 _NEAR_MINIMUM = 1.5
 #: Tokens of framing that the bytes do not show.
 _FRAMING = 64
@@ -31,7 +31,7 @@ _FOUND = ("found", "not_whole_granule", "below_minimum")
 def move_to_other_model(
     replay: Replay, call: TraceCall, billed: TraceUsage, account: Account, *, first: bool
 ) -> None:
-    """The bill tells how long the prompt is, in another model's tokens."""
+    """Learns the length of the prompt from a bill in another model's tokens."""
     per_token, billed_per_token = replay.per_token
     total = tokens_in(bytes_in(billed.total, billed_per_token), per_token)
     if replay.begun is not None and first:
@@ -78,8 +78,8 @@ def _may_drop_thinking(replay: Replay, call: TraceCall) -> bool:
 
 
 def _learn_stripping(replay: Replay, call: TraceCall, billed: TraceUsage) -> None:
-    """At each user turn after thinking: a read of the beginning alone shows that it was
-    dropped, and so resent; a read of all, that it was not."""
+    """Learns whether the client resends thinking, at each user turn after some: a read of only the
+    beginning shows that the provider dropped it; a full read shows that it was not resent."""
     before, blocks = replay.before, replay.blocks
     if before is None or before.usage is None or not blocks.may_strip:
         return
@@ -90,7 +90,7 @@ def _learn_stripping(replay: Replay, call: TraceCall, billed: TraceUsage) -> Non
 def learn_early(
     replay: Replay, read: int, expected: int, account: Account, *, in_loop: bool
 ) -> None:
-    """Learns whether reads end early at the same place again; `expected` is without that."""
+    """Learns whether reads end early at the same place again; `expected` does not consider that."""
     slack = max(replay.rules.granule_tokens.value, _FRAMING)
     before, early = replay.early.pop(in_loop, None), read + slack < expected
     if before is not None and before + slack < expected:
@@ -105,8 +105,8 @@ def learn_early(
 def learn_lifetime(
     replay: Replay, read: int, prompt: TokenRuns, alive: Outcome, account: Account, idle: float
 ) -> None:
-    """Learns whether the last call's entry could still be read; `alive` is the outcome if it
-    could. Others may have used the beginning since, so that a read of no more says nothing."""
+    """Learns whether the last call's entry could still be read; `alive` is the outcome if it could.
+    Others may have used the beginning since, so a read of only that is not conclusive."""
     if account.lifetime is not None:
         beginning = 0
         if idle > account.lifetime.stated:
@@ -124,8 +124,7 @@ def learn_bill(
     expected: tuple[TokenRuns, Outcome],
     account: Account,
 ) -> None:
-    """Learns from the bill of a call: before the call is added to the cache, so that what it
-    leaves there is as long as the bill says."""
+    """Learns from the bill of a call that is not in the cache yet."""
     prompt, outcome = expected
     found = _found(prompt, outcome)
     _learn_stripping(replay, call, billed)
@@ -257,8 +256,8 @@ def _learn_beginning(
 
 
 def _learn_ttls(replay: Replay, billed: TraceUsage, account: Account) -> int | None:
-    """Learns the TTLs of the markers from a bill. If they differ ("read A, 1h-write B-A,
-    5m-write C-B"), gives the position of the first."""
+    """Learns the TTLs of the markers from a bill. If they differ ("read A, 1h-write B-A, 5m-write
+    C-B"), returns the position of the first."""
     position = None
     if not billed.cache_write_1h:
         replay.ttls = (replay.ttls[0], "5m") if billed.cache_write_5m else replay.ttls
@@ -294,7 +293,7 @@ def _size_reply(
 
 def _found(prompt: TokenRuns, outcome: Outcome) -> tuple[int, int, int]:
     """The tokens of a prompt that were expected to be found in the cache, the last block that was,
-    and the tokens behind it."""
+    and the tokens after it."""
     end = max((span.end for span in outcome.spans if span.reason in _FOUND), default=0)
     last = bisect_right(range(len(prompt)), end, key=prompt.tokens) - 1
     return end, last, end - prompt.tokens(last)

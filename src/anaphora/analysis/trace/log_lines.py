@@ -16,9 +16,9 @@ from anaphora.wording import counted
 
 from .format import Breakpoint, Trace, TraceCall, recorded_marker
 
-#: The most messages to read in all branches of a session, besides this many times its messages.
+#: Limit of messages over all branches of a session: a number, plus a multiple of its messages.
 _BRANCH_MESSAGES, _BRANCHES = 100_000, 20
-#: Values inside each other that can be written wherever they can be read.
+#: Levels of nested values that can be written as well as read.
 _MOST_NESTED = 50
 #: Calls that are named in a sentence about several.
 _NAMED_CALLS = 5
@@ -31,8 +31,7 @@ class LogLine(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """How the answer to a call is known in the copies of it that other files contain; see
-    `answers`."""
+    """Identifies the answer to a call and its copies in other files; see `answers`."""
 
     key: bytes
     untimed: bytes = b""
@@ -45,7 +44,7 @@ class FoundTrace(NamedTuple):
     place: str
     trace: Trace
     answers: tuple[Answer, ...] = ()
-    """Of the calls, one each, in files that may repeat answers of others; else empty."""
+    """One for each call, in files that may repeat answers of others; else empty."""
     began: float | None = None
     """The first time in the file."""
 
@@ -62,7 +61,7 @@ class Problem(NamedTuple):
 
     @property
     def harmless(self) -> bool:
-        """The input is in order."""
+        """The input is valid."""
         return self.kind in ("not_compared", "notice")
 
     def __str__(self) -> str:
@@ -92,11 +91,11 @@ class BranchBudget:
         self._left_out = 0
 
     def add(self, messages: int) -> None:
-        """The session has that many more messages."""
+        """Adds to the number of messages of the session."""
         self._left += _BRANCHES * messages
 
     def take(self, messages: int) -> bool:
-        """Whether a branch of that many messages is read."""
+        """Whether a branch with this number of messages is read."""
         taken = messages <= self._left
         self._left -= messages if taken else 0
         self._left_out += not taken
@@ -138,8 +137,8 @@ def objects(lines: Iterable[LogLine]) -> Iterator[tuple[str, dict[str, Any]] | P
 
 
 def _check_depth(value: object) -> None:
-    """Raises `RecursionError` for a value that can be read, and is too deep for those who write it:
-    they are called from deeper than this is."""
+    """Raises `RecursionError` for a value that can be read here, but is nested too deeply for code
+    that writes it later, deeper in the call stack."""
     for _ in range(_MOST_NESTED):
         value = [value]
     dumps(value)
@@ -265,19 +264,19 @@ T = TypeVar("T")
 
 
 class LineOrder(Generic[T]):
-    """Passes on each line once its parent was passed on. A line whose parent is not in the file
-    comes at the end."""
+    """Returns each line after its parent. Lines whose parent is not in the file come last."""
 
     def __init__(self) -> None:
         self._known: set[str] = set()
         self._waiting: dict[str, list[tuple[int, str, T]]] = {}
-        """By the parent, with the number of the line, and its id."""
+        """By the id of the parent: line number, id and line."""
         self._number = 0
         self.moved = 0
-        """The lines that stood before their parents."""
+        """How many lines came before their parents."""
 
     def add(self, id: object, parent: object, line: T) -> list[T]:
-        """The lines that can be read now. Those without an id or a parent can be at once."""
+        """The lines that can be read now: this one, if its parent was read or it has none, and
+        those that waited for it."""
         self._number += 1
         return self._add((self._number, id if isinstance(id, str) else "", line), parent)
 
@@ -298,11 +297,11 @@ class LineOrder(Generic[T]):
 
     def problems(self, file: str) -> Iterator[Problem]:
         if self.moved:
-            lines = f"{counted(self.moved, 'line')} before the one that comes first"
+            lines = f"{counted(self.moved, 'line')} before their parent"
             yield Problem(file, f"{lines}: put in order", "notice")
 
     def rest(self) -> Iterator[T]:
-        """The lines whose parents are missing, and those behind them."""
+        """The lines whose parents are missing, and their descendants."""
         while self._waiting:
             waiting, self._waiting = self._waiting, {}
             ids = {id for lines in waiting.values() for _, id, _ in lines}

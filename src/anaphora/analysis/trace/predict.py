@@ -31,7 +31,7 @@ from .replay import Replay, in_order, is_marked, left_by
 
 
 class _PlayedCall(NamedTuple):
-    """A call that is played."""
+    """A call while it is simulated."""
 
     at: float
     entry: EntryBills
@@ -52,8 +52,8 @@ class Predictor:
         self, *, elsewhere: tuple[str, str] | None = None, steps: LearnedSteps | None = None
     ) -> None:
         """`elsewhere` is a provider and model to replay everything on instead of its own. The bills
-        then give the lengths of the prompts, and nothing about the cache. `steps` is what earlier
-        bills have shown of those, and learns from these."""
+        then give the lengths of the prompts, and nothing about the cache. `steps` holds rules
+        learned from earlier bills, and learns from these."""
         self._elsewhere = elsewhere
         self._accounts: dict[tuple[str | None, str, str, str | None], Account] = {}
         """By account, provider, the model of the conversation, and wire."""
@@ -174,7 +174,7 @@ class Predictor:
         outcome: Outcome,
         chances: tuple[Chance, ...],
     ) -> PredictedRead:
-        """The prediction that the bills of the entry bear out; `outcome` is that of the rules."""
+        """The prediction by the bills so far; `outcome` is that of the rules."""
         early = changed_at(replay, played.account, in_loop=played.in_loop)
         if early is not None:
             outcome = outcome.reading(min(early, outcome.read))
@@ -225,8 +225,8 @@ class Predictor:
             entry.learn_unrecorded(replay.begun.lead.total * replay.per_token[0])
 
     def _host(self, replay: Replay, call: TraceCall | None = None) -> Hashable:
-        """Who serves the calls of a conversation: the host that the gateway chose for a call, which
-        its note names; of one that was not made yet, the last."""
+        """Identifies the host that serves a conversation: the one that the gateway chose for
+        `call`, which its note names, or for the last call."""
         place = replay.trace.account, replay.provider
         if call is not None and replay.provider in GATEWAYS and call.note:
             self._hosts[place] = call.note

@@ -1,7 +1,7 @@
 """One predicted call beside its bill, and why they differ.
 
-A verdict says why tokens that had been cached were not read; see `cache.verdict`. This says why the
-prediction was wrong, and never names a loss.
+A verdict explains why cached tokens were not read; see `cache.verdict`. A cause here explains why a
+prediction was wrong; it is not a loss.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ CAUSE_TEXTS: dict[str, str] = {
     "written_by_others": "written by a call that is not recorded: others have the same beginning",
     "unrecorded_write": "more was cached than was billed before: aborted calls also write",
     "began_earlier": "only the end of the call is recorded; it began before the entry expired",
-    "expired": "idle for longer than entries live by the rules, which is not certain",
+    "expired": "idle for longer than the lifetime in the rules, which is uncertain",
     "outlived": "the entry was read after its TTL",
     "prompt_changed": "fewer tokens were sent than before: the beginning was edited or dropped",
     "out_of_order": "the clock ran backwards: calls of two branches, or out of order",
@@ -67,10 +67,10 @@ class Predicted(msgspec.Struct, frozen=True, kw_only=True):
     """Its start is not recorded."""
     implicit: bool = False
     rules: CacheRules | None = None
-    """Those that it was predicted by."""
+    """The rules of the prediction."""
     granule: int = 1
     bill_range: BillRange | None = None
-    """The range of the cost of its input, in input tokens, that nine in ten are inside of."""
+    """The range that contains nine in ten costs of its input, in input tokens."""
     delay: float = 0.0
     """Seconds in which a write may not be visible yet."""
 
@@ -92,7 +92,7 @@ class Predicted(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_pair(self) -> bool:
-        """Whether there is a bill, and one before it that left something to read."""
+        """Whether there is a bill, and an earlier bill with something to read."""
         return self.billed is not None and self.baseline is not None
 
     @property

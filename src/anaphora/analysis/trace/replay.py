@@ -1,7 +1,7 @@
-"""The calls of a trace as a cache sees them.
+"""The calls of a trace as prompts for the cache simulator.
 
 Unrecorded parts are assumed: system prompt and tools as two blocks at the beginning, one
-that other conversations share and one that they do not; markers behind the first and at the end.
+that other conversations share and one that they do not; markers after the first and at the end.
 Token counts are exact if an earlier bill gives them, and estimated in between.
 """
 
@@ -33,8 +33,8 @@ _GAP = 1.0
 
 
 class Replay:
-    """A recorded conversation call by call: the prompts that its calls send, by what its bills
-    have shown so far (`learning.py`)."""
+    """A recorded conversation call by call: the prompts that its calls send, by its bills so far
+    (`learning.py`)."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class Replay:
         self.begun: Beginning | None = None
         """The beginning that is not recorded, from the first call on."""
         self.ttls: tuple[Ttl, Ttl] = ("5m", "5m")
-        """The TTLs of assumed markers, by the bills: before the messages, and behind the last."""
+        """The TTLs of assumed markers, by the bills: before the messages, and after the last."""
         self.before: TraceCall | None = None
         """The last call with a bill."""
         self._params = RecordedParams(trace)
@@ -78,9 +78,9 @@ class Replay:
         self.left: set[int] = set()
         """Tokens that each earlier call left in the cache."""
         self.after_mark = 0
-        """Blocks behind the last marker, if none are recorded, by the last bill."""
+        """Blocks after the last marker by the last bill, if no markers are recorded."""
         self.early: dict[bool, int] = {}
-        """Reads of the last call inside a tool loop and outside, if less than expected."""
+        """Tokens read by the last call inside a tool loop and outside, if fewer than expected."""
         self.reads = ConversationReads()
         self._times: list[float] = []
         """When each call started, as last computed."""
@@ -209,7 +209,7 @@ class Replay:
         return sent
 
     def prompt(self, call: TraceCall, params: dict[str, bytes], account: Account) -> TokenRuns:
-        """If no markers are recorded, one is assumed behind the last message, and one before the
+        """If no markers are recorded, one is assumed after the last message, and one before the
         messages; on a beginning that is not recorded once a bill has shown it."""
         rules = self.rules
         if self.begun is not None and self.begun.lead.shared is not None:

@@ -78,7 +78,7 @@ class SentBlocks:
         )
 
     def send(self, call: TraceCall) -> None:
-        """Goes on to another call."""
+        """Moves on to another call."""
         conversation = self._conversation
         begins = conversation.begins(call)
         stripped = conversation.last_turn(call) if self._strips else 0
@@ -128,7 +128,8 @@ class SentBlocks:
             yield self._keys[position], tokens(position)
 
     def _between(self, above: int) -> Callable[[int], int]:
-        """Counts positions behind the known point before `above` and up to that."""
+        """A function that counts tokens at positions after the known point before `above`, up to
+        `above`."""
         points, counts, used = self._points.positions, self._points.counts, self._points.used
         estimate = self._estimate
         below, billed = (estimate(points[above - 1]), counts[above - 1]) if above else (0, 0)
@@ -136,7 +137,7 @@ class SentBlocks:
             return lambda position: billed + estimate(position) - below
         most = estimate(points[above])
         while above + 1 < used and estimate(points[above + 1]) == most:
-            above += 1  # the deeper the newer
+            above += 1  # longer prefixes have newer bills
         known, span, grown = counts[above], most - below, counts[above] - billed
         if not span:
             return lambda _: known
@@ -181,7 +182,7 @@ class SentBlocks:
         self._positions[self._played.add(block.identity, block)] = position
 
     def _drop(self, begin: int) -> None:
-        """Forgets the blocks from there on."""
+        """Forgets the blocks from a position on."""
         for key in self._keys[begin:]:
             del self._positions[key]
         del self._blocks[begin:], self._keys[begin:], self._sizes[begin:]
@@ -189,8 +190,8 @@ class SentBlocks:
 
 
 class _KnownPoints:
-    """The prefixes of a prompt whose counts are known. The deeper the newer: if an older bill is
-    higher, the prompt has changed since, and the older one is left out."""
+    """The prefixes of a prompt with known token counts. Longer prefixes have newer bills: if a
+    shorter one has a higher count, the prompt has changed since, and that count is left out."""
 
     def __init__(self) -> None:
         self.positions: list[int] = []
@@ -202,7 +203,7 @@ class _KnownPoints:
         self._invalidating: list[int] = []
         """The positions whose count made others invalid."""
         self._seen = 0
-        """The changes of the lengths that are taken into account."""
+        """How many changes of the lengths were taken into account."""
 
     def update(
         self,
@@ -227,7 +228,7 @@ class _KnownPoints:
         self.used = bisect_left(self.positions, count)
 
     def drop(self, begin: int) -> None:
-        """Forgets the points from there on."""
+        """Forgets the points from a position on."""
         while len(self._left_out) > begin:
             left_out = self._left_out.pop()
             if left_out is not None:

@@ -1,8 +1,8 @@
 """Verdicts on recorded conversations: each call against the billed call before it.
 
-A recording has one list of messages that only grows, and often lacks the system prompt. So what
-broke is seldom visible in it: a loss is named if the clock, the rules or the program itself
-(a resumed session, a compaction) show its cause, and is unknown elsewhere.
+A recording has one list of messages that only grows, and often lacks the system prompt. So the
+change that broke a prefix is seldom recorded: the cause of a loss is named if the clock, the rules
+or the program itself (a resumed session, a compaction) show it, and otherwise unknown.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class TraceVerdict(NamedTuple):
 def judge_traces(
     traces: Iterable[Trace], price: Pricing | None = None, steps: LearnedSteps | None = None
 ) -> Iterator[TraceVerdict]:
-    """A verdict for every billed call, in the order in which they happened. `steps` is what bills
-    of other conversations have shown, and learns from these."""
+    """A verdict for every billed call, in the order in which they happened. `steps` holds rules
+    learned from bills of other conversations, and learns from these."""
     for _, judged in judge_calls(traces, Predictor(steps=steps), price):
         if judged is not None:
             yield judged
@@ -64,7 +64,7 @@ class _RenderedTrace:
         self._tools = _tools_run(trace)
         self._before: SentCall | None = None
         self._ttl: Ttl | None = None
-        """For how long calls without recorded markers have written, by their bills."""
+        """The TTL of writes by calls without recorded markers, by their bills."""
 
     def judge(self, predicted: Predicted, price: Pricing | None) -> TraceVerdict:
         call, provider = self.trace.calls[predicted.call], predicted.provider
@@ -84,7 +84,7 @@ class _RenderedTrace:
             usage=call.usage.usage(),
             began_by=call.began_by,
             marks_recorded=call.breakpoints is not None,
-            complete=False,  # messages are recorded, not the bytes that were sent
+            complete=False,  # the recording has messages, not the bytes that were sent
         )
         if self._is_side_call(predicted.call, rules):
             return TraceVerdict(predicted, model, side_call(sent))
@@ -152,7 +152,7 @@ class _RenderedTrace:
         return "5m" if rules.default_ttl is None else rules.default_ttl.value
 
     def _plan(self, call: TraceCall, rendered: Rendered, rules: CacheRules) -> Plan | None:
-        """The markers that were sent; one behind the last block if none are recorded."""
+        """The markers that were sent; one after the last block if none are recorded."""
         if rules.automatic_breakpoint.value == "last_message" and rules.default_ttl is not None:
             return Plan(automatic=rules.default_ttl.value)
         if rules.mechanism.value != "explicit" or not len(rendered):

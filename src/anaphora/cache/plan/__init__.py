@@ -5,8 +5,9 @@
     plan = planner.plan(rendered, at=now)
     planner.sent(rendered, plan, at=now)
 
-A marker on a prefix that is already cached costs nothing. What matters is what gets written, for
-how long, and that the next call finds it: within the look-back, and before it expires.
+A marker on a prefix that is already cached costs nothing. The plan decides which prefixes are
+written, for how long, and that the next call finds them: within the look-back, and before they
+expire.
 """
 
 from __future__ import annotations
@@ -54,8 +55,8 @@ __all__ = [
 ]
 
 
-#: However long a conversation is, its end may be the next thing.
-_SUREST = 0.95
+#: The maximum P(another call): any conversation may end.
+_MAX_PROBABILITY = 0.95
 
 
 class Planner(RecallingPlanner):
@@ -66,7 +67,7 @@ class Planner(RecallingPlanner):
     ) -> Outcome:
         """Records a call that kept the prefix of the last one alive."""
         with self._memory.lock:
-            simulator = self._memory.current()  # before the prompt of the last call is marked anew
+            simulator = self._memory.current()  # before the prompt of the last call is marked again
             prompt = self._marked(rendered, plan)
             self._write(prompt, plan, at)
             return simulator.call(prompt, at=at, began=began)
@@ -77,19 +78,19 @@ class Planner(RecallingPlanner):
         return self.state.gaps if self.state.gaps.lengths else self._memory.pauses
 
     def goes_on(self, rendered: Rendered) -> float:
-        """P(the conversation has another call): as those with the same beginning had, and the more
-        so the more it had itself. `rendered` is its last prompt."""
+        """P(the conversation has another call), from conversations with the same beginning and its
+        own number of calls. `rendered` is its last prompt."""
         usual = self._memory.usual_calls(self._beginning_of(rendered))
         count = max(1, self.state.gaps.count)
-        return min(_SUREST, (1 - 1 / usual + count - 1) / count)
+        return min(_MAX_PROBABILITY, (1 - 1 / usual + count - 1) / count)
 
     def _beginning_of(self, rendered: Rendered) -> bytes | None:
-        """The key of what the prompt shares with others."""
+        """The key of the beginning that the prompt shares with others."""
         shared = self._candidates_of(rendered).shared
         return None if shared is None else self._prompt_of(rendered).key(shared)
 
     def predict(self, rendered: Rendered, plan: Plan, *, at: float) -> Outcome:
-        """What the call would read and write now. Records nothing."""
+        """The tokens that the call would read and write now. Records nothing."""
         with self._memory.lock:
             return self._memory.current().predict(self._marked(rendered, plan), at=at)
 
@@ -106,7 +107,7 @@ class Planner(RecallingPlanner):
         return save_conversation(self._memory, self.state, self._beginning_of(rendered))
 
     def save_cache(self, rendered: Rendered, plan: Plan, before: SavedCache) -> SavedCache:
-        """What the provider keeps of the last prompt; `before` is the same of the call before."""
+        """The cached state of the last prompt; `before` is the same for the call before."""
         with self._memory.lock:
             return self._memory.current().save(self._marked(rendered, plan), before)
 

@@ -1,8 +1,8 @@
-"""What markers cannot do: advice to send a call ahead, keep a prefix alive or compact the history;
-and handles, with which the beginning of a prompt is stored at the provider.
+"""Caching beyond markers: advice to send a call ahead, keep a prefix alive or compact the history;
+and handles, which store the beginning of a prompt at the provider.
 
 Creating a handle costs the input price, every use the read price, and storage is billed by the
-hour. The alternative is what the provider caches by itself, for nothing, most of the time.
+hour. The alternative is the provider's automatic cache, which is free and hits most of the time.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _MOST_REFRESHES = 64
 class Advice(msgspec.Struct, frozen=True):
     kind: Literal["prewarm", "keep_alive", "let_go", "compact", "keep_history"]
     saves: float
-    """Input tokens that need not be paid."""
+    """Input tokens saved."""
     why: str
     price: Decimal | None = None
     """Dollars for a million input tokens."""
 
     @property
     def saves_usd(self) -> Decimal | None:
-        """The same in dollars; None if the price is unknown."""
+        """The saving in dollars; None if the price is unknown."""
         return None if self.price is None else self.price * Decimal(str(self.saves)) / 1_000_000
 
     def __str__(self) -> str:
@@ -49,7 +49,7 @@ def before_fan_out(
     rules: CacheRules, tokens: int, calls: int, ttl: Ttl, price: Decimal | None = None
 ) -> Advice | None:
     """Whether to write a prefix with one call before several that start together: none of them can
-    read what another is still writing."""
+    read an entry that another is still writing."""
     if tokens < rules.minimum_tokens.value or calls < 2:
         return None
     write, read = rules.writing(ttl), rules.read_price.value
@@ -74,8 +74,8 @@ def refreshes(
     """How many refreshes in a row are best, the first of them `idle` seconds after the last call
     and each further one when a lifetime ends; and what they are expected to save for each token of
     the prefix, in multiples of the input price. `share` of the prefix expires, the rest lives
-    longer. All of one pause, with those that are `done`, never cost more than what expires costs to
-    write again."""
+    longer. All refreshes of one pause, including those that are `done`, never cost more than
+    writing the expired part again."""
     write, read = rules.writing(ttl), rules.read_price.value
     lost = share * (write - read)
     spacing = TTL_SECONDS[ttl] - refresh_margin(ttl)
@@ -113,7 +113,7 @@ def until_next(
     elapsed = 0.0 if gaps.last is None else max(0.0, at - gaps.last)
     idle = max(elapsed, spacing)
     count, gain = refreshes(rules, ttl, gaps, idle=idle, share=share, goes_on=goes_on)
-    # What is saved or lost by a refresh counts if no call comes before it.
+    # A refresh saves or loses only if no call comes before it.
     needed = 1 - _next_within(gaps, idle, idle=elapsed, goes_on=goes_on)
     after = f"if no call comes for {_duration(idle)}"
     read = rules.read_price.value
@@ -149,7 +149,7 @@ def at_compaction(
     price: Decimal | None = None,
 ) -> Advice:
     """Whether to cut a cached history from `before` tokens to `after`, of which the first `kept`
-    stay unchanged, with `calls` calls to come. Everything behind the cut is written again."""
+    stay unchanged, with `calls` calls to come. Everything after the cut is written again."""
     write, read = rules.writing(ttl), rules.read_price.value
     saves = calls * (before - after) * read - (after - kept) * (write - read)
     if saves > 0:

@@ -1,5 +1,5 @@
-"""Beginnings of prompts that come back: which ones to look up in an index of earlier calls, what
-such an index knows of one, and what that tells the planner."""
+"""Recurring beginnings of prompts: which ones to look up in an index of earlier calls, what the
+index knows about each, and how the planner uses that."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from .planner import MarkerPlanner
 
 #: How many earlier turns are compared to recognise the call that a prompt continues.
 EARLIER_TURNS = 32
-#: Blocks of the first message after which a marker may pay: documents before a question.
+#: Blocks of the first message that may be worth a marker: documents before a question.
 _MOST_BLOCKS = 4
-#: A beginning is expected back in time if at least this share of its pauses was short enough.
+#: A beginning is expected to recur in time if at least this share of its pauses was short enough.
 _LIKELY = 0.5
 
 
 class SeenBeginning(msgspec.Struct, frozen=True, kw_only=True):
-    """What an index knows of a beginning: times and counts."""
+    """An index's facts about a beginning: times and counts."""
 
     last: float
     """When a call with it was sent last."""
@@ -71,15 +71,15 @@ class PromptBeginnings(msgspec.Struct, frozen=True):
 
 
 class RecallingPlanner(MarkerPlanner):
-    """A planner that can be told what calls of other processes began with."""
+    """A planner that learns the beginnings of other processes' calls."""
 
     continues = False
     """Whether the prompt continues or repeats that of an earlier call."""
     _recalled: tuple[int, bytes] | None = None
-    """A block inside the first message that ends a beginning which comes back, and its key."""
+    """A block inside the first message that ends a recurring beginning, and its key."""
 
     def beginnings(self, rendered: Rendered) -> PromptBeginnings | None:
-        """What to look up for a prompt; None if nothing of it is marked and cached."""
+        """The beginnings of a prompt to look up; None if nothing of it is marked and cached."""
         if not rendered.markers or not rendered.cacheable or not self._takes_marks:
             return None
         prompt, end = self._prompt_of(rendered), rendered.cacheable
@@ -115,8 +115,8 @@ class RecallingPlanner(MarkerPlanner):
         found: Mapping[int, SeenBeginning],
         at: float,
     ) -> bool:
-        """Learns what the index knows of a prompt's beginnings, by position. True if one of them is
-        expected to come back while it is cached."""
+        """Learn the index's facts about a prompt's beginnings, by position. True if one of them is
+        expected to recur while it is cached."""
         prompt, expected = self._prompt_of(rendered), False
         for end in positions.turns:
             if (seen := found.get(end)) is not None:
@@ -172,8 +172,8 @@ class RecallingPlanner(MarkerPlanner):
         return tuple(uses)
 
     def _candidates_of(self, rendered: Rendered) -> Candidates:
-        """A block that ends a beginning which comes back takes the place of tools and system
-        prompt, unless the prompt itself says what is shared."""
+        """A block that ends a recurring beginning replaces the end of tools and system prompt,
+        unless the prompt itself states what is shared."""
         candidates = super()._candidates_of(rendered)
         if self._recalled is None or candidates.prefix is not None or candidates.policies:
             return candidates

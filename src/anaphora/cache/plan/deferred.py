@@ -30,7 +30,7 @@ class SentTurn(msgspec.Struct, eq=False, weakref=True):
     _calls: DeferredCalls | None = None
     waiting: _WaitingCall | None = None
     reader: ref[Callable[[], object]] | None = None
-    """Reads the outcome once it is there, and needs the call no longer. Must not raise."""
+    """Called to read the outcome; then the call is not needed any more. Must not raise."""
 
     @property
     def outcome(self) -> Outcome:
@@ -132,7 +132,7 @@ class DeferredCalls:
 
     def _is_read_before(self, later: _WaitingCall) -> bool:
         """Whether the outcome of a call before this one can be read: another conversation may have
-        read what the oldest wrote, which this one writes anew."""
+        read the oldest one's write, which this one repeats."""
         between = takewhile(lambda call: call is not later, self._waiting)
         return any(call.turn is not None and call.turn() is not None for call in between)
 

@@ -1,11 +1,11 @@
 """Prompts that will be sent together, grouped by the beginnings that they share.
 
     groups = group_prompts(prompts, rules)     of one model, in the order of the prompts
-    groups[3]                                  what prompt 3 shares: the longest beginning
-    group.parent                               what the group shares with others
+    groups[3]                                  the longest beginning that prompt 3 shares
+    group.parent                               the beginning that the group shares with others
 
-A beginning is a group if it is long enough to be cached, can end with a marker if the
-provider needs one, and is used by two prompts or more.
+A beginning is a group if it is long enough to be cached, can end with a marker if the provider
+needs one, and at least two prompts have it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import TypeAlias
 import msgspec
 from blake3 import blake3
 
-from anaphora.cache.prefix_difference import common_bytes
+from anaphora.cache.prefix_difference import common_length
 from anaphora.catalog import CacheRules
 from anaphora.rendered import Mark, Plan, Rendered
 from anaphora.tokens import Counts
@@ -30,21 +30,21 @@ from .marking import falling_ttls, hash_order, markable_chunk
 _LEAST_GAIN = 256
 
 _Beginning: TypeAlias = tuple[int, bytes]
-"""The chunks, and the digest of everything that a cache looks at."""
+"""The chunks, and the digest of everything that a cache depends on."""
 
 
 class PrefixGroup(msgspec.Struct, eq=False, kw_only=True):
     """Prompts with the same beginning."""
 
     chunks: int
-    """The chunks of the beginning. If a cache works on tokens it may end inside the next."""
+    """The chunks of the beginning. If a cache works on tokens, it may end inside the next."""
     tokens: int
     parent: PrefixGroup | None = None
     members: list[int] = []
     """The prompts with this beginning, those of smaller groups in it included."""
     children: list[PrefixGroup] = []
     key: bytes = b""
-    """Differs between groups: of providers that route by a key, each gets one."""
+    """Differs between groups: at providers that route by a key, each group has its own."""
 
     def line(self) -> tuple[PrefixGroup, ...]:
         """The groups that it is part of, the largest first, and itself."""
@@ -81,7 +81,7 @@ def group_prompts(prompts: Sequence[Rendered], rules: CacheRules) -> list[Prefix
 
 
 def beginning_key(prompt: Rendered, chunks: int, rules: CacheRules) -> bytes:
-    """Identifies the first chunks of a prompt, with everything else that a cache looks at."""
+    """Identifies the first chunks of a prompt, with everything else that a cache depends on."""
     return _settings(prompt, rules) + prompt.digest(chunks)
 
 
@@ -93,7 +93,7 @@ def _beginnings(prompt: Rendered, rules: CacheRules) -> Iterator[_Beginning]:
 
 
 def _ends(path: list[_Beginning], shared: Counter[_Beginning]) -> Iterator[_Beginning]:
-    """The beginnings at which prompts part, the shortest first."""
+    """The beginnings after which prompts differ, the shortest first."""
     for index, beginning in enumerate(path):
         count = shared[beginning]
         if count < 2:
@@ -157,8 +157,8 @@ def _group_inside_chunks(
 def shared_inside_chunks(
     prompts: Sequence[Rendered], groups: Sequence[PrefixGroup | None], rules: CacheRules
 ) -> Iterator[tuple[list[int], int]]:
-    """Prompts whose next block after what they share as a group begins the same, and the tokens up
-    to where it differs."""
+    """Prompts whose next block after the group's beginning also begins the same, and the tokens up
+    to the difference."""
     alone: dict[tuple[bytes, int, int], list[tuple[bytes, int]]] = {}
     for index, (prompt, group) in enumerate(zip(prompts, groups, strict=True)):
         chunks = 0 if group is None else group.chunks
@@ -171,14 +171,14 @@ def shared_inside_chunks(
         for (data, index), following in zip(rest, [*rest[1:], None], strict=True):
             members.append(index)
             if following is not None:
-                common = common_bytes(data, following[0])
+                common = common_length(data, following[0])
                 if _inside(prompts[index], groups[index], common, rules) is not None:
                     continue
             if len(members) > 1:
                 first, last = (
                     prompts[each].chunk(chunks).data for each in members[:: len(members) - 1]
                 )
-                common = common_bytes(first, last)
+                common = common_length(first, last)
                 tokens = _inside(prompts[members[0]], groups[members[0]], common, rules)
                 if tokens is not None:
                     yield members, tokens
@@ -195,8 +195,8 @@ def _inside(
 
 
 def _split_by_key(groups: list[PrefixGroup | None], rules: CacheRules) -> None:
-    """A provider that routes by a key sends so many calls a minute to the host with the entry:
-    more of them are groups of their own, with another key."""
+    """A provider that routes by a key sends a limited number of calls per minute to the host with
+    the entry: further calls are groups of their own, with another key."""
     limit = rules.key_requests
     if limit is None or not limit.value:
         return
@@ -241,7 +241,7 @@ def shared_plan(
     rendered: Rendered, planned: Plan, group: PrefixGroup, rules: CacheRules, ttl: Ttl | None
 ) -> Plan:
     """The plan of a prompt in a group: a marker at the end of each shared beginning, and those that
-    the prompt itself asks for. Nothing else is written: no other call would read it."""
+    the prompt itself requests. Nothing else is written: no other call would read it."""
     if ttl is None:
         if rendered.key_place is None:
             return planned

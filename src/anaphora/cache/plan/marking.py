@@ -12,8 +12,8 @@ from anaphora.rendered import ChunkRun, Mark, Plan, Rendered
 from anaphora.values import TTL_SECONDS, Notice, SegmentRole, Ttl
 from anaphora.wording import counted
 
-#: How likely a later call reads up to each kind of candidate, and no further: for the choice when
-#: there are more candidates than slots.
+#: The probability that a later call reads up to each kind of candidate, and no further: for the
+#: choice if there are more candidates than slots.
 _READ_AGAIN = {"written": 1.0, "tail": 0.9, "shared": 0.1, "policy": 0.1, "frozen": 0.05}
 #: More policy runs than this are not weighed against each other.
 _MOST_POLICIES = 32
@@ -27,10 +27,10 @@ class Candidates(msgspec.Struct, frozen=True):
     """The end of each run of tools and system blocks with one `CachePolicy`, and its TTL."""
     prefix: int | None = None
     first: int | None = None
-    """The end of the section that is hashed first; it survives a change of what follows."""
+    """The end of the section that is hashed first; it stays valid if a later section changes."""
     shared: int | None = None
-    """The end of what other conversations also begin with: the stable prefix; else the last block
-    with a policy; else, if no block has one, all tools and system blocks."""
+    """The end of the beginning that conversations share: of the stable prefix; else the last block
+    with a policy; else, if no block has one, of all tools and system blocks."""
     frozen: int | None = None
     """The end of the region that stays unchanged until the next compaction."""
     tail: int | None = None
@@ -171,7 +171,7 @@ def best_marks(
     reaching = [0.0] * (len(limits) + 1)
     for index in range(len(limits) - 1, -1, -1):
         reaching[index] = reaching[index + 1] + weights[limits[index]]
-    # A mark at i adds, for every prompt that reaches it, its tokens beyond the mark before.
+    # A mark at i adds its tokens beyond the mark before, for every prompt that reaches it.
     best: list[tuple[float, tuple[int, ...]]] = [
         (tokens[limit] * reaching[index], (limit,)) for index, limit in enumerate(limits)
     ]
@@ -199,16 +199,16 @@ def unwritten_plan(rendered: Rendered) -> Plan:
 
 
 def hash_order(mark: Mark) -> tuple[int, float]:
-    """A chunk's own marker is at its very end, behind those of blocks inside it."""
+    """A chunk's own marker is at its very end, after those of blocks inside it."""
     return mark.chunk, float("inf") if mark.splice is None else mark.splice
 
 
 def falling_ttls(
     rendered: Rendered, marks: list[Mark], requested: set[int], notices: list[Notice]
 ) -> list[Mark]:
-    """Providers reject a longer TTL behind a shorter one. The earlier marker gets the longer TTL:
-    everything in front of a one-hour marker is written for one hour anyway, and no marker lives
-    shorter than requested. Adds a notice for each requested TTL that changes."""
+    """Providers reject a longer TTL after a shorter one. The earlier marker gets the longer TTL:
+    everything before a one-hour marker is written for one hour anyway, and no marker lives shorter
+    than requested. Adds a notice for each requested TTL that changes."""
     legal = list(marks)
     for index in range(len(marks) - 2, -1, -1):
         mark, longest = marks[index], legal[index + 1].ttl
@@ -242,7 +242,7 @@ def uncacheable_messages(rendered: Rendered) -> list[Notice]:
     if not rendered.runs or rendered.runs[-1].section != "messages":
         return []
     reason = (
-        "the first message changes at every call, so nothing behind it can be cached and no"
+        "the first message changes at every call, so nothing after it can be cached and no"
         " message is marked; pass the state as the volatile tail instead"
     )
     return [Notice("state_in_turns", reason, "messages")]

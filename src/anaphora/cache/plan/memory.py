@@ -1,4 +1,4 @@
-"""What an app's earlier calls wrote at the provider, and how often each beginning comes back."""
+"""Memory of an app's earlier calls: their cache writes, and how often beginnings recur."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _PRIOR = ((300.0, 0.9), (3600.0, 0.98))
 PRIOR_WEIGHT = 0.5
 #: Expected number of further uses without any history.
 _EXPECTED_USES = 8
-#: Pauses that are remembered; old ones say little about the next.
+#: Pauses that are remembered; old ones predict little.
 MOST_GAPS = 64
 #: Beginnings whose use is remembered.
 _MOST_BEGINNINGS = 4096
@@ -76,9 +76,9 @@ class Gaps:
         return (PRIOR_WEIGHT * chance + short) / (PRIOR_WEIGHT + count)
 
     def horizon(self, usual: float | None = None) -> float:
-        """How many more uses to expect after the one at hand: about as many as there were, and 8 at
-        first. `usual` is how many uses there are in all, if that is known; only before the first
-        use may that mean none."""
+        """The expected number of further uses after the current one: about as many as there were,
+        and 8 at first. `usual` is the usual total number of uses, if known; only before the first
+        use may it lead to 0."""
         left = _EXPECTED_USES if usual is None else min(_EXPECTED_USES, usual - 1 - self.count)
         return max(left, self.count, 1 if self.count else 0)
 
@@ -132,7 +132,7 @@ class TtlCosts:
 
 
 class ConversationState(msgspec.Struct):
-    """What the planner remembers of one conversation: small, and without any text."""
+    """The planner's memory of one conversation: small, and without any text."""
 
     number: int
     gaps: Gaps = msgspec.field(default_factory=Gaps)
@@ -142,9 +142,9 @@ class ConversationState(msgspec.Struct):
     cache_key: str | None = None
     """The key chosen for providers that route requests by one."""
     key_saved: bool = False
-    """Other processes know the choice."""
+    """Whether other processes know the key."""
     counted: bool = False
-    """Its calls count towards the usual length of a conversation."""
+    """Whether its calls count towards the usual length of a conversation."""
 
 
 class ConversationUses:
@@ -224,7 +224,7 @@ class AppMemory:
         if state.gaps.last is not None:
             self.pauses.add(max(0.0, at - state.gaps.last))
         beginning = self.record(prompt, shared, at)
-        self.go_on(state, beginning, at)
+        self.learn_length(state, beginning, at)
         self._defer_single_calls()
         return self.deferred.add_turn(prompt, at, began, reasoning, before)
 
@@ -239,7 +239,7 @@ class AppMemory:
             self.deferred.add_single(*self.single_calls.pending.popleft())
 
     def record(self, prompt: PromptView, shared: int | None, at: float) -> Hashable:
-        """Records a call, and returns the key of what its prompt shares with others."""
+        """Record a call; returns the key of the beginning that its prompt shares with others."""
         self.recent.append(at)
         self.calls_per_minute(at)
         if shared is None:
@@ -254,8 +254,8 @@ class AppMemory:
             same = self.beginnings[beginning] = ConversationUses()
         return same
 
-    def go_on(self, state: ConversationState, beginning: Hashable, at: float) -> None:
-        """Learns how long conversations are: one that pauses has ended until it calls again."""
+    def learn_length(self, state: ConversationState, beginning: Hashable, at: float) -> None:
+        """Learn how long conversations are: one that pauses counts as ended until its next call."""
         calls = self.open_calls
         while calls and at - next(iter(calls.values()))[0] > _SILENCE:
             _, (_, ended) = calls.popitem(last=False)

@@ -1,9 +1,9 @@
 """The planner: one choice among all candidates for a cache breakpoint.
 
-The caller's own marks always count. Then, in one choice: the end of each run of blocks with one
-`CachePolicy`, the end of what conversations share, the frozen boundary, the tail of the history,
-and the last write if the look-back would not reach it. Free slots go to the end of the previous
-turn (with the tail: the rolling pair) and to the end of the first section.
+The caller's own marks are always set. Then, in one choice: the end of each run of blocks with one
+`CachePolicy`, the end of the shared beginning, the frozen boundary, the tail of the history, and
+the last write if the look-back would not reach it. Free slots go to the end of the previous turn
+(with the tail: the rolling pair) and to the end of the first section.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .memory import AppMemory, ConversationState
 
 # Bound once: looking up an enum member is slow.
 _STABLE = SegmentRole.STABLE_PREFIX
-#: How much cheaper, as a share, another way of caching must be before the planner changes to it.
+#: The share by which another way of caching must be cheaper before the planner changes to it.
 _WORTH_A_CHANGE = 0.9
 _NO_MARKS = Plan()
 
@@ -113,7 +113,7 @@ class MarkerPlanner:
         reasoning: int | None = None,
         before: SentTurn | None = None,
     ) -> SentTurn:
-        """Records a call of the conversation, after the one `before`; its outcome is what it reads
+        """Record a call of the conversation, after the one `before`; its outcome is what it reads
         and writes by the rules."""
         prompt = self._marked(rendered, plan)
         shared = self._candidates_of(rendered).shared
@@ -148,7 +148,7 @@ class MarkerPlanner:
         for position, requested in policies:
             fits = requested in rendered.markers
             ttl = requested if fits else nearest_ttl(requested, rendered.markers)
-            assert ttl is not None, "candidates are only found where there are markers"
+            assert ttl is not None, "candidates are only found if there are markers"
             if ttl != requested:
                 notices.append(marking.ttl_changed(rendered, position, requested, ttl))
             wanted[position] = ttl
@@ -176,7 +176,7 @@ class MarkerPlanner:
         if not policies:
             extra.append((candidates.first, shared_ttl))
         # Lengths are estimates, and a marker on too short a prefix costs nothing: a prompt that
-        # asks for caching gets its markers whatever its length.
+        # requests caching gets its markers at any length.
         long_enough = 0 if policies or reuse_requested(rendered) else len(prompt)
         fillers: dict[int, Ttl] = {}
         for positions, into in ((own, wanted), (extra, fillers)):
@@ -223,9 +223,9 @@ class MarkerPlanner:
         return marking.falling_ttls(rendered, marks, requested, notices)
 
     def _history_ttl(self, rendered: Rendered, beginning: Hashable, at: float) -> Ttl | None:
-        """The TTL of markers in the history: the caller's, or the one that pays. If a provider
-        also caches unmarked requests, changing from one way to the other gives up what is cached,
-        so a small gain is not enough."""
+        """The TTL of markers in the history: the caller's, or the one that pays. If a provider also
+        caches unmarked requests, changing from one way to the other loses the cached prefix, so a
+        small gain is not enough."""
         if rendered.message_ttl is not None:
             return rendered.message_ttl
         gaps = self._state.gaps
@@ -239,7 +239,7 @@ class MarkerPlanner:
         return best if costs[best] < _WORTH_A_CHANGE * costs[other] else other
 
     def _shared_ttl(self, beginning: Hashable, history: Ttl | None, at: float) -> Ttl | None:
-        """The TTL of a marker where conversations part: not shorter than that of the history."""
+        """The TTL of a marker on the shared beginning: not shorter than that of the history."""
         same = self._memory.beginnings.get(beginning)
         if same is None or not same.gaps.count:
             return history
@@ -248,7 +248,7 @@ class MarkerPlanner:
         return best if longer else history
 
     def _last_write(self, prompt: RenderedPrompt, tail: int, at: float) -> int | None:
-        """Where the last call wrote, if that is before the tail and has not expired."""
+        """The position of the last write, if that is before the tail and has not expired."""
         if self._state.written is None:
             return None
         position, key, expires = self._state.written
@@ -271,7 +271,7 @@ class MarkerPlanner:
         return reach is not None and tail - written < reach.value
 
     def _write(self, prompt: RenderedPrompt, plan: Plan, at: float, *, keyed: bool = True) -> bool:
-        """Remembers where a call wrote, if it did."""
+        """Remember the position of a call's write, if there was one."""
         for mark in reversed(plan.marks):
             if prompt.tokens(mark.chunk) >= self._minimum:
                 key = prompt.key(mark.chunk) if keyed else None
@@ -331,7 +331,7 @@ class MarkerPlanner:
 def find_candidates(
     rendered: Rendered, lead: LeadingRuns, *, tail_found: bool = True
 ) -> Candidates:
-    """Costs the number of runs, and a few steps back from each position. `tail_found`: what is
+    """The candidates of a prompt, in time proportional to its runs. `tail_found`: an entry that is
     written at a system message at the end is found by the next request."""
     if not rendered.markers:
         return Candidates()
@@ -373,8 +373,8 @@ def find_candidates(
 
 
 def reuse_requested(rendered: Rendered) -> bool:
-    """Whether the prompt itself asks for caching: by a block's policy, a mark, a frozen boundary or
-    a TTL for the history, or by asking the provider for an automatic breakpoint."""
+    """Whether the prompt itself requests caching: by a block's policy, a mark, a frozen boundary, a
+    TTL for the history, or an automatic breakpoint."""
     if rendered.marks or rendered.frozen is not None or rendered.message_ttl is not None:
         return True
     if rendered.automatic is not None and rendered.only_marks is None:
@@ -383,8 +383,8 @@ def reuse_requested(rendered: Rendered) -> bool:
 
 
 def _only_marks(rendered: Rendered, choice: MarkerChoice) -> bool:
-    """Whether to keep the provider from marking the end itself: if the history is not worth
-    writing, or ends with something volatile, it would write what no call reads."""
+    """Whether to turn the provider's automatic breakpoint off: if the history is not worth writing,
+    or ends with a volatile chunk, it would write an entry that no call reads."""
     if rendered.only_marks is None:
         return False
     if choice.history is None:

@@ -1,4 +1,4 @@
-"""What the planner remembers of a conversation, saved for another process or taken from it."""
+"""The planner's memory of a conversation, saved for another process or restored from it."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class SavedUses(msgspec.Struct, frozen=True, array_like=True):
 
 
 class SavedPlanner(msgspec.Struct, frozen=True, kw_only=True):
-    """What the planner remembers of a conversation, for another process."""
+    """The planner's memory of a conversation, for another process."""
 
     number: int
     gaps: SavedGaps
@@ -51,11 +51,11 @@ class SavedPlanner(msgspec.Struct, frozen=True, kw_only=True):
     counted: bool
     beginning: bytes | None
     same: SavedUses | None
-    """Of conversations with this beginning, in the process that saved it."""
+    """The uses of conversations with this beginning, in the process that saved it."""
     all: SavedUses
 
     def rounded(self) -> SavedPlanner:
-        """With pauses in milliseconds."""
+        """A copy with pauses in milliseconds."""
         same = self.same
         if same is not None:
             same = replace(same, gaps=same.gaps.rounded())
@@ -65,7 +65,7 @@ class SavedPlanner(msgspec.Struct, frozen=True, kw_only=True):
 def save_conversation(
     memory: AppMemory, state: ConversationState, beginning: bytes | None
 ) -> SavedPlanner:
-    """A conversation for another process, with what is known here of others like it."""
+    """A conversation for another process, with statistics of similar conversations."""
     same = None if beginning is None else memory.beginnings.get(beginning)
     written = state.written
     return SavedPlanner(
@@ -83,8 +83,8 @@ def save_conversation(
 def restore_conversation(
     memory: AppMemory, saved: SavedPlanner, *, here: bool
 ) -> ConversationState:
-    """The conversation. `here`: it was saved by this process, which still knows it; otherwise
-    the others like it are taken over if none is known yet."""
+    """The conversation. `here`: this process saved it and still knows it; otherwise the statistics
+    of similar conversations are adopted if none are known yet."""
     state = ConversationState(saved.number) if here else memory.start()
     state.gaps = _restore_gaps(saved.gaps)
     state.written, state.cache_key = saved.written, saved.cache_key
@@ -101,8 +101,8 @@ def restore_conversation(
 
 
 def adopt_conversation(memory: AppMemory, saved: SavedPlanner) -> ConversationState:
-    """A conversation that another process may continue as well, under the number that it has
-    there. Of others like it, what was seen more often is believed."""
+    """A conversation that another process may continue as well, under its number there. Of the
+    statistics of similar conversations, those of more calls are kept."""
     state = ConversationState(saved.number)
     state.gaps = _restore_gaps(saved.gaps)
     state.written, state.cache_key = saved.written, saved.cache_key
@@ -117,7 +117,7 @@ def adopt_conversation(memory: AppMemory, saved: SavedPlanner) -> ConversationSt
 
 
 def adopt_beginning(memory: AppMemory, saved: SavedPlanner) -> None:
-    """What another process saw of conversations with one beginning."""
+    """Adopt another process's statistics of conversations with one beginning."""
     if saved.same is None or saved.beginning is None:
         return
     same = memory.beginnings.get(saved.beginning)

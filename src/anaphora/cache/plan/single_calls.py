@@ -20,7 +20,7 @@ from .planner import MarkerPlanner, reuse_requested
 _MOST_CALLS, _MOST_BYTES = 256, 4_000_000
 #: Calls that wait to be simulated.
 _MOST_PENDING = 8
-#: As many calls with one beginning, none of which was continued, are single calls.
+#: From this many calls with one beginning on, none of them continued, they are single calls.
 _SINGLE_CALLS = 4
 #: Roles of messages that are no reply.
 _ASKING_ROLES = ("user", "system", "developer")
@@ -33,14 +33,14 @@ class SingleCallStore:
         self._prompts = BoundedMap[tuple[str, int, int], tuple[Stretches, ConversationState, int]](
             _MOST_CALLS, most_size=_MOST_BYTES, size_of=lambda kept: kept[2]
         )
-        """By wire, chunks and bytes."""
+        """The prompts by wire, number of chunks and bytes."""
         self.last: RenderedPrompt | None = None
         """The last prompt, whose tools and system blocks are mostly those of the next one."""
         self.pending: deque[tuple[PromptView, float, float | None]] = deque(maxlen=_MOST_PENDING)
         """Calls to be simulated when a session needs a prediction."""
 
     def keep(self, rendered: Rendered, state: ConversationState) -> None:
-        """Keeps the prompt of a call, as far as a later call may continue it."""
+        """Keep the part of a call's prompt that a later call may continue."""
         chunks = rendered.cacheable
         size = rendered.offset(chunks)
         shape = rendered.wire, chunks, size
@@ -63,9 +63,23 @@ class SingleCallStore:
 class _CallPlanner(RecallingPlanner):
     """The breakpoints of one call, whose conversation is not known."""
 
+    reuse_expected = False
+    """Whether the prompt asks for caching, or is expected to come back."""
+
+    def recall(
+        self,
+        rendered: Rendered,
+        positions: PromptBeginnings,
+        found: Mapping[int, SeenBeginning],
+        at: float,
+    ) -> bool:
+        back = super().recall(rendered, positions, found, at)
+        self.reuse_expected |= back
+        return back
+
     def _long_prompt(self, rendered: Rendered) -> tuple[RenderedPrompt, int | None] | None:
-        """The prompt, and the end of what it shares with others if that is long enough to be
-        cached; None if the prompt itself is too short."""
+        """The prompt, and the end of its shared beginning if that is long enough to be cached; None
+        if the prompt itself is too short."""
         if not rendered.markers or not rendered.cacheable:
             return None
         prompt, minimum = self._prompt_of(rendered), self._rules.minimum_tokens.value
@@ -77,7 +91,7 @@ class _CallPlanner(RecallingPlanner):
         return prompt, shared
 
     def _record_single(self, prompt: PromptView, shared: int | None, at: float) -> None:
-        """Records a call outside any session: over, unless a later one continues its prompt."""
+        """Record a call outside any session: ended, unless a later call continues its prompt."""
         beginning = self._memory.record(prompt, shared, at)
         if beginning is not None:
             same = self._memory.beginnings[beginning]
@@ -97,7 +111,7 @@ class SingleCallPlanner(_CallPlanner):
         self._store = memory.single_calls
         self._prompt = self._store.last
         self.reuse_expected = reuse_requested(rendered)
-        """Whether the prompt asks for caching, or an earlier call began the same."""
+        """Whether the prompt requests caching, or an earlier call began the same."""
         long_enough = self._long_prompt(rendered)
         if long_enough is None:
             return
@@ -110,17 +124,6 @@ class SingleCallPlanner(_CallPlanner):
             self.reuse_expected = self.continues = True
         elif shared is not None:
             self.reuse_expected |= prompt.key(shared) in memory.beginnings
-
-    def recall(
-        self,
-        rendered: Rendered,
-        positions: PromptBeginnings,
-        found: Mapping[int, SeenBeginning],
-        at: float,
-    ) -> bool:
-        back = super().recall(rendered, positions, found, at)
-        self.reuse_expected |= back
-        return back
 
     def sent_single(
         self, rendered: Rendered, plan: Plan, *, at: float, began: float | None = None
@@ -140,7 +143,7 @@ class SingleCallPlanner(_CallPlanner):
 
 
 class MatchedCallPlanner(_CallPlanner):
-    """The breakpoints of one call of a program that says nothing of its sessions: the conversation
+    """The breakpoints of one call of a program that does not name its sessions: the conversation
     was recognised by its prompt (`PrefixIndex`)."""
 
     def __init__(
@@ -149,11 +152,11 @@ class MatchedCallPlanner(_CallPlanner):
         """`earlier` is the state of the conversation; None for one that begins."""
         super().__init__(memory, state=earlier)
         self.beginning: bytes | None = None
-        """The key of what the prompt shares with others, once it was sent."""
+        """The key of the shared beginning, after the call was sent."""
         self._continues = earlier is not None or is_conversation(rendered)
         self.reuse_expected = self._continues or reuse_requested(rendered)
-        """Whether the prompt asks for caching, continues an earlier call or begins like one, or is
-        part of a conversation: it has tools, or a reply in it."""
+        """Whether the prompt requests caching, continues an earlier call or begins like one, or is
+        part of a conversation: it has tools or contains a reply."""
         if not self.reuse_expected and (long_enough := self._long_prompt(rendered)) is not None:
             prompt, shared = long_enough
             self.reuse_expected = shared is not None and prompt.key(shared) in memory.beginnings
@@ -175,7 +178,7 @@ class MatchedCallPlanner(_CallPlanner):
 
     def _record_matched(self, prompt: PromptView, shared: int | None, at: float) -> None:
         beginning = self._memory.record(prompt, shared, at)
-        self._memory.go_on(self.state, beginning, at)
+        self._memory.learn_length(self.state, beginning, at)
         same = self._memory.beginnings.get(beginning)
         if same is not None and not same.continued and same.gaps.count > _SINGLE_CALLS:
             same.ended = same.gaps.count  # none of them went on: single calls with tools
@@ -193,8 +196,7 @@ def is_conversation(rendered: Rendered) -> bool:
 
 
 def plan_once(rendered: Rendered, rules: CacheRules, *, reuse_expected: bool | None = None) -> Plan:
-    """A plan without any history. Reuse is expected if the prompt asks for caching, unless
-    stated otherwise."""
+    """A plan without any history. By default, reuse is expected if the prompt requests caching."""
     if reuse_expected is None:
         reuse_expected = reuse_requested(rendered)
     return MarkerPlanner(AppMemory(rules)).plan(rendered, at=0.0, reuse_expected=reuse_expected)

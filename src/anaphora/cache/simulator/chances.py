@@ -1,4 +1,5 @@
-"""How sure a prediction is: some providers miss reads at random, and the rules state how often.
+"""The certainty of a prediction: some providers miss reads at random, and the rules state how
+often.
 
     chances = simulator.chances(prompt, at=now)
     expected_usage([SimulatedCall(read, cost_usd, call_chances)])
@@ -40,7 +41,7 @@ class Chance(msgspec.Struct, frozen=True):
     outcome: Outcome
 
     def priced(self, output: int | None, cost: Callable[[Usage], Decimal | None]) -> CallChance:
-        """The same as tokens and dollars."""
+        """The chance as tokens and dollars."""
         usage = self.outcome.usage(output=output)
         return CallChance(
             share=self.share, reason=self.reason, read=usage.read or 0, cost_usd=cost(usage)
@@ -60,7 +61,7 @@ Distribution: TypeAlias = Sequence[tuple[float, float]]
 
 
 def distribution(predicted: float, others: Iterable[tuple[float, float]]) -> Distribution:
-    """The predicted figure and the others; what their shares leave is the predicted one's."""
+    """The other figures with their shares, and the predicted one with the remaining share."""
     known = [*others]
     return [(1.0 - sum(share for share, _ in known), predicted), *known]
 
@@ -130,13 +131,13 @@ def expected_usage(calls: Sequence[SimulatedCall]) -> ExpectedUsage:
 
 
 def _expected_cost(calls: Sequence[SimulatedCall]) -> CostRange | None:
-    """None when the cost of one of the calls is unknown, or there are none."""
+    """None if the cost of one of the calls is unknown, or there are none."""
     certain = Decimal(0)
     others = []
     for call in calls:
         if call.cost_usd is None:
             return None
-        # Differences, so that what is certain stays exact.
+        # Differences, so that the certain part stays exact.
         certain += call.cost_usd
         chances = ((one.share, _more(one, call.cost_usd)) for one in call.chances)
         if call.chances:
@@ -182,14 +183,14 @@ def find_chances(
 
 
 def _is_fresh(rules: CacheRules, lookup: MarkerLookup, at: float) -> bool:
-    """Whether what is read was written so recently that it may not be visible yet."""
+    """Whether the entry was written so recently that it may not be visible yet."""
     entry = lookup.entry
     return entry is not None and at <= entry.since + rules.visibility_delay.value
 
 
 def _halved(rules: CacheRules, prompt: PromptView, outcome: Outcome) -> Outcome:
-    """A read that is cut short. Where is not known: between the end of the system prompt and tools,
-    which others have in common, and what would be read in full. Half way is expected."""
+    """A partial read. Its end is not known: between the end of the system prompt and tools, which
+    conversations share, and the full read. Half way is expected."""
     full, lead = outcome.read, prompt.tokens(prompt.leading)
     read = rules.whole_granules((full + (lead if lead < full else 0)) // 2)
     return Outcome(

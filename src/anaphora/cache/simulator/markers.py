@@ -26,9 +26,9 @@ from .view import (
     tool_run_positions,
 )
 
-#: How far before a marker an entry is searched for, to report that it was out of reach.
+#: Blocks before a marker that are searched for an entry, to report that it was out of reach.
 _FAR = 400
-#: The most entries that are remembered, for simulations that run for ever.
+#: The maximum number of remembered entries, for simulations without an end.
 _MOST_ENTRIES = 200_000
 
 
@@ -108,7 +108,7 @@ class EntryTable:
 
 
 class MarkerLookup(msgspec.Struct, frozen=True):
-    """What a request finds, and what it will write."""
+    """What a request reads and writes."""
 
     position: int
     """The deepest position that is read; -1 if nothing is."""
@@ -133,7 +133,7 @@ class MarkerCache:
         self._reach = 1 if reach is None else reach.value
         reused = rules.trailing_system_reused
         self._tail_found = reused is None or reused.value
-        """Whether what is written at a trailing system message is found again."""
+        """Whether an entry at a trailing system message is found again."""
         self._entries = EntryTable(_MOST_ENTRIES if most is None else most)
 
     def __len__(self) -> int:
@@ -144,13 +144,13 @@ class MarkerCache:
         return self._outcome(prompt, lookup), lookup
 
     def lose(self, prompt: PromptView, lookup: MarkerLookup) -> tuple[Outcome, MarkerLookup]:
-        """The same when the provider lost the entry: everything is written again."""
+        """The outcome and lookup if the provider lost the entry: everything is written again."""
         writes = self._writing(prompt, lookup.marks)
         lost = MarkerLookup(-1, writes, "lost", marks=lookup.marks)
         return self._outcome(prompt, lost), lost
 
     def older(self, prompt: PromptView, key_of: KeyOf, lookup: MarkerLookup, at: float) -> Outcome:
-        """The same when the entry that is read were not there: an older one is read, if any."""
+        """The outcome without the entry that is read: an older one is read, if any."""
         marks, found = lookup.marks, -1
         for position in self._positions(prompt, marks):
             entry = self._entries.get(key_of(position)) if position < lookup.position else None
@@ -163,7 +163,7 @@ class MarkerCache:
     def commit(
         self, prompt: PromptView, key_of: KeyOf, lookup: MarkerLookup, made: MadeCall
     ) -> list[CacheEntry]:
-        """Writes what the lookup found missing."""
+        """Write the missing entries."""
         written = [
             self._entries.write(key_of(marker.chunk), marker.ttl, made.lives_from, made.readable)
             for marker in lookup.writes
@@ -178,7 +178,8 @@ class MarkerCache:
     def refresh(
         self, _: PromptView, key_of: KeyOf, lookup: MarkerLookup, lives_from: float
     ) -> None:
-        """Restarts the lifetime of what a call wrote and, if the provider does so, read."""
+        """Restart the lifetime of a call's written entries and, if reads refresh, of those it
+        read."""
         entries, position = self._entries, lookup.position
         if lookup.entry is not None and self._rules.reads_refresh.value:
             entries.refresh(lookup.entry, lives_from)

@@ -42,12 +42,12 @@ Reason: TypeAlias = Literal[
 """
 
 
-#: The detail of tokens that the rules would have read.
+#: The detail of tokens that would have been read by the rules.
 AS_BILLED = "not read, as earlier bills show"
 
 
 class Span(msgspec.Struct, frozen=True):
-    """Tokens from `start` up to `end` that share a fate."""
+    """Tokens from `start` up to `end` with the same state and reason."""
 
     start: int
     end: int
@@ -101,11 +101,11 @@ class Outcome(msgspec.Struct, frozen=True):
         return self.spans[-1].end if self.spans else 0
 
     def usage(self, output: int | None = None) -> Usage:
-        """The same as a provider reports it."""
+        """The counts in the form of a provider's report."""
         return Usage(uncached=self.uncached, read=self.read, written=self.written, output=output)
 
     def reading(self, tokens: int) -> Outcome:
-        """The same if so many tokens are read, as earlier bills show."""
+        """The outcome if so many tokens are read, as earlier bills show."""
         read, written = min(tokens, self.total), None
         spans = [Span(0, read, "read", "found")]
         for span in self.spans:
@@ -191,7 +191,7 @@ def predict_read(
     of the provider's, and this."""
     kept = wrote.kept
     if not (rules.needs_marks or marked):
-        # If the provider caches by itself, the whole prompt is cached whatever was read.
+        # If the provider caches by itself, the whole prompt is cached in any case.
         total = wrote.total if usage is None or not usage.input else usage.input
         left = rules.whole_granules(total)
         return Prediction(left=left, read=outcome.read, outcome=outcome, exact=False)

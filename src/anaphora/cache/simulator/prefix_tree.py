@@ -1,13 +1,13 @@
 """The prompts of a cache without markers, as a tree of chains.
 
 A prompt that begins like an earlier one and then differs branches off. The deepest block that a
-prompt shares with any earlier one is found by galloping back from its end, extending a chain costs
-what is new, and one use is recorded for all blocks of a chain.
+prompt shares with any earlier one is found by galloping back from its end, extending a chain takes
+time only for new blocks, and one use is recorded for all blocks of a chain.
 
 If the cache works on tokens, a block that differs from every earlier one still shares the tokens
 before the difference. So the bytes of recently used blocks are kept, and chains that branch off at
-one place are sorted by their first block: the neighbours of a block in that order are those that
-agree with it farthest.
+one place are sorted by their first block: the neighbours of a block in that order have the longest
+common beginning with it.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from collections.abc import Hashable
 
 import msgspec
 
-from anaphora.cache.prefix_difference import common_bytes
+from anaphora.cache.prefix_difference import common_length
 from anaphora.cache.sent_call import expiry, is_alive
 
 from .view import KeyOf, PromptView, deepest_known, salt_of
 
 #: Blocks that are remembered; the least recently used chains are dropped first.
 MOST_BLOCKS = 500_000
-#: Bytes of blocks that are kept for each of them, on average, and what an object takes.
+#: Bytes of blocks that are kept for each of them, on average, and the size of an object.
 _BYTES_A_BLOCK, _BYTES_OVERHEAD = 512, 40
 #: Neighbours on either side that are tried, if the nearest are expired or not readable yet.
 _MOST_NEIGHBOURS = 32
@@ -40,7 +40,7 @@ class Reach(msgspec.Struct):
 
 
 class Chain:
-    """Consecutive blocks, from where they branched off another chain."""
+    """Consecutive blocks, from their fork off another chain on."""
 
     __slots__ = (
         "begin",
@@ -69,7 +69,7 @@ class Chain:
         self.uses: list[tuple[int, float]] = []
         """Last positions and times of uses: the later, the less deep."""
         self.units: list[int] = []
-        """Positions where the provider persisted a whole unit, in order."""
+        """Positions at which the provider persisted a whole unit, in order."""
         self.replied = -1
         """The end of the last prompt that was answered; -1 if none was."""
         self.reply_cached = False
@@ -121,8 +121,8 @@ class Chain:
         return reach
 
     def cut(self, end: int) -> Chain:
-        """Moves the blocks from `end` on to a chain of their own, which branches off there. Its
-        calls have also used and written the blocks that stay."""
+        """Move the blocks from `end` on to a new chain, which branches off there. Its calls have
+        also used and written the blocks that stay."""
         rest, kept = Chain(self, end), end - self.begin
         rest.keys, rest.texts = self.keys[kept:], self.texts[kept:]
         del self.keys[kept:], self.texts[kept:]
@@ -220,8 +220,8 @@ class PrefixTree:
     def common_bytes(
         self, prompt: PromptView, key_of: KeyOf, match: PrefixMatch, at: float, since: float
     ) -> int:
-        """How many bytes of the block after the match an earlier prompt has there too: one that was
-        used since then and can be read by now."""
+        """How many bytes of the block after the match agree with an earlier prompt that was used
+        since then and can be read by now."""
         chain, position = match.chain, match.position + 1
         if not self._keeps_texts or position >= len(prompt):
             return 0
@@ -240,7 +240,7 @@ class PrefixTree:
             for other in others:
                 index = position - other.begin
                 if salt_of(other.keys[index]) == salt and other.finds(position, at, since):
-                    most = max(most, common_bytes(data, other.texts[index]))
+                    most = max(most, common_length(data, other.texts[index]))
                     break
         return most
 
@@ -333,6 +333,6 @@ def _first_text(chain: Chain) -> bytes:
 
 
 def _size(texts: list[bytes]) -> int:
-    """What blocks take; nothing if they are not kept."""
+    """The size of blocks; 0 if they are not kept."""
     kept = list(filter(None, texts))
     return sum(map(len, kept)) + _BYTES_OVERHEAD * len(kept)

@@ -16,7 +16,7 @@ from .view import MOST_SAVED, KeyOf, PromptView, SavedCache
 
 
 class PrefixLookup(msgspec.Struct, frozen=True):
-    """How far an earlier prompt agrees, how much of that can be read, and why not more."""
+    """The agreement with an earlier prompt, how much of it can be read, and why not more."""
 
     match: PrefixMatch
     position: int
@@ -57,7 +57,7 @@ class PrefixCache:
         return chain.parent is None or chain.begin <= prompt.leading + 1 < chain.end
 
     def lose(self, prompt: PromptView, lookup: PrefixLookup) -> tuple[Outcome, PrefixLookup]:
-        """The same when the provider lost the prefix."""
+        """The outcome and lookup if the provider lost the prefix."""
         lost = PrefixLookup(lookup.match, -1, "lost")
         return self._outcome(prompt, lost), lost
 
@@ -85,8 +85,8 @@ class PrefixCache:
 
     @staticmethod
     def _write(chain: Chain | None, position: int, at: float, readable: float) -> list[Reach]:
-        """Makes a prompt readable that ends there; what it shares with a call that has not been
-        answered becomes readable with the first of the two."""
+        """Make a prompt that ends there readable; blocks that it shares with an unanswered call
+        become readable with the first of the two."""
         written = []
         while chain is not None:
             if chain.readable(position, at) < position:
@@ -164,7 +164,7 @@ class PrefixCache:
         return PrefixLookup(match, position, reason, detail, inside)
 
     def _kept(self, prompt: PromptView, chain: Chain, position: int) -> int:
-        """What the provider kept of a readable prefix, with the reply if it is cached."""
+        """The part of a readable prefix that the provider kept, with the reply if it is cached."""
         if chain.reply_cached and position == chain.end - 1 == chain.replied:
             replied = position
             while replied + 1 < len(prompt) and prompt.from_model(replied + 1):
@@ -189,8 +189,8 @@ class PrefixCache:
 def prefix_outcome(
     rules: CacheRules, total: int, shared: int, reason: Reason, detail: str = ""
 ) -> Outcome:
-    """The outcome if the first `shared` of `total` tokens can be read, in whole granules.
-    `reason` is why not more can be."""
+    """The outcome if the first `shared` of `total` tokens can be read, in whole granules. `reason`
+    is why no more can be read."""
     # A self-hosted server always computes the last token: the output follows it.
     uncached_tail = 1 if rules.isolation.value == "server" else 0
     read = rules.whole_granules(min(shared, max(0, total - uncached_tail)))

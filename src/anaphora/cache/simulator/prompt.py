@@ -1,4 +1,5 @@
-"""A request as a cache sees it: blocks in hash order, the prefix each one ends, and the markers.
+"""A request as a cache sees it: blocks in hash order, the key of the prefix up to each, and the
+markers.
 
 The key of a block identifies the whole prefix that it ends: two prompts with the same key agree on
 everything up to there. Keys and token counts are computed on demand.
@@ -31,7 +32,7 @@ class RenderedPrompt:
     def __init__(
         self, rendered: Rendered, plan: Plan, before: RenderedPrompt | None = None
     ) -> None:
-        """`before` is the previous turn; what has not changed is taken from it."""
+        """`before` is the previous turn; unchanged parts are taken from it."""
         self.rendered = rendered
         self._counts: Counts | None = None
         self._before = None if before is None else before._counts
@@ -142,7 +143,7 @@ class RenderedPrompt:
         return data if index else run.lead + data
 
     def texts(self, begin: int) -> list[bytes]:
-        """The data of all blocks from there on."""
+        """The data of all blocks from `begin` on."""
         texts: list[bytes] = []
         for run, first in self.placed_runs:
             if first + run.count > begin:
@@ -167,7 +168,7 @@ class RenderedPrompt:
         return run.log.splices[position - first] >= 0
 
     def turn_ends(self, before: int | None = None) -> Iterator[int]:
-        """Where user messages and runs of tool results end, latest first. Runs that begin at
+        """The ends of user messages and runs of tool results, latest first. Runs that begin at
         `before` or later are left out."""
         next_kind: Kind | None = None
         for run, first in reversed(self.placed_runs):
@@ -220,7 +221,7 @@ class LeadingRuns:
             self.count += run.count
         self.runs = runs[: len(self.placed)]
         self.keys: list[bytes] = []
-        """Those of all blocks, once they were needed."""
+        """The keys of all blocks, once they were needed."""
         self.candidates: Any = None
         """The planner's candidates for breakpoints in them."""
 

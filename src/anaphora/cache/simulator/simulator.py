@@ -1,4 +1,4 @@
-"""A simulated cache: what calls read and write by the rules of the catalog, and its handles."""
+"""A simulated cache and its handles: what calls read and write by the rules of the catalog."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ class StoredHandle(msgspec.Struct):
 
 
 class Written(Protocol):
-    """Something that a call wrote, and from when it can be read."""
+    """An entry that a call wrote, and the time from which it can be read."""
 
     readable: float
 
 
 class OpenCall:
-    """A call whose response has not ended. Calls that are open at the same time do not read what
-    the others write."""
+    """A call whose response has not ended. Calls that are open at the same time do not read each
+    other's writes."""
 
     __slots__ = ("_delay", "_refresh", "_rules", "_written", "outcome")
 
@@ -110,7 +110,7 @@ class Simulator:
         self._handles: dict[str, StoredHandle] = {}
         self._ended = BoundedMap[str, float](_REMEMBERED)
         self._token_hours = 0.0
-        """Of handles that have ended."""
+        """Token hours of handles that have ended."""
 
     def __len__(self) -> int:
         entries = sum(map(len, {self._marked, self._unmarked}))
@@ -169,7 +169,7 @@ class Simulator:
     def _make(
         self, prompt: PromptView, made: MadeCall, scope: Hashable
     ) -> tuple[Outcome, Sequence[Written], Callable[[float], None]]:
-        """The outcome, what was written, and what restarts the lifetime of that."""
+        """The outcome, the written entry, and the function that restarts its lifetime."""
         self._calls += 1
         if prompt.held:
             return self.read_handle(prompt, made.at), (), _restart_nothing
@@ -205,8 +205,8 @@ class Simulator:
 
     @property
     def lifetime(self) -> float | None:
-        """Seconds that a prompt without markers can be read after its last use, which bills may
-        show to be other than the rules say; None if the provider has no such cache."""
+        """Seconds that a prompt without markers can be read after its last use; bills may show
+        another value than the rules. None if the provider has no such cache."""
         return self._unmarked.lifetime if isinstance(self._unmarked, PrefixCache) else None
 
     @lifetime.setter
@@ -224,13 +224,13 @@ class Simulator:
         return SlotPredictor(self._template_stats) if slots else None
 
     def billed(self, share: float) -> None:
-        """Learns from a bill which share of the last call's input was read: it shows how many slots
-        a self-hosted server has. Other caches follow their rules."""
+        """Learn from the share of the last call's input that was read how many slots a self-hosted
+        server has. Other caches follow their rules."""
         if isinstance(self._marked, SlotCache):
             self._marked.billed(share)
 
     def save(self, prompt: PromptView, before: SavedCache, *, scope: Hashable = "") -> SavedCache:
-        """What is cached of a prompt that was called, for `restore` in another process. `before` is
+        """The cached state of a prompt that was sent, for `restore` in another process. `before` is
         the result for the previous call of the conversation."""
         key_of, saved = self._keys.of(prompt, scope), before
         for cache in dict.fromkeys((self._marked, self._unmarked)):
@@ -238,7 +238,7 @@ class Simulator:
         return msgspec.structs.replace(saved, template=self._template_stats.save())
 
     def restore(self, prompt: PromptView, saved: SavedCache, *, scope: Hashable = "") -> None:
-        """Adds what another process saved. What is known here stays as it is."""
+        """Add the state that another process saved. Entries known here are not changed."""
         key_of = self._keys.of(prompt, scope)
         for cache in dict.fromkeys((self._marked, self._unmarked)):
             cache.restore(prompt, key_of, saved)
@@ -262,7 +262,7 @@ class Simulator:
         return Outcome(spans_of(Span(0, tokens, "uncached", "new")))
 
     def extend(self, handle: str, *, at: float, seconds: float) -> None:
-        """Lets a handle live for `seconds` from now. Reading does not extend it."""
+        """Set a handle's end to `seconds` from now. Reading does not extend it."""
         self._alive(handle, at).expires = expiry(at, seconds)
 
     def release(self, handle: str, *, at: float) -> None:
@@ -270,7 +270,7 @@ class Simulator:
         self._end(handle, at)
 
     def saved_handle(self, handle: str) -> StoredHandle | None:
-        """What `restore_handle` needs in another process; None if it has ended."""
+        """The state for `restore_handle` in another process; None if the handle has ended."""
         return self._handles.get(handle)
 
     def restore_handle(self, handle: str, stored: StoredHandle) -> None:

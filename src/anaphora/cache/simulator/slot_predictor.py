@@ -37,7 +37,7 @@ _TEMPLATE_TOKENS = 64
 
 
 class TurnKind(msgspec.Struct, frozen=True):
-    """What the next call adds behind the last one's prompt."""
+    """What the next call adds after the last one's prompt."""
 
     replied: bool
     """The reply itself, not only something else."""
@@ -66,7 +66,7 @@ class SlotCall(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     def after(
         cls, before: SlotCall | None, rendered: Rendered, usage: Usage, thought: bool
     ) -> SlotCall | None:
-        """The call that follows `before`; None when its bill has no input tokens."""
+        """The call that follows `before`; None if its bill has no input tokens."""
         if not usage.input:
             return None
         question = usage.input
@@ -103,7 +103,7 @@ class SlotCall(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         return TurnKind(replied, calls, thought, user, tail)
 
     def anchors(self, turn: TurnKind) -> dict[Anchor, int]:
-        """Tokens of the slot at which the next prompt may diverge."""
+        """Positions in the slot's tokens at which the next prompt may diverge."""
         if turn.tail:
             return {"tail": self.input}
         anchors: dict[Anchor, int] = {"prompt": self.input}
@@ -119,23 +119,23 @@ class SlotCall(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 
 class ReuseSample(msgspec.Struct, frozen=True):
-    """Where the last turn of a kind diverged."""
+    """The position at which the last turn of a kind diverged."""
 
     anchor: Anchor
     offsets: Mapping[Anchor, int]
-    """How many tokens behind each anchor."""
+    """The distance in tokens after each anchor."""
     tail: int
     """The length of its tail, in bytes."""
 
     def position(self, call: SlotCall, turn: TurnKind) -> int:
-        """Where a turn diverges when it behaves like this one."""
+        """The position at which a turn diverges if it behaves like this one."""
         anchor = call.anchors(turn).get(self.anchor, call.input)
         longer_tail = call.tokens_in(call.tail - self.tail)
         return anchor + self.offsets.get(self.anchor, 0) - longer_tail
 
 
 class SavedTemplate(msgspec.Struct, frozen=True):
-    """What `TemplateStats` has learned, for another process."""
+    """The state of `TemplateStats`, for another process."""
 
     samples: tuple[tuple[TurnKind, ReuseSample], ...]
     outliers: tuple[tuple[TurnKind, ReuseSample], ...]
@@ -163,7 +163,7 @@ class TemplateStats:
         self.bills: Bills = ()
 
     def read(self, call: SlotCall, later: Rendered) -> int:
-        """How much of the slot the next call reads, when it continues from there."""
+        """The tokens of the slot that the next call reads, if it continues from there."""
         turn = call.turn_kind(later)
         sample = self._samples.get(turn) or ReuseSample(_assumed(turn), {}, 0)
         whole = call.input + max(0, call.output - 1)
@@ -214,7 +214,8 @@ class SlotPredictor:
         """Where it last diverged from another conversation: estimated and billed tokens."""
 
     def read(self, later: Rendered, outcome: Outcome) -> int:
-        """What the next call reads, in the server's tokens; `outcome` is the simulator's."""
+        """The tokens that the next call reads, by the server's count; `outcome` is the
+        simulator's."""
         before = self.before
         if before is None:
             # A conversation without a bill of its own is calibrated by the server's last one.
@@ -226,7 +227,7 @@ class SlotPredictor:
         return outcome.read
 
     def continues(self, later: Rendered, outcome: Outcome) -> bool:
-        """Whether a call finds its slot as the last one left it."""
+        """Whether a call finds its slot in the state after the last one."""
         if self.before is None:
             return False
         kept = self.before.rendered

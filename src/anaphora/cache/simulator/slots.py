@@ -11,16 +11,16 @@ from collections.abc import Hashable
 
 import msgspec
 
-from anaphora.cache.prefix_difference import common_bytes
+from anaphora.cache.prefix_difference import common_length
 from anaphora.cache.sent_call import MadeCall
 
 from .outcome import Outcome, Span, spans_of
 from .view import KeyOf, PromptView, SavedCache, salt_of
 
-#: A slot is reused when it shares more than this part of the prompt: the default of llama.cpp's
+#: A slot is reused if it shares more than this part of the prompt: the default of llama.cpp's
 #: --slot-prompt-similarity.
 SIMILARITY = 0.1
-#: A slot's prompt is kept in memory when the next one shares less than this part of it.
+#: A slot's prompt is kept in memory if the next one shares less than this part of it.
 _WORTH_KEEPING = 0.5
 #: Evicted prompts that are remembered.
 _EVICTED = 16
@@ -99,7 +99,7 @@ class SlotCache:
         return SlotChoice(slot, shared, reused)
 
     def lose(self, prompt: PromptView, choice: SlotChoice) -> tuple[Outcome, SlotChoice]:
-        """The same when another client has taken the slot since."""
+        """The outcome and slot if another client has taken the slot since."""
         total = prompt.total if len(prompt) else 0
         outcome = Outcome(spans_of(Span(0, total, "uncached", "lost")))
         return outcome, SlotChoice(choice.slot, 0, 0)
@@ -209,7 +209,7 @@ def _shared_tokens(slot: Slot, prompt: PromptView, key_of: KeyOf, shared: int) -
         return before
     if salt_of(slot.keys[shared]) != salt_of(key_of(shared)):
         return before
-    same = common_bytes(prompt.data(shared), slot.prompt.data(shared))
+    same = common_length(prompt.data(shared), slot.prompt.data(shared))
     return prompt.tokens_within(shared, same)
 
 

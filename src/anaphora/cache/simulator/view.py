@@ -49,7 +49,7 @@ SALT = 16
 
 
 def salt_of(key: Hashable) -> Hashable:
-    """That part of an entry key."""
+    """The common part of entry keys."""
     if isinstance(key, bytes):
         return key[:SALT]
     return key[0] if isinstance(key, tuple) else None
@@ -67,7 +67,7 @@ def is_from_model(run: ChunkRun, index: int) -> bool:
 
 
 class TokenBlock(msgspec.Struct, frozen=True, eq=False):
-    """What a simulator asks of a block; blocks of traces have the same attributes."""
+    """The attributes of a block that a simulator uses; blocks of traces have them as well."""
 
     kind: Kind = Kind.TEXT
     section: Section = "messages"
@@ -249,7 +249,7 @@ def request_boundaries(rules: CacheRules, prompt: PromptView, marks: tuple[Mark,
 
 
 def automatic_position(rules: CacheRules, prompt: PromptView) -> int | None:
-    """Where the provider places its own breakpoint."""
+    """The position of the provider's own breakpoint."""
     where = rules.automatic_breakpoint.value
     if where == "last_message":
         end = next(prompt.turn_ends(), prompt.leading)
@@ -362,8 +362,8 @@ class ScopedKeys:
 
 
 def deepest_known(count: int, is_known: Callable[[int], bool]) -> int:
-    """The last of `count` positions that is known, by galloping back from the end; -1 where none
-    is. All positions before a known one are known."""
+    """The last of `count` positions that is known, by galloping back from the end; -1 if none is.
+    All positions before a known one are known."""
     high, step = count, 1
     low = high - step
     while low >= 0 and not is_known(low):

@@ -4,10 +4,10 @@
     verdict = judge(earlier, later, catalog.rules("anthropic", model))
     verdict.result, verdict.cause, verdict.change, verdict.cost_usd, str(verdict)
 
-    preflight(a, b)         what will be lost or rejected, before anything is sent
+    preflight(a, b)         losses and rejections, before anything is sent
 
 Requests come from `render`, or from `split` for requests of other programs. Two turns of one
-conversation are compared without reading what they share.
+conversation are compared without reading their common part.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
     why_not_read(earlier, later, rules, change, profile, read, expected)
 
-The provider is blamed only if bytes, clock and rules prove that the read was possible; if
-something is not recorded, the cause is unknown, and the text says what would tell.
+The provider is blamed only if bytes, clock and rules prove that the read was possible; if something
+is not recorded, the cause is unknown, and the text states what to record.
 """
 
 from __future__ import annotations
@@ -42,20 +42,20 @@ TOKEN_ERROR = 0.25
 
 #: Texts of unknown causes: what to record to find out.
 BODIES_UNKNOWN = (
-    "the requests are not recorded as they were sent, so that what changed is not known:"
+    "the bodies of the requests are not recorded, so the change is not known:"
     " `anaphora watch -- COMMAND` compares them"
 )
 TIMES_UNKNOWN = (
-    "the times of the calls are not recorded, so that the entry may have expired: log the time of"
-    " each call"
+    "the times of the calls are not recorded, so the entry may have expired: log the time of each"
+    " call"
 )
 BEGAN_UNKNOWN = (
     "the entry may have expired: its lifetime counts from the start of the response, which is not"
     " recorded"
 )
 READABLE_UNKNOWN = (
-    "the previous call had not ended yet: what it wrote is readable from the start of its response"
-    " on, which is not recorded"
+    "the previous call had not ended yet: its write is readable from the start of its response on,"
+    " which is not recorded"
 )
 
 
@@ -70,7 +70,7 @@ def why_not_read(
 ) -> tuple[Cause, ...]:
     """All causes, the most important first. `read` is what was read."""
     local = local_causes(earlier, later, rules, change)
-    if not expected.left:  # nothing can change, expire or be lost that was not cached
+    if not expected.left:  # nothing was cached that could change, expire or be lost
         return not_cached(earlier, later, rules, profile), *local
     trailing = _trailing_system(earlier, rules, change)
     local = [trailing, *local] if trailing is not None else local
@@ -91,7 +91,7 @@ def why_not_read(
 def recorded_cause(
     earlier: SentCall | None, later: SentCall, clock: Cause | None = None
 ) -> Cause | None:
-    """What a recording says about the beginning of a call's history."""
+    """The cause that a recording states for a new history."""
     match later.began_by:
         case None:
             return None
@@ -208,8 +208,8 @@ def _images(earlier: Rendered, later: Rendered, rules: CacheRules) -> Cause | No
 def _clock(
     earlier: SentCall, later: SentCall, rules: CacheRules, read: int, *, changed: bool
 ) -> Cause | None:
-    """Too much time has passed, or too little. A write that is not visible yet takes nothing from
-    what was cached before it."""
+    """Too much time has passed, or too little. A write that is not visible yet does not affect
+    earlier entries."""
     if earlier.at is None or later.at is None:
         return None
     gap = later.at - earlier.at
@@ -225,7 +225,7 @@ def _clock(
     if ttl is not None and not is_alive(expiry(used, seconds), later.at):
         return Cause("unknown", f"{BEGAN_UNKNOWN} (TTL {ttl})")
     if changed or not (earlier.complete and later.complete):
-        return None  # what changed, or may have, is not read however long one waits
+        return None  # after a change, or a possible one, waiting would not help
     older = 0 if earlier.usage is None else earlier.usage.read or 0
     return _not_readable(earlier, later.at, gap, rules) if read >= older else None
 
@@ -317,7 +317,7 @@ def lookback_cause(earlier: SentCall, later: SentCall, rules: CacheRules) -> Cau
 
 
 def _marker_chunks(sent: SentCall, rules: CacheRules) -> list[int]:
-    """The chunks with a marker, the provider's own included if a request asks for it."""
+    """The chunks with a marker, including the provider's own if a request enables it."""
     if rules.automatic_breakpoint.value == "last_block":
         return _breakpoints(sent, rules)
     return sorted({mark.chunk for mark in sent.marks.marks})
@@ -342,7 +342,7 @@ def _thinking(
     expected: Prediction,
 ) -> Cause | None:
     """Thinking since the last user message, which the provider drops at the next one. It explains
-    only what stands behind the first of it."""
+    only losses after the first of it."""
     if profile is None or not profile.strips_thinking.value or not profile.strips_thinking.verified:
         return None
     earlier, after = sent.rendered, later.rendered
@@ -382,7 +382,7 @@ def remaining(earlier: SentCall, later: SentCall, rules: CacheRules, expected: P
         return Cause("not_persisted", "the provider caches whole units only, and none ended there")
     if rules.automatic_breakpoint.value == "slots" and expected.read < expected.left:
         if expected.left <= SIMILARITY * expected.outcome.total:
-            text = f"a slot is reused where it holds more than {SIMILARITY:.0%} of the prompt"
+            text = f"a slot is reused only if it holds more than {SIMILARITY:.0%} of the prompt"
             return Cause("not_persisted", text)
         return Cause("evicted", "another conversation has taken the server's slot")
     unseen = not any(span.reason in ("found", "below_minimum") for span in expected.outcome.spans)

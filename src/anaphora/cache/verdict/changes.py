@@ -1,4 +1,4 @@
-"""Where two prompts differ, and what kind of difference it is, from the structure of the blocks."""
+"""Finds the first difference of two prompts, and its kind, from the structure of the blocks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections import Counter
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from anaphora.cache.prefix_difference import first_difference
+from anaphora.cache.prefix_difference import common_length, first_difference
 from anaphora.cache.sent_call import SentCall, cached_chunks
 from anaphora.rendered import Chunk, Kind, Rendered
 from anaphora.rendered.chunks import UNKNOWN_LABEL, is_placeholder
@@ -18,7 +18,6 @@ from .json_blocks import (
     JsonBlock,
     block_of,
     chunk_at,
-    common_prefix,
     excerpt,
     volatile_change,
     without_whitespace,
@@ -40,8 +39,8 @@ _LEAD = re.compile(rb'^"(?:messages|input|contents)"\s*:\s*\[')
 
 
 def find_change(earlier: SentCall, later: SentCall) -> Change | None:
-    """The first byte that differs of what the earlier call may have cached; None when the later
-    call begins with all of it."""
+    """The first byte that differs in the part that the earlier call may have cached; None if the
+    later call begins with all of it."""
     offset = first_difference(earlier.rendered, later.rendered, cached_chunks(earlier))
     return None if offset is None else change_at(earlier.rendered, later.rendered, offset)
 
@@ -125,7 +124,7 @@ def _is_message(chunk: Chunk, block: JsonBlock) -> bool:
 
 
 def _tools_changed(earlier: Rendered, later: Rendered) -> tuple[str, str] | None:
-    """The kind of change and the names of tools; None when each is where it was."""
+    """The kind of change and the names of tools; None if no tool was added, removed or moved."""
     was, now = _tool_names(earlier), _tool_names(later)
     for index, name in enumerate(now[: len(was)]):
         if was[index].startswith(UNKNOWN_LABEL) and name not in was:
@@ -166,7 +165,7 @@ def _joined(names: list[str]) -> str:
 def _moved(
     earlier: Rendered, later: Rendered, before: Chunk, after: Chunk
 ) -> tuple[str, str] | None:
-    """A message or system block that was added, removed or moved, and its name; None when it was
+    """A message or system block that was added, removed or moved, and its name; None if it was
     edited. Only contents that occur once can be located."""
     if before.section != after.section:
         if after.section == "system":
@@ -189,7 +188,7 @@ def _moved(
         return added, after.label
     if known:
         return dropped, before.label
-    # Neither occurs again: an edit, unless what follows is nearer or farther than it was.
+    # Neither occurs again: an edit, unless the following blocks have moved.
     positions = {block: index for index, block in enumerate(was) if old_counts[block] == 1}
     for index, block in enumerate(now):
         if new_counts[block] == 1 and block in positions:
@@ -200,7 +199,7 @@ def _moved(
 
 
 def _contents(rendered: Rendered, first: Chunk) -> list[bytes]:
-    """The contents of this block and those behind it in its section, without their position. A tool
+    """The contents of this block and those after it in its section, without their position. A tool
     result is identified by its call, which on some wires is named outside of the block."""
     contents = []
     for index in range(first.index, min(len(rendered), first.index + _AHEAD)):
@@ -219,8 +218,8 @@ def _content(chunk: Chunk) -> bytes:
 
 
 def _edited_alone(earlier: Rendered, later: Rendered, before: Chunk, after: Chunk) -> bool:
-    """Whether all that follows the block in the earlier prompt follows it in the later one too, and
-    then a few blocks at most: found without reading any of them."""
+    """Whether all blocks after this one in the earlier prompt also follow it in the later one,
+    which then has a few more at most: found without reading any of them."""
     (one, first), (two, second) = earlier.locate(before.index), later.locate(after.index)
     if one is not earlier.runs[-1] or two is not later.runs[-1]:
         return False
@@ -304,7 +303,7 @@ def _json_change(one: bytes, two: bytes, was: Any, now: Any) -> _Found:
         return _Found("whitespace" if same else "spelling")
     path, old, new = leaf
     if isinstance(old, str) and isinstance(new, str):
-        return _Found(_text_change(old, new), path, character=common_prefix(old, new))
+        return _Found(_text_change(old, new), path, character=common_length(old, new))
     if isinstance(old, dict) and isinstance(new, dict):
         return _Found("key_order", path)
     if isinstance(old, list) and isinstance(new, list):
@@ -313,8 +312,8 @@ def _json_change(one: bytes, two: bytes, was: Any, now: Any) -> _Found:
 
 
 def _first_leaf(was: Any, now: Any, path: str) -> tuple[str, Any, Any] | None:
-    """The first value that differs, in the order in which the JSON is written: a text or number, an
-    object whose keys, or a list whose items, are in another order. None if none does."""
+    """The first value that differs, in the order of the JSON: a text or number, an object whose
+    keys, or a list whose items, are in another order. None if none differs."""
     if isinstance(was, dict) and isinstance(now, dict):
         return _first_member(was, now, path)
     if isinstance(was, list) and isinstance(now, list):

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from anaphora.cache.prefix_difference import common_length
 from anaphora.rendered import Chunk, Rendered
 
 _TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+("?)|[\[\]{}]', re.DOTALL)
@@ -127,9 +128,9 @@ def excerpt(rendered: Rendered, offset: int, *, in_text: bool = False) -> str:
 def redacted(
     data: bytes, begin: int, end: int, secrets: Sequence[tuple[int, int]] | None = None
 ) -> str:
-    """A part of a text, without what looks like a key: prompts may contain keys, and excerpts are
-    logged. A key is recognised by its beginning, which may be before the excerpt. `secrets` are
-    those of the whole text, if many parts of it are shown."""
+    """A part of a text, without anything that looks like a key: prompts may contain keys, and
+    excerpts are logged. A key is recognised by its beginning, which may be before the excerpt.
+    `secrets` are those of the whole text, if many parts of it are shown."""
     if secrets is None:
         secrets = secrets_in(data, begin - _LONGEST_SECRET, end + _LONGEST_SECRET)
     pieces, done = [], begin
@@ -144,7 +145,7 @@ def redacted(
 
 
 def secrets_in(data: bytes, begin: int = 0, end: int | None = None) -> list[tuple[int, int]]:
-    """Where a text has what looks like a key."""
+    """The positions of texts that look like keys."""
     last = len(data) if end is None else min(len(data), end)
     return [match.span() for match in _SECRETS.finditer(data, max(0, begin), last)]
 
@@ -176,7 +177,7 @@ _KINDS: tuple[tuple[str, str], ...] = (
     ("counter", r"\b\d+(?:\.\d+)?\b"),
 )
 _ANY = re.compile("|".join(f"({pattern})" for _, pattern in _KINDS), re.IGNORECASE)
-#: Characters before and behind a difference that are searched with it: no date is longer.
+#: Characters before and after a difference that are searched with it: no date is longer.
 _CONTEXT = 200
 _LONGEST_CHANGE = 200_000
 #: Shorter words with a digit are names (v2, gpt4) more often than nonces.
@@ -184,10 +185,10 @@ _SHORTEST_NONCE = 6
 
 
 def volatile_change(before: str, after: str) -> str | None:
-    """The kind of the difference, when two texts differ only in dates, times, ids or numbers.
-    None also if what differs is too long to be searched while a call waits."""
-    begin = max(0, common_prefix(before, after) - _CONTEXT)
-    end = max(0, common_prefix(before[:begin:-1], after[:begin:-1]) - _CONTEXT)
+    """The kind of the difference, if two texts differ only in dates, times, ids or numbers. None
+    also if the differing part is too long to be searched while a call waits."""
+    begin = max(0, common_length(before, after) - _CONTEXT)
+    end = max(0, common_length(before[:begin:-1], after[:begin:-1]) - _CONTEXT)
     before, after = before[begin : len(before) - end], after[begin : len(after) - end]
     if max(len(before), len(after)) > _LONGEST_CHANGE:
         return None
@@ -198,18 +199,6 @@ def volatile_change(before: str, after: str) -> str | None:
         if text != other:
             return kind if kind == other_kind else "nonce"
     return None
-
-
-def common_prefix(one: str, two: str) -> int:
-    """How many characters two texts have in common at their beginning."""
-    known, unknown = 0, min(len(one), len(two)) + 1
-    while unknown - known > 1:
-        middle = (known + unknown) // 2
-        if one[known:middle] == two[known:middle]:
-            known = middle
-        else:
-            unknown = middle
-    return known
 
 
 def _volatile(text: str) -> Iterator[tuple[int, int, str, str]]:

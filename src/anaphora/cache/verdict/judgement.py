@@ -1,4 +1,4 @@
-"""The verdict on one call: what it is judged against, its bill, and what should have been read."""
+"""The verdict on one call: the call it is compared with, its bill, and its predicted read."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class ComparedCall(msgspec.Struct, kw_only=True, eq=False):
 
     sent: SentCall
     rules: CacheRules | None = None
-    """Those that its conversation began with, for verdicts; None: not known."""
+    """The rules that its conversation began with, for verdicts; None: not known."""
     conversation: Hashable = None
     turn: int = 1
     """The number of this call in its conversation."""
@@ -66,10 +66,10 @@ def comparable(
     *,
     at: float | None = None,
 ) -> SentCall | None:
-    """What the next call is judged against: the call before it in its conversation. For a new
-    conversation that is the beginning it shares with an earlier call: what follows was never
-    meant to be read. None if nothing that they share can have been cached for both. `at` is when
-    the next call was sent: of calls in parallel, one that ended earlier may have been sent later.
+    """The call that the next one is judged against: the call before it in its conversation. For a
+    new conversation that is the beginning it shares with an earlier call: the rest is not expected
+    to be read. None if no shared part can have been cached for both. `at` is when the next call was
+    sent: of calls in parallel, one that ended earlier may have been sent later.
     """
     if earlier is None:
         return None
@@ -92,8 +92,8 @@ def comparable(
 
 
 def may_be_shared(beginning: SentCall, later: Rendered, rules: CacheRules) -> bool:
-    """Whether the beginning of another conversation can have been cached for this prompt too.
-    If whole units are kept, only a beginning that several prompts shared is one."""
+    """Whether the beginning of another conversation can have been cached for this prompt too. If
+    whole units are kept, only a beginning that several prompts shared is kept."""
     if rules.automatic_breakpoint.value == "units":
         return False
     marked = rules.needs_marks and rules.slots.value > 0
@@ -106,8 +106,8 @@ def may_be_shared(beginning: SentCall, later: Rendered, rules: CacheRules) -> bo
 
 
 def _beginning(sent: SentCall, chunks: int) -> SentCall:
-    """A call as if it had ended after its first chunks. What was billed for them is unknown, but
-    its bill shows how many bytes a token has."""
+    """A call cut off after its first chunks. Their own bill is unknown, but the call's bill shows
+    how many bytes a token has."""
     rendered, total = sent.rendered, None if sent.usage is None else sent.usage.input
     runs, left = [], chunks
     for run in rendered.runs:
@@ -140,9 +140,9 @@ def judge(
     profile: Profile | None = None,
     diagnosis: Diagnosis | None = None,
 ) -> Verdict:
-    """What became of what the earlier call cached, by the later one's bill; by the rules if
-    there is no bill. `outcome` is a simulation that knows more than these two calls, `expected` a
-    prediction that was already made, `diagnosis` the provider's own."""
+    """The verdict on the later call: how much of the earlier call's cache was read, by the bill, or
+    by the rules if there is no bill. `outcome` is a simulation that knows more than these two
+    calls, `expected` a prediction that was already made, `diagnosis` the provider's own."""
     billed_read = later.usage.read if later.usage is not None else None
     if earlier is None:
         return _first(later, price, diagnosis)
@@ -176,10 +176,10 @@ def judge(
 
 class JudgedPair(NamedTuple):
     before: SentCall | None
-    """What the call is judged against."""
+    """The call it is judged against."""
     verdict: Verdict
     expected: Prediction | None
-    """What it should read by that."""
+    """The predicted read."""
 
 
 def judge_matched(
@@ -225,7 +225,7 @@ class ComparedCalls:
         profile: Profile,
     ) -> Verdict:
         """The verdict on a call, which is remembered. `rules` are those that a conversation begins
-        with now, `scope` is what a cache belongs to."""
+        with now, `scope` is the owner of the cache."""
         sent = call.sent
         earlier = self._index.add(sent.rendered, call, scope=scope, reply_id=reply_id)
         if not call.follow(earlier):
@@ -236,7 +236,7 @@ class ComparedCalls:
 
 
 def side_call(sent: SentCall, price: Price | None = None) -> Verdict:
-    """The verdict on a call beside a conversation: it has nothing of it to read."""
+    """The verdict on a side call, which shares nothing with the conversation."""
     return as_side_call(_first(sent, price, None))
 
 
@@ -268,8 +268,8 @@ def _result(read: int, expected: Prediction, granule: int) -> Result:
 
 
 def saved_usd(usage: Usage | None, price: Price | None) -> Decimal | None:
-    """What the input would have cost without a cache, less what it cost; negative if more was
-    written than read."""
+    """The cost of the input without a cache, less its actual cost; negative if more was written
+    than read."""
     tokens = usage.input if usage is not None else None
     if usage is None or price is None or tokens is None:
         return None

@@ -1,5 +1,5 @@
-"""What a call should read, from the rules and the bill of the previous call; and tokens that it did
-not read though they were cached: what explains them, and their cost."""
+"""Predicts a call's read from the rules and the bill of the previous call; explains cached tokens
+that were not read, and their cost."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from anaphora.cache.history import gone_tokens
+from anaphora.cache.history import removed_tokens
 from anaphora.cache.prefix_difference import first_difference
 from anaphora.cache.sent_call import (
     MadeCall,
@@ -137,7 +137,7 @@ def _simulate_marks(
     made: MadeCall,
     at: float,
 ) -> tuple[Outcome, Outcome] | None:
-    """Two calls with markers; None where nothing is read, or a part has expired."""
+    """Two calls with markers; None if nothing is read, or a part has expired."""
     sizes = {mark.chunk: before.tokens(mark.chunk + 1) for mark in was.marks}
     written = writing_marks(rules, was.marks, sizes.__getitem__)
     if not written:
@@ -176,7 +176,7 @@ def predict_after(
 
 
 def unmarked(sent: SentCall) -> SentCall:
-    """The call without marks that its provider ignores."""
+    """The call without the marks that its provider ignores."""
     plan = sent.marks
     if plan is sent.plan and not plan.marks and plan.automatic is None and plan.key is None:
         return sent
@@ -228,7 +228,7 @@ def _times(earlier: SentCall, later: SentCall) -> tuple[float, float, int | None
 
 
 def predict_slot_read(predictor: SlotPredictor, later: Rendered, outcome: Outcome) -> Prediction:
-    """The same on a self-hosted server, whose slots also keep replies."""
+    """The predicted read on a self-hosted server, whose slots also keep replies."""
     before, read = predictor.before, predictor.read(later, outcome)
     left = 0 if before is None else before.input
     if before is not None and predictor.continues(later, outcome):
@@ -239,8 +239,8 @@ def predict_slot_read(predictor: SlotPredictor, later: Rendered, outcome: Outcom
 def reusable_tokens(
     earlier: SentCall, later: SentCall, rules: CacheRules, expected: Prediction, cause: Cause
 ) -> int:
-    """What could have been read had nothing gone wrong. If nothing was marked, that is all that
-    the two prompts share."""
+    """The tokens that could have been read without any loss. If nothing was marked, that is
+    everything the two prompts share."""
     if cause.kind == "not_persisted":
         return expected.read
     if expected.left or cause.kind != "no_marker" or not rules.slots.value:
@@ -255,12 +255,12 @@ def reusable_tokens(
 
 # ── What was not read ─────────────────────────────────────────────────────────────────────────────
 
-#: Causes with which it is known what could still be read.
+#: Causes for which it is known how much could still be read.
 _SIMULATED = CHANGED | PARAMETERS | {"compaction", "marker_on_trailing_system", "other_route"}
 
 
 class Loss(NamedTuple):
-    """What was not read, and why."""
+    """Cached tokens that were not read, and why."""
 
     result: Result
     causes: tuple[Cause, ...] = ()
@@ -278,7 +278,7 @@ def explain_loss(
     usage: Usage,
     result: Result,
 ) -> Loss:
-    """Of a call with this bill, where `read` tokens were read and more had been left."""
+    """The loss of a call with this bill: `read` tokens were read, and more had been cached."""
     change = find_change(earlier, later)
     if result == "hit":
         if change is None:
@@ -289,7 +289,7 @@ def explain_loss(
     if change is not None and expected.left:
         # Tokens that are no longer sent are not paid again.
         behind = max(0, expected.left - expected.read)
-        missed -= min(behind, gone_tokens(earlier, later.rendered, change.chunk))
+        missed -= min(behind, removed_tokens(earlier, later.rendered, change.chunk))
     lost = max(0, min(missed, (usage.input or 0) - read))
     causes = _split_causes(earlier, later, rules, causes, profile, read, expected, lost)
     if causes[0].kind == "below_minimum":
@@ -303,8 +303,8 @@ def explain_loss(
 
 
 def _is_proven(later: SentCall, causes: tuple[Cause, ...]) -> bool:
-    """Whether what a recording says about a history is shown by bytes or clock as well: a program
-    that resumes or compacts a session may send something else."""
+    """Whether bytes or clock confirm what a recording states about a history: a program that
+    resumes or compacts a session may send something else."""
     return later.began_by is None or any(cause.kind == "expired" for cause in causes)
 
 
@@ -318,12 +318,12 @@ def _split_causes(
     expected: Prediction,
     lost: int,
 ) -> tuple[Cause, ...]:
-    """The causes with the lost tokens of each, if what changed explains only a part: what stands
-    before a change could still be read, so its loss is not due to the change."""
+    """The causes with the lost tokens of each, if a change explains only a part: tokens before a
+    change could still be read, so their loss is not due to the change."""
     if not expected.left or any(cause.kind not in _SIMULATED for cause in causes):
         return causes
     if not (earlier.complete and later.complete):
-        return causes  # what stands before a recorded change is not known
+        return causes  # the tokens before a recorded change are not known
     possible = min(expected.read, expected.left)
     if any(cause.kind == "images_changed" for cause in causes):
         leading = sum(run.count for run in later.rendered.runs if run.section != "messages")
@@ -346,8 +346,9 @@ def _split_causes(
 
 
 def lost_usd(usage: Usage | None, lost: int, price: Price | None) -> Decimal | None:
-    """The cost of lost tokens, less what reading them costs. They follow the tokens that were read,
-    so they were written again as far as anything was, longest TTL first, and else paid as input."""
+    """The cost of lost tokens, less the cost of reading them. They follow the tokens that were
+    read, so they were written again as far as anything was, longest TTL first, and else paid as
+    input."""
     if usage is None or price is None:
         return None
     rates = price.at(usage.input or 0)

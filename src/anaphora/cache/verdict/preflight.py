@@ -1,5 +1,4 @@
-"""What a request loses of what an earlier one cached, and what its provider may reject: before it
-is sent."""
+"""Checks a request before it is sent: for lost cached tokens, and for content that is rejected."""
 
 from __future__ import annotations
 
@@ -24,9 +23,10 @@ def preflight(
     *,
     plans: tuple[Plan | None, Plan | None] = (None, None),
 ) -> tuple[Notice, ...]:
-    """Before anything is sent: what the later request loses of what the earlier one cached, and
-    what the provider may reject. With `rules` also causes that no byte shows: parameters, images,
-    the look-back. `plans` are the markers of the two calls, if the requests do not carry them.
+    """Before anything is sent: which of the earlier call's cached tokens the later request loses,
+    and what the provider may reject. With `rules`, also causes besides changed bytes: parameters,
+    images, the look-back. `plans` are the markers of the two calls, if the requests do not carry
+    them.
     """
     before = SentCall(rendered=earlier, plan=plans[0])
     after = SentCall(rendered=later, plan=plans[1])
@@ -51,7 +51,7 @@ def preflight(
 
 
 def _bound_thinking(earlier: Rendered, later: Rendered, change: Change) -> list[Notice]:
-    """Signed thinking that is sent behind a change: that of the earlier call, and that of its
+    """Signed thinking that is sent after a change: that of the earlier call, and that of its
     reply."""
     if not later.envelope.binds_thinking:
         return []
@@ -73,14 +73,14 @@ def _bound_thinking(earlier: Rendered, later: Rendered, change: Change) -> list[
     end = "it will be dropped" if b"drop_block" in param else "newer models reject the request"
     more = f" and in {counted(len(bound) - 1, 'more block')}" if len(bound) > 1 else ""
     reason = (
-        f"signed thinking in {bound[0].path}{more} is only valid behind an unchanged prompt, and"
+        f"signed thinking in {bound[0].path}{more} is only valid after an unchanged prompt, and"
         f" {change.place}: {end}"
     )
     return [Notice("thinking_bound", reason, bound[0].path)]
 
 
 def _is_reply(earlier: Rendered, later: Rendered, chunk: int) -> bool:
-    """Whether a block is in the message that answered the earlier call: the first one behind its
+    """Whether a block is in the message that answered the earlier call: the first one after its
     messages, by number or by the block before it."""
     end = earlier.cacheable - 1
     run, index = later.locate(chunk)

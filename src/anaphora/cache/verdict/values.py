@@ -1,4 +1,4 @@
-"""A verdict: what became of a cached prefix, why, and what that cost, as a value and a sentence.
+"""A verdict: how much of a cached prefix was read, why, and the cost, as a value and a sentence.
 Also the provider's own diagnosis, and whether it agrees."""
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     lost: int = 0
     """Tokens that could have been read and were paid again."""
     cost_usd: Decimal | None = None
-    """The cost of the lost tokens; None is unknown, which is not 0."""
+    """The cost of the lost tokens; None: unknown."""
     saved: Decimal | None = None
     """What the cache saved on this bill, less the cost of writing to it."""
     kept_warm_usd: Decimal | None = None
@@ -308,7 +308,7 @@ def _loss(verdict: Verdict) -> str:
 # ── The provider's own diagnosis ──────────────────────────────────────────────────────────────────
 
 _Codes: TypeAlias = dict[str, tuple[tuple[CauseKind, ...], tuple[str, ...]]]
-"""By the provider's code: the causes that agree, and the sections in which a changed byte does."""
+"""By the provider's code: the causes that agree with it, and the sections whose changes do."""
 
 _CODES: dict[str, _Codes] = {
     "anthropic": {
@@ -382,7 +382,7 @@ def _count(value: Any) -> int | None:
 def agrees(
     diagnosis: Diagnosis | None, causes: tuple[Cause, ...], change: Change | None, hit: bool
 ) -> bool | None:
-    """Whether the provider names a cause that was found here too; None when it cannot tell."""
+    """Whether the provider names a cause that was also found here; None if it cannot tell."""
     if diagnosis is None or not diagnosis.conclusive:
         return None
     if diagnosis.code == "cache_hit":

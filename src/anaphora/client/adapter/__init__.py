@@ -254,7 +254,7 @@ def request_paths() -> Iterator[None]:
 
 
 def call_of(request: LlmRequest) -> tuple[Call, Structured[Any] | None, tuple[Notice, ...]]:
-    """The call, its structured output, and notices of what is expressed differently."""
+    """The call, its structured output, and notices about fields that were converted."""
     request.canonical()  # raises for an invalid field
     hashing.whole(request.timeout_ms, 64, "timeout_ms")
     if not request.model.strip():
@@ -266,7 +266,7 @@ def call_of(request: LlmRequest) -> tuple[Call, Structured[Any] | None, tuple[No
     output = _output(request.json_schema)
     params = Params(
         max_tokens=request.max_tokens,
-        # As it is hashed.
+        # The same number as in the hash.
         temperature=float(hashing.temperature(request.temperature)),
     )
     prompt = PromptIR.chat(map(_message_of, request.messages), system=request.system)
@@ -318,8 +318,8 @@ def _notices(messages: tuple[LlmMessage, ...]) -> tuple[Notice, ...]:
 
 
 class AdapterDeadline:
-    """The time limit of a call from now on. The client has it too; this one also covers work of the
-    client itself, and its error names the caller's `timeout_ms`."""
+    """The time limit of a call, counted from now. Unlike the client's own limit it also covers the
+    client's work, and its error names the caller's `timeout_ms`."""
 
     def __init__(self, timeout_ms: int) -> None:
         self._ms = timeout_ms

@@ -16,13 +16,13 @@ from typing import Any
 from anaphora.canonical import dumps
 from anaphora.errors import InvalidJson, InvalidRequest
 
-#: The powers of ten without an exponent.
+#: The powers of ten that are written without an exponent.
 _SINGLE = range(-6, 13)
 _DOUBLE = range(-5, 16)
 
 
 def temperature(value: object) -> str:
-    """The temperature as it is hashed and sent, in single precision."""
+    """The temperature in single precision, as hashed and sent."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise InvalidRequest(f"must be a number, not {type(value).__name__}", path="temperature")
     try:

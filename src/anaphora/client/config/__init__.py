@@ -55,17 +55,16 @@ class RetryConfig(_Table, frozen=True):
     example: ClassVar[str] = "write `retry: {max_attempts: 3}`"
 
     max_attempts: Count = 3
-    """How often a request is sent at most, the first time included."""
+    """The most times that a request is sent, the first included."""
     first_wait: Positive = 0.5
     """The first wait is drawn between 0 and this; each further one from twice as much."""
     longest_wait: Positive = 60.0
-    """A provider that states a longer wait is not waited for: the next hop is tried, or the call
-    fails."""
+    """If a provider states a longer wait, the next hop is tried, or the call fails."""
 
 
 class BreakerConfig(_Table, frozen=True):
-    """A provider that fails `failures` times `within` so many seconds is not called `open_for` so
-    many seconds."""
+    """A provider that fails `failures` times `within` that many seconds is not called for
+    `open_for` seconds."""
 
     failures: Count = 5
     within: Positive = 60.0
@@ -75,7 +74,7 @@ class BreakerConfig(_Table, frozen=True):
 
 
 class Rate(_Table, frozen=True):
-    """Limits of a model; None: as much as the provider's response headers allow."""
+    """Limits of a model; None: those of the provider's response headers."""
 
     requests_per_minute: Count | None = None
     tokens_per_minute: Count | None = None
@@ -117,7 +116,7 @@ class ModelPrice(_Table, frozen=True):
 
 
 class Key(_Table, frozen=True):
-    """Where the key is: in an environment variable, or in a file `secrets/<NAME>.txt` next to the
+    """The place of the key: an environment variable, or a file `secrets/<NAME>.txt` next to the
     configuration. Exactly one of the two."""
 
     example: ClassVar[str] = (
@@ -157,21 +156,22 @@ class McpServer(_Table, frozen=True):
     example: ClassVar[str] = "write `{command: [PROGRAM, …]}` or `{url: https://…}`"
 
     name: Name | None = None
-    """For messages; in llm.yaml its key. By default the program or the host."""
+    """The name in messages; in llm.yaml its key. By default the program or the host."""
     command: tuple[Name, ...] = ()
     env: dict[str, str | Key] = {}
-    """Variables of the process, besides a few such as PATH and HOME: a value, or where it is."""
+    """Variables of the process, besides a few such as PATH and HOME: a value, or the place of a
+    key."""
     cwd: Name | None = None
     url: Name | None = None
     headers: dict[str, str | Key] = {}
     tools: tuple[Name, ...] = ("*",)
     """Globs of the tools that are used."""
     prefix: str = ""
-    """Is added to the names of its tools, if two servers have the same."""
+    """Added to the names of its tools, for servers that share a tool's name."""
     timeout: Positive = 60.0
     """Seconds for a call of a tool."""
     start_timeout: Positive = 30.0
-    """Seconds until it has listed its tools."""
+    """Seconds that it may take to list its tools."""
 
     def __post_init__(self) -> None:
         if bool(self.command) == (self.url is not None):
@@ -184,13 +184,13 @@ class McpServer(_Table, frozen=True):
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError("url must begin with https:// or http://")
         if parts.username or parts.password:
-            raise ValueError("url: a password belongs into `headers`")
+            raise ValueError("url: put the password into `headers`")
         if self.env or self.cwd:
             raise ValueError("env and cwd are for a server with a `command`")
 
     @property
     def shown(self) -> str:
-        """Its name for people."""
+        """The name in messages."""
         if self.name is not None:
             return self.name
         if self.url is not None:
@@ -199,7 +199,7 @@ class McpServer(_Table, frozen=True):
 
     @property
     def place(self) -> str:
-        """Where it is, without what may be a secret."""
+        """The command or URL, without anything that may be a secret."""
         return shown_url(self.url) if self.url is not None else self.command[0]
 
     def __repr__(self) -> str:
@@ -238,13 +238,13 @@ class ProviderConfig(_Table, frozen=True):
     ca: Name | None = None
     """A file of certificates to trust instead of the system's."""
     max_response_bytes: Count = 64 * 1024 * 1024
-    """The most bytes of a response; a longer one is an error."""
+    """The maximum size of a response in bytes; a longer one is an error."""
     idempotency_header: Name | None = None
-    """A header that holds a new key for each call, the same for its retries: for a gateway that
-    drops duplicates by it. No provider of the catalog documents one."""
+    """A header with an idempotency key: new for each call, the same for its retries. For gateways
+    that drop duplicates; no provider of the catalog documents one."""
     on_abort: Literal["read_on", "cancel"] | None = None
-    """What a daemon does with a call that its app has ended: read the answer on to its usage, or
-    close the connection. By default as the catalog says whether the provider goes on and bills."""
+    """What a daemon does when the app disconnects: read the response to its usage, or close the
+    connection. The default depends on whether the provider goes on and bills, by the catalog."""
 
     def __repr__(self) -> str:
         """The fields that differ from the defaults, without header values and URL credentials."""
@@ -288,7 +288,7 @@ class ClientConfig(_Table, frozen=True, dict=True):
     mcp: dict[Name, McpServer] = {}
     """MCP servers by the names that sessions use: `session(mcp=[NAME])`."""
     daemon: dict[str, Any] = {}
-    """Settings of `anaphora serve`, which reads them as strictly; clients ignore them."""
+    """Settings of `anaphora serve`, which checks them as strictly; clients ignore them."""
 
     @property
     def origin(self) -> Origin:
@@ -348,8 +348,8 @@ def read_config_file(path: str | os.PathLike[str]) -> str:
 
 
 def schema() -> dict[str, Any]:
-    """JSON Schema (draft 2020-12) of `llm.yaml`, for editors. It checks types; names of wires and
-    routes it does not."""
+    """JSON Schema (draft 2020-12) of `llm.yaml`, for editors. It checks types, but no names of
+    wires or routes."""
     tables = msgspec.json.schema(ClientConfig)
     tables["$defs"]["Key"]["oneOf"] = [{"required": ["env"]}, {"required": ["secret"]}]
     draft = "https://json-schema.org/draft/2020-12/schema"

@@ -27,7 +27,7 @@ from .secrets import ResolvedProvider
 MAX_TOKENS = 8192
 
 _REMEMBER = "ANAPHORA_REMEMBER"
-#: Variables whose key is sent as a bearer token, whatever the provider's own header is.
+#: Variables whose key is sent as a bearer token, even if the provider has another header.
 _BEARER = frozenset({"ANTHROPIC_AUTH_TOKEN"})
 _OLLAMA_HOST = re.compile(
     r"(?P<scheme>https?://)?(?P<host>[^/:]*|\[[^]]*\])(?P<port>:\d+)?(/.*)?\Z"
@@ -48,7 +48,7 @@ class Environment:
 
     @property
     def config(self) -> ClientConfig:
-        """The same as a configuration."""
+        """The providers as a configuration."""
         providers = {name: one.provider for name, one in self.providers.items()}
         return ClientConfig(providers=providers)
 
@@ -116,7 +116,7 @@ class Environment:
 
 
 class _Defaults(NamedTuple):
-    """What is used without a configuration; the same as long as the process runs."""
+    """The providers that are used without a configuration; constant for the process."""
 
     rows: dict[str, Dialect]
     variables: frozenset[str]
@@ -140,7 +140,7 @@ def default_rows() -> dict[str, Dialect]:
 
 
 def state() -> int:
-    """A hash of every variable that an `Environment` reads, to see whether one has changed."""
+    """A hash of every variable that an `Environment` reads, to detect changes."""
     names = variable_names()
     return hash(frozenset((name, os.environ.get(name)) for name in os.environ if name in names))
 
@@ -167,7 +167,7 @@ def url_variables(row: Dialect) -> tuple[str, ...]:
 
 
 def base_urls(variables: Mapping[str, str]) -> dict[str, str]:
-    """The addresses that variables hold, by provider: valid URLs only."""
+    """The base URLs in variables, by provider; invalid ones are left out."""
     found = {}
     for name, row in default_rows().items():
         for variable in url_variables(row):
@@ -180,7 +180,7 @@ def base_urls(variables: Mapping[str, str]) -> dict[str, str]:
 
 
 def some_variables() -> str:
-    """The best known key variables, for a message."""
+    """The most common key variables, for a message."""
     rows = tuple(default_rows().values())
     return ", ".join((*(key_variables(row)[0] for row in rows[:3]), "…"))
 
@@ -194,14 +194,14 @@ def advice(name: str) -> str:
     """Which variables to set for a provider."""
     row = default_rows()[name]
     if "{" in row.base_url and not row.url_variables:
-        return f"its address needs more than a key; describe {name} in llm.yaml"
+        return f"its URL needs more than a key; configure {name} in llm.yaml"
     variables = [key_variables(row)[0], *(url_variables(row)[:1] if "{" in row.base_url else ())]
     return f"set {' and '.join(variables)}"
 
 
 def _base_url(row: Dialect, variable: str, value: str) -> tuple[str, str]:
-    """The start of request paths that the URL replaces, and the URL without that. URLs of SDKs and
-    of other tools may end with what the paths of a wire begin with."""
+    """The start of request paths that the URL replaces, and the URL without it. URLs for SDKs and
+    other tools may end with a segment that the paths of a wire begin with, such as /v1."""
     if variable == "OLLAMA_HOST":
         return "", ollama_url(value)
     url, start = value.rstrip("/"), row.sdk_path
@@ -213,7 +213,7 @@ def _base_url(row: Dialect, variable: str, value: str) -> tuple[str, str]:
 
 
 def ollama_url(value: str) -> str:
-    """As Ollama reads it: scheme, host and port may each be left out."""
+    """The URL of a host as Ollama reads it: scheme, host and port are optional."""
     found = _OLLAMA_HOST.match(value)
     if found is None:
         return value

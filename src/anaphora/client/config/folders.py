@@ -9,7 +9,8 @@ from anaphora.errors import InvalidConfig
 
 
 def user_folder(variable: str, default: str) -> Path:
-    """The folder `anaphora` in a folder of the user's; relative paths in variables are ignored."""
+    """The folder `anaphora` in one of the user's folders; relative paths in variables are
+    ignored."""
     path = Path(os.environ.get(variable, ""))
     if not path.is_absolute():
         try:

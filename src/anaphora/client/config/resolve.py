@@ -49,7 +49,7 @@ _HEADER_VALUE = re.compile(r"(?:[!-~\x80-\xff](?:[\t -~\x80-\xff]*[!-~\x80-\xff]
 _TRANSPORT = ("content-length", "transfer-encoding", "connection")
 
 _PLACEHOLDER = re.compile(r"\{(\w*)\}")
-#: A value may be part of a host or of a path segment, and cannot end either.
+#: Values are part of a host or of a path segment, and must not be able to end it.
 _VALUE = re.compile(r"[A-Za-z0-9._:-]+\Z")
 _LEGAL = re.compile(r"[!-~]+\Z")
 _HOST = re.compile(r"[A-Za-z0-9._-]+\Z|[0-9A-Fa-f:.]+(%\w+)?\Z")
@@ -177,7 +177,8 @@ class _ProviderCheck(msgspec.Struct, frozen=True):
             yield Notice("key_in_clear", reason, f"{place}.key")
 
     def _dialect(self) -> Dialect:
-        """The catalog's row for the provider; for a wire alone, that of its own provider."""
+        """The catalog's row for the provider; for a wire without a dialect, that of the wire's own
+        provider."""
         known = dict.fromkeys(row.provider for row in dialects().rows)
         wire_name, name = self._provider.wire, self._provider.dialect
         is_dialect = wire_name is not None and wire_name.partition("/")[0] in known
@@ -244,7 +245,7 @@ class _ProviderCheck(msgspec.Struct, frozen=True):
         return value
 
     def _check_no_keys(self) -> None:
-        """A key in the wrong place would be shown in errors, logs and metrics."""
+        """Refuses a key in the wrong place: errors, logs and metrics would show it."""
         provider = self._provider
         named: list[tuple[str | None, tuple[str, ...]]] = [
             (self._id, ()),
@@ -260,18 +261,18 @@ class _ProviderCheck(msgspec.Struct, frozen=True):
                 self._fail(f"contains what looks like an API key; {Key.example}", *path)
 
     def _check_proxy(self) -> None:
-        """The URL is not quoted in errors: it may contain a password."""
+        """Errors do not quote the URL: it may contain a password."""
         if self._provider.proxy is None:
             return
         try:
             parts = _split(self._provider.proxy)
             if parts.path not in ("", "/") or parts.query or parts.fragment:
-                raise ValueError("is more than a proxy's address: http://host:port")
+                raise ValueError("must be only a proxy's address: http://host:port")
         except ValueError as error:
             self._fail(str(error), "proxy")
 
     def _check_headers(self, auth: str) -> None:
-        """Values are never shown: they may be secrets."""
+        """Errors do not show values: they may be secrets."""
         seen: set[str] = set()
         for name, value in self._provider.headers.items():
             lowered = name.lower()
@@ -340,7 +341,7 @@ def _split(url: str) -> SplitResult:
 
 
 def _check_not_doubled(path: str, row: Dialect) -> None:
-    """Other clients want /v1 in the URL; here it is part of the wire's path."""
+    """Other clients expect /v1 in the URL; here it is part of the wire's path."""
     end = [step for step in path.split("/") if step]
     start = [step for step in row.request_path.split("/") if step]
     for length in range(min(len(end), len(start)), 0, -1):

@@ -43,7 +43,7 @@ _MAX_BYTES = 16 * 1024
 #: A key is sent in a header: printable ASCII without spaces.
 KEY_TEXT = re.compile(r"[!-~]+\Z")
 
-#: Headers whose values are secrets, whatever they look like; and those whose values are none.
+#: Headers whose values are always secrets, and those whose values never are.
 _SECRET_HEADER = re.compile(r"auth|token|key|secret|pass|cookie|credential|signature", re.I)
 _PLAIN_HEADER = re.compile(
     r"organization|project|beta|version|referer|title|agent|accept|type", re.I
@@ -69,7 +69,7 @@ class _Holder:
 
 
 class Secret(_Holder):
-    """A text that only `reveal()` shows."""
+    """A text that is only shown by `reveal()`."""
 
     __slots__ = ("_value",)
 
@@ -193,7 +193,7 @@ def _where(key: Key, folder: Path) -> str:
 
 
 def _read(file: Path) -> tuple[Secret | None, str]:
-    """The content of a file, or what is wrong with it; `{}` stands for its name."""
+    """The content of a file, or an error, in which `{}` stands for the file's name."""
     try:
         if not file.is_file():
             return None, "there is no file {}"
@@ -221,7 +221,7 @@ class ResolvedProvider(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     provider: ProviderConfig
     """The configuration; `ca` is relative to the working directory."""
     own_models_only: bool = False
-    """At the address of a maker that serves no models but its own."""
+    """Whether it is the address of a maker that serves only its own models."""
     path_start: str = ""
     """The start of request paths that `base_url` replaces, as the base URL of some SDKs does."""
     notices: tuple[Notice, ...] = ()

@@ -1,13 +1,13 @@
-"""Many prompts at once: what they share is written to the cache once and read by the others.
+"""Many prompts at once: a shared prefix is written to the cache once and read by the others.
 
     result = await client.map(prompts, model="claude-sonnet-5-5", system=instructions)
     result.texts, result.cost_usd, result.read_share
 
-    async for item in client.map(prompts, …): ...      as they come; with ordered=True in order
+    async for item in client.map(prompts, …): ...      as they arrive; in order with ordered=True
 
-The prompts are grouped by their rendered prefix. Of each group one call is sent first, or a
-pre-warm; the others follow when they can read what it wrote. With `results`, each response is in a
-file before the next step is taken, and a run that was killed goes on where it ended.
+The prompts are grouped by their rendered prefix. One call of each group, or a pre-warm, is sent
+first; the others follow when they can read what it wrote. With `results`, each response is written
+to a file at once, and a run that was killed can be continued.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class FanOut(Pending[FanOutResult[Parsed]], Generic[Parsed]):
 
     @property
     def progress(self) -> FanOutProgress:
-        """How far it is; when it is over, the totals."""
+        """The progress so far; at the end, the totals."""
         return self._run.progress
 
     @property
@@ -56,7 +56,7 @@ class FanOut(Pending[FanOutResult[Parsed]], Generic[Parsed]):
 
     @property
     def text(self) -> NoReturn:
-        raise AttributeError("a map has no text: its items have, and `texts` of its result")
+        raise AttributeError("a map has no text; use `text` of its items, or `texts` of its result")
 
     def __aiter__(self) -> AsyncGenerator[FanOutItem[Parsed], None]:
         self._consume()

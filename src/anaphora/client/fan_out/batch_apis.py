@@ -1,6 +1,6 @@
-"""The Batch APIs of Anthropic and OpenAI: submit requests, look at a batch, read its results.
+"""The Batch APIs of Anthropic and OpenAI: submit requests, poll a batch, read its results.
 
-Requests of a batch run within a day, at half the price and with a cache of their own.
+Requests of a batch run within a day, at half the price and with a separate cache.
 
 Neither API takes an idempotency key. A batch carries a mark that the client chose, so that it is
 found again if its id did not arrive: OpenAI shows the metadata of each batch; Anthropic shows
@@ -44,7 +44,7 @@ _MOST_BYTES = 4 * 1024**3
 _PAGE = 100
 #: The metadata of a batch that has its mark.
 _MARK = "anaphora_batch"
-#: Failures of a provider that did not take the request; after others it may have.
+#: Failures after which the provider has surely not accepted the request; after others it may have.
 _NOT_TAKEN = (503, 529)
 
 
@@ -61,14 +61,14 @@ class BatchStatus(msgspec.Struct, frozen=True):
     places: tuple[str, ...] = ()
     """Paths of the results."""
     problem: str = ""
-    """Why the provider refused the whole batch."""
+    """The reason if the provider refused the whole batch."""
 
 
 class BatchOutcome(msgspec.Struct, frozen=True):
     """The result of one request: a body, or an error."""
 
     id: str
-    """Of the request: the mark of the batch, and the key."""
+    """The id of the request: the mark of the batch, and the key."""
     body: bytes = b""
     error: Exception | None = None
 
@@ -85,9 +85,9 @@ class ListedBatch(msgspec.Struct, frozen=True):
     id: str
     created: float
     requests: int
-    """0: the provider has not counted them yet."""
+    """0 if the provider has not counted them yet."""
     mark: str | None = None
-    """None: the provider shows it with the results only."""
+    """None if the provider shows it only with the results."""
 
 
 class BatchApi(ABC):
@@ -113,7 +113,7 @@ class BatchApi(ABC):
 
     @abstractmethod
     async def _page(self, after: str | None) -> tuple[list[ListedBatch], bool]:
-        """Batches behind the one with that id, the newest first, and whether there are more."""
+        """The batches after the one with that id, the newest first, and whether there are more."""
 
     @abstractmethod
     async def status(self, batch: str) -> BatchStatus: ...
@@ -154,7 +154,7 @@ class BatchApi(ABC):
             raise Parse(f"a line of the batch's results cannot be read: {problem}") from None
 
     async def _lines(self, path: str) -> AsyncIterator[bytes]:
-        """The lines of a response, as they arrive."""
+        """The lines of a response as they arrive."""
         answer = await self._send("GET", path, b"", self._headers)
         try:
             if answer.status >= 300:
@@ -180,7 +180,7 @@ class BatchApi(ABC):
         *,
         again: bool = False,
     ) -> Any:
-        """The decoded response. `again`: sending it twice does no harm."""
+        """The decoded response. `again`: the request may safely be sent twice."""
         wait = _FIRST_WAIT
         for attempt in range(_ATTEMPTS):
             try:
@@ -328,7 +328,7 @@ _APIS: dict[str | None, type[BatchApi]] = {"inline": AnthropicBatches, "file": O
 
 
 def batch_api(endpoint: Endpoint, path: str, headers: Headers) -> BatchApi:
-    """The batches of a provider; raises if it has none that is known."""
+    """The Batch API of a provider; raises if none is known."""
     own = wire.PROVIDERS.get(endpoint.base_wire) == endpoint.system
     api = _APIS.get(endpoint.features.batches) if own else None
     limits = batch_limits(endpoint.system)

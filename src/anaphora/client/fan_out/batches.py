@@ -1,9 +1,9 @@
 """A fan-out through the provider's Batch API.
 
-The cache of batches is written by a first batch with one request of each group; the others follow
-in a second one. A batch is in the state file before it is submitted, with a mark, and again with
-its id: a run that was killed collects its results instead of paying again. If the id is missing,
-the provider's batches are searched for the mark.
+A first batch with one request of each group writes the cache; the other requests follow in a second
+one. A batch is noted in the state file before it is submitted, with a mark, and again with its id:
+after a crash, the next run collects its results instead of paying again. If the id is missing, the
+provider's batches are searched for the mark.
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ from .values import FanOutItem
 if TYPE_CHECKING:
     from .run import FanOutRun
 
-#: Seconds between two looks at a batch: the first wait, the factor of the next ones, and the most.
+#: Seconds between two polls of a batch: the first, the factor for the next ones, and the maximum.
 _FIRST_WAIT, _FACTOR, _LONGEST_WAIT = 1.0, 1.5, 60.0
 #: Seconds after which a batch that was submitted is in the provider's list.
 _LISTED_AFTER = 10.0
-#: Seconds that the provider's clock may differ from ours.
+#: Seconds by which the provider's clock may differ from ours.
 _CLOCK_ERROR = 3600.0
-#: How often a batch is submitted that the provider turns out not to have.
+#: How often a batch is submitted if the provider turns out not to have it.
 _SUBMISSIONS = 3
-#: Bytes of a request in a batch besides its body, at most.
+#: The most bytes that a request in a batch has besides its body.
 _AROUND_REQUEST = 256
 
 
 async def collect_earlier(run: FanOutRun, left: list[int]) -> list[int]:
-    """Waits for the batches that earlier runs submitted; returns the calls that are left then."""
+    """Waits for the batches of earlier runs; returns the calls that are still to make."""
     assert run.kept is not None
     places = {run.keys[index]: index for index in left}
     for batch in [*run.kept.batches.values(), *run.kept.unconfirmed.values()]:
@@ -107,7 +107,7 @@ class _Lane:
         return set(chosen.values())
 
     async def _run_all(self, indexes: list[int]) -> None:
-        """Runs the calls in as many batches as limits and budget need."""
+        """Runs the calls in as many batches as limits and budget require."""
         left = list(indexes)
         while left:
             taken, requests, held = self._take(left)
@@ -217,8 +217,8 @@ class _Lane:
                 name = await self._find(batch)
                 if name is None and run.calls[indexes[0]].target.endpoint.id != batch.provider:
                     raise InvalidRequest(
-                        f"an earlier run has sent this request to {batch.provider}, perhaps: run"
-                        " with that provider again, or with another file of results",
+                        f"an earlier run may have sent this request to {batch.provider}: run with"
+                        " that provider again, or with another file of results",
                         path="results",
                     )
             except AnaphoraError as problem:  # it may be there: submitting again would pay twice
@@ -240,7 +240,7 @@ class _Lane:
             self._run.notices.append(reported("batch_cancel_failed", problem))
 
     async def collect(self, batch: SubmittedBatch, indexes: list[int]) -> None:
-        """Waits for a batch and adds what became of these of its requests."""
+        """Waits for a batch and adds the outcomes of these requests."""
         run = self._run
         wanted = {run.keys[index]: index for index in indexes}
         try:
@@ -288,7 +288,7 @@ class _Lane:
             self._run.progress.batch = f"{id}: {status.done} of {status.total} ran"
             self._run.report()
             await asyncio.sleep(wait)
-        raise AssertionError("a batch is looked at until it ends")
+        raise AssertionError("a batch is polled until it ends")
 
 
 def _waits() -> Iterator[float]:

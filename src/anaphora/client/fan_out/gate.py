@@ -1,13 +1,12 @@
-"""A gate for calls that a framework makes one by one and concurrently.
+"""A gate for concurrent calls that a framework makes one by one.
 
     gate = CallGate(client)
     response = await gate.complete(prompt, model="claude-sonnet-5-5")     from many tasks at once
 
-Calls that come within a moment are grouped by the beginning that they share, as those of
-`client.map`: the first of a group is sent, and the others once they can read what it wrote. Calls
-that come later and begin the same wait with them, or are sent at once when it can be read. A call
-that continues an earlier one, or is too short for a cache, never waits; no other waits for longer
-than its own timeout.
+Calls that arrive within a moment are grouped by their shared beginning, like those of `client.map`:
+the first of a group is sent, and the others once they can read what it wrote. Later calls with the
+same beginning wait with them, or are sent at once if it can be read already. A call that continues
+an earlier one, or is too short for a cache, never waits; no call waits longer than its own timeout.
 """
 
 from __future__ import annotations
@@ -42,26 +41,26 @@ if TYPE_CHECKING:
     from anaphora.client.client import AsyncClient
     from anaphora.client.content import Content
 
-#: Seconds without a new call after which those that wait are grouped, and the most of them.
+#: Seconds without a new call after which the waiting ones are grouped, and the longest wait.
 _QUIET, _LONGEST = 0.02, 0.2
-#: Seconds that a beginning is expected to be read without a marker, from its last use.
+#: Seconds after its last use that a beginning without a marker is expected to be readable.
 _AUTOMATIC_SECONDS = 240.0
-#: The share of a TTL after which a beginning is written by one call again.
+#: The share of a TTL after which a single call writes the beginning again.
 _MARGIN = 0.9
 #: Beginnings that are remembered.
 _MOST_BEGINNINGS = 256
 
 
 class _Beginning(msgspec.Struct, eq=False):
-    """What calls share, and whether it can be read."""
+    """A beginning that calls share, and whether it can be read."""
 
     group: PrefixGroup
     ttl: Ttl | None
     readable: asyncio.Event
     used: float
-    """When a call that reads it was sent last, by the monotonic clock."""
+    """When the last call that reads it was sent, on the monotonic clock."""
     notices: list[Notice] = []
-    """For the calls that wait until it can be read."""
+    """For the calls that wait for it."""
 
     def is_alive(self, now: float) -> bool:
         seconds = _AUTOMATIC_SECONDS if self.ttl is None else TTL_SECONDS[self.ttl] * _MARGIN
@@ -80,14 +79,14 @@ class _Waiting(msgspec.Struct, eq=False):
 
     @property
     def watch(self) -> CallWatch | None:
-        """What it was released with."""
+        """The watch that it was released with."""
         released = self.released
         return released.result() if released.done() and not released.cancelled() else None
 
 
 class CallGate:
-    """Sends single calls of any number of tasks in the order that costs least. It belongs to the
-    event loop of its client."""
+    """Sends single calls of any number of tasks in the cheapest order. Used in the event loop of
+    its client."""
 
     def __init__(self, client: AsyncClient, *, visibility_delay: float | None = None) -> None:
         """`visibility_delay` is that of `client.map`."""
@@ -97,7 +96,7 @@ class CallGate:
         self._tasks: set[asyncio.Task[None]] = set()
         self._collecting = False
         self._alone: list[_Waiting] = []
-        """Calls under way that shared their beginning with no other."""
+        """Calls in flight that shared their beginning with no other."""
         self._beginnings = BoundedMap[tuple[int, int, bytes], _Beginning](_MOST_BEGINNINGS)
         """By the target, the chunks and their key."""
 
@@ -180,7 +179,7 @@ class CallGate:
     async def _release(self, waiting: list[_Waiting]) -> None:
         for index, each in enumerate(waiting):
             each.index = index
-        # Those that were sent alone show what is shared, if the calls come too slowly.
+        # If calls arrive slowly, those that were sent alone show what is shared.
         together = [*waiting, *(each for each in self._alone if not each.ended.done())]
         calls = [each.call for each in together]
         added: dict[int, _Beginning] = {}
@@ -200,7 +199,7 @@ class CallGate:
             groups = {each.index: grouped[each.index] for each in waiting}
             self._alone = [each for each in together if each.call.group is None]
             added = self._remember(waiting)
-            # A pre-warm would cost something that no response shows.
+            # No pre-warm: no response would show its cost.
             release = GroupRelease(
                 _Released(waiting),
                 calls,
@@ -211,7 +210,7 @@ class CallGate:
             )
             await release.run(groups)
         finally:
-            # Whatever went wrong, no call waits for it.
+            # After any failure, no call may wait for it.
             for beginning in added.values():
                 _now_readable(beginning)
             for caller in waiting:
@@ -235,7 +234,7 @@ class CallGate:
 
 
 class _Released:
-    """Lets callers send their calls themselves: a call ends with its caller's task."""
+    """Lets each caller send its own call, so that the call ends with the caller's task."""
 
     def __init__(self, waiting: list[_Waiting]) -> None:
         self._waiting = waiting
@@ -254,7 +253,7 @@ class _Released:
 
 
 async def _in_time(readable: Awaitable[object], call: OneShot) -> None:
-    """Waits for other calls, not longer than the call itself may take."""
+    """Waits for other calls, at most for the call's own time limit."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(call.timeout):
             await readable

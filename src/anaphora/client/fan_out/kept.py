@@ -1,4 +1,4 @@
-"""Results and the state of a fan-out in files, so that a run that was killed is continued.
+"""Results and the state of a fan-out in files, so that a run can be continued after a crash.
 
     NAME.results.jsonl    a line for each prompt that was answered or failed, as they come; in the
                           order of the prompts once all are there
@@ -6,7 +6,7 @@
                           was spent on calls without a result
 
 Lines are only appended, and a line that is cut off is dropped by the next run. Only the user can
-read the files. A result belongs to the request with the same content, wherever that is now.
+read the files. A result belongs to the request with the same content, at any position.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from anaphora.values import Reply, StopReason, Usage, from_json, to_json
 from .values import FanOutItem
 
 _VERSION = 1
-#: Fields that say where a prompt is, which may be elsewhere in the next run.
+#: Fields with the position of a prompt, which may differ in the next run.
 _PLACES = ("index", "line", "id")
 
 
 class KeptRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The record of a call, as far as a file keeps it."""
+    """The fields of a call's record that a file keeps."""
 
     provider: str
     system: str
@@ -73,7 +73,7 @@ class SubmittedBatch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     """A batch at the provider, and the keys of its requests."""
 
     id: str = ""
-    """Empty: it is being submitted, or a run was killed before it knew the id."""
+    """Empty while it is being submitted, and if the run was killed before it knew the id."""
     mark: str = ""
     """Chosen by the run: finds the batch without its id."""
     provider: str
@@ -90,7 +90,8 @@ class _StateLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     refused: str | None = None
     """The mark of a batch that the provider does not have."""
     spent: Decimal | None = None
-    """On a call without a result: a warm-up, or a reply that could not be used."""
+    """On calls without a result: a warm-up, a reply that could not be used, and about what calls
+    cost that were interrupted."""
     warmup: bool = False
     usage: Usage | None = None
 
@@ -215,8 +216,8 @@ class KeptResults:
         self._append_state(_StateLine(collected=batch))
 
     def put_in_order(self, keys: Sequence[str], labels: Sequence[Mapping[str, Any]]) -> None:
-        """Writes the results in the order of the prompts, the last line of each, with what
-        describes the prompt now; those of other prompts stay at the end."""
+        """Writes the results in the order of the prompts: the last line of each, with the prompt's
+        current label. Results of other prompts stay at the end."""
         found: dict[str, dict[str, Any]] = {}
         for _, data in _lines(self._file):
             fields = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
@@ -256,7 +257,7 @@ def state_path(results: Path) -> Path:
 
 
 def result_line(item: FanOutItem[Any], labels: Mapping[str, Any]) -> bytes:
-    """A line of the results: what describes the prompt, then what became of it."""
+    """A line of the results: the fields that describe the prompt, then its outcome."""
     fields: dict[str, Any] = {**labels, "key": item.key}
     response = item.response
     if response is None:
@@ -297,7 +298,7 @@ def _open(path: Path) -> int:
 
 
 def _lines(file: int) -> Iterator[tuple[int, bytes]]:
-    """The lines with their numbers. What follows the last line break was cut off: it is removed."""
+    """The lines with their numbers. An incomplete last line is removed."""
     with os.fdopen(os.dup(file), "rb") as opened:
         opened.seek(0)
         end = 0

@@ -17,14 +17,14 @@ T = TypeVar("T")
 
 
 class Budget:
-    """What may be spent. An amount is held while a call runs, and replaced by its cost."""
+    """The spending limit. An amount is held while a call runs, then replaced by its cost."""
 
     def __init__(self, limit: Decimal | None, spent: Decimal) -> None:
         self.limit = limit
         self.spent = spent
         self.held = Decimal(0)
         self.exceeded = False
-        """A call was not sent because of it."""
+        """Whether a call was not sent because of the limit."""
 
     def admits(self, amount: Decimal) -> bool:
         return self.limit is None or self.spent + self.held + amount <= self.limit
@@ -43,13 +43,13 @@ class Budget:
 class _Job(msgspec.Struct, Generic[T], eq=False):
     run: Callable[[], Awaitable[T]]
     bound: Callable[[], Decimal]
-    """About the most that it can cost, when it starts."""
+    """The maximum cost, estimated when it starts."""
     done: asyncio.Future[T]
 
 
 class CallPool:
-    """Starts jobs in the order in which they were submitted. The end of a task that waits for one
-    does not end the job; `close` does."""
+    """Starts jobs in the order of submission. Cancelling a task that waits for a job does not end
+    the job; `close` does."""
 
     def __init__(self, limit: int, budget: Budget) -> None:
         self._free = limit

@@ -1,9 +1,9 @@
 """When each call of a fan-out is sent: one of a group first, the others once they read what it
 wrote.
 
-A cache entry is readable from a moment that depends on the provider (`readable_from`), and some
-reads miss it shortly afterwards (`visibility_delay`). So one more call, the probe, shows that the
-entry is read before all others are sent.
+When a cache entry becomes readable depends on the provider (`readable_from`), and some reads miss
+it shortly afterwards (`visibility_delay`). So one more call, the probe, confirms that the entry is
+read before all others are sent.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from anaphora.wording import counted
 
 from .values import FanOutItem
 
-#: Calls that may fail before all others of the group are sent, whatever they read.
+#: After this many failed calls, all others of the group are sent without waiting.
 _LEADERS = 3
-#: Probes before all calls are sent whether or not they read.
+#: After this many probes, all calls are sent even if none has read.
 _PROBES = 3
-#: The share of a beginning that a call must read to show that it is cached: lengths are estimates.
+#: The share of a beginning that a call must read to prove that it is cached: lengths are estimates.
 _ENOUGH = 0.5
 
 
 class CallSender(Protocol):
-    """Sends the calls of a fan-out, and reports what becomes of them."""
+    """Sends the calls of a fan-out, and reports their outcomes."""
 
     def send(
         self, index: int, watch: CallWatch | None = None
@@ -45,7 +45,7 @@ class CallSender(Protocol):
 
 
 class GroupRelease:
-    """Sends the calls of a fan-out in the order that costs least."""
+    """Sends the calls of a fan-out in the cheapest order."""
 
     def __init__(
         self,
@@ -57,8 +57,8 @@ class GroupRelease:
         notice: Callable[[Notice, Sequence[int]], None],
         readable: Callable[[PrefixGroup], None] = lambda _: None,
     ) -> None:
-        """`notice` gets what the user should know, and the positions of the calls that it is
-        about; `readable` is called when the calls of a group may be sent."""
+        """`notice` gets messages for the user, with the positions of the calls that they are about;
+        `readable` is called when the calls of a group may be sent."""
         self._sender = sender
         self._calls = calls
         self._warm = warm
@@ -70,7 +70,7 @@ class GroupRelease:
         self._sent: list[asyncio.Future[FanOutItem[Any]]] = []
 
     async def run(self, groups: dict[int, PrefixGroup | None]) -> None:
-        """Sends all calls, given by their positions; returns when each has ended."""
+        """Sends all calls, given by their positions; returns when all have ended."""
         self._waiting = dict.fromkeys(groups)
         roots: dict[int, PrefixGroup] = {}
         for index, group in groups.items():
@@ -85,7 +85,8 @@ class GroupRelease:
         await asyncio.gather(*self._sent, return_exceptions=True)
 
     async def _release_group(self, group: PrefixGroup) -> None:
-        """Sends the calls of a group. What the group shares with others can be read."""
+        """Sends the calls of a group, whose shared beginning with other groups can be read
+        already."""
         rules = self._rules(group)
         warmed: set[int] = set()
         ttl = self._calls[group.members[0]].ttl
@@ -125,8 +126,8 @@ class GroupRelease:
     async def _write(
         self, group: PrefixGroup, rules: CacheRules, *, prewarms: bool
     ) -> tuple[PrefixGroup, CallWatch] | None:
-        """Sends one call and returns when what it wrote can be read: the smallest group of it, and
-        what is known of its reads. None if no call is left, or none succeeds."""
+        """Sends one call and returns when its write can be read: the smallest group of it, and the
+        watch on its reads. None if no call is left, or none succeeds."""
         for _ in range(_LEADERS):
             if (chosen := self._next(group)) is None:
                 return None
@@ -192,8 +193,8 @@ class GroupRelease:
         return [index for index in group.members if index in self._waiting]
 
     def _next(self, group: PrefixGroup) -> int | None:
-        """The call that is sent ahead: one of the largest group inside this one, so that it writes
-        the most that others read."""
+        """The call to send first: one of the largest group inside this one, so that the most calls
+        read what it writes."""
         left = self._left(group)
         inside = [(len(self._left(child)), child) for child in group.children]
         if inside:
@@ -204,7 +205,7 @@ class GroupRelease:
 
     def _prewarms(self, rules: CacheRules) -> bool:
         """Whether a pre-warm goes first. A call costs less; a pre-warm ends sooner, which matters
-        if the end of a response makes it readable."""
+        if an entry becomes readable at the end of a response."""
         if rules.prewarm is None or self._warm == "call":
             return False
         return self._warm == "prewarm" or rules.readable_from.value == "response_end"

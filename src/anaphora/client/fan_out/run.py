@@ -1,4 +1,4 @@
-"""One fan-out from beginning to end: what earlier runs have left, the groups, the calls."""
+"""One fan-out from beginning to end: results of earlier runs, the groups, the calls."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ Deliver: TypeAlias = Callable[[FanOutItem[Any]], None]
 _BATCH_SECONDS = 3000.0
 #: Seconds between two calls of a group.
 PAUSE = 60.0
-#: Prompts that are rendered before other tasks of the program get their turn.
+#: Prompts that are rendered before other tasks of the event loop run.
 _AT_ONCE = 50
-#: Errors that every other call to the same provider would also get.
+#: Errors that all other calls to the same provider would get as well.
 _FATAL = (Unauthenticated, QuotaExhausted)
 
 
@@ -56,11 +56,11 @@ class FanOutRun:
         self.notices: list[Notice] = []
         self.keys: list[str] = []
         self._tokens: dict[int, int] = {}
-        """The input tokens of each call that is left to make: the most if the cost is limited,
-        else about."""
+        """The input tokens of each call still to make: a maximum if the cost is limited, else an
+        estimate."""
         self._in_flight: dict[object, Decimal] = {}
-        """About what each call costs that was sent and has not ended; by its position, or the
-        call itself for a warm-up."""
+        """The estimated cost of each call in flight; by its position, or the call itself for a
+        warm-up."""
         self.kept: KeptResults | None = None
         self._on_progress = on_progress
         self._deliver: Deliver = lambda _: None
@@ -104,12 +104,13 @@ class FanOutRun:
         finally:
             await self._pool.close()
             if self.kept is not None:
+                self._keep_interrupted()
                 self.kept.close()
 
     # ── Before the first call ────────────────────────────────────────────────────────────────────
 
     async def _render(self) -> list[Rendered]:
-        """All prompts as they are sent. One that cannot be sent fails before any is."""
+        """All prompts, rendered. If one cannot be sent, this fails before any is."""
         prompts: list[Rendered] = []
         seen: Counter[str] = Counter()
         for index, call in enumerate(self.calls):
@@ -126,7 +127,7 @@ class FanOutRun:
         return prompts
 
     def _resume(self, prompts: list[Rendered]) -> list[int]:
-        """Delivers what earlier runs have left, and returns the calls to make."""
+        """Delivers the results of earlier runs, and returns the calls to make."""
         if self.kept is None:
             return list(range(len(prompts)))
         self.progress.billed_usd = self.budget.spent = self.kept.spent
@@ -178,7 +179,8 @@ class FanOutRun:
     def _notice_inside(
         self, rendered: list[Rendered], groups: list[PrefixGroup | None], target: Target
     ) -> None:
-        """Says what is not cached because it ends inside a block."""
+        """Adds a notice about a shared beginning that is not cached because it ends inside a
+        block."""
         rules = target.rules
         if not rules.slots.value or rules.caches_tokens:
             return
@@ -198,7 +200,7 @@ class FanOutRun:
     # ── Calls ────────────────────────────────────────────────────────────────────────────────────
 
     def send(self, index: int, watch: CallWatch | None = None) -> asyncio.Future[FanOutItem[Any]]:
-        """Sends a call when there is room for it. The future always has an item."""
+        """Sends a call when the pool has room. The future always gets an item."""
         sent = self._pool.submit(lambda: self._send(index, watch), lambda: self.bound_of(index))
         done: asyncio.Future[FanOutItem[Any]] = asyncio.get_running_loop().create_future()
 
@@ -235,7 +237,7 @@ class FanOutRun:
         )
 
     async def send_warmup(self, call: OneShot) -> Usage:
-        """Sends a pre-warm, and adds it to what was spent."""
+        """Sends a pre-warm, and adds its cost."""
 
         tokens = call.most_tokens(call.render())
 
@@ -281,6 +283,13 @@ class FanOutRun:
         self.progress.in_flight += 1
         self.progress.in_flight_usd += amount
 
+    def _keep_interrupted(self) -> None:
+        """Calls that were cancelled count in the next run, about as they are billed. Batches go on
+        at the provider, and are collected."""
+        if self._in_flight and not self.settings.batch:
+            spent = sum(self._in_flight.values(), Decimal(0))
+            self.guarded(lambda kept: kept.add_spent(spent))
+
     def _end(self, key: object) -> None:
         """The call has ended, if it was sent."""
         amount = self._in_flight.pop(key, None)
@@ -289,7 +298,7 @@ class FanOutRun:
             self.progress.in_flight_usd -= amount
 
     def bound_usd(self, call: OneShot, tokens: int, *, batch: bool = False) -> Decimal:
-        """About the most that a call with so many input tokens costs."""
+        """The estimated maximum cost of a call with that many input tokens."""
         price = call.target.price(time.time(), batch=batch)
         if price is None:
             return Decimal(0)
@@ -329,7 +338,7 @@ class FanOutRun:
         return self.settings.labels[index] if self.settings.labels else {"index": index}
 
     def guarded(self, write: Callable[[KeptResults], None]) -> None:
-        """Nothing that happens to the file loses an answer."""
+        """Calls a step on the file. A failure becomes a notice: the answer is not lost."""
         if self.kept is None:
             return
         try:

@@ -28,9 +28,9 @@ class FanOutItem(msgspec.Struct, Generic[Parsed], frozen=True, kw_only=True, eq=
     response: Response[Parsed] | None = None
     error: Exception | None = None
     cost_usd: Decimal | None = None
-    """Also of a reply that could not be used."""
+    """Set also for a reply that could not be used."""
     resumed: bool = False
-    """The response is of an earlier run."""
+    """Whether the response is from an earlier run."""
 
     @property
     def text(self) -> str:
@@ -74,7 +74,7 @@ class FanOutResult(msgspec.Struct, Generic[Parsed], frozen=True, kw_only=True, e
 
     @property
     def cost_usd(self) -> Decimal | None:
-        """Of all calls, warm-ups included; None if the cost of one is unknown."""
+        """The cost of all calls, warm-ups included; None if that of one is unknown."""
         return None if self.progress.unpriced else self.progress.cost_usd
 
     @property
@@ -98,11 +98,11 @@ class FanOutSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_cost_usd: Decimal | None = None
     warm: WarmUp = "auto"
     visibility_delay: float | None = None
-    """None: the provider's, from the catalog."""
+    """None: the provider's value in the catalog."""
     batch: bool = False
     results: Path | None = None
     labels: tuple[dict[str, object], ...] = ()
-    """Fields that a line of the results begins with, for each prompt."""
+    """For each prompt, the first fields of its line in the results."""
 
 
 def split_options(

@@ -9,9 +9,9 @@ for single models, from the configuration and from the provider's response heade
 `Limiter` is the arithmetic, without a clock; `Gate` lets calls wait for it. A call that nothing
 limits costs a few microseconds: no task, no future, no timer.
 
-Configured limits hold for every window of 60 seconds, wherever it begins. A whole minute's quota
-may be sent at once, and then nothing until the first of it is a minute old. That is stricter than a
-token bucket and than counting by calendar minute, so a provider that uses either does not refuse.
+Configured limits hold for every window of 60 seconds. A whole minute's quota may be sent at once,
+then nothing until the first calls are a minute old. That is stricter than a token bucket and than
+counting by calendar minute, so a provider that uses either does not refuse.
 """
 
 from __future__ import annotations
@@ -55,14 +55,14 @@ class Gate(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def counts_tokens(self) -> bool:
-        """Whether anything limits a call that arrives now, so that its size matters."""
+        """Whether a call that arrives now may be limited, so that its tokens have to be counted."""
         limiter, lane = self.limiter, self.lane
         if limiter.shared is not None or lane.own is not None or lane.stated or lane.unproven:
             return True
         return limiter.waiting > 0 or self.waiting.clock() < lane.blocked_until
 
     def wait(self, tokens: int) -> float:
-        """Seconds that a call would wait if it arrived now, as far as is known."""
+        """Seconds that a call arriving now would wait, as far as is known."""
         return self.limiter.wait(self.lane, tokens, self.waiting.clock())
 
     def admit(
@@ -73,25 +73,26 @@ class Gate(msgspec.Struct, frozen=True, eq=False):
     ) -> Admission:
         """For `async with`. Raises `Throttled` at once if the wait would exceed the deadline.
 
-        `on_wait` is called with the seconds before the call waits: 0.0 if it waits for a running
-        call to end, which takes an unknown time. Such a wait ends with `Throttled` at the deadline.
+        `on_wait` is called with the seconds of the wait before it begins: 0.0 if the call waits for
+        a running call to end, which takes an unknown time. Such a wait ends with `Throttled` at the
+        deadline.
         """
         return Admission(self, tokens, deadline, on_wait)
 
 
 class Admission(msgspec.Struct, eq=False):
-    """One call's passage through the gate. Used once."""
+    """The admission of one call. Used once."""
 
     gate: Gate
     tokens: int
     deadline: float | None
     _on_wait: Callable[[float], None] | None
     call: Reservation | None = None
-    """None: nothing limits the call."""
+    """None if nothing limits the call."""
     queued: float = 0.0
     """Seconds that the call waited."""
     on_settle: Callable[[Usage], None] | None = None
-    """For limits that nodes share."""
+    """Called with the usage, for limits that nodes share."""
 
     async def __aenter__(self) -> Self:
         gate = self.gate

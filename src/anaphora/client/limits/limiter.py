@@ -7,11 +7,11 @@
     limiter.cancel(call, now)                     nothing was sent
 
 Calls of a model start in order of arrival, and so do those of several models as far as they wait
-for shared limits. A model that waits for its own limits is overtaken by the others and goes first
-once it may start; what the others took of the shared minute may make it later than forecast.
+for shared limits. Other models overtake one that waits for its own limits, which goes first once it
+may start; it may start later than forecast if they used up the shared limits.
 
-A provider may state a wait of years. `longest_wait` cuts it short, so what happens then is a guess:
-one call goes first, and the others of its model wait until the provider has accepted or refused it.
+A provider may state a wait of years, which `longest_wait` cuts short. Then one call is sent as a
+probe, and the others of its model wait until the provider has accepted or refused it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from anaphora.wire.response_headers import read_limits, seconds_until
 
 from .windows import MINUTE, Forecast, RateWindow, StatedLimit
 
-#: A stated limit is ignored while a larger share of it remains.
+#: A stated limit is ignored while more than this share of it remains.
 SCARCE = 0.5
 #: With more waiting calls the forecast is renewed once a second, with fewer at every change.
 _FEW = 64
@@ -60,17 +60,17 @@ class ModelLane(msgspec.Struct, eq=False):
 
     model: str
     counts_reads: bool
-    """Whether the provider counts tokens read from its cache; if not, calls are reserved for the
-    number of the others."""
+    """Whether the provider counts tokens read from its cache; if not, calls reserve only the
+    others."""
     own: RateWindow | None
     longest_wait: float
-    """A longer wait that the provider states is cut short."""
+    """The maximum for waits that the provider states."""
     stated: list[tuple[bool, StatedLimit]] = []
     """Limits from response headers, and whether they count tokens and not requests. Providers count
     each model separately."""
     blocked_until: float = 0.0
     unproven: bool = False
-    """A refusal's wait was cut short, and no call was accepted since."""
+    """The wait of a refusal was cut short, and no call was accepted since."""
     probe: Reservation | None = None
     """The call whose outcome the others wait for."""
     ignores_cut: bool = False
@@ -91,8 +91,8 @@ class ModelLane(msgspec.Struct, eq=False):
         return self.own is None or self.own.is_open(tokens, now)
 
     def opens(self, tokens: int, now: float) -> float:
-        """When a call may start, if nothing else starts before; infinite while a probe runs, since
-        its end is unknown."""
+        """When a call may start if no other starts before; infinite while a probe runs, since its
+        end is unknown."""
         if self.probe is not None:
             return _INF
         then = max(now, self.blocked_until)
@@ -102,7 +102,7 @@ class ModelLane(msgspec.Struct, eq=False):
         return then if self.own is None else max(then, self.own.opens(tokens, now))
 
     def start(self, call: Reservation, now: float) -> None:
-        """A call starts. It is a probe if nothing the provider stated allows it."""
+        """A call starts. It is a probe if the provider's stated limits do not allow it."""
         if self.unproven or any(
             stated.granted < (call.tokens if by_token else 1) for by_token, stated in self.stated
         ):
@@ -125,7 +125,7 @@ class ModelLane(msgspec.Struct, eq=False):
             reset = seconds_until(left.reset, epoch)
             if reset is not None and not (self.ignores_cut and reset > self.longest_wait):
                 stated = StatedLimit(left, reset, self.longest_wait, now)
-                self.stated.append((left.what == "tokens", stated))
+                self.stated.append((left.unit == "tokens", stated))
         return True
 
     def accept(self) -> None:
@@ -185,13 +185,13 @@ class Limiter:
         return lane
 
     def forget(self, lane: ModelLane) -> None:
-        """Drops a model for which no call waits."""
+        """Drops a model without waiting calls."""
         if not lane.queue and self._lanes.get(lane.model) is lane:
             del self._lanes[lane.model]
 
     def headroom(self, now: float) -> dict[str, float]:
-        """The share that is left of each limit: configured ones, and those that the provider
-        stated, as far as they are scarce."""
+        """The remaining share of each limit: configured ones, and the provider's stated ones if
+        they are scarce."""
         shares = {} if self.shared is None else self.shared.headroom(now)
         for lane in self._lanes.values():
             own = {} if lane.own is None else lane.own.headroom(now)
@@ -204,8 +204,8 @@ class Limiter:
         return shares
 
     def wait(self, lane: ModelLane, tokens: int, now: float) -> float:
-        """Seconds until a call that arrives now would start, waiting for concurrent calls to end
-        not counted. Infinite for a call larger than a minute's quota."""
+        """Seconds until a call arriving now would start, without the wait for concurrent calls to
+        end. Infinite for a call larger than a minute's quota."""
         if tokens > self._largest(lane):
             return _INF
         if self._may_start(lane, tokens, now):
@@ -263,8 +263,8 @@ class Limiter:
         return soonest
 
     def settle(self, call: Reservation, usage: Usage | None, now: float) -> None:
-        """The call is over. What it was billed counts from its start, as long as that is less than
-        a minute ago; without a usage, the estimate counts."""
+        """The call is over. Its billed tokens count from its start, if that is less than a minute
+        ago; without usage, the estimate counts."""
         if call.state == "started":
             billed = call.lane.counted(usage) if usage is not None else None
             self._end(call, now, call.requests, call.tokens if billed is None else billed)

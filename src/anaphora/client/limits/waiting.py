@@ -1,4 +1,5 @@
-"""Futures and timers of calls that wait for the limits; the only file here with an event loop."""
+"""Futures and timers of calls that wait for the limits; the only file here that uses an event
+loop."""
 
 from __future__ import annotations
 

@@ -27,8 +27,8 @@ _SLOT = 0.25
 class Starts:
     """Starts by time, past or booked. Those within a quarter of a second share a slot: it counts
     from its first start until a minute after its last one. So the number of slots in a minute is
-    bounded, a limit is never exceeded, and a call waits at most a slot too long, where several
-    started in one slot; else the times are exact."""
+    bounded and a limit is never exceeded; a call waits at most one slot too long, and only if
+    several started in one slot."""
 
     __slots__ = ("firsts", "lasts", "requests", "tokens")
 
@@ -84,7 +84,7 @@ class RateWindow(msgspec.Struct, eq=False):
     tokens: float
     concurrency: float
     windowed: bool
-    """Whether the last minute matters; else `started` stays empty."""
+    """Whether there is a limit per minute; if not, `started` stays empty."""
     started: Starts = msgspec.field(default_factory=Starts)
     used_requests: int = 0
     used_tokens: int = 0
@@ -100,7 +100,7 @@ class RateWindow(msgspec.Struct, eq=False):
         return cls(requests, tokens, rate.concurrency or _INF, windowed)
 
     def headroom(self, now: float) -> dict[str, float]:
-        """The share of each configured limit that is left."""
+        """The remaining share of each configured limit."""
         self.forget(now)
         used = {
             "requests per minute": (self.used_requests, self.requests),
@@ -129,8 +129,8 @@ class RateWindow(msgspec.Struct, eq=False):
         )
 
     def opens(self, tokens: int, now: float) -> float:
-        """When a call may start, if nothing else does before; infinite while all concurrent calls
-        are taken, since their end is unknown."""
+        """When a call may start if no other does before; infinite while the concurrency limit is
+        reached, since the end of calls is unknown."""
         if self.running >= self.concurrency:
             return _INF
         self.forget(now)
@@ -151,7 +151,7 @@ class RateWindow(msgspec.Struct, eq=False):
             self.used_tokens += call.tokens
 
     def leave(self, call: Reservation, requests: int, tokens: int, now: float) -> None:
-        """The call is over; these are the requests and tokens to add to its count."""
+        """The call is over: add these requests and tokens to its count."""
         self.running -= 1
         if self.windowed and (requests or tokens):
             self.forget(now)
@@ -161,21 +161,22 @@ class RateWindow(msgspec.Struct, eq=False):
 
 
 class StatedLimit:
-    """A provider's limit from its headers: what remains, of how much, and when all of it is back.
+    """A provider's limit from its headers: the remaining amount, the limit, and the reset time.
 
-    Until then it comes back gradually or at once; afterwards at the limit per minute. If that is
-    wrong, one call is sent too early and refused; no call waits longer than the headers state and
-    a minute more.
+    Until the reset the amount refills gradually or at once; afterwards at the limit per minute. If
+    that is wrong, one call is sent too early and refused; no call waits more than a minute longer
+    than the headers state.
     """
 
     __slots__ = ("_at", "_full_at", "_limit", "_rate", "_sudden", "cut", "granted", "level")
 
     def __init__(self, left: RemainingLimit, reset: float, longest: float, now: float) -> None:
-        """`reset` is the number of seconds until all is back; more than `longest` are cut short."""
+        """`reset` is the number of seconds until all of it is available, at most `longest`."""
         self.cut = reset > longest
         reset = min(reset, longest)
         self.granted = left.remaining if self.cut else _INF
-        """What the provider stated to remain. More is a guess, if the reset was cut short."""
+        """The remaining amount that the provider stated. If the reset was cut short, more is a
+        guess."""
         self._limit = _INF if left.limit is None else max(left.limit, left.remaining)
         self.level = left.remaining
         self._at = now
@@ -185,7 +186,7 @@ class StatedLimit:
         self._rate = 0.0 if self._sudden else missing / reset
 
     def headroom(self, now: float) -> float | None:
-        """The share that is left; None if the limit is unknown."""
+        """The remaining share; None if the limit is unknown."""
         if self._limit in (0.0, _INF):
             return None
         return min(1.0, max(0.0, self._level_at(now) / self._limit))
@@ -237,17 +238,18 @@ class Forecast:
     def __init__(self, shared: RateWindow | None) -> None:
         self._shared: list[_Limit] = [] if shared is None else [(True, _Bookings(shared))]
         self._shared_from = 0.0
-        """Later calls do not start before, except on lanes that wait for their own limits."""
+        """Later calls do not start before this time, except on lanes that wait for their own
+        limits."""
         self._own: dict[ModelLane, list[_Limit]] = {}
         self._since: dict[ModelLane, float] = {}
-        """No later call of the lane starts before."""
+        """No later call of the lane starts before this time."""
 
     def start_of(self, lane: ModelLane, tokens: int, now: float) -> float:
         """When a call that arrives now would start."""
         return self._find(lane, tokens, now)[0]
 
     def book(self, lane: ModelLane, tokens: int, now: float) -> float:
-        """The same, for a call that does arrive."""
+        """The same, and books the start."""
         start, shared = self._find(lane, tokens, now)
         self._shared_from = max(self._shared_from, shared)
         self._since[lane] = start
@@ -289,7 +291,7 @@ class _Bookings:
 
     def opens(self, tokens: int, start: float) -> float:
         """The first time from `start` on at which one more call fits into the minute before.
-        Later bookings are of models that wait for their own limits; they reserve nothing."""
+        Later bookings belong to models that wait for their own limits, and reserve nothing."""
         most_requests, most_tokens = self._requests - 1, self._tokens - tokens
         firsts, lasts = self._starts.firsts, self._starts.lasts
         counts, amounts = self._starts.requests, self._starts.tokens

@@ -24,7 +24,7 @@ __all__ = ["ConfiguredServers", "McpServer", "ServerSettings"]
 
 
 ADDED = "mcp_tools_added"
-"""The notice of tools that were added: everything behind the tools is written again."""
+"""The notice code for added tools: everything after the tools is written again."""
 
 
 class ServerSettings(msgspec.Struct, frozen=True):
@@ -46,7 +46,7 @@ class ServerSettings(msgspec.Struct, frozen=True):
 
 
 class ConfiguredServers(msgspec.Struct, frozen=True):
-    """The servers of a configuration, and where the keys in it are."""
+    """The servers of a configuration, and the source of their keys."""
 
     servers: Mapping[str, McpServer] = {}
     folder: Path = Path()
@@ -60,8 +60,8 @@ class ConfiguredServers(msgspec.Struct, frozen=True):
         return cls(config.mcp, folder, SecretVariables(environ), config.origin)
 
     def chosen(self, given: Any) -> tuple[ServerSettings, ...]:
-        """The servers of `mcp=`: names of llm.yaml, and servers. Raises `InvalidRequest`, and
-        `MissingSecret` if a key is missing."""
+        """The servers of `mcp=`: names in llm.yaml, and `McpServer` objects. Raises
+        `InvalidRequest`, and `MissingSecret` if a key is missing."""
         if given is None:
             return ()
         if isinstance(given, str | McpServer | Mapping) or not isinstance(given, Iterable):

@@ -1,10 +1,10 @@
 """Connections to MCP servers, and the servers of one session, which end with it.
 
-A task of its own enters and leaves a connection, as the `mcp` package wants; it lists the tools,
-and lists them again when the server says that they changed.
+A separate task enters and leaves a connection, as the `mcp` package requires. It lists the tools,
+and lists them again when the server reports a change.
 
-A server that ends, or cannot be reached any more, is started again by the next call of one of its
-tools. A call that was sent is never sent twice: the tool may have run.
+If a server ends or becomes unreachable, the next call of one of its tools starts it again. A call
+is never sent twice: the tool may have run.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("anaphora.mcp")
 
-#: Pages of a listing at most.
+#: The most pages of a listing.
 _MOST_PAGES = 1000
-#: Seconds that a server has to end.
+#: Seconds that a server may take to end.
 _CLOSE_SECONDS = 10.0
 #: Characters of a server's standard error that an error shows.
 _SHOWN_ERRORS = 500
 
 
 class McpConnection:
-    """`on_listing` is called with the tools whenever the server has listed them."""
+    """A connection to one server. `on_listing` gets the tools whenever the server lists them."""
 
     def __init__(
         self, settings: ServerSettings, on_listing: Callable[[Sequence[McpTool]], None]
@@ -54,7 +54,7 @@ class McpConnection:
         self._changed = asyncio.Event()
         self._redact = settings.redactor()
         self.problem: str | None = None
-        """Why the last listing could not be taken over."""
+        """The error of the last listing, if it could not be used."""
 
     @property
     def name(self) -> str:
@@ -176,7 +176,8 @@ class McpConnection:
 
     @contextlib.asynccontextmanager
     async def _listening(self, client: mcp.Client) -> AsyncIterator[None]:
-        """Where the protocol has subscriptions, only subscribers hear of changes."""
+        """Subscribes to changes if the protocol has subscriptions; then only subscribers are
+        notified."""
         from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
         capability = client.server_capabilities.tools
@@ -259,7 +260,7 @@ def _is_answer(problem: Exception) -> bool:
 
 
 def _first(problem: BaseException) -> BaseException:
-    """The first exception of a group: task groups wrap what ends them."""
+    """The first exception of a group: task groups wrap exceptions."""
     while isinstance(problem, BaseExceptionGroup):
         problem = problem.exceptions[0]
     return problem
@@ -309,7 +310,7 @@ class SessionServers:
                 await asyncio.wait(tasks)
                 await self.close()
                 raise
-            # In the order of their names, whichever server was first: nothing was sent yet.
+            # Sorted by name, not by the order of arrival: nothing was sent yet.
             self._registry.settle()
             self.opened = True
 
@@ -317,7 +318,7 @@ class SessionServers:
         return self.opened
 
     def take_notices(self) -> tuple[Notice, ...]:
-        """What changed in the listings since the last turn."""
+        """Notices about changes in the listings since the last turn."""
         taken, self._notices = tuple(self._notices), []
         return taken
 

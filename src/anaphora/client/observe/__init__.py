@@ -1,4 +1,4 @@
-"""Watchers: functions that get one `Record` of each call when it is over.
+"""Watchers: functions that get a `Record` of each call when it is over.
 
     Traces()      a span for each call, by OpenTelemetry's conventions for generative AI
     Meters()      their histograms of tokens and times
@@ -56,41 +56,41 @@ class OwnBill(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EndedCall(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """What an audit log gets of a call. It holds the prompt, of which a log keeps digests only."""
+    """A finished call, for an audit log. It holds the prompt, of which a log keeps only digests."""
 
     record: Record
     raw_hash: str = ""
-    """BLAKE3 of the response as it was received; empty if there was none."""
+    """BLAKE3 of the response as received; empty if there was none."""
     rendered: Rendered | None = None
     """None if the call failed before it was rendered."""
     plan: Plan | None = None
     adapter: str = "client"
     """The id of the adapter that made the call."""
     prompt_hash: str = ""
-    """Of the adapter's request."""
+    """The hash of the adapter's prompt."""
     app: str = ""
-    """Of a daemon's call: the app that made it,"""
+    """The app that made it, for a daemon's call."""
     group: str = ""
-    """the group of the app, its"""
+    """The group of the app."""
     call_id: str = ""
-    """request id at the daemon,"""
+    """The request id at the daemon."""
     method: str = ""
-    """the method or path that it used, and"""
+    """The method or path that the app used."""
     ignored: tuple[str, ...] = ()
-    """params that were ignored."""
+    """Parameters that the daemon ignored."""
     output_usd: Decimal | None = None
-    """The part of the record's cost that is for the output."""
+    """The cost of the output, part of the record's cost."""
     own: OwnBill | None = None
-    """As the app sees it, if it read what other apps wrote."""
+    """The bill that the app sees, if it read what other apps wrote."""
     unbilled_nano_usd: int = 0
-    """What an app was charged for attempts without a bill."""
+    """The amount charged to an app for attempts without a bill."""
     conversation: str = ""
-    """An id of the conversation, and"""
+    """The id of the conversation."""
     turn: int = 0
-    """the number of the call in it."""
+    """The number of the call in the conversation."""
     session: str = ""
-    """The name under which the application stores the conversation, of which a log keeps a digest
-    in place of the id."""
+    """The name under which the application stores the conversation; a log keeps a digest of it
+    instead of the id."""
 
 
 class CallAudit(Protocol):
@@ -101,14 +101,14 @@ class CallAudit(Protocol):
         ...
 
     def call_ended(self, call: EndedCall) -> tuple[Notice, ...]:
-        """Takes a call without waiting for anything; a notice says that it was not taken, or that
-        earlier ones were not written."""
+        """Takes a call without waiting. Returns a notice if it was not taken, or if earlier ones
+        were not written."""
         ...
 
 
 class Watchers(tuple[Watcher, ...]):
     """Several watchers as one that never raises. A watcher that raises is logged the first time,
-    and goes on being called."""
+    and still called afterwards."""
 
     audit: CallAudit | None
 

@@ -1,5 +1,5 @@
-"""The parts of a record that may leave this process (names, numbers, ids, words of ours), and a log
-line of them for each call.
+"""The fields of a record that may leave this process (names, numbers, ids, our own codes), and a
+log line with them for each call.
 
 Never exported: error messages (providers quote prompts in them), the texts of notices and verdicts,
 the bytes around a change, the raw usage object, credentials in a URL.
@@ -18,7 +18,7 @@ from anaphora import errors
 from anaphora.client.response import BlockShare, Record
 from anaphora.values import Section, SegmentRole
 
-#: Replaces a name that does not look like one, or is one too many.
+#: Replaces a name that does not look like one, or exceeds the allowed number of names.
 OTHER = "other"
 
 #: OpenTelemetry's word for an error without a known class.

@@ -1,10 +1,10 @@
 """OpenTelemetry spans and histograms, by its conventions for generative AI.
 
-A span is made when the call is over, with the record's times. Its parent is the span that is
-current where the call was awaited.
+A span is made when the call is over, with the record's times. Its parent is the current span of the
+code that awaits the call.
 
-Attribute names are literals, since the package with the conventions' names is private and its names
-move; a test compares them.
+Attribute names are literals, since the package that defines them is private and changes; a test
+compares them.
 """
 
 from __future__ import annotations

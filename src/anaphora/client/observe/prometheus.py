@@ -1,8 +1,8 @@
 """Counters and histograms for Prometheus: calls, tokens, costs, verdicts, times.
 
-The number of series is bounded: of providers, models and block labels the first 200 each have their
-own, every further one counts as `other`. Counting is an addition to a dictionary; what was added
-reaches prometheus_client when the series are collected.
+The number of series is bounded: the first 200 providers, models and block labels have their own;
+others count as `other`. Counting adds to a dictionary; the sums reach prometheus_client when the
+series are collected.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _lock = Lock()
 
 
 class _Counter(Counter):
-    """Adds what was counted before it is collected."""
+    """Adds pending counts before it is collected."""
 
     add_pending: Callable[[], None] = staticmethod(lambda: None)
 
@@ -72,7 +72,7 @@ class Metrics:
 
 
 class _CallSeries:
-    """The series that the calls of a model have counted in so far: one that is created is shown."""
+    """The series that the calls of a model have used so far: series are created on first use."""
 
     __slots__ = ("blocks", "counters", "names")
 
@@ -104,7 +104,7 @@ class _Families:
         self._lock = Lock()
         self._added: dict[Counter, float] = {}
         self._observed: list[tuple[Histogram, float]] = []
-        """What is not in the series yet."""
+        """Counts that are not in the series yet."""
         self._known: dict[tuple[str, str], _CallSeries] = {}
         """By provider and model."""
 

@@ -31,10 +31,10 @@ from anaphora.client.response import Output, Response
 from anaphora.client.structured import Structured
 from anaphora.client.turn import Turn
 from anaphora.errors import InvalidRequest
-from anaphora.prompt import Compaction, OutputSchema, ToolChoice
+from anaphora.prompt import Compaction, OutputSchema
 from anaphora.prompt.context import TokenCount
 from anaphora.tools import ToolRegistry
-from anaphora.values import AnyTool, Conversation, Message, MessageLike, Notice, Reply
+from anaphora.values import AnyTool, Conversation, Message, MessageLike, Reply
 from anaphora.wire.message_dicts import read_message
 
 from .call_builder import PromptSource
@@ -54,11 +54,11 @@ class Session:
     context manager it is closed at the end of the block."""
 
     _closes_servers = True
-    """Not a branch, which shares the servers of the session it comes from."""
+    """False for a fork, which shares the servers of its original."""
 
     def __init__(self, turns: SessionTurns) -> None:
         self.turns = turns
-        """Makes its calls; for this package alone."""
+        """Makes its calls; private to this package."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -93,8 +93,7 @@ class Session:
 
         `output` is the form that the reply must have (a struct, dataclass, pydantic model or JSON
         schema); other keywords are parameters of this call alone: `max_tokens`, `tool_choice`, ….
-        The conversation grows only when the reply is complete; a call that fails leaves it as it
-        was.
+        The conversation grows only when the reply is complete; a failed call does not change it.
         """
         return Turn(self.turns, self.turns.builder.request(content, output, options))
 
@@ -117,8 +116,8 @@ class Session:
         return Run(self.turns, messages_of(content), output, options)
 
     async def prewarm(self) -> Response:
-        """Writes the beginning of the conversation to the provider's cache without asking for an
-        answer: for calls that are to start together, or a user who is about to type."""
+        """Writes the beginning of the conversation to the provider's cache without requesting a
+        reply: before calls that start together, or while a user is typing."""
         return await self.turns.complete(TurnRequest(prewarm=True))
 
     def preview(
@@ -132,9 +131,9 @@ class Session:
         return preview_of(*self._prepared(history.next_prompt(), request))
 
     def advice(self, *, parallel: int = 1) -> tuple[Advice, ...]:
-        """What pays now, with the expected gain in dollars and why, the largest gain first: to keep
-        the cached prefix alive or let it go, to compact the history to half or keep it; with
-        `parallel`, to `prewarm` before so many branches start together. Nothing is sent."""
+        """Advice with the expected gain in dollars and the reason, the largest gain first: whether
+        to keep the cached prefix alive, to compact the history to half, and with `parallel`, to
+        `prewarm` before that many branches start together. Nothing is sent."""
         branches = parallel_of(parallel)
         turns = self.turns
         turns.load_now()
@@ -149,7 +148,7 @@ class Session:
     def _prepared(
         self, turn: TurnPrompt, request: TurnRequest
     ) -> tuple[ProviderState, PreparedRequest]:
-        """A call as it would be sent now, and where."""
+        """A call as it would be sent now, and its target."""
         turns = self.turns
         state = turns.state(turns.order(request, lambda: turn)[0])
         notices = turns.load_notices
@@ -159,12 +158,16 @@ class Session:
                 state, notices = ProviderState(state.target), (*notices, NOT_LOADED)
         prepared = turns.builder.prepare(state, turn, request)
         prepared.notices += notices
+        if turns.seen is not None and state.sent is None:
+            planner, at, host = state.planner(prepared.at), prepared.at, state.endpoint.host
+            if turns.seen.recall_now(host, planner, prepared.rendered, at):
+                prepared.plan = planner.plan(prepared.rendered, at=at)
         return state, prepared
 
     @property
     def prompt(self) -> Prompt | Callable[[], Prompt]:
-        """The prompt of every turn, besides the history. A new one takes effect at the next turn; a
-        conversation in it is compared with the history (see docs/client.md)."""
+        """The prompt of every turn, besides the history. A new one takes effect at the next turn;
+        its conversation, if it has one, is compared with the history (see docs/client.md)."""
         return self.turns.history.source.prompt
 
     @prompt.setter
@@ -179,7 +182,7 @@ class Session:
 
     @property
     def state(self) -> StateText:
-        """Text at the end of every call, behind everything that is cached; never kept."""
+        """Text at the end of every call, after everything that is cached; never kept."""
         return self.turns.history.source.state
 
     @state.setter
@@ -213,11 +216,6 @@ class Session:
         """Adds messages without a call. If `save` fails, nothing is added."""
         checked = [read_message(each, f"messages[{index}]") for index, each in enumerate(messages)]
         self.turns.history.append(*checked)
-
-    def keep(self, message: Message) -> tuple[Notice, ...]:
-        """Adds a message that must not be lost, such as results of tools that have run. If
-        `save` fails, returns a notice."""
-        return self.turns.history.keep(message)
 
     def compact(
         self, budget: int, *, summary: str | Message | None = None, tokens: TokenCount | None = None
@@ -262,8 +260,8 @@ class Session:
 
         `reply` is its reply, `at` the time of the request, `first` that of the first byte of the
         response, `output` its schema, `params` are its parameters besides the session's own. System
-        prompt and tools have to be the same as then. False if the conversation no longer goes to
-        that model.
+        prompt and tools must be the same as then. False if the conversation no longer goes to that
+        model.
         """
         turns = self.turns
         target = turns.route.find(provider, model)
@@ -299,15 +297,15 @@ class Session:
                 await turns.keeper.load_pieces(state.past, state.past.references())
 
     async def forget(self) -> None:
-        """Deletes what is stored under the conversation's id, and what providers hold for it."""
+        """Deletes the stored conversation and its cache handles at providers."""
         await self.turns.load()
         await self._release()
         if self.turns.keeper is not None:
             await self.turns.keeper.forget()
 
     def fork(self, *, id: str | None = None) -> Session:
-        """Another conversation with the same history: both read what is cached of it. It is stored
-        if it gets an id of its own."""
+        """Another conversation with the same history: both read its cached prefix. It is stored if
+        it gets its own id."""
         if (name := id_of(id)) is not None and self.turns.keeper is None:
             raise InvalidRequest(
                 "only a session with an id can be forked with one: client.session(..., id=...)",
@@ -318,8 +316,9 @@ class Session:
         return other
 
     async def close(self) -> None:
-        """Releases what the provider holds for this conversation. One with an id goes on in another
-        session, which uses it; `forget` ends it. The cached prefix is no longer kept alive."""
+        """Releases cache handles at the provider, unless the conversation has an id: then another
+        session can continue with them, and `forget` deletes them. Ends `keep_warm` and the MCP
+        servers of this session."""
         turns = self.turns
         if turns.refresher is not None:
             await turns.refresher.close()
@@ -356,17 +355,8 @@ class Session:
         return self.turns.route.current.model
 
     @property
-    def priced(self) -> bool:
-        return self.turns.route.current.price(time.time()) is not None
-
-    @property
-    def tool_choice(self) -> ToolChoice | None:
-        """The tool choice of every call, unless a turn has its own."""
-        return self.turns.builder.params.tool_choice
-
-    @property
     def sent_tools(self) -> tuple[AnyTool, ...]:
-        """All tools that the model is given now."""
+        """All tools of the next call."""
         return self.turns.builder.tools.source.current
 
     @property

@@ -1,5 +1,5 @@
-"""What the last call of a conversation left in the cache, and when a refresh keeps it alive: the
-decisions of `keep_warm`, for sessions and for the apps of a daemon. Times are given."""
+"""The cached prefix of a conversation's last call, and when a refresh keeps it alive: the decisions
+of `keep_warm`, for sessions and for apps of a daemon. Times are arguments."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ from anaphora.wording import counted, format_usd
 
 from .provider_state import ProviderState
 
-#: A refresh that would read less than this share of the prefix is not sent; none follows one that
-#: did.
+#: A refresh that would read less than this share of the prefix is not sent; after one that read
+#: less, none follows.
 _NEARLY = 0.9
 
 
 class CachedPrefix(msgspec.Struct, frozen=True, kw_only=True):
-    """What the last call of a conversation left in the cache, if reading it keeps it alive."""
+    """The cached prefix of a conversation's last call, if reading it keeps it alive."""
 
     tokens: int
     expiring: int
-    """Those of them that expire first; the others were written for longer."""
+    """The tokens that expire first; the others were written for longer."""
     ttl: Ttl
     expires: float
 
     def is_read(self, tokens: int | None) -> bool:
-        """Whether a call that reads so many tokens keeps it alive."""
+        """Whether a call that reads this many tokens keeps it alive."""
         return (tokens or 0) >= _NEARLY * self.tokens
 
 
 def cached_prefix(state: ProviderState, at: float) -> CachedPrefix | None:
-    """What the last call left in the cache; None if it is gone, or reading it would not keep
-    it alive."""
+    """The cached prefix of the last call; None if it is gone, or reading it would not keep it
+    alive."""
     rules, sent = state.target.rules, state.sent
     if sent is None or sent.at is None or not rules.reads_refresh.value:
         return None
@@ -66,7 +66,7 @@ def cached_prefix(state: ProviderState, at: float) -> CachedPrefix | None:
 
 
 def goes_on(state: ProviderState, at: float) -> float:
-    """How likely the conversation has another call."""
+    """The probability that the conversation has another call."""
     assert state.sent is not None
     return state.planner(at).goes_on(state.sent.rendered)
 
@@ -78,7 +78,7 @@ def refresh_at(state: ProviderState, at: float) -> float | None:
 
 
 def refresh_usd(state: ProviderState, prefix: CachedPrefix, at: float) -> Decimal | None:
-    """What a refresh should cost; None if no price is known."""
+    """The expected cost of a refresh; None if no price is known."""
     price = state.target.price(at)
     return None if price is None else price.of(Usage(uncached=0, read=prefix.tokens, output=0))
 
@@ -88,7 +88,7 @@ class PauseRefreshes:
 
     def __init__(self) -> None:
         self.count, self.usd = 0, Decimal(0)
-        """How many were sent, and what they cost."""
+        """The number of refreshes sent, and their cost."""
         self.problem: Notice | None = None
 
     def due(self, state: ProviderState, at: float, *, most: int) -> CachedPrefix | None:
@@ -110,7 +110,7 @@ class PauseRefreshes:
         return prefix if best > 0 else None
 
     def sent(self, prefix: CachedPrefix, usage: Usage, usd: Decimal | None) -> bool:
-        """A refresh was answered. Whether another one may follow."""
+        """A refresh was answered. Returns whether another may follow."""
         self.count += 1
         self.usd += usd or Decimal(0)
         return prefix.is_read(usage.read)
@@ -130,7 +130,7 @@ class PauseRefreshes:
         self.problem = Notice(code, text, "keep_warm")
 
     def cost(self) -> tuple[Decimal | None, tuple[Notice, ...]]:
-        """What they cost, if there were any, and notices for the call that ends the pause."""
+        """Their cost, if there were any, and notices for the call that ends the pause."""
         notices = () if self.problem is None else (self.problem,)
         if not self.count:
             return None, notices
@@ -141,7 +141,7 @@ class PauseRefreshes:
         return self.usd, (Notice("kept_warm", text, "keep_warm"), *notices)
 
 
-def refreshed(
+def judge_refresh(
     state: ProviderState,
     prepared: PreparedRequest,
     reply: Reply,
@@ -150,7 +150,8 @@ def refreshed(
     first: float,
     price: Price | None,
 ) -> tuple[Verdict, int]:
-    """The verdict on a call that kept the prefix of the last one alive, which it then did."""
+    """The verdict on a refresh, and the expected tokens read. If it read the prefix, the prefix
+    lives on from `at`."""
     before = cached_prefix(state, at)
     planner, rules = state.planner(at), state.target.rules
     outcome = planner.refreshed(prepared.rendered, prepared.plan, at=at, began=first)

@@ -1,4 +1,4 @@
-"""Where a session's prompts come from, and the call of a turn: its prompt with the session's tools
+"""The source of a session's prompts, and the call of a turn: its prompt with the session's tools
 and parameters."""
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _PROMPTS = (PromptIR, RenderedContext)
 
 
 class PromptSource(msgspec.Struct, frozen=True, eq=False):
-    """Where a session's prompts come from: a `PromptIR`, a `RenderedContext`, or a function that
+    """The source of a session's prompts: a `PromptIR`, a `RenderedContext`, or a function that
     returns one and is called once a turn. The keywords `system=`, `state=` and `cache=` are a short
     form of a `PromptIR`. Shared by forks."""
 
@@ -61,7 +61,8 @@ class PromptSource(msgspec.Struct, frozen=True, eq=False):
 
 
 def is_plain(prompt: PromptIR) -> bool:
-    """Whether a prompt leaves the history as it is: no conversation, boundary or continuation."""
+    """Whether a prompt does not affect the history: it has no conversation, boundary or
+    continuation."""
     if prompt.continuation is not None or prompt.cache.frozen_through is not None:
         return False
     return all(segment.role is not _HISTORY for segment in prompt.segments)
@@ -77,9 +78,9 @@ class CallBuilder(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     diagnose: bool
     compact_at: int | float | None
     outputs: dict[Any, Structured[Any]] = {}
-    """Those that were requested so far."""
+    """The output forms that were requested so far."""
     usual_params: dict[tuple[Target, bool], Params] = {}
-    """Of turns without parameters of their own, streamed or not."""
+    """The parameters of turns that set none, streamed and not."""
 
     def prepare(
         self,
@@ -91,8 +92,8 @@ class CallBuilder(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         whole: bool = False,
         too_long: bool = False,
     ) -> PreparedRequest:
-        """The call of a turn as one provider gets it. Its history is compacted if the prompt
-        exceeds `compact_at`, or was `too_long` for the provider."""
+        """The request of a turn for one provider. Its history is compacted if the prompt exceeds
+        `compact_at`, or was `too_long` for the provider."""
         call = self.call(state, turn, request, stream=stream, whole=whole)
         prepared = state.prepare(call, time.time())
         prepared.turn, prepared.notices = turn, turn.notices
@@ -137,7 +138,7 @@ class CallBuilder(msgspec.Struct, frozen=True, kw_only=True, eq=False):
             segments = (*segments, Segment.of(_TAIL, Message.user(".")))
         continuation = None
         if not whole and not request.prewarm:
-            continuation = prompt.continuation  # the prompt's own, the first time
+            continuation = prompt.continuation  # the prompt's own, until it was used
             if continuation is None and state.endpoint.features.stores_responses:
                 continuation = state.reply.continued(turn, self.store)
         ir = PromptIR(
@@ -158,7 +159,7 @@ class CallBuilder(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         )
 
     def _params_of(self, state: ProviderState, request: TurnRequest, *, stream: bool) -> Params:
-        """The parameters of a turn; the same object if it has none of its own."""
+        """The parameters of a turn; the same object for all turns that set none."""
         own = bool(request.params) or request.output is not None or request.prewarm
         known = None if own else self.usual_params.get((state.target, stream))
         if known is not None:
@@ -198,7 +199,7 @@ class CallBuilder(msgspec.Struct, frozen=True, kw_only=True, eq=False):
             return output_of(output)
         try:
             known = self.outputs.get(output)
-        except TypeError:  # an instance that is not hashable, which is no form
+        except TypeError:  # an instance that is not hashable, so not a form
             return output_of(output)
         if known is None:
             known = self.outputs[output] = output_of(output)

@@ -1,4 +1,4 @@
-"""Compaction of a session's history: how long the prompt is, and what is dropped.
+"""Compaction of a session's history: measuring the prompt, and dropping old messages.
 
 limit = token_limit(0.8, profile)               compact_at= in tokens
 sizes = PromptSizes(rendered)                   the prompt and each message of the history
@@ -28,7 +28,7 @@ _HISTORY = SegmentRole.CONVERSATION
 
 
 def compact_at_of(value: Any, profiles: Iterable[Profile]) -> int | float | None:
-    """The checked value of `compact_at=`: every model needs a limit in tokens."""
+    """The checked value of `compact_at=`. Every model must have a limit in tokens."""
     if value is None:
         return None
     share = isinstance(value, float) and 0 < value <= 1
@@ -96,8 +96,8 @@ class PromptSizes:
 def compacted(
     turn: TurnPrompt, budget: Any, tokens: TokenCount | None, summary: Any = None
 ) -> Compaction:
-    """The history within `budget` tokens, in whole exchanges: what is left begins with a message
-    of the user's, since some providers take no conversation that begins otherwise."""
+    """The history within `budget` tokens, in whole exchanges: what is left begins with a user
+    message, as some providers require."""
     if isinstance(budget, bool) or not isinstance(budget, int) or budget <= 0:
         raise InvalidRequest(f"must be a positive number of tokens, not {budget!r}", path="budget")
     if isinstance(summary, str):
@@ -113,8 +113,8 @@ def compacted(
 def shortened(
     turn: TurnPrompt, sizes: PromptSizes, limit: int, *, too_long: bool = False
 ) -> tuple[TurnPrompt, Compaction]:
-    """The turn with its prompt at half of the limit, or of what it was if that is less; at a
-    quarter of the limit if half of it was `too_long` for the provider."""
+    """The turn with its prompt cut to half of the limit, or of its size if that is less; to a
+    quarter of the limit if half was `too_long` for the provider."""
     history = sum(sizes.messages()[: len(turn.history)])
     room = min(limit, sizes.total) // 2
     if too_long and sizes.total > limit:

@@ -1,5 +1,5 @@
-"""Cache handles: beginnings of prompts that a provider stores (Gemini's `cachedContents`), created,
-extended and deleted as the plan says.
+"""Cache handles: prompt prefixes that a provider stores (Gemini's `cachedContents`), created,
+extended and deleted as planned.
 
 A handle that cannot be created, or is gone, never fails a call: the whole prompt is sent.
 """
@@ -36,7 +36,7 @@ class Handles:
     """The handles of one conversation at one provider. At most one is alive."""
 
     def __init__(self, state: ProviderState, holders: set[Handles]) -> None:
-        """This is among the `holders` while a handle is alive."""
+        """Registers itself in `holders` while a handle is alive."""
         self._state = state
         self._holders = holders
         self._alive: dict[str, float] = {}
@@ -65,7 +65,7 @@ class Handles:
                 pass  # Google answers Forbidden for a handle that is gone
             except AnaphoraError as problem:
                 _log.warning(
-                    "%s at %s could not be deleted (%s): it is paid for until it ends by itself",
+                    "%s at %s could not be deleted (%s): it is billed until it expires",
                     handle,
                     self._state.endpoint.id,
                     type(problem).__name__,

@@ -1,5 +1,5 @@
-"""The history of a session: its messages, what was answered and saved of them, and what was dropped
-by a compaction. A prompt that the app gives may bring messages of its own."""
+"""The history of a session: its messages, which of them were answered and saved, and what a
+compaction dropped. A prompt from the app may contain messages as well."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _HISTORY = SegmentRole.CONVERSATION
 
 
 class SessionHistory:
-    """The messages of a conversation, and where its prompts come from."""
+    """The messages of a conversation, and the source of its prompts."""
 
     def __init__(
         self,
@@ -36,18 +36,18 @@ class SessionHistory:
     ) -> None:
         self.source = source
         self.messages = self.answered = self.sent_from = messages
-        """Now, after the last turn, and at the start of the turn in flight."""
+        """The history now, after the last turn, and at the start of the turn in flight."""
         self.memory = PromptMemory()
         self._save = save
         self._unsaved: tuple[Message, ...] = ()
-        """Messages that `save` has not taken yet; they come before newer ones."""
+        """Messages that `save` has not accepted yet; they are saved before newer ones."""
         self.compaction: SavedCompaction | None = None
-        """What was dropped of the history that the app gave, if it is stored."""
+        """What was dropped of the app's history, if the conversation is stored."""
         if not callable(source.prompt) and not source.from_keywords:
             self.take(self.next_prompt())  # its conversation is the initial history
 
     def fork(self, *, stored: bool) -> SessionHistory:
-        """The same messages; those that follow are separate, and are not saved."""
+        """The same messages; later ones are separate, and are not saved."""
         other = copy.copy(self)
         other._save, other._unsaved = None, ()
         if not stored:
@@ -55,7 +55,7 @@ class SessionHistory:
         return other
 
     def next_prompt(self) -> TurnPrompt:
-        """The prompt of the next turn. Nothing of it is kept before the turn was answered."""
+        """The prompt of the next turn. It is only kept once the turn is answered."""
         prompt, memory = self.source.current(), self.memory
         if self.compaction is not None:
             memory = self._with_compaction(self.compaction, prompt)
@@ -64,8 +64,8 @@ class SessionHistory:
         return turn_prompt(prompt, self.messages, self.answered, memory)
 
     def take(self, turn: TurnPrompt) -> None:
-        """Continues from a turn's history without a call. What was appended since the last reply
-        stays unanswered."""
+        """Continues from a turn's history without a call. Messages since the last reply stay
+        unanswered."""
         before, answered = self.messages, self.answered
         pending = len(before) - len(answered) if before.extends(answered) else 0
         self.messages = turn.history
@@ -78,7 +78,7 @@ class SessionHistory:
     # ── Checks ───────────────────────────────────────────────────────────────────────────────────
 
     def check_turn(self, request: TurnRequest) -> None:
-        """Raises if every provider would refuse the messages. A prompt from the app may bring
+        """Raises if every provider would refuse the messages. A prompt from the app may contain
         what the history lacks."""
         if request.prewarm or not self.source.from_keywords:
             return
@@ -128,7 +128,8 @@ class SessionHistory:
             raise
 
     def keep(self, message: Message) -> tuple[Notice, ...]:
-        """Adds a message that must not be lost. If `save` fails, returns a notice."""
+        """Adds a message that must not be lost, such as results of tools that have run. If
+        `save` fails, returns a notice."""
         self.messages = self.messages.append(message)
         self._unsaved += self.messages[-1:]
         try:
@@ -138,7 +139,7 @@ class SessionHistory:
         return ()
 
     def answer(self, messages: Conversation, added: int) -> bool:
-        """A turn was answered: the last messages are new. Whether `save` is to get them."""
+        """A turn was answered; its last messages are new. Returns whether they are to be saved."""
         self.messages = self.answered = messages
         if self._save is None:
             return False
@@ -146,7 +147,7 @@ class SessionHistory:
         return True
 
     def save_pending(self) -> None:
-        """Passes messages to `save`, in order and without a gap: those that failed come first."""
+        """Passes messages to `save`, in order and without a gap: failed ones first."""
         if self._save is None:
             self._unsaved = ()
         while self._unsaved and self._save is not None:
@@ -164,7 +165,7 @@ class SessionHistory:
         self.compaction = SavedCompaction.of(self.compaction, before, after)
 
     def restore(self, saved: SavedConversation) -> None:
-        """Continues as an earlier session ended."""
+        """Continues from the end of an earlier session."""
         self.memory = msgspec.structs.replace(
             self.memory, boundary=saved.boundary, continuation=saved.continuation
         )
@@ -172,7 +173,7 @@ class SessionHistory:
             self._compact_again(saved.compaction)
 
     def _compact_again(self, compaction: SavedCompaction) -> None:
-        """Drops what an earlier session dropped of the history that the app has loaded."""
+        """Drops again what an earlier session dropped of the history that the app has loaded."""
         answered = self.answered
         appended = self.messages[len(answered) :]
         if not self.source.from_keywords:
@@ -189,7 +190,7 @@ class SessionHistory:
             self.messages = self.answered.append(*appended)
 
     def _with_compaction(self, compaction: SavedCompaction, prompt: Prompt) -> PromptMemory:
-        """With what an earlier session dropped of the prompt's conversation."""
+        """The prompt memory, with the messages that an earlier session dropped."""
         memory = self.memory
         if memory.compactions or self.source.from_keywords:
             return memory

@@ -1,4 +1,4 @@
-"""The verdict on a turn, made when it is first read: most verdicts are never read."""
+"""The verdict on a turn, computed on first read: most verdicts are never read."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from anaphora.values import Notice
 
 
 class Judgement(msgspec.Struct, eq=False, weakref=True):
-    """The verdict on a call of a session, made when it is first read, in any thread. Until then it
-    holds that call and the previous one, at most as long as the call waits to be simulated."""
+    """The verdict on a call of a session, computed on first read, in any thread. Until then this
+    holds the call and the previous one, at most until the call has been simulated."""
 
     _facts: TurnFacts | None
     _verdict: Verdict | None = None
     _predicted: int | None = None
     _failure: Exception | Notice | None = None
     kept_warm_usd: Decimal | None = None
-    """What it cost to keep the prefix alive until this call."""
+    """The cost of keeping the prefix alive until this call."""
 
     def __call__(self) -> None:
         """Makes the verdict. Never fails."""
@@ -46,7 +46,7 @@ class Judgement(msgspec.Struct, eq=False, weakref=True):
             self._facts = None
 
     def complete(self, record: Record) -> Record:
-        """The record with the verdict, or a notice that it failed."""
+        """The record with the verdict, or with a notice that it failed."""
         self()
         verdict, failure = self._verdict, self._failure
         if isinstance(failure, Exception):
@@ -62,7 +62,7 @@ class Judgement(msgspec.Struct, eq=False, weakref=True):
 
 
 class TurnFacts(msgspec.Struct, eq=False):
-    """All that the verdict on a call depends on."""
+    """The inputs of the verdict on a call."""
 
     target: Target
     earlier: SentCall | None
@@ -72,7 +72,7 @@ class TurnFacts(msgspec.Struct, eq=False):
     price: Price | None
     diagnosis: Diagnosis | None
     slot_read: Prediction | None = None
-    """What was expected on a self-hosted server, before it learned from this call."""
+    """The prediction for a self-hosted server, made before it learned from this call."""
 
     def expected(self) -> Prediction:
         if self.slot_read is not None:
@@ -94,7 +94,7 @@ class TurnFacts(msgspec.Struct, eq=False):
 def predict_turn(
     earlier: SentCall | None, wrote: SentTurn | None, outcome: Outcome, rules: CacheRules
 ) -> Prediction:
-    """What a turn should read, by the previous one and its own simulated outcome."""
+    """The expected usage of a turn, from the previous one and its simulated outcome."""
     if earlier is None or wrote is None:
         return Prediction(left=0, read=outcome.read, outcome=outcome, exact=True)
     return predict_read(wrote.left, earlier.usage, outcome, rules, marked=earlier.is_marked)

@@ -2,8 +2,8 @@
 
     chat = client.session("anthropic-default", keep_warm="auto")
 
-Shortly before the prefix expires, the last call is sent again without asking for an answer, if
-the pauses so far say that this pays. A refresh is a call of its own: a turn may begin meanwhile.
+Shortly before the prefix expires, the last call is sent again without requesting a reply, if that
+pays by the pauses so far. A refresh is a separate call: a turn may begin meanwhile.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from anaphora.client.turn import Caller
 from anaphora.errors import AnaphoraError, InvalidRequest, RequestRejected
 from anaphora.wording import format_usd
 
-from .cached_prefix import CachedPrefix, PauseRefreshes, refresh_at, refresh_usd, refreshed
+from .cached_prefix import CachedPrefix, PauseRefreshes, judge_refresh, refresh_at, refresh_usd
 from .call_builder import CallBuilder
 from .provider_state import ProviderState
 from .turn_prompt import TurnPrompt
@@ -64,12 +64,12 @@ def keep_warm_of(value: Any) -> KeepWarm | None:
 
 
 class CacheRefresher:
-    """The refreshes of one session: a timer, and the call that it begins."""
+    """The refreshes of one session: a timer, and the call that it starts."""
 
     def __init__(
         self, session: SessionTurns, settings: KeepWarm, among: weakref.WeakSet[CacheRefresher]
     ) -> None:
-        """`among` are those of all sessions, for the client to end."""
+        """`among` are the refreshers of all sessions; the client closes them."""
         among.add(self)
         self.among = among
         # A session that the app has dropped is not kept alive.
@@ -92,7 +92,7 @@ class CacheRefresher:
         self._schedule()
 
     async def close(self) -> None:
-        """No refresh is sent from now on; one under way is cancelled."""
+        """Sends no more refreshes; one in flight is cancelled."""
         self.turn_began()
         task, self._task = self._task, None
         self._closed = True
@@ -128,12 +128,12 @@ class CacheRefresher:
             self.pause.failed(problem)
             # The provider will refuse the next ones as well.
             self._closed = isinstance(problem, RequestRejected)
-        except Exception as problem:  # nothing here may end the app's program
+        except Exception as problem:  # a failed refresh must not end the app
             log(logging.ERROR, "keep_warm failed", problem)
             self.pause.failed(problem)
 
     async def _refresh_once(self, session: SessionTurns) -> bool:
-        """Whether a refresh was sent, and another may follow."""
+        """Sends a refresh if it pays. Returns whether another may follow."""
         now, state, pause = time.time(), session.refreshed_state, self.pause
         if state is None or session.in_flight:
             return False
@@ -175,7 +175,7 @@ class RefreshCall(Caller):
         return self._prepared
 
     def retry_of(self, target: Target) -> RetryConfig:
-        """Never again: that the provider fails is for the next turn to find out."""
+        """No retries: the next turn will report a failing provider."""
         return msgspec.structs.replace(super().retry_of(target), max_attempts=1)
 
     def count_tokens(self, target: Target, prepared: PreparedRequest) -> int:  # noqa: ARG002
@@ -188,12 +188,12 @@ class RefreshCall(Caller):
         reply, prepared = flight.reply, self._prepared
         assert reply is not None
         price = flight.charge(prepared, reply.usage)
-        judged = flight.judge(partial(refreshed, self._state), prepared, price)
+        judged = flight.judge(partial(judge_refresh, self._state), prepared, price)
         if judged is not None:
             flight.verdict, flight.predicted = judged
             flight.saved = flight.verdict.saved
         notices = (*prepared.rendered.notices, *prepared.plan.notices, *reply.notices)
-        record = flight.build_record(prepared, notices, observed=bool(self._watchers))
+        record = flight.build_record(prepared, notices, observed=bool(self.watchers))
         self._session.add_cost(flight.cost_usd)
         return Response(reply=reply, record=record, raw_hash=flight.raw_hash)
 
@@ -205,8 +205,8 @@ def refresh_request(
     request: TurnRequest,
     prefix: CachedPrefix,
 ) -> PreparedRequest | None:
-    """The last call of a conversation again, without an answer, or with the shortest if the wire
-    has no such call; None if that would not read the prefix."""
+    """The last call of a conversation without a reply, or with the shortest one if the wire
+    requires a reply; None if it would not read the prefix."""
     again = msgspec.structs.replace(request, prewarm=True)
     least = {"max_tokens": output_limits(state.endpoint.base_wire).least_tokens}
     shortest = msgspec.structs.replace(request, params={**request.params, **least})

@@ -1,7 +1,7 @@
 """Loads a conversation by its id before the first turn of a session, and saves it after every turn.
 
 Nothing here fails a call: a conversation that cannot be loaded starts anew, and one that cannot be
-saved stays as it was stored; both give a notice on the response.
+saved keeps its stored state; both add a notice to the response.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ from .saved import (
 
 #: A longer piece is packed in a thread.
 _LONG = 128 * 1024
-#: Providers and models of one conversation that are stored: the latest.
+#: The number of providers and models that are stored of a conversation: the latest.
 _MOST_STATES = 8
 
 NOT_LOADED = Notice(
     "conversation_not_loaded",
-    "what is stored of the conversation is not known yet: await load() first",
+    "the stored conversation is not loaded yet: await load() first",
     "id",
 )
 
@@ -78,9 +78,9 @@ class ConversationKeeper:
         self.loaded = False
         self.loading = asyncio.Lock()
         self.notices: tuple[Notice, ...] = ()
-        """Of loading, for the next response."""
+        """Notices from loading, for the next response."""
         self._value: bytes | None = None
-        """As this session has loaded or saved it last."""
+        """The value that this session last loaded or saved."""
         self._saved: SavedConversation | None = None
 
     @property
@@ -88,8 +88,8 @@ class ConversationKeeper:
         return f"{self._process} {os.getpid()}"
 
     def forked(self, name: str | None, *, past: bool) -> ConversationKeeper | None:
-        """For a fork with this id. It loads the original if that was not loaded yet; `past`: or
-        the bytes of its last call."""
+        """The keeper of a fork with this id. A fork without an id needs one until the original is
+        loaded; with `past`, until the bytes of its last call are."""
         if name is None and self.loaded and not past:
             return None
         other = ConversationKeeper(self._store, self._name, self._process, saved_as=name)
@@ -99,7 +99,7 @@ class ConversationKeeper:
     # ── Loading ──────────────────────────────────────────────────────────────────────────────────
 
     async def load(self) -> SavedConversation | None:
-        """The conversation as it is stored; None if there is none that can be used."""
+        """The stored conversation; None if there is none, or it cannot be used."""
         try:
             return self._decode(await in_time(self._store.get(head_key(self._name))))
         except Exception as problem:
@@ -107,7 +107,7 @@ class ConversationKeeper:
             return None
 
     def load_now(self) -> SavedConversation | None:
-        """The same without waiting, if the store can."""
+        """The same without waiting, if the store allows it."""
         if not isinstance(self._store, InProcessConversations):
             return None
         self.loaded = True
@@ -118,7 +118,7 @@ class ConversationKeeper:
             return None
 
     async def load_pieces(self, past: PastCall, refs: Iterable[PieceRef]) -> None:
-        """Reads the bytes of the last call that the prompt no longer begins with."""
+        """Loads these pieces of the last call's bytes."""
         names = list(dict.fromkeys(ref.digest for ref in refs))
         keys = [piece_key(self._name, name) for name in names]
         try:
@@ -142,15 +142,15 @@ class ConversationKeeper:
     def restore_states(
         self, saved: SavedConversation, route: SessionRoute, holders: set[Handles]
     ) -> tuple[dict[Target, ProviderState], dict[Target, Handles]] | None:
-        """The states and handles that an earlier session saved, if they can be used; `holders`
-        are all that hold something."""
+        """The usable states and handles of an earlier session; `holders` are all handles of the
+        client that are alive."""
         states: dict[Target, ProviderState] = {}
         handles: dict[Target, Handles] = {}
         try:
             for one in saved.states:
                 target = route.find(one.provider, one.model)
                 if target is not None:
-                    state = states[target] = ProviderState(target.begun())
+                    state = states[target] = ProviderState(target.endpoint.begun(target))
                     _restore_state(state, one, here=saved.process == self.process)
                     if one.handle is not None:
                         handles[target] = Handles(state, holders)
@@ -162,7 +162,7 @@ class ConversationKeeper:
 
     async def load_past(self, state: ProviderState, past: PastCall, call: Call) -> bool:
         """Compares the prompt with the last call of an earlier session, whose bytes are loaded only
-        if it has changed. False: the call cannot be restored."""
+        if the prompt has changed. False if the call cannot be restored."""
         rendered = past.render(state.target, call)
         try:
             if missing := past.missing(rendered):
@@ -188,7 +188,7 @@ class ConversationKeeper:
         return True
 
     def reject(self, problem: Exception) -> None:
-        """What is stored cannot be used."""
+        """The stored conversation cannot be used."""
         self._saved = None
         if self.notices:
             return
@@ -227,7 +227,7 @@ class ConversationKeeper:
         return ()
 
     async def forget(self) -> None:
-        """Deletes all that is stored of the conversation."""
+        """Deletes everything stored of the conversation."""
         if self.saved_as is None:
             return
         stored = _pieces(await in_time(self._store.get(head_key(self.saved_as))))
@@ -242,8 +242,8 @@ class ConversationKeeper:
         states: Mapping[Target, ProviderState],
         chained: bool,
     ) -> None:
-        """The new pieces are stored before the value that lists them, and those that it no longer
-        lists are deleted after it: what is stored always fits together."""
+        """New pieces are stored before the value that lists them, and unlisted ones are deleted
+        after it: the store is always consistent."""
         current = await in_time(self._store.get(head_key(name)))
         # Another session has saved the conversation meanwhile: it may have deleted our pieces.
         alone = current == self._value
@@ -298,8 +298,8 @@ def _pieces(value: object) -> set[bytes]:
 def _save_state(
     state: ProviderState, before: SavedState | None, *, keep_pieces: bool, chained: bool
 ) -> tuple[SavedState, dict[int, NewPiece]]:
-    """For a later session: the state, and the pieces of its prompt that are not stored yet.
-    `before` is what was stored after the last call."""
+    """The state for a later session, and the pieces of its prompt that are not stored yet. `before`
+    is the state stored after the last call."""
     sent, outcome = state.sent, state.outcome
     assert sent is not None
     assert outcome is not None
@@ -338,7 +338,7 @@ def _saved_handle(state: ProviderState, planner: Planner) -> SavedHandle | None:
 
 
 def _restore_state(state: ProviderState, saved: SavedState, *, here: bool) -> None:
-    """Continues what an earlier session saved; `here`: with the same client."""
+    """Continues the saved state of an earlier session; `here`: of the same client."""
     target, call = state.target, saved.call
     state.past = PastCall(saved)
     state.simulated = SentTurn(Outcome(call.spans))

@@ -1,5 +1,5 @@
-"""The sessions of a client: opened by the keywords of `AsyncClient.session`, and what providers and
-MCP servers hold for them, which is closed with the client."""
+"""The sessions of a client, opened by the keywords of `AsyncClient.session`; and their cache
+handles and MCP servers, which are closed with the client."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 #: Seconds that closing waits for providers to delete handles.
 _RELEASE_TIMEOUT = 5.0
 
-#: Where a prompt holds what a keyword of a session stands for.
+#: The field of a prompt for each keyword of a session.
 _PLACES_IN_PROMPT = {
     "system": "system_text or system_blocks",
     "messages": "a conversation segment (or turns)",
@@ -71,19 +71,19 @@ class ClientSessions:
         self.mcp = ConfiguredServers()
         """The servers of the configuration."""
         self._servers: WeakSet[SessionServers] = WeakSet()
-        """Those of all sessions."""
+        """The servers of all sessions."""
         self._holders: set[Handles] = set()
-        """All handles that providers hold for conversations, also for those that were dropped."""
+        """All live cache handles, also of sessions that were dropped."""
         self._refreshers: WeakSet[CacheRefresher] = WeakSet()
         self._store = store_of(conversations)
         self._store_ends = conversations is None
-        """Stored conversations end with this client, and so do their handles."""
+        """Whether stored conversations, and so their handles, end with this client."""
         self._process = uuid.uuid4().hex
 
     def open(
         self, chosen: ChosenTargets, options: SessionOptions, seen: SeenIndex | None = None
     ) -> Session:
-        """A session with these targets; the options are checked here, their names are not."""
+        """A session with these targets. Checks the options, but not their names."""
         targets, hops = chosen
         store = options.pop("store", None)  # decided for each provider
         if store is not None:
@@ -145,7 +145,7 @@ class ClientSessions:
 
 
 def _prompt_source(options: SessionOptions) -> tuple[PromptSource, Conversation]:
-    """The source that the keywords of a session stand for, and the initial history."""
+    """The prompt source from the keywords of a session, and the initial history."""
     prompt = options.get("prompt")
     if prompt is None:
         system, messages = history_of(options.get("system"), options.get("messages", ()))

@@ -1,5 +1,5 @@
-"""Before a call is sent: whether it still begins with what was sent before, what it would read,
-write and cost, and what pays between two turns."""
+"""Before a call is sent: whether its prefix is unchanged, what it would read, write and cost, and
+advice between two turns."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ from .turn_prompt import TurnPrompt
 _LOSSES = frozenset(("prefix_breaks", "parameter_changed", "model_changed", "images_changed"))
 
 
-#: A sentence mentions that less is expected than predicted when it is less by this share.
+#: The text mentions the expected tokens if they are this share below the predicted ones.
 _MENTIONED = 0.05
 
 
 class PrefixWarning(UserWarning):
-    """The beginning of a prompt changed, and will be paid for again."""
+    """The beginning of a prompt changed, and is billed again."""
 
 
 class Preview(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,14 +52,14 @@ class Preview(msgspec.Struct, frozen=True, kw_only=True):
     usage: Usage
     """Input tokens by kind: read from the cache, written to it, uncached."""
     bounds: tuple[int, int]
-    """Likely minimum and maximum of the input tokens."""
+    """The likely range of the input tokens."""
     cost_usd: Decimal | None
     """Cost of the input; None if a price is unknown."""
     uncached_cost_usd: Decimal | None
     chances: tuple[CallChance, ...] = ()
-    """What else may happen, and how often, if the provider misses reads at random."""
+    """Other outcomes and their probabilities, if the provider misses reads at random."""
     expected_usage: ExpectedUsage
-    """Tokens read and the cost with those chances, and the range of nine cases in ten."""
+    """Expected tokens read and expected cost over these outcomes, with the 90 % range."""
     markers: tuple[str, ...] = ()
     wait: float = 0.0
     """Seconds that rate limits would delay it."""
@@ -176,8 +176,8 @@ def parallel_of(value: object) -> int:
 def advice_of(
     state: ProviderState, turn: TurnPrompt, prepared: PreparedRequest, parallel: int
 ) -> tuple[Advice, ...]:
-    """The advice for a conversation at one provider, what saves most first. `prepared` is its next
-    call."""
+    """The advice for a conversation at one provider, the largest saving first. `prepared` is its
+    next call."""
     at, rules = prepared.at, state.target.rules
     price = state.target.price(at)
     usd = None if price is None else price.input
@@ -205,7 +205,7 @@ def advice_of(
 def _before_branches(
     state: ProviderState, prepared: PreparedRequest, parallel: int, price: Decimal | None
 ) -> Advice | None:
-    """What is not in the cache yet, each of the branches would write."""
+    """Whether to pre-warm: each branch would write what is not cached yet."""
     rules, plan = state.target.rules, prepared.plan
     expected = state.predict(prepared).outcome
     written = sum(expected.written.values()) or expected.total - expected.read

@@ -3,7 +3,7 @@
     prepared = state.prepare(call, at)          rendered and planned; nothing is sent yet
     judgement = state.account(...)              once it was answered
 
-A conversation that moves to another provider gets another state, and is rendered anew there.
+A conversation that moves to another provider gets a new state, and is rendered again there.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ from .saved import LastReply, PastCall
 
 
 class ProviderState:
-    """The calls of a conversation at one provider, and what is known from one to the next."""
+    """A conversation at one provider: its last call, the planner's memory, and the bills."""
 
     def __init__(self, target: Target) -> None:
         self.target = target
         self.endpoint = target.endpoint
         self._conversation = object()
-        """Tells its bills from those of other conversations."""
+        """Separates its bills from those of other conversations."""
         self.sent: SentCall | None = None
         self.simulated: SentTurn | None = None
-        """The same for the simulator."""
+        """The last call for the simulator."""
         self.reply = LastReply()
         self.prefix_change_expected = False
         """The history was compacted: the next call begins differently."""
         self.past: PastCall | None = None
-        """The last call, if an earlier session made it, until this one was answered."""
+        """The last call of an earlier session, until a call of this one is answered."""
         self.bills: Bills = ()
         """Corrects the token estimate of the next prompt."""
         self._planner: Planner | None = None
@@ -55,19 +55,19 @@ class ProviderState:
 
     @property
     def outcome(self) -> Outcome | None:
-        """What the simulator makes of the last call; empty if that failed."""
+        """The simulated outcome of the last call; empty if the simulation failed."""
         return None if self.simulated is None else self.simulated.left
 
     @property
     def billed(self) -> tuple[float, Usage] | None:
-        """When the last call was sent, and its bill; also of a call of an earlier session."""
+        """When the last call was sent, and its bill; it may be of an earlier session."""
         last = self.sent if self.past is None else self.past.saved.call
         if last is None or last.at is None or last.usage is None:
             return None
         return last.at, last.usage
 
     def fork(self) -> Self:
-        """The same past; what follows is separate."""
+        """A copy with the same past; later calls are separate."""
         other = copy.copy(self)
         other.reply = copy.copy(self.reply)
         other._planner = None if self._planner is None else self._planner.fork()
@@ -82,7 +82,7 @@ class ProviderState:
         return self._planner
 
     def prepare(self, call: Call, at: float) -> PreparedRequest:
-        """The call as this provider gets it. Nothing is sent or remembered."""
+        """The call, rendered and planned. Nothing is sent or remembered."""
         if self.past is None:
             last = self.sent.rendered if self.sent is not None else None
             rendered = self.target.render(call, last)
@@ -112,12 +112,12 @@ class ProviderState:
         return self.prediction(prepared.rendered, outcome)
 
     def chances(self, prepared: PreparedRequest) -> tuple[Chance, ...]:
-        """What else may become of the call, if the provider misses reads at random."""
+        """Other outcomes of the call, if the provider misses reads at random."""
         planner = self.planner(prepared.at)
         return planner.chances(prepared.rendered, prepared.plan, at=prepared.at)
 
     def tokens(self, prepared: PreparedRequest) -> int:
-        """About how many tokens count against the provider's rate limits."""
+        """The estimated tokens that count against the provider's rate limits."""
         total = self.planner(prepared.at).tokens(prepared.rendered)
         usage = self.sent.usage if self.sent is not None else None
         if usage is None or self.target.gate.lane.counts_reads:
@@ -133,7 +133,7 @@ class ProviderState:
         first: float,
         price: Price | None,
     ) -> Judgement:
-        """Remembers a call that was answered. Its verdict is made when it is read."""
+        """Remembers an answered call. Its verdict is computed on first read."""
         rendered, plan, rules = prepared.rendered, prepared.plan, self.target.rules
         planner, usage = self.planner(at), reply.usage
         made = planner.sent(
@@ -167,7 +167,7 @@ class ProviderState:
     def _learn(
         self, predictor: SlotPredictor, rendered: Rendered, outcome: Outcome, reply: Reply
     ) -> None:
-        """A self-hosted server shows by its bills what it keeps."""
+        """Learns from the bills of a self-hosted server what it keeps."""
         usage = reply.usage
         thought = any(isinstance(part, Thinking) for part in reply.message.parts)
         predictor.billed(rendered, outcome, usage, thought=thought)

@@ -5,8 +5,8 @@
 
     async for event in chat.run("…"): ...        events of every turn, and each tool's result
 
-Every message is in the conversation, and saved if the session has a `save`, before the next step
-is taken: after a crash `chat.run()` on the saved messages continues where it ended.
+Every message is added to the conversation, and saved if the session has a `save`, before the next
+step: after a crash, `chat.run()` on the saved messages continues.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from anaphora.values.conversation import unanswered
 from .turns import SessionTurns
 
 RunStop: TypeAlias = Literal["done", "turns", "seconds", "cost_usd", "length", "refusal"]
-"""Why a run ended: the model was done, or was cut off or declined; or a bound was reached."""
+"""Why a run ended: the model was done, was cut off or declined, or a bound was reached."""
 
 _ENDS: dict[str, RunStop] = {"length": "length", "context_overflow": "length", "refusal": "refusal"}
 
@@ -155,7 +155,7 @@ class Run(Pending[RunResult[Parsed]], Generic[Parsed]):
     async def _take_steps(
         self, *, stream: bool
     ) -> AsyncGenerator[Event | ToolResult | RunStop, None]:
-        """Events, results, and at last the reason to stop."""
+        """Events and tool results, then the stop reason."""
         turns = self._turns
         if turns.keeper is not None:
             await turns.load()  # new messages follow a history that is compacted already
@@ -201,8 +201,8 @@ class Run(Pending[RunResult[Parsed]], Generic[Parsed]):
                 return
 
     async def _run_tools(self) -> tuple[ToolResult, ...]:
-        """Runs the tool calls of the last reply that have no results yet. Results are kept also
-        if the run is cancelled: a tool that has run is not run again."""
+        """Runs the tool calls of the last reply that have no results yet. Results are kept even if
+        the run is cancelled: no tool runs twice."""
         turns = self._turns
         calls = unanswered(turns.history.messages)
         if not calls:
@@ -276,7 +276,7 @@ class Run(Pending[RunResult[Parsed]], Generic[Parsed]):
 
 
 def declined(reply: Reply) -> bool:
-    """Whether the reply is a refusal: on OpenAI's wires a part is one, not the stop reason."""
+    """Whether the reply has a refusal part. OpenAI's wires have no stop reason for refusals."""
     return any(isinstance(part, Refusal) for part in reply.message.parts)
 
 

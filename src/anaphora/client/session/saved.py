@@ -1,9 +1,9 @@
-"""A conversation between two sessions, as it is stored: what the planner remembers, the last call
-at each provider, and the digests of the bytes that the next call should begin with.
+"""The stored form of a conversation between two sessions: the planner's memory, the last call at
+each provider, and digests of the bytes that the next call should begin with.
 
-The bytes themselves are stored beside it, in pieces (`rendered/stored.py`), and read only when a
-prompt no longer begins with them, to name the byte. Values from a store are not trusted: they are
-decoded strictly, and one that cannot be used starts the conversation anew.
+The bytes are stored separately, in pieces (`rendered/stored.py`), and only read when a prompt no
+longer begins with them, to find the first difference. Values from a store are not trusted: they are
+decoded strictly, and with an invalid one the conversation starts anew.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _DYNAMIC, _STABLE = SegmentRole.DYNAMIC_CONTEXT, SegmentRole.STABLE_PREFIX
 
 
 class SavedHandle(msgspec.Struct, frozen=True):
-    """A beginning of the prompt that the provider stores."""
+    """A cache handle at the provider."""
 
     handle: CacheHandle
     tokens: Annotated[int, Meta(ge=0)]
@@ -59,7 +59,7 @@ class SavedHandle(msgspec.Struct, frozen=True):
 
 
 class SavedChain(msgspec.Struct, frozen=True):
-    """A response that the provider stores, and what it continues."""
+    """The response that the provider stores, by the messages of its conversation."""
 
     messages: Position
     digest: bytes
@@ -83,14 +83,14 @@ class SavedState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SavedCompaction(msgspec.Struct, frozen=True):
-    """What was dropped of the app's history: it is dropped again when all of it is loaded."""
+    """What was dropped of the app's history, to drop it again when the app loads all of it."""
 
     parts: tuple[tuple[Position, bytes], ...]
-    """How many messages were dropped at a time, and their digest."""
+    """The number of messages that each compaction dropped, and their digest."""
     summary: tuple[Message, ...]
 
     def dropped(self, history: Conversation) -> int:
-        """How many messages of a history were dropped; 0 if it is another one."""
+        """The number of messages to drop from a history; 0 if it is another one."""
         first = 0
         for count, digest in self.parts:
             if messages_digest(history[first : first + count], ids=False) != digest:
@@ -102,7 +102,8 @@ class SavedCompaction(msgspec.Struct, frozen=True):
     def of(
         cls, earlier: SavedCompaction | None, before: Conversation, after: Conversation
     ) -> SavedCompaction | None:
-        """`before` became `after`: a summary and the end of it; None if that is not so."""
+        """The compaction from `before` to `after`, a summary and the end of `before`; None if it is
+        none."""
         known = () if earlier is None else earlier.summary
         kept = 0
         while kept < min(len(before), len(after)) and before[-1 - kept] is after[-1 - kept]:
@@ -119,7 +120,7 @@ class SavedCompaction(msgspec.Struct, frozen=True):
 
 class SavedConversation(msgspec.Struct, frozen=True, kw_only=True):
     process: str
-    """The client that saved it: it still knows the conversation."""
+    """The client that saved it, which may still have the conversation in memory."""
     current: tuple[str, str]
     """The provider and model that answered last."""
     cost_usd: (
@@ -131,7 +132,7 @@ class SavedConversation(msgspec.Struct, frozen=True, kw_only=True):
     compaction: SavedCompaction | None
 
     def pieces(self) -> set[bytes]:
-        """The names of all pieces that are stored beside it."""
+        """The names of all its stored pieces."""
         refs = (ref for state in self.states for run in state.call.runs for ref in run.pieces)
         return {ref.digest for ref in refs if not ref.packed}
 
@@ -141,7 +142,7 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 class PastCall:
-    """The last call before this session, until the next one was answered."""
+    """The last call of an earlier session, until the next one is answered."""
 
     def __init__(self, saved: SavedState) -> None:
         """Raises if the state contradicts itself."""
@@ -151,19 +152,19 @@ class PastCall:
         check_bills(saved.bills)
         self.saved = saved
         self.pieces: dict[bytes, bytes] = {}
-        """Those that were read from the store."""
+        """The pieces that were loaded."""
         self.rendered: Rendered | None = None
-        """The last prompt that was rendered: a later one continues it."""
+        """The last rendered prompt, which a later one continues."""
         self._runs: list[ChunkRun | None] = [None] * len(saved.call.runs)
         self.sent: SentCall | None = None
 
     def references(self) -> list[PieceRef]:
-        """All pieces that are stored beside it."""
+        """All its stored pieces."""
         refs = (ref for run in self.saved.call.runs for ref in run.pieces)
         return [ref for ref in refs if not ref.packed and ref.digest not in self.pieces]
 
     def missing(self, rendered: Rendered) -> list[PieceRef]:
-        """The pieces to read: those of the runs that this prompt no longer begins with."""
+        """The pieces to load: those of runs that the prompt no longer begins with."""
         refs: list[PieceRef] = []
         for index, stored in enumerate(self.saved.call.runs):
             if self._runs[index] is None:
@@ -173,8 +174,8 @@ class PastCall:
         return [ref for ref in refs if ref.digest not in self.pieces]
 
     def resolve(self, rendered: Rendered) -> SentCall:
-        """The last call. What this prompt still begins with is a view of it; the rest is made from
-        the pieces, and raises if they are missing."""
+        """The last call. Runs that the prompt still begins with are views of it; the others are
+        restored from the pieces. Raises if these are missing."""
         if self.sent is None:
             if self.missing(rendered):
                 raise Parse("bytes of the last call are no longer in the store")
@@ -204,7 +205,7 @@ class PastCall:
         return sent
 
     def limited(self, rendered: Rendered) -> Rendered:
-        """The prompt, whose reusable part ends with the dynamic context that has changed since."""
+        """The prompt with its reusable part cut at dynamic context that has changed since."""
         chunks = 0
         for run in rendered.runs:
             if run.role in (_HISTORY, _TAIL):
@@ -227,17 +228,17 @@ class LastReply:
 
     def __init__(self, reply_id: str | None = None, chain: SavedChain | None = None) -> None:
         self.id = reply_id
-        """The provider's."""
+        """The provider's id of the reply."""
         self.committed: Conversation | None = None
         """The conversation that ends with it."""
         self.prompt: PromptIR | None = None
         """The rest of the prompt that it answers."""
         self._chain = chain
-        """What an earlier session knew of these, until a prompt was compared with it."""
+        """The stored response of an earlier session, until a prompt is compared with it."""
 
     def continued(self, turn: TurnPrompt, store: bool | None) -> Continuation | None:
         """Continues it, if the prompt still begins with the stored one. `store` is the app's
-        choice; None: as its prompt did."""
+        choice; None: only if the app's prompt continued a response."""
         if self.id is None or not (store or (store is None and turn.continues)):
             return None
         if self._chain is not None:
@@ -260,7 +261,7 @@ class LastReply:
             self.prompt = turn.ir if _beginning_digest(turn.ir) == chain.begins else None
 
     def chain(self) -> SavedChain | None:
-        """For a later session."""
+        """The stored form, for a later session."""
         if self.committed is None:
             return None
         begins = b"" if self.prompt is None else _beginning_digest(self.prompt)
@@ -268,14 +269,14 @@ class LastReply:
 
 
 def with_piece(call: SavedCall, index: int, ref: PieceRef) -> SavedCall:
-    """The call with the piece that the run at `index` lacked."""
+    """The call with the piece that completes the run at `index`."""
     run = call.runs[index]
     run = msgspec.structs.replace(run, pieces=(*run.pieces, ref))
     return msgspec.structs.replace(call, runs=(*call.runs[:index], run, *call.runs[index + 1 :]))
 
 
 def _beginning_digest(prompt: PromptIR) -> bytes:
-    """Of system prompt and stable prefix, which a stored response holds."""
+    """A digest of system prompt and stable prefix, which a stored response contains."""
     stable = message_digests(prompt.run(_STABLE))
     return blake3(_encode((prompt.system_field(), stable))).digest()
 
@@ -313,8 +314,7 @@ def _begins_alike(stored: PromptIR, prompt: PromptIR) -> bool:
 def store_runs(
     rendered: Rendered, before: SavedCall | None
 ) -> tuple[tuple[StoredRun, ...], dict[int, NewPiece]]:
-    """The runs of a prompt as they are stored, and the pieces that they lack, by the index of the
-    run."""
+    """The stored form of a prompt's runs, and the missing pieces by the index of the run."""
     runs: list[StoredRun] = []
     new: dict[int, NewPiece] = {}
     for index, run in enumerate(rendered.runs):

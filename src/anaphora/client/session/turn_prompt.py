@@ -1,6 +1,6 @@
-"""The prompt of one turn: what the app gives for it, and the history that the session keeps.
+"""The prompt of one turn: from the app's prompt and the session's history.
 
-A prompt may bring a conversation. It is compared with the session's history:
+A prompt may contain a conversation, which is compared with the session's history:
 
     no conversation, or the same object as last time    the history stays
     one that continues the history                      the history grows by the new messages
@@ -9,8 +9,8 @@ A prompt may bring a conversation. It is compared with the session's history:
     any other                                           it replaces the history: the app edited,
                                                         shortened or compacted it
 
-What was appended since the last turn (`append`, tool results) is kept behind a conversation that
-replaces the history, unless that ends with it already.
+Messages appended since the last turn (`append`, tool results) are added to a conversation that
+replaces the history, unless it ends with them already.
 """
 
 from __future__ import annotations
@@ -49,19 +49,19 @@ class PromptMemory(msgspec.Struct, frozen=True, eq=False):
     """The conversation segments of the last prompt that had any; compared by identity."""
     turns: Conversation = msgspec.field(default_factory=Conversation)
     shift: int = 0
-    """Added to an index in `turns`, it gives the index in the history."""
+    """The offset from an index in `turns` to the index in the history."""
     floor: int = 0
-    """The first index of the history that stands for a message of `turns`."""
+    """The first index of the history that corresponds to a message of `turns`."""
     compactions: tuple[CompactedHistory, ...] = ()
     """For apps that pass their whole history at every turn, including the dropped part."""
     boundary: tuple[str, int | str | None] | None = None
-    """The frozen boundary that a compaction set, and the prompt's own at that time. It holds until
+    """The frozen boundary set by a compaction, and the prompt's own at that time. It applies until
     the prompt's own changes."""
     continuation: Continuation | None = None
-    """The prompt's own continuation, once it was used."""
+    """The prompt's own continuation, once used."""
 
     def without_history(self) -> PromptMemory:
-        """For a replaced history: no position is known any more."""
+        """The memory after the history was replaced: no position is known any more."""
         return PromptMemory(sources=self.sources, continuation=self.continuation)
 
 
@@ -70,22 +70,22 @@ class TurnPrompt(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     """Without the conversation; ids in it are those of the history."""
     history: Conversation
     memory: PromptMemory
-    """To be kept when the turn was answered."""
+    """Kept once the turn is answered."""
     context: RenderedContext | None = None
-    """The app's own, if it gave one."""
+    """The app's context, if the prompt is one."""
     frozen: int | str | None = None
-    """The frozen boundary as the app gave it."""
+    """The app's frozen boundary."""
     notices: tuple[Notice, ...] = ()
 
     @property
     def continues(self) -> bool:
-        """The conversation began as the continuation of a response that the app named."""
+        """Whether the conversation began as the continuation of a response that the app named."""
         return self.memory.continuation is not None
 
     @property
     def is_whole(self) -> bool:
-        """The history is complete. A conversation that began as the continuation of a
-        response may lack what only the provider stores."""
+        """Whether the history is complete. A conversation that began as the continuation of a
+        response may lack messages that only the provider stores."""
         continued = self.ir.continuation or self.memory.continuation
         if continued is None:
             return True
@@ -173,7 +173,7 @@ def _adopt(
     answered: Conversation,
     memory: PromptMemory,
 ) -> tuple[Conversation, PromptMemory]:
-    """The history with the app's conversation, and the memory of it."""
+    """The history updated by the app's conversation, and its memory."""
     wanted, shift, floor = turns, 0, 0
     for each in memory.compactions:
         if wanted.extends(each.before):
@@ -239,18 +239,18 @@ def _check_calls(turns: Conversation, pending: tuple[Message, ...]) -> None:
 
 
 class _HistoryIds:
-    """The history's ids of messages in the conversation that the app brought, if it did."""
+    """Maps ids of messages in the app's conversation to ids in the history."""
 
     def __init__(self, history: Conversation, brought: PromptMemory | None) -> None:
         self._history = history
         self._brought = brought
         self.turns = history if brought is None else brought.turns
         self._indexes: dict[str, int] = {}
-        """Of the messages behind the first `_unread`; the last one if an id occurs twice."""
+        """By id, for the messages after the first `_unread`; the last one if an id occurs twice."""
         self._unread = len(self.turns)
 
     def at(self, index: int) -> str | None:
-        """None if the history no longer has the message."""
+        """The history's id of the message at this index; None if it no longer has the message."""
         brought = self._brought
         position = index if brought is None else index + brought.shift
         if brought is not None and not brought.floor <= position < len(self._history):
@@ -258,12 +258,12 @@ class _HistoryIds:
         return self._history[position].id
 
     def of(self, name: str) -> str:
-        """The same id if the message is unknown."""
+        """The history's id of a message; the same id if the message is unknown."""
         brought = self._brought
         if brought is None or (brought.turns.shares(self._history) and not brought.shift):
             return name
         while name not in self._indexes and self._unread:
-            # From the end, as far as needed: a boundary or mark is mostly there.
+            # From the end, as far as needed: boundaries and marks are mostly near the end.
             self._unread -= 1
             self._indexes.setdefault(brought.turns[self._unread].id, self._unread)
         index = self._indexes.get(name)

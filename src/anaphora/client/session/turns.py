@@ -1,5 +1,5 @@
-"""The turns of a conversation: each is rendered from where the last one ended, planned, checked
-against the prefix sent before, sent, and compared with its bill."""
+"""The turns of a conversation: each is rendered as an extension of the last one, planned, checked
+against its prefix, sent, and compared with its bill."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ _HISTORY = SegmentRole.CONVERSATION
 
 
 class SessionTurns(Caller):
-    """The turns of a session, and what lasts from one to the next: the history, the state at each
-    provider, MCP servers, a cached prefix that is kept alive. A conversation with an id is loaded
-    from a store before the first turn, and saved there after each."""
+    """The turns of a session, and its state between them: the history, the state at each provider,
+    MCP servers, a cached prefix that is kept alive. A conversation with an id is loaded from a
+    store before the first turn, and saved there after each."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class SessionTurns(Caller):
         watchers: Watchers,
         holders: set[Handles],
     ) -> None:
-        """`holders` has all handles that hold something, for the client to release at its end."""
+        """`holders` are all live handles, which the client releases when it closes."""
         super().__init__(timeout=timeout, on_wait=on_wait, watchers=watchers)
         self.route = route
         self.builder = builder
@@ -71,26 +71,26 @@ class SessionTurns(Caller):
         self._holders = holders
         self.keeper: ConversationKeeper | None = None
         self.seen: SeenIndex | None = None
-        """Beginnings of earlier processes, if this one remembers them."""
+        """The user's index of beginnings, if this session uses it."""
         self._turn: TurnPrompt | None = None
         """The prompt of the turn in flight: the app's function is called once for all attempts."""
         self.load_notices: tuple[Notice, ...] = ()
-        """Of loading the conversation, for the next response."""
+        """Notices from loading the conversation, for the next response."""
         self.last_turn: tuple[TurnPrompt, TurnRequest] | None = None
-        """What the last call was made of."""
+        """The prompt and the request of the last call."""
         self.servers: SessionServers | None = None
-        """MCP servers whose tools it uses."""
+        """The MCP servers whose tools it uses."""
         self.refresher: CacheRefresher | None = None
         """Keeps the cached prefix alive between two turns."""
         self._audit_id, self._audited = "", 0
-        """Of the conversation in an audit log, if it has no name, and the calls in it."""
+        """The conversation's id in an audit log, if it has no name, and the number of its calls."""
         self.running = False
         self.last: Response | None = None
         self.cost_usd: Decimal | None = Decimal(0)
         """The cost of the conversation so far; None once a price was unknown."""
 
     def fork(self, name: str | None) -> SessionTurns:
-        """The same past; what follows is separate."""
+        """A copy with the same past; later turns are separate."""
         other = copy.copy(self)
         if self.keeper is not None:
             past = any(state.past is not None for state in self.states.values())
@@ -100,7 +100,7 @@ class SessionTurns(Caller):
         other.handles = {}
         other._turn = None
         other._audit_id, other._audited = "", 0
-        other._busy = other.running = False
+        other.in_flight = other.running = False
         if (warm := self.refresher) is not None:
             other.keep_warm(warm.settings, warm.among)
         other.route = self.route.fork()
@@ -109,7 +109,7 @@ class SessionTurns(Caller):
     # ── A turn ───────────────────────────────────────────────────────────────────────────────────
 
     def _targets_for(self, request: TurnRequest) -> Sequence[Target]:
-        if self._busy:
+        if self.in_flight:
             self.check_idle()
         self._turn = None
         self.history.check_turn(request)
@@ -121,7 +121,7 @@ class SessionTurns(Caller):
                 " cache",
                 path="prewarm",
             )
-        self._busy = True
+        self.in_flight = True
         if self.refresher is not None:
             self.refresher.turn_began()
         return targets
@@ -147,12 +147,12 @@ class SessionTurns(Caller):
         state, prompt = self.state(target), self._prompt()
         if state.past is not None and self.keeper is not None:
             call = self.builder.call(state, prompt, request, stream=flight.stream, whole=again)
-            if not await self.keeper.load_past(state, state.past, call):  # it is forgotten
+            if not await self.keeper.load_past(state, state.past, call):  # then it is dropped
                 self.load_notices = self.keeper.notices
                 self.states[target] = state = ProviderState(state.target)
                 self.handles.pop(target, None)
         handles = self.handles.get(target)
-        # A prompt that was too long is compacted; otherwise what it referred to is gone.
+        # Prepared again: compacted if it was too long, else without the stored object that is gone.
         too_long = again and flight.attempts[-1].error == ContextOverflow.__name__
         whole = again and not too_long
         if whole and handles is not None:
@@ -165,7 +165,7 @@ class SessionTurns(Caller):
             raise ContextOverflow(last.reason, status=last.status, request_id=last.request_id)
         if self.seen is not None and state.sent is None:
             planner, at = state.planner(prepared.at), prepared.at
-            if await self.seen.recall(target, planner, prepared.rendered, at):
+            if await self.seen.recall(target.endpoint.host, planner, prepared.rendered, at):
                 prepared.plan = planner.plan(prepared.rendered, at=at)
         listed = () if self.servers is None else self.servers.take_notices()
         if self._on_prefix_break != "off" and not state.extends_last(prepared):
@@ -207,8 +207,8 @@ class SessionTurns(Caller):
         flight.judgement = None if judgement is None else judgement.complete
         if self.seen is not None:
             at, planner = flight.sent_at, state.planner(flight.sent_at)
-            keep = self.seen.keep
-            flight.guarded("remember_failed", None, keep, target, planner, prepared.rendered, at)
+            keep, host = self.seen.keep, target.endpoint.host
+            flight.guarded("remember_failed", None, keep, host, planner, prepared.rendered, at)
         warm: tuple[Notice, ...] = ()
         if self.refresher is not None and not request.prewarm:
             paid, warm = self.refresher.pause.cost()
@@ -216,7 +216,7 @@ class SessionTurns(Caller):
                 judgement.kept_warm_usd = paid
         rendered, plan = prepared.rendered.notices, prepared.plan.notices
         notices = (*rendered, *plan, *prepared.notices, *moved, *warm, *reply.notices)
-        record = flight.build_record(prepared, notices, observed=bool(self._watchers))
+        record = flight.build_record(prepared, notices, observed=bool(self.watchers))
         # Before it is saved and parsed, which may fail: the reply was paid for.
         self.last = Response(
             reply=reply, record=record, raw_hash=flight.raw_hash, judgement=flight.judgement
@@ -238,8 +238,8 @@ class SessionTurns(Caller):
         return self.last
 
     def _continue(self, flight: InFlight, prepared: PreparedRequest, state: ProviderState) -> None:
-        """Adds the reply to the conversation: to what was sent, without a copy, unless the app
-        changed the conversation meanwhile."""
+        """Adds the reply to the conversation: without a copy, unless the app changed the
+        conversation meanwhile."""
         assert flight.reply is not None
         added, reply = flight.request.messages, flight.reply.message
         turn = prepared.turn if self.history.messages is self.history.sent_from else None
@@ -267,13 +267,13 @@ class SessionTurns(Caller):
         return noted
 
     def _end(self) -> None:
-        self._busy = False
+        self.in_flight = False
         self._turn = None
         if self.refresher is not None:
             self.refresher.turn_ended()
 
     def add_cost(self, cost_usd: Decimal | None) -> None:
-        """To that of the conversation, which is unknown from then on if this is."""
+        """Adds to the cost of the conversation; after an unknown cost, the sum stays unknown."""
         if self.cost_usd is not None and cost_usd is not None:
             self.cost_usd += cost_usd
         else:
@@ -282,12 +282,13 @@ class SessionTurns(Caller):
     def state(self, target: Target) -> ProviderState:
         state = self.states.get(target)
         if state is None:
-            state = self.states[target] = ProviderState(target.begun())
+            state = self.states[target] = ProviderState(target.endpoint.begun(target))
         return state
 
     @property
     def busy(self) -> bool:
-        return self._busy or self.running
+        """Whether a call is in flight, or a run, which may be running tools."""
+        return self.in_flight or self.running
 
     def check_idle(self) -> None:
         if self.busy:
@@ -315,7 +316,7 @@ class SessionTurns(Caller):
         return self.ended_call(super()._ended(flight, record))
 
     def ended_call(self, ended: EndedCall) -> EndedCall:
-        """A call of this conversation, for an audit log."""
+        """The ended call with its conversation, for an audit log."""
         self._audit_id = self._audit_id or secrets.token_hex(8)
         self._audited += 1
         name = None if self.keeper is None else self.keeper.saved_as
@@ -341,7 +342,7 @@ class SessionTurns(Caller):
             self.load_notices = keeper.notices if keeper.loaded else (NOT_LOADED,)
 
     def _restore(self, keeper: ConversationKeeper, saved: SavedConversation | None) -> None:
-        """Continues from what an earlier session saved."""
+        """Continues from the saved state of an earlier session."""
         restored = None
         if saved is not None:
             restored = keeper.restore_states(saved, self.route, self._holders)
@@ -387,15 +388,6 @@ class SessionTurns(Caller):
         """Keeps the cached prefix alive from the next turn on, within these bounds; `among` are
         the refreshers of all sessions."""
         self.refresher = CacheRefresher(self, settings, among)
-
-    @property
-    def in_flight(self) -> bool:
-        """Whether a call of the conversation is under way; a tool may be while none is."""
-        return self._busy
-
-    @property
-    def watchers(self) -> Watchers:
-        return self._watchers
 
     @property
     def refreshed_state(self) -> ProviderState | None:

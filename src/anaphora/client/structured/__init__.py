@@ -40,7 +40,7 @@ T = TypeVar("T")
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _OPENS = re.compile(r"^[ \t]*```json[ \t]*\r?\n", re.MULTILINE | re.IGNORECASE)
 _CLOSES = re.compile(r"^[ \t]*```[ \t]*\r?$", re.MULTILINE)
-#: Why a reply that ended so is no value.
+#: Why a reply with this stop reason has no value.
 _NOT_COMPLETE: dict[StopReason, str] = {
     "length": "the reply was cut off at max_tokens",
     "context_overflow": "the reply was cut off at the end of the model's context window",
@@ -74,7 +74,7 @@ class Structured(Generic[T]):
         if by == "schema":
             return replace(call, params=replace(call.params, output=self.output))
         if self.output == "json":
-            raise InvalidRequest("JSON without a schema is not the arguments of a tool", path="by")
+            raise InvalidRequest("a tool needs a schema; JSON mode has none", path="by")
         name = self.output.name
         if any(tool.name == name for tool in call.tools):
             raise InvalidRequest("a tool has this name; choose another", path="output.name")
@@ -156,10 +156,10 @@ def output_of(
 ) -> Structured[Any]:
     """The structured output that a type or a JSON schema defines.
 
-    A type's schema is sent in the part of JSON Schema that providers enforce, and replies are
-    validated against all of it; a JSON schema is sent as it is. A type whose values are no objects
-    (`list[Plan]`, `int`, a union) is wrapped in one with the field `value`. `strict` is by default
-    set if OpenAI's strict mode accepts the schema. `json` is JSON mode: any object. A
+    A type's schema is sent in the subset of JSON Schema that providers enforce, and replies are
+    validated against the whole type; a JSON schema is sent unchanged. A type whose values are not
+    objects (`list[Plan]`, `int`, a union) is wrapped in an object with the field `value`. `strict`
+    is by default set if OpenAI's strict mode accepts the schema. `json` is JSON mode: any object. A
     `Structured` is returned unchanged.
     """
     if isinstance(source, Structured):
@@ -191,7 +191,7 @@ def support_notices(profile: Profile) -> tuple[Notice, ...]:
 
 
 def _json_in(text: str) -> str:
-    """The JSON in a reply. Not searched for in prose: there it may be an example, or one of several
+    """The JSON in a reply. Prose is not searched: JSON in it may be an example, or one of several
     attempts."""
     if "```" not in text:
         return text

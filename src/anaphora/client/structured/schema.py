@@ -1,10 +1,10 @@
-"""JSON schemas of types: as the type defines them, and in the part that providers enforce.
+"""JSON schemas of types: as the type defines them, and in the subset that providers enforce.
 
 Providers enforce a small part of JSON Schema and refuse requests that use more. So a type's schema
 is rewritten: objects are closed, optional fields are required if a model can leave them empty,
-and bounds become descriptions. The reply is still validated against all that the type requires.
+and bounds become descriptions. The reply is still validated against the whole type.
 
-pydantic is never imported here: an application with a pydantic model has loaded it.
+pydantic is never imported here: an application with a pydantic model has imported it.
 """
 
 from __future__ import annotations
@@ -56,10 +56,10 @@ _BOUNDS = (
 )
 
 
-#: The object around a value that is none.
+#: The object around a value that is not an object.
 _WRAPPER = "Output"
 _FIELD = "value"
-#: Types of such values, and their subclasses.
+#: Types of values that are not objects, and their subclasses.
 _VALUES = (
     int,
     float,
@@ -84,7 +84,7 @@ class SchemaSource(msgspec.Struct, frozen=True):
 
 
 def source_of(source: Any) -> SchemaSource:
-    """The schema of a type, or a JSON schema as it is. A type whose values are no objects is
+    """The schema of a type, or the given JSON schema. A type whose values are not objects is
     wrapped: providers require an object."""
     if isinstance(source, dict):
         return SchemaSource(source)
@@ -117,7 +117,7 @@ def _is_value(source: Any) -> bool:
     return typing.get_origin(source) is not None
 
 
-# ── Values that are no objects ───────────────────────────────────────────────────────────────────
+# ── Values that are not objects ──────────────────────────────────────────────────────────────────
 
 
 def _from_value(kind: Any) -> SchemaSource:
@@ -266,7 +266,7 @@ def _from_pydantic(kind: Any) -> SchemaSource:
 
 
 def provider_schema(schema: dict[str, Any]) -> dict[str, Any]:
-    """A type's schema in the part of JSON Schema that providers enforce."""
+    """A type's schema in the subset of JSON Schema that providers enforce."""
     result: dict[str, Any] = inline_root(loads(canonical.dumps(schema)))
     definitions = result.get("$defs", {})
     for each in subschemas(result):

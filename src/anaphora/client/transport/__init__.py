@@ -30,9 +30,9 @@ class HttpRequest(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     timeouts: Timeouts
     max_response_bytes: int
     provider: str = ""
-    """The provider of the catalog, and"""
+    """The provider's name in the catalog, for transports that record."""
     path: str = ""
-    """the path as the provider's own, whatever the base URL is; both for transports that record."""
+    """The path at the provider's own base URL, for transports that record."""
     on_write: Callable[[], None] | None = None
     """Called right before the first byte of the request is written to a connection, by a transport
     that `tells_writing`. If it raises, nothing is written."""
@@ -64,8 +64,7 @@ class HttpResponse(Protocol):
 
 
 async def read_error_body(response: HttpResponse) -> bytes:
-    """The body of an error, of which no more than `MAX_ERROR_BYTES` are read: the caller closes the
-    connection then."""
+    """At most `MAX_ERROR_BYTES` of an error's body; the caller closes the connection."""
     data = bytearray()
     async for piece in response:
         data += piece
@@ -75,15 +74,15 @@ async def read_error_body(response: HttpResponse) -> bytes:
 
 
 async def read_answer(response: HttpResponse) -> bytes:
-    """The whole body; of an error, what `read_error_body` reads."""
+    """The whole body; for an error, the result of `read_error_body`."""
     if response.status >= 300:
         return await read_error_body(response)
     return await response.read()
 
 
 class HttpTransport(Protocol):
-    """Raises `errors.Transport` for every network failure. One that calls `on_write` of a request
-    has a true attribute `tells_writing`."""
+    """Raises `errors.Transport` for every network failure. If it calls `on_write` of requests, its
+    attribute `tells_writing` is true."""
 
     async def send(self, request: HttpRequest) -> HttpResponse: ...
     async def close(self) -> None: ...
@@ -91,7 +90,7 @@ class HttpTransport(Protocol):
 
 @runtime_checkable
 class TransportLayer(HttpTransport, Protocol):
-    """A transport that works on top of another: the client gives it the one it would use for a
-    provider, with its proxy and certificates."""
+    """A transport on top of another: the client passes it the one for a provider, with its proxy
+    and certificates."""
 
     def over(self, transport: HttpTransport) -> HttpTransport: ...

@@ -29,7 +29,7 @@ from . import errors
 
 #: Idle connections are kept this long: below the minute after which load balancers drop theirs.
 KEEPALIVE_SECONDS = 45.0
-#: Bytes of one read. asyncio allocates as many each time; its own 256 KB are mapped anew.
+#: Bytes of one read. asyncio allocates them each time; its default of 256 KB is mapped anew.
 READ_BYTES = 64 * 1024
 
 _AGENT = {"User-Agent": f"anaphora/{__version__}"}
@@ -50,7 +50,7 @@ class Destination(aiohttp.ClientRequest):
 
 
 class Address:
-    """Where requests go: a URL, and the proxy on the way to it."""
+    """The destination of requests: a URL, and the proxy for it."""
 
     __slots__ = ("destination", "proxy", "url")
 
@@ -79,7 +79,7 @@ class Connections:
     ) -> None:
         """`ca` is a file of certificates to trust instead of the system's, `most` the number of
         connections, 0 for any. `closed` is the error of requests after `close`. `silence`: seconds
-        after which the system asks whether the other side is still there."""
+        without data after which TCP keep-alive probes are sent."""
         self._ssl = True if ca is None else errors.tls_context(ca)
         self._most = most
         self._closed_reason = closed

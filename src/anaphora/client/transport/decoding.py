@@ -17,7 +17,7 @@ class InvalidCompression(Exception):
 
 
 class UnknownCompression(Exception):
-    """The body is compressed in a way that cannot be read here."""
+    """The body has a content encoding that is not supported."""
 
 
 #: The modules that read other encodings, the first that is installed is used: their class, and its
@@ -30,7 +30,7 @@ _MODULES = {
         ("zstandard", "ZstdDecompressor", "decompressobj"),
     ),
 }
-#: Bytes that such a module is given at a time, since not all take a limit.
+#: Bytes that such a module gets at a time, since not all support a limit.
 _PIECE = 4096
 
 
@@ -41,7 +41,7 @@ def encodings(header: str) -> list[str]:
 
 
 def decoded(body: bytes, header: str, most: int) -> bytes:
-    """A whole body as it was before its content encodings, the last of which is undone first.
+    """A whole body, decoded: the last content encoding is undone first.
     Raises `InvalidCompression`, also for more than `most` bytes, and `UnknownCompression`."""
     for name in reversed(encodings(header)):
         decompressor = any_decompressor(name)
@@ -58,7 +58,7 @@ def any_decompressor(name: str) -> Decompressor | _OtherDecompressor:
 
 
 class _OtherDecompressor:
-    """The same as `Decompressor`, by one of the modules that may be installed."""
+    """Like `Decompressor`, with one of the optional modules."""
 
     def __init__(self, name: str) -> None:
         for module, made, method in _MODULES.get(name, ()):
@@ -81,7 +81,7 @@ class _OtherDecompressor:
         for at in range(0, len(data), _PIECE):
             try:
                 piece = getattr(self._reader, self._method)(data[at : at + _PIECE])
-            except Exception:  # each module has an error of its own
+            except Exception:  # each module has its own error class
                 raise InvalidCompression("the compressed data is broken") from None
             pieces.append(piece)
             most -= len(piece)
@@ -100,7 +100,7 @@ class Decompressor:
 
     @classmethod
     def of(cls, encoding: str | None) -> Decompressor | None:
-        """None for a body that is not compressed, or in a way that was not requested."""
+        """None for a body without compression, or with one that was not requested."""
         name = (encoding or "").strip().lower()
         return cls(name) if name in _WINDOW else None
 

@@ -11,8 +11,8 @@ The `phase` of an error is how far the request got:
     body        the response broke off, cannot be decoded, or exceeds `max_response_bytes`
     idle        the response stopped arriving
 
-Messages hold nothing that was sent or received. aiohttp's own exceptions do, and so do the local
-variables of its frames: they are neither the cause nor the context of ours.
+Messages contain nothing that was sent or received. aiohttp's exceptions and the local variables of
+its frames do, so they are neither the cause nor the context of ours.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def no_response(
     written: bool,
     reused: bool,
 ) -> Transport:
-    """The error of a request without a response; `reused`: on a connection that was kept alive."""
+    """The error of a request without a response; `reused`: on a kept-alive connection."""
     phase, reason = _phase_reached(error, timeouts, written, reused)
     return Transport(f"{address_of(error, url, proxy)}: {reason}", phase=phase)
 

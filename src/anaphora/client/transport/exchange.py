@@ -1,7 +1,7 @@
 """One request and its response on one connection: for the client and the proxy.
 
-Errors are raised outside of the `except` that found them, and exceptions of others lose the frames
-below this module: a traceback with local variables would show headers and a proxy's password.
+Errors are raised outside of the `except` block, and foreign exceptions lose the frames below this
+module: a traceback with local variables would show headers and a proxy's password.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _SWITCHING = 101
 
 
 class RequestHead:
-    """Request line and headers. No frame but its own holds them: the local variables of others are
-    shown when an exception passes through, asyncio's included."""
+    """Request line and headers. Only frames of this class hold them: tracebacks show the local
+    variables of all other frames, asyncio's included."""
 
     __slots__ = ("_length", "_lines")
 
@@ -65,7 +65,7 @@ class OutgoingRequest:
         chunked: bool = False,
     ) -> None:
         """`repeatable`: safe to send again when a kept-alive connection was closed. `chunked`: the
-        head does not say how long the body is."""
+        head does not state the length of the body."""
         self.method = method
         self.head = head
         self.body = body
@@ -163,8 +163,8 @@ class NetworkExchange:
             self.abort()
 
     def release(self) -> None:
-        """Return the connection to the pool after the response was received to its end. Closes it
-        if the response came before the request was written: the rest is not sent."""
+        """Return the connection to the pool after the whole response was received. Closes it if the
+        response arrived before the request was written: the rest is not sent."""
         connection = self.connection
         if connection is not None and self.written:
             self.connection = None
@@ -174,8 +174,8 @@ class NetworkExchange:
             self.abort()
 
     def abort(self) -> None:
-        """Close the connection at once; its own `close` would wait for the peer to read what is
-        still to be written."""
+        """Close the connection at once; its `close` would wait until the peer has read the rest of
+        the request."""
         connection = self.connection
         if connection is None:
             return
@@ -189,7 +189,7 @@ class NetworkExchange:
         self.fail(EOFError())
 
     def fail(self, cause: BaseException) -> None:
-        """Tell the reader of the body that no more of it will come."""
+        """Tell the reader of the body that no more data will arrive."""
         if self._answered and not self.content.is_eof() and self.content.exception() is None:
             self.content.set_exception(aiohttp.ClientPayloadError(), cause)
 
@@ -224,7 +224,7 @@ class NetworkExchange:
         self._writing = asyncio.create_task(self._write_rest(pieces, request.chunked))
 
     async def _write_rest(self, pieces: AsyncIterator[Any], chunked: bool) -> None:
-        """Write as the body arrives and the peer reads. The response is awaited meanwhile: a
+        """Write the rest as it arrives and the peer reads. The response is awaited meanwhile: a
         server may refuse a long request before it has read all of it."""
         protocol = self._protocol
         try:
@@ -270,8 +270,8 @@ async def send_request(
     request: OutgoingRequest,
     timer: SharedTimer | None = None,
 ) -> NetworkExchange:
-    """Sends a request; returns when the head of the response has arrived. Without a timer, no
-    time limit applies once the connection is there."""
+    """Sends a request; returns when the head of the response has arrived. Without a timer, no time
+    limit applies after connecting."""
     while True:
         exchange, reused = await _connect(connections, address, request, timer)
         try:
@@ -307,7 +307,7 @@ async def _connect(
     request: OutgoingRequest,
     timer: SharedTimer | None,
 ) -> tuple[NetworkExchange, bool]:
-    """An exchange on a connection, and whether the connection was used before."""
+    """An exchange on a new or reused connection, and whether it was reused."""
     while True:
         try:
             if connections.closed:

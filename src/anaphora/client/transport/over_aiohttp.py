@@ -28,7 +28,7 @@ MAX_ROUTES = 1024
 _IDEMPOTENT = frozenset({"GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"})
 #: Methods that need no Content-Length without a body.
 _BODILESS = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
-#: Set by the transport alone: a second value would let the server end the message elsewhere.
+#: Only the transport sets these: a second value could make the server end the message elsewhere.
 _FRAMING = frozenset({"content-length", "transfer-encoding"})
 _TOKEN = re.compile(r"[-!#$%&'*+.^_`|~0-9A-Za-z]+")
 _FORBIDDEN = re.compile(r"[\x00-\x08\x0a-\x1f\x7f\ud800-\udfff]")
@@ -142,7 +142,7 @@ class AiohttpTransport:
         return response
 
     async def close(self) -> None:
-        """Return when every socket is closed. Requests under way fail with `Transport`."""
+        """Return when every socket is closed. Requests in flight fail with `Transport`."""
         self._connections.closed = True
         if self._connections.connector is not None:
             self._timer.close()
@@ -161,7 +161,7 @@ class AiohttpResponse:
     """A response; its body is read once, by `read` or by iteration."""
 
     def __init__(self, exchange: NetworkExchange, most: int) -> None:
-        """`most`: the bytes of the body, decompressed."""
+        """`most`: the maximum bytes of the decompressed body."""
         self.status: int = exchange.message.code
         self._exchange = exchange
         self._most = most

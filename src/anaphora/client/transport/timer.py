@@ -99,8 +99,8 @@ class DeadlinePassed(Exception):
 class Deadline:
     """The end of a call's time: `asyncio.timeout` for many waits and calls, with one timer.
 
-    `extend` is asked when a wait has reached it: for how many seconds more the wait may go on; 0
-    ends it."""
+    When a wait reaches it, `extend` returns for how many more seconds the wait may go on; 0 ends
+    it."""
 
     __slots__ = ("_due", "_expired", "_extend", "_task", "_timer")
 

@@ -1,10 +1,10 @@
-"""The fingerprint of all that a model reads as instructions in a request.
+"""Fingerprint of everything in a request that a model reads as instructions.
 
     prompt_fingerprint("anthropic", members, tools=["search"])      # "prompt2:…"
 
-It covers every field of the request and every member of its messages, but for the content of
-messages of users, models and tools, and for parameters that hold no text. A field that is not known
-here is covered. White space, the order of the outermost fields and cache markers change nothing.
+It covers every field of the request and every member of its messages, except the content of user,
+model and tool messages, and parameters without text. Unknown fields are covered. White space, the
+order of top-level fields and cache markers do not change it.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from anaphora.wire.tables import RequestTable, request_table
 
 from .grants import PROMPT_PREFIX
 
-#: Roles whose content is not covered, written exactly so. Every other role is system text.
+#: Roles whose content is not covered, spelled exactly like this. Every other role is system text.
 _ROLES = frozenset({"user", "assistant", "tool", "function", "model"})
 #: Roles whose messages name a tool.
 _OF_TOOLS = frozenset({"tool", "function"})
 _NAMES = ("name", "tool_name")
-#: Fields that no model reads, of any wire; one of them is a parameter of vLLM.
+#: Fields of any wire that no model reads, and a parameter of vLLM.
 _UNREAD = frozenset({"cache_salt"}).union(
     field.name
     for name in wires.WIRES
@@ -50,7 +50,7 @@ _UNREAD = frozenset({"cache_salt"}).union(
 )
 _NAME = re.compile(r"[A-Za-z0-9_.:/+-]{0,256}")
 _TTLS = (None, "5m", "30m", "1h", "12h")
-#: Bytes up to which a field is kept with what it adds.
+#: Largest field, in bytes, whose covered bytes are memoized.
 _MOST_KEPT = 65_536
 _EMPTY: tuple[Any, ...] = (None, [], {}, "")
 
@@ -62,10 +62,10 @@ def prompt_fingerprint(
     elements: ListElements | None = None,
 ) -> str:
     """The fingerprint of a request. `wire` is a name of `wire.WIRES`, `tools` are the names of the
-    functions in it, `elements` its messages where they were read before.
+    functions in it, `elements` its messages if they are already decoded.
 
-    Raises `NotGranted` for a message with a name: models read it as instructions, and it may be
-    another in each message. The results of tools may name a function of the request.
+    Raises `NotGranted` for a message with a name: models read names as instructions, and each
+    message can have a different one. Tool results may name a function of the request.
     """
     digest, table = blake3(), request_table(wire)
     members = {_own_name(table, name): raw for name, raw in members.items()}
@@ -90,7 +90,7 @@ def _own_name(table: RequestTable, name: str) -> str:
 
 
 def _covered(wire: str, name: str, raw: bytes) -> bytes:
-    """What a field adds to the fingerprint; empty for nothing."""
+    """The bytes that a field adds to the fingerprint, empty if none."""
     value = _decode(raw, name)
     if value in _EMPTY:
         return b""
@@ -110,7 +110,7 @@ def _covered(wire: str, name: str, raw: bytes) -> bytes:
     return _encode(_unmarked(value))
 
 
-#: The same tools come with every call.
+#: Memoized, because every call sends the same tools.
 _known_covered = functools.lru_cache(maxsize=64)(_covered)
 
 
@@ -140,7 +140,7 @@ def _cover_messages(
 def _cover_message(
     table: RequestTable, path: str, raw: msgspec.Raw, tools: Collection[str], digest: blake3
 ) -> None:
-    """Adds what a message holds besides the content of a user, a model or a tool."""
+    """Adds the members of a message, without the content of users, models and tools."""
     if bytes(memoryview(raw)[:1]) != b"{":
         if bytes(memoryview(raw)[:1]) != b'"':
             _update(digest, "message", _encode(_decode(bytes(raw), path)))
@@ -181,7 +181,7 @@ def _unmarked_message(value: Any) -> Any:
 
 
 def _unmarked(value: Any) -> Any:
-    """The tools or blocks of a list without markers of the cache."""
+    """The tools or blocks of a list without cache markers."""
     if not isinstance(value, list):
         return value
     return [
@@ -206,7 +206,7 @@ def _is_marker(key: str, value: Any) -> bool:
 
 
 def _holds_no_text(value: Any) -> bool:
-    """Whether a value has only numbers and names in it."""
+    """Whether a value contains only numbers and names."""
     stack = [value]
     while stack:
         item = stack.pop()
@@ -226,7 +226,7 @@ def _decode(raw: bytes, path: str) -> Any:
         raise request_error(decode_reason(problem), f"$.{path}") from None
 
 
-#: One form for the same value: without white space, escapes only where they are needed.
+#: Equal values give equal bytes: no white space, and escapes only where required.
 _encode = msgspec.json.Encoder().encode
 
 

@@ -1,12 +1,12 @@
-"""Checks a request against a grant: what the grant does not list is refused. And limits of an app
-beside its spend: requests and tokens a minute over all nodes; calls at the same time, and the
-memory of bodies that are not read yet, on this one.
+"""Checks a request against a grant, which denies by default. Also limits an app's requests and
+tokens per minute over all nodes, and on this node its concurrent calls and the memory of its unread
+bodies.
 
     check_grant(facts, grant, provider_ids=["anthropic-default"], models=["claude-haiku-5-5"])
     check_prompt(facts, grant, members)
 
 Both raise `NotGranted`, whose `param` is the field of the request, and whose message names the list
-of the grant that it is missing from.
+of the grant that lacks it.
 
     admission = await rates.admit(app, tokens)     raises GrantRateLimited
     rates.correct(admission, billed)               when the call's tokens are known
@@ -36,7 +36,7 @@ from anaphora.wire.reading import Members
 from .approved_prompts import prompt_fingerprint
 from .grants import AppGrant, LlmGrant, Permission
 
-#: Names that every provider and every reader of ours takes for the same tool.
+#: Names that all providers and our own readers read as the same tool.
 _TOOL_NAME = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
 #: Stored objects that may hold tools and system text.
 _PROMPTS = frozenset({"cached_content", "conversation"})
@@ -50,8 +50,8 @@ def check_grant(
     models: Sequence[str] = (),
 ) -> None:
     """Raises `NotGranted` for what the grant does not allow. `provider_ids` are the providers or
-    routes that the call may use, `models` those that it resolves to; the models that the request
-    itself names are checked too."""
+    routes that the call may use, `models` those that it resolves to; models named in the request
+    itself are also checked."""
     for provider in provider_ids:
         if provider not in grant.providers:
             raise _missing(f"provider {provider!r}", "providers", "provider")
@@ -79,8 +79,8 @@ def check_grant(
 
 
 def check_capabilities(grant: AppGrant, needed: Sequence[str], method: str) -> None:
-    """Raises `CapabilityDenied` where an app has not the capabilities that a method needs, or one
-    that it requires itself."""
+    """Raises `CapabilityDenied` if an app lacks a capability that the method needs, or one that the
+    app itself requires."""
     missing = grant.missing if grant.requires else grant.requires
     for capability in (*needed, *sorted(missing)) if missing else needed:
         if capability in grant.capabilities:
@@ -97,8 +97,8 @@ def check_prompt(
     members: Members,
     elements: ListElements | None = None,
 ) -> None:
-    """Raises `NotGranted` where the grant approves one prompt and this is another. `members` are
-    those of the request that the facts are of, `elements` its messages where they are known."""
+    """Raises `NotGranted` if the grant approves one prompt and this is a different one. `members`
+    are those of the request that `facts` describes, `elements` its messages if already decoded."""
     if grant.approved_prompt is None:
         return
     if facts.stored_prompt:
@@ -139,7 +139,7 @@ def _check_models(facts: RequestFacts, grant: LlmGrant, models: Sequence[str]) -
         if not is_granted(model, grant.models):
             raise _missing(f"model {model!r}", "models", "model")
     for index, (param, model) in enumerate(facts.models):
-        # The first one is what the resolved models were found by: it may be an alias or a route.
+        # The first one was resolved to `models`: it may be an alias or a route.
         if (index or not models) and not is_granted(model, grant.models):
             raise _missing(f"model {model!r}", "models", param)
 
@@ -159,7 +159,7 @@ def check_limits(facts: RequestFacts, grant: LlmGrant) -> None:
 
 
 def _permissions(facts: RequestFacts) -> list[tuple[Permission, list[tuple[str, str]]]]:
-    """The permissions that a request needs, and what for: descriptions and fields."""
+    """The permissions that a request needs, each with a description and the field that needs it."""
     needed: list[tuple[Permission, list[tuple[str, str]]]] = []
     if facts.server_tools:
         tools = [(f"server tool {tool.type!r}", tool.param) for tool in facts.server_tools]
@@ -190,7 +190,7 @@ def _missing(what: str, where: str, param: str) -> NotGranted:
     return NotGranted(f"{what} is not in {where} of the grant", param=param)
 
 
-#: Bytes of each body that do not count.
+#: Bytes of each body that are not counted.
 FREE_BYTES = 64 * 1024
 #: Seconds after which a caller may try again.
 _RETRY_SECONDS = 2.0
@@ -203,11 +203,12 @@ class GrantRates:
         self._shared = shared
         self._clock = clock
         self._used_up: dict[str, tuple[int, float]] = {}
-        """By app: the limit of requests that refused a call, and until when it refuses others."""
+        """By app: the request limit that refused a call, and the time until which it refuses
+        more."""
 
     def check(self, app: App) -> None:
-        """Raises `GrantRateLimited` where the requests of this minute were used up before: without
-        counting, and without asking other nodes."""
+        """Raises `GrantRateLimited` if an earlier call used up the requests of this minute. Counts
+        nothing and asks no other node."""
         if not self._used_up or (found := self._used_up.get(app.id)) is None:
             return
         limit, until = found
@@ -218,9 +219,9 @@ class GrantRates:
         raise _refusal("requests_per_minute", limit, wait)
 
     async def admit(self, app: App, tokens: int) -> Taken:
-        """Counts a call of so many tokens, estimated input and largest output together. Raises
-        `GrantRateLimited` with the exact time to wait, and counts nothing then; `NotGranted` for
-        more tokens than the grant allows in any minute."""
+        """Counts a call with its tokens: estimated input plus maximum output. Raises
+        `GrantRateLimited` with the exact time to wait, or `NotGranted` for more tokens than the
+        grant allows in any minute; then nothing is counted."""
         grant = app.grant.llm
         requests, most = grant.requests_per_minute, grant.tokens_per_minute
         if most is not None and tokens > most:
@@ -239,7 +240,7 @@ class GrantRates:
         raise _refusal(f"{taken.by}_per_minute", value, taken.wait)
 
     def correct(self, taken: Taken, tokens: int) -> None:
-        """Counts the tokens that a call really took; 0 where it was not sent."""
+        """Replaces the estimate by the tokens that the call used, 0 if it was not sent."""
         self._shared.correct(taken, tokens)
 
 
@@ -249,13 +250,13 @@ def _refusal(name: str, value: int | None, wait: float) -> GrantRateLimited:
 
 
 class CallSlots:
-    """At most so many running calls of each app, over endpoints and JSON-RPC together. A batch is
-    as many calls as it holds."""
+    """Limits the concurrent calls of each app, over endpoints and JSON-RPC together. Each call of a
+    batch counts."""
 
     def __init__(
         self, most: int, refused: Callable[[str, GrantRateLimited], None] = lambda *_: None
     ) -> None:
-        """`refused` is called with the app of each call that there is no slot for."""
+        """`refused` is called with the app and the error of each call that gets no slot."""
         self._most = most
         self._refused = refused
         self._running: Counter[str] = Counter()
@@ -264,11 +265,12 @@ class CallSlots:
 
     @property
     def count(self) -> int:
-        """Calls that run now."""
+        """Calls running at present."""
         return self._running.total()
 
     def running(self, app: str) -> TakenSlot:
-        """A running call, for `with`. Raises `GrantRateLimited` where too many run already."""
+        """A context that counts one running call. Raises `GrantRateLimited` if too many are
+        running."""
         if self._running[app] >= self._most:
             refusal = GrantRateLimited(
                 f"{self._most} calls of this app are running: wait until one has ended",
@@ -281,7 +283,7 @@ class CallSlots:
         return TakenSlot(self._running, app)
 
     def keep(self, app: str) -> Callable[[], None]:
-        """Counts a call that runs already as running on, until the result is called."""
+        """Counts a call as running until the returned function is called."""
         self._running[app] += 1
 
         def release() -> None:
@@ -310,12 +312,11 @@ class TakenSlot:
 
 
 class UnreadBytes:
-    """At most `most` bytes of unread bodies over all endpoints, half of them of one app.
+    """At most `most` bytes of unread bodies over all endpoints, and half of that for one app.
 
-    Bodies count as they arrive, so that a size that is only announced keeps nothing from others,
-    and compressed ones as they are decompressed. The first bytes of each are free: an ordinary call
-    is accepted while large bodies of others fill the budget. Connections limit how many that can
-    be.
+    Bodies are counted as they arrive, compressed ones as they are decompressed; an announced size
+    reserves nothing. The first bytes of each body are free, so an ordinary call is accepted even
+    when large bodies fill the budget. The connection limit bounds how many such calls there can be.
     """
 
     def __init__(self, most: int) -> None:
@@ -323,7 +324,7 @@ class UnreadBytes:
         self.most_of_app = most // 2
         self.total = 0
         self.largest = 0
-        """The most that there were at once."""
+        """The maximum of `total` so far."""
         self._of_app: Counter[str] = Counter()
 
     def account(self, app: str) -> UnreadAccount:
@@ -333,7 +334,7 @@ class UnreadBytes:
         return self._of_app[app]
 
     def change(self, app: str, size: int) -> None:
-        """Raises `StoreUnavailable`, and counts nothing then."""
+        """Raises `StoreUnavailable`, without counting, if the budget would be exceeded."""
         if size > 0:
             if self._of_app[app] + size > self.most_of_app:
                 raise _full("of this app ", self.most_of_app)
@@ -352,7 +353,7 @@ def _full(whose: str, most: int) -> StoreUnavailable:
 
 
 class UnreadAccount:
-    """What one body takes of the budget."""
+    """One body's share of the budget."""
 
     __slots__ = ("_app", "_budget", "_counted", "_size")
 
@@ -362,7 +363,7 @@ class UnreadAccount:
         self._size = self._counted = 0
 
     def add(self, size: int) -> None:
-        """More of the body has arrived, or was decompressed. Raises `StoreUnavailable`."""
+        """Counts bytes of the body that arrived or were decompressed. Raises `StoreUnavailable`."""
         self._size += size
         if self._size > FREE_BYTES:
             more = self._size - FREE_BYTES - self._counted
@@ -370,7 +371,7 @@ class UnreadAccount:
             self._counted += more
 
     def end(self) -> None:
-        """It takes nothing any more. May be called more than once."""
+        """Releases the body's share. May be called more than once."""
         if self._counted:
             self._budget.change(self._app, -self._counted)
         self._size = self._counted = 0

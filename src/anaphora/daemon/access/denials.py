@@ -1,4 +1,5 @@
-"""Audit rows of refused calls: the first one at once, its repeats counted in one row a minute."""
+"""Audit rows of refused calls: the first refusal at once, repeats summed up in one row per
+minute."""
 
 from __future__ import annotations
 
@@ -16,18 +17,18 @@ from anaphora.daemon.values import kind_of
 from anaphora.errors import AnaphoraError
 
 _MINUTE = 60.0
-#: Kinds of refusals that are counted at the same time.
+#: Maximum number of different refusals counted at the same time.
 _MOST_KINDS = 1000
 
 
 class DenialLog:
-    """Counts refusals. Never fails: a refusal is answered whatever becomes of its row."""
+    """Counts refusals. Never raises: the app gets its refusal even if the row cannot be written."""
 
     def __init__(self, audit: AuditLog | None, clock: Callable[[], float]) -> None:
         self._audit = audit
         self._clock = clock
         self._repeats: dict[tuple[str, ...], AuditEnvelope] = {}
-        """The repeats of the current minute, by what they have in common."""
+        """The repeats of the current minute, by their common fields."""
         self._minute = 0.0
         self.counts: Counter[tuple[str, str]] = Counter()
         """Refusals since the start, by app and kind."""
@@ -78,7 +79,7 @@ class DenialLog:
         return 0 <= now - self._minute < _MINUTE
 
     def write_minute(self) -> None:
-        """Writes the repeats of a minute that is over; called now and then."""
+        """Writes the repeats of the last minute once it is over. Called periodically."""
         if self._repeats and not self._is_current(self._clock()):
             self.close()
 

@@ -1,5 +1,5 @@
-"""The models that an app may call, and which of them a request names: itself, by a route, or by a
-prompt that is stored at the provider."""
+"""The models that an app may call, and which of them a request names: directly, by a route, or by a
+prompt stored at the provider."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ Routes: TypeAlias = Mapping[str, Sequence[Hop]]
 
 
 class GrantedTargets:
-    """What the apps of a daemon may call."""
+    """The providers, routes and models that apps may call."""
 
     def __init__(self, pool: ProviderPool) -> None:
         self._pool = pool
         self.choosers: dict[tuple[str | None, tuple[str, ...]], TargetChooser] = {}
 
     def reload(self) -> None:
-        """The providers have changed."""
+        """Drops everything derived from the providers, which have changed."""
         self.choosers.clear()
 
     def chooser(self, names: tuple[str, ...], own_wire: str | None) -> TargetChooser:
-        """Chooses among granted providers; those first that speak the wire of the request."""
+        """Chooses among granted providers, preferring those that speak the wire of the request."""
         chooser = self.choosers.get((own_wire, names))
         if chooser is None:
             if len(self.choosers) >= _MOST_CHOOSERS:
@@ -59,7 +59,7 @@ class GrantedTargets:
         return resolved.wire if resolved.dialect is None else resolved.dialect.wire
 
     def models(self, app: App) -> tuple[GrantedModel, ...]:
-        """Models of an app's providers and routes, and routes by their names."""
+        """The models of an app's providers and routes, and the routes' names."""
         if "llm_complete" not in app.grant.capabilities or app.grant.missing:
             return ()
         pool, chooser = self._pool, self.chooser(app.grant.llm.providers, None)
@@ -80,7 +80,7 @@ class GrantedTargets:
         return tuple(found.values())
 
     def nearest(self, app: App, model: str) -> str:
-        """Names the granted model that is most similar to one, at the end of a message."""
+        """The end of an error message: the granted model with the most similar name."""
         return name_nearest(model, self.models(app))
 
     def reaches(self, grant: LlmGrant, provider: str) -> bool:
@@ -89,21 +89,21 @@ class GrantedTargets:
 
 
 def name_nearest(model: str, models: Iterable[GrantedModel]) -> str:
-    """The end of a message about a model that an app may not call: the granted one with the most
-    similar name. Empty where none is granted."""
+    """The end of an error message about a model that is not granted: the granted one with the most
+    similar name. Empty if none is granted."""
     near = _nearest(model, tuple(dict.fromkeys(one.model for one in models)))
     return f"; the nearest granted model is {near}" if near else ""
 
 
-#: Remembered: an app that is refused often asks for the same model.
+#: Memoized: an app that is refused often requests the same model again.
 _nearest = lru_cache(maxsize=256)(partial(nearest, alike=0.0))
 
 
-def refused_model(
+def model_error(
     app: App, model: str, pool: ProviderPool, models: Iterable[GrantedModel]
 ) -> NotGranted:
-    """The error for a model that is not granted. One that no granted provider is known to have is
-    not found, as at the provider. `models` are the granted ones."""
+    """The error for a model that is not granted: not found, as at the provider, if no granted
+    provider is known to have it. `models` are the granted ones."""
     near = name_nearest(model, models)
     if _is_known(model, app.grant.llm, pool):
         reason = f"the model {quoted(model)} is not granted to {app.id}"
@@ -113,9 +113,9 @@ def refused_model(
     return error
 
 
-def without_bound(error: NotGranted, target: Target, near: str) -> NotGranted:
-    """The error for a call whose cost has no bound. A model that its maker is not known to have
-    has no price, and is most likely misspelled. `near` names the nearest granted one."""
+def no_bound_error(error: NotGranted, target: Target, near: str) -> NotGranted:
+    """The error for a call whose cost has no bound. A model that its maker does not list has no
+    price, and is most likely misspelled. `near` names the nearest granted one."""
     system, model = target.endpoint.system, target.model
     if catalog.profile(system, model).known:
         return error
@@ -140,9 +140,9 @@ def _is_known(model: str, grant: LlmGrant, pool: ProviderPool) -> bool:
     return False
 
 
-def asked_for(model: str, targets: Sequence[Target], hops: Sequence[Hop]) -> ChosenTargets:
-    """The targets of a route for a request that names a model and no route. Where all hops have a
-    model of their own, and one of them is the named one, the others would be another answer."""
+def named_targets(model: str, targets: Sequence[Target], hops: Sequence[Hop]) -> ChosenTargets:
+    """The targets of a route for a request that names a model and no route. If every hop has its
+    own model and one of them is the named one, the other hops are left out."""
     if all(hop.model is not None for hop in hops):
         named = [
             (target, hop)
@@ -155,8 +155,8 @@ def asked_for(model: str, targets: Sequence[Target], hops: Sequence[Hop]) -> Cho
 
 
 def refusal(resolved: ResolvedProvider, model: str, grant: LlmGrant) -> str:
-    """Why a provider is not asked for a model, naming no other that the app may not call; empty
-    where it may be asked."""
+    """Why a model cannot be requested from a provider, empty if it can. Names no model that the app
+    may not call."""
     why, provider = refuses(resolved, model), resolved.provider
     if not why or not provider.known_models:
         return why
@@ -176,9 +176,10 @@ def routes_over(grant: LlmGrant, routes: Routes, provider: str) -> list[str]:
     ]
 
 
-def name_of_keeper(grant: LlmGrant, routes: Routes, named: str | None, provider: str) -> str:
+def storing_provider(grant: LlmGrant, routes: Routes, named: str | None, provider: str) -> str:
     """The granted name of the provider that keeps stored objects: its own, or that of a route.
-    `named` is what the app names itself. Raises `RequestRejected` where that is another."""
+    `named` is the provider that the app names. Raises `RequestRejected` if that is a different
+    one."""
     over = routes_over(grant, routes, provider)
     if named is None and provider not in grant.providers and over:
         return over[0]
@@ -191,7 +192,7 @@ def name_of_keeper(grant: LlmGrant, routes: Routes, named: str | None, provider:
 
 
 def _may_call_route(app: App, route: str, chooser: TargetChooser) -> bool:
-    """Whether all models that the route stands for are granted."""
+    """Whether all models of the route are granted."""
     try:
         targets, _ = chooser.targets(route, None)
     except AnaphoraError:
@@ -237,8 +238,8 @@ def hides_model(request: WireRequest | None) -> bool:
 
 
 def check_stored_prompt(grant: LlmGrant) -> None:
-    """Raises `NotGranted` where a grant does not allow stored prompts, and `RequestRejected` where
-    it limits what no bound is known for."""
+    """Raises `NotGranted` if the grant does not allow stored prompts, and `RequestRejected` if it
+    limits spend, since a stored prompt's cost has no bound."""
     if "stored_prompts" not in grant.permissions:
         reason = "a stored prompt is not in allow (stored_prompts) of the grant"
         raise NotGranted(reason, param=FIELD)
@@ -247,8 +248,8 @@ def check_stored_prompt(grant: LlmGrant) -> None:
         raise NotGranted(reason, param=FIELD)
     if grant.has_spend_limit:
         reason = (
-            "a stored prompt hides its model and size, so that what the call costs has no bound,"
-            " and the grant limits spend"
+            "a stored prompt hides its model and size: the cost of the call has no bound, and the"
+            " grant limits spend"
         )
         raise RequestRejected(reason, status=400, code="no_bound", param=FIELD)
 
@@ -261,9 +262,9 @@ def prompt_targets(
     chooser: TargetChooser,
     models: tuple[GrantedModel, ...],
 ) -> tuple[Target, ...]:
-    """The target of a request that names a stored prompt, and perhaps a provider and a model: a
-    granted provider of Responses. `models` are those that are granted. Without a model in the
-    request, the prompt's own answers."""
+    """The target of a request with a stored prompt, which may also name a provider and a model: a
+    granted provider with OpenAI's Responses. `models` are the granted ones. Without a model in the
+    request, the prompt's own model answers."""
     grant = app.grant.llm
     check_stored_prompt(grant)
     if named is not None and named not in grant.providers:
@@ -278,14 +279,15 @@ def prompt_targets(
             continue
         model = asked or _stand_in(name, resolved.provider.model, models)
         if not is_granted(model, grant.models):
-            raise refused_model(app, model, pool, models)
+            raise model_error(app, model, pool, models)
         return chooser.targets(name, model)[0]
     reason = "only a granted provider of OpenAI's Responses has stored prompts"
     raise InvalidRequest(reason, path=FIELD)
 
 
 def _stand_in(provider: str, default: str | None, models: tuple[GrantedModel, ...]) -> str:
-    """A granted model of a provider, for its limits of rate: which one answers is not known."""
+    """A granted model of a provider, whose rate limits apply. The model that will answer is
+    unknown."""
     names = [one.model for one in models if one.provider == provider]
     if not names:
         raise NotGranted(f"no model of {quoted(provider)} is granted", param="model")

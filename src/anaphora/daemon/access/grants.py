@@ -11,7 +11,7 @@ NANO = 1_000_000_000
 """Nano-dollars in a dollar: all amounts of the ledger are whole nano-dollars."""
 
 PROMPT_PREFIX = "prompt2:"
-"""The begin of every fingerprint of a prompt; a later way to compute it gets another number."""
+"""Prefix of prompt fingerprints. Its number changes with the algorithm."""
 _FINGERPRINT = re.compile(PROMPT_PREFIX + "[0-9a-f]{64}")
 
 Capability: TypeAlias = Literal["llm_complete", "llm_stream"]
@@ -33,9 +33,9 @@ class KeepWarmGrant(msgspec.Struct, frozen=True, kw_only=True):
     """The bounds of `keep_warm`: calls that keep the cached prefixes of an app alive."""
 
     nano_usd_per_day: int | None = NANO
-    """None where `unlimited` is written: only the limits of the app count."""
+    """None for `unlimited`: only the app's own limits apply."""
     refreshes: int = 12
-    """In one pause of a conversation."""
+    """Per pause of a conversation."""
 
 
 class LlmGrant(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,22 +47,22 @@ class LlmGrant(msgspec.Struct, frozen=True, kw_only=True):
     """Anchored globs."""
     max_tokens: int | None = None
     over_max_tokens: OverMaxTokens = "refuse"
-    """`clamp`: a request for more output gets `max_tokens`, with a notice."""
+    """`clamp`: a limit above `max_tokens` is lowered to it, with a notice."""
     n: int = 1
     requests_per_minute: int | None = None
     tokens_per_minute: int | None = None
     max_body_bytes: int | None = None
-    """Of a request's body; None: that of the daemon."""
+    """Maximum size of a request body; None: the daemon's limit."""
     nano_usd_per_day: int | None = None
-    """None where `unlimited` is written."""
+    """None for `unlimited`."""
     nano_usd_per_month: int | None = None
     tools: tuple[str, ...] = ()
-    """Anchored globs of names of function tools."""
+    """Globs that match whole names of function tools."""
     permissions: frozenset[Permission] = frozenset()
     betas: frozenset[str] = frozenset()
-    """Anchored globs, as for `fields`."""
+    """Globs that match the whole name, as for `fields`."""
     fields: frozenset[str] = frozenset()
-    """Fields of a request's top level that the daemon does not know and passes on."""
+    """Top-level request fields that are unknown to the daemon and passed on."""
     approved_prompt: str | None = None
     place_markers: bool = True
     share_cache: bool = False
@@ -74,11 +74,13 @@ class LlmGrant(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def prompt_problem(self) -> str | None:
-        """Why `approved_prompt` approves nothing: it is no fingerprint of this version."""
+        """Why `approved_prompt` is not a fingerprint of this version, or None."""
         prompt = self.approved_prompt
         if prompt is None or _FINGERPRINT.fullmatch(prompt):
             return None
-        return "is of an earlier version" if prompt.startswith("prompt1:") else "is no fingerprint"
+        return (
+            "is of an earlier version" if prompt.startswith("prompt1:") else "is not a fingerprint"
+        )
 
 
 class AppGrant(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,7 +93,7 @@ class AppGrant(msgspec.Struct, frozen=True, kw_only=True):
     uids: frozenset[int] = frozenset()
     """On the socket, the peer's user must be one of these."""
     group: str = ""
-    """Whose spend is summed up together; empty: none."""
+    """Apps of one group share a spend total; empty: no group."""
 
     @property
     def missing(self) -> frozenset[str]:
@@ -105,7 +107,7 @@ class AppGrant(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def dollars(nano: int) -> str:
-    """An amount in digits, exactly: `5.00`, `0.000000125`."""
+    """An exact decimal amount: `5.00`, `0.000000125`."""
     whole, part = divmod(abs(nano), NANO)
     decimals = f"{part:09d}".rstrip("0").ljust(2, "0")
     return f"{'-' if nano < 0 else ''}{whole}.{decimals}"

@@ -1,11 +1,11 @@
-"""Who calls: tokens of apps and administrators, checked in memory for every request.
+"""Tokens of apps and administrators, checked in memory for every request.
 
     directory = await Directory.open(home, store, grants)
     app = directory.authenticate(Secret("ana_…"), Peer("127.0.0.1"))
 
-A token has 256 random bits and is shown once. The store holds its keyed hash; the key is a file of
-its own in the home folder. Tokens are found by their hash, in time that does not depend on how many
-there are, or on how much of a guess is right.
+A token has 256 random bits and is shown once. The store holds its keyed hash; the key is a separate
+file of the home folder. Tokens are looked up by hash, so the time depends neither on their number
+nor on how much of a guess is right.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _MINUTE = 60.0
 
 
 class NewToken(msgspec.Struct, frozen=True, kw_only=True):
-    """A token that was just created: the only time that it can be shown."""
+    """A token that was just created. It cannot be shown again."""
 
     row: TokenRow
     token: Secret
@@ -61,7 +61,7 @@ class TokenHash:
 
 
 class FailedLogins:
-    """At most so many failed logins of a peer in a minute. Peers of one IPv6 network (/64) count as
+    """Limits the failed logins of a peer per minute. Peers of one IPv6 network (/64) count as
     one."""
 
     def __init__(self, per_minute: int) -> None:
@@ -69,7 +69,7 @@ class FailedLogins:
         self._used = BoundedMap[str, tuple[float, float]](_MOST_PEERS)
 
     def note(self, peer: Peer, now: float) -> None:
-        """Raises `GrantRateLimited` where there are too many."""
+        """Counts a failed login. Raises `GrantRateLimited` if there are too many."""
         name, rate = _peer_name(peer), self._most / _MINUTE
         used, since = self._used.pop(name, (0.0, now))
         used = max(0.0, used - max(0.0, now - since) * rate)
@@ -88,12 +88,13 @@ def _peer_name(peer: Peer) -> str:
 
 
 def _admits(grant: AppGrant | None, peer: Peer) -> bool:
-    """Whether the peer's user may use the token of an app: on the socket, `uids` says so."""
+    """Whether the peer's user may use an app's token. On the socket, `uids` of the grant
+    decides."""
     return grant is None or not grant.uids or peer.address != SOCKET or peer.uid in grant.uids
 
 
 class Directory:
-    """Every token that is valid, and the grants in force. For one event loop."""
+    """All valid tokens and the grants in force. Used from one event loop."""
 
     def __init__(
         self,
@@ -152,8 +153,8 @@ class Directory:
         raise self._refusal(peer)
 
     def log_in(self, token: Secret, peer: Peer) -> TokenRow:
-        """The token of an administrator or of an app, for the dashboard. Raises as `authenticate`
-        does, in the same way for every token that is not valid."""
+        """The token of an administrator or app, for the dashboard. Raises as `authenticate` does,
+        with the same error for every invalid token."""
         row = self._find(token)
         if row is not None and (row.app == ADMIN or _admits(self.grant(row.app), peer)):
             return row
@@ -164,7 +165,8 @@ class Directory:
         return Unauthenticated("the token is missing, wrong, expired or revoked", status=401)
 
     def is_admin(self, token: Secret | None, peer: Peer) -> bool:
-        """An administrator's token, or none and the home's owner on the socket."""
+        """Whether the caller has an administrator's token, or none and is the home's owner on the
+        socket."""
         if token is None:
             return peer.address == SOCKET and peer.uid == self._owner
         row = self._find(token)
@@ -189,7 +191,7 @@ class Directory:
         return row.revoked is None and (row.expires is None or self._now() < row.expires)
 
     def _now(self) -> float:
-        """Never goes back: an expired token stays expired."""
+        """Never decreases: an expired token stays expired."""
         self._latest = max(self._latest, self._clock())
         return self._latest
 
@@ -200,12 +202,12 @@ class Directory:
         return self._grants
 
     def set_grants(self, grants: Grants) -> None:
-        """For requests that arrive from now on."""
+        """Applies to requests that arrive after this."""
         before, self._grants = self._grants, grants
         self.note_groups(before)
 
     def note_groups(self, before: Grants | None = None) -> None:
-        """Stores the groups of apps that are others than `before`; without it, those of all."""
+        """Stores the groups of apps that differ from `before`, or of all apps without it."""
         known = {} if before is None else before.apps
         self._store.note_groups(
             {
@@ -217,11 +219,13 @@ class Directory:
         )
 
     def on_revoke(self, callback: Callable[[str], None]) -> None:
-        """Called with the id of a token when it is revoked, to end its running streams."""
+        """Registers a function called with the id of a revoked token, to end its running
+        streams."""
         self._revoked.append(callback)
 
     def tokens(self, app: str | None = None) -> list[TokenRow]:
-        """Of an app (`ADMIN` for administrators), or all; revoked and expired ones included."""
+        """Tokens of an app (`ADMIN` for administrators), or all, including revoked and expired
+        ones."""
         rows = self._by_id.values()
         return [row for row in rows if app is None or row.app == app]
 
@@ -233,7 +237,7 @@ class Directory:
         return frozenset(row.app for row in self._by_id.values() if self._is_live(row)) - {ADMIN}
 
     async def create_token(self, app: str, *, lifetime: float | None = None) -> NewToken:
-        """A token of an app, or of an administrator."""
+        """Creates a token of an app or an administrator."""
         prefix = ADMIN_PREFIX if app == ADMIN else PREFIX
         token = Secret(prefix + secrets.token_urlsafe(_TOKEN_BYTES))
         now = self._now()
@@ -249,7 +253,7 @@ class Directory:
         return NewToken(row=row, token=token)
 
     async def expire_token(self, token_id: str, *, after: float) -> TokenRow:
-        """Ends a token in so many seconds, unless it ends before."""
+        """Lets a token expire in `after` seconds, unless it expires earlier."""
         row = self._row(token_id)
         expires = self._now() + after
         if row.expires is None or expires < row.expires:
@@ -259,7 +263,7 @@ class Directory:
         return row
 
     async def revoke_token(self, token_id: str) -> TokenRow:
-        """At once, and before the store has written it."""
+        """Revokes a token at once, before the store has written it."""
         row = msgspec.structs.replace(self._row(token_id), revoked=self._now())
         self._keep(row)
         for callback in self._revoked:
@@ -268,8 +272,8 @@ class Directory:
         return row
 
     async def refresh(self) -> None:
-        """Takes over what another node or a command has written. A token that was revoked here
-        stays revoked, and is revoked in the store where that could not be written before."""
+        """Reads changes made by other nodes and commands. A token revoked here stays revoked; if
+        the store could not be written then, it is revoked there now."""
         for row in await self._store.tokens():
             before = self._by_id.get(row.id)
             if before is not None and before.revoked is not None:

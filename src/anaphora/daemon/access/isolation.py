@@ -1,9 +1,9 @@
-"""Keeps apps from seeing each other in a cache that they share at a provider.
+"""Hides from an app what other apps have cached at a provider that they share.
 
-If a provider has cache keys or salts, each app gets its own. Elsewhere a call may read what another
-app wrote: such tokens are shown to the app as if it had been alone. What it is charged is the
-provider's bill: an app that tries different `max_tokens` at its limit can still measure that.
-`shared_caches` warns of apps that share a cache without saying so.
+If a provider has cache keys or salts, each app gets its own. Otherwise a call may read what another
+app wrote, and the app sees its usage as if it were alone. It is still charged the provider's bill,
+which an app can measure by trying different `max_tokens` at its limit. `shared_caches` warns about
+apps that share a cache without `share_cache`.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ from .checks import is_granted
 from .granted_models import Routes, models_of
 from .grants import AppGrant
 
-#: Members of replies, beside the usage, that tell what was read from the cache.
+#: Members of replies, besides the usage, that show cache reads.
 _CACHE_MEMBERS = frozenset(
     ("timings", "time_info", "x_groq", "usage_breakdown", "prompt_cache_diagnostics", "__verbose")
 )
-#: The share of a prefix that counts as all of it: what an app wrote is known to about this.
+#: The share of a prefix that counts as all of it: how precisely an app's own writes are known.
 _NEARLY = 0.9
 
 
 class SharedProviders:
-    """Which providers several apps may use. Entries with the same address and key are one: they
-    share a cache."""
+    """Providers that several apps may use. Entries with the same address and key share a cache and
+    count as one."""
 
     def __init__(self) -> None:
         self._users: Mapping[Hashable, set[str]] | None = None
         self.accounts: Mapping[str, Hashable] = {}
-        """What the entries of llm.yaml share a cache by."""
+        """The account of each entry of llm.yaml."""
         self.only_users: Mapping[str, str] = {}
-        """Of the entries whose cache one app alone may use: that app."""
+        """The app that alone may use an entry's cache, by entry."""
 
     def use(
         self,
@@ -70,8 +70,8 @@ class SharedProviders:
         }
 
     def isolates(self, app: AppGrant, provider: str) -> bool:
-        """Whether an app must not see the others in the cache of a provider. Until the grants of
-        all apps are known, it must not."""
+        """Whether other apps' cache reads at a provider are hidden from an app. They are until the
+        grants of all apps are known."""
         if app.llm.share_cache:
             return False
         if self._users is None:
@@ -80,45 +80,46 @@ class SharedProviders:
         return bool(users - {app.app})
 
     def account(self, provider: str) -> Hashable:
-        """What an entry of llm.yaml shares a cache by."""
+        """The account of an entry of llm.yaml."""
         return self.accounts.get(provider, provider)
 
 
 @hides_arguments
 def account_of(one: ResolvedProvider) -> Hashable:
-    """What entries of llm.yaml share a cache by."""
+    """Provider, address and a digest of the key: entries of llm.yaml that are equal in these share
+    a cache."""
     key = b"" if one.secret is None else blake3(one.secret.reveal().encode()).digest()
     return one.system, one.base_url, key
 
 
 def keys_separate(rules: CacheRules) -> bool:
-    """Whether requests with different cache keys share nothing. Elsewhere a key only leads to a
-    server, or is ignored."""
+    """Whether requests with different cache keys share no cache. Other providers use a key only for
+    routing, or ignore it."""
     changed = rules.invalidates.get("cache_key")
     return rules.key_requests is not None and changed is not None and bool(changed.value)
 
 
 def salt_field(resolved: ResolvedProvider) -> str:
-    """The field of a salt that separates the caches of apps; empty where there is none."""
+    """The request field of a salt that separates the caches of apps, empty if there is none."""
     return "" if resolved.dialect is None else resolved.dialect.salt_field
 
 
 def app_key(app: str, key: str) -> str:
-    """A cache key or salt of one app."""
+    """An app's own cache key or salt."""
     return blake3(f"{app}\0{key}".encode(errors="replace")).hexdigest(length=16)
 
 
 class OwnReads(msgspec.Struct, frozen=True, array_like=True):
-    """What a call may read of what its app wrote."""
+    """How much of a cache read can be the app's own."""
 
     most: int
-    """A read of at most so many tokens is the app's own;"""
+    """A read of at most this many tokens is the app's own;"""
     shown: int
-    """of a longer one, so many tokens are."""
+    """of a longer one, this many tokens are."""
 
     @classmethod
     def of(cls, expected: Prediction | None) -> OwnReads:
-        """By the call before it."""
+        """Computed from the preceding call."""
         if expected is None:
             return NO_READS
         held = expected.read >= _NEARLY * expected.left
@@ -134,8 +135,9 @@ NO_READS = OwnReads(0, 0)
 
 def own_usage(usage: Usage, own: OwnReads | None, plan: Plan) -> tuple[Usage, int]:
     """The usage of a call as if its app were alone, and how many tokens it read that other apps
-    wrote. `own` is what it may read of the app's own earlier calls. The usage has the same form
-    whether there are such tokens or not: nothing as the provider wrote it, no read as 0."""
+    wrote. `own` is how much it may read of the app's earlier calls. The form of the usage does not
+    tell whether there are such tokens: the provider's raw usage is dropped and a missing read count
+    becomes 0."""
     read, own = usage.read or 0, own or NO_READS
     hidden = 0 if read <= own.most else read - min(read, own.shown)
     changed = replace(usage, read=read - hidden, raw=None)
@@ -152,19 +154,19 @@ def own_usage(usage: Usage, own: OwnReads | None, plan: Plan) -> tuple[Usage, in
 
 
 def own_reply(reply: Reply, usage: Usage) -> Reply:
-    """The reply with the usage that its app may see, and nothing else about the cache."""
+    """The reply with the usage that its app may see, and no other cache data."""
     return replace(reply, usage=usage, extras=own_extras(reply.extras))
 
 
 def own_extras(extras: Extras | None) -> Extras | None:
-    """Without members that tell what was read from the cache."""
+    """Extras without the members that show cache reads."""
     if extras is None:
         return None
     return {wire: without_members(text, _CACHE_MEMBERS) for wire, text in extras.items()}
 
 
 def without_members(text: str, names: Collection[str]) -> str:
-    """The JSON of an object without these members; as it is where it has none of them."""
+    """The JSON of an object without these members; unchanged if it has none of them."""
     if not any(f'"{name}"' in text for name in names):
         return text
     try:
@@ -174,7 +176,7 @@ def without_members(text: str, names: Collection[str]) -> str:
     return encode_members({n: raw for n, raw in members.items() if n not in names}).decode()
 
 
-#: Names in one warning.
+#: Maximum number of names in one warning.
 _MOST_NAMES = 8
 
 

@@ -1,1 +1,1 @@
-"""Calls of apps: prepared, sent, judged and remembered."""
+"""Calls of apps: preparing, sending, judging and remembering them."""

@@ -1,5 +1,5 @@
-"""All that one call of an app carries. The steps in `calls.steps` fill it, in the order of
-`calls.pipeline`; each part below names the step that does."""
+"""The state of one call of an app. The steps in `calls.steps` fill it, in the order of
+`calls.pipeline`; fields are grouped by the step that fills them."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 
 class CallTools(msgspec.Struct, kw_only=True, eq=False):
-    """What all calls of a daemon share."""
+    """Objects that all calls of a daemon share."""
 
     pool: ProviderPool
     granted: GrantedTargets
@@ -67,7 +67,7 @@ class CallTools(msgspec.Struct, kw_only=True, eq=False):
     late_bills: LateBills
     off_loop: OffLoop
     refresher: PrefixRefresher | None = None
-    """Where a grant has `keep_warm`."""
+    """Set if a grant has `keep_warm`."""
     draining: bool = False
     """New calls are refused."""
     _locks: WeakValueDictionary[tuple[str, str], asyncio.Lock] = msgspec.field(
@@ -88,7 +88,7 @@ class CallTools(msgspec.Struct, kw_only=True, eq=False):
         )
 
     def lock(self, app: str, provider: str) -> asyncio.Lock:
-        """Held by the call of an app that waits for the rate limits of a provider."""
+        """The lock of the one call of an app that waits for a provider's rate limits."""
         lock = self._locks.get((app, provider))
         if lock is None:
             lock = self._locks[app, provider] = asyncio.Lock()
@@ -96,25 +96,25 @@ class CallTools(msgspec.Struct, kw_only=True, eq=False):
 
 
 class AppReply(msgspec.Struct, kw_only=True, eq=False):
-    """What became of a call, as its app may see it."""
+    """The result of a call, as its app may see it."""
 
     request_id: str
     provider: str
-    """The id in llm.yaml that answered."""
+    """Id in llm.yaml of the provider that answered."""
     wire: str
-    """The provider's wire: a name of `wire.WIRES`, also where it has a dialect of it."""
+    """The provider's wire, a name of `wire.WIRES` even if the provider has a dialect."""
     model: str
     """The model that answered."""
     reply: Reply
-    """Its usage is masked where apps must not see each other's cache reads."""
+    """Its usage is masked if apps must not see each other's cache reads."""
     body: bytes | None = None
-    """The response as the provider sent it, where the request went through on the app's own wire
-    and nothing in it has to change."""
+    """The provider's response bytes, if the request was passed through on the app's own wire and
+    nothing in the response has to change."""
     headers: tuple[tuple[str, str], ...] = ()
-    """Of the provider's response, those that may be passed on."""
+    """Headers of the provider's response that may be passed on."""
     usage: Usage = Usage()
     most_usage: Usage | None = None
-    """The most that it can be, where the reported one cannot be true."""
+    """The bound, if the reported cost is impossible."""
     cost_usd: Decimal | None = None
     verdict: Verdict | None = None
     notices: tuple[Notice, ...] = ()
@@ -122,37 +122,37 @@ class AppReply(msgspec.Struct, kw_only=True, eq=False):
 
 
 class StreamHead(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known when a stream begins."""
+    """The data known when a stream begins."""
 
     request_id: str
     provider: str
     wire: str
     model: str
     passes_bytes: bool
-    """Whether pieces hold the provider's bytes for the app."""
+    """Whether pieces contain the provider's bytes for the app."""
     reply_id: str = ""
-    """As the provider names it; empty where it is not known yet."""
+    """The provider's name of it, empty if not known yet."""
     headers: tuple[tuple[str, str], ...] = ()
     verdict: Verdict | None = None
-    """Against the call before, without a bill."""
+    """Compared with the preceding call, without a bill."""
     notices: tuple[Notice, ...] = ()
 
 
 class StreamPiece(msgspec.Struct, frozen=True, eq=False):
-    """Events, and the bytes they came in where those go to the app as they are."""
+    """Events, and their original bytes if these go to the app unchanged."""
 
     events: tuple[Event, ...]
     data: bytes | None = None
 
 
 class CallOutcome(msgspec.Struct, frozen=True, eq=False):
-    """How an attempt ended, or the whole call. An answer is in the call's flight."""
+    """How an attempt or the whole call ended. An answer is in the call's flight."""
 
     error: BaseException | None = None
     sent: bool = True
     """The request may have reached the provider."""
     partial: Reply | None = None
-    """What was received of a reply that is not complete."""
+    """The received part of an incomplete reply."""
 
 
 class AppCall(msgspec.Struct, kw_only=True, eq=False):
@@ -164,77 +164,78 @@ class AppCall(msgspec.Struct, kw_only=True, eq=False):
     """The HTTP request; None for calls of JSON-RPC and refreshes."""
     peer: Peer | None = None
     token: Secret | None = None
-    """Until the app is known."""
+    """Removed once the app is known."""
     app: App = NO_APP
     is_admin: bool = False
     """A token of an administrator, at `/rpc`."""
     started: float = 0.0
-    """When the request arrived, on the performance counter."""
+    """Arrival of the request, on the performance counter."""
     span: object = None
-    """Of OpenTelemetry, where that is on."""
+    """OpenTelemetry's span, if tracing is on."""
 
     # ── read ──
     route: Route | None = None
-    """What the path asks for."""
+    """The operation that the path selects."""
     method: str = ""
     """For the audit log: `llm.complete`, or an endpoint's path."""
     provider: str | None = None
-    """The id of a provider or a route; None: the model decides, among what is granted."""
+    """Id of a provider or route. None: chosen by model among the granted ones."""
     model: str | None = None
-    """None where a stored prompt decides it."""
+    """None if a stored prompt decides it."""
     stored_at: str | None = None
-    """The provider that keeps the objects which the request names."""
+    """The provider that stores the objects named in the request."""
     stream: bool = False
     is_large: bool = False
-    """So much of it is new that it is read in a thread."""
+    """Its new part is so long that it is read in a thread."""
     call: Call | None = None
     """The prompt of a call of JSON-RPC."""
     request: WireRequest | None = None
     """The request of a wire."""
     body: CallBody | None = None
-    """Its body, decoded; until the answer is relayed."""
+    """Its decoded body, until the answer is relayed."""
     notices: tuple[Notice, ...] = ()
-    """About what was left out of the request."""
+    """Notices about parts left out of the request."""
     timeout: float | None = None
     ignored: tuple[str, ...] = ()
-    """Names of params that were ignored, for the audit log."""
+    """Names of ignored params, for the audit log."""
 
     # ── permit ──
     targets: Sequence[Target] = ()
-    """Where the call may go, the best first."""
+    """The targets of the call, the best first."""
     given: RequestFacts | None = None
-    """What the app's request asks for; None for a call of JSON-RPC."""
+    """The facts of the app's request; None for a call of JSON-RPC."""
     stored_tokens: int | None = None
-    """The size of the history that it refers to."""
+    """Tokens of the stored history that it refers to."""
     refresher: PrefixRefresher | None = None
-    """Keeps the cached prefix alive afterwards, where the grant allows that."""
+    """Keeps the cached prefix alive afterwards, if the grant allows it."""
 
     # ── plan, for the target of the attempt at hand ──
     parsed: Call | None = None
-    """The app's request as a call, where it has to be translated."""
+    """The app's request as a `Call`, if it has to be translated."""
     facts: RequestFacts | None = None
-    """Of the request as it is sent."""
+    """The facts of the request that is sent."""
     prepared: PreparedRequest | None = None
     passes_bytes: bool = False
     """The target speaks the wire of the app's request."""
     hides_usage: bool = False
     """We requested the usage of the stream; the app did not."""
     masked: bool = False
-    """What other apps wrote to the cache must not be seen."""
+    """Cache writes of other apps must be hidden from the app."""
     remembered: RememberedCall | None = None
-    """The call in memory."""
+    """The call in the memory of conversations."""
     conversation: tuple[str, int] | None = None
-    """Its conversation and turn by the first target that it was prepared for, or of a refresh."""
+    """Its conversation and turn at the first target that it was prepared for; or those of a
+    refresh."""
     scope: PrefixScope | None = None
-    """Where the target caches."""
+    """The scope of the target's cache."""
     found: FoundPrefix = NOT_FOUND
-    """What the app has sent of the prompt before."""
+    """The part of the prompt that the app has sent before."""
     bound: CostBound = CostBound(0, 0, 0)
-    """The most that the attempt can cost."""
+    """The maximum cost of the attempt."""
     rated: Taken | None = None
-    """What the call takes of the app's rates."""
+    """The call's share of the app's rates."""
     grown: list[GrowingConversation] = []
-    """Stored conversations that the call runs in."""
+    """Stored conversations that the call belongs to."""
 
     # ── hold ──
     hold: OpenHold | None = None
@@ -244,44 +245,44 @@ class AppCall(msgspec.Struct, kw_only=True, eq=False):
 
     # ── send ──
     began: float = 0.0
-    """When the call went to the client, on the monotonic clock."""
+    """When the call was given to the client, on the monotonic clock."""
     flight: InFlight | None = None
-    """Of its attempts; the last one's target is the one at hand."""
+    """Its attempts. The target of the last one is the current target."""
     sent: bool = False
     """An attempt may have reached a provider."""
     written: bool = False
     """The attempt's request may have been written to a connection."""
     once: bool = False
-    """It is not sent again where the provider fails."""
+    """It is not sent again if the provider fails."""
 
     # ── relay ──
     waited: WaitedCall | None = None
-    """The app that waits; None: there is none."""
+    """The waiting app; None if no app waits."""
     left: type[BaseException] | None = None
-    """Why the app does not wait any more."""
+    """Why the app stopped waiting."""
     head: StreamHead | None = None
     own: OwnReads | None = None
-    """What a stream may read of the app's own earlier calls."""
+    """How much of a stream's cache read can be the app's own."""
     record: Record | None = None
-    """All figures of the call; until the watchers have seen them."""
+    """All figures of the call, until the watchers have seen them."""
     reply: AppReply | None = None
-    """What the app gets, or got at the end of its stream."""
+    """The result for the app; of a stream, set at its end."""
 
     # ── settle ──
     disputed: bool = False
-    """The reported usage cannot be true."""
+    """The reported usage is impossible."""
     label: str = ""
-    """Under which the ledger books all of it; empty: by the blocks of the prompt."""
+    """The ledger's label of the whole cost; empty: divided by the blocks of the prompt."""
     usage: Usage = Usage()
     """As the app sees it."""
     hidden: int = 0
-    """Tokens that it read and that other apps wrote."""
+    """Tokens that it read from what other apps wrote."""
     shown_usd: Decimal | None = None
-    """What the answered attempt cost, as the app sees it."""
+    """The cost of the answered attempt, as the app sees it."""
     saved: Decimal | None = None
-    """What the cache saved, as the app sees it."""
+    """The savings by the cache, as the app sees them."""
     unbilled: int = 0
-    """Nano-dollars that were charged for attempts without a bill,"""
+    """Nano-dollars charged for attempts without a bill,"""
     shown_unbilled: int = 0
     """and the same as the app sees it."""
 
@@ -289,6 +290,6 @@ class AppCall(msgspec.Struct, kw_only=True, eq=False):
     early: Verdict | None = None
     """Of a stream, before the bill."""
     judge_early: Callable[[], None] | None = None
-    """Makes the early verdict of the attempt; None: it is made."""
+    """Computes the early verdict of the attempt; None once that is done."""
     refreshed: tuple[Notice, ...] = ()
-    """About the pause of the conversation that the call ended."""
+    """Notices about the pause of the conversation that the call ended."""

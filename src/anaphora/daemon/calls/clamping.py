@@ -1,10 +1,10 @@
 """Lowers the limit of the output to `max_tokens` of the grant, under `over_max_tokens: clamp`.
 
-    clamped = clamp_request(request, facts, grant)      None: it asks for no more than that
+    clamped = clamp_request(request, facts, grant)      None if it stays within the grant
     clamped.request, clamped.facts, clamped.notice
 
-Only the digits of the limit change in the bytes of a request. A limit is never lowered to the
-thinking budget or below it, which no provider accepts: such a request is refused.
+Only the digits of the limit change in the bytes of a request. Providers require a limit above the
+thinking budget, so a request whose limit would fall to the budget or below is refused.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def clamp_request(
 
 
 def clamp_call(call: Call, grant: LlmGrant) -> tuple[Call, Notice] | None:
-    """The same for a call of JSON-RPC."""
+    """`clamp_request` for a call of JSON-RPC."""
     params, most = call.params, grant.max_tokens
     asked = params.max_tokens
     if most is None or asked is None or asked <= most or grant.over_max_tokens != "clamp":

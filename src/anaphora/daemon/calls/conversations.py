@@ -1,5 +1,5 @@
-"""Memory of conversations for callers that have none: which earlier call a prompt continues, where
-its markers go, and what became of its cached prefix.
+"""Memory of conversations for callers that keep none: the earlier call that a prompt continues, the
+places of its markers, and what happened to its cached prefix.
 
 A prompt is split once. One index finds the earlier call for the plan and for the verdict. A
 conversation that another node served is looked up in the shared state first, and put into the index
@@ -25,9 +25,9 @@ from anaphora.traffic.planning import ConversationPlans, ReadRequest
 from .own_prefixes import OwnPrefixes, PrefixScope
 from .shared_conversations import SharedConversations
 
-#: Calls of one app with one model that are remembered, and the bytes of their prompts.
+#: Limits per app and model: remembered calls, and bytes of their prompts.
 _MOST_CALLS, _MOST_BYTES = 1024, 8 * 1024 * 1024
-#: Apps and models whose calls are remembered, and the bytes of all their prompts.
+#: Limits of all: pairs of app and model, and bytes of their prompts.
 _MOST_SCOPES, _MOST_TOTAL = 256, 32 * 1024 * 1024
 
 
@@ -37,8 +37,8 @@ class CallMemory:
     def __init__(
         self, shared: SharedState | None = None, prefixes: OwnPrefixes | None = None
     ) -> None:
-        """`shared` is where other nodes find the conversations of this one; `prefixes` are those
-        that apps have sent, also on other nodes and before a restart."""
+        """`shared` makes the conversations of this node available to others; `prefixes` are those
+        that apps have sent, including on other nodes and before a restart."""
         self.prefixes = prefixes
         shares = shared is not None and not shared.alone
         self._plans = ConversationPlans(numbers=_random_number if shares else lambda: 0)
@@ -48,8 +48,8 @@ class CallMemory:
     async def look_up(
         self, request: ReadRequest, *, scope: Hashable, at: float, own: Plan
     ) -> EarlierCall[RememberedCall] | None:
-        """What other nodes know of the conversation, where this one does not know it; for `begin`.
-        A prompt that continues a call of this node by one reply needs no look."""
+        """What other nodes know of a conversation that is unknown here; passed to `begin`. Not
+        looked up if the prompt continues a call of this node by one reply."""
         if self._shared is None:
             return None
         index = self._index(scope)
@@ -77,9 +77,8 @@ class CallMemory:
         own: Plan,
         elsewhere: EarlierCall[RememberedCall] | None = None,
     ) -> RememberedCall:
-        """Remembers a call that is about to be sent, and plans its markers. `scope` is what a cache
-        belongs to; `own` are the markers that the request has; `elsewhere` is what `look_up`
-        found."""
+        """Remembers a call that is about to be sent, and plans its markers. `scope` is the scope of
+        the cache, `own` the markers that the request has, `elsewhere` the result of `look_up`."""
         index = self._index(scope)
         sent = SentCall(rendered=request.rendered, plan=own, at=at)
         call = RememberedCall(sent=sent, conversation="")
@@ -102,8 +101,9 @@ class CallMemory:
     async def keep_key(
         self, call: RememberedCall, request: ReadRequest, place: PrefixScope, *, scope: Hashable
     ) -> None:
-        """Gives a call the cache key that its conversation has elsewhere, or had before a restart;
-        of one that begins, the choice is saved once its prompt is long enough to be cached."""
+        """Gives a call the cache key that its conversation has on other nodes or had before a
+        restart. For a new conversation, the choice is saved once its prompt is long enough to be
+        cached."""
         planned = call.planned
         if self.prefixes is None or planned is None or planned.state.key_saved:
             return
@@ -119,13 +119,13 @@ class CallMemory:
             self._plans.split_key(planned, request, split, scope=scope)
 
     def answered(self, call: RememberedCall) -> None:
-        """Later calls are compared with this one."""
+        """Records an answered call: later calls are compared with it."""
         call.earlier = call.before = call.expected = None
         if call.line is not None and self._shared is not None:
             self._shared.save(call)
 
     def refreshed(self, call: RememberedCall, sent: SentCall) -> None:
-        """Its prefix was kept alive: `sent` has the time of that."""
+        """Records that the call's prefix was kept alive, at the time in `sent`."""
         if call.planned is not None and sent.at is not None and call.sent.at is not None:
             self._plans.refreshed(call.planned, sent.at - call.sent.at)
         call.sent = replace(call.sent, at=sent.at, began=sent.began)
@@ -148,8 +148,8 @@ class CallMemory:
 def _later(
     here: EarlierCall[RememberedCall] | None, elsewhere: EarlierCall[RememberedCall] | None
 ) -> EarlierCall[RememberedCall] | None:
-    """The earlier call by what this node and the others know. Of conversations that only begin
-    alike, the last call of any node has used what is cached."""
+    """The later of the calls found here and on other nodes. Of conversations that only share a
+    beginning, the last call of any node has used the cache entry."""
     if here is None or elsewhere is None or here.continues:
         return elsewhere if here is None else here
     if elsewhere.continues or elsewhere.chunks > here.chunks:
@@ -162,5 +162,5 @@ def _later(
 
 
 def _random_number() -> int:
-    """Where the numbers of a node's conversations begin: other nodes have others."""
+    """The first number of this node's conversations: random, so that nodes do not collide."""
     return secrets.randbits(40)

@@ -74,9 +74,9 @@ class CallService:
         prefix_key: bytes = b"",
         off_loop: OffLoop | None = None,
     ) -> None:
-        """`shared_state` is what the daemon's nodes share; memory by default. `prefix_key` is the
-        key of digests of prompts in the store, the same on all nodes; random by default. `off_loop`
-        is where large requests are read."""
+        """`shared_state` is shared by the daemon's nodes, by default in memory. `prefix_key` is the
+        key of prompt digests in the store, the same on all nodes, by default random. `off_loop`
+        reads large requests in a thread."""
         store, shared_state = ledger.store, shared_state or LocalState()
         pool = ProviderPool(dict(providers), dict(config.routes), transport=transport)
         self.prefixes = OwnPrefixes(store, prefix_key or secrets.token_bytes(32))
@@ -116,8 +116,8 @@ class CallService:
     # ── Life ─────────────────────────────────────────────────────────────────────────────────────
 
     def reload(self, config: ClientConfig, providers: Mapping[str, ResolvedProvider]) -> None:
-        """Uses another configuration from the next call on. Limits, breakers and memory last where
-        nothing but a key has changed."""
+        """Uses another configuration from the next call on. Limits, breakers and memory are kept if
+        only a key has changed."""
         pool = self.tools.pool
         pool.reload(dict(providers), dict(config.routes))
         self.tools.granted.reload()
@@ -125,7 +125,8 @@ class CallService:
             self.tools.shared.use(self._grants, pool.routes, pool.providers)
 
     def use_grants(self, grants: Iterable[AppGrant]) -> None:
-        """The grants of all apps: an app that shares no provider with another is not masked."""
+        """Sets the grants of all apps: cache reads are not hidden from an app that shares no
+        provider."""
         tools, pool = self.tools, self.tools.pool
         self._grants = tuple(grants)
         tools.shared.use(self._grants, pool.routes, pool.providers)
@@ -137,17 +138,18 @@ class CallService:
             tools.refresher.use_grants(self._grants)
 
     def refresh_prefixes(self, is_valid: Callable[[str], bool]) -> None:
-        """Begins what `keep_warm` has to send now. `is_valid` tells whether a token may be used."""
+        """Starts the refreshes of `keep_warm` that are due. `is_valid` tells whether a token may be
+        used."""
         if self.tools.refresher is not None and not self.tools.draining:
             self.tools.refresher.refresh_due(is_valid)
 
     def forget(self, token_id: str) -> None:
-        """Refreshes nothing more that was called with a token."""
+        """Stops refreshes for calls made with a token."""
         if self.tools.refresher is not None:
             self.tools.refresher.revoke(token_id)
 
     def drain(self) -> None:
-        """Refuses new calls; those under way go on."""
+        """Refuses new calls. Running calls continue."""
         self.tools.draining = True
 
     async def close(self) -> None:
@@ -163,8 +165,8 @@ class CallService:
     # ── Calls ────────────────────────────────────────────────────────────────────────────────────
 
     async def complete(self, call: AppCall) -> AppReply:
-        """The answer to a call, as its app may see it. Raises what a client raises, and `Denied`
-        where the grant does not allow the call."""
+        """The answer to a call, as its app may see it. Raises the client's errors, and `Denied` if
+        the grant does not allow the call."""
         await self.pipeline.before("enter", call)
         waited = WaitedCall(self.read_on, self.pipeline, call, reading=True)
         return await waited.run(ClientCall(self.pipeline, self.tools, call).complete())
@@ -189,7 +191,7 @@ class CallService:
         return Counts(prepared.rendered).total, False
 
     def models(self, app: App) -> tuple[GrantedModel, ...]:
-        """What the app may call."""
+        """The models that the app may call."""
         return self.tools.granted.models(app)
 
     async def explain(self, app: App, request_id: str) -> dict[str, Any] | None:
@@ -197,12 +199,12 @@ class CallService:
         return await self.tools.explanations.find(app.id, request_id)
 
     def deny(self, app: App, method: str, error: Denied, *, request_id: str = "") -> None:
-        """Notes a refusal of another part of the daemon in the audit log. Never fails."""
+        """Audits a refusal by another part of the daemon. Never raises."""
         group = app.grant.group
         self.tools.denials.add(app.id, method, error, request_id=request_id, group=group)
 
     def deny_slot(self, app: str, error: Denied) -> None:
-        """Notes that an app has too many running calls."""
+        """Audits a refusal of an app with too many running calls."""
         self.tools.denials.add(app, "", error)
 
 
@@ -217,10 +219,9 @@ class CallStream:
         self._waited: WaitedCall | None = None
 
     async def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """The result of `work`, which reads the stream and writes it to the app; afterwards the
-        stream is closed. Where the app goes before the end (this is cancelled, or `work` cannot
-        write), it is let go at once, and the answer is read on where the provider bills all of
-        it."""
+        """Runs `work`, which reads the stream and writes it to the app, and then closes the stream.
+        If the app disconnects before the end (this is cancelled, or `work` cannot write), this
+        returns at once, and the answer is read on if the provider bills all of it."""
         service = self._service
         waited = self._waited = WaitedCall(
             service.read_on, service.pipeline, self._call, reading=False
@@ -228,8 +229,8 @@ class CallStream:
         return await waited.run(self._consumed(work, waited))
 
     async def _consumed(self, work: Coroutine[Any, Any, T], waited: WaitedCall) -> T | None:
-        """What `work` makes of the stream. Where it ends before that because the app has gone, the
-        rest may have to be read nevertheless."""
+        """The result of `work`. If the app disconnects, the rest of the stream may still have to be
+        read."""
         try:
             return await work
         except BaseException as problem:
@@ -247,7 +248,7 @@ class CallStream:
         return None
 
     async def head(self) -> StreamHead:
-        """When the first event has arrived; raises what `complete` would raise."""
+        """Waits for the first event. Raises what `complete` would raise."""
         if self._pieces is None:
             service, call = self._service, self._call
             await service.pipeline.before("enter", call)
@@ -289,16 +290,17 @@ class CallStream:
 
     @property
     def reply(self) -> AppReply | None:
-        """After the last piece."""
+        """Available after the last piece."""
         return self._call.reply
 
     async def aclose(self) -> None:
-        """Cancels upstream where the stream has not ended, and settles what was received."""
+        """Cancels the upstream request if the stream has not ended, and settles what was
+        received."""
         if self._pieces is not None:
             await self._pieces.aclose()
 
 
-#: Seconds that a count may take; then it is estimated.
+#: Seconds after which a count is estimated instead.
 _TIMEOUT = 10.0
 
 
@@ -311,7 +313,7 @@ _decode = msgspec.json.Decoder(_Count).decode
 
 
 async def provider_count(target: Target, prepared: PreparedRequest) -> int | None:
-    """The count of the target's provider; None where it has none, or does not answer."""
+    """The provider's token count; None if it has no such endpoint or does not answer."""
     endpoint, outgoing = target.endpoint, prepared.outgoing
     assert outgoing is not None
     if endpoint.resolved.dialect is not None:

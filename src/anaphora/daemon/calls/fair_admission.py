@@ -1,6 +1,6 @@
-"""The passage of attempts through the rate limits of a provider, in turn among apps, and over all
-nodes. And what one node learns of a provider, for all nodes: failures that open its circuit
-breaker, successes that close it, and rate limits that block a model."""
+"""Admits attempts through a provider's rate limits, alternating between apps, over all nodes. Also
+shares what one node learns about a provider: failures that open its circuit breaker, successes that
+close it, and rate limits that block a model."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _decode = msgspec.msgpack.Decoder(_News).decode
 
 
 class ProviderNews:
-    """Tells other nodes, and listens to them. Without others it does nothing."""
+    """Exchanges news about providers with other nodes. Does nothing on a single node."""
 
     def __init__(self, pool: ProviderPool, state: SharedState) -> None:
         self._pool = pool
@@ -43,7 +43,7 @@ class ProviderNews:
             state.listen(self._hear)
 
     def blocked(self, provider: str, model: str, seconds: float) -> None:
-        """The provider takes no calls of a model for so long."""
+        """Tells that the provider accepts no calls of a model for `seconds`."""
         self._state.tell(_encode(_News("blocked", provider, model, seconds)))
 
     def _attach(self, endpoint: Endpoint) -> None:
@@ -67,12 +67,12 @@ class ProviderNews:
             endpoint.breaker.hear("failed" if news.kind == "failed" else "succeeded", at)
 
 
-#: Seconds for which a call without a deadline counts as running on other nodes.
+#: Seconds for which other nodes count a call without a deadline as running.
 _LONGEST = 3600.0
 
 
 class SharedLimits(msgspec.Struct, frozen=True, eq=False):
-    """The configured limits of a target, which all nodes keep together."""
+    """The configured limits of a target, shared by all nodes."""
 
     state: SharedState
     news: ProviderNews
@@ -96,13 +96,13 @@ class SharedLimits(msgspec.Struct, frozen=True, eq=False):
 
 class FairAdmission(msgspec.Struct, eq=False):
     """At most one call of an app waits for the rate limits of a provider, so that the calls of
-    several apps start in turn. A context of the `Admission`."""
+    several apps start in turn. Wraps an `Admission`."""
 
     _admission: Admission
     lock: asyncio.Lock | None = None
-    """None: nothing limits the call."""
+    """None if nothing limits the call."""
     shared: SharedLimits | None = None
-    """None: there are no other nodes."""
+    """None on a single node."""
     _taken: list[Taken] = msgspec.field(default_factory=list)
 
     async def __aenter__(self) -> Admission:
@@ -129,7 +129,7 @@ class FairAdmission(msgspec.Struct, eq=False):
         return admission
 
     async def _take(self, shared: SharedLimits) -> None:
-        """Waits until the calls of all nodes leave room for this one."""
+        """Waits until the limits shared by all nodes admit this call."""
         admission = self._admission
         try:
             for name, limit in shared.limits:
@@ -180,7 +180,7 @@ class FairAdmission(msgspec.Struct, eq=False):
                 self.shared.state.correct(taken, counted)
 
     def _give_back(self, *, unsent: bool) -> None:
-        """The call has ended; one that was not sent took no tokens."""
+        """Returns the call's share: all of it if the call was not sent."""
         if self.shared is not None:
             for taken in self._taken:
                 if unsent:

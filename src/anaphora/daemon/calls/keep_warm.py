@@ -1,9 +1,9 @@
-"""Keeps the cached prefixes of apps alive during pauses, where their grants say `keep_warm`.
+"""Keeps the cached prefixes of apps alive during pauses, for grants with `keep_warm`.
 
-After each call of such an app the request is kept in memory. Shortly before the prefix that it left
-in the cache expires, the request is sent again without asking for an answer, where the pauses of
-the conversation so far say that this pays: by the same rules as in a session of the client. A
-refresh is a call of the app: held, settled, audited, and bounded by the grant.
+After each call of such an app the request is kept in memory. Shortly before its cached prefix
+expires, the request is sent again without asking for an answer, if the conversation's pauses so far
+indicate that this saves money: by the rules of a client session. A refresh is a call of the app:
+held, settled, audited, and bounded by the grant.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ from .own_prefixes import PrefixScope
 from .pipeline import CallPipeline
 from .refresh_calls import METHOD, SmallestRequest, send_refresh, smallest_request
 
-#: Conversations that are remembered, and the bytes of their last requests.
+#: Limits: remembered conversations, and bytes of their last requests.
 _MOST_CONVERSATIONS, _MOST_BYTES = 4096, 64 * 1024 * 1024
-#: Apps and models whose pauses are remembered.
+#: Maximum number of pairs of app and model whose pauses are remembered.
 _MOST_MEMORIES = 64
-#: Refreshes under way at once.
+#: Maximum number of concurrent refreshes.
 _MOST_RUNNING = 16
-#: The kind of news by which nodes tell each other who refreshes a conversation's prefix.
+#: The kind of news that tells which node refreshes a conversation's prefix.
 _CONTINUED = "continued"
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -61,23 +61,23 @@ _decode = msgspec.msgpack.Decoder(tuple[str, str]).decode
 
 
 class PausedConversation:
-    """A conversation of an app, and its last request as long as that may be sent again."""
+    """A conversation of an app, with its last request while that may be sent again."""
 
     def __init__(self, app: App, target: Target, remembered: RememberedCall) -> None:
         self.app = app
         self.target = target
         self.remembered: RememberedCall | None = remembered
-        """The last call, as long as it may be sent again."""
+        """The last call, while it may be sent again."""
         self.planned: ConversationState | None = None
         """Its pauses so far."""
         self.state: ProviderState | None = None
         self.last: PreparedRequest | None = None
-        """The last request; None: it is not sent again."""
+        """The last request; None if it is not to be sent again."""
         self.size = 0
         self.due: float | None = None
         """When the prefix is to be refreshed."""
         self.running: set[str] = set()
-        """Calls of the conversation that are under way."""
+        """Running calls of the conversation."""
         self.task: asyncio.Task[None] | None = None
         self.pause = PauseRefreshes()
         self.began = 0.0
@@ -88,7 +88,7 @@ class PausedConversation:
         return self.app.id, self.target.endpoint.id, self.target.model
 
     def release(self) -> None:
-        """Drops the prompt; the pauses stay."""
+        """Drops the prompt and keeps the pauses."""
         self.state, self.last, self.remembered = None, None, None
         self.due, self.size = None, 0
 
@@ -107,23 +107,23 @@ class PrefixRefresher:
         self._grants: dict[str, AppGrant] = {}
         self._conversations: OrderedDict[str, PausedConversation] = OrderedDict()
         self._calls: dict[str, PausedConversation] = {}
-        """The conversations of calls that are under way."""
+        """The conversations of running calls."""
         self._bytes = 0
         self._memories = BoundedMap[Hashable, AppMemory](_MOST_MEMORIES)
         self._tasks: set[asyncio.Task[None]] = set()
         self._slots = asyncio.Semaphore(_MOST_RUNNING)
         self._refused: set[Hashable] = set()
-        """Where a provider has refused a refresh: it would refuse the next one as well."""
+        """Scopes in which a provider refused a refresh: it would refuse the next one."""
         self._expected: Counter[str] = Counter()
-        """Nano-dollars by app that running refreshes are expected to cost."""
+        """Expected cost of running refreshes by app, in nano-dollars."""
         if not tools.shared_state.alone:
             tools.shared_state.listen(self._hear)
 
     # ── Calls of the app ─────────────────────────────────────────────────────────────────────────
 
     def began(self, conversation: str, request_id: str) -> None:
-        """A call is about to be sent: nothing is refreshed until it has ended, and afterwards by
-        this node only."""
+        """Called before a call is sent: nothing is refreshed until it has ended, and then only by
+        this node."""
         if not self._tools.shared_state.alone:
             self._tools.shared_state.tell(_encode((_CONTINUED, conversation)))
         known = self._conversations.get(conversation)
@@ -132,8 +132,8 @@ class PrefixRefresher:
             self._calls[request_id] = known
 
     def _hear(self, data: bytes, age: float) -> None:
-        """Another node has a call of a conversation: it refreshes the prefix from now on. News may
-        come late, when this node has a later call."""
+        """Another node has a call of a conversation and now refreshes its prefix. News can arrive
+        late, when this node has a later call."""
         try:
             kind, conversation = _decode(data)
         except (msgspec.MsgspecError, UnicodeError):
@@ -148,7 +148,7 @@ class PrefixRefresher:
             known.running.discard(request_id)
 
     def take_cost(self, conversation: str) -> tuple[Decimal | None, tuple[Notice, ...]]:
-        """What the refreshes of the pause that ends cost, where there were any, and notices."""
+        """The cost of the refreshes in the pause that ends, if there were any, and notices."""
         known = self._conversations.get(conversation)
         if known is None:
             return None, ()
@@ -165,8 +165,8 @@ class PrefixRefresher:
         reply: Reply,
         times: tuple[float, float],
     ) -> None:
-        """A pause begins. `times` are when the call was sent and when its response began. What is
-        learned is learned once the answer is on its way."""
+        """Begins a pause. `times` are when the call was sent and when its response began. The work
+        is done after the answer has been sent."""
 
         def learn() -> None:
             try:
@@ -234,7 +234,8 @@ class PrefixRefresher:
     # ── Ends ─────────────────────────────────────────────────────────────────────────────────────
 
     def use_grants(self, grants: Iterable[AppGrant]) -> None:
-        """The grants of all apps: what another one allowed is not refreshed any more."""
+        """Sets the grants of all apps. Conversations of apps with a changed grant are no longer
+        refreshed."""
         self._grants = {grant.app: grant for grant in grants}
         self._refused.clear()
         for id, kept in list(self._conversations.items()):
@@ -242,7 +243,7 @@ class PrefixRefresher:
                 self._forget(id)
 
     def revoke(self, token_id: str) -> None:
-        """Forgets what was called with a token, and ends refreshes that are under way."""
+        """Forgets the calls made with a token and cancels their running refreshes."""
         for id, kept in list(self._conversations.items()):
             if kept.app.token_id == token_id:
                 self._forget(id)
@@ -270,8 +271,8 @@ class PrefixRefresher:
         return len(self._tasks)
 
     def refresh_due(self, is_valid: Callable[[str], bool]) -> None:
-        """Begins the refreshes whose time has come; called every second. `is_valid` tells whether a
-        token may still be used."""
+        """Starts the refreshes that are due. Called every second. `is_valid` tells whether a token
+        may still be used."""
         now = time.time()
         due = [
             (id, kept)
@@ -335,8 +336,9 @@ class PrefixRefresher:
             self._expected[app] -= expected
 
     async def _refusal(self, app: str, limit: int | None, usd: Decimal | None) -> str | None:
-        """Why a refresh that is counted as running may not be sent. What the day's refreshes have
-        cost is in the ledger, which all nodes share; those that run on other nodes are not."""
+        """Why a refresh, already counted as running, may not be sent. The cost of the day's
+        refreshes is in the ledger, which all nodes share; refreshes running on other nodes are not
+        included."""
         if limit is None:
             return None
         if usd is None:
@@ -369,7 +371,7 @@ class PrefixRefresher:
         return True
 
     def _keep_own(self, kept: PausedConversation, remembered: RememberedCall) -> None:
-        """What is read of the prefix later is still the app's own."""
+        """Later reads of the prefix still count as the app's own."""
         shared, prefixes = self._tools.shared, self._tools.memory.prefixes
         provider, target = kept.target.endpoint.id, kept.target
         if prefixes is not None and shared.isolates(kept.app.grant, provider):

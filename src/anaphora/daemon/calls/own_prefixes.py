@@ -1,7 +1,7 @@
-"""Which prefixes an app has sent itself, by account and model: what it reads of them is its own.
+"""The prefixes that an app has sent itself, by account and model: reads of them are its own.
 
-Kept in memory and in the store, so that a restart or another node changes nothing. Only keyed
-digests, token counts and times: no text. Bounded; a prefix that was forgotten counts as not sent.
+Kept in memory and in the store, so that a restart or another node changes nothing. Contains keyed
+digests, token counts and times, no text. Bounded; a forgotten prefix counts as not sent.
 """
 
 from __future__ import annotations
@@ -35,33 +35,33 @@ from anaphora.values import Ttl
 
 _log = logging.getLogger("anaphora.daemon")
 
-#: Prefixes in memory.
+#: Maximum number of prefixes in memory.
 _MOST = 32_768
-#: Positions of a prompt that are looked for, and leading ones that are noted.
+#: Limits of a prompt's positions: looked up, and recorded at its beginning.
 _MOST_POSITIONS, _MOST_LEADING = 96, 16
-#: Markers that are looked at, from the last: providers take four.
+#: Number of last markers to look at; providers accept four.
 _MOST_MARKS = 32
 #: Positions before a marker at which the provider looks for an entry.
 _LOOK_BACK = 20
-#: Seconds that an entry may be read where the rules do not say.
+#: Seconds that an entry can be read, if the rules do not say.
 _UNKNOWN_LIFETIME = 300.0
 #: The share of its lifetime after which a prefix that is still used is saved again.
 _SAVED_AGAIN = 0.125
-#: Seconds after which rows of the store are of no use, and between two removals of such rows.
+#: Seconds after which rows of the store are useless, and between removals of such rows.
 _LONGEST, _REMOVED_EVERY = 24 * 3600.0, 60.0
-#: The share by which an estimate of tokens may err.
+#: Relative error of a token estimate.
 _ERROR = 0.05
-#: Whether the cache key of a conversation is its own.
+#: Stored values: the conversation has its own cache key, or shares one.
 _SPLIT, _SHARED = "split", "shared"
 
 
 class PrefixScope(msgspec.Struct, frozen=True):
-    """What a cache is shared by."""
+    """The scope of an app's cached prefixes."""
 
     app: str
     account: Hashable
     provider: str
-    """The entry of llm.yaml; several may be one account."""
+    """The entry of llm.yaml; several can use one account."""
     model: str
 
 
@@ -69,9 +69,9 @@ class _Prefix(msgspec.Struct):
     """A prefix that an app has sent."""
 
     tokens: int
-    """0: the provider keeps whole units, and has kept none that ends here."""
+    """0 if the provider caches whole units and none ends here."""
     exact: bool
-    """The provider has billed so many; otherwise they are estimated."""
+    """Billed by the provider; otherwise estimated."""
     lifetime: float
     used: float
     saved: float = -math.inf
@@ -82,11 +82,11 @@ class _Prefix(msgspec.Struct):
 
 
 class FoundPrefix(msgspec.Struct, frozen=True):
-    """What an app has sent of a prompt before."""
+    """The part of a prompt that the app has sent before."""
 
     reads: OwnReads = NO_READS
     end: int = -1
-    """The last chunk of it."""
+    """Its last chunk."""
 
 
 NOT_FOUND = FoundPrefix()
@@ -96,7 +96,7 @@ class OwnPrefixes:
     """The prefixes of all apps. Used from one event loop."""
 
     def __init__(self, store: Store, key: bytes) -> None:
-        """`key` is the same on all nodes, and after a restart."""
+        """`key` must be the same on all nodes and after a restart."""
         self._store = store
         self._key = key
         self._prefixes = BoundedMap[str, _Prefix](_MOST)
@@ -106,8 +106,8 @@ class OwnPrefixes:
     # ── Reads ────────────────────────────────────────────────────────────────────────────────────
 
     async def find(self, scope: PrefixScope, sent: SentCall, rules: CacheRules) -> FoundPrefix:
-        """What a call may read of what its app has sent before. The store is asked unless the
-        prompt continues a call of this node by one reply."""
+        """How much of a call's prompt its app has sent before. Asks the store unless the prompt
+        continues a call of this node by one reply."""
         prompt, at = RenderedPrompt(sent.rendered, sent.marks), sent.at or time.time()
         if not len(prompt):
             return NOT_FOUND
@@ -135,7 +135,7 @@ class OwnPrefixes:
         return None
 
     async def _read(self, app: str, names: list[str], at: float) -> None:
-        """Takes over what the store has of names that are not known here, or known as expired."""
+        """Reads the store's rows of names that are unknown here or expired."""
         wanted = [
             name
             for name in names
@@ -152,8 +152,8 @@ class OwnPrefixes:
     # ── Writes ───────────────────────────────────────────────────────────────────────────────────
 
     def add(self, scope: PrefixScope, sent: SentCall, rules: CacheRules, common: int = -1) -> None:
-        """A call was answered: `sent` has its bill, and `common` is the end of what its prompt had
-        in common with earlier ones."""
+        """Records an answered call. `sent` has its bill, and `common` is the end of the prefix that
+        its prompt shares with earlier ones."""
         prompt, at = RenderedPrompt(sent.rendered, sent.marks), sent.at or time.time()
         lifetimes = dict(_cached(prompt, sent.marks, rules))
         if not lifetimes:
@@ -180,7 +180,7 @@ class OwnPrefixes:
             self._store.add_handles_later(rows)
 
     def remove_old(self, now: float) -> None:
-        """Removes rows of the store that are too old, in the background; called now and then."""
+        """Removes old rows of the store in the background. Called periodically."""
         if now - self._removed < _REMOVED_EVERY or self._removing is not None:
             return
         self._removed = now
@@ -202,8 +202,8 @@ class OwnPrefixes:
     # ── Cache keys ───────────────────────────────────────────────────────────────────────────────
 
     async def was_split(self, scope: PrefixScope, sent: SentCall) -> bool | None:
-        """Whether a conversation got a cache key of its own when it began; None where it begins
-        now, or that is not known."""
+        """Whether a conversation got its own cache key when it began; None if it begins now or this
+        is unknown."""
         prompt = RenderedPrompt(sent.rendered, Plan())
         first = prompt.leading + 1
         looked_at = range(first, min(len(prompt), first + MOST_CHUNKS))
@@ -217,7 +217,7 @@ class OwnPrefixes:
         return rows[name].bill == _SPLIT if name in rows else None
 
     def save_split(self, scope: PrefixScope, sent: SentCall, split: bool) -> None:
-        """A conversation has a cache key of its own (`split`), or that of others."""
+        """Saves whether a conversation has its own cache key (`split`) or a shared one."""
         name = self._split_name(scope, RenderedPrompt(sent.rendered, Plan()))
         row = HandleRow(
             kind="prefix",
@@ -230,7 +230,7 @@ class OwnPrefixes:
         self._store.add_handles_later([row])
 
     def _split_name(self, scope: PrefixScope, prompt: RenderedPrompt) -> str:
-        """By the first message, which all calls of the conversation have."""
+        """The row's name, from the first message, which all calls of the conversation have."""
         opening = prompt.key(min(prompt.leading + 1, len(prompt) - 1))
         named = repr((_SPLIT, scope.app, scope.account, scope.model)).encode(errors="replace")
         return blake3(named + opening, key=self._key).hexdigest(length=16)
@@ -254,8 +254,8 @@ def _bytes(key: Hashable) -> bytes:
 
 
 def _looked_up(prompt: RenderedPrompt, plan: Plan) -> list[int]:
-    """Where a prefix that the app has sent may end, the longest first: before markers, where
-    earlier prompts of the conversation ended, and in tools and system prompt."""
+    """Possible ends of a prefix that the app has sent, the longest first: before markers, at the
+    ends of earlier prompts of the conversation, and in tools and system prompt."""
     marks = [mark.chunk for mark in plan.marks[-_MOST_MARKS:]]
     if plan.automatic is not None:
         marks.append(prompt.rendered.cacheable - 1)
@@ -270,7 +270,7 @@ def _leading(prompt: RenderedPrompt) -> range:
 
 
 def _cached(prompt: RenderedPrompt, plan: Plan, rules: CacheRules) -> Iterator[tuple[int, float]]:
-    """Where prefixes end that the provider may have cached, and how long each can be read."""
+    """Ends of prefixes that the provider may have cached, and how long each can be read."""
     last = prompt.rendered.cacheable - 1
     if last < 0:
         return
@@ -287,7 +287,8 @@ def _cached(prompt: RenderedPrompt, plan: Plan, rules: CacheRules) -> Iterator[t
 
 
 def _reads(prompt: RenderedPrompt, position: int, known: _Prefix, rules: CacheRules) -> OwnReads:
-    """With the reply that follows the prefix, where the provider caches that as well."""
+    """Readable tokens of a prefix, including the reply that follows it if the provider caches
+    replies."""
     estimated, end = 0 if known.exact else known.tokens, position
     if rules.reply_cached(None):
         while end + 1 < len(prompt) and prompt.from_model(end + 1):
@@ -298,13 +299,13 @@ def _reads(prompt: RenderedPrompt, position: int, known: _Prefix, rules: CacheRu
     tokens, error = known.tokens + reply, math.ceil((estimated + reply) * _ERROR)
     if rules.caches_tokens:
         error = min(error, rules.granule_tokens.value - 1)
-    elif end + 1 < len(prompt):  # a read ends with a chunk: never with the next one
+    elif end + 1 < len(prompt):  # a read ends at the end of a chunk
         error = min(error, (prompt.tokens(end + 1) - prompt.tokens(end)) // 2)
     return OwnReads(tokens + error, rules.whole_granules(tokens))
 
 
 def _in_loop(prompt: RenderedPrompt, position: int, end: int) -> bool:
-    """Whether a reply stands in a tool loop: only there it is sent back as it was cached."""
+    """Whether a reply is part of a tool loop: only then is it sent back unchanged."""
     ends = (position, end + 1) if end + 1 < len(prompt) else (position,)
     return any(prompt.kind(each) is Kind.TOOL_RESULT for each in ends)
 

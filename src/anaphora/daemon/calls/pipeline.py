@@ -1,10 +1,10 @@
-"""The way of a call through the daemon: its steps in order, and when each of them runs.
+"""The steps of a call through the daemon in order, and when each of them runs.
 
     authenticate ▸ read ▸ permit ▸ plan ▸ hold ▸ send ▸ relay ▸ settle ▸ judge ▸ audit
 
 A call of an app is a call of the client (decision 0023): attempts, retries, rate limits and
 breakers are the client's. So `plan` runs once for each target, and `hold`, `send` and `settle` for
-each attempt, when the client asks for that; the others run once.
+each attempt, when the client requests it; the others run once.
 
 | moment | started by | steps |
 |---|---|---|
@@ -18,10 +18,10 @@ each attempt, when the client asks for that; the others run once.
 | `reply` | the same, next | relay, audit |
 | `behind` | the service, when the answer has gone to the app | audit |
 
-Between `begin` and `end` lie the provider and the pieces of streams, of which `relay` makes what
-the app may see. Verdict and cost are known at `answer`, and go with the reply. Audit rows are made
-and written by the thread of their log; a daemon that is killed before that writes them when it
-starts (decision 0028).
+The provider answers between `begin` and `end`; `relay` turns the pieces of a stream into what the
+app may see. Verdict and cost are known at `answer` and sent with the reply. The audit log's thread
+makes and writes the rows; a daemon killed before that writes them at its next start (decision
+0028).
 """
 
 from __future__ import annotations
@@ -50,23 +50,23 @@ BEHIND = ("audit",)
 
 
 class CallStep:
-    """One step of all calls of a daemon: what a call carries is in the call. A step leaves out what
-    it has nothing to do in."""
+    """One step of all calls of a daemon. State of a call is in the call, not in the step. A step
+    overrides only the methods that it needs."""
 
     name = ""
 
     async def before(self, call: AppCall) -> None:
-        """On the way to the provider. Raises where the call may not go on."""
+        """On the way to the provider. Raises if the call may not continue."""
 
     def after(self, call: AppCall, outcome: CallOutcome) -> None:
-        """On the way back. Never raises: an answer that has arrived goes to its app."""
+        """On the way back. Never raises: an answer that has arrived is sent to its app."""
 
     def behind(self, call: AppCall) -> None:
-        """After the answer has gone. Never raises."""
+        """After the answer was sent. Never raises."""
 
 
 class CallPipeline:
-    """Runs the steps of calls. Any of them can be left out: in a benchmark, or in a test."""
+    """Runs the steps of calls. Benchmarks and tests can leave out any of them."""
 
     def __init__(self, steps: Iterable[CallStep] = ()) -> None:
         self.steps: dict[str, CallStep] = {}
@@ -87,7 +87,7 @@ class CallPipeline:
         self._behind = [step.behind for step in self._named(BEHIND, "behind")]
 
     def _named(self, names: Iterable[str], hook: str) -> list[CallStep]:
-        """The steps of these names that have something to do."""
+        """The steps of these names that override the method."""
         steps = [self.steps[name] for name in names if name in self.steps]
         return [step for step in steps if getattr(type(step), hook) is not getattr(CallStep, hook)]
 
@@ -103,7 +103,7 @@ class CallPipeline:
             step(call, outcome)
 
     def behind(self, call: AppCall) -> None:
-        """Runs the rest once the app has its answer: in the next turn of the event
+        """Runs the remaining steps after the app has its answer: in the next iteration of the event
         loop, and so in the order of the calls."""
         asyncio.get_running_loop().call_soon(self._run_behind, call)
 

@@ -1,9 +1,9 @@
-"""Calls that end for their app before the bill has come: it has disconnected or cancelled, its time
-is over, or its token was revoked.
+"""Calls whose app stops waiting before the bill arrives: it disconnects, cancels, times out, or its
+token is revoked.
 
-The app is let go at once. Where the provider goes on and bills, the answer is read on to its usage
-with the hold open; elsewhere the connection is closed. So each call runs in a task of its own, and
-its app waits for that:
+The app's request ends at once. If the provider continues and bills, the answer is read on to its
+usage with the hold open; otherwise the connection is closed. So each call runs in its own task, for
+which the app's request waits:
 
     an app's request ── WaitedCall.run ──▶ the task of the call
                      ◀── the result; or the app leaves, and the task goes on in `ReadOnCalls`
@@ -28,20 +28,20 @@ from .steps.send import seconds_to_read_on
 T = TypeVar("T")
 
 MOST_READ_ON = 16
-"""Calls of an app that are read on at the same time."""
+"""Maximum number of an app's calls that are read on at the same time."""
 
-#: Seconds between two cancellations of what is read on.
+#: Seconds between cancellations of calls that are read on.
 _CLOSE_SECONDS = 1.0
 
 _log = logging.getLogger("anaphora.daemon")
 
 
 class ReadOnCalls:
-    """The calls whose answers are read on without their apps."""
+    """The calls whose answers are read on after their apps have left."""
 
     def __init__(self) -> None:
         self.slots: CallSlots | None = None
-        """Where they count as running calls."""
+        """Counts them as running calls."""
         self._counts: Counter[str] = Counter()
         self._reading: set[asyncio.Task[Any]] = set()
         self._closing: set[asyncio.Task[Any]] = set()
@@ -60,7 +60,7 @@ class ReadOnCalls:
         return not self._stopped and self._counts[app] < MOST_READ_ON
 
     def add(self, app: str, task: asyncio.Task[Any], seconds: float) -> None:
-        """Reads a call on, for at most so many seconds."""
+        """Reads a call on for at most `seconds`."""
         release = None if self.slots is None else self.slots.keep(app)
         timer = asyncio.get_running_loop().call_later(seconds, task.cancel)
         self._counts[app] += 1
@@ -84,7 +84,8 @@ class ReadOnCalls:
         task.cancel()
 
     def stop(self) -> None:
-        """Ends what is read on, and reads on no more: it is charged without its bill."""
+        """Cancels all calls that are read on and accepts no more. They are charged without a
+        bill."""
         self._stopped = True
         if self.count:
             _log.warning("%d calls are no longer read on; charged without their bills", self.count)
@@ -92,16 +93,16 @@ class ReadOnCalls:
             task.cancel()
 
     async def close(self) -> None:
-        """The same; returns when all are settled."""
+        """Stops, and returns when all are settled."""
         self.stop()
         while tasks := self._reading | self._closing:
             await asyncio.wait(tasks, timeout=_CLOSE_SECONDS)
-            for task in self._reading:  # one may have begun to be read on in the same moment
+            for task in self._reading:  # one may have been added meanwhile
                 task.cancel()
 
 
 class WaitedCall:
-    """One call in a task of its own, and the app that waits for it."""
+    """One call in its own task, and the app that waits for it."""
 
     def __init__(
         self, calls: ReadOnCalls, pipeline: CallPipeline, call: AppCall, *, reading: bool
@@ -111,13 +112,13 @@ class WaitedCall:
         self._call = call
         call.waited = self
         self.reading = reading
-        """The task waits for the provider, and not for the app."""
+        """The task waits for the provider, not for the app."""
         self.is_left = self.reads_on = False
         self._task: asyncio.Task[None] | None = None
         self._waiting: asyncio.Future[Any] | None = None
 
     async def run(self, work: Coroutine[Any, Any, T | None]) -> T:
-        """The result of `work`, as long as the app waits for it."""
+        """The result of `work`. If cancelled, the app has left."""
         loop = asyncio.get_running_loop()
         waiting = self._waiting = loop.create_future()
         self._task = loop.create_task(self._drive(work))
@@ -126,13 +127,13 @@ class WaitedCall:
             return result
         except asyncio.CancelledError as problem:
             if waiting.done() and not waiting.cancelled():
-                waiting.exception()  # retrieved: the app has gone in the same moment
-            self._task.add_done_callback(lambda _: work.close())  # where it never began
+                waiting.exception()  # marks the exception as retrieved
+            self._task.add_done_callback(lambda _: work.close())  # if it never began
             self._leave(problem)
             raise
         finally:
             self._waiting = self._task = None
-            del waiting  # it may hold an error, whose traceback holds this frame
+            del waiting  # breaks a cycle: its error's traceback refers to this frame
 
     async def _drive(self, work: Coroutine[Any, Any, Any]) -> None:
         try:
@@ -155,13 +156,13 @@ class WaitedCall:
             self.note(problem)
 
     def note(self, problem: Exception) -> None:
-        """A failure after the app has gone. What became of the call is in the ledger and in the
-        audit log; the log has what should not happen."""
+        """Logs an unexpected failure after the app has left. Expected ones are in the ledger and
+        the audit log."""
         if not isinstance(problem, AnaphoraError):
             log(logging.ERROR, f"{type(problem).__name__} after the app had gone", problem)
 
     def _tell(self, problem: BaseException) -> None:
-        """Lets the app go with an error."""
+        """Ends the app's waiting with an error."""
         waiting = self._waiting
         if waiting is None or waiting.done():
             return
@@ -182,7 +183,7 @@ class WaitedCall:
             task.cancel()  # it waits for the app
 
     def leave(self, problem: BaseException) -> bool:
-        """Whether the answer is read on. Then the app gets the error now."""
+        """Whether the answer is read on. If so, the app gets the error now."""
         if self.is_left:
             return self.reads_on
         call, task = self._call, self._task

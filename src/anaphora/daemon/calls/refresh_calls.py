@@ -1,7 +1,7 @@
-"""One refresh of a cached prefix: the last request of a conversation again, as the smallest call,
-made and settled as a call of its app.
+"""One refresh of a cached prefix: sends the last request of a conversation again as the smallest
+possible call, settled as a call of its app.
 
-An answer is asked for only where the provider has no other call, and then the shortest.
+It requests an answer, the shortest, only if the provider has no call without one.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from anaphora.cache.verdict import Verdict
 from anaphora.client.in_flight import InFlight, PreparedRequest, service_tier
-from anaphora.client.session.cached_prefix import CachedPrefix, refreshed
+from anaphora.client.session.cached_prefix import CachedPrefix, judge_refresh
 from anaphora.client.session.provider_state import ProviderState
 from anaphora.daemon.access.isolation import OwnReads
 from anaphora.daemon.faces import face_of
@@ -31,11 +31,11 @@ from .steps.plan import bound_of
 from .steps.send import ClientCall
 
 METHOD = "keep_warm"
-"""Of refreshes, in the audit log; and their label in the ledger."""
+"""The method of refreshes in the audit log, and their label in the ledger."""
 
 
 class SmallestRequest(msgspec.Struct, frozen=True, eq=False):
-    """The last request again, as the smallest call."""
+    """The last request, reduced to the smallest call."""
 
     prepared: PreparedRequest
     facts: RequestFacts
@@ -64,7 +64,7 @@ class PlanRefresh(CallStep):
 
 
 class JudgeRefresh(CallStep):
-    """Judges a refresh by what is known of the cached prefix."""
+    """Judges a refresh by the known state of the cached prefix."""
 
     name = "judge"
 
@@ -82,7 +82,7 @@ class JudgeRefresh(CallStep):
 
     def _verdict(self, call: AppCall, flight: InFlight) -> Verdict | None:
         assert flight.reply is not None
-        verdict, _ = refreshed(
+        verdict, _ = judge_refresh(
             self._state,
             self._prepared,
             replace(flight.reply, usage=call.usage),
@@ -103,8 +103,8 @@ async def send_refresh(
     *,
     timeout: float,
 ) -> AppCall:
-    """Makes one refresh: a call of the app that it did not make itself, by the steps of a call.
-    `last` is the call that is sent again."""
+    """Makes one refresh by the steps of a call, on behalf of the app. `last` is the request to send
+    again."""
     target = state.target
     call = AppCall(
         app=app,
@@ -118,7 +118,7 @@ async def send_refresh(
         facts=refresh.facts,
         conversation=None if last is None else (last.conversation, last.turn),
         label=METHOD,
-        # That the provider fails is for the next call to find out.
+        # A failing provider is left to the next call to detect.
         once=True,
     )
     steps = pipeline.without("permit")
@@ -137,8 +137,8 @@ async def send_refresh(
 def smallest_request(
     state: ProviderState, last: PreparedRequest, prefix: CachedPrefix, now: float
 ) -> SmallestRequest | None:
-    """The last request without an answer, or with the shortest where the provider has no such call;
-    None where it would not be accepted, or would not read the prefix."""
+    """The last request without an answer, or with the shortest if the provider has no such call.
+    None if it would be rejected or would not read the prefix."""
     target, outgoing = state.target, last.outgoing
     assert outgoing is not None
     endpoint = target.endpoint

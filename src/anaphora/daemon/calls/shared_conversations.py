@@ -1,8 +1,8 @@
-"""Conversations that several nodes serve in turn: what one of them knows is saved after each call,
-and found by the next prompt on another node.
+"""Conversations that several nodes serve: each node saves its state of a conversation after a call,
+and another node finds it by the next prompt.
 
-One round trip before planning, only where this node does not know the conversation; one write
-after the answer, which nothing waits for.
+One round trip before planning, only if this node does not know the conversation; one write in the
+background after the answer.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _VERSION_BYTES = 8
 
 
 class SharedCall(msgspec.Struct, frozen=True, array_like=True):
-    """One call that was answered."""
+    """An answered call."""
 
     turn: int
     end: bytes
@@ -43,20 +43,20 @@ class SharedCall(msgspec.Struct, frozen=True, array_like=True):
 
 
 class SharedConversation(msgspec.Struct, frozen=True, array_like=True):
-    """A conversation as it is saved for other nodes: figures, places of markers and digests."""
+    """A conversation saved for other nodes: figures, places of markers and digests."""
 
     conversation: str
     hints: tuple[bytes, bytes]
     calls: tuple[SharedCall, ...]
     """The last one or two, the latest at the end."""
     last: bytes
-    """What is known of the last blocks of the latest prompt."""
+    """The entries (`saved_blocks`) of the last blocks of the latest prompt."""
     planner: SavedPlanner | None
     changing: int
     seen: int
 
     def check(self) -> None:
-        """Raises where a value that was read contradicts itself."""
+        """Raises `ValueError` if the fields contradict each other."""
         for each in self.calls:
             each.call.check()
         latest = min(blocks.LAST_BLOCKS, self.calls[-1].call.chunks)
@@ -68,7 +68,7 @@ FORMAT = SavedFormat(b"anaphora calls 2\n", SharedConversation)
 
 
 class SharedLine:
-    """The record of one conversation on this node: of all its calls, until one branches off."""
+    """The record of a conversation's calls on this node, until one branches off."""
 
     __slots__ = ("calls", "hints", "opening", "record", "request", "salts", "saved_chunks", "scope")
 
@@ -84,7 +84,7 @@ class SharedLine:
         """The answered calls in it."""
         self.hints = hints
         self.saved_chunks = saved_chunks
-        """How many leading chunks of the next prompt are described in it."""
+        """Number of leading chunks of the next prompt that it describes."""
         self.request: ReadRequest | None = None
         self.scope: Hashable = None
         self.salts: blocks.Salts | None = None
@@ -101,8 +101,8 @@ class FoundCall(msgspec.Struct, frozen=True, eq=False):
 
 
 class FoundConversation(msgspec.Struct, frozen=True, eq=False, kw_only=True):
-    """What another node knows: the last call of the conversation that a prompt continues; else one
-    that begins like it."""
+    """State from another node: the last call of the conversation that a prompt continues, or of one
+    with the same beginning."""
 
     conversation: str
     line: SharedLine | None
@@ -110,7 +110,7 @@ class FoundConversation(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     hints: CallHints
     continues: bool
     chunks: int
-    """How many leading chunks the prompt shares with it."""
+    """Number of leading chunks that the prompt shares with it."""
 
 
 class SharedConversations:
@@ -131,7 +131,7 @@ class SharedConversations:
         at: float,
         own: Plan,
     ) -> FoundConversation | None:
-        """`here` is what this node found. None where nothing more is known elsewhere."""
+        """`here` is the call that this node found. None if other nodes know no more."""
         prompt = RenderedPrompt(request.rendered, Plan())
         if not len(prompt):
             return None
@@ -139,7 +139,7 @@ class SharedConversations:
         if here is not None and here.continues and blocks.replies_after(prompt, here.chunks) == 1:
             planned = here.call.planned
             if not keyed or (planned is not None and planned.state.cache_key is not None):
-                return None  # otherwise a key is chosen, by the calls of all nodes
+                return None  # otherwise a key is chosen from the calls of all nodes
         salts = blocks.Salts.of(scope, request.hints)
         names, positions = blocks.candidates(prompt, salts)
         records, calls = await self._shared.find(names, _counted(salts) if keyed else "", at)
@@ -154,7 +154,7 @@ class SharedConversations:
                 found = await self._read(
                     record, names[index][:1], positions[index], prompt, request, scope, own
                 )
-            except Exception:  # what another program or version wrote must not fail a call
+            except Exception:  # data of another program or version must not fail a call
                 continue
             if found is not None and found.continues:
                 behind = here is not None and here.continues and found.chunks < here.chunks
@@ -172,7 +172,7 @@ class SharedConversations:
         scope: Hashable,
         own: Plan,
     ) -> FoundConversation | None:
-        """`position` is the chunk of the prompt that the record was found by."""
+        """`position` is the chunk of the prompt by which the record was found."""
         line = FORMAT.decode(record.data)
         line.check()
         last, call = line.calls[-1], line.calls[-1].call
@@ -279,7 +279,7 @@ class SharedConversations:
         scope: Hashable,
         at: float,
     ) -> None:
-        """A call is about to be planned: where it will be saved."""
+        """Chooses the record in which a call that is about to be planned will be saved."""
         before = None if found is None or not found.continues else found.call
         line = None if before is None else before.line
         if before is None or line is None or (before.planned and before.planned.continued):
@@ -295,7 +295,7 @@ class SharedConversations:
             self._shared.count(_counted(line.salts), at)
 
     def save(self, call: RememberedCall) -> None:
-        """Saves a call that was answered."""
+        """Saves an answered call."""
         line = call.line
         if line is None or line.request is None or line.salts is None:
             return
@@ -344,8 +344,8 @@ def _shared_call(call: RememberedCall, end: bytes) -> SharedCall:
 
 
 def _shared_beginning(sent: SentCall, saved: SharedCall, chunks: int) -> SentCall:
-    """A call as if it had ended after the chunks that it shares with another conversation: what was
-    billed for them is unknown, but its bill shows how many bytes a token has."""
+    """A call cut after the chunks that it shares with another conversation. The bill for these is
+    unknown, but the whole bill gives the bytes per token."""
     rendered = sent.rendered
     total = None if sent.usage is None else sent.usage.input
     marks = tuple(mark for mark in sent.marks.marks if mark.chunk < chunks)
@@ -362,7 +362,7 @@ def _shared_beginning(sent: SentCall, saved: SharedCall, chunks: int) -> SentCal
 
 
 def _restored_hints(saved: tuple[bytes, bytes], hints: CallHints) -> CallHints:
-    """Those of this call, where they are the same; others are told apart by their digests."""
+    """This call's hints if they are the same. Others are distinguished by their digests."""
     given = (hints.conversation, hints.user)
     conversation, user = (
         now if _hint(now) == digest else digest.hex()

@@ -1,7 +1,7 @@
-"""The request for a target that does not speak the wire of the app's request, or of a call of
-JSON-RPC: parsed, with the parameters that the target takes, and rendered.
+"""Builds the request for a target that does not speak the wire of the app's request, or for a call
+of JSON-RPC: parses it, adapts its parameters to the target, and renders it.
 
-Fields that a request of the same wire lacks are put into its bytes, and nothing else changes:
+Missing fields of a request on the same wire are inserted into its bytes, and nothing else changes:
 
     filled = fill_max_tokens("anthropic", body, members, 2048)
     filled.body, filled.members
@@ -46,21 +46,21 @@ from .call import AppCall
 if TYPE_CHECKING:
     from .steps.plan import PlanRequest
 
-#: The limit of providers that need one, where neither the grant nor the catalog has any.
+#: The limit for providers that require one, if neither grant nor catalog has one.
 DEFAULT_MAX_TOKENS = 1024
 
 _NULL = msgspec.Raw(b"null")
 
 
 class FilledBody(msgspec.Struct, frozen=True, eq=False):
-    """A request's bytes, and its fields as they are in them."""
+    """A request's bytes, and its fields in them."""
 
     body: bytes
     members: Members
 
 
 def max_tokens_to_fill(grant: LlmGrant, profile: Profile) -> int:
-    """The limit for a request that sets none: the grant's largest, as far as the model can."""
+    """The limit for a request without one: the grant's maximum, capped by the model's."""
     known = None if profile.output_tokens is None else profile.output_tokens.value
     limits = [limit for limit in (grant.max_tokens, known) if limit is not None]
     return min(limits, default=DEFAULT_MAX_TOKENS)
@@ -70,7 +70,7 @@ def fill_max_tokens(
     wire: str, body: bytes, members: Members, tokens: int, *, profile: Profile | None = None
 ) -> FilledBody:
     """The request with a limit of its output. `wire` is a name of `wire.WIRES`; the profile says
-    which of its two names a Chat host takes."""
+    which of the two field names a Chat host accepts."""
     face = face_of(wire)
     inside, name = face.limit_place
     if any(members.get(other, _NULL) != _NULL for other in face.limit_names):
@@ -82,8 +82,8 @@ def fill_max_tokens(
 
 
 def fill_store(wire: str, body: bytes, members: Members) -> FilledBody:
-    """The request with `store: false` on a wire whose provider keeps answers by default: for apps
-    that may not refer to them."""
+    """The request with `store: false`, on a wire whose provider stores answers by default, for apps
+    that may not use stored ones."""
     if not wires.features(wire).stores_responses:
         return FilledBody(body, members)
     return fill_field(body, members, "store", b"false")
@@ -92,8 +92,8 @@ def fill_store(wire: str, body: bytes, members: Members) -> FilledBody:
 def fill_field(
     body: bytes, members: Members, name: str, value: bytes, *, inside: str = ""
 ) -> FilledBody:
-    """The request with this field, where it has none or null: at the top, or in the object
-    `inside`, which is added where there is none. The field's JSON is `value`."""
+    """The request with this field, if it is absent or null: at the top level, or in the object
+    `inside`, which is added if absent. The field's JSON is `value`."""
     if not inside:
         held = spelling(members, name)
         if held is None:
@@ -115,14 +115,14 @@ def fill_field(
 
 
 def spelling(members: Members, name: str) -> str | None:
-    """The name under which a request has a field: Gemini takes snake_case as well."""
+    """The name that a request uses for a field: Gemini also accepts snake_case."""
     if name in members:
         return name
     return next((key for key in members if "_" in key and camel(key) == name), None)
 
 
 def _append(body: bytes, name: str, value: bytes) -> bytes:
-    """The document with a member more at its end."""
+    """The document with a member added at its end."""
     end = document_span(body).end - 1
     last = end
     while body[last - 1] in b" \t\n\r":
@@ -136,8 +136,8 @@ def _replace(body: bytes, span: MemberSpan, value: bytes) -> bytes:
 
 
 def with_members(body: bytes, members: Members, changes: Mapping[str, bytes]) -> bytes:
-    """The body with these fields replaced where it has them, and added at its end where it has
-    not. `members` are those that it has; values are JSON."""
+    """The body with these fields: replaced if present, otherwise added at its end. `members` are
+    the present ones; values are JSON."""
     if not changes:
         return body
     span = document_span(body)
@@ -164,7 +164,13 @@ def with_members(body: bytes, members: Members, changes: Mapping[str, bytes]) ->
     return b"".join(pieces)
 
 
-#: The smallest budget of thinking that Anthropic takes.
+def member_object(members: Members, name: str) -> Members:
+    """The members of an object in a field; empty if the field is absent or not an object."""
+    raw = bytes(members.get(name, b""))
+    return decode_members(raw) if raw.startswith(b"{") else {}
+
+
+#: The smallest thinking budget that Anthropic accepts.
 _SMALLEST_BUDGET = 1024
 
 
@@ -216,14 +222,14 @@ async def translate(
 
 
 def hash_blocks(rendered: Rendered) -> None:
-    """Hashes the blocks of a prompt, which the memory of calls asks for later."""
+    """Hashes the blocks of a prompt ahead of their use by the memory of calls."""
     prompt = RenderedPrompt(rendered, Plan())
     if len(prompt):
         prompt.key(len(prompt) - 1)
 
 
 def _default_limit(call: AppCall, target: Target) -> int:
-    """The limit of the output of a call that sets none."""
+    """The output limit of a call without one."""
     most, default = call.app.grant.llm.max_tokens, target.endpoint.config.max_tokens
     if most is None:
         return default
@@ -237,10 +243,9 @@ def _check(
     headers: tuple[tuple[str, str], ...],
     rendered: Rendered,
 ) -> None:
-    """Reads the facts of what is sent, and checks them: what was rendered may be read otherwise
-    than what the app wrote. `headers` are the request's own, without those of the configuration.
-    The prompt of a request of a wire was checked as the app wrote it, that of a call of JSON-RPC is
-    checked as it is sent."""
+    """Reads the facts of the rendered request and checks them again, since they may differ from
+    those of the app's request. `headers` are the request's own, without configured ones. The prompt
+    of a request of a wire was checked before; that of a call of JSON-RPC is checked here."""
     grant, endpoint = call.app.grant.llm, target.endpoint
     members = decode_members(outgoing.body)
     facts = call.facts = read_facts(endpoint.wire_name, members, outgoing.path, headers)
@@ -258,7 +263,7 @@ def _parse(call: AppCall) -> Call:
 
 
 def parse_request(request: WireRequest, grant: LlmGrant) -> Call:
-    """The call that a request asks for, with the limit that its wire needs."""
+    """The request as a `Call`, with the output limit that its wire requires."""
     body = request.body
     if wire.features(request.wire).requires_max_tokens:
         tokens = grant.max_tokens or DEFAULT_MAX_TOKENS
@@ -270,7 +275,7 @@ def parse_request(request: WireRequest, grant: LlmGrant) -> Call:
 
 
 class AdaptedParams:
-    """What changes for one target. `wire` is that of the app's request; None: JSON-RPC."""
+    """Adapts params to one target. `wire` is that of the app's request; None: JSON-RPC."""
 
     def __init__(self, target: Target, wire: str | None) -> None:
         self._target = target
@@ -279,7 +284,7 @@ class AdaptedParams:
         self.notices: list[Notice] = []
 
     def adapt(self, params: Params, max_tokens: int) -> None:
-        """`max_tokens` is what a call without a limit gets."""
+        """`max_tokens` is the limit for a call without one."""
         target = self._target
         if params.max_tokens is None:
             self.changes["max_tokens"] = max_tokens
@@ -289,12 +294,12 @@ class AdaptedParams:
         highest = target.endpoint.max_temperature
         if params.temperature is not None and params.temperature > highest:
             self.changes["temperature"] = None
-            text = f"{target.endpoint.id} takes a temperature up to {highest:g}; left out"
+            text = f"{target.endpoint.id} accepts a temperature up to {highest:g}; left out"
             self.notices.append(Notice("temperature_left_out", text, "temperature"))
         if self._wire is None or self._wire == target.endpoint.base_wire:
             return
         if params.n is not None and params.n > 1:
-            reason = f"{target.endpoint.id} gives one choice a call here; asked for {params.n}"
+            reason = f"{target.endpoint.id} returns one choice per call here; {params.n} requested"
             raise InvalidRequest(reason, path=face_of(self._wire).choices_field)
         face = face_of(target.endpoint.base_wire)
         if params.reasoning is not None and face.budgets_thinking:

@@ -3,6 +3,6 @@
     path ─faces─▶ body (one strict parser) ─references─▶ AppCall ─▶ its steps
                                                   AppReply, CallStream ─writing─▶ the app
 
-What is checked and what is sent come from the same bytes. Only headers and query fields of the
-lists in `headers` go to a provider, and only those come back.
+The bytes that are checked are the bytes that are sent. Only the headers and query fields listed in
+`headers` pass to a provider and back.
 """

@@ -21,7 +21,7 @@ from anaphora.wire.reading import DECODE_ERRORS, Members
 
 from .body import JsonBody, parse_object
 
-#: The paths that a batch may send its requests to, and their wires.
+#: Paths for the requests of a batch, and their wires.
 _PATHS = {
     face.generate_path: name
     for name, face in FACES.items()
@@ -47,7 +47,7 @@ _file_request = msgspec.json.Decoder(_FileRequest).decode
 
 
 class BatchCheck:
-    """`read_file` gives the content of one of the app's files at the provider."""
+    """Checks batches. `read_file` returns the content of one of the app's files at the provider."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class BatchCheck:
         self._read_file = read_file
 
     async def check(self, wire: str, body: JsonBody) -> None:
-        """Raises `NotGranted` where the grant does not allow one of the requests."""
+        """Raises `NotGranted` if the grant does not allow one of the requests."""
         if self._grant.approved_prompt is not None:
             raise NotGranted("batches are not possible with an approved_prompt", param="batch")
         if wires.features(wire).batches == "inline":

@@ -3,19 +3,19 @@
     data = await read_json_bytes(exchange)
     body = await read_object(exchange, off_loop, app.id)
 
-Refused: what `strict_json` refuses; fields that differ in case or underscores only, since some
-providers take either; a content type other than JSON, and a compressed body that is broken or
-larger than its limit.
+Refused: everything that `strict_json` refuses; fields that differ only in case or underscores,
+since some providers accept either; content types other than JSON; compressed bodies that are
+invalid or too large.
 
-Most bodies of calls begin like the one before:
+Most bodies begin like the preceding one:
 
     bodies = AppBodies()
     body = bodies.read(app_id, wire, data)
     bodies.keep(app_id, wire, body, refers=...)
 
-Messages that the body before had are neither decoded nor checked again: a list without some of its
-elements is free of duplicate keys if the whole list is, once those elements were found to be. If
-the rest is refused, all of the body is read, so that errors are the same.
+Messages of the preceding body are neither decoded nor checked again: they have no duplicate keys,
+so the list has none if its other elements have none. If the rest is refused, the whole body is
+read, so that the error is the same.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ from anaphora.serving.exchange import HttpExchange
 from anaphora.wire.body_memory import BodyMemory, KnownBeginning, ListElements, list_of_messages
 from anaphora.wire.reading import Members, decode_members
 
-#: A compressed body may become this many times larger, and never larger than `MAX_BODY`.
+#: Maximum growth of a decompressed body, which is also limited by `MAX_BODY`.
 _MAX_RATIO = 100
 _SMALLEST_LIMIT = 1024 * 1024
-#: Bytes that are decompressed at a time: they become a thousand times as many at most.
+#: Bytes decompressed at a time; they grow at most a thousandfold.
 _COMPRESSED_PIECE = 4096
-#: Messages, blocks and tools of a request: as many as Anthropic takes messages.
+#: Maximum number of messages, blocks and tools: Anthropic's limit of messages.
 MOST_ELEMENTS = 100_000
 _LISTS = ("messages", "input", "contents", "system", "tools")
 MAX_BODY = 32 * 1024 * 1024
 
-#: Headers that must not be sent twice: two readers could each use another of them.
+#: Headers that must not be sent twice: two readers could use different ones.
 _ONCE = (
     "content-type", "content-length", "content-encoding", "transfer-encoding", "authorization",
     "x-api-key", "x-goog-api-key", "anthropic-version",
@@ -56,7 +56,7 @@ _JSON = "application/json"
 _JSON_TYPE = re.compile(
     r'application/json\s*(?:;\s*charset\s*=\s*"?utf-8"?\s*)?(?:;\s*)?', re.IGNORECASE
 )
-#: Members whose names are chosen by the app, and lists whose elements are checked.
+#: Members with names chosen by the app, and lists whose elements are checked.
 _FREE_NAMES = frozenset(
     "metadata client_metadata labels parameters parametersJsonSchema parameters_json_schema"
     " response_schema responseSchema responseJsonSchema response_json_schema input_schema schema"
@@ -66,7 +66,7 @@ _TOOL_LISTS = frozenset(("tools", "functionDeclarations", "function_declarations
 
 
 class JsonBody(msgspec.Struct, frozen=True, eq=False):
-    """A JSON object: its bytes, and the same decoded."""
+    """A JSON object: its bytes and its decoded value."""
 
     data: bytes
     members: Members
@@ -74,8 +74,8 @@ class JsonBody(msgspec.Struct, frozen=True, eq=False):
 
 
 async def read_json_bytes(exchange: HttpExchange) -> bytes:
-    """The body without its content encoding. Raises `RequestRejected` where it is declared as
-    something else than JSON, before any of it is read, and `TooLarge`."""
+    """The body without its content encoding. Raises `RequestRejected` before reading if the content
+    type is not JSON, and `TooLarge`."""
     check_json_type(exchange.headers)
     body = await exchange.read_body()
     encoding = exchange.headers.get("content-encoding")
@@ -83,7 +83,7 @@ async def read_json_bytes(exchange: HttpExchange) -> bytes:
 
 
 async def _decompressed(exchange: HttpExchange, body: bytes, encoding: str) -> bytes:
-    """Others are answered meanwhile. What it becomes also counts as unread."""
+    """Decompresses in a thread. The decompressed bytes count as unread, like the received ones."""
     pieces: list[bytes] = []
     size = 0
     for piece in decompressed_pieces(body, encoding, exchange.max_body):
@@ -100,8 +100,8 @@ async def _decompressed(exchange: HttpExchange, body: bytes, encoding: str) -> b
 async def read_object(
     exchange: HttpExchange, off_loop: OffLoop, app: str, default: bytes = b""
 ) -> JsonBody:
-    """The object in a body; `default` where that is empty. Raises as `read_json_bytes` does, and
-    `RequestRejected` for what is no object."""
+    """The object in a body; `default` if the body is empty. Raises as `read_json_bytes` does, and
+    `RequestRejected` if the body is not an object."""
     data = await read_json_bytes(exchange) or default
     if len(data) <= LARGE:
         body = parse_object(data)
@@ -112,7 +112,7 @@ async def read_object(
 
 
 def check_headers(pairs: Sequence[tuple[str, str]]) -> None:
-    """Raises where a header that decides something is sent twice."""
+    """Raises if a header of `_ONCE` is sent twice."""
     names = [name for name, _ in pairs]
     if len(set(names)) == len(names):
         return
@@ -122,7 +122,7 @@ def check_headers(pairs: Sequence[tuple[str, str]]) -> None:
 
 
 def check_json_type(headers: Mapping[str, str]) -> None:
-    """Raises `RequestRejected` where a body is not declared as JSON. Header names are lowercase."""
+    """Raises `RequestRejected` if the content type is not JSON. Header names are lowercase."""
     kind = headers.get("content-type", "")
     if kind != _JSON and _JSON_TYPE.fullmatch(kind.strip()) is None:
         shown = repr(kind[:SHOWN]) if kind else "none"
@@ -130,8 +130,8 @@ def check_json_type(headers: Mapping[str, str]) -> None:
 
 
 def parse_object(body: bytes, counted: int = 0, *, by_pieces: bool = False) -> JsonBody:
-    """A JSON object without duplicate keys. `counted` messages and blocks are not in it.
-    `by_pieces`: in a thread, while others run."""
+    """A JSON object without duplicate keys. `counted` is the number of messages and blocks left out
+    of `data`. `by_pieces`: for use in a thread, lets other threads run."""
     if by_pieces:
         value, members = decode_pieces(body)
     else:
@@ -145,7 +145,7 @@ def parse_object(body: bytes, counted: int = 0, *, by_pieces: bool = False) -> J
 
 
 def decompressed_pieces(body: bytes, encoding: str, most: int = MAX_BODY) -> Iterator[bytes]:
-    """A body without its content encoding, within limits, by pieces of some megabytes at most.
+    """A body without its content encoding, within limits, in pieces of some megabytes at most.
     Raises `RequestRejected` and `TooLarge`."""
     names = encodings(encoding)
     if not names:
@@ -169,12 +169,13 @@ def decompressed_pieces(body: bytes, encoding: str, most: int = MAX_BODY) -> Ite
 
 
 def is_counted(size: int) -> bool:
-    """Whether a body of so many bytes may have too many elements: each takes two, with a comma."""
+    """Whether a body of this size may have too many elements: each takes two bytes, with a
+    comma."""
     return size > 2 * MOST_ELEMENTS
 
 
 def _check_count(value: dict[str, Any], count: int) -> None:
-    """Each message, block and tool takes time in which no other app is answered."""
+    """Limits the elements, since each takes time during which no other app is served."""
     for name in _LISTS:
         listed = value.get(name)
         if isinstance(listed, list):
@@ -193,8 +194,9 @@ def count_of(element: Any) -> int:
 
 
 def _check_spellings(value: dict[str, Any]) -> None:
-    """Go's JSON reader ignores case, Google's takes snake_case, too: fields of the request, of its
-    settings and of its tools must not differ in that alone. Schemas and labels are the app's."""
+    """Rejects fields of a request, its settings and its tools that differ only in case or
+    underscores: Go's JSON reader ignores case, and Google's also accepts snake_case. Schemas and
+    labels are the app's."""
     pending = [value]
     while pending:
         fields = pending.pop()
@@ -211,13 +213,13 @@ def _check_spellings(value: dict[str, Any]) -> None:
 
 
 class MessageFacts(msgspec.Struct, frozen=True, eq=False):
-    """What is known of the messages of a kept body."""
+    """Facts about the messages of a kept body."""
 
     references: tuple[tuple[int, Reference], ...]
-    """What they refer to, with the index of the message."""
+    """The stored objects that they name, with the index of the message."""
     counts: list[int]
-    """The messages and blocks up to the end of each message; empty where the body is too short for
-    too many."""
+    """Number of messages and blocks up to the end of each message; empty if the body is too short
+    to exceed the limit."""
 
 
 class CallBody(msgspec.Struct, frozen=True, eq=False, kw_only=True):
@@ -227,14 +229,14 @@ class CallBody(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     members: Members
     value: dict[str, Any]
     elements: ListElements | None = None
-    """The messages; None where they are not in a list."""
+    """The messages; None if they are not a list."""
     beginning: KnownBeginning[MessageFacts] | None = None
     begin: int = 0
     """The offset of the first message."""
 
     @property
     def known(self) -> int:
-        """How many messages were in the body before, at its beginning."""
+        """Number of leading messages that the preceding body also had."""
         return 0 if self.beginning is None else self.beginning.count
 
     @property
@@ -249,7 +251,7 @@ class CallBody(msgspec.Struct, frozen=True, eq=False, kw_only=True):
             yield reference
 
     def facts(self, *, refers: bool) -> MessageFacts:
-        """Of its messages; `refers` tells whether it names stored objects."""
+        """The facts of its messages. `refers` tells whether it names stored objects."""
         known, beginning = self.known, self.beginning
         name = "" if self.elements is None else self.elements.name
         values = self.value.get(name, [])
@@ -266,8 +268,8 @@ class CallBody(msgspec.Struct, frozen=True, eq=False, kw_only=True):
 
 
 class BodyReading:
-    """Reads one body. `new` is how many of its bytes no body before had at its beginning: where
-    they are many, it is to be called in a thread."""
+    """Reads one body. `new` is the number of bytes not shared with an earlier body; if they are
+    many, call this in a thread."""
 
     def __init__(
         self, wire: str, data: bytes, beginning: KnownBeginning[MessageFacts] | None
@@ -302,7 +304,7 @@ class AppBodies:
         return self.reading(app, wire, data)()
 
     def reading(self, app: str, wire: str, data: bytes) -> BodyReading:
-        """What reads it."""
+        """The reading of a body, to be called here or in a thread."""
         return BodyReading(wire, data, self._memory.find(app, wire, data))
 
     def keep(self, app: str, wire: str, body: CallBody, *, refers: bool) -> None:
@@ -321,7 +323,7 @@ class AppBodies:
 
 
 def read_whole(wire: str, data: bytes, *, by_pieces: bool = False) -> CallBody:
-    """A body that is compared with no other. Raises `RequestRejected`."""
+    """Reads a body without comparing it with an earlier one. Raises `RequestRejected`."""
     plain = parse_object(data, by_pieces=by_pieces)
     elements, begin = list_of_messages(wire, data, plain.members)
     return CallBody(
@@ -332,7 +334,7 @@ def read_whole(wire: str, data: bytes, *, by_pieces: bool = False) -> CallBody:
 def _read_rest(
     beginning: KnownBeginning[MessageFacts], *, by_pieces: bool = False
 ) -> CallBody | None:
-    """The body, of which known messages are not read again; None where the rest is not accepted."""
+    """The body, without reading known messages again; None if the rest is refused."""
     kept, counted = beginning.kept, 0
     if is_counted(len(beginning.data)):
         if not kept.facts.counts:
@@ -343,7 +345,7 @@ def _read_rest(
     except AnaphoraError:
         return None
     if kept.elements.name == "input" and "type" in read.value:
-        return None  # what the messages refer to may depend on it
+        return None  # the messages' references may depend on it
     members = read.members
     elements = beginning.complete(members)
     return CallBody(

@@ -1,7 +1,8 @@
-"""Cached contents of Gemini: checked like a request, and charged to the app that makes them.
+"""Gemini's cached contents: checked like a request, and charged to the app that creates them.
 
-A content is charged when it is made: its tokens as input, and their storage for the whole lifetime.
-A longer lifetime is charged as storage for all of it. What is deleted early is not given back.
+A content is charged when it is created: its tokens as input, and their storage for the whole
+lifetime. Extending it is charged as storage for the whole new lifetime. Deleting it early refunds
+nothing.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ _NO_CONTENTS = msgspec.Raw(b'[{"role":"user","parts":[{"text":""}]}]')
 
 
 class CachedContents:
-    """`target` gives a model at a provider."""
+    """Creates and extends cached contents. `target` returns a model at a provider."""
 
     def __init__(
         self,
@@ -61,7 +62,7 @@ class CachedContents:
     async def creating(
         self, app: App, provider: str, body: JsonBody, request_id: str
     ) -> AsyncIterator[ProviderCharge]:
-        """Checks a content that is to be made, and holds what it can cost while it is."""
+        """Checks a content to be created, and holds its maximum cost meanwhile."""
         name = body.value.get("model")
         if not isinstance(name, str):
             raise RequestRejected("model: must be the name of a model", status=400, param="model")
@@ -92,7 +93,7 @@ class CachedContents:
     async def extending(
         self, app: App, row: HandleRow, model: str, body: JsonBody, request_id: str
     ) -> AsyncIterator[ProviderCharge]:
-        """Holds what a longer lifetime can cost while it is set."""
+        """Holds the maximum cost of a longer lifetime while it is being set."""
         if row.tokens is None and app.grant.llm.has_spend_limit:
             raise _unknown_cost("the size of the cached content is not known")
         target = self._target(row.provider, model)
@@ -121,7 +122,7 @@ class CachedContents:
 
 
 def _lifetime(value: dict[str, Any], now: float) -> float:
-    """Seconds that a content is to be kept."""
+    """The requested lifetime in seconds."""
     given = [value[name] for name in ("expireTime", "expire_time") if value.get(name) is not None]
     ttl, end = value.get("ttl"), given[0] if given else None
     if len(given) + (ttl is not None) > 1:

@@ -1,5 +1,5 @@
-"""Charges for requests that are billed by their input alone: embeddings, cached contents. The most
-that one can cost is held while it is sent, and settled by the tokens that the provider reports.
+"""Charges for requests billed by input alone: embeddings, cached contents. The maximum cost is held
+while the request is sent, and settled by the tokens that the provider reports.
 
     async with charges.held(target, app, request_id, tokens, cost) as charge:
         response = await forwarder.send(…, on_write=charge.sending)
@@ -31,26 +31,26 @@ class ProviderCharge:
     """The charge for one request, settled when the provider has answered."""
 
     def __init__(self, hold: OpenHold, cost: Callable[[int], int | None], most: int) -> None:
-        """More tokens than `most` cannot be true."""
+        """More reported tokens than `most` are impossible."""
         self._hold = hold
         self._cost = cost
         self._most = most
         self.tokens: int | None = None
-        """By the provider's count; None: it did not answer, or not say."""
+        """The provider's count; None if it did not answer or report one."""
         self.billed: int | None = None
-        """Nano-dollars; None: there is no bill, or no price."""
+        """Nano-dollars; None without a bill or a price."""
         self.unbilled = 0
-        """Nano-dollars that are charged without a bill."""
+        """Nano-dollars charged without a bill."""
         self._written = False
         """The request may have been written to a connection."""
 
     def sending(self) -> None:
-        """The request is written to a connection next."""
+        """Called before the request is written to a connection."""
         self._written = True
         self._hold.sending()
 
     def settle(self, tokens: int | None) -> None:
-        """By the tokens that the provider counted; at the bound where it did not."""
+        """Settles by the provider's token count, or at the bound if there is none."""
         if tokens is None:
             self.settle_at_bound()
             return
@@ -67,7 +67,8 @@ class ProviderCharge:
         self._hold.release()
 
     def fail(self) -> None:
-        """The provider did not answer: the work may have been done, unless nothing was sent."""
+        """Settles a request without an answer: the provider may have done the work, unless nothing
+        was sent."""
         if self._written:
             self.settle_at_bound()
         else:
@@ -79,7 +80,7 @@ class ProviderCharge:
 
 
 class ProviderCharges:
-    """`method` and `operation` are those of the audit rows."""
+    """Makes charges. `method` and `operation` are written to the audit rows."""
 
     def __init__(
         self,
@@ -106,7 +107,7 @@ class ProviderCharges:
         cost: Callable[[int], int | None],
         most: int | None = None,
     ) -> AsyncIterator[ProviderCharge]:
-        """Holds the cost of so many tokens. `cost` gives nano-dollars; None: no price is known."""
+        """Holds the cost of `tokens`. `cost` returns nano-dollars; None: no price is known."""
         hold = await self._ledger.hold(
             app,
             provider=target.endpoint.id,
@@ -132,7 +133,7 @@ class ProviderCharges:
     def _write_row(
         self, hold: Hold, target: Target, charge: ProviderCharge, error: BaseException | None
     ) -> None:
-        """Never fails: the provider has answered."""
+        """Never raises: the provider has answered."""
         if self._audit is None:
             return
         row = AuditEnvelope(

@@ -42,9 +42,9 @@ if TYPE_CHECKING:
     from anaphora.audit.log import AuditLog
 
 _KNOWN = frozenset(("model", "input", "encoding_format", "dimensions", "user"))
-#: Ends of the paths by which a provider generates.
+#: Endings of providers' generation paths.
 _GENERATE = ("/chat/completions", "/responses")
-#: Tokens that a model may add to each input, such as those of its begin and its end.
+#: Tokens that a model may add to each input, such as begin and end tokens.
 _ADDED = 2
 _MILLION = 1_000_000
 
@@ -84,7 +84,7 @@ class Embeddings:
         self._running: set[asyncio.Task[ProviderResponse]] = set()
 
     async def handle(self, route: Route, call: AppCall) -> None:
-        """Answers a request. Raises `Denied` where the grant does not allow it."""
+        """Answers a request. Raises `Denied` if the grant does not allow it."""
         exchange, app, grant = call.exchange, call.app, call.app.grant.llm
         assert exchange is not None
         if "embeddings" not in grant.permissions:
@@ -108,7 +108,7 @@ class Embeddings:
         estimated = tokens_in(most, target.profile.bytes_per_token.value)
         call.rated = await self._tools.rates.admit(app, estimated)
         cost = _cost_of(target, grant, self._clock())
-        # An app that goes does not end it: the bill of what was sent has to come.
+        # Continues if the app disconnects: the bill of the sent request is needed.
         task = asyncio.create_task(self._send(call, target, body, (estimated, most), cost))
         self._running.add(task)
         task.add_done_callback(self._ended)
@@ -121,7 +121,7 @@ class Embeddings:
     def _ended(self, task: asyncio.Task[ProviderResponse]) -> None:
         self._running.discard(task)
         if not task.cancelled():
-            task.exception()  # the app may have gone, and nothing else asks for it
+            task.exception()  # marks it as retrieved: the app may have left
 
     def _target(self, call: AppCall) -> Target:
         """The model at the first granted provider that has embeddings."""
@@ -148,8 +148,8 @@ class Embeddings:
         raise NotGranted(reason, param="provider")
 
     def _pricing(self, app: App, names: tuple[str, ...], model: str) -> str | None:
-        """The first provider that has a price of a model: the catalog lists no embedding models. An
-        app may name the provider: `openai/MODEL`."""
+        """The first provider with a price of a model, since the catalog lists no embedding models.
+        An app may name the provider: `openai/MODEL`."""
         now, pool = self._clock(), self._tools.pool
         for name in names:
             if name in pool.providers and not pool.routes.get(model):
@@ -172,7 +172,8 @@ class Embeddings:
         tokens: tuple[int, int],
         cost: Callable[[int], int | None],
     ) -> ProviderResponse:
-        """`tokens` are the estimated and the most. The bill and the rates follow the answer."""
+        """`tokens` are the estimate and the maximum. Bill and rates are settled after the
+        answer."""
         (estimated, most), endpoint = tokens, target.endpoint
         exchange = call.exchange
         assert exchange is not None
@@ -220,8 +221,8 @@ class Embeddings:
 
 
 def most_tokens(given: Any) -> int:
-    """The most tokens that an input can have: as many as UTF-8 bytes of a text. Raises
-    `RequestRejected` for what is neither a text, nor tokens, nor a list of such."""
+    """The maximum number of tokens of an input: the UTF-8 bytes of a text. Raises `RequestRejected`
+    if it is neither text, nor tokens, nor a list of these."""
     listed = given if isinstance(given, list) and not _are_tokens(given) else [given]
     tokens = 0
     for one in listed:
@@ -250,7 +251,7 @@ def _path_at(target: Target) -> str:
 
 
 def _cost_of(target: Target, grant: LlmGrant, at: float) -> Callable[[int], int | None]:
-    """Nano-dollars by tokens of input; None: no price is known, and the grant has no limit in
+    """Nano-dollars by input tokens; None if no price is known and the grant has no limit in
     dollars."""
     price = target.price(at)
     if price is None or price.input is None:

@@ -1,9 +1,9 @@
-"""Errors as the caller's wire writes them, with the statuses and headers that SDKs act on.
+"""Errors in the caller's wire, with the statuses and headers that SDKs act on.
 
-A call that the grant refuses is not sent again by an SDK: `x-should-retry: false`, without
-`retry-after`. Errors of a provider keep status and type. Their body is never passed on: it is
-written anew, with the fields that the table of the caller's own wire names (`wire.error_details`),
-and without keys and names of accounts.
+SDKs do not retry a call that the grant refuses: it has `x-should-retry: false` and no
+`retry-after`. A provider's errors keep status and type. Their body is never passed on but written
+again, with the fields listed for the caller's wire (`wire.error_details`), and without keys and
+account names.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from anaphora.wire.error_details import MOST_BYTES, within_limit
 from .headers import own_headers
 from .masking import masked, shown_text
 
-#: The class that a wire writes a denial as.
+#: The error class in which a wire writes a denial.
 _WRITTEN_AS: dict[int, type[Upstream]] = {
     402: errors.QuotaExhausted,
     403: errors.Forbidden,
@@ -30,7 +30,7 @@ _WRITTEN_AS: dict[int, type[Upstream]] = {
     429: errors.RateLimited,
     503: errors.Overloaded,
 }
-#: Statuses of a provider that is busy; others of 500 and more are failures.
+#: Statuses of an overloaded provider; others from 500 are failures.
 _OVERLOADED = (None, 503, 529)
 _UNREACHED = "the provider could not be reached"
 _BROKEN = {
@@ -42,15 +42,15 @@ _OPERATORS: dict[type[AnaphoraError], str] = {
     errors.QuotaExhausted: "the operator's quota at the provider is used up",
     errors.Forbidden: "the operator's key may not do this at the provider",
 }
-#: The code of a model that is not known, or not granted.
+#: The code for a model that is unknown or not granted.
 _NO_MODEL = "model_not_found"
-#: A provider may report a failure in a response of 200.
+#: A provider may report a failure in a response with status 200.
 _FIRST_ERROR = 400
 
 
 def error_response(wire_name: str, problem: AnaphoraError, request_id: str) -> CompleteResponse:
     """A problem in the format of a wire."""
-    error, face = as_upstream(problem, wire_name), face_of(wire_name)
+    error, face = wire_error(problem, wire_name), face_of(wire_name)
     own = not isinstance(problem, Upstream) or isinstance(problem, Denied)
     if own and error.code == _NO_MODEL:
         error.status = face.unknown_model_status
@@ -70,9 +70,9 @@ def error_response(wire_name: str, problem: AnaphoraError, request_id: str) -> C
     return CompleteResponse(status, headers, body)
 
 
-def as_upstream(problem: AnaphoraError, wire_name: str) -> Upstream:
-    """The same problem as an error that wires write. `wire_name` is that of the caller, whose
-    fields are named."""
+def wire_error(problem: AnaphoraError, wire_name: str) -> Upstream:
+    """The problem as an error that wires can write. `wire_name` is the caller's wire, whose field
+    names are used."""
     if isinstance(problem, Denied):
         status = problem.status or problem.default_status
         written = _WRITTEN_AS.get(status, errors.Forbidden)
@@ -91,7 +91,7 @@ def as_upstream(problem: AnaphoraError, wire_name: str) -> Upstream:
         return kind(
             shown_message(problem),
             status=shown,
-            # Each wire has its own code for it, which clients look for.
+            # Clients look for their wire's own code.
             code=None if kind is errors.ContextOverflow else _masked(problem.code),
             param=_masked(problem.param),
             retry_after=problem.retry_after,
@@ -112,18 +112,18 @@ def as_upstream(problem: AnaphoraError, wire_name: str) -> Upstream:
         case errors.Timeout():
             return Upstream(text, status=504)
         case errors.Transport():
-            # Its message names the provider's address.
+            # Its message contains the provider's address.
             return Upstream(_BROKEN.get(problem.phase, _UNREACHED), status=502)
         case errors.Parse():
             return Upstream("the provider's response cannot be read", status=502)
         case errors.InvalidConfig():
-            # Names files of the home.
+            # Its message names files of the home.
             return errors.Overloaded("the provider is not configured correctly", status=503)
     return Upstream(f"internal error: {type(problem).__name__}", status=500)
 
 
-def of_provider(problem: AnaphoraError) -> AnaphoraError:
-    """The error of a call. One about the operator's account says so: its status alone would mean
+def provider_error(problem: AnaphoraError) -> AnaphoraError:
+    """A provider's error. One about the operator's account says so: its status alone would point to
     the app's token or grant."""
     why = None if isinstance(problem, Denied) else _OPERATORS.get(type(problem))
     if why is None or not isinstance(problem, Upstream):
@@ -132,7 +132,7 @@ def of_provider(problem: AnaphoraError) -> AnaphoraError:
 
 
 def _field(path: str, wire_name: str) -> str:
-    """A place in a request or in a `Call`, as the caller of a wire knows it."""
+    """A path in a request or a `Call`, in the terms of the caller's wire."""
     field = path.removeprefix("$").removeprefix(".").removeprefix("params.")
     return face_of(wire_name).prompt_field if field == "ir" else field
 
@@ -140,7 +140,7 @@ def _field(path: str, wire_name: str) -> str:
 def _shown_details(
     problem: AnaphoraError, wire_name: str
 ) -> tuple[dict[str, Any] | None, tuple[Notice, ...]]:
-    """The fields of a provider's error that its own wire's callers may see, and a notice for those
+    """The fields of a provider's error that callers of its wire may see, and a notice about those
     that are too long."""
     if not isinstance(problem, Upstream) or problem.details is None or problem.wire != wire_name:
         return None, ()
@@ -154,7 +154,7 @@ def _shown_details(
 
 
 def shown_message(problem: AnaphoraError) -> str:
-    """The message without keys and names of accounts, and of the store's address."""
+    """The message without keys, account names and the store's address."""
     return shown_text(public_text(problem), getattr(problem, "own_host", ""))
 
 

@@ -22,7 +22,7 @@ from anaphora.wire.reading import DECODE_ERRORS, decode_members
 
 from .masking import change_objects, without_accounts
 
-#: Members of stored objects with texts of a provider about a failure.
+#: Members of stored objects with a provider's text about a failure.
 _ERROR_MEMBERS = ("error", "errors", "last_error", "status_details")
 _ERROR_MARKS = (b'"error', b'"last_error"', b'"status_details"')
 
@@ -40,14 +40,14 @@ class ProviderResponse(msgspec.Struct, frozen=True, eq=False):
 
 
 class Forwarder:
-    """`providers` gives the configured providers, as they are now."""
+    """Sends requests to providers. `providers` returns the currently configured ones."""
 
     def __init__(self, providers: Callable[[], Mapping[str, ResolvedProvider]]) -> None:
         self._providers = providers
         self._transports: dict[tuple[str | None, str | None], HttpTransport] = {}
 
     def provider_for(self, wire_name: str, granted: tuple[str, ...]) -> str | None:
-        """The first of the granted providers that keeps objects of a wire."""
+        """The first granted provider that stores objects of a wire."""
         known = self._providers()
         for base in face_of(wire_name).keepers:
             for id in granted:
@@ -67,8 +67,9 @@ class Forwarder:
         at_root: bool = False,
         on_write: Callable[[], None] | None = None,
     ) -> ProviderResponse:
-        """Raises the provider's error, without its secrets. `at_root`: the path is the whole one at
-        the provider's host. `on_write` is called before anything is written to a connection."""
+        """Raises the provider's error, without its secrets. `at_root`: the path starts at the
+        provider's host, not at its base URL. `on_write` is called before anything is written to a
+        connection."""
         resolved = self._providers()[provider]
         if at_root:
             origin = urlsplit(resolved.base_url)
@@ -107,13 +108,13 @@ class Forwarder:
         return ProviderResponse(tuple(pairs.items()), data)
 
     def target(self, provider: str, model: str) -> Target:
-        """A model at a provider: for its price."""
+        """A model at a provider, to look up its price."""
         resolved = self._providers()[provider]
         return Endpoint(resolved, self._transport(resolved)).target(model)
 
     def rewritten(self, provider: str, body: bytes, base: str) -> bytes:
-        """The JSON of an object, in which the addresses of results are ours, and errors hold no
-        keys and no names of accounts."""
+        """The JSON of an object with our addresses of results, and errors without keys and account
+        names."""
         if any(mark in body for mark in _ERROR_MARKS):
             body = change_objects(body, lambda one: self.without_accounts(provider, one))
         if b'"results_url"' not in body:
@@ -124,7 +125,7 @@ class Forwarder:
         return re.sub(pattern, lambda match: match[1] + base.encode(), body)
 
     def without_accounts(self, provider: str, body: bytes) -> bytes:
-        """The JSON of an object whose errors hold no keys and no names of accounts."""
+        """The JSON of an object with errors without keys and account names."""
         try:
             members = decode_members(body)
         except DECODE_ERRORS:

@@ -1,7 +1,7 @@
-"""Which headers and query fields pass between an app and a provider, and those we add.
+"""The headers and query fields that pass between app and provider, and those that the daemon adds.
 
-Everything that is not in these lists stays here: tokens of apps, cookies, `x-forwarded-*`, names of
-organisations, and rate limits, which would tell one app how much the others use.
+Everything else is dropped: app tokens, cookies, `x-forwarded-*`, organisation names, and rate
+limits, which would show an app how much others use.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ NOTICES = "anaphora-notices"
 VERDICT = "anaphora-verdict"
 COST = "anaphora-cost-usd"
 PROVIDER_REQUEST_ID = "anaphora-provider-request-id"
-"""The provider's own id of the request, for its support."""
+"""The provider's id of the request, for its support."""
 PROVIDER = "anaphora-provider"
-"""Also of requests: the id of the provider or route that is to answer."""
+"""The provider or route that answered; in a request, the one that should."""
 
 BETA_NOT_GRANTED = "beta_not_granted"
-"""The notice of a beta that was left out."""
+"""Code of the notice about a dropped beta."""
 
 _VERSION = re.compile(r"\d{4}-\d{2}-\d{2}")
-#: Ids of requests that pass; any other text of a provider does not.
+#: Form of request ids that pass; other values are dropped.
 _ID = re.compile(r"[\w.:/=+-]{1,200}", re.ASCII)
 _BETA = re.compile(r"[\w.=:-]{1,100}", re.ASCII)
-#: Of a provider's response.
+#: Passed headers of a provider's response.
 _RESPONSE = frozenset(("openai-processing-ms", "openai-version", "anthropic-version"))
-#: Of a provider's response that is a file.
+#: Passed headers of a provider's response that is a file.
 _FILE_RESPONSE = frozenset(("content-type", "content-disposition"))
 _FILE_TYPE = re.compile(r"[\w.+-]+/[\w.+-]+(; ?charset=[\w-]+)?", re.ASCII)
 #: Query fields of requests about stored objects.
@@ -49,9 +49,9 @@ _QUERY = frozenset(
     " pageSize pageToken updateMask".split()
 )
 _QUERY_VALUE = re.compile(r"[\w.,:@\[\]/-]{0,256}", re.ASCII)
-#: Longest header that we write.
+#: Maximum length of a header that the daemon writes.
 _MOST = 4096
-#: Of which the notice takes that tells how many did not fit.
+#: Its part reserved for the notice about those that did not fit.
 _FOR_THE_LAST = 100
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 _encode_fast = msgspec.json.Encoder().encode
@@ -60,7 +60,7 @@ _encode_fast = msgspec.json.Encoder().encode
 def forwarded_headers(
     headers: Mapping[str, str], wire: str, grant: LlmGrant
 ) -> tuple[tuple[tuple[str, str], ...], tuple[Notice, ...]]:
-    """Headers of a request that go upstream, and notices about betas that do not."""
+    """Headers of a request that go upstream, and notices about dropped betas."""
     forwarded: list[tuple[str, str]] = []
     notices: list[Notice] = []
     face = face_of(wire)
@@ -95,7 +95,7 @@ def forwarded_query(query_string: bytes) -> str:
 
 
 def query_fields(query_string: bytes) -> list[tuple[str, str]]:
-    """Raises where a field is given twice, unless its name says that it is a list."""
+    """Raises if a field is given twice, unless its name marks it as a list."""
     try:
         pairs = parse_qsl(
             query_string.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=64
@@ -110,7 +110,7 @@ def query_fields(query_string: bytes) -> list[tuple[str, str]]:
 
 
 def returned_headers(pairs: Iterable[tuple[str, str]], *, file: bool = False) -> dict[str, str]:
-    """Headers of a provider's response that its app gets."""
+    """Headers of a provider's response that the app gets."""
     returned = {}
     for name, value in pairs:
         name = name.lower()
@@ -138,7 +138,7 @@ def own_headers(
     cost_usd: Decimal | None = None,
     provider_request_id: str | None = None,
 ) -> dict[str, str]:
-    """What we tell about a call."""
+    """The daemon's own headers about a call."""
     headers = {face_of(wire).request_id_header: request_id, REQUEST_ID: request_id}
     if provider:
         headers[PROVIDER] = provider
@@ -154,7 +154,7 @@ def own_headers(
 
 
 def notices_text(notices: tuple[Notice, ...]) -> str:
-    """Notices as a JSON list in ASCII; one more tells how many did not fit."""
+    """Notices as a JSON list in ASCII. A last one counts those that did not fit."""
     written: list[str] = []
     size = 2
     for index, notice in enumerate(notices):
@@ -170,7 +170,7 @@ def notices_text(notices: tuple[Notice, ...]) -> str:
 
 
 def verdict_text(verdict: Verdict) -> str:
-    """A verdict as a JSON object in ASCII. It quotes nothing of a prompt."""
+    """A verdict as a JSON object in ASCII, without any text of the prompt."""
     fields: dict[str, object] = {"result": verdict.result}
     if verdict.causes:
         fields["cause"] = verdict.causes[0].kind
@@ -185,7 +185,7 @@ def verdict_text(verdict: Verdict) -> str:
 
 
 def _ascii(value: object) -> str:
-    """JSON of printable ASCII characters."""
+    """JSON in printable ASCII characters."""
     try:
         text = _encode_fast(value).decode()
     except UnicodeEncodeError:  # half of a surrogate pair

@@ -1,5 +1,5 @@
-"""The objects that a provider keeps for apps, and later requests may refer to by their ids: whose
-they are, how many tokens they have, and the bills of responses in the background."""
+"""Objects that a provider stores for apps and that later requests can name by id: their owners and
+tokens, and the bills of background responses."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from anaphora.wire.tables import request_table
 from .body import JsonBody
 from .forwarding import Forwarder
 
-#: OpenAI keeps responses and their items for 30 days. How long containers are kept is not
-#: documented alike by all, so they stay the app's.
+#: OpenAI keeps responses and their items for 30 days. Documents on the lifetime of containers
+#: differ, so their rows are kept.
 _FORGOTTEN: tuple[HandleKind, ...] = ("response", "item")
 _SECONDS = 30 * 86_400.0
-#: Seconds between two removals of older ones.
+#: Seconds between removals of older rows.
 _REMOVAL_SECONDS = 60.0
 
 
 class KeptObjects:
-    """Notes whose the objects are that a provider keeps of a call. Responses are forgotten when the
+    """Records the owners of objects that a provider stores. Responses are forgotten when the
     provider has deleted them."""
 
     def __init__(self, store: Store) -> None:
@@ -42,7 +42,7 @@ class KeptObjects:
         self._removed = 0.0
 
     async def add(self, row: HandleRow, kept: Iterable[Kept]) -> None:
-        """Objects of the app and the provider of `row`."""
+        """Adds objects of the app and provider of `row`."""
         rows = [
             replace(row, kind=kind, id=id, tokens=tokens, bill=row.bill if id == row.id else "")
             for kind, id, tokens in kept
@@ -56,8 +56,8 @@ class KeptObjects:
                 await self._store.remove_old_handles(kind, row.created - _SECONDS)
 
     async def register(self, row: HandleRow, answer: bytes, body: JsonBody | None) -> None:
-        """The object that a provider has made, by its answer. `row` lacks the id and the tokens,
-        `body` is the request."""
+        """Adds the object named in a provider's answer. `row` lacks id and tokens, `body` is the
+        request."""
         fields = fields_of(answer)
         id = str(fields.get("id") or fields.get("name") or "").rpartition("/")[2]
         if not id:
@@ -70,7 +70,7 @@ class KeptObjects:
         await self._store.add_handle(replace(row, id=id, tokens=tokens))
 
     async def register_results(self, batch: HandleRow, answer: bytes, now: float) -> None:
-        """The files that a batch wrote belong to the app of the batch."""
+        """Adds the files that a batch wrote, as files of the batch's app."""
         fields = fields_of(answer)
         for name in ("output_file_id", "error_file_id"):
             id = fields.get(name)
@@ -82,8 +82,7 @@ class KeptObjects:
 
 
 class BackgroundResponses:
-    """Responses whose bill, size and items are known only when they are fetched, or have been
-    cancelled."""
+    """Responses whose bill, size and items are known only when they are fetched or cancelled."""
 
     def __init__(
         self, kept: KeptObjects, forwarder: Forwarder, ledger: Ledger, bills: LateBills
@@ -94,12 +93,12 @@ class BackgroundResponses:
         self._bills = bills
 
     def stored_bill(self, app: str, response_id: str) -> str:
-        """What the store keeps of the bill of a response."""
+        """The stored form of a response's bill."""
         return self._bills.record(app, response_id)
 
     async def has_begun(self, row: HandleRow, route: Route) -> bool | None:
-        """Whether a response that is about to be cancelled has begun; None: unknown, or it is not
-        cancelled. One that has not costs nothing."""
+        """Whether a response that is about to be cancelled has begun; None if unknown or not to be
+        cancelled. One that has not begun costs nothing."""
         if route.rest != "cancel" or row.tokens is not None:
             return None
         with contextlib.suppress(AnaphoraError):
@@ -110,7 +109,7 @@ class BackgroundResponses:
     async def fetched(
         self, row: HandleRow, route: Route, answer: bytes, began: bool | None
     ) -> None:
-        """Bills a response that has ended. The app gets it also where the store fails."""
+        """Bills a response that has ended. The app gets it even if the store fails."""
         if row.tokens is not None or route.operation == "delete" or route.rest == "input_items":
             return
         fetched = read_response(answer)
@@ -130,8 +129,8 @@ class BackgroundResponses:
 
 
 def most_tokens(body: JsonBody) -> int | None:
-    """What the items of a conversation can have: a token is at least a byte. None where they hold
-    more than text."""
+    """The maximum tokens of a conversation's items: a token has at least one byte. None if they
+    contain more than text."""
     found = RequestContent()
     items = body.members.get("items", msgspec.Raw(b"null"))
     scan_content(request_table("openai_responses"), "input", items, found)

@@ -1,7 +1,6 @@
-"""What providers answer, as apps may see it: texts without keys, and without names of accounts and
-hosts of the operator's own; stored responses and results of batches of an app that shares a cache
-with others without what was read from it. Their own replies are shown as if the app were alone,
-which is not known any more."""
+"""Masks providers' answers for apps: removes keys, account names and the operator's own hosts from
+texts, and cache reads from stored responses and batch results of apps that share a cache. The app's
+own share of these reads is not known any more."""
 
 from __future__ import annotations
 
@@ -11,20 +10,19 @@ from typing import Any
 
 import msgspec
 
-from anaphora.daemon.calls.translation import with_members
+from anaphora.daemon.calls.translation import member_object, with_members
 from anaphora.redaction import MASK, looks_like_key
 from anaphora.wire.reading import DECODE_ERRORS, Members, decode_members, encode_members
 
-#: Characters of one text that are shown.
+#: Maximum number of characters shown of one text.
 LONGEST = 2_000
 _HIDDEN = "…"
-#: No name of an account is longer.
+#: Maximum length of an account name.
 _LONGEST_NAME = 512
 _BETWEEN_WORDS = frozenset(" \t\r\n'\"`,;()<>")
 _WORDS = re.compile(r"[^\s'\"`,;:()<>\[\]{}=&?#|…]+")
-#: Each replaces its first group where it has one, and all that it matches otherwise. The time that
-#: they take grows with the length of a text, not with its square: texts are a provider's or an
-#: app's.
+#: Each replaces its first group if it has one, otherwise the whole match. They run in linear time,
+#: since the texts are untrusted.
 _PATTERNS = tuple(
     re.compile(pattern, re.ASCII | re.IGNORECASE)
     for pattern in (
@@ -32,7 +30,7 @@ _PATTERNS = tuple(
         r"\b(?:org|proj|wrkspc|acct)[-_/][\w-]{6,}",
         r"\buser[-_/](?=[\w-]{0,128}\d)[\w-]{6,}",
         r"\b(?:projects|organizations|workspaces|accounts|subscriptions|tenants)/([\w.:-]+)",
-        # The same behind their names: `user_id: u-1`, `project number 123456`, `account=…`.
+        # The same after their names: `user_id: u-1`, `project number 123456`, `account=…`.
         r"\b(?:user|account|customer|subscription|tenant|organization|org|project)[-_ ]?"
         r"(?:id|number|key)\b[\"']?\s*+(?:[:=#]\s*+)?[\"']?([\w.@-]{0,128}\d[\w.@-]*)",
         r"\b(?:project|account|organization|consumer)[\"']?(?:\s*+[:=#]\s*+|\s++)[\"']?"
@@ -55,15 +53,15 @@ _NULL = msgspec.Raw(b"null")
 _DIAGNOSTICS = "prompt_cache_diagnostics"
 _COUNTS = ("cached_tokens", "cache_write_tokens")
 _DETAILS = ("input_tokens_details", "prompt_tokens_details")
-#: Anthropic's tokens of the input that was read, and of the rest.
+#: Anthropic's counts of read and other input tokens.
 _READ, _UNCACHED = "cache_read_input_tokens", "input_tokens"
 _DATA = b"data:"
 _RESPONSE = "response"
 
 
 def without_accounts(text: str, own_host: str = "") -> str:
-    """A text of a provider without keys, names of accounts and addresses of the operator's own.
-    `own_host` is the provider's, where it is one of those."""
+    """A provider's text without keys, account names and the operator's own addresses. `own_host` is
+    the provider's host if it is one of those."""
     if own_host:
         text = re.sub(rf"(?<![\w.-]){re.escape(own_host)}(?::\d+)?", _HIDDEN, text, flags=re.I)
     for pattern in _PATTERNS:
@@ -79,10 +77,10 @@ def _replacement(match: re.Match[str]) -> str:
 
 
 def shown_text(text: str, own_host: str = "") -> str:
-    """The same of a text of any length, cut off where it is long."""
+    """The same for a text of any length, which is cut if it is long."""
     if len(text) <= LONGEST:
         return without_accounts(text, own_host)
-    # Cut between words first: a name that is cut would not be known.
+    # Cut between words first: a cut name would not be recognized.
     head = text[: 2 * LONGEST]
     if len(head) < len(text):
         whole = len(head) - _LONGEST_NAME
@@ -93,7 +91,7 @@ def shown_text(text: str, own_host: str = "") -> str:
 
 
 def masked(value: Any, own_host: str = "") -> Any:
-    """A JSON value with its texts as apps may see them."""
+    """A JSON value with masked texts."""
     if isinstance(value, str):
         return shown_text(value, own_host)
     if isinstance(value, list):
@@ -107,7 +105,7 @@ def masked(value: Any, own_host: str = "") -> Any:
 
 
 def change_objects(body: bytes, change: Callable[[bytes], bytes]) -> bytes:
-    """A JSON object after a change; in a stream of events, the response of each."""
+    """Changes a JSON object; in a stream of events, the response of each."""
     if body.lstrip()[:1] == b"{":
         return change(body)
     lines = body.splitlines(keepends=True)
@@ -115,7 +113,7 @@ def change_objects(body: bytes, change: Callable[[bytes], bytes]) -> bytes:
 
 
 def without_cache_counts(body: bytes) -> bytes:
-    """The JSON of a response in which nothing was read from a cache, or written to it."""
+    """The JSON of a response as if nothing had been read from a cache or written to it."""
     try:
         members = decode_members(body)
     except DECODE_ERRORS:
@@ -123,9 +121,9 @@ def without_cache_counts(body: bytes) -> bytes:
     changes = {}
     if members.get(_DIAGNOSTICS, _NULL) != _NULL:
         changes[_DIAGNOSTICS] = b"null"
-    usage = _object(members, "usage")
+    usage = member_object(members, "usage")
     for name in _DETAILS:
-        if details := _object(usage, name):
+        if details := member_object(usage, name):
             counts = {count: msgspec.Raw(b"0") for count in _COUNTS if count in details}
             usage[name] = msgspec.Raw(encode_members({**details, **counts}))
             changes["usage"] = encode_members(usage)
@@ -142,8 +140,8 @@ def change_results(
     change: Callable[[bytes], bytes],
     change_reply: Callable[[bytes], bytes],
 ) -> bytes:
-    """The results of a batch, an object in each line, after a change to it and to the object that
-    holds the reply or the error, and another one to the reply."""
+    """The results of a batch, one object per line. `change` is applied to each object and to the
+    one that holds the reply or error, `change_reply` to the reply."""
     return b"\n".join(_changed_result(line, change, change_reply) for line in data.split(b"\n"))
 
 
@@ -155,7 +153,7 @@ def _changed_result(
     except DECODE_ERRORS:
         return line
     for outer, inner in (("result", "message"), ("response", "body")):
-        if not (held := _object(members, outer)):
+        if not (held := member_object(members, outer)):
             continue
         found = bytes(members[outer])
         if bytes(held.get(inner, b""))[:1] == b"{":
@@ -183,8 +181,3 @@ def _changed_event(line: bytes, change: Callable[[bytes], bytes]) -> bytes:
 def _number(members: Members, name: str) -> int:
     raw = bytes(members.get(name, b""))
     return int(raw) if raw.isdigit() else 0
-
-
-def _object(members: Members, name: str) -> Members:
-    raw = bytes(members.get(name, b""))
-    return decode_members(raw) if raw[:1] == b"{" else {}

@@ -25,17 +25,17 @@ from anaphora.wire.reading import DECODE_ERRORS
 
 from .body import check_headers, parse_object, read_json_bytes
 from .embeddings import Embeddings
-from .errors import error_response, of_provider
+from .errors import error_response, provider_error
 from .headers import BETA_NOT_GRANTED, own_headers, query_fields
 from .kept import KeptObjects
 from .stored import ObjectRequests
 from .writing import StreamBody, stream_headers, write_model, write_models, write_reply
 
-#: With one of these permissions a reply may be kept, or name a container.
+#: With one of these permissions a reply may be stored or name a container.
 _KEEPING = frozenset({"stored_responses", "background", "server_tools"})
-#: Seconds after which a call is watched: it ends when its client disconnects.
+#: Seconds after which a call is watched for its client disconnecting.
 _WATCH_SECONDS = 0.25
-#: Bytes of a request about a model.
+#: Maximum bytes of a request about a model.
 _LARGEST_QUESTION = 64 * 1024
 _OLLAMA_VERSION = b'{"version":"0.12.0"}'
 
@@ -62,11 +62,12 @@ class Endpoints:
         calls.pipeline.use(ReadBody(calls.tools, calls.permit, store))
 
     def serves(self, _method: str, path: str) -> bool:
-        """Whether a path is one of a provider; `handle` answers at each, if only with an error."""
+        """Whether a path is in a provider's namespace. `handle` answers all of these, some with an
+        error."""
         return path.startswith(STARTS)
 
     def token_of(self, exchange: HttpExchange) -> Secret | None:
-        """The token of a request that has none: it goes on with an upload that a token began."""
+        """The token for a request without one that continues an upload: the one that began it."""
         return None if self._stored is None else self._stored.uploads.token(exchange)
 
     def error(self, exchange: HttpExchange, problem: AnaphoraError) -> CompleteResponse:
@@ -85,7 +86,7 @@ class Endpoints:
         except AnaphoraError as problem:
             if exchange.started:
                 raise
-            await exchange.respond(self.error(exchange, of_provider(problem)))
+            await exchange.respond(self.error(exchange, provider_error(problem)))
 
     async def _answer(self, exchange: HttpExchange, call: AppCall) -> None:
         check_headers(exchange.header_pairs)
@@ -205,8 +206,8 @@ class Endpoints:
                 await self._keep_begun(call, begun)  # with what its bill is computed from
 
     async def _keep(self, call: AppCall, reply: AppReply) -> tuple[Notice, ...]:
-        """Notes whose the stored objects of a reply are. The answer is paid for: a store that fails
-        is a notice."""
+        """Records the owner of a reply's stored objects. The answer is paid for, so a failing store
+        only adds a notice."""
         request, body = call.request, call.body
         if request is None or body is None or reply.wire != request.wire:
             return ()
@@ -228,7 +229,7 @@ class Endpoints:
         return ()
 
     async def _keep_begun(self, call: AppCall, head: StreamHead) -> None:
-        """A response in the background can be fetched when its stream has broken off."""
+        """Records a background response early: it can be fetched if its stream breaks off."""
         if not head.reply_id:
             return
         with contextlib.suppress(StoreUnavailable):  # a notice at the end of the stream says so
@@ -261,8 +262,8 @@ class Endpoints:
 def _naming_left_out(
     problem: RequestRejected, notices: tuple[Notice, ...]
 ) -> RequestRejected | None:
-    """A provider refuses fields of a beta that was left out of the request: the error says that it
-    was. None where none was left out."""
+    """The error with a hint that a beta was left out of the request: the provider may refuse its
+    fields. None if none was left out."""
     left_out = [notice.message for notice in notices if notice.code == BETA_NOT_GRANTED]
     if not left_out:
         return None
@@ -270,8 +271,8 @@ def _naming_left_out(
 
 
 def _checked_path(raw: bytes) -> str:
-    """The path, which must mean the same to every reader: without percent-encoding, but for `:`
-    and `/` in names of models, and without empty and dot segments."""
+    """The path, if every reader reads it the same way: no percent-encoding, except of `:` and `/`
+    in model names, and no empty or dot segments."""
     path = raw.decode("latin-1")
     if "%" in path and path.startswith(("/v1beta/", "/v1alpha/", "/v1/models/")):
         for code, character in (("%3A", ":"), ("%2F", "/"), ("%40", "@")):

@@ -1,8 +1,8 @@
-"""Objects that providers keep for apps: responses, conversations, files, batches, cached contents
+"""Objects that providers store for apps: responses, conversations, files, batches, cached contents
 and containers.
 
-An app sees and uses only what it made. Another app's object, and one that is not known, are both
-404. Lists are made of the app's own objects, so that no cursor and no count tells about others.
+An app sees and uses only its own objects. Another app's object and an unknown one are both 404.
+Lists contain only the app's own objects, so that neither cursors nor counts reveal others.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from .uploads import ResumableUploads, check_upload
 if TYPE_CHECKING:
     from anaphora.audit.log import AuditLog
 
-#: What the grant must allow for each kind of object.
+#: The permission that each kind of object needs.
 _PERMISSIONS: dict[HandleKind, str] = {
     "response": "stored_responses",
     "conversation": "stored_responses",
@@ -58,14 +58,14 @@ _PERMISSIONS: dict[HandleKind, str] = {
     "batch": "background",
     "container": "server_tools",
 }
-#: Kinds that cost money which no bound is known for.
+#: Kinds whose cost has no known bound.
 _UNBOUNDED: tuple[HandleKind, ...] = ("batch", "container")
 _PAGE, _LARGEST_PAGE = 20, 100
-#: Requests to a provider at the same time, for one list.
+#: Concurrent requests to a provider for one list.
 _AT_ONCE = 8
 _NOT_SHOWN = Notice(
     "cache_usage_hidden",
-    "what a stored response read from the cache is not shown: other apps use that cache, too",
+    "cache reads of a stored response are not shown: other apps also use that cache",
     "usage.input_tokens_details",
 )
 
@@ -86,8 +86,8 @@ class ObjectRequests:
         off_loop: OffLoop | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`isolates` tells whether an app must not see others in the cache of a provider, `reaches`
-        whether a grant names a provider, or a route over it."""
+        """`isolates` tells whether other apps' cache reads at a provider are hidden from an app,
+        `reaches` whether a grant names a provider or a route over it."""
         self._store = store
         self._forwarder = forwarder
         self._kept = KeptObjects(store)
@@ -171,7 +171,7 @@ class ObjectRequests:
             if data:
                 headers = (*headers, ("content-type", content))
         if route.kind == "conversation" and body is not None:
-            # Before it is sent: the provider may keep what its answer does not confirm.
+            # Before it is sent: the provider may store it even if its answer is lost.
             await self._store.grow_handle(row, most_tokens(body))
         began = await self.background.has_begun(row, route)
         send = partial(
@@ -201,12 +201,12 @@ class ObjectRequests:
         return self._rewritten(exchange, row.provider, response)
 
     def _own_view(self, app: App, provider: str, response: ProviderResponse) -> ProviderResponse:
-        """A response without what it read from a cache that other apps use, too."""
+        """A response without its reads from a cache shared with other apps."""
         if not self._isolates(app.grant, provider):
             return response
         model = fields_of(response.body).get("model")
         if isinstance(model, str) and keys_separate(self._forwarder.target(provider, model).rules):
-            return response  # it was sent with a key of the app's own
+            return response  # it was sent with the app's own cache key
         body = change_objects(response.body, without_cache_counts)
         notices = (_NOT_SHOWN,) if body != response.body else ()
         return ProviderResponse(response.headers, body, notices)
@@ -220,7 +220,8 @@ class ObjectRequests:
         return fields_of(found.body).get("purpose") == "batch_output"
 
     def _own_results(self, app: App, provider: str, response: ProviderResponse) -> ProviderResponse:
-        """The results of a batch, likewise, and without texts about the operator's account."""
+        """The results of a batch, masked like a response, and without texts about the operator's
+        account."""
         isolates = self._isolates(app.grant, provider)
 
         def change(data: bytes) -> bytes:
@@ -241,7 +242,7 @@ class ObjectRequests:
         send: Callable[..., Awaitable[ProviderResponse]],
         request_id: str,
     ) -> ProviderResponse:
-        """Changes the lifetime of a cached content, which costs storage."""
+        """Extends the lifetime of a cached content, which costs storage."""
         found = fields_of((await self._forwarder.send(row.provider, "GET", route.path)).body)
         model = str(found.get("model", "")).removeprefix("models/")
         async with self._cached.extending(app, row, model, body, request_id) as charge:
@@ -252,7 +253,7 @@ class ObjectRequests:
     async def _content(
         self, exchange: HttpExchange, route: Route, app: App, provider: str
     ) -> tuple[str, bytes, JsonBody | None]:
-        """Content type and bytes of a request, and its fields where it is JSON."""
+        """Content type and bytes of a request, and its fields if it is JSON."""
         takes_files = route.kind == "file" or (route.kind == "container" and route.rest)
         kind = exchange.headers.get("content-type", "")
         if takes_files and not kind.lower().startswith("application/json"):
@@ -318,7 +319,7 @@ class ObjectRequests:
         return msgspec.json.encode(face_of(route.wire).stored_list(route.kind, ids, objects, after))
 
     async def _fetch(self, row: HandleRow, route: Route, gate: asyncio.Semaphore) -> bytes | None:
-        """One object; None where the provider has deleted it meanwhile."""
+        """One object; None if the provider has deleted it meanwhile."""
         async with gate:
             try:
                 path = f"{route.path}/{row.id}"
@@ -357,7 +358,7 @@ class ObjectRequests:
 
 
 def _is_file(route: Route) -> bool:
-    """Whether a response is the content of a file, whose bytes stay as they are."""
+    """Whether a response is the content of a file, whose bytes are not changed."""
     return route.rest.endswith(("content", "results"))
 
 

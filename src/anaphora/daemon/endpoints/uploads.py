@@ -1,10 +1,10 @@
-"""Files that apps upload.
+"""Uploads of files by apps.
 
-Anthropic and OpenAI take one in a multipart body: a file and a few settings, and no id of another
-file. Gemini's uploads are resumable: a request begins one, and others send the bytes of the file.
-Google's SDKs send no key with those: the address that the first answer names is the key. Ours has
-an id of its own, which stands for the token that began the upload; the address at the provider
-stays here. An upload is known to the node that began it.
+Anthropic and OpenAI accept one in a multipart body: a file and a few settings, without ids of other
+files. Gemini's uploads are resumable: a request begins one, and others send the bytes. Google's
+SDKs send no key with those: the address in the first answer is the credential. Ours contains a
+random id that stands for the token that began the upload; the provider's address stays in the
+daemon. Only the node that began an upload knows it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from .forwarding import Forwarder, ProviderResponse
 from .headers import own_headers, query_fields
 
 _MULTIPART = re.compile(r'multipart/form-data; *boundary="?([\w\'()+,./:=?-]{1,200})"?', re.ASCII)
-#: Fields of uploads; an object of this app or another is named by none of them.
+#: Accepted fields of uploads. None of them names a stored object.
 _PART_FIELDS = frozenset(("file", "purpose", "expires_after[anchor]", "expires_after[seconds]"))
 _DISPOSITION = re.compile(
     rb'content-disposition:[ \t]*form-data;[ \t]*name="?([^";\r\n]*)"?'
@@ -43,11 +43,12 @@ _DISPOSITION = re.compile(
 )  # fmt: skip
 _SECOND_NAME = re.compile(rb'"[^"]*name[ \t]*\*?=|;[ \t]*name[ \t]*\*?[\d*]*=', re.IGNORECASE)
 _OTHER_HEADER = re.compile(rb"content-(?:type|length):[^\r\n]*", re.IGNORECASE)
-#: Open uploads of one app, and of all; the oldest is forgotten first.
+#: Maximum number of open uploads per app and in total; the oldest is forgotten first.
 _MOST_OF_APP, _MOST = 32, 1024
-#: Seconds after which an upload is forgotten that is not gone on with.
+#: Seconds after which an idle upload is forgotten.
 _IDLE = 3600.0
-#: Fields of a file that an app may set: its name would tell whether another app has one.
+#: Fields of a file that an app may set. Not the name: it would reveal whether another app has such
+#: a file.
 _FIELDS = frozenset("displayName display_name mimeType mime_type sizeBytes size_bytes".split())
 _COMMANDS = ("upload", "upload, finalize", "finalize", "query", "cancel")
 _MEDIA_TYPE = re.compile(r"[\w.+-]{1,100}/[\w.+-]{1,100}(?:; *[\w-]+=[\w.-]+)?", re.ASCII)
@@ -59,7 +60,7 @@ _STATUS, _URL = "x-goog-upload-status", "x-goog-upload-url"
 
 
 def check_upload(content_type: str, data: bytes) -> None:
-    """Raises `RequestRejected` for a body that two readers could take differently."""
+    """Raises `RequestRejected` for a body that two readers could read differently."""
     match = _MULTIPART.fullmatch(content_type)
     if match is None:
         reason = "the content type must be multipart/form-data with a boundary"
@@ -126,7 +127,7 @@ class ResumableUploads:
         self._open = BoundedMap[str, OpenUpload](_MOST)
 
     def token(self, exchange: HttpExchange) -> Secret | None:
-        """The token that began the upload which a request without one goes on with."""
+        """For a request without a token: the token that began the upload it continues."""
         upload = None if self.begins(exchange) else self._open.get(_upload_id(exchange))
         return None if upload is None or self._is_over(upload) else upload.token
 
@@ -192,7 +193,7 @@ class ResumableUploads:
         try:
             answer = await self._send(exchange, upload)
         except AnaphoraError:
-            # Without it, Google's SDKs send the piece again and again.
+            # Without it, Google's SDKs send the piece again forever.
             exchange.response_headers[_STATUS] = "final"
             raise
         returned = _returned(dict(answer.headers))
@@ -207,7 +208,7 @@ class ResumableUploads:
             part.strip() for part in exchange.headers.get("x-goog-upload-command", "").split(",")
         )
         if command not in _COMMANDS:
-            reason = f"X-Goog-Upload-Command is one of start, {'; '.join(_COMMANDS)}"
+            reason = f"X-Goog-Upload-Command must be one of start, {'; '.join(_COMMANDS)}"
             raise RequestRejected(reason, status=400, param="x-goog-upload-command")
         if exchange.headers.get("content-encoding", "identity") != "identity":
             raise RequestRejected("an upload must not be compressed", status=415)

@@ -1,7 +1,7 @@
-"""Writes replies, streams and lists of models in the caller's wire.
+"""Writes replies, streams and model lists in the caller's wire.
 
-The provider's bytes go to the app as they are where the delegation hands them out; everything else
-is written from the reply or its events. Models are those that the app is granted.
+Provider bytes that the call hands out go to the app unchanged; everything else is written from the
+reply or its events. Models are those granted to the app.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from anaphora.values import (
     ToolCall,
 )
 
-from .errors import as_upstream
+from .errors import wire_error
 from .headers import notices_text, own_headers, provider_request_id, returned_headers, verdict_text
 
 #: Parts of text by kind.
@@ -95,7 +95,7 @@ def stream_headers(
 
 
 def write_models(wire: str, models: Iterable[GrantedModel]) -> bytes:
-    """The list of models; each once, also where several providers have it."""
+    """The list of models, each once even if several providers have it."""
     face, listed = face_of(wire), {one.model: one for one in reversed(tuple(models))}
     return face.models_body([face.model_row(one) for one in reversed(tuple(listed.values()))])
 
@@ -111,7 +111,7 @@ def write_model(wire: str, models: Sequence[GrantedModel], name: str) -> bytes:
 
 
 def _named(value: Reply | ReplyStart, face: Face, request_id: str) -> Any:
-    """A reply, or its beginning, with an id: Ollama gives none."""
+    """A reply, or its beginning, with an id, which Ollama does not give."""
     if value.id or not face.reply_id_prefix:
         return value
     id = face.reply_id_prefix + request_id.removeprefix("req_")
@@ -119,8 +119,8 @@ def _named(value: Reply | ReplyStart, face: Face, request_id: str) -> Any:
 
 
 def _translated(part: Part, face: Face) -> Part:
-    """A part of another provider's reply as one of the caller's wire. Reasoning is text without
-    proof here: a signature, or an id of stored reasoning, is valid at its own provider only."""
+    """A part of another provider's reply for the caller's wire. Reasoning becomes plain text:
+    signatures and ids of stored reasoning are valid only at their own provider."""
     if isinstance(part, Thinking) and part.text:
         return replace(face.reasoning, text=part.text)
     if isinstance(part, ToolCall) and not face.shows_call_ids:
@@ -129,9 +129,8 @@ def _translated(part: Part, face: Face) -> Part:
 
 
 class StreamBody:
-    """The bytes of one stream. `asks_usage`: the caller of Chat asked for a chunk with the usage,
-    which is not in the provider's bytes otherwise. `as_list`: a stream of Gemini without `alt=sse`
-    is a JSON list."""
+    """The bytes of one stream. `asks_usage`: the caller of Chat requested a chunk with the usage;
+    otherwise it is removed. `as_list`: write a JSON list, as Gemini does without `alt=sse`."""
 
     def __init__(
         self, wire: str, head: StreamHead, *, asks_usage: bool = True, as_list: bool = False
@@ -142,7 +141,7 @@ class StreamBody:
         self._same_wire = head.wire == wire
         self._passes = head.passes_bytes and self._same_wire
         self._write_event: Callable[[Event], bytes] | None = None
-        """Where bytes do not pass, or an error has to be written."""
+        """Used if bytes are not passed through, or for an error."""
         self._ended = False
         ordered = face.orders_parts and face_of(head.wire).ends_texts_late
         self._order = PartOrder() if ordered else None
@@ -156,24 +155,24 @@ class StreamBody:
                 if isinstance(event, ReplyFail):
                     self._ended = True
         elif self._passes:
-            # The connection broke: the provider sent nothing that says so.
+            # The connection broke, so the provider sent no error event.
             data = b"".join(self._write(e) for e in piece.events if isinstance(e, ReplyFail))
         else:
             data = b"".join(map(self._write, piece.events))
         return data if self._frame is None else self._frame.feed(data)
 
     def fail(self, problem: AnaphoraError) -> bytes:
-        """An error in the middle of a stream."""
+        """The bytes of an error in the middle of a stream."""
         if self._ended:
             return b""
-        error = as_upstream(problem, self._face.wire)
+        error = wire_error(problem, self._face.wire)
         code = error.code if self._same_wire else self._face.stream_error_code(error)
         event = ReplyFail(type(error).__name__, str(error), code)
         data = self._write(event)
         return data if self._frame is None else self._frame.feed(data)
 
     def finish(self, reply: AppReply | None) -> bytes:
-        """What follows the last piece."""
+        """The bytes after the last piece."""
         fields = {} if reply is None else self._late_fields(reply)
         return late_comment(fields) if self._frame is None else self._frame.finish(fields)
 
@@ -210,22 +209,21 @@ class StreamBody:
 
 
 class PartOrder:
-    """Events of a stream with one part of text at a time: ends a text when the next part begins;
-    one that goes on afterwards is a part of its own.
+    """Orders the events of a stream so that one text part is open at a time: a text ends when the
+    next part begins, and a continuation becomes a new part.
 
-    Chat Completions and Ollama do not say when a text or a reasoning ends, so that their readers
-    end all parts with the reply. The blocks of Anthropic and the items of Responses follow each
-    other."""
+    Chat Completions and Ollama do not mark the end of a text or reasoning, so their readers end all
+    parts with the reply. Anthropic's blocks and Responses' items must follow each other."""
 
     def __init__(self) -> None:
         self._kinds: dict[int, str] = {}
-        """Of the parts of text, by the index that their reader gave them."""
+        """The text parts by the index that their reader gave them."""
         self._indexes: dict[int, int] = {}
         self._count = 0
         self._open: int | None = None
         self._texts: list[str] = []
         self._split: set[int] = set()
-        """Parts that were ended before their reader did."""
+        """Parts that were ended before their reader ended them."""
 
     def feed(self, event: Event) -> list[Event]:
         if isinstance(event, PartStart):
@@ -261,7 +259,7 @@ class PartOrder:
         return self._end() if event.index == self._open else []
 
     def _end(self) -> list[Event]:
-        """Ends the part of text that is open."""
+        """Ends the open text part."""
         if self._open is None:
             return []
         index, self._open = self._open, None

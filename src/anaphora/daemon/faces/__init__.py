@@ -5,9 +5,9 @@
     route = find_route("POST", "/v1/messages", headers)
     route.wire, route.operation                           "anthropic", "generate"
 
-A face has paths, headers, the forms of errors, replies, lists and counts, and what requests to its
-providers need. Every path is matched as a whole. `/v1` may be left out or written twice, since base
-URLs of SDKs have it or not; Gemini's paths begin with `/v1beta`, Ollama's with `/api`.
+A face defines paths, headers, the forms of errors, replies, lists and counts, and details of
+requests to its providers. Paths are matched as a whole. `/v1` may be missing or doubled, since base
+URLs of SDKs differ; Gemini's paths begin with `/v1beta`, Ollama's with `/api`.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from .gemini import GeminiFace
 from .ollama import OllamaFace
 from .openai import OpenAIChatFace, OpenAIResponsesFace
 
-#: The face whose errors are written at paths that belong to none.
+#: The face for errors at paths that belong to none.
 _DEFAULT = OpenAIChatFace()
-#: Their order decides at paths and headers that could be those of several.
+#: The first match decides if paths and headers fit several.
 FACES: dict[str, Face] = {
     face.wire: face
     for face in (AnthropicFace(), _DEFAULT, OpenAIResponsesFace(), GeminiFace(), OllamaFace())
 }
 _VERSION = re.compile(r"(?:/v1){1,2}(?=/)")
-#: An id in a path: no step up, no separator.
+#: An id in a path: no `..`, no separator.
 _ID = re.compile(r"(?!\.{1,2}\Z)[\w.:@-]{1,256}")
 PLAIN_ROUTES: dict[tuple[str, str], Route] = {
     (method, path): Route(wire=face.wire, operation=operation, path=path)
@@ -46,7 +46,7 @@ STARTS = tuple(
         " conversations containers upload/ embeddings"
     ).split()
 )
-"""How the paths of endpoints begin: errors there are in the format of a wire."""
+"""Beginnings of endpoint paths: errors there have the format of a wire."""
 
 face_of = FACES.__getitem__
 """The face of a wire, a name of `wire.WIRES`."""
@@ -71,12 +71,12 @@ def _list_endpoints() -> str:
 
 
 ENDPOINTS = _list_endpoints()
-"""All endpoints by method and path, for the answer to a path that there is not."""
+"""All endpoints by method and path, listed in the error for an unknown path."""
 
 
 def find_route(method: str, path: str, headers: Mapping[str, str]) -> Route:
-    """The operation at a path that has no percent-encoding. Raises `NotFound`, which lists the
-    paths that there are, and `RequestRejected` for a method that a path does not have."""
+    """The operation at a path that has no percent-encoding. Raises `NotFound`, which lists all
+    paths, and `RequestRejected` for a wrong method."""
     try:
         return _find_route(method, path, headers)
     except NotFound as problem:
@@ -92,7 +92,8 @@ def _find_route(method: str, path: str, headers: Mapping[str, str]) -> Route:
         if (named := face.named_route(method, path)) is not None:
             return named
     if path in _PATHS and headers.get("upgrade", "").lower() == "websocket":
-        # Clients that try a WebSocket first use HTTP after a 426, and try again after others.
+        # After a 426, clients that try a WebSocket first switch to HTTP; after other errors they
+        # retry.
         reason = "WebSocket is not supported here: POST the request to this path"
         raise RequestRejected(reason, status=426)
     face = _face_at(path, headers)
@@ -128,7 +129,7 @@ def _face_at(path: str, headers: Mapping[str, str]) -> Face:
 
 
 def _full_path(path: str) -> str:
-    """The path with its version, once."""
+    """The path with its version exactly once."""
     for face in FACES.values():
         if (full := face.full_path(path)) is not None:
             return full

@@ -68,7 +68,7 @@ class AnthropicFace(Face):
     beta_header = "anthropic-beta"
     comparison = ("diagnostics", "previous_message_id")
     reply_id_prefix = "msg_"
-    # Blocks have a signature, which is empty in those of others.
+    # Blocks have a signature, empty for other providers' reasoning.
     reasoning = Thinking(signature="", provider="anthropic")
     orders_parts = True
     keepers = ("anthropic",)
@@ -78,7 +78,7 @@ class AnthropicFace(Face):
     counted_fields = frozenset("model messages system tools tool_choice thinking".split())
 
     def own_error(self, error: Upstream) -> Upstream:
-        """Clients know by these words that they have to shorten a conversation."""
+        """Clients recognize by these words that they have to shorten a conversation."""
         text = str(error)
         if not isinstance(error, ContextOverflow) or _TOO_LONG in text:
             return error
@@ -102,7 +102,7 @@ class AnthropicFace(Face):
     def kept_objects(
         self, request: Mapping[str, Any], reply: Reply, usage: Usage
     ) -> Iterator[Kept]:
-        """Requests with these fields name the message before them."""
+        """Later requests with these fields name the preceding message."""
         if reply.id and ("diagnostics" in request or "thread" in request):
             yield "response", reply.id, usage.total
         extras = (reply.extras or {}).get(self.wire)
@@ -134,14 +134,14 @@ class AnthropicFace(Face):
 
 
 class _BlockNumbers:
-    """Writes events for clients that expect blocks to be numbered without gaps: a part of another
-    wire that has no block, such as reasoning without a text, gets no number."""
+    """Writes events for clients that expect block numbers without gaps: a part of another wire
+    without a block, such as reasoning without text, gets no number."""
 
     def __init__(self, write: Callable[[Event], bytes]) -> None:
         self._write = write
         self._numbers: dict[int, int] = {}
         self._starts: dict[int, PartStart] = {}
-        """Of parts without a number so far."""
+        """Events of parts that have no number yet."""
 
     def write(self, event: Event) -> bytes:
         if not isinstance(event, PartStart | PartDelta | PartEnd):
@@ -153,7 +153,7 @@ class _BlockNumbers:
         if isinstance(event, PartStart):
             self._starts[event.index] = event
         elif event.index in self._starts:
-            # It may have been written with a number that another part has got meanwhile.
+            # The memoized event may have a number that another part has by now.
             data = self._write(replace(self._starts[event.index], index=number))
         data += self._write(replace(event, index=number))
         if _BLOCK_BEGINS in data:

@@ -1,8 +1,8 @@
-"""The behaviour of the daemon that depends on a wire, beside its codec.
+"""The daemon's behaviour that depends on a wire, besides its codec.
 
 `Face` has the defaults, which are OpenAI's forms; the other modules of this package override them.
-A question about a wire is an attribute or a method here: nothing else in the daemon compares the
-names of wires.
+Everything that differs by wire is an attribute or method here: nothing else in the daemon compares
+wire names.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Operations: TypeAlias = Mapping[tuple[str, str], Operation]
 """By method and path."""
 
 Kept: TypeAlias = tuple[HandleKind, str, int | None]
-"""Kind, id, and the tokens that a request is billed for when it refers to it."""
+"""Kind, id, and the tokens billed to a request that refers to it."""
 
 JSON = "application/json"
 SSE = "text/event-stream; charset=utf-8"
@@ -42,7 +42,7 @@ MODELS_CREATED = "2026-01-01T00:00:00Z"
 MODELS_CREATED_SECONDS = 1_767_225_600
 _NEVER = re.compile(r"(?!)")
 _MODEL = re.compile(r"[!-~]{1,256}")
-#: Parts of a path that are none of a name.
+#: Parts of a path that cannot be in a model's name.
 _NO_STEPS = frozenset(("", ".", ".."))
 
 
@@ -52,24 +52,24 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     wire: str
     operation: Operation
     path: str
-    """As the provider has it."""
+    """The path at the provider."""
     name: str = ""
     """The model in the path, or the id of a stored object."""
     kind: HandleKind | None = None
-    """Of stored objects."""
+    """The kind of stored objects."""
     rest: str = ""
-    """What follows the id: `cancel`, `items/msg_1`."""
+    """The path after the id: `cancel`, `items/msg_1`."""
 
 
 class StoredKind(msgspec.Struct, frozen=True):
-    """A collection of stored objects: what may be asked of it, and of one of them."""
+    """A collection of stored objects, and the requests allowed on it and on its objects."""
 
     kind: HandleKind
     path: str
     methods: frozenset[str]
-    """Of the collection."""
+    """Methods of the collection."""
     own: frozenset[str]
-    """Of one object."""
+    """Methods of one object."""
     actions: re.Pattern[str]
     """`METHOD what-follows-the-id`."""
 
@@ -83,26 +83,26 @@ def stored_kind(
 
 
 class Face:
-    """One wire in the daemon: the defaults."""
+    """One wire in the daemon. Holds the defaults."""
 
     wire: ClassVar[str]
 
     # ── Paths ────────────────────────────────────────────────────────────────────────────────────
 
     root: ClassVar[str] = "/v1"
-    """What paths begin with."""
+    """The beginning of its paths."""
     models_at_root: ClassVar[bool] = True
-    """Its models are listed at `/models` below the root."""
+    """Its models are listed at `/models` under the root."""
     operations: ClassVar[Operations] = {}
-    """Those of models and stored objects are found by the beginning of their paths."""
+    """Routes by path. Those of models and stored objects are found by the beginning of the path."""
     stored: ClassVar[tuple[StoredKind, ...]] = ()
     """Longer paths first."""
     own_paths: ClassVar[re.Pattern[str]] = _NEVER
-    """Beginnings of paths that no other provider has,"""
+    """Beginnings of paths that only this provider has,"""
     own_headers: ClassVar[frozenset[str]] = frozenset()
-    """headers that no other provider's clients send, which decide at shared paths,"""
+    """headers that only its clients send, which decide at shared paths,"""
     starts: ClassVar[tuple[str, ...]] = ()
-    """and beginnings of paths that are this wire's where no such header is sent."""
+    """and beginnings of paths that are this wire's if no such header is sent."""
 
     @property
     def generate_path(self) -> str:
@@ -111,7 +111,7 @@ class Face:
         return next(paths, "")
 
     def full_path(self, path: str) -> str | None:
-        """A path of this wire that does not begin with `/v1`, with its version."""
+        """The path with this wire's version, for a path that does not begin with `/v1`."""
         return None
 
     named_paths: ClassVar[tuple[str, ...]] = ()
@@ -124,13 +124,13 @@ class Face:
     # ── Headers ──────────────────────────────────────────────────────────────────────────────────
 
     request_id_header: ClassVar[str] = "x-request-id"
-    """Where the provider's SDK looks for the id of a request."""
+    """The header in which the provider's SDK looks for the request id."""
     version_header: ClassVar[str] = ""
-    """A date that goes upstream,"""
+    """The header of a version date that goes upstream,"""
     default_version: ClassVar[str] = ""
-    """and the one that is sent where there is none."""
+    """and the date sent if the request has none."""
     beta_header: ClassVar[str] = ""
-    """A list of betas, each of which the grant must name."""
+    """The header with a list of betas, which the grant must name."""
 
     # ── Errors ───────────────────────────────────────────────────────────────────────────────────
 
@@ -138,7 +138,7 @@ class Face:
     unknown_model_status: ClassVar[int] = 404
 
     def own_error(self, error: Upstream) -> Upstream:
-        """An error in the words by which the provider's clients know it."""
+        """An error in the words by which the provider's clients recognize it."""
         return error
 
     def stream_error_code(self, error: Upstream) -> str | None:
@@ -150,14 +150,14 @@ class Face:
     keeps_objects: ClassVar[bool] = True
     """Requests may name stored objects."""
     comparison: ClassVar[tuple[str, str]] = ("", "")
-    """Where a request names an earlier response that it is only compared with."""
+    """The field that names an earlier response for diagnostics only."""
     stream_default: ClassVar[bool] = False
-    """A request that does not say so asks for a stream."""
+    """Requests stream by default."""
     streams_as_list: ClassVar[bool] = False
-    """A stream is one JSON list, unless the query asks for events."""
+    """A stream is one JSON list, unless the query requests events."""
 
     def model_of(self, route: Route, value: Mapping[str, Any]) -> str | None:
-        """The model that a call asks for; None where a stored prompt decides it."""
+        """The requested model; None if a stored prompt decides it."""
         return route.name or model_in(value.get("model"))
 
     def is_stream(self, route: Route, value: Mapping[str, Any]) -> bool:
@@ -174,32 +174,32 @@ class Face:
     stream_type: ClassVar[str] = SSE
     event_ends: ClassVar[tuple[bytes, ...]] = SSE_ENDS
     reply_id_prefix: ClassVar[str] = ""
-    """Of the ids that replies without one get; empty: none."""
+    """Prefix of ids given to replies without one; empty: none is given."""
     reasoning: ClassVar[Thinking] = Thinking()
-    """What the reasoning of another provider is written as, but for its text."""
+    """The fields, besides its text, with which another provider's reasoning is written."""
     reasoning_field: ClassVar[str | None] = None
     shows_call_ids: ClassVar[bool] = True
     """Tool calls of another provider keep their ids."""
     orders_parts: ClassVar[bool] = False
-    """The parts of a stream follow each other."""
+    """The parts of a stream must follow each other."""
     ends_texts_late: ClassVar[bool] = False
-    """The texts of a stream end with the reply."""
+    """The texts of a stream end only with the reply."""
 
     def event_writer(self, write: Callable[[Event], bytes]) -> Callable[[Event], bytes]:
-        """`write`, for events of another wire."""
+        """The function that writes events of another wire."""
         return write
 
     def frame(self, *, asks_usage: bool, passes: bool) -> StreamFrame | None:
-        """What changes the bytes of a stream. `asks_usage`: the caller of Chat asked for a chunk
+        """The frame for the bytes of a stream. `asks_usage`: the caller of Chat requested a chunk
         with the usage. `passes`: the bytes are the provider's."""
         return None
 
     def counted_body(self, body: bytes) -> bytes:
-        """The request whose tokens a request asks for."""
+        """The request inside a token count request."""
         return body
 
     def count_fields(self, tokens: int) -> dict[str, Any]:
-        """The answer to a request for the tokens of a prompt."""
+        """The answer to a token count request."""
         return {"input_tokens": tokens}
 
     def model_row(self, one: GrantedModel) -> dict[str, Any]:
@@ -219,21 +219,21 @@ class Face:
     # ── Stored objects ───────────────────────────────────────────────────────────────────────────
 
     keepers: ClassVar[tuple[str, ...]] = ()
-    """Wires of the providers that keep the objects of this one."""
+    """Wires of providers that store this wire's objects."""
     gone_is_forbidden: ClassVar[bool] = False
-    """An object that the provider has deleted is answered with 403."""
+    """The provider answers 403 for a deleted object."""
     holds_results_in_files: ClassVar[bool] = False
 
     def kept_objects(
         self, request: Mapping[str, Any], reply: Reply, usage: Usage
     ) -> Iterator[Kept]:
-        """The objects that a provider keeps of the reply to a request."""
+        """The objects that a provider stores with the reply to a request."""
         return iter(())
 
     def stored_list(
         self, kind: HandleKind, ids: list[str], objects: list[msgspec.Raw], after: str
     ) -> dict[str, Any]:
-        """A page of stored objects; the next one begins after the id `after`, empty for the last
+        """A page of stored objects. The next page begins after the id `after`, empty on the last
         page."""
         return {
             "object": "list",
@@ -246,49 +246,49 @@ class Face:
     # ── Requests to providers ────────────────────────────────────────────────────────────────────
 
     model_in_path: ClassVar[bool] = False
-    """The path of a request names the model, not its body."""
+    """The path names the model, not the body."""
     limit_place: ClassVar[tuple[str, str]]
-    """The object that holds the limit of the output, empty for the body, and its name there."""
+    """The object with the output limit, empty for the body, and the limit's name in it."""
     limit_names: ClassVar[tuple[str, ...]] = ()
-    """Fields that hold the limit, where there is more than one."""
+    """All fields that can hold the limit, if there are several."""
     choices_field: ClassVar[str] = "n"
     tool_limit_field: ClassVar[str] = "max_uses"
-    """The limit of the calls of server tools."""
+    """The field that limits server tool calls."""
     usage_on_request: ClassVar[bool] = False
     """A stream reports its usage only with `stream_options.include_usage`."""
     budgets_thinking: ClassVar[bool] = False
-    """Thinking that is switched on needs a budget."""
+    """Enabled thinking needs a budget."""
     count_path: ClassVar[str] = ""
-    """What follows the path of a request whose tokens are counted; empty: they are not."""
+    """Appended to a request's path to count its tokens; empty: no such endpoint."""
     counted_fields: ClassVar[frozenset[str]] = frozenset()
-    """The fields of a request that a count takes."""
+    """The request fields that a count accepts."""
 
     def path_to(self, model: str, *, stream: bool) -> str:
-        """The path of a request to a model, where the path names it."""
+        """The path of a request to a model, with its name if this wire's paths have it."""
         raise NotImplementedError
 
     def count_request(self, model: str, members: Members, path: str) -> tuple[str, bytes] | None:
-        """Path and body of a request for the tokens of another; None where there is none."""
+        """Path and body of a token count request; None if the wire has no such endpoint."""
         if not self.count_path:
             return None
         counted = {name: raw for name, raw in members.items() if name in self.counted_fields}
         return path + self.count_path, encode_members(counted)
 
     def repaired(self, members: Members) -> Mapping[str, bytes]:
-        """Fields that the provider's own SDK writes as other wires do not take them."""
+        """Corrects fields that the provider's SDK writes in a form that other wires reject."""
         return {}
 
     def smallest_requests(
         self, target: Target, members: Members, *, runs_tools: bool
     ) -> Iterator[Members]:
-        """A request again, as the smallest call that refreshes its cached prefix: without an
-        answer, then with the shortest. None where reads do not refresh, or nothing is billed.
-        `runs_tools`: even a short answer may run tools of the provider."""
+        """The request as the smallest call that refreshes its cached prefix: without an answer,
+        then with the shortest. Empty if reads do not refresh or nothing is billed. `runs_tools`:
+        even a short answer may run the provider's tools."""
         return iter(())
 
     def thinks_unseen(self, *, reasons: bool, shown: bool, counted: bool) -> bool:
-        """Whether a reply that broke off may be billed for thinking that did not arrive: its model
-        reasons, some thinking was shown, or its tokens were counted."""
+        """Whether an incomplete reply may be billed for thinking that did not arrive: its model
+        reasons, or thinking was shown or counted."""
         return reasons and not counted
 
 
@@ -317,7 +317,7 @@ def wrong_method(method: str, path: str) -> RequestRejected:
 
 
 def model_limits(one: GrantedModel, context: str, output: str) -> dict[str, Any]:
-    """The limits of a model that are known, under these names."""
+    """The known limits of a model, under these names."""
     limits = {context: one.context, output: one.max_output}
     return {name: value for name, value in limits.items() if value is not None}
 
@@ -339,11 +339,11 @@ def value_of(members: Members, name: str) -> object:
 
 
 def shortest(target: Target) -> msgspec.Raw:
-    """The smallest limit of the output that the provider takes."""
+    """The request with the smallest output limit that the provider accepts."""
     return json_of(output_limits(target.endpoint.base_wire).least_tokens)
 
 
 def prewarm(target: Target) -> str | None:
-    """How the provider is asked for a call without an answer."""
+    """The request as a call without an answer."""
     figure = target.rules.prewarm
     return None if figure is None else figure.value

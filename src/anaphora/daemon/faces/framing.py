@@ -1,7 +1,7 @@
-"""How the streams of wires are framed: events of SSE, lines of JSON, a JSON list.
+"""Framing of streams: SSE events, JSON lines, a JSON list.
 
-What is known only after a stream's last event, its late fields, stands in an SSE comment behind it,
-or in the field `anaphora` of the last object of Gemini and Ollama.
+Late fields, known only after a stream's last event, are sent in an SSE comment after it, or in the
+field `anaphora` of the last object of Gemini and Ollama.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ import msgspec
 from anaphora.wire.reading import DECODE_ERRORS
 from anaphora.wire.sse import EventDecoder
 
-#: What ends an event of SSE; ends of lines may be mixed.
+#: The end of an SSE event; line endings may be mixed.
 SSE_ENDS = (b"\n\n", b"\n\r\n", b"\r\r")
 
 
 class WholeEvents:
-    """Passes an event when it is complete: before, it could be an error of the provider, whose
-    bytes never pass."""
+    """Passes complete events only: an incomplete one could be a provider's error, whose bytes are
+    never passed on."""
 
     def __init__(self, ends: tuple[bytes, ...] = SSE_ENDS) -> None:
-        """`ends` are what ends an event."""
+        """`ends` are the sequences that end an event."""
         self._ends = ends
         self._longest = max(map(len, ends))
         self._rest = bytearray()
 
     def feed(self, data: bytes) -> bytes:
-        """The events that are complete now."""
-        # Only what is new is looked at: an event may be large and arrive in many pieces.
+        """The events completed by these bytes."""
+        # Only new bytes are searched: an event may be large and arrive in many pieces.
         tail = bytes(self._rest[1 - self._longest :]) if self._longest > 1 else b""
         window = tail + data
         end = len(window) if window.endswith(self._ends) else self._end_in(window)
@@ -44,11 +44,11 @@ class WholeEvents:
         return whole
 
     def _end_in(self, window: bytes) -> int:
-        """The end of the last event that is complete; 0 where none is."""
+        """The end of the last complete event; 0 if there is none."""
         return max(at + len(mark) if (at := window.rfind(mark)) >= 0 else 0 for mark in self._ends)
 
     def close(self) -> bytes:
-        """What is left behind the last event of a stream that has not failed."""
+        """The rest after the last event of a stream that has not failed."""
         rest, self._rest = bytes(self._rest), bytearray()
         return rest
 
@@ -62,8 +62,7 @@ _decode = msgspec.json.Decoder(_Chunk).decode
 
 
 class UsageFilter:
-    """Passes the events of a chat stream as they are, without the one that holds nothing but the
-    usage."""
+    """Passes the events of a chat stream unchanged, without the one that holds only the usage."""
 
     def __init__(self) -> None:
         self._whole = WholeEvents()
@@ -101,7 +100,7 @@ class StreamFrame(Protocol):
     def feed(self, data: bytes) -> bytes: ...
 
     def finish(self, fields: Mapping[str, Any]) -> bytes:
-        """What follows the last piece, with the late fields."""
+        """The bytes after the last piece, with the late fields."""
         ...
 
 
@@ -115,8 +114,8 @@ def _json(fields: Mapping[str, Any]) -> bytes:
 
 
 class LastObject:
-    """Adds the late fields to the last JSON object of a stream, whose end has one of the marks:
-    Ollama's last line, Gemini's last event. Google's SDK reads no comments."""
+    """Adds the late fields to the last JSON object of a stream, recognized by one of the marks:
+    Ollama's last line, Gemini's last event. Google's SDK does not accept comments."""
 
     def __init__(self, separators: tuple[bytes, ...], *marks: bytes) -> None:
         self._separators = separators
@@ -126,7 +125,7 @@ class LastObject:
         self._last = b""
 
     def feed(self, data: bytes) -> bytes:
-        # Objects may be large and come in many pieces: only what is new is searched.
+        # Only new bytes are searched: objects may be large and arrive in many pieces.
         start = max(0, len(self._rest) - self._longest)
         self._rest += data
         found = [each for each in self._separators if self._rest.find(each, start) >= 0]

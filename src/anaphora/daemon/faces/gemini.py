@@ -76,13 +76,13 @@ class GeminiFace(Face):
         "POST /upload/v1beta/files",
     )
     own_paths = re.compile(rf"{_ROOT.pattern}|/upload/|{_MODEL.pattern}\Z")
-    # Clients of Google's may use `/v1` like the others.
+    # Google's clients may also use `/v1`.
     own_headers = frozenset({"x-goog-api-key", "x-goog-api-client"})
     prompt_field = "contents"
     streams_as_list = True
     reply_type = "application/json; charset=UTF-8"
     reasoning = Thinking(provider="gemini")
-    # A client that is given an id must send it back, and Google's own helper for results does not.
+    # A client that gets an id must send it back, and Google's helper for results does not.
     shows_call_ids = False
     keepers = ("gemini",)
     gone_is_forbidden = True
@@ -121,7 +121,7 @@ class GeminiFace(Face):
         return LastObject((b"\r\n\r\n", b"\n\n"), b'"finishReason"')
 
     def counted_body(self, body: bytes) -> bytes:
-        """It may stand in a field of its own, and name the model that the path names."""
+        """It may be in its own field, and repeat the model of the path."""
         try:
             request = _decode_counted(body).generate_content_request
         except DECODE_ERRORS:
@@ -159,8 +159,8 @@ class GeminiFace(Face):
         return path.partition(":")[0] + ":countTokens", encode_members(body)
 
     def repaired(self, members: Members) -> Mapping[str, bytes]:
-        """Without turns of the model that hold only empty texts: the SDK keeps the last piece of a
-        stream as one, and on other wires it would separate calls from their results."""
+        """Drops model turns with only empty texts: the SDK keeps the last piece of a stream as one,
+        and on other wires it would separate calls from their results."""
         try:
             turns = _decode_turns(members.get("contents", b"[]"))
         except DECODE_ERRORS:

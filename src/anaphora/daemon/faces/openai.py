@@ -1,4 +1,4 @@
-"""OpenAI Chat Completions and Responses, whose provider keeps the same objects for both."""
+"""OpenAI Chat Completions and Responses, which share their stored objects."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ from .face import (
 )
 from .framing import StreamFrame, UsageFilter
 
-#: The field of reasoning that many hosts of Chat use.
+#: The reasoning field of many Chat hosts.
 _REASONING = "reasoning_content"
 _IMAGE = "image_generation_call"
-#: Of one response; the ids of further ones are not known later.
+#: Maximum number of a response's items that are recorded.
 _MOST_ITEMS = 256
 
 
@@ -154,7 +154,7 @@ _decode_item = msgspec.json.Decoder(_Item).decode
 
 
 def kept_of_response(reply: Reply, usage: Usage, *, stored: bool = True) -> Iterator[Kept]:
-    """The objects that OpenAI keeps of a response."""
+    """The objects that OpenAI stores with a response."""
     if stored:
         total = continued_tokens(reply, usage.total)
         yield "response", reply.id, total
@@ -168,8 +168,8 @@ def kept_of_response(reply: Reply, usage: Usage, *, stored: bool = True) -> Iter
 
 
 def continued_tokens(reply: Reply, tokens: int | None) -> int | None:
-    """The most that a request is billed for a reply that it continues, of so many tokens: images in
-    it become input only then."""
+    """The maximum input tokens billed for continuing a reply of `tokens`: its images become input
+    only then."""
     images = sum(isinstance(part, Opaque) and part.kind == _IMAGE for part in reply.message.parts)
     if tokens is None or not images:
         return tokens
@@ -177,7 +177,7 @@ def continued_tokens(reply: Reply, tokens: int | None) -> int | None:
 
 
 def _items(reply: Reply) -> Iterator[tuple[str, bool]]:
-    """The ids of a response's items, and whether an item is all output: a server tool also has
+    """The ids of a response's items, and whether each is only output: a server tool's item also has
     what it read."""
     for part in reply.message.parts:
         if id := _decode_item(_item_fields(part)).id:
@@ -185,7 +185,7 @@ def _items(reply: Reply) -> Iterator[tuple[str, bool]]:
 
 
 def _item_fields(part: Part) -> str:
-    """JSON of the fields of an item; of a message, its first part has them."""
+    """JSON of an item's fields; in a message, its first part has them."""
     if isinstance(part, Opaque):
         return part.json
     extras = part.extras or {}

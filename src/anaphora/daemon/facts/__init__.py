@@ -1,1 +1,1 @@
-"""What a request asks for, read from its bytes before anything is sent."""
+"""The facts of a request, read from its bytes before anything is sent."""

@@ -1,11 +1,11 @@
-"""What the messages of a request hold besides text: media, files and other stored objects, tools.
+"""Finds the contents of messages other than text: media, files and other stored objects, tools.
 
-Most requests hold only text and tool calls: a typed decoder, made from the wire's table, finds that
-out, and only other messages are decoded in full and walked.
+Most requests hold only text and tool calls. A typed decoder, made from the wire's table, detects
+these; only other messages are decoded in full and walked.
 
-Text is billed by its bytes, media by what they show. So the bytes of a medium are excepted from the
-text of a request, but only where this wire shows it to the model: anywhere else its data may be
-billed as text. Excepted bytes are spans of the body that do not overlap.
+Text is bounded by its bytes, media by their kind. So the bytes of a medium are excepted from the
+text of a request, but only in places where this wire passes it to the model as a medium: elsewhere
+its data may be billed as text. Excepted bytes are spans of the body that do not overlap.
 """
 
 from __future__ import annotations
@@ -33,21 +33,22 @@ from .handles import GEMINI_FILE, owned_objects
 from .request import InlineSpan, MediaCounts, are_plain, is_plain
 from .tools import FoundTools, read_tool
 
-#: How much of a text is looked for; what follows is compared. Shorter texts are not excepted.
+#: Length of the beginning of a text that is searched for; the rest is compared. Shorter texts are
+#: not excepted.
 _BEGIN = 64
 #: Members that hold an address, or the medium itself as a data URL.
 _ADDRESSES = frozenset({"url", "image_url", "video_url"})
 #: Blocks and items that define tools.
 _DEFINING = frozenset({"tool_addition", "additional_tools", "tool_search_output"})
 
-#: Data of the app's own tools, which providers do not interpret, by the member around it.
+#: Data of the app's own tools, not interpreted by providers, by the enclosing member.
 _ARGUMENTS = {"functionCall": "args", "functionResponse": "response", "function": "arguments"}
 
 _encode = msgspec.json.Encoder().encode
 
 
 class RequestContent:
-    """What was found in the messages of one request."""
+    """The contents found in the messages of one request."""
 
     __slots__ = ("_counts", "_spans", "cache_ttls", "changes_tools", "handles", "tools", "unknown")
 
@@ -58,7 +59,7 @@ class RequestContent:
         """Fields, kinds and ids."""
         self.tools = FoundTools()
         self.unknown: list[str] = []
-        """Names of fields with values that need an entry in the grant."""
+        """Names of fields whose values need an entry in the grant."""
         self.cache_ttls: set[Ttl] = set()
         self.changes_tools = False
 
@@ -67,7 +68,7 @@ class RequestContent:
         return MediaCounts(**self._counts, spans=tuple(self._spans))
 
     def add(self, kind: Medium, number: int = 1) -> None:
-        """Counts some of that kind."""
+        """Adds to the count of a kind of media."""
         self._counts[kind] += number
 
     def add_stored(self, value: Any, path: str) -> None:
@@ -88,8 +89,8 @@ def holds_content(table: RequestTable, name: str) -> bool:
 def holds_only_text(
     wire: str, name: str, raw: msgspec.Raw, elements: ListElements | None = None
 ) -> bool:
-    """Whether a field with content holds only text and tool calls. `elements` are those of one of
-    the fields: the ones that are known to be plain are not read again."""
+    """Whether a field with content holds only text and tool calls. `elements` are the elements of
+    one of the fields; those known to be plain are not read again."""
     if elements is None or elements.name != name:
         return is_plain(wire, name, raw)
     return are_plain(wire, elements)
@@ -102,7 +103,7 @@ def scan_content(
     found: RequestContent,
     elements: ListElements | None = None,
 ) -> None:
-    """Adds what a field with content holds besides text and tool calls."""
+    """Adds the contents of a field other than text and tool calls."""
     raws: list[msgspec.Raw] | None = None
     if elements is not None and elements.name == name:
         raws = elements.raws
@@ -123,7 +124,7 @@ def _decode(raw: msgspec.Raw, name: str) -> Any:
         raise request_error(decode_reason(problem), f"$.{name}") from None
 
 
-#: The types of blocks of all wires: some providers accept those of others.
+#: The block types of all wires: some providers accept those of others.
 _KNOWN_TYPES: dict[str, BlockType] = {
     kind: row for name in wires.WIRES for kind, row in request_table(name).blocks.items()
 }
@@ -171,7 +172,7 @@ class _ContentScan:
             shown = shown and (block.type in self._own.blocks or self._own.classify is not None)
             self._note(block)
         elif isinstance(members.get("audio"), dict) and "id" in members["audio"]:
-            found.add("audio")  # the sound of an earlier answer
+            found.add("audio")  # the audio of an earlier answer
         elif row.medium is not None:
             listed = members.get(row.data[0])
             if listed:
@@ -215,7 +216,7 @@ class _ContentScan:
                 found.add("audio")  # both in one part: either may be read
 
     def _address(self, file: dict[str, Any]) -> None:
-        """A file: of Google's file store, of a bucket, or at a public address."""
+        """Notes the address of a file: in Google's file store, a bucket, or public."""
         uri = file.get("fileUri")
         if not isinstance(uri, str) or GEMINI_FILE.fullmatch(uri) is not None:
             return
@@ -223,7 +224,7 @@ class _ContentScan:
             self._found.unknown.append("fileData.fileUri")  # the operator's account can read it
 
     def _loose(self, value: Any, path: str, field: str = "") -> None:
-        """Notes what is found where no block is expected: media, tools and files."""
+        """Notes media, tools and files in places where no block is expected."""
         stack = [(path, field, value)]
         while stack:
             where, name, item = stack.pop()
@@ -254,8 +255,8 @@ class _ContentScan:
 
 
 def _renamed(value: Any, rename: Callable[[str], str], path: str, field: str = "") -> Any:
-    """A message with its members under the names that the provider reads them by, at all levels but
-    in the data of the app's own tools."""
+    """A message with the provider's own member names, at all levels except in the data of the app's
+    own tools."""
     if isinstance(value, list):
         return [_renamed(each, rename, f"{path}[{at}]", field) for at, each in enumerate(value)]
     if not isinstance(value, dict):
@@ -271,8 +272,8 @@ def _renamed(value: Any, rename: Callable[[str], str], path: str, field: str = "
 
 
 def _is_text_source(source: Any) -> bool:
-    """Whether the source of a document is text in the body, whose images are counted by themselves,
-    or the origin of a search result."""
+    """Whether the source of a document is text in the body (its images are counted separately), or
+    the origin of a search result."""
     if isinstance(source, dict):
         return source.get("type") in ("text", "content")
     return isinstance(source, str)
@@ -304,7 +305,7 @@ def _shown_data(block: WalkedBlock) -> list[str]:
 
 
 class SpanFinder:
-    """Finds the texts of a field in its bytes, each behind the one before it."""
+    """Finds the texts of a field in its bytes, each after the preceding one."""
 
     def __init__(self, field: str, raw: msgspec.Raw) -> None:
         self._field = field
@@ -313,13 +314,13 @@ class SpanFinder:
         self._position = 0
 
     def find(self, text: str) -> InlineSpan | None:
-        """The next place of this text, behind the last one that was found; None for a short text,
-        or one that is written in another way: it may be billed as text."""
+        """The next place of this text after the last one found. None for a short text or one with
+        another spelling, which may be billed as text."""
         if len(text) < _BEGIN:
             return None
         if self._raw is None:
             self._raw = bytes(self._source)
-        # Base64 is written as it is, and copied faster so.
+        # Base64 needs no escapes, and this copies it faster.
         written = text.encode() if '"' not in text and "\\" not in text else _encode(text)[1:-1]
         span = self._find(self._raw, written)
         if span is None and (other := _encode(text)[1:-1]) != written:

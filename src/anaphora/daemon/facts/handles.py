@@ -1,4 +1,5 @@
-"""Ids of objects that providers keep for apps: where requests name them, and whose they are."""
+"""Ids of objects that providers store for apps: where requests name them, and which app owns
+them."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from anaphora.wire.tables import request_table
 
 #: A file of Google's file store, by its address or name.
 GEMINI_FILE = re.compile(r"(?:https?://[^/]+)?/?(?:v1(?:beta|alpha)/)?files/([\w-]+)")
-#: Ids that we write into replies of other wires: no provider knows them.
+#: Ids that the daemon writes into replies of other wires: no provider knows them.
 _WRITTEN_HERE = re.compile(r"rs_.*_\d+", re.DOTALL)
 _NOT_FOUND_CODES: dict[str, str] = {"response": "previous_response_not_found"}
 #: Members of any object that hold the id of a stored one, or a list of them.
@@ -35,7 +36,7 @@ _IDS: dict[str, HandleKind] = {
     "conversation": "conversation",
     "input_file_id": "file",
 }
-#: Members that name objects of the account which no app owns.
+#: Members that name objects of the account that no app owns.
 _SHARED = frozenset(
     "vector_store_ids vector_store_id connector_id skill_id vertexRagStore vertex_rag_store"
     " vertexAiSearch vertex_ai_search".split()
@@ -45,15 +46,15 @@ ID_NAMES = frozenset(_IDS) | _SHARED
 _OPAQUE = frozenset(
     "metadata arguments input_schema parameters schema labels args response json_schema".split()
 )
-#: By the type of a block or item: the members with arguments of a tool, or with the sources that an
-#: answer named. An app sends them back as they are, and the provider does not open them again.
+#: By type of block or item: members with tool arguments or an answer's sources. Apps send them back
+#: unchanged, and the provider does not open them again.
 _OPAQUE_MEMBERS = {
     kind: row.opaque
     for name in wires.WIRES
     for kind, row in request_table(name).blocks.items()
     if row.opaque
 }
-#: Items of OpenAI that may be sent as an id alone.
+#: Items of OpenAI that may be sent as only an id.
 _ITEMS = ("reasoning", "image_generation_call")
 _ITEM_REFERENCE = "item_reference"
 #: The lists of a body that hold items.
@@ -73,8 +74,8 @@ def stored_id(kind: HandleKind, text: str) -> str | None:
 
 
 def is_stored_reasoning(item: Mapping[str, Any]) -> bool:
-    """Whether an item of reasoning stands for one that OpenAI keeps: an id, and nothing encrypted.
-    Open models send theirs as text, under ids of another form."""
+    """Whether a reasoning item refers to one stored at OpenAI: it has an id and no encrypted
+    content. Open models send reasoning as text, with ids of another form."""
     id = item.get("id")
     if not id or item.get("encrypted_content"):
         return False
@@ -95,7 +96,7 @@ class StoredObject(NamedTuple):
     shared: bool = False
     """No app owns it."""
     problem: str = ""
-    """Why this names nothing, though it should."""
+    """Why the reference is invalid; empty if it is valid."""
 
     @property
     def is_owned(self) -> bool:
@@ -104,7 +105,7 @@ class StoredObject(NamedTuple):
 
 
 def stored_objects(value: Any, path: str = "") -> Iterator[StoredObject]:
-    """The stored objects that a decoded body names, or one field of it at that path."""
+    """The stored objects named in a decoded body, or in its field at `path`."""
     yield from _untyped(value, path)
     stack: list[Any] = [value]
     while stack:
@@ -127,7 +128,7 @@ def stored_objects(value: Any, path: str = "") -> Iterator[StoredObject]:
                 if (kind is list or kind is dict) and not _is_opaque(one, name):
                     stack.append(inner)
                     if name == "audio" and kind is dict:
-                        # The sound of an earlier answer.
+                        # The audio of an earlier answer.
                         yield from _named(inner, "id", inner.get("id"))
                 elif name == "type" and (inner in _ITEMS or inner == _ITEM_REFERENCE):
                     yield from _item(one, inner)
@@ -140,8 +141,8 @@ class Reference(msgspec.Struct, frozen=True):
 
 
 def references(value: dict[str, Any]) -> Iterator[Reference]:
-    """The stored objects that a decoded request names. Raises `NotGranted` for one that belongs to
-    no app, and `RequestRejected` for what is no id."""
+    """The stored objects named in a decoded request. Raises `NotGranted` for one that belongs to no
+    app, and `RequestRejected` for an invalid id."""
     for found in stored_objects(value):
         if found.problem:
             raise RequestRejected(found.problem, status=400, param=found.name)
@@ -152,8 +153,7 @@ def references(value: dict[str, Any]) -> Iterator[Reference]:
 
 
 def owned_objects(value: Any, path: str = "") -> list[tuple[str, HandleKind, str]]:
-    """The fields, kinds and ids of the objects that a body or the field at a path names, and that
-    may be an app's own."""
+    """Fields, kinds and ids of the objects named in a body or field that an app may own."""
     found = [one for one in stored_objects(value, path) if one.is_owned]
     if not found:
         return []
@@ -174,7 +174,7 @@ def owned_objects(value: Any, path: str = "") -> list[tuple[str, HandleKind, str
 
 
 def _item(fields: dict[str, Any], kind: str) -> Iterator[StoredObject]:
-    """An item of an earlier response, where the request holds its id and not its content."""
+    """An item of an earlier response, if the request holds its id and not its content."""
     id = fields.get("id")
     if kind == _ITEM_REFERENCE and not (isinstance(id, str) and id):
         reason = "an item of the input needs a type, a role, or the id of a stored item"
@@ -189,7 +189,7 @@ def _item(fields: dict[str, Any], kind: str) -> Iterator[StoredObject]:
 
 
 def _untyped(value: Any, path: str) -> Iterator[StoredObject]:
-    """An item of Responses without a type and a role is a reference as well."""
+    """Items of Responses without type and role, which are references as well."""
     lists: list[Any] = []
     if isinstance(value, dict) and not path:
         lists = [value.get(name) for name in _ITEM_LISTS]
@@ -202,7 +202,7 @@ def _untyped(value: Any, path: str) -> Iterator[StoredObject]:
 
 
 def _is_opaque(fields: dict[str, Any], name: str) -> bool:
-    """Whether a member is text or JSON of the app's own, or names sources of an answer."""
+    """Whether a member is the app's own text or JSON, or holds sources of an answer."""
     if name in _OPAQUE:
         return True
     kind = fields.get("type")
@@ -232,7 +232,7 @@ def _named(fields: dict[str, Any], name: str, inner: Any) -> Iterator[StoredObje
 async def own_rows(
     store: Store, app: str, named: Iterable[tuple[HandleKind, str]]
 ) -> dict[tuple[HandleKind, str], HandleRow]:
-    """The rows of those objects that belong to an app."""
+    """The rows of the objects that belong to the app."""
     ids: dict[HandleKind, list[str]] = {}
     for kind, id in named:
         ids.setdefault(kind, []).append(id)
@@ -247,7 +247,7 @@ async def own_rows(
 
 
 def not_found(kind: HandleKind, id: str, param: str | None = None) -> NotFound:
-    """For an object of another app, and for one that is not known."""
+    """The error for an object of another app and for an unknown one."""
     code = _NOT_FOUND_CODES.get(kind, "not_found_error") if param else "not_found_error"
     name = kind.replace("_", " ")
     return NotFound(f"no {name} {id[:100]!r}", status=404, code=code, param=param)
@@ -256,8 +256,8 @@ def not_found(kind: HandleKind, id: str, param: str | None = None) -> NotFound:
 async def check_references(
     store: Store, app: str, found: Iterable[Reference]
 ) -> tuple[HandleRow, ...]:
-    """The rows of the objects that a request names. Raises `NotFound` for an object of another app,
-    or of none, and `RequestRejected` where two are at different providers."""
+    """The rows of the objects that a request names. Raises `NotFound` for an unknown object or one
+    of another app, and `RequestRejected` if two are at different providers."""
     named = {(one.kind, one.id): one.param for one in found}
     rows = await own_rows(store, app, named)
     for (kind, id), param in named.items():

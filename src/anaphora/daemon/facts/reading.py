@@ -1,11 +1,11 @@
-"""What a request asks for: models, limits, tools, stored objects, tiers, unknown fields.
+"""Reads the facts of a request: models, limits, tools, stored objects, tiers, unknown fields.
 
     facts = read_facts("anthropic", members, "/v1/messages", headers)
     facts.max_tokens, facts.server_tools, facts.handles, facts.unknown
 
-Grants are checked against these facts, and the bound of a call's cost is made of them. They are
-read from the body's members once; messages are decoded in full only where they hold more than text
-and tool calls. A field of the wrong type is an `InvalidRequest`.
+Grants are checked against these facts, and the bound of a call's cost is computed from them. The
+body's members are read once; messages are decoded in full only if they hold more than text and tool
+calls. A field of the wrong type raises `InvalidRequest`.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ from .tools import FoundTools, ServerTool, read_tools
 
 __all__ = ["HandleRef", "MediaCounts", "Named", "RequestFacts", "ServerTool", "read_facts"]
 
-#: Tiers without a permission of their own: the standard one under each provider's name.
+#: Tiers that need no permission: the standard one under each provider's name.
 _STANDARD = STANDARD_TIERS | {"on_demand"}
 NULL = msgspec.Raw(b"null")
-#: The largest limit of an output, as for JSON-RPC.
+#: The largest accepted output limit, as for JSON-RPC.
 _MOST_TOKENS = 2**32 - 1
 _BETA_HEADERS = ("anthropic-beta", "openai-beta")
-#: Fields of an entry of `fallbacks` that cost no more than its limit of the output.
+#: Fields of an entry of `fallbacks` that add no cost beyond its output limit.
 _FALLBACK_FIELDS = frozenset({"model", "thinking", "output_config"})
 
 
@@ -60,9 +60,9 @@ def read_facts(
     headers: Iterable[tuple[str, str]] = (),
     elements: ListElements | None = None,
 ) -> RequestFacts:
-    """The facts of a request. `wire` may be the name of a dialect, whose fields are known too;
-    `members` are those of the body, and `path` may name the model, as Gemini's does. `elements` are
-    those of its messages, where they were read before."""
+    """The facts of a request. `wire` may be a dialect's name, which adds its fields; `members` are
+    those of the body, and `path` may name the model, as Gemini's does. `elements` are its messages
+    if already decoded."""
     given = tuple(headers)
     if elements is not None:
         base = known_fields(wire).wire
@@ -80,7 +80,7 @@ def read_new_facts(
     headers: tuple[tuple[str, str], ...],
     elements: ListElements | None,
 ) -> RequestFacts:
-    """The same where `facts_before` has found none; they are kept with the messages."""
+    """The same if `facts_before` found none. They are kept with the messages."""
     reading = _Reading(known_fields(wire), path, elements)
     reading.read(members)
     reading.read_headers(headers)
@@ -91,7 +91,7 @@ def read_new_facts(
 
 
 class _Reading:
-    """One request that is being read."""
+    """The reading of one request."""
 
     def __init__(self, known: KnownFields, path: str, elements: ListElements | None) -> None:
         self._known = known
@@ -106,7 +106,7 @@ class _Reading:
         self._unbounded: list[str] = []
         self._tools = FoundTools()
         self._content: RequestContent | None = None
-        """What messages hold besides text and tool calls; None: nothing."""
+        """Contents of messages other than text and tool calls; None if there are none."""
         self._limits: list[OutputLimit] = []
         self._values: dict[str, Any] = {"max_tokens_field": known.table.limit}
         if known.table.named_in_path:
@@ -125,7 +125,7 @@ class _Reading:
         for tool in tools.server:
             if tool.model:
                 self._models.append(Named(f"{tool.param}.model", tool.model))
-        # The requested model comes first, wherever its field stands in the body.
+        # The requested model comes first, wherever its field is in the body.
         if len(self._models) > 1:
             self._models.sort(key=lambda named: named.param != "model")
         lists: dict[str, list[Any]] = {
@@ -187,7 +187,7 @@ class _Reading:
             scan_content(self._table, name, raw, found, self._elements)
 
     def _add_stored(self, name: str, raw: msgspec.Raw) -> None:
-        """Adds the stored objects that a field names."""
+        """Adds the stored objects named in a field."""
         if name in ID_NAMES or bytes(memoryview(raw)[:1]) in (b"[", b"{"):
             value = {name: decode_value(raw, Any, f"$.{name}", request_error)}
             if name in ID_NAMES:
@@ -209,13 +209,13 @@ class _Reading:
         self._values["stream"] = method == "streamGenerateContent"
 
     def _check_case(self, name: str, path: str) -> None:
-        """Refuses the name of an unknown field that some servers would take for a known one."""
+        """Refuses an unknown field name that some servers would read as a known one."""
         own = self._known.folded.get(name.casefold())
         if own is not None and own != name:
             raise request_error(f"is spelled {own}", f"$.{path}")
 
     def _check_nested(self, path: str, raw: msgspec.Raw) -> Members:
-        """Notes unknown members of an object, and returns all."""
+        """Notes unknown members of an object and returns all members."""
         members = _members(raw, path)
         if self._table.named_in_path:
             members = _camel_names(members, f"{path}.")
@@ -258,8 +258,8 @@ class _Reading:
                 self._models.append(Named(where, model))
 
     def _fallbacks(self, name: str, raw: msgspec.Raw) -> None:
-        """Models for another attempt, each with limits of its own; or `default`, which stands for
-        models that the provider chooses."""
+        """Fallback models, each with its own limits; or `default`: models that the provider
+        chooses."""
         if bytes(raw)[:1] == b'"':
             self._models.append(Named(name, _text(raw, name)))
             return
@@ -316,7 +316,7 @@ class _Reading:
         self._values["store"] = True
 
     def _thinking(self, name: str, raw: msgspec.Raw) -> None:
-        """A budget of thinking tokens, under the names that providers have for it."""
+        """A budget of thinking tokens, under the providers' names for it."""
         kind = decode_value(raw, _Budget | bool | int | str, f"$.{name}", request_error)
         if isinstance(kind, _Budget):
             kind = kind.budget_tokens or kind.max_tokens or kind.thinkingBudget
@@ -335,7 +335,7 @@ class _Reading:
             self._unbounded.append(f"{name}.mode")
 
     def _modalities(self, name: str, raw: msgspec.Raw) -> None:
-        """Sounds and images in an answer have prices of their own."""
+        """Audio and images in an answer have their own prices."""
         listed = decode_value(raw, list[str], f"$.{name}", request_error)
         if any(each.lower() != "text" for each in listed):
             self._unbounded.append(name)
@@ -347,7 +347,7 @@ class _Reading:
         self._values["predicted"] = memoryview(raw).nbytes
 
     def _context_edits(self, name: str, raw: msgspec.Raw) -> None:
-        """Clearing blocks makes a prompt smaller; compaction is a call of its own."""
+        """Clearing blocks makes a prompt smaller; compaction is another call."""
         if name not in self._known.top:
             self._unbounded.append(name)
             return
@@ -402,7 +402,7 @@ _WholeFloat: Any = int | Annotated[float, msgspec.Meta(multiple_of=1)]
 _Read: TypeAlias = Callable[[_Reading, str, msgspec.Raw], None]
 
 
-#: By the field's name, which means the same on every wire that has it.
+#: Readers by field name, which has the same meaning on every wire.
 _READERS: dict[str, _Read] = {
     "model": _Reading._model,
     "models": _Reading._model_list,
@@ -437,8 +437,8 @@ _READERS: dict[str, _Read] = {
 
 
 def _camel_names(members: Members, path: str) -> Members:
-    """The members under Gemini's own names: it takes them in snake_case as well. A field under both
-    names would be read twice, differently."""
+    """The members under Gemini's own names: it also accepts snake_case. A field under both names
+    could be read differently by two readers."""
     if not any("_" in name for name in members):
         return members
     named: Members = {}
@@ -461,7 +461,7 @@ def _text(raw: msgspec.Raw, name: str) -> str:
 
 
 def _whole(raw: msgspec.Raw, name: str, *, least: int | None, floats: bool = False) -> int:
-    """`floats`: Google takes 50.0 for 50."""
+    """`floats`: Google accepts 50.0 for 50."""
     kind = _WholeFloat if floats else int
     value = int(decode_value(raw, kind, f"$.{name}", request_error))
     if least is not None and value < least:

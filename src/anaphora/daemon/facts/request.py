@@ -1,5 +1,5 @@
-"""The facts of a request that grants and bounds are about; `reading.read_facts` reads them. Of a
-request that differs from the one before only in its last messages, most are known."""
+"""The facts of a request for grants and bounds. `reading.read_facts` reads them; if a request
+differs from the preceding one only in its last messages, most are reused."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from anaphora.daemon.store import HandleKind
 from anaphora.values import Ttl
 from anaphora.wire.body_memory import ListElements
 from anaphora.wire.reading import DECODE_ERRORS, Members
-from anaphora.wire.tables import BlockType, Does, RequestTable, request_table
+from anaphora.wire.tables import BlockType, Effect, RequestTable, request_table
 
 from .tools import ServerTool
 
@@ -23,7 +23,7 @@ NULL = msgspec.Raw(b"null")
 
 
 class Named(NamedTuple):
-    """A value of a request, and the field that holds it."""
+    """A value of a request and its field."""
 
     param: str
     value: str
@@ -38,7 +38,7 @@ class HandleRef(NamedTuple):
 
 
 class OutputLimit(NamedTuple):
-    """A limit of the output that a request sets."""
+    """An output limit in a request."""
 
     param: str
     tokens: int | None
@@ -46,7 +46,7 @@ class OutputLimit(NamedTuple):
 
 
 class InlineSpan(msgspec.Struct, frozen=True, gc=False):
-    """Bytes of a medium: from `start` up to `end` in the value of a field of the body."""
+    """Bytes of a medium: from `start` to `end` in the value of a body field."""
 
     field: str
     start: int
@@ -60,45 +60,45 @@ class MediaCounts(msgspec.Struct, frozen=True, kw_only=True):
     documents: int = 0
     """Files of any other kind, such as PDFs."""
     audio: int = 0
-    """Also videos whose sound is billed by itself."""
+    """Includes videos whose audio is billed separately."""
     spans: tuple[InlineSpan, ...] = ()
-    """Where their base64 stands, which is no text; they do not overlap."""
+    """Spans of their base64, which is not text. They do not overlap."""
 
     @property
     def inline(self) -> int:
-        """Bytes of the body that are their base64, not text."""
+        """Number of body bytes that are base64, not text."""
         return sum(span.end - span.start for span in self.spans)
 
 
 class RequestFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What a request asks for, beyond the text of its answer."""
+    """Everything that a request asks for besides text."""
 
     wire: str
-    """A name of `wire.WIRES`, also where the request was read as a dialect of it."""
+    """A name of `wire.WIRES`, even if the request was read as a dialect."""
     size: int
     """Bytes of all fields."""
     models: tuple[Named, ...]
-    """Every model that the path or the body names; first the one that is asked for."""
+    """All models named in the path or body, the requested one first."""
     stream: bool = False
     max_tokens: int | None = None
     max_tokens_field: str = "max_tokens"
-    """The field that holds the limit, or would."""
+    """The field of the limit, whether it is set or not."""
     limits: tuple[OutputLimit, ...] = ()
     """All fields that limit the output; `max_tokens` is the largest of them."""
     unlimited_output: bool = False
-    """The limit is given, as none."""
+    """The limit is explicitly unlimited."""
     n: int = 1
     thinking_budget: int = 0
-    """Tokens of thinking that may come on top of the limit."""
+    """Thinking tokens that may come on top of the limit."""
     budget: int = 0
-    """Tokens of thinking that the request asks for, within its limit or on top."""
+    """Requested thinking tokens, within the limit or on top."""
     predicted: int = 0
     """Bytes of a predicted output: rejected parts of it are billed as output."""
     tools: tuple[Named, ...] = ()
     """Names of functions."""
     server_tools: tuple[ServerTool, ...] = ()
     max_tool_calls: int | None = None
-    """The limit of the calls of all server tools together."""
+    """The limit of calls of all server tools together."""
     remote_mcp: tuple[str, ...] = ()
     """Fields that name remote MCP servers."""
     background: bool = False
@@ -109,41 +109,41 @@ class RequestFacts(msgspec.Struct, frozen=True, kw_only=True):
     tiers: tuple[Named, ...] = ()
     """Service tiers other than the standard one, and fast mode."""
     geo: str = ""
-    """Where inference has to run."""
+    """The region in which inference has to run."""
     betas: tuple[Named, ...] = ()
     unknown: tuple[str, ...] = ()
-    """Paths of fields that the daemon does not know, or with values whose cost it does not know."""
+    """Paths of fields that are unknown or have values of unknown cost."""
     unbounded: tuple[str, ...] = ()
-    """Those of them that make a request cost more than can be foreseen."""
+    """Those of them that make the cost unpredictable."""
     media: MediaCounts = MediaCounts()
     cache_ttls: tuple[Ttl, ...] = ()
-    """Of markers inside blocks that hold more than text."""
+    """TTLs of markers inside blocks that hold more than text."""
     late_tools: bool = False
-    """Messages add tools or take them away."""
+    """Messages add or remove tools."""
     stored_prompt: bool = False
-    """The provider has a model, instructions and tools that the request does not show."""
+    """Model, instructions and tools may be stored at the provider instead of in the request."""
 
     @property
     def model(self) -> str:
-        """The model that is asked for; empty where none is named."""
+        """The requested model; empty if none is named."""
         return self.models[0].value if self.models else ""
 
 
-#: Read although the wire may not have them: whatever fields a grant lists, these are checked.
+#: Fields that are read on every wire, so that a grant's `fields` cannot bypass their checks.
 ALWAYS_READ = frozenset({"models", "fallbacks", "context_management", "tools", "functions", "n"})
 
 
 class KnownFields(msgspec.Struct, frozen=True, kw_only=True):
-    """The fields of a wire, or of a provider's dialect of it, that need no entry in a grant, and
-    how they are read. Every other field is refused unless a grant lists it."""
+    """The fields of a wire or dialect that need no entry in a grant, and how they are read. Every
+    other field is refused unless a grant lists it."""
 
     table: RequestTable
-    """Of the wire itself, with the markers of the dialect."""
+    """The wire's own table, with the markers of the dialect."""
     top: frozenset[str]
     nested: Mapping[str, frozenset[str]]
     """The members of objects, by the object's path."""
     folded: Mapping[str, str]
-    """All known names by their letters, whatever their case: some servers ignore it."""
+    """All known names by lowercase letters: some servers ignore case."""
 
     @property
     def wire(self) -> str:
@@ -153,10 +153,10 @@ class KnownFields(msgspec.Struct, frozen=True, kw_only=True):
 
 @functools.cache
 def known_fields(name: str) -> KnownFields:
-    """The fields of a wire. A dialect's name adds those in which its provider takes parameters."""
+    """The fields of a wire. A dialect's name adds its provider's parameter fields."""
     dialect = None if name in wires.WIRES else wires.dialect_of(name)
     table = request_table(name if dialect is None else dialect.wire)
-    known = [field for field in table.fields.values() if field.does is not Does.ASK]
+    known = [field for field in table.fields.values() if field.effect is not Effect.ASK]
     top = {field.name for field in known if "." not in field.name}
     nested = {field.name: field.members for field in known if field.members is not None}
     for param in () if dialect is None else dialect.fields:
@@ -200,8 +200,8 @@ _SCALAR = str | int | float | bool | None
 
 
 def _plain_struct(name: str, rows: dict[str, BlockType], content: Any, marker: str) -> Any:
-    """The type of blocks of these types: members with a text or a number, JSON of the app's own,
-    and blocks of the type `content` inside."""
+    """A struct for blocks of these types: members with a text or number, the app's own JSON, and
+    inner blocks of type `content`."""
     inside = {place for row in rows.values() for place in row.inside}
     opaque = {member for row in rows.values() for member in row.opaque}
     known = {member for row in rows.values() for member in row.members or ("text",)}
@@ -240,7 +240,7 @@ def _list(kind: Any) -> Any:
 
 
 def _plain_types(table: RequestTable) -> tuple[Any, Any]:
-    """The types of messages, and of system blocks, that hold only text and tool calls."""
+    """The types of messages and system blocks that hold only text and tool calls."""
     if table.plain is not None:
         return table.plain, None
     rows = {kind: row for kind, row in table.blocks.items() if row.plain}
@@ -261,7 +261,7 @@ def _plain_types(table: RequestTable) -> tuple[Any, Any]:
 
 
 def _plain_decoders(table: RequestTable) -> dict[str, Callable[[bytes | msgspec.Raw], Any]]:
-    """Decoders of the fields with plain content, and of a message by itself under the name ``."""
+    """Decoders of fields with plain content, and of a single message under the empty name."""
     message, block = _plain_types(table)
     kinds: dict[str, Any] = {"": message}
     if table.items:
@@ -279,7 +279,7 @@ _PLAIN_DECODERS = {name: _plain_decoders(table) for name, table in _TABLES.items
 
 
 def are_plain(wire: str, elements: ListElements) -> bool:
-    """Whether messages hold only text and tool calls; those that are known to are not read."""
+    """Whether messages hold only text and tool calls. Those known to be plain are not read."""
     count = len(elements.raws)
     if elements.plain < count:
         if not is_plain(wire, elements.name, elements.joined(elements.plain)):
@@ -289,7 +289,7 @@ def are_plain(wire: str, elements: ListElements) -> bool:
 
 
 def is_plain(wire: str, name: str, raw: bytes | msgspec.Raw) -> bool:
-    """Whether there is only text and tool calls. A list is plain where each of its elements is."""
+    """Whether there is only text and tool calls. A list is plain if each of its elements is."""
     try:
         plain = _PLAIN_DECODERS[wire][name](raw)
     except DECODE_ERRORS:
@@ -314,7 +314,7 @@ class KnownFacts(NamedTuple):
     """The other members of its body."""
     facts: RequestFacts
     size: int
-    """As in the facts, without the messages."""
+    """As in the facts, but without the messages."""
 
 
 def remember_facts(
@@ -333,8 +333,8 @@ def remember_facts(
 def facts_before(
     asked: Asked, wire: str, members: Members, elements: ListElements
 ) -> RequestFacts | None:
-    """The facts that are kept with the messages, where the request has the same other members in
-    the same order, and there are still only text and tool calls in its messages; else None."""
+    """The facts kept with the messages, if the request has the same other members in the same order
+    and its messages still hold only text and tool calls; else None."""
     before, name = elements.facts, elements.name
     if not isinstance(before, KnownFacts) or before.asked != asked:
         return None

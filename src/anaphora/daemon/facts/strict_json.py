@@ -1,11 +1,12 @@
-"""Reads JSON that is checked and then sent on: what two parsers could read differently is refused.
+"""Reads JSON that is checked and then forwarded. JSON that two parsers could read differently is
+refused.
 
-Refused: duplicate keys at any depth, also spelled with different escapes; more than one value, a
+Refused: duplicate keys at any depth, including different escapes of one key; more than one value, a
 BOM, invalid UTF-8, NaN, numbers out of range, nesting too deep.
 
-`decode_pieces` reads large JSON by pieces, so that other threads run between them. A call of
-msgspec keeps every other thread waiting, in proportion to the values that it reads: their number is
-limited, and the elements of long lists are decoded some at a time.
+`decode_pieces` reads large JSON in pieces, so that other threads can run. A call of msgspec blocks
+all threads for a time proportional to the values it reads, so their number is limited, and long
+lists are decoded a few elements at a time.
 """
 
 from __future__ import annotations
@@ -32,12 +33,12 @@ _encode = msgspec.json.Encoder().encode
 #: Keys quoted in errors are cut to this length.
 SHOWN = 64
 MOST_VALUES = 500_000
-"""Of a large request: texts, numbers, lists and objects."""
+"""Limit for a large request: texts, numbers, lists and objects."""
 MOST_VALUES_OF_PART = 50_000
-"""Of one message, block of the system text, tool, or other field."""
-#: Bytes that one call reads, as far as a single text is not longer.
+"""Limit for one message, system block, tool or other field."""
+#: Bytes that one call reads, unless a single text is longer.
 _PIECE = 64 * 1024
-#: How deep a value is taken apart: request, list, message, its list, block.
+#: Levels at which a value is divided: request, list, message, its list, block.
 _DEPTH = 5
 _IN_TEXT = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)
 _QUOTE = ord('"')
@@ -50,8 +51,8 @@ def decode_strict(data: bytes) -> Any:
     except DECODE_ERRORS as problem:
         bom = " (it begins with a BOM)" if data[:3] == b"\xef\xbb\xbf" else ""
         raise rejected(f"not valid JSON: {decode_reason(problem, data)}{bom}") from None
-    # Bytes that decoding and encoding gives back have no duplicate keys. White space is removed
-    # first where there is some; other spellings of the same value are read again, slower.
+    # If decoding and encoding gives the same bytes, there are no duplicate keys. White space is
+    # removed first; other spellings are read again by a slower parser.
     encoded = _encode(value)
     if encoded != data and encoded != msgspec.json.format(data, indent=-1):
         _find_duplicates(data)
@@ -64,7 +65,7 @@ def _find_duplicates(data: bytes) -> None:
     except RecursionError:
         raise rejected("not valid JSON: nested too deep") from None
     except ValueError:
-        # Only a number that Python does not read: the first parser has accepted the rest.
+        # Only a number that Python cannot read: the first parser has accepted the rest.
         raise rejected("not valid JSON: a number is out of range") from None
 
 
@@ -86,7 +87,7 @@ def rejected(reason: str, status: int = 400, *, param: str | None = None) -> Req
 
 
 def decode_pieces(data: bytes) -> tuple[Any, Members]:
-    """A value, and its members where it is an object. Raises `RequestRejected` and `TooLarge`."""
+    """A value, and its members if it is an object. Raises `RequestRejected` and `TooLarge`."""
     _check_values(data, MOST_VALUES, "the request has")
     members = _members(data)
     if members is None:
@@ -95,7 +96,7 @@ def decode_pieces(data: bytes) -> tuple[Any, Members]:
 
 
 def _members(data: bytes) -> Members | None:
-    """Those of an object; None for what is none, or names one twice."""
+    """The members of an object; None if it is not an object or has a duplicate key."""
     try:
         members = decode_members(data)
         member_spans(data, document_span(data), "$", members)
@@ -105,7 +106,7 @@ def _members(data: bytes) -> Members | None:
 
 
 def _decode_part(raw: bytes | msgspec.Raw, depth: int) -> Any:
-    """The value of a part, which is taken apart where it is long."""
+    """The value of a part, which is divided if it is long."""
     data = bytes(raw)
     if len(data) > _PIECE and depth < _DEPTH:
         if data[:1] == b"{" and (members := _members(data)) is not None:
@@ -114,14 +115,14 @@ def _decode_part(raw: bytes | msgspec.Raw, depth: int) -> Any:
             try:
                 return _decode_list(decode_elements(data), depth)
             except DECODE_ERRORS:
-                pass  # the error is that of the whole
+                pass  # decoding the whole raises the error
     if len(data) > 2 * MOST_VALUES_OF_PART:
         _check_values(data, MOST_VALUES_OF_PART, "a part of the request has")
     return decode_strict(data)
 
 
 def _decode_list(elements: Sequence[msgspec.Raw], depth: int) -> list[Any]:
-    """Many short elements at a time."""
+    """Decodes a list, many short elements at a time."""
     values: list[Any] = []
     short: list[msgspec.Raw] = []
     size = 0
@@ -144,14 +145,14 @@ def _check_values(data: bytes, most: int, what: str) -> None:
     for more, text in _values(data):
         count += more
         texts += text
-        # Of two texts, one stands behind a comma or a bracket: where it does not, this is no JSON.
+        # In valid JSON, at least every second text follows a comma or bracket.
         if count > most or texts > 2 * most:
             raise TooLarge(f"{what} more than {most:,} JSON values", status=413)
 
 
 def _values(data: bytes) -> Iterator[tuple[int, int]]:
-    """The values of a document, counted by pieces: the commas and opening brackets outside of
-    texts, and the texts. What is no JSON gives any number."""
+    """Counts the values of a document in pieces: commas and opening brackets outside texts, and the
+    texts. For invalid JSON the result is arbitrary."""
     position, size = 0, len(data)
     while position < size:
         stop = min(position + _PIECE, size)
@@ -165,7 +166,7 @@ def _values(data: bytes) -> Iterator[tuple[int, int]]:
 
 
 def _after_text(data: bytes, position: int) -> int:
-    """The offset behind the text that `position` is in."""
+    """The offset after the text that contains `position`."""
     size = len(data)
     while position < size:
         text = _IN_TEXT.match(data, position, min(position + _PIECE, size))

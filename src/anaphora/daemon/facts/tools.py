@@ -41,7 +41,7 @@ class FoundTools:
         """Fields, kinds and ids."""
 
     def add_stored(self, raw: bytes, path: str) -> None:
-        """Adds the stored objects that a list of tools names, beside those that are known."""
+        """Adds the stored objects named in a list of tools to the known ones."""
         known = {(kind, id) for _, kind, id in self.handles}
         named = owned_objects(msgspec.json.decode(raw), path)
         self.handles += [one for one in named if one[1:] not in known]
@@ -58,7 +58,7 @@ class _Function(msgspec.Struct):
 
 
 class _ToolHead(msgspec.Struct):
-    """The members of a tool that say what it is."""
+    """The members of a tool that identify it."""
 
     type: str | None = None
     name: str | None = None
@@ -74,7 +74,7 @@ class _ToolHead(msgspec.Struct):
     vector_store_ids: list[str] | None = None
 
 
-#: Members that hold a function, and all that name or define tools, in small letters.
+#: Members that hold a function, and all that name or define tools, in lowercase.
 _FUNCTIONS = frozenset({"function", "custom"})
 _NAMING = _FUNCTIONS | {"functiondeclarations", "functions", "name", "tools", "type"}
 #: Those that a tool and a function have.
@@ -82,7 +82,7 @@ _IN_TOOL = _FUNCTIONS | {"name", "type"}
 _IN_FUNCTION = frozenset({"name", "type"})
 
 
-#: Bytes up to which a list of tools is kept with what was found in it.
+#: Largest list of tools, in bytes, whose findings are memoized.
 _MOST_KEPT = 65_536
 
 
@@ -119,12 +119,12 @@ def _read_list(wire: str, path: str, raw: bytes) -> FoundTools:
     return found
 
 
-#: Many conversations have the same tools.
+#: Memoized: many conversations have the same tools.
 _known_list = functools.lru_cache(maxsize=64)(_read_list)
 
 
 def read_tool(table: RequestTable, path: str, tool: Any, found: FoundTools) -> None:
-    """Adds a tool that a message adds, already decoded."""
+    """Adds a decoded tool that a message defines."""
     raw, allowed = msgspec.json.encode(tool), _in_tool(table)
     head = decode_value(raw, _ToolHead, f"$.{path}", request_error)
     _check_members(decode_members(raw), path, allowed)
@@ -132,8 +132,8 @@ def read_tool(table: RequestTable, path: str, tool: Any, found: FoundTools) -> N
 
 
 def _check_members(members: Members, path: str, allowed: frozenset[str]) -> None:
-    """Refuses members under which some server might find another name or another function: those
-    that differ from a known one in case, and definitions where no provider has them."""
+    """Refuses members in which a server might find another name or function: those that differ from
+    a known one only in case, and definitions in places where no provider has them."""
     for name, raw in members.items():
         if name in allowed:
             if name in _FUNCTIONS and bytes(raw)[:1] == b"{":
@@ -158,13 +158,13 @@ def _read_tool(
             raise request_error("a function needs a name", f"$.{path}")
         found.functions += [(path, name) for name in names]
     elif kind == "tool_reference":
-        # The name of a tool of the list is `tool_name`; with a `name` it may be read as a tool.
+        # A listed tool has its name in `tool_name`; with a `name` it may be read as a tool.
         found.functions += [(path, name) for name in _names(head)]
     elif kind in ("mcp", "mcp_toolset"):
         found.remote_mcp.append(path)
     elif kind != "namespace":
         if head.function or head.custom or bytes(head.input_schema) != b"null":
-            # Where the type is not known, it may be read as a function.
+            # A tool of unknown type may be read as a function.
             found.functions += [(path, name) for name in _names(head)]
         _read_server_tool(path, kind or "", head, found)
     for index, each in enumerate(head.tools or ()):
@@ -175,7 +175,7 @@ def _read_tool(
 
 
 def _names(head: _ToolHead) -> list[str]:
-    """All names that a tool may be read under."""
+    """All names under which a tool may be read."""
     named = [each.name for each in (head.function, head.custom) if each is not None]
     return [name for name in dict.fromkeys((*named, head.name)) if name]
 

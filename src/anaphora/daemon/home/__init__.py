@@ -1,5 +1,5 @@
-"""The home folder of a daemon: what is where, a first version of it, and the lock that keeps a
-second daemon away.
+"""The home folder of a daemon: its files, their initial contents, and the lock against a second
+daemon.
 
 home = Home.open("/srv/anaphora")
 home.store                              /srv/anaphora/store.sqlite
@@ -63,7 +63,7 @@ providers:
 """
 
 EXTENSIONS_YAML = """\
-# What each app may do. What is not written here is denied. `anaphora grants check APP` explains it,
+# What each app may do. Everything else is denied. `anaphora grants check APP` explains it,
 # `anaphora apps add APP` creates the app's token.
 
 my-app:
@@ -84,8 +84,8 @@ my-app:
     # place_markers: true               # let the planner place cache markers
     # share_cache: false                # share cached prefixes with other apps
     # max_body_bytes: 1000000           # of a request: enough without images and documents
-    # keep_warm: {usd_per_day: 1.00}    # refresh cached prefixes during pauses, where that pays
-  # requires: [llm_complete]            # report it where this is not granted
+    # keep_warm: {usd_per_day: 1.00}    # refresh cached prefixes during pauses, if that saves money
+  # requires: [llm_complete]            # warn if this is not granted
   # group: marketing                    # sums of several apps: anaphora spend --by group
   # uids: [1000]                        # on the Unix socket, only these users
 """
@@ -98,12 +98,12 @@ class Home(msgspec.Struct, frozen=True):
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> Home:
-        """An existing home. Raises `InvalidConfig` where it is none, or is not safe to use."""
+        """An existing home. Raises `InvalidConfig` if it is not a home or not safe to use."""
         folder = Path(path).resolve()
         home = cls(folder)
         if not home.llm_yaml.is_file():
             raise InvalidConfig(
-                f"{folder}: is no home: it has no llm.yaml. Name one with --home, or create it"
+                f"{folder}: is not a home: it has no llm.yaml. Name one with --home, or create it"
                 f" with: anaphora init {folder}"
             )
         found = folder.stat()
@@ -142,7 +142,7 @@ class Home(msgspec.Struct, frozen=True):
 
     @property
     def sent_marks(self) -> Path:
-        """Which open holds were sent: for the next start, where the daemon is killed."""
+        """Marks of the open holds that were sent, for the next start after a kill."""
         return self.path / "sent.marks"
 
     @property
@@ -151,12 +151,12 @@ class Home(msgspec.Struct, frozen=True):
 
     @property
     def dashboard(self) -> Path:
-        """Sums of the audit log for the dashboard. May be deleted: it is made again."""
+        """The dashboard's sums of the audit log. Can be deleted: it is rebuilt."""
         return self.path / "dashboard.sqlite"
 
     @property
     def socket(self) -> Path:
-        """Unless the `daemon` section of llm.yaml names another."""
+        """The default Unix socket, if the `daemon` section of llm.yaml names no other."""
         return self.path / "anaphora.sock"
 
     @property
@@ -169,12 +169,12 @@ class Home(msgspec.Struct, frozen=True):
 
     @property
     def owner(self) -> int:
-        """The user who administrates the daemon."""
+        """The user id of the daemon's administrator."""
         return self.path.stat().st_uid
 
     def check_file(self, path: Path) -> None:
-        """Raises `InvalidConfig` where another user may change a file of the home: who writes
-        llm.yaml decides where the keys are sent."""
+        """Raises `InvalidConfig` if another user may change a file of the home: llm.yaml decides
+        where keys are sent."""
         if not stat.S_IMODE(self.path.stat().st_mode) & 0o077:
             return  # no other user can reach it
         try:
@@ -192,15 +192,15 @@ class Home(msgspec.Struct, frozen=True):
         return ClientConfig.read(self.llm_yaml)
 
     def create_token_key(self) -> bool:
-        """Whether there was none."""
+        """Creates the key if it is missing. Returns whether it was."""
         if self.token_key_file.exists():
             return False
         write_private(self.token_key_file, Secret(token_hex(_KEY_BYTES)))
         return True
 
     def token_key(self) -> Secret:
-        """The key of token hashes, in hex. Without it no stored hash can be checked, and no token
-        be guessed from a copy of the store."""
+        """The key of token hashes, in hex. Without it, stored hashes cannot be checked, and tokens
+        cannot be guessed from a copy of the store."""
         try:
             key, _ = read_private(self.token_key_file, 2 * _KEY_BYTES)
         except UnsafeFile as problem:
@@ -217,14 +217,14 @@ class Home(msgspec.Struct, frozen=True):
 
 
 def derived_key(home: Home, purpose: str) -> bytes:
-    """A key for one purpose that is the same on all nodes, since tokens.key is."""
+    """A key for one purpose, derived from tokens.key and so the same on all nodes."""
     key = bytes.fromhex(home.token_key().reveal())
     return blake3(key, derive_key_context=f"anaphora {purpose}").digest()
 
 
 def init(path: str | os.PathLike[str]) -> list[Path]:
-    """Create a home, or what is missing in one; what is there stays as it is. Returns the files and
-    folders that were created."""
+    """Creates a home, or its missing files; existing ones are not changed. Returns the created
+    files and folders."""
     home, created = Home(Path(path).resolve()), []
     try:
         for folder in (home.path, home.secrets):
@@ -246,7 +246,7 @@ def init(path: str | os.PathLike[str]) -> list[Path]:
 
 class HomeLock:
     """The lock of a home, held until `release`. `stale` is the id of a process that ended without
-    releasing it."""
+    releasing the lock."""
 
     def __init__(self, descriptor: int, stale: int | None) -> None:
         self._descriptor = descriptor
@@ -254,7 +254,7 @@ class HomeLock:
 
     @classmethod
     def acquire(cls, path: Path) -> Self:
-        """Raises `Io` where another process holds it."""
+        """Raises `Io` if another process holds it."""
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
@@ -278,21 +278,6 @@ class HomeLock:
             os.ftruncate(self._descriptor, 0)
             os.close(self._descriptor)
             self._descriptor = -1
-
-
-def lock_holder(path: Path) -> int | None:
-    """The process that runs on a home; None where there is none."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return None
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:
-        return _process_in(descriptor) or 0
-    finally:
-        os.close(descriptor)
-    return None
 
 
 def _process_in(descriptor: int) -> int | None:

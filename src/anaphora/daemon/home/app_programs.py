@@ -1,4 +1,4 @@
-"""Known programs as apps of a daemon: the grant that a program needs, and how it is started.
+"""Known programs as apps of a daemon: the grant that each needs, and how to start it.
 
 program = programs()["claude-code"]
 setup = program_setup(program, "my-claude", config, url="http://127.0.0.1:7707")
@@ -28,7 +28,7 @@ from .extensions import Grants
 _FILE = "app_programs.toml"
 _USD_PER_DAY = "25.00"
 _PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
-#: Plain words that YAML takes for other values.
+#: Unquoted words that YAML reads as other values.
 _WORDS = frozenset(("y", "n", "yes", "no", "on", "off", "true", "false", "null"))
 
 
@@ -48,7 +48,7 @@ class AppProgram(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     variables: dict[str, str] = {}
     by_wire: dict[str, dict[str, str]] = {}
     translated: dict[str, str] = {}
-    """Variables in addition, if no provider speaks a wire of the program."""
+    """Additional variables if no provider speaks a wire of the program."""
     choose: tuple[str, ...] = ()
     files: dict[str, str] = {}
     model: dict[str, str] = {}
@@ -64,9 +64,9 @@ class ProgramSetup(msgspec.Struct, frozen=True, kw_only=True):
     """The app's entry in extensions.yaml, as JSON values."""
     yaml: str
     model: str
-    """The model's name for the program; empty if llm.yaml names none."""
+    """Name of the model that the program uses; empty if llm.yaml names none."""
     wires: tuple[str, ...]
-    """Of the granted providers that the program speaks to; empty: the daemon translates."""
+    """The program's wires that granted providers speak; empty: the daemon translates."""
 
     def environment(self, token: Secret) -> dict[str, str]:
         """Variables to start the program with; one of them holds the token."""
@@ -91,7 +91,8 @@ class ProgramSetup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModelMaker(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A provider whose models have names of its own; of other providers all are granted."""
+    """A provider whose model names are known by pattern. For other providers, all models are
+    granted."""
 
     provider: str
     models: str
@@ -144,8 +145,8 @@ def program_setup(program: AppProgram, app: str, config: ClientConfig, *, url: s
 
 
 def with_grant(text: str, file: str, setup: ProgramSetup, config: ClientConfig) -> str:
-    """The text of extensions.yaml with the grant at its end. Raises `InvalidConfig` if it has one
-    of the app, or the result cannot be read."""
+    """The text of extensions.yaml with the grant appended. Raises `InvalidConfig` if the app
+    already has a grant or the result is invalid."""
     if setup.app in Grants.from_text(text, file, config).apps:
         raise InvalidConfig(f"has a grant for {setup.app} already; edit it there", file=file)
     gap = "\n" if not text or text.endswith("\n") else "\n\n"

@@ -1,11 +1,10 @@
-"""The `daemon` section of `llm.yaml`: where the daemon listens, and its limits. Times are in
-seconds.
+"""The `daemon` section of `llm.yaml`: addresses and limits. Times are in seconds.
 
-    daemon:
-      port: 7707
-      tls: {cert: server.pem, key: server.key}
-      store: postgresql://anaphora@db.internal/anaphora       for several nodes
-      store_password: {secret: POSTGRES_PASSWORD}
+daemon:
+  port: 7707
+  tls: {cert: server.pem, key: server.key}
+  store: postgresql://anaphora@db.internal/anaphora       for several nodes
+  store_password: {secret: POSTGRES_PASSWORD}
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ Port = Annotated[int, Meta(ge=0, le=65_535)]
 Seconds = Annotated[float, Meta(ge=0, le=86_400)]
 
 NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}\Z")
-"""Names of nodes: those that host names and Kubernetes allow."""
+"""Names of nodes: as host names and Kubernetes allow."""
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._-]+")
 _STORES = ("postgresql", "postgres")
 _SHARED = ("redis", "rediss", "unix")
@@ -48,7 +47,7 @@ class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
 
 class TlsConfig(_Table, frozen=True):
-    """PEM files, relative to the home folder; they are read again when they change."""
+    """PEM files, relative to the home folder, read again when they change."""
 
     example: ClassVar[str] = "write `tls: {cert: FILE, key: FILE}`"
 
@@ -74,9 +73,9 @@ class UiConfig(_Table, frozen=True):
     """Whether administrators see the text around a change that broke the cache. It is kept in
     memory only."""
     session_hours: Annotated[float, Meta(gt=0, le=24 * 30)] = 12.0
-    """After a login, the next one is needed."""
+    """Maximum duration of a login."""
     idle_minutes: Annotated[float, Meta(gt=0, le=24 * 60 * 30)] = 60.0
-    """So long without a request end a login as well."""
+    """A login also ends after this time without a request."""
 
     @property
     def shows_text(self) -> bool:
@@ -97,42 +96,44 @@ class DaemonConfig(_Table, frozen=True):
     behind_proxy: bool = False
     """Whether a reverse proxy with TLS is in front; needs `trusted_proxies` and `allowed_hosts`."""
     trusted_proxies: tuple[Name, ...] = ()
-    """Addresses or networks whose `x-forwarded-for` is believed."""
+    """Addresses or networks whose `x-forwarded-for` is trusted."""
     allowed_hosts: tuple[Name, ...] = ()
-    """Values of the Host header that are accepted beside the loopback names."""
+    """Accepted values of the Host header, besides the loopback names."""
     log_file: Name | None = None
-    """Relative to the home folder; by default the log goes to standard output."""
+    """The log file, relative to the home folder; by default standard output."""
     audit: bool = True
     max_body_bytes: Count = 32 * 1024 * 1024
     max_unread_bytes: Count = 128 * 1024 * 1024
-    """Of request bodies that are not read yet, half of it for one app; beyond it 503."""
+    """Maximum bytes of unread request bodies, half of it for one app; beyond it 503."""
     max_header_bytes: Count = 64 * 1024
     max_connections: Count = 1024
-    """Half of it for `trusted_proxies`. Others without a token have 256, and 32 a peer; the oldest
-    idle one is closed for a new one. An app has 256."""
+    """Half of it for `trusted_proxies`. Connections without a token: 256, and 32 per peer; the
+    oldest idle one is closed for a new one. An app has up to 256."""
     max_streams_per_app: Count = 64
-    """Calls of one app that run at the same time."""
+    """Concurrent calls of one app."""
     body_timeout: Positive = 30.0
-    """For a request's body to arrive; a second more for every 64 KB."""
+    """Time for a request body to arrive, plus a second for every 64 KB."""
     write_timeout: Positive = 60.0
-    """For a client to take the next piece of a response."""
+    """Time for a client to accept the next piece of a response."""
     drain_delay: Seconds = 5.0
-    """After SIGTERM or `anaphora nodes drain`, until the port for apps refuses new connections."""
+    """Time from SIGTERM or `anaphora nodes drain` until the port for apps refuses new
+    connections."""
     drain_timeout: Positive = 30.0
-    """For running calls to end after that."""
+    """Time for running calls to end after that."""
     status_port: Port | None = None
-    """For `/healthz`, `/readyz` and `/metrics` alone: it stays open while the node is drained."""
+    """A port only for `/healthz`, `/readyz` and `/metrics`, which stays open while the node is
+    drained."""
     failed_logins_per_minute: Count = 20
-    """Of one peer; further ones are answered with 429. A valid token is always accepted."""
+    """Failed logins of one peer per minute; more get 429. A valid token is always accepted."""
     ui: UiConfig = UiConfig()
     store: Name | None = None
     """`postgresql://USER@HOST/DATABASE` for several nodes; by default SQLite in the home folder."""
     store_password: PasswordConfig | None = None
     shared: Name | None = None
-    """`redis://HOST` for what several nodes share beside the store; by default memory."""
+    """`redis://HOST` for state that several nodes share besides the store; by default memory."""
     shared_password: PasswordConfig | None = None
     node: Name | None = None
-    """The name of this node among those of the store; by default the host name."""
+    """The name of this node in the store; by default the host name."""
 
     @property
     def node_name(self) -> str:
@@ -165,7 +166,7 @@ class DaemonConfig(_Table, frozen=True):
         self._check_databases()
 
     def _check_databases(self) -> None:
-        """Errors show no part of a URL that may hold a password."""
+        """Errors do not show the URL, which may hold a password."""
         for field, schemes, url, has_password in (
             ("store", _STORES, self.store, self.store_password is not None),
             ("shared", _SHARED, self.shared, self.shared_password is not None),

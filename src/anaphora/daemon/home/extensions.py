@@ -3,8 +3,8 @@
     grants = Grants.read("extensions.yaml", config)
     grants.apps["marketing"].llm.nano_usd_per_day      5_000_000_000
 
-Errors name file, line and field. A field that is missing grants nothing; an amount without a limit
-must be written out as `unlimited`.
+Errors name file, line and field. A missing field grants nothing; no limit of an amount must be
+written as `unlimited`.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from anaphora.yaml_values import Origin, dotted, from_python, nearest, read_yaml
 UNLIMITED = "unlimited"
 
 APP_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
-"""Ids of apps: part of tables, logs and metrics."""
+"""Form of app ids, which appear in tables, logs and metrics."""
 
 PERMISSIONS: tuple[Permission, ...] = get_args(Permission)
 
-#: In plain digits: YAML reads 010 as 8, and 1:30 as 90.
+#: Amounts in plain digits: YAML reads 010 as 8, and 1:30 as 90.
 _AMOUNT = re.compile(r"(0|[1-9][0-9]{0,9})(?:\.([0-9]+))?")
 _MOST_DOLLARS = 1_000_000_000
 _DIGITS = 9
@@ -104,7 +104,7 @@ class AppTable(_Table, frozen=True):
 
 
 class Grants(msgspec.Struct, frozen=True, kw_only=True):
-    """The grants of all apps, as they are in force."""
+    """The grants of all apps that are in force."""
 
     apps: Mapping[str, AppGrant] = {}
     origin: Origin = Origin()
@@ -141,8 +141,8 @@ class Grants(msgspec.Struct, frozen=True, kw_only=True):
         return cls(apps=apps, origin=origin)
 
     def known_to(self, config: ClientConfig) -> tuple[Grants, list[AnaphoraError]]:
-        """Without providers and routes that a configuration does not have, and an error for each:
-        a node serves what it can."""
+        """The grants without providers and routes missing in a configuration, and an error for
+        each: a node serves what it can."""
         known, apps = {*config.providers, *config.routes}, dict(self.apps)
         problems: list[AnaphoraError] = []
         for app, grant in self.apps.items():
@@ -163,11 +163,12 @@ class Grants(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def unmet(self) -> dict[str, frozenset[str]]:
-        """Apps that require a capability which they are not granted, and which."""
+        """Apps with the capabilities that they require and are not granted."""
         return {app: grant.missing for app, grant in self.apps.items() if grant.missing}
 
     def warnings(self, token_apps: Collection[str]) -> tuple[str, ...]:
-        """What is valid and probably a mistake; `token_apps` are the ids that have a token."""
+        """Valid settings that are probably mistakes. `token_apps` are the ids of apps with a
+        token."""
         return tuple(
             f"{self.origin.file}:{self.origin.line(app)}: {shown_name(app)}: {reason}"
             for app, grant in self.apps.items()
@@ -271,7 +272,7 @@ class _AppReader(msgspec.Struct, frozen=True):
         )
 
     def _nano_dollars(self, value: float | str | None, *field: str) -> int | None:
-        """From the digits in the file, without the error of a float."""
+        """Parsed from the digits in the file, without the error of a float."""
         if value is None or value == UNLIMITED:
             return None
         path = (self._app, "llm", *field)

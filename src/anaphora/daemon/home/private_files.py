@@ -1,7 +1,7 @@
 """Files that only the daemon's user may read: keys of providers, and the key of token hashes.
 
-A file is opened once, without following a symlink, and checked by its descriptor: nothing can be
-exchanged between the check and the read.
+A file is opened once, without following symlinks, and checked by its descriptor, so that it cannot
+be replaced between check and read.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _NOFOLLOW = getattr(os, "O_NOFOLLOW", 0)
 
 
 class UnsafeFile(Exception):
-    """Why a file is not used; `{}` in the message stands for its name."""
+    """Why a file is not used. `{}` in the message is replaced by its name."""
 
 
 signature = attrgetter("st_ino", "st_size", "st_mtime_ns", "st_ctime_ns", "st_mode", "st_uid")
 
 
 SeenFiles: TypeAlias = dict[str, Signature]
-"""Files when they were read, by their paths."""
+"""Signatures of files at the time they were read, by path."""
 
 
 def signature_of(path: Path | str) -> Signature:
@@ -41,7 +41,7 @@ def signature_of(path: Path | str) -> Signature:
 
 
 def read_private(path: Path, most: int) -> tuple[Secret, Signature]:
-    """The content of a file of at most `most` bytes, which is ASCII. Raises `UnsafeFile`."""
+    """The ASCII content of a file of at most `most` bytes. Raises `UnsafeFile`."""
     try:
         # O_NONBLOCK: a named pipe must not block.
         opened = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | _NOFOLLOW)
@@ -65,7 +65,7 @@ def read_private(path: Path, most: int) -> tuple[Secret, Signature]:
 
 
 def check_folder(path: Path) -> None:
-    """Raises `UnsafeFile` where another user could exchange the files in a folder."""
+    """Raises `UnsafeFile` if another user could replace the files in a folder."""
     try:
         found = path.lstat()
     except OSError:
@@ -120,7 +120,7 @@ def write_private(path: Path, content: Secret) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Makes a rename in it durable."""
+    """Makes a rename in the folder durable."""
     opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(opened)

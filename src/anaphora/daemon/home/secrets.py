@@ -3,8 +3,8 @@
     providers = resolve_providers(home, config)
     providers["anthropic-default"].secret
 
-Keys stay out of the environment, of argv, logs, errors and core dumps. A client of this package
-reads the same files less strictly (`client.config.secrets`): it warns where this refuses.
+Keys stay out of the environment, argv, logs, errors and core dumps. The client reads the same files
+less strictly (`client.config.secrets`): it warns where this refuses.
 """
 
 from __future__ import annotations
@@ -49,17 +49,17 @@ _NAMES = "2 to 64 capital letters, digits and underscores, and begins with a let
 
 
 def check_name(name: str) -> str:
-    """The name of a secret. Raises `InvalidRequest`."""
+    """The name of a secret. Raises `InvalidRequest` if it is invalid."""
     if not SECRET_NAME.match(name):
-        # A key given in its place must not be shown.
+        # The value may be a key, given by mistake: not shown.
         raise InvalidRequest(f"{shown_name(name)!r}: the name of a secret has {_NAMES}")
     return name
 
 
 @hides_arguments
 def clean_key(content: Secret) -> Secret:
-    """The key in a file's content or an input: without one final line break. Raises `UnsafeFile`;
-    `{}` stands for where it is from."""
+    """The key in a file's content or an input, without one final line break. Raises `UnsafeFile`;
+    `{}` in its message is replaced by the source."""
     key = Secret(_FINAL_BREAK.sub("", content.reveal()))
     size = len(key.reveal().encode(errors="replace"))
     if not size:
@@ -72,12 +72,12 @@ def clean_key(content: Secret) -> Secret:
 
 
 class SecretsFolder:
-    """`secrets/` of a home. Reads a file when it is asked for, and notes how it was."""
+    """`secrets/` of a home. Reads files on demand and notes their signatures."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self.seen: SeenFiles = {}
-        """Those that were read."""
+        """Signatures of the files that were read."""
 
     def path(self, name: str) -> Path:
         return self._folder / f"{check_name(name)}.txt"
@@ -107,7 +107,7 @@ class SecretsFolder:
         return path
 
     def names(self) -> list[str]:
-        """The secrets that there are."""
+        """Names of the existing secrets."""
         if not self._folder.is_dir():
             return []
         found = (path.stem for path in self._folder.glob("*.txt"))
@@ -166,7 +166,7 @@ def _with_key(
 
 @hides_arguments
 def read_password(home: Home, name: str, field: str) -> Secret:
-    """The password of a database, which the field of the daemon section names. Raises
+    """The password of a database, named by a field of the daemon section. Raises
     `InvalidConfig` and `MissingSecret`."""
     folder = SecretsFolder(home.secrets)
     try:
@@ -182,14 +182,14 @@ def read_password(home: Home, name: str, field: str) -> Secret:
 
 
 def disable_core_dumps() -> None:
-    """Of this process from now on: its memory holds keys."""
+    """Disables core dumps of this process, whose memory holds keys."""
     import resource
 
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if sys.platform == "linux":
         import ctypes
 
-        # A core that is piped to a program ignores the limit.
+        # A core dump piped to a program ignores the limit.
         pr_set_dumpable = 4
         if ctypes.CDLL(None, use_errno=True).prctl(pr_set_dumpable, 0, 0, 0, 0) != 0:
             raise OSError(ctypes.get_errno(), "core dumps cannot be disabled")

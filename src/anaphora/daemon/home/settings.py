@@ -1,9 +1,9 @@
-"""What the files of a home say, and what they say after a change.
+"""The settings in the files of a home, reloaded when the files change.
 
 files = SettingsFiles(home)
-settings = files.load()                 raises where a file is invalid
+settings = files.load()                 raises if a file is invalid
 if files.changed():
-    settings = files.reload()           keeps what is in force where a file is invalid
+    settings = files.reload()           keeps the settings in force if a file is invalid
 
 With a store in PostgreSQL the grants in force are those of its latest generation, whatever
 extensions.yaml says: `files.use_generation(generation)`.
@@ -39,16 +39,16 @@ Providers: TypeAlias = Mapping[str, ResolvedProvider]
 class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     home: Path
     host: str | None = None
-    """Replaces that of llm.yaml."""
+    """Overrides the value of llm.yaml."""
     port: int | None = None
     strict: bool = False
-    """Refuse to start where an app requires a capability that it is not granted."""
+    """Refuse to start if an app requires a capability that it is not granted."""
     allow_env_keys: bool = False
     resolve: Callable[[ClientConfig], Providers] | None = None
-    """Replaces the addresses and keys of providers: for an emulator, which takes any key."""
+    """Replaces the addresses and keys of providers, for an emulator, which accepts any key."""
     clock: Callable[[], float] = time.time
     progress: Callable[[str], None] = lambda _: None
-    """Gets lines for people while a start takes long: the database cannot be reached."""
+    """Gets messages for people while the start is delayed, because the database is unreachable."""
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -60,12 +60,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     grants: Grants
 
     def shared_caches(self) -> list[SharedCache]:
-        """Apps that share the cache of an account without saying so."""
+        """Apps that share the cache of an account without `share_cache`."""
         return shared_caches(self.grants.apps.values(), self.config.routes, self.providers)
 
 
 class SettingsFiles:
-    """Reads a home's files, and knows when one of them has changed."""
+    """Reads a home's files and detects changes."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class SettingsFiles:
         allow_env: bool = False,
         resolve: Callable[[ClientConfig], Providers] | None = None,
     ) -> None:
-        """`resolve` replaces the secrets folder: for an emulator, which takes any key."""
+        """`resolve` replaces the secrets folder, for an emulator, which accepts any key."""
         self._home = home
         self._allow_env = allow_env
         self._resolve = resolve
@@ -83,15 +83,15 @@ class SettingsFiles:
         self._settings: Settings | None = None
         self._latest: GrantGeneration | None = None
         self._is_read = True
-        """Whether the latest generation was read, be it that it could not be used."""
+        """Whether the latest generation was read, even if it could not be used."""
         self.generation: GrantGeneration | None = None
-        """Of the grants in the store, in force; None: those of extensions.yaml are."""
+        """The generation of grants in force; None: the grants of extensions.yaml are."""
         self.problems: tuple[str, ...] = ()
-        """Why the last reload kept something that was in force; empty: it did not."""
+        """Why the last reload kept earlier settings; empty if it did not."""
 
     @property
     def current(self) -> Settings:
-        """What is in force."""
+        """The settings in force."""
         return self._settings or self.load()
 
     def load(self) -> Settings:
@@ -106,12 +106,14 @@ class SettingsFiles:
         return self._settings
 
     def changed(self) -> bool:
-        """Since the last read, successful or not. A system call a file: for every request."""
+        """Whether files changed since the last read, successful or not. One system call per file,
+        so that every request can check."""
         return not self._is_read or have_changed({**self._seen, **self._secrets.seen})
 
     def reload(self) -> Settings:
-        """What is in force from now on. A broken llm.yaml or key keeps providers and keys, a broken
-        extensions.yaml keeps the grants; `problems` says so."""
+        """Reads the files and returns the settings in force. With an invalid llm.yaml or key,
+        providers and keys are kept; with an invalid extensions.yaml, the grants; `problems` says
+        so."""
         before = self._settings
         if before is None:
             return self.load()
@@ -138,14 +140,14 @@ class SettingsFiles:
     # ── Grants of the store ──────────────────────────────────────────────────────────────────────
 
     def use_generation(self, generation: GrantGeneration) -> None:
-        """From the next `reload` on. An older one than that in force is not used."""
+        """Uses a generation from the next `reload` on, unless it is older than the one in force."""
         if self._latest is None or generation.number > self._latest.number:
             self._latest, self._is_read = generation, False
 
     def _stored_grants(
         self, generation: GrantGeneration, config: ClientConfig
     ) -> tuple[Grants, list[AnaphoraError]]:
-        """Those of a generation, and where this node's files do not agree with it."""
+        """The grants of a generation, and the differences from this node's files."""
         self._is_read = True
         stored = Grants.from_text(generation.text, generation.name)
         self.generation = generation
@@ -164,7 +166,7 @@ class SettingsFiles:
         return grants, problems
 
     def _note_files(self) -> None:
-        """Before they are read: what changes meanwhile is read again."""
+        """Called before reading, so that later changes are detected."""
         for path in (self._home.llm_yaml, self._home.extensions_yaml):
             self._seen[str(path)] = signature_of(path)
 
@@ -201,7 +203,7 @@ def have_changed(files: SeenFiles) -> bool:
 
 
 def effective_config(config: DaemonConfig, options: ServeOptions) -> DaemonConfig:
-    """The daemon section with the options of the command line."""
+    """The daemon section with the command line's options applied."""
     given = {"host": options.host, "port": options.port}
     try:
         return msgspec.structs.replace(

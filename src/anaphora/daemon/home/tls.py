@@ -1,4 +1,4 @@
-"""The certificate of the daemon: read again when its files change, with its expiry known."""
+"""The daemon's certificate, read again when its files change, and its expiry."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _SEQUENCE, _VERSION, _UTC_TIME = 0x30, 0xA0, 0x17
 
 
 class ServerCertificate:
-    """A TLS context, whose certificate is that of two PEM files."""
+    """A TLS context with a certificate from two PEM files."""
 
     def __init__(self, cert: Path, key: Path) -> None:
-        """Raises `InvalidConfig` where they cannot be used."""
+        """Raises `InvalidConfig` if the files cannot be used."""
         self._cert, self._key = cert, key
         self.context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         self.context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -25,12 +25,12 @@ class ServerCertificate:
         self.expires = self._load()
 
     def reload(self) -> bool:
-        """Uses the files for new connections where they have changed; says whether they had. Raises
-        `InvalidConfig` where they cannot be used: the old certificate stays."""
+        """Uses changed files for new connections, and returns whether they had changed. Raises
+        `InvalidConfig` if they cannot be used; the old certificate stays."""
         stamp = self._stamp()
         if stamp == self._read_at:
             return False
-        # Half of a pair may be written: a context of its own is tried first.
+        # Only one of the two files may be written yet, so a separate context is tried first.
         self._load(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
         self.expires = self._load()
         self._read_at = stamp
@@ -63,7 +63,7 @@ def _no_password() -> str:
 
 
 def expiry(certificate: bytes) -> float:
-    """When a certificate (DER) ends to be valid, in seconds since 1970."""
+    """Expiry of a certificate (DER), in seconds since 1970."""
     outer = _element(certificate, 0)
     fields = _element(certificate, outer[1])
     at = fields[1]
@@ -80,7 +80,7 @@ def expiry(certificate: bytes) -> float:
 
 
 def _element(data: bytes, at: int) -> tuple[int, int, int]:
-    """Of a DER element: its tag, and where its content begins and ends."""
+    """The tag of a DER element, and the start and end of its content."""
     tag, length, start = data[at], data[at + 1], at + 2
     if length & 0x80:
         size = length & 0x7F

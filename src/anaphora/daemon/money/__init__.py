@@ -1,1 +1,1 @@
-"""What calls can cost at most, what they cost, and the holds in between."""
+"""The maximum cost of calls, their holds, and their actual cost."""

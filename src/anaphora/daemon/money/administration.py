@@ -1,5 +1,5 @@
-"""The methods of an administrator for the ledger: its entries, and corrections of what a call cost.
-Commands and the running daemon use the same ones, as those of `anaphora.daemon.admin`."""
+"""Administrator's methods for the ledger: its entries, and corrections of a call's cost. Used by
+commands and the running daemon, like those of `anaphora.daemon.admin`."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ from collections.abc import Callable
 from decimal import Decimal, InvalidOperation
 from typing import Annotated, Any
 
-import msgspec
 from msgspec import Meta
 
 from anaphora.audit.envelope import CorrectionRow
 from anaphora.audit.log import AuditLog
 from anaphora.daemon.access.grants import NANO, dollars
-from anaphora.daemon.admin import Admin
+from anaphora.daemon.admin import Admin, AdminParams
 from anaphora.daemon.home.extensions import APP_ID
 from anaphora.daemon.store import LARGEST_AMOUNT, CorrectedEntry, Entry, EntryQuery, Store
 from anaphora.errors import AnaphoraError, InvalidRequest
@@ -26,29 +25,25 @@ _log = logging.getLogger("anaphora.daemon")
 MOST_ENTRIES = 1_000
 _LONGEST_REASON, _LONGEST_NAME = 500, 200
 _ID = re.compile(r"[\w.-]{1,80}", re.ASCII)
-#: An id, or its beginning: the milliseconds since 1970 at which the call began.
+#: An entry's id, or its beginning: the call's start in milliseconds since 1970.
 _PLACE = re.compile(r"[0-9a-f]{12,64}(\.[0-9]{4,8})?", re.ASCII)
 #: Seconds that a correction waits for its row in the audit log.
 _AUDIT_SECONDS = 10.0
 
 
-class _Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Base of all params."""
-
-
-class EntriesParams(_Params, frozen=True):
+class EntriesParams(AdminParams, frozen=True):
     app: str | None = None
     since: Annotated[float, Meta(ge=0, le=1e11)] | None = None
     """Seconds since 1970."""
     before: str = ""
-    """The id of an entry: only earlier ones."""
+    """An entry's id: lists only earlier entries."""
     limit: Annotated[int, Meta(ge=1, le=MOST_ENTRIES)] = 100
 
 
-class CorrectParams(_Params, frozen=True):
+class CorrectParams(AdminParams, frozen=True):
     entry: str
     usd: str
-    """What the call really cost, in decimal digits."""
+    """The actual cost of the call, in decimal digits."""
     reason: str
     by: str = "an administrator"
 
@@ -76,7 +71,7 @@ class SpendAdmin:
         return listed(await self._store.entries(query), params.limit)
 
     async def correct(self, params: CorrectParams) -> dict[str, Any]:
-        """What a call really cost; replaces an earlier correction."""
+        """Sets the actual cost of a call. Replaces an earlier correction."""
         amount = nano_usd_of(params.usd)
         reason = _text(params.reason, "reason", _LONGEST_REASON)
         by = _text(params.by, "by", _LONGEST_NAME)
@@ -102,7 +97,7 @@ class SpendAdmin:
         }
 
     async def _audited(self, done: CorrectedEntry, reason: str, by: str) -> list[str]:
-        """Writes the row of the audit log; the correction is booked whether that works or not."""
+        """Writes the audit row. The correction is booked even if that fails."""
         if self._audit is None:
             return ["this daemon writes no audit log (audit: false in llm.yaml)"]
         row = CorrectionRow(
@@ -145,8 +140,8 @@ def nano_usd_of(text: str) -> int:
 
 
 def check_before(id: str) -> None:
-    """Raises `InvalidRequest` for text that is no place in the list of entries: every entry would
-    be before it, or none."""
+    """Raises `InvalidRequest` if a text is not an entry's id: all entries, or none, would be before
+    it."""
     if id and not _PLACE.fullmatch(id):
         raise InvalidRequest(
             "is not the id of an entry: `anaphora spend entries` lists them", path="before"
@@ -170,7 +165,7 @@ def _text(text: str, path: str, longest: int) -> str:
 
 
 def listed(entries: list[Entry], limit: int) -> dict[str, Any]:
-    """Entries as JSON values, and the id to go on with where there are more."""
+    """Entries as JSON values, and the id to continue with if there are more."""
     shown = entries[:limit]
     return {
         "entries": [_entry(one) for one in shown],

@@ -1,6 +1,6 @@
-"""The price that an answered call is billed at, of the model and the service tier that the reply
-names, which may be others than the request asked for; and what is billed beyond that: fees of
-server tools, and multiples of the price for fast mode and data residency."""
+"""The price of an answered call, for the model and service tier named in the reply, which may
+differ from the requested ones; and surcharges: fees of server tools, and price factors of fast mode
+and data residency."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ NO_SURCHARGE = Surcharge()
 def billed_rates(
     facts: RequestFacts | None, flight: InFlight, reply: Reply | None
 ) -> tuple[Price | None, Surcharge | None]:
-    """The price of what was answered, of a part of it, or of the request; and the surcharge, None
-    where that is not known."""
+    """The price of a reply, of a part of it, or of the request; and the surcharge, None if
+    unknown."""
     prepared = flight.prepared[flight.index]
     at, tier = flight.sent_at, service_tier(prepared)
     return rates_of(facts, flight.target, prepared.plan, reply, at=at, tier=tier)
@@ -60,7 +60,7 @@ def rates_of(
     at: float,
     tier: str,
 ) -> tuple[Price | None, Surcharge | None]:
-    """The same. `tier` is the one that was asked for, `at` the time of the request."""
+    """The same. `tier` is the requested one, `at` the time of the request."""
     price = billed_price(facts, target, reply, at=at, tier=tier)
     if facts is None or reply is None or price is None:
         return price, NO_SURCHARGE
@@ -77,8 +77,8 @@ def rates_of(
 
 
 def surcharge_of(facts: RequestFacts, target: Target, reply: Reply) -> Surcharge | None:
-    """The surcharge of an answered request, by the calls of server tools in the reply; None where
-    it is not known."""
+    """The surcharge of an answered request, by the server tool calls in the reply; None if
+    unknown."""
     if not (facts.server_tools or facts.tiers or facts.geo):
         return NO_SURCHARGE
     factor = price_factor(facts, target.endpoint.system, served_speed(reply))
@@ -93,7 +93,7 @@ def surcharge_of(facts: RequestFacts, target: Target, reply: Reply) -> Surcharge
         if row is None:
             return None
         name = _VERSION.sub("", tool.type)
-        # Code execution has results of several kinds: `bash_code_execution_tool_result`.
+        # Code execution has several kinds of results, such as `bash_code_execution_tool_result`.
         calls = sum(
             kind == f"{name}_call" or kind.endswith(f"{name}_tool_result") for kind in kinds
         )
@@ -108,9 +108,9 @@ def surcharge_of(facts: RequestFacts, target: Target, reply: Reply) -> Surcharge
 def price_factor(
     facts: RequestFacts, provider: str, served_speed: str | None = None
 ) -> Decimal | None:
-    """By how much fast mode and data residency multiply the price of a request, bill and bound
-    alike; None where that is unknown. Of several speeds, of which one is served, the dearest
-    counts where the reply does not say which it was."""
+    """The factor of fast mode and data residency on the price of a request, in bill and bound; None
+    if unknown. If a request allows several speeds and the reply does not name the served one, the
+    most expensive counts."""
     if not facts.tiers and not facts.geo:
         return _ONE
     speeds = {value for param, value in facts.tiers if param.endswith("speed")}
@@ -139,8 +139,7 @@ _decode_usage = msgspec.json.Decoder(_ServedUsage).decode
 def billed_price(
     facts: RequestFacts | None, target: Target, reply: Reply | None, *, at: float, tier: str
 ) -> Price | None:
-    """`tier` is the one that was asked for; its price counts where that of the reply's is not
-    known."""
+    """`tier` is the requested one; its price counts if that of the reply's tier is unknown."""
     if reply is None or (not reply.extras and reply.model in ("", target.model)):
         return target.price(at, tier)
     served = served_tier(reply, tier)
@@ -150,7 +149,7 @@ def billed_price(
 
 
 def served_speed(reply: Reply) -> str | None:
-    """The speed that Anthropic billed; None where it does not say."""
+    """The speed that Anthropic billed; None if not reported."""
     raw = reply.usage.raw
     if raw is None or '"speed"' not in raw:
         return None
@@ -161,8 +160,8 @@ def served_speed(reply: Reply) -> str | None:
 
 
 def booked_model(facts: RequestFacts | None, target: Target, reply: Reply | None) -> str:
-    """The model that a call is booked under: the one that answered, where it is known or the
-    request names it. By its name in the catalog, as in the audit log, whatever its price is."""
+    """The model under which a call is booked: the one that answered, if it is known or named in the
+    request. Its catalog name, as in the audit log."""
     if reply is None or reply.model in ("", target.model):
         return target.model
     model = catalog.answering_model(target.endpoint.system, target.model, reply.model)
@@ -170,15 +169,15 @@ def booked_model(facts: RequestFacts | None, target: Target, reply: Reply | None
 
 
 def _is_named(facts: RequestFacts | None, reply: Reply) -> bool:
-    """Whether the request names the model that answered beside the one that it asks for."""
+    """Whether the request also names the model that answered, besides the requested one."""
     return facts is not None and any(model == reply.model for _, model in facts.models[1:])
 
 
 def _prices_of(
     facts: RequestFacts | None, target: Target, reply: Reply, at: float
 ) -> Callable[[str], Price | None]:
-    """Prices by tier. Where a request names several models, and none of them is known to have
-    answered, the dearest counts."""
+    """Prices by tier. If a request names several models and it is unknown which answered, the most
+    expensive counts."""
     model = reply.model if _is_named(facts, reply) else answering_model(target, reply.model)
     others = [] if facts is None else [model for _, model in facts.models[1:]]
     if model != target.model or not others or reply.model in ("", target.model):

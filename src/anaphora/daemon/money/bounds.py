@@ -1,11 +1,11 @@
-"""The most that a call can cost, from its bytes and the catalog: what is held before it is sent.
+"""The maximum cost of a call, from its bytes and the catalog. It is held before the call is sent.
 
     bound = cost_bound(facts, rendered, target, at=now, stored_tokens=None)
-    bound.nano_usd                      None: there is no bound, and `reason` says why
+    bound.nano_usd                      None without a bound; `reason` says why
 
 Text has at most as many tokens as UTF-8 bytes. Media and server tools count by the catalog's
-maxima, stored history by its last billed size, output by its limit. The price is the dearest that
-the request can incur. No tokenizer is used, and nothing is asked of the provider.
+maxima, stored history by its last billed size, output by its limit. The price is the highest that
+the request can incur. No tokenizer is used, and the provider is not asked.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from anaphora.values import Ttl
 from .billed_prices import price_factor
 
 _MILLION = 1_000_000
-#: Handles behind which there is history that is billed as input.
+#: Handles of history that is billed as input.
 HISTORY_KINDS = frozenset({"response", "item", "conversation", "cached_content"})
 
 
 class CostBound(msgspec.Struct, frozen=True):
-    """What a call can cost at most."""
+    """The maximum cost of a call."""
 
     nano_usd: int | None
     """None: unknown."""
@@ -51,7 +51,7 @@ class _NoBound(Exception):
 
 
 class _ToolCosts(NamedTuple):
-    """What server tools add."""
+    """Additional cost of server tools."""
 
     tokens: int = 0
     passes: int = 1
@@ -70,9 +70,9 @@ def cost_bound(
 ) -> CostBound:
     """The bound of one attempt.
 
-    `facts` and `rendered` are of the request as it is sent to the target. `stored_tokens` is the
-    last billed size of the history behind the request's handles. `ttls` are those that the request
-    may write to the cache; None: all that the model has.
+    `facts` and `rendered` describe the request sent to the target. `stored_tokens` is the last
+    billed size of the history behind the request's handles. `ttls` are the TTLs of its possible
+    cache writes; None: all that the model has.
     """
     input_tokens, output_tokens = 0, 0
     try:
@@ -102,8 +102,8 @@ def cost_bound(
 
 
 def storage_bound(price: Price, tokens: int, seconds: float) -> int | None:
-    """Nano-dollars for keeping so many tokens in a cache that is billed by the hour; None where the
-    price is unknown."""
+    """Nano-dollars for storing tokens in a cache billed by the hour; None if the price is
+    unknown."""
     if price.storage is None:
         return None
     hours = Decimal(repr(seconds)) / 3600
@@ -121,7 +121,7 @@ def nano_usd(usd: Decimal) -> int:
 def _prompt_tokens(
     facts: RequestFacts, rendered: Rendered, target: Target, most: ModelBounds
 ) -> int:
-    """Text by its bytes, with what is billed around it, and media."""
+    """Text by its bytes with its overhead, and media."""
     media, overhead = facts.media, most.overhead
     text = max(facts.size, rendered.size) - media.inline
     tokens = max(0, text) + overhead.request + overhead.block * len(rendered)
@@ -129,7 +129,7 @@ def _prompt_tokens(
     if count:
         tokens += overhead.tools + overhead.tool * count
     if media.audio:
-        raise _NoBound("audio has prices of its own, which are unknown")
+        raise _NoBound("audio has its own prices, which are unknown")
     if media.images or media.documents:
         tokens += media.images * most.media.image
         documents = media.documents * most.media.document
@@ -231,7 +231,7 @@ def _dearest(
 
 
 def _prices(facts: RequestFacts, target: Target, at: float) -> list[Price]:
-    """The prices of the target's model, now and soon, and of others that may answer."""
+    """Current and upcoming prices of the target's model, and of others that may answer."""
     tier = facts.service_tier
     now, soon = target.price(at, tier), target.price(at + PRICE_SLOT, tier)
     if now is None or soon is None:

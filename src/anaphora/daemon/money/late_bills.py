@@ -1,10 +1,9 @@
-"""Bills that come after the answer: a response that the provider makes in the background is settled
-at its bound, and to the bill once its app fetches or cancels it.
+"""Bills that come after the answer: a background response is settled at its bound, and to the bill
+once its app fetches or cancels it.
 
-And the size of the history behind stored objects, which requests that refer to it are billed for. A
-stored response does not change. A conversation grows by each call in it: by the call's own request
-and its output at most. The bill of a call tells the whole size only if nothing else was added to
-the conversation meanwhile.
+Also the size of the history behind stored objects, billed to requests that refer to it. A stored
+response does not change. A conversation grows with each call, at most by the call's request and
+output. A call's bill gives the whole size only if nothing else was added meanwhile.
 """
 
 from __future__ import annotations
@@ -47,14 +46,14 @@ from .settling import (
 
 _log = logging.getLogger("anaphora.daemon")
 
-#: Responses that are waited for; the bill of an older one is no longer looked for.
+#: Maximum number of expected responses; the oldest are dropped.
 _MOST = 4096
-#: Blocks of a prompt that the store keeps the shares of.
+#: Maximum number of prompt blocks whose shares are stored.
 _MOST_SHARES = 64
 
 
 class FetchedResponse(msgspec.Struct, frozen=True, eq=False):
-    """A background response, as far as it has come."""
+    """A background response and its progress."""
 
     reply: Reply
     failed: bool = False
@@ -64,7 +63,7 @@ class FetchedResponse(msgspec.Struct, frozen=True, eq=False):
 
 
 class BillTerms(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What the bill of a response is computed from, without its prompt; the store keeps it."""
+    """The data from which a response's bill is computed, without its prompt. Kept in the store."""
 
     hold: Hold
     facts: RequestFacts
@@ -75,7 +74,7 @@ class BillTerms(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     shares: tuple[BlockShare, ...] = ()
     most: CostBound
     masked: bool = False
-    """Other apps use the cache, too."""
+    """Other apps also use the cache."""
     expected: OwnReads | None = None
 
 
@@ -83,7 +82,7 @@ _decode_terms = msgspec.json.Decoder(BillTerms).decode
 
 
 class LateBill(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """The bill of a response that comes later."""
+    """The outstanding bill of a response."""
 
     response_id: str
     hold: OpenHold
@@ -102,7 +101,7 @@ class LateBill(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         masked: bool,
         expected: OwnReads | None,
     ) -> LateBill:
-        """Of a call that was answered without a bill."""
+        """The outstanding bill of a call that was answered without one."""
         prepared = flight.prepared[flight.index]
         terms = BillTerms(
             hold=hold.hold,
@@ -120,7 +119,7 @@ class LateBill(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     @property
     def record(self) -> str:
-        """For the other nodes, and for this one after a restart: without names of tools, and of
+        """The stored form, for other nodes and after a restart, without names of tools and
         objects."""
         facts = replace(self.terms.facts, tools=(), handles=(), unknown=(), unbounded=(), betas=())
         kept = replace(self.terms, facts=facts, shares=_largest(self.terms.shares))
@@ -144,7 +143,7 @@ class LateBill(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         return Plan(marks=self.terms.marks, automatic=self.terms.automatic)
 
     def settle(self, fetched: FetchedResponse) -> bool:
-        """Whether what it cost is known now."""
+        """Settles the bill. Returns whether the cost is known now."""
         reply, hidden = fetched.reply, 0
         price, surcharge = rates_of(
             self.terms.facts, self.target, self.plan, reply, at=self.terms.at, tier=self.terms.tier
@@ -178,8 +177,8 @@ class LateBill(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     def _without_bill(
         self, fetched: FetchedResponse, price: Price | None, surcharge: Surcharge | None
     ) -> AttemptCost:
-        """Of a response that ended early, whose usage is not reported: nothing where it failed
-        before any output, or never began; else what a broken-off stream costs."""
+        """The cost of a response that ended early without usage: nothing if it failed before any
+        output or never began; else that of an incomplete stream."""
         target, most = self.target, self.terms.most
         if fetched.canceled and fetched.began is False and not fetched.reply.message.parts:
             return AttemptCost(nano_usd=0, kind="free")
@@ -204,7 +203,7 @@ class LateBill(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 
 def _largest(shares: tuple[BlockShare, ...]) -> tuple[BlockShare, ...]:
-    """Those of the most tokens; the others are summed by their sections."""
+    """The labels with the most tokens; the others are summed by section."""
     if len(shares) <= _MOST_SHARES:
         return shares
     ordered = sorted(shares, key=lambda share: -share.tokens)
@@ -226,7 +225,7 @@ class LateBills:
         self._waiting[app, bill.response_id] = bill
 
     def record(self, app: str, response_id: str) -> str:
-        """What the store keeps of a bill; empty where none is waited for."""
+        """The stored form of a bill; empty if none is expected."""
         bill = self._waiting.get((app, response_id))
         try:
             return "" if bill is None else bill.record
@@ -237,8 +236,8 @@ class LateBills:
     def fetched(
         self, app: str, fetched: FetchedResponse, read: Callable[[], LateBill | None]
     ) -> None:
-        """An app has fetched a response. `read` gives the bill that another node waits for. Never
-        raises: the response goes to the app."""
+        """Settles a response that its app has fetched. `read` returns the bill recorded by another
+        node. Never raises: the response goes to the app."""
         try:
             bill = self._waiting.get((app, fetched.reply.id)) or read()
             if bill is not None and bill.settle(fetched):
@@ -260,8 +259,7 @@ _decode_event = msgspec.json.Decoder(_StatusEvent).decode
 
 
 def read_response(body: bytes) -> FetchedResponse | None:
-    """A response that was fetched: JSON, or a stream of events. None where it is no whole
-    response."""
+    """Reads a fetched response: JSON or a stream of events. None if it is incomplete."""
     responses = wire.get("openai_responses")
     try:
         data = body if body.lstrip()[:1] == b"{" else _last_response(body)
@@ -281,7 +279,7 @@ def read_response(body: bytes) -> FetchedResponse | None:
 
 
 def _last_response(body: bytes) -> bytes | None:
-    """Of the last event that has a response."""
+    """The response in the last event that has one."""
     for line in reversed(body.splitlines()):
         if line.startswith(b"data:") and b'"response"' in line:
             return bytes(_decode_event(line[5:]).response)
@@ -289,7 +287,7 @@ def _last_response(body: bytes) -> bytes | None:
 
 
 def is_queued(body: bytes) -> bool:
-    """Whether a response that was fetched has not begun."""
+    """Whether a fetched response has not begun."""
     try:
         return _decode_status(body).status == "queued"
     except DECODE_ERRORS:
@@ -302,13 +300,13 @@ class GrowingConversation(msgspec.Struct, eq=False):
     row: HandleRow
     """As it was before."""
     growth: int
-    """The most tokens that the call adds."""
+    """The maximum number of tokens that the call adds."""
     alone: bool = True
     """No other call runs in it."""
 
 
 class StoredHistory:
-    """The sizes of what apps have stored, for all calls of a daemon."""
+    """The sizes of apps' stored objects, for all calls of a daemon."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -317,8 +315,8 @@ class StoredHistory:
     async def tokens(
         self, app: str, facts: RequestFacts, provider: str | None = None
     ) -> int | None:
-        """The most that the history behind a request's handles can have; None where the size of one
-        is not known. Raises `NotFound` for a handle that is not the app's own, or is at another
+        """The maximum tokens of the history behind a request's handles; None if the size of one is
+        unknown. Raises `NotFound` for a handle that is not the app's own, or is at another
         provider."""
         named = [(kind, stored_id(kind, text) or "") for _, kind, text in facts.handles]
         rows = await own_rows(self._store, app, named)
@@ -335,7 +333,8 @@ class StoredHistory:
         return total
 
     async def begin(self, app: str, facts: RequestFacts, output: int) -> list[GrowingConversation]:
-        """The conversations of a call that is about to run, and may answer so many tokens."""
+        """The conversations of a call that is about to run. `output` is its maximum output in
+        tokens."""
         grown = []
         for handle in facts.handles:
             if handle.kind != "conversation":
@@ -354,8 +353,8 @@ class StoredHistory:
     async def end(
         self, grown: list[GrowingConversation], *, sent: bool, size: int | None = None
     ) -> None:
-        """The call has ended. `sent`: it may have reached the provider; `size` is that of the
-        history behind the next call, by the bill."""
+        """Records the end of the call. `sent`: it may have reached the provider. `size` is the
+        history of the next call, by the bill."""
         for one in grown:
             row = one.row
             try:

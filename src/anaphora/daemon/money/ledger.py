@@ -1,4 +1,4 @@
-"""Money: a hold before each attempt of a call, and its settlement afterwards.
+"""The ledger: a hold before each attempt of a call, and its settlement afterwards.
 
 async def attempt(ledger: Ledger, app: App) -> None:
     hold = await ledger.hold(app, provider=..., model=..., request_id=..., bound=...)
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("anaphora.daemon")
 
-#: Calls without a durable audit row that are noted: more than a log that can be written leaves.
+#: Maximum number of noted calls without a durable audit row; a working log never has as many.
 _MOST_UNAUDITED = 10_000
 
 
@@ -49,26 +49,26 @@ class Ledger:
     def __init__(self, store: Store, clock: Callable[[], float] = time.time) -> None:
         self.store = store
         self.clock = clock
-        # What its ids have in common. Random numbers for each would wait for the kernel, and
-        # another thread would run meanwhile.
+        # The common part of its ids. A random number for each would be a system call, during which
+        # another thread runs.
         self._name = os.urandom(6).hex()
         self._numbers = itertools.count()
         self.bound_exceeded: Counter[tuple[str, str]] = Counter()
-        """Bills above what was held, by app and provider."""
+        """Number of bills above the hold, by app and provider."""
         self._marks: SentMarks | None = None
-        self._lock = threading.RLock()  # a hold may be finalised while it is held
+        self._lock = threading.RLock()  # reentrant: a hold's `__del__` may run while it is held
         self._open: dict[str, int] = {}
-        """How many open holds calls have, by their request ids."""
+        """Number of open holds by request id."""
         self._early: set[str] = set()
-        """Those of them whose audit row is durable."""
+        """Request ids of those whose audit row is durable."""
         self.notes_calls = False
         """Whether `unaudited_calls` is used."""
         self._unaudited = BoundedMap[str, None](_MOST_UNAUDITED)
 
     async def recover(self, marks: Path | None = None) -> RecoveredHolds:
-        """Settles what a daemon that was killed left open: at its bound, or free where the file
-        `marks` tells that it was not sent. Called once, before the first hold. From then on the
-        file has the marks of this ledger."""
+        """Settles the open holds of a killed daemon: at the bound, or free if the file `marks`
+        shows that nothing was sent. Called once, before the first hold. Then the file is replaced
+        by this ledger's marks."""
         earlier = EarlierMarks() if marks is None else EarlierMarks.read(marks)
         recovered = await self.store.recover(earlier.is_unsent)
         if recovered.count:
@@ -85,8 +85,8 @@ class Ledger:
     async def hold(
         self, app: App, *, provider: str, model: str, request_id: str, bound: int
     ) -> OpenHold:
-        """Reserves the most that an attempt can cost, in nano-dollars. Raises `GrantExceeded`, and
-        `StoreUnavailable` where the hold cannot be written: then nothing may be sent."""
+        """Reserves the maximum cost of an attempt, in nano-dollars. Raises `GrantExceeded`, and
+        `StoreUnavailable` if the hold cannot be written; then nothing may be sent."""
         grant, now = app.grant.llm, self.clock()
         hold = Hold(
             id=self._new_id(now),
@@ -100,7 +100,7 @@ class Ledger:
         limits = SpendLimits(grant.nano_usd_per_day, grant.nano_usd_per_month)
         try:
             await self.store.hold(hold, limits)
-        except Exception:  # not where it was cancelled: the store takes or refuses it later
+        except Exception:  # not if cancelled: the store accepts or refuses the hold later
             if self._marks is not None:
                 self._marks.free(hold.id)
             raise
@@ -111,19 +111,19 @@ class Ledger:
         return OpenHold(self, hold)
 
     def unaudited_calls(self) -> list[str]:
-        """The calls that have held something and whose audit row is not durable."""
+        """Calls that had a hold and whose audit row is not durable yet."""
         with self._lock:
             return list(self._unaudited)
 
     def _new_id(self, now: float) -> str:
-        """In order of time: the entries of a day lie next to each other. Ends with the slot of the
+        """Ids sort by time, so that the entries of a day are adjacent. Ends with the slot of the
         hold's mark."""
         start = f"{int(now * 1000):012x}{self._name}{next(self._numbers) & 0xFFFFFFFF:08x}"
         return f"{start}0000" if self._marks is None else self._marks.add(start)
 
     def audited(self, request_ids: Sequence[str]) -> None:
-        """The audit rows of these calls are durable, perhaps before all their holds are settled.
-        From any thread."""
+        """Notes that the audit rows of these calls are durable, possibly before all their holds are
+        settled. Thread-safe."""
         with self._lock:
             early = [id for id in request_ids if id in self._open]
             self._early.update(early)
@@ -132,7 +132,7 @@ class Ledger:
         self.store.audited(request_ids)
 
     def _put_settled(self, hold: Hold) -> None:
-        """The settlement of an open hold is on its way to the store."""
+        """Called when the settlement of an open hold is queued."""
         id = hold.request_id
         with self._lock:
             left = self._open.pop(id, 1) - 1
@@ -145,12 +145,12 @@ class Ledger:
             self.store.audited([id])
 
     def mark_sent(self, hold: str) -> None:
-        """Before the first byte of its request is written to a connection."""
+        """Called before the first byte of the request is written to a connection."""
         if self._marks is not None:
             self._marks.mark(hold)
 
     def settled_hold(self, hold: Hold) -> OpenHold:
-        """A hold that any node has settled at its bound, for its bill."""
+        """A hold that some node settled at its bound, to be settled to its bill."""
         found = OpenHold(self, hold)
         found._settled = True
         return found
@@ -162,17 +162,17 @@ class Ledger:
 class SettledDetails(TypedDict, total=False):
     usage: Usage | None
     read_by_others: int
-    """Tokens that other apps wrote."""
+    """Tokens read that other apps wrote."""
     labels: Mapping[str, int] | None
     """Nano-dollars by label."""
     saved: int
     model: str
-    """The one that answered; empty: that of the hold."""
+    """The model that answered; empty: that of the hold."""
 
 
 class OpenHold:
-    """A hold that is to be settled, once. One that is dropped without that is settled at its bound:
-    the attempt may have been charged."""
+    """A hold to be settled once. If it is dropped unsettled, it is settled at its bound: the
+    attempt may have been charged."""
 
     __slots__ = ("hold", "_ledger", "_settled")
 
@@ -182,11 +182,11 @@ class OpenHold:
         self._settled = False
 
     def sending(self) -> None:
-        """The attempt is written to a connection next: from now on it may be charged."""
+        """Called before the attempt is written to a connection: from now on it may be charged."""
         self._ledger.mark_sent(self.hold.id)
 
     async def settle(self, billed: int, kind: Settled, **details: Unpack[SettledDetails]) -> None:
-        """Returns when the settlement is on the disk, or is kept because the disk is full."""
+        """Returns when the settlement is on disk, or kept in memory because the disk is full."""
         was_open = not self._settled
         settlement = self._settlement(billed, kind, **details)
         try:
@@ -203,11 +203,11 @@ class OpenHold:
             self._ledger._put_settled(self.hold)
 
     def settle_at_bound(self) -> None:
-        """The attempt was sent, and its bill never came."""
+        """Settles an attempt that was sent and has no bill."""
         self.settle_later(self.hold.bound, "bound")
 
     def release(self) -> None:
-        """The attempt is not charged: it was not sent, or was refused before any output."""
+        """Settles an attempt free of charge: it was not sent, or refused before any output."""
         self.settle_later(0, "free")
 
     def _settlement(
@@ -264,7 +264,8 @@ class OpenHold:
 
 
 def _storable(labels: Mapping[str, int]) -> Mapping[str, int]:
-    """Labels may come from apps: a character that a store cannot hold must not lose the amount."""
+    """Replaces characters that a store cannot hold: labels may come from apps, and the amount must
+    not be lost."""
     if all(map(str.isprintable, labels)):
         return labels
     found: dict[str, int] = {}

@@ -1,11 +1,11 @@
-"""Which holds were sent: a byte for each, in a file of the node that is mapped into memory.
+"""Marks of the holds that were sent: one byte each, in a memory-mapped file of the node.
 
-The system keeps what a killed process has written to such a file, and setting a byte needs no call
-of the system. So the next start can tell a hold whose request was never written to a connection
-from one that the provider may have charged.
+The file keeps what a killed process has written, and setting a byte needs no system call. So the
+next start can distinguish a hold whose request was never written to a connection from one that the
+provider may have charged.
 
-A hold gets a slot of the file, which its id ends with. The slot is free again when the settlement
-of its hold is durable: until then no other hold can change the byte.
+A hold's id ends with the number of its slot. The slot is reused once the settlement is durable;
+until then no other hold can change the byte.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ import msgspec
 
 from anaphora.errors import Io
 
-#: Bytes of the file's first part, which says whose it is.
+#: Bytes of the file's header.
 _HEAD = 512
-#: Slots; the first is always set, and that of holds which found no other free.
+#: Number of slots. The first is always set; holds use it if no other is free.
 SLOTS = 65_536
 _UNSENT, _SENT = 0, 1
 
-#: Where an id has the name of its ledger, and its slot: see `Ledger._new_id`.
+#: Positions of the ledger's name and the slot in an id: see `Ledger._new_id`.
 _NAME, _SLOT, _LENGTH = slice(12, 24), slice(32, 36), 36
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -39,7 +39,7 @@ class _Head(msgspec.Struct, frozen=True):
     ledger: str
     """The name that the ids of its holds have in common."""
     boot: str
-    """Of the machine: when that ends, pages that were not written are lost."""
+    """The machine's boot: unwritten pages do not survive it."""
     version: int = 1
     kind: str = "anaphora sent marks"
 
@@ -48,7 +48,7 @@ _decode_head = msgspec.json.Decoder(_Head).decode
 
 
 class EarlierMarks:
-    """What the process before has left. Without a file, all holds count as sent."""
+    """The marks of the preceding process. Without a file, all holds count as sent."""
 
     def __init__(self, ledger: str = "", marks: bytes = b"") -> None:
         self._ledger = ledger
@@ -56,7 +56,7 @@ class EarlierMarks:
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Marks of another boot, or of a file that is damaged, tell nothing."""
+        """Marks of another boot or in a damaged file are ignored."""
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
         try:
             opened = os.open(path, flags)
@@ -77,7 +77,7 @@ class EarlierMarks:
         return cls(head.ledger, data[_HEAD:])
 
     def is_unsent(self, hold: str) -> bool:
-        """Whether nothing was sent for an open hold: it is one of that process, and its byte is not
+        """Whether nothing was sent for an open hold: it is that process's, and its byte is not
         set."""
         if len(hold) != _LENGTH or not self._ledger or hold[_NAME] != self._ledger:
             return False
@@ -99,14 +99,14 @@ class SentMarks:
 
     @classmethod
     def create(cls, path: Path, ledger: str) -> Self:
-        """Replaces the file of the process before, whose holds are settled. Raises `Io`."""
+        """Replaces the file of the preceding process, whose holds are settled. Raises `Io`."""
         head = msgspec.json.encode(_Head(ledger, boot_id())).ljust(_HEAD, b"\0")
         unfinished = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         try:
             opened = os.open(unfinished, flags, 0o600)
             try:
-                # All of it, and no hole: a page that finds no room later would end the process.
+                # Allocated completely: a write to a hole on a full disk would kill the process.
                 data = memoryview(head + bytes([_SENT]) + bytes(SLOTS - 1))
                 while data:
                     data = data[os.write(opened, data) :]
@@ -121,7 +121,7 @@ class SentMarks:
         return cls(memory, ledger)
 
     def add(self, start: str) -> str:
-        """The id of a new hold, which begins like this. Before the hold is written."""
+        """The id of a new hold: `start` and a slot. Called before the hold is written."""
         try:
             slot = self._free.popleft()
         except IndexError:
@@ -132,20 +132,20 @@ class SentMarks:
         return id
 
     def mark(self, hold: str) -> None:
-        """Its request is written to a connection next."""
+        """Called before the hold's request is written to a connection."""
         slot = self._slots.get(hold)
         if slot is not None:
             self._memory[_HEAD + slot] = _SENT
 
     def free(self, hold: str) -> None:
-        """Its settlement is durable, or it was not taken."""
+        """Frees the slot: the settlement is durable, or the hold was refused."""
         slot = self._slots.pop(hold, None)
         if slot is not None:
             self._free.append(slot)
 
 
 def boot_id() -> str:
-    """Another one after each start of the machine; empty where that is not known."""
+    """An id that changes with each boot of the machine; empty if unknown."""
     try:
         return _BOOT_ID.read_text("ascii").strip()
     except (OSError, UnicodeError):

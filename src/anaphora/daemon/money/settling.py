@@ -1,4 +1,4 @@
-"""What an attempt cost, in whole nano-dollars, from its bill or from what is known without one."""
+"""The cost of an attempt in whole nano-dollars, from its bill, or estimated without one."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from anaphora.values import Opaque, Reply, Text, Thinking, ToolCall, Usage
 from .billed_prices import NO_SURCHARGE, Surcharge
 from .bounds import CostBound
 
-#: Block labels of one settlement; the smallest ones become those of their section.
+#: Maximum number of block labels in a settlement; the smallest are summed by section.
 _MOST_LABELS = 16
 
 
-#: Of output that was cut: a fifth and so many tokens more than arrived.
+#: Charged for cut output beyond what arrived: a fifth more, plus this many tokens.
 _MORE_OUTPUT, _MORE_TOKENS = 1.2, 64
 
 
@@ -44,14 +44,14 @@ class AttemptCost(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FailedOutput(msgspec.Struct, frozen=True, kw_only=True):
-    """The output of an attempt that was sent and not answered in full."""
+    """The output of an attempt that was sent and has no complete answer."""
 
     most: int
-    """Tokens that it can have."""
+    """Maximum number of tokens."""
     stops: bool
     """The provider stops generating and billing when the connection is closed."""
     unseen: int = 0
-    """Tokens that may be billed and are not shown."""
+    """Tokens may be billed that are not shown."""
     reads_again: bool = False
     """Server tools may run: after each call the model reads the prompt again."""
 
@@ -68,8 +68,8 @@ def cost_of_reply(
     bound: int,
     surcharge: Surcharge | None = NO_SURCHARGE,
 ) -> AttemptCost:
-    """The cost of an attempt that was answered; the bound where the provider does not say what it
-    was, and nothing where the model has no price."""
+    """The cost of an answered attempt; the bound if the provider reports no usage, and nothing if
+    the model has no price."""
     if price is None:
         return AttemptCost(nano_usd=0, kind="estimated", usage=usage)
     cost = cost_of(usage, price, plan)
@@ -94,9 +94,9 @@ def cost_of_failure(
     bytes_per_token: float,
     surcharge: Surcharge | None = NO_SURCHARGE,
 ) -> AttemptCost:
-    """The cost of an attempt that was sent and not answered in full: its input as reported, or at
-    most `input_tokens`; its output as `_failed_output` says. `answers` is how many were asked for,
-    of which `partial` is the first."""
+    """The cost of an attempt that was sent and has no complete answer: its input as reported, or
+    `input_tokens`; its output by `_failed_output`. `answers` is the number of requested answers, of
+    which `partial` is the first."""
     received = 0 if partial is None else answers * _received(partial, bytes_per_token)
     usage = Usage() if partial is None else partial.usage
     if not received and isinstance(error, Upstream):
@@ -123,21 +123,21 @@ def cost_of_failure(
     if cost is None:
         return AttemptCost(nano_usd=bound, kind="bound", usage=known)
     cost = (surcharge or NO_SURCHARGE).applied(cost)
-    # Without a bill, it is never more than was held.
+    # Without a bill, never more than the hold.
     return AttemptCost(nano_usd=min(bound, nano_usd_up(cost)), kind="estimated", usage=known)
 
 
 def _is_cut(error: BaseException | None) -> bool:
-    """Whether the attempt was ended here, and not by the provider or the connection."""
+    """Whether the daemon ended the attempt, not the provider or the connection."""
     return isinstance(error, Timeout) or not isinstance(error, AnaphoraError)
 
 
 def _failed_output(
     usage: Usage, received: int, output: FailedOutput, ended_by_provider: bool
 ) -> int:
-    """Tokens of output that are charged. A provider that ended the answer itself bills what it
-    wrote. One that goes on bills all; one that stops a little more than arrived, and thinking that
-    is not shown."""
+    """Output tokens to charge. A provider that ended the answer itself bills what it wrote. One
+    that continues generating bills everything; one that stops bills a little more than arrived, and
+    hidden thinking."""
     reported = usage.output or 0
     if ended_by_provider:
         return max(reported, received, output.unseen)
@@ -158,7 +158,7 @@ def _dearest(usage: Usage, price: Price) -> Decimal | None:
 
 
 def _received(partial: Reply, bytes_per_token: float) -> int:
-    """About how many tokens of output arrived."""
+    """Approximate number of output tokens that arrived."""
     size = 0
     for part in partial.message.parts:
         if isinstance(part, Text | Thinking):
@@ -173,8 +173,8 @@ def _received(partial: Reply, bytes_per_token: float) -> int:
 
 
 def _read_again(partial: Reply) -> int:
-    """The most tokens that were read again after calls of server tools: the whole prompt each time,
-    with the results, which are not in the usage that a stream begins with."""
+    """The maximum number of tokens read again after server tool calls: the whole prompt each time
+    with the results, which the usage at the start of a stream does not include."""
     tools = [part for part in partial.message.parts if isinstance(part, Opaque)]
     calls = sum(part.kind.endswith(("_tool_result", "_call")) for part in tools)
     size = sum(len(part.json.encode(errors="replace")) for part in tools)
@@ -182,7 +182,7 @@ def _read_again(partial: Reply) -> int:
 
 
 def thinks_unseen(wire: str, profile: Profile, partial: Reply | None) -> bool:
-    """Whether a reply that broke off may be billed for thinking that did not arrive."""
+    """Whether an incomplete reply may be billed for thinking that did not arrive."""
     parts = () if partial is None else partial.message.parts
     shown = any(isinstance(part, Thinking) for part in parts)
     reasons = profile.capabilities is None or profile.can("reasoning")
@@ -210,13 +210,12 @@ def label_costs(
 
 
 def checked_cost(cost: AttemptCost, bound: int, most: CostBound, profile: Profile) -> AttemptCost:
-    """The cost of an answered attempt, which held `bound` nano-dollars for at most `most`.
+    """The cost of an answered attempt with a hold of `bound` nano-dollars for at most `most`.
 
-    A bill above the bound is charged as it is, up to as many tokens as the model's context window
-    and its longest output together: the bound was wrong, and the error is logged. No call can have
-    more tokens than that: then the bound is charged, and the entry is disputed. Where the context
-    window is not known, the tokens of the bound take its place: a text has at most as many as it
-    has bytes.
+    A bill above the bound is charged in full, up to the model's context window plus its longest
+    output: the bound was wrong, and the error is logged. No call can have more tokens: then the
+    bound is charged, and the entry is disputed. If the context window is unknown, the tokens of the
+    bound are used instead: a text has at most one token per byte.
     """
     if cost.nano_usd < bound:
         return cost
@@ -227,7 +226,7 @@ def checked_cost(cost: AttemptCost, bound: int, most: CostBound, profile: Profil
 
 
 def most_tokens(most: CostBound, profile: Profile) -> int | None:
-    """Tokens of one call, input and output together: more cannot be true. None: not known."""
+    """The maximum number of tokens of a call, input plus output; None if unknown."""
     held, window = most.input_tokens + most.output_tokens, profile.context_tokens
     if window is None:
         return None if most.nano_usd is None else held
@@ -238,18 +237,18 @@ def most_tokens(most: CostBound, profile: Profile) -> int | None:
 
 # ── Calls that are cut ────────────────────────────────────────────────────────────────────────────
 #
-# What becomes of a call at its provider when the connection is closed before the bill has come. The
-# catalog says which providers stop generating and billing when a stream is cut; `on_abort` of the
-# provider's entry in llm.yaml replaces that. A request without stream is billed whole everywhere.
+# What happens at the provider if the connection is closed before the bill. The catalog says which
+# providers stop generating and billing when a stream is cut; `on_abort` in llm.yaml overrides that.
+# Every provider bills a request without stream in full.
 
 
 def stops_billing(target: Target, *, stream: bool) -> bool:
-    """Whether closing the connection ends the bill."""
+    """Whether closing the connection stops billing."""
     return stream and _is_cancelled(target)
 
 
 def reads_on(target: Target, *, stream: bool) -> bool:
-    """Whether an answer is read on to its usage when the app has gone."""
+    """Whether an answer is read on to its usage if the app leaves."""
     if target.endpoint.config.on_abort == "cancel":
         return False
     return not stops_billing(target, stream=stream)

@@ -1,5 +1,5 @@
-"""What several nodes of one store in PostgreSQL have in common, beside the ledger: the grants, the
-key of token hashes, and which nodes there are.
+"""State shared by the nodes of one PostgreSQL store, besides the ledger: the grants, the key of
+token hashes, and the list of nodes.
 
     membership      this node: what it serves, whether it is drained, what it reports; tokens,
                     grants and drains that another node or a command wrote

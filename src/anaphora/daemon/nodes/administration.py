@@ -1,5 +1,5 @@
-"""The methods of an administrator for several nodes: `anaphora nodes`, `anaphora grants apply` and
-their like. They write to the store, and every node sees it there."""
+"""Administrator's methods for several nodes, behind `anaphora nodes`, `anaphora grants apply` and
+others. They write to the store, which every node reads."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from anaphora.daemon.admin import Admin, NoParams
+from anaphora.daemon.admin import Admin, AdminParams, NoParams
 from anaphora.daemon.home.extensions import Grants
 from anaphora.errors import InvalidConfig, InvalidRequest
 from anaphora.postgres.lane import Lane
@@ -23,11 +23,7 @@ if TYPE_CHECKING:
     from anaphora.postgres.address import PostgresAddress
 
 
-class _Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Base of all params."""
-
-
-class ApplyParams(_Params, frozen=True):
+class ApplyParams(AdminParams, frozen=True):
     text: str
     """As in extensions.yaml."""
     file: str = "<text>"
@@ -35,12 +31,12 @@ class ApplyParams(_Params, frozen=True):
     by: str = "an administrator"
 
 
-class ShowParams(_Params, frozen=True):
+class ShowParams(AdminParams, frozen=True):
     generation: int | None = None
     """By default the latest."""
 
 
-class DrainParams(_Params, frozen=True):
+class DrainParams(AdminParams, frozen=True):
     node: str
     undo: bool = False
 
@@ -52,8 +48,8 @@ class NodeAdmin:
         self._lane = Lane(address, "admin")
 
     async def prepare(self, home: Home, file: Grants) -> Grants:
-        """For a command: the grants of the store, or those of this home's file where there are
-        none. Raises `InvalidConfig` where this home has another key of token hashes."""
+        """For a command: loads the grants of the store, or of this home's file if there are none.
+        Raises `InvalidConfig` if this home has another key of token hashes."""
         await check_token_key(self._lane, home)
         found = await generations.latest(self._lane)
         if found is None:

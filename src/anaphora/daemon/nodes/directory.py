@@ -1,4 +1,4 @@
-"""The nodes of a store, what each of them reported last, and which of them are drained."""
+"""The nodes of a store, their last reports, and which are drained."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ ORDER BY nodes.name, nodes.id
 
 
 class NodeReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What a node says of itself with every beat. Fields of other versions are ignored."""
+    """A node's report, sent with every heartbeat. Fields of other versions are ignored."""
 
     address: str = ""
     status: str = ""
-    """Address of its status port; empty: it has none."""
+    """Address of its status port; empty if it has none."""
     calls: int = 0
-    """That run now."""
+    """Running calls."""
     calls_per_minute: float = 0.0
     waiting: int = 0
     """Settlements that are not written yet."""
     generation: int = 0
-    """Of the grants that it serves."""
+    """Generation of the grants that it serves."""
     draining: bool = False
     refuses_calls: bool = False
     """Its port for apps refuses new connections."""
@@ -50,7 +50,7 @@ class NodeReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NodeRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A start of a node. Its id is the fencing token of what it writes."""
+    """One start of a node. Its id is the fencing token of its writes."""
 
     id: int
     name: str
@@ -65,7 +65,7 @@ class NodeRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def nodes(lane: Lane) -> list[NodeRow]:
-    """Those that run, and those that ended within a day."""
+    """Running nodes, and those that ended within a day."""
     return [_node(row) for row in await lane.fetch(_NODES)]
 
 
@@ -97,7 +97,8 @@ def _node(row: Any) -> NodeRow:
 
 
 async def set_drained(lane: Lane, name: str, drained: bool) -> bool:
-    """Whether that is a change. Raises `InvalidRequest` where no such node runs."""
+    """Drains a node or undoes that. Returns whether it was a change. Raises `InvalidRequest` if no
+    such node runs."""
     if not drained:
         removed = await lane.fetchval("DELETE FROM drains WHERE node = $1 RETURNING node", name)
         if removed is None:
@@ -120,7 +121,8 @@ async def _check_name(lane: Lane, name: str) -> None:
 
 
 async def drained_for(lane: Lane, name: str) -> float | None:
-    """Seconds by the clock of PostgreSQL: nodes need not agree on the time. None: not drained."""
+    """Seconds since the drain by PostgreSQL's clock, since clocks of nodes differ. None: not
+    drained."""
     found: float | None = await lane.fetchval(
         "SELECT extract(epoch FROM clock_timestamp() - since)::float8 FROM drains WHERE node = $1",
         name,

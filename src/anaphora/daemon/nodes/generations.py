@@ -1,4 +1,4 @@
-"""The grants of all nodes: texts as in `extensions.yaml`, numbered. The last one is in force.
+"""The grants of all nodes: numbered texts in the format of `extensions.yaml`. The last is in force.
 
 applied, is_new = await apply(lane, text, by="alice@node-1")
 """
@@ -27,7 +27,7 @@ class GrantGeneration(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        """Instead of a file's name, in messages with a line."""
+        """Used in place of a file's name in messages with a line."""
         return f"generation {self.number}"
 
 
@@ -50,7 +50,7 @@ async def find(lane: Lane, number: int) -> GrantGeneration | None:
 
 
 async def history(lane: Lane) -> list[GrantGeneration]:
-    """The last one first."""
+    """All generations, the last one first."""
     rows = await lane.fetch(f"SELECT {_FIELDS} FROM grant_generations ORDER BY number DESC")
     return [_generation(row) for row in rows]
 
@@ -58,11 +58,11 @@ async def history(lane: Lane) -> list[GrantGeneration]:
 async def apply(
     lane: Lane, text: str, *, by: str, only_first: bool = False
 ) -> tuple[GrantGeneration, bool]:
-    """Stores a text as the next generation, and whether it is a new one: the same text as before
-    is not. With `only_first`, a text that is there already stays in force."""
+    """Stores a text as the next generation. Also returns whether it is new: an unchanged text is
+    not. With `only_first`, an existing generation stays in force."""
     digest = blake3(text.encode()).hexdigest()
     async with lane.transaction() as connection:
-        # Two that are applied at the same time get two numbers.
+        # Concurrent texts get different numbers.
         await connection.execute("LOCK TABLE grant_generations IN SHARE ROW EXCLUSIVE MODE")
         before = await connection.fetchrow(
             f"SELECT {_FIELDS} FROM grant_generations ORDER BY number DESC LIMIT 1"

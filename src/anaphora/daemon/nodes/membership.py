@@ -1,5 +1,5 @@
-"""This node among those of a store: the grants it serves, whether it is drained, its reports,
-and what others have changed.
+"""This node's membership in a store: the grants it serves, its drain state and reports, and changes
+made by others.
 
 node = await NodeMembership.join(address, "node-1", home=home, files=files)
 task = asyncio.create_task(node.feed(directory).run())
@@ -39,9 +39,9 @@ _log = logging.getLogger("anaphora.daemon")
 _MINUTE = 60.0
 CHANNEL = "anaphora_changes"
 _LOOK_SECONDS = 0.5
-#: Seconds for a statement: one that takes longer is tried on a new connection.
+#: Timeout of a statement in seconds; then it is tried on a new connection.
 _TIMEOUT = 5.0
-#: Nodes begin and end without a row in `changes`.
+#: Starts and ends of nodes have no row in `changes`.
 _VERSIONS = """
 SELECT name, version FROM changes
 UNION ALL SELECT 'nodes', sum(id)::bigint FROM nodes WHERE state = 'alive'
@@ -49,7 +49,7 @@ UNION ALL SELECT 'nodes', sum(id)::bigint FROM nodes WHERE state = 'alive'
 
 
 class NodeMembership:
-    """For one event loop."""
+    """This node in the store. Used from one event loop."""
 
     def __init__(self, address: PostgresAddress, name: str, files: SettingsFiles) -> None:
         """Use `join`."""
@@ -59,7 +59,7 @@ class NodeMembership:
         self.count = 1
         """Nodes that run."""
         self.describe: Callable[[], Mapping[str, object]] = dict
-        """Returns the report, made with `described`; set when the daemon listens."""
+        """Makes the report, with `described`. Set when the daemon listens."""
         self.clock: ClockCheck | None = None
         self._drained: float | None = None
         self._stored_number = 0
@@ -69,15 +69,15 @@ class NodeMembership:
     async def join(
         cls, address: PostgresAddress, name: str, *, home: Home, files: SettingsFiles
     ) -> NodeMembership:
-        """Raises `InvalidConfig` where this node must not run on the store: with another key of
-        token hashes, or with grants that it cannot read."""
+        """Raises `InvalidConfig` if this node must not run on the store: it has another key of
+        token hashes, or cannot read the grants."""
         node = cls(address, name, files)
         lane = Lane(address, "start")
         try:
             await check_token_key(lane, home)
             generation = await first_generation(lane, home, by=name)
             if generation is not None:
-                # One that this version cannot read must not be replaced by what the file says.
+                # Grants that this version cannot read must not be replaced by the file's.
                 Grants.from_text(generation.text, generation.name)
                 node._use(generation)
                 files.reload()
@@ -128,7 +128,7 @@ class NodeMembership:
 
     @property
     def generation(self) -> int:
-        """Of the grants that it serves; 0: none."""
+        """The generation of grants that it serves; 0: none."""
         return self._files.generation.number if self._files.generation else 0
 
     @property
@@ -136,7 +136,7 @@ class NodeMembership:
         return self._drained is not None
 
     def drained_for(self) -> float | None:
-        """Seconds; None: it is in service."""
+        """Seconds since the drain; None: in service."""
         return None if self._drained is None else time.monotonic() - self._drained
 
     @property
@@ -153,7 +153,7 @@ class NodeMembership:
         return found
 
     def report(self) -> Mapping[str, object]:
-        """What the other nodes and `anaphora nodes` see of this one."""
+        """The report of this node for other nodes and `anaphora nodes`."""
         return self.describe()
 
     def described(
@@ -167,7 +167,7 @@ class NodeMembership:
         refuses_calls: bool,
         problems: list[str],
     ) -> dict[str, object]:
-        """A `NodeReport`: `total` counts the calls since the start."""
+        """A `NodeReport`. `total` is the number of calls since the start."""
         now, counted = time.monotonic(), self._counted
         counted.append((now, total))
         while len(counted) > 2 and counted[1][0] <= now - _MINUTE:
@@ -190,7 +190,8 @@ class NodeMembership:
 async def first_generation(
     lane: Lane, home: Home, *, by: str
 ) -> generations.GrantGeneration | None:
-    """The latest; in a store without any, extensions.yaml of this home becomes the first."""
+    """The latest generation. If the store has none, extensions.yaml of this home becomes the
+    first."""
     found = await generations.latest(lane)
     if found is not None or not home.extensions_yaml.exists():
         return found
@@ -202,8 +203,8 @@ async def first_generation(
 
 
 async def take_over(address: PostgresAddress, home: Home, *, by: str) -> None:
-    """Puts the key of token hashes and the grants of a home into a store that it was moved to: the
-    next node that starts must have the same."""
+    """Stores the token key's hash and the grants of a home in the store that it was moved to: the
+    next node to start must have the same."""
     lane = Lane(address, "move")
     try:
         if home.token_key_file.exists():
@@ -214,8 +215,8 @@ async def take_over(address: PostgresAddress, home: Home, *, by: str) -> None:
 
 
 async def check_token_key(lane: Lane, home: Home) -> None:
-    """All nodes check tokens with the same key. The store keeps a hash made with it, from the first
-    node that starts. Raises `InvalidConfig` where this home has another one."""
+    """All nodes check tokens with the same key. The store keeps a hash of it from the first node.
+    Raises `InvalidConfig` if this home has another key."""
     own = TokenHash(home.token_key())(Secret("tokens.key")).hex()
     await lane.execute(
         "INSERT INTO settings (name, value) VALUES ('token_key', $1) ON CONFLICT DO NOTHING", own
@@ -229,11 +230,12 @@ async def check_token_key(lane: Lane, home: Home) -> None:
 
 
 class ChangeFeed:
-    """Tokens, grants and drains that another node or a command wrote, within a second: PostgreSQL
-    notifies each node, and each looks twice a second, should a notification be lost.
+    """Reads tokens, grants and drains written by other nodes or commands, within a second:
+    PostgreSQL notifies each node, and each also looks twice a second in case a notification is
+    lost.
 
-    Calls the handler of a table when its rows have changed, and every one when it starts. A
-    handler that fails is called again."""
+    Calls the handler of a table when its rows have changed, and all handlers at the start. A failed
+    handler is called again."""
 
     def __init__(
         self, address: PostgresAddress, handlers: Mapping[str, Callable[[Lane], Awaitable[None]]]
@@ -244,8 +246,8 @@ class ChangeFeed:
         self._woken = asyncio.Event()
 
     async def _listen(self, connection: Connection) -> None:
-        """On a new connection all is read again: what this node could not write meanwhile is
-        written then."""
+        """On a new connection everything is read again, and pending writes of this node are
+        made."""
         self._seen.clear()
         await connection.add_listener(CHANNEL, self._notified)
 
@@ -253,7 +255,7 @@ class ChangeFeed:
         self._woken.set()
 
     async def run(self) -> None:
-        """Until it is cancelled."""
+        """Runs until cancelled."""
         try:
             while True:
                 with contextlib.suppress(StoreUnavailable):  # tried again; `/readyz` says so
@@ -273,7 +275,7 @@ class ChangeFeed:
             log(logging.ERROR, f"a change was not read: {type(problem).__name__}", problem)
 
     async def look(self) -> None:
-        """Calls the handlers of what has changed since the last look."""
+        """Calls the handlers of tables that changed since the last look."""
         found = {row["name"]: row["version"] for row in await self._lane.fetch(_VERSIONS)}
         for name, handler in self._handlers.items():
             version = found.get(name)

@@ -3,6 +3,6 @@
     bytes ─protocol─▶ RpcRequest ─methods─▶ AppCall ─▶ its steps ─▶ result or error ─▶ bytes
 
 `protocol` reads and writes messages, maps errors to their codes, and does no I/O. `service` checks
-what a caller may do, runs methods and streams deltas. `stdio` connects the lines of standard input
-and output to a daemon's socket.
+permissions, runs methods and streams deltas. `stdio` connects the lines of standard input and
+output to a daemon's socket.
 """

@@ -1,4 +1,4 @@
-"""Params and results of `llm.complete` and its relatives, the calls that they stand for, and the
+"""Params and results of `llm.complete` and related methods, the calls made from them, and the
 deltas of a streamed call: `llm.delta {id, seq, delta}`."""
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _Name: TypeAlias = Annotated[str, Meta(pattern=r"\S", max_length=LONGEST_NAME)]
 _Count: TypeAlias = Annotated[int, Meta(ge=1, le=2**32 - 1)]
 _Object: TypeAlias = dict[str, Any]
 
-#: Fields of `PromptParams` that are parameters of the model, by the same name.
+#: Fields of `PromptParams` that are model parameters of the same name.
 _PARAMS = (
     "max_tokens", "temperature", "top_p", "top_k", "stop", "seed", "tool_choice", "reasoning",
 )  # fmt: skip
@@ -63,14 +63,14 @@ class RpcChatMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     content: str | list[_Object] | None = None
     """A text, or a list of parts."""
     tool_calls: list[_Object] | None = None
-    """Of the assistant, as in the result of the call that made them."""
+    """Tool calls of the assistant, as in a call's result."""
     tool_call_id: str | None = None
-    """Of a tool's result."""
+    """The id of the call, in a tool's result."""
     name: str | None = None
 
 
 class RpcSystemBlock(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A part of the system prompt, and how long a provider should cache it."""
+    """A part of the system prompt and its cache policy."""
 
     text: str
     label: Annotated[str, Meta(max_length=LONGEST_NAME)] = "system"
@@ -101,9 +101,9 @@ class PromptParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     reasoning: str | _Object | None = None
     """An effort (`low`, `medium`, `high`, …), or an object with its details."""
     output_schema: _Object | Literal["json"] | None = None
-    """A JSON Schema that the reply must have; `json`: any JSON object, which the prompt names."""
+    """A JSON Schema for the reply; `json`: any JSON object, as the prompt describes."""
     timeout_ms: _Count | None = None
-    """For everything, waits and retries included."""
+    """For the whole call, including waits and retries."""
 
 
 class CompleteParams(PromptParams, frozen=True, kw_only=True, omit_defaults=True):
@@ -125,17 +125,17 @@ class RpcToolCall(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", t
 
 
 class RpcUsage(msgspec.Struct, frozen=True, kw_only=True):
-    """Tokens; null where the provider did not report a count."""
+    """Tokens; null if the provider did not report a count."""
 
     uncached: int | None = None
-    """Input that was neither read from a cache nor written to one."""
+    """Input neither read from a cache nor written to one."""
     read: int | None = None
     written: int | None = None
     output: int | None = None
 
 
 class RpcNotice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What was sent differently from what was asked for."""
+    """A difference between the call and the request sent to the provider."""
 
     code: str
     message: str
@@ -152,13 +152,13 @@ class CompleteResult(msgspec.Struct, frozen=True, kw_only=True):
     stop_reason: StopReason
     usage: RpcUsage
     cost_usd: float | None
-    """Null where the price is not known."""
+    """Null if the price is unknown."""
     model: str
     """The model that answered."""
     provider: str
-    """The id in llm.yaml that answered."""
+    """Id in llm.yaml of the provider that answered."""
     verdict: str | None
-    """What became of the cached prefix, in a sentence."""
+    """What happened to the cached prefix, in a sentence."""
     notices: tuple[RpcNotice, ...]
 
 
@@ -195,7 +195,7 @@ def _message(message: RpcChatMessage, path: str) -> Message:
 
 
 def _prompt(blocks: list[PromptBlock], messages: tuple[Message, ...]) -> PromptIR:
-    """The leading system messages join the system prompt, behind what was given as such."""
+    """Leading system messages are appended to the given system prompt."""
     if len(messages) > MOST_MESSAGES:
         raise InvalidRequest(f"a prompt may have {MOST_MESSAGES:,} messages", path="messages")
     leading = 0
@@ -255,7 +255,7 @@ def nexo_call(params: LlmCompleteInput) -> Call:
 
 
 def nexo_result(reply: AppReply) -> LlmCompleteResponse:
-    """Plain text: that of a refusal where there is no other."""
+    """The plain text, or that of a refusal if there is no other."""
     refusals = (part.text for part in reply.reply.message.parts if isinstance(part, Refusal))
     prompt, output = reply.usage.input or 0, reply.usage.output or 0
     return LlmCompleteResponse(
@@ -269,25 +269,25 @@ def nexo_result(reply: AppReply) -> LlmCompleteResponse:
 
 # ── llm.delta ────────────────────────────────────────────────────────────────────────────────────
 #
-# A delta is a text; joined, the texts are the `text` of the result. Deltas of everything else are
-# objects, so that they cannot be mistaken for it: `{"thinking": "…"}`, `{"refusal": "…"}`,
-# `{"tool_call": {"id": …, "name": …, "arguments": "…"}}`. `seq` counts from 0.
+# A text delta is a string; joined, they are the `text` of the result. Other deltas are objects:
+# `{"thinking": "…"}`, `{"refusal": "…"}`, `{"tool_call": {"id": …, "name": …, "arguments": "…"}}`.
+# `seq` counts from 0.
 
 DELTA_METHOD = "llm.delta"
 
 
 class ToolCallFields(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The id and the name are in the first delta of a tool call."""
+    """A delta of a tool call. The first one has its id and name."""
 
     index: int
-    """Tells tool calls apart."""
+    """Distinguishes tool calls."""
     id: str = ""
     name: str = ""
     arguments: str = ""
 
 
 class OtherDelta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What is not text of the answer: one of these."""
+    """A delta other than text: exactly one field is set."""
 
     thinking: str = ""
     refusal: str = ""
@@ -301,23 +301,23 @@ class DeltaParams(msgspec.Struct, frozen=True):
     """Params of the notification `llm.delta`."""
 
     id: msgspec.Raw
-    """Of the request."""
+    """The id of the request."""
     seq: int
     delta: DeltaValue
 
 
 class DeltaWriter:
-    """Writes the events of one stream as notifications, one a line."""
+    """Writes the events of one stream as notifications, one per line."""
 
     def __init__(self, id: bytes) -> None:
         self._id = msgspec.Raw(id)
         self._seq = 0
         self._lengths: dict[int, int] = {}
-        """Characters of the parts so far: a part may also arrive whole, at its end."""
+        """Characters of the parts so far: a part may also arrive complete at its end."""
         self._named: set[int] = set()
 
     def lines(self, events: Iterable[Event]) -> bytes:
-        """Empty where no event has a delta."""
+        """The notifications for these events; empty if none has a delta."""
         lines = bytearray()
         for event in events:
             for value in self._values(event):

@@ -1,4 +1,4 @@
-"""The methods of apps: what each takes, returns, needs and does."""
+"""The methods of apps: their params, results, capabilities and implementations."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ from .protocol import NULL, RequestKey
 
 T = TypeVar("T")
 
-#: Ignored params that are named.
+#: Maximum number of ignored params that are named.
 _MOST_IGNORED = 20
-#: What is wanted and given, in the words of errors about params.
+#: Words for expected and given types in errors about params.
 _WANTED = {
     "str": "a text",
     "int": "a whole number",
@@ -57,74 +57,74 @@ _decode_objects = msgspec.json.Decoder(list[dict[str, msgspec.Raw]]).decode
 
 
 class EmptyParams(msgspec.Struct, frozen=True):
-    """There are none."""
+    """No params."""
 
 
 class CancelParams(msgspec.Struct, frozen=True):
     id: str | int | float | None
-    """Of a request that is running: on the same connection of stdio, else of the same app."""
+    """The id of a running request, on the same stdio connection or else of the same app."""
 
 
 class CancelResult(msgspec.Struct, frozen=True):
     cancelled: bool
-    """False where no such request was running."""
+    """False if no such request was running."""
 
 
 class ExplainParams(msgspec.Struct, frozen=True):
     request_id: str
-    """From the result of a call."""
+    """The request id in a call's result."""
 
 
 class TokenCount(msgspec.Struct, frozen=True):
     tokens: int
     exact: bool
-    """Whether the provider counted them; else they are estimated."""
+    """Whether the provider counted them; otherwise estimated."""
 
 
 class RpcModel(msgspec.Struct, frozen=True, kw_only=True):
     provider: str
     model: str
     context: int | None
-    """Tokens of the window, where known."""
+    """Tokens of the context window, if known."""
     max_output: int | None
 
 
 class ModelList(msgspec.Struct, frozen=True):
     models: tuple[RpcModel, ...]
-    """Those that the app may call."""
+    """The models that the app may call."""
 
 
 class Health(msgspec.Struct, frozen=True, kw_only=True):
     status: str
     version: str
     app: str | None
-    """Whose token the caller has; null for an administrator."""
+    """The app of the caller's token; null for an administrator."""
 
 
 class Cancels(Protocol):
     def cancel(self, context: MethodContext, key: RequestKey) -> bool:
-        """Whether such a request of the same caller was running."""
+        """Cancels a request of the same caller. Returns whether one was running."""
         ...
 
 
 class MethodContext(msgspec.Struct, kw_only=True, eq=False):
-    """One request, and what methods need to answer it."""
+    """One request, and the objects that methods need to answer it."""
 
     calls: CallService
     requests: Cancels
     app: App | None
     connection: str
-    """Names the caller's connection; empty over HTTP."""
+    """Name of the caller's connection; empty over HTTP."""
     method: str
     request_id: str
     id: bytes = NULL
     ignored: tuple[str, ...] = ()
     off_loop: OffLoop | None = None
-    """Where a large request is read."""
+    """Reads large requests in threads."""
     notify: Callable[[bytes], Awaitable[None]]
-    """Writes lines; returns when the caller can take more."""
+    """Writes lines; returns when the caller can accept more."""
     notices: list[Notice]
-    """For the header of the response."""
+    """Notices for the header of the response."""
 
     @property
     def calling_app(self) -> App:
@@ -132,8 +132,8 @@ class MethodContext(msgspec.Struct, kw_only=True, eq=False):
         return self.app
 
     async def work(self, act: Callable[[], T]) -> T:
-        """The result of `act`, which takes time in proportion to the request: of a large one, in a
-        thread."""
+        """Runs `act`, whose time grows with the size of the request; in a thread if that is
+        large."""
         if self.off_loop is None:
             return act()
         return await self.off_loop.run("" if self.app is None else self.app.id, act)
@@ -169,7 +169,7 @@ class RpcMethod(msgspec.Struct, frozen=True, kw_only=True):
     run: Run
     capability: Capability | None = None
     calls_provider: bool = False
-    """A notification of it is not executed: its answer would be lost."""
+    """Not executed as a notification, since its answer would be lost."""
 
     def read_params(self, data: bytes) -> Any:
         """Raises `InvalidRequest` with the path of the field."""
@@ -177,11 +177,11 @@ class RpcMethod(msgspec.Struct, frozen=True, kw_only=True):
             return decode_value(data, self.params, "", request_error)
         except InvalidRequest as problem:
             path = problem.path.removeprefix(".")
-            reason = _worded(problem.reason, path, data, _choices(self.params, path))
+            reason = _error_text(problem.reason, path, data, _choices(self.params, path))
             raise InvalidRequest(reason, path=path) from None
 
     def ignored_params(self, data: bytes) -> tuple[str, ...]:
-        """Names of params that the method does not know, and of fields of messages."""
+        """Names of params and message fields unknown to the method."""
         known = {field.encode_name: field for field in msgspec.structs.fields(self.params)}
         members = decode_members(data)
         ignored = [name for name in members if name not in known]
@@ -191,7 +191,7 @@ class RpcMethod(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _choices(params: type[msgspec.Struct], path: str) -> tuple[str, ...]:
-    """The texts that the field at the end of a path may be, where it is one of a few."""
+    """The allowed texts of the field at a path, if it is an enumeration."""
     name = path.rpartition(".")[2]
     fields = {field.name: field.type for field in msgspec.structs.fields(params)}
     if "messages" not in fields:
@@ -213,8 +213,8 @@ def _unknown_fields(messages: msgspec.Raw, kind: Any) -> list[str]:
     ]
 
 
-def _worded(reason: str, path: str, data: bytes, choices: Iterable[str] = ()) -> str:
-    """A reason of msgspec's for the value at `path`; `choices` are the texts that it may be."""
+def _error_text(reason: str, path: str, data: bytes, choices: Iterable[str] = ()) -> str:
+    """msgspec's error for the value at `path` in our words. `choices` are its allowed texts."""
     if "matching regex" in reason:
         return "must not be blank"
     if (missing := _MISSING.fullmatch(reason)) is not None:
@@ -243,7 +243,7 @@ def _value_at(value: Any, path: str) -> Any:
 
 
 def _shown(value: Any) -> str:
-    """Long values are not repeated."""
+    """The value for an error message; long values are not repeated."""
     if isinstance(value, str) and len(value) <= 40:
         return json.dumps(value, ensure_ascii=False)
     return _GIVEN.get(type(value)) or json.dumps(value)

@@ -5,8 +5,8 @@
         case RpcRequest() as request: …
         case InvalidMessage() as invalid: write_error(invalid.id, invalid.error)
 
-A message is JSON without duplicate keys. An id is a text, a number or null, and is written back in
-the bytes it came in; a request without one is a notification and gets no response.
+A message is JSON without duplicate keys. An id is a text, a number or null, and is returned byte
+for byte; a request without one is a notification and gets no response.
 
     -32700  not JSON                        -32005  not granted, or a limit of the grant is reached
     -32600  not a request object            -32006  rate limited
@@ -15,8 +15,8 @@ the bytes it came in; a request without one is a notification and gets no respon
     -32603  internal error                  -32009  unavailable
     -32004  the capability is not granted   -32800  cancelled by `llm.cancel`
 
-From -32005 on, `data` has a `kind` for programs, and `retryable`: whether sending again may help.
-Texts of providers are not repeated: they may name the operator's account.
+From -32005 on, `data` has a `kind` for programs, and `retryable`: whether a retry may succeed.
+Texts of providers are not included: they may name the operator's account.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ CANCELLED = -32800
 
 VERSION = "2.0"
 MOST_IN_BATCH = 50
-#: An id is repeated in every delta.
+#: Limited, since every delta repeats the id.
 LONGEST_ID = 256
 NULL = b"null"
 
@@ -71,9 +71,9 @@ class RpcRequest(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     method: str
     params: bytes | None
-    """The JSON object; empty where it is absent, None where params are positional."""
+    """The JSON object; empty if absent, None if params are positional."""
     id: bytes | None = None
-    """The JSON of the id; None: a notification."""
+    """The JSON of the id; None for a notification."""
 
     @property
     def is_notification(self) -> bool:
@@ -85,11 +85,11 @@ class RpcRequest(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 
 class InvalidMessage(msgspec.Struct, frozen=True):
-    """What is not a request object."""
+    """A message that is not a request object."""
 
     error: RpcError
     id: bytes = NULL
-    """The request's own where it could be read."""
+    """The request's id if it could be read."""
 
 
 class RpcBatch(msgspec.Struct, frozen=True):
@@ -103,8 +103,8 @@ RpcMessage: TypeAlias = RpcRequest | InvalidMessage | RpcBatch
 
 
 def read_message(data: bytes, *, by_pieces: bool = False) -> RpcMessage:
-    """A request, a notification, or a batch of them. Never raises. `by_pieces`: in a thread, while
-    others run."""
+    """Reads a request, a notification, or a batch of them. Never raises. `by_pieces`: for use in a
+    thread, lets other threads run."""
     try:
         if by_pieces:
             decode_pieces(data)
@@ -203,21 +203,21 @@ INTERNAL = RpcError(
 )
 
 _NAME = re.compile(r"[\w.:\[\]/-]{1,128}", re.ASCII)
-#: Fields of an error that its `data` has, where they are known.
+#: Fields of an error that are copied to `data` if they are set.
 _DATA = ("limit", "resets_at", "retry_after", "param", "timeout_ms", "phase")
 
 
 class _Row(msgspec.Struct, frozen=True):
-    """How an error is reported; without a `text`, with its own."""
+    """How an error is reported. Without `text`, its own message is used."""
 
     code: int
     kind: str
     text: str = ""
     retryable: bool | None = None
-    """None: as the error says."""
+    """None: the error's own value."""
 
 
-#: Subclasses before their bases. Errors that the daemon words itself keep their message.
+#: Subclasses before their bases. The daemon's own errors keep their message.
 _TABLE: dict[type[AnaphoraError], _Row] = {
     errors.NotGranted: _Row(NOT_GRANTED, "not_granted"),
     errors.GrantExceeded: _Row(NOT_GRANTED, "grant_exceeded"),
@@ -271,7 +271,7 @@ def invalid_params(reason: str, path: str = "") -> RpcError:
 def error_of(problem: AnaphoraError) -> RpcError:
     """The error that an app gets."""
     if isinstance(problem, errors.InvalidRequest):
-        # A wire names the place in a `Call`.
+        # A wire's error has the path in a `Call`.
         path = problem.path.removeprefix("params.")
         return invalid_params(problem.reason, "messages" if path == "ir" else path)
     if isinstance(problem, errors.CapabilityDenied):
@@ -297,7 +297,7 @@ def _data(problem: AnaphoraError, row: _Row) -> dict[str, Any]:
         data["retry_after"] = wait
     if isinstance(problem, errors.Upstream) and not isinstance(problem, errors.Denied):
         data |= {"status": problem.status, "type": problem.code}
-        # Names only: a provider may write anything here.
+        # Only plain names: a provider may write anything here.
         for name in ("type", "param"):
             if not _NAME.fullmatch(data.get(name) or ""):
                 data.pop(name, None)

@@ -1,10 +1,10 @@
-"""Answers JSON-RPC messages over HTTP: what the caller may do, the methods, batches and streams.
+"""Answers JSON-RPC messages over HTTP: permissions, methods, batches and streams.
 
 Checks of a request, in this order: the method exists (-32601), the app has the capability (-32004),
 the params are valid (-32602); the grant and the provider are checked by the steps of a call.
 
-A response is JSON. Where a request streams, it is a line of JSON for each `llm.delta`, and the
-response is the last line (`application/x-ndjson`).
+A response is JSON. A streaming request gets a line of JSON for each `llm.delta`, with the response
+as the last line (`application/x-ndjson`).
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ from .protocol import (
 )
 
 CONNECTION = "anaphora-connection"
-"""The header by which the stdio bridge tells its connections apart."""
+"""The header with which the stdio bridge identifies its connections."""
 JSON, LINES = "application/json", "application/x-ndjson"
 
 _Key: TypeAlias = tuple[str, str, RequestKey]
@@ -64,7 +64,7 @@ Write: TypeAlias = Callable[[bytes], Awaitable[None]]
 
 
 class RpcFailure(Exception):
-    """A response with an error that is none of our exceptions."""
+    """A JSON-RPC error that has no exception class."""
 
     def __init__(self, error: RpcError) -> None:
         super().__init__(error.message)
@@ -72,17 +72,17 @@ class RpcFailure(Exception):
 
 
 class RpcCaller(msgspec.Struct, frozen=True, kw_only=True):
-    """Who sent a message, and where deltas and notices go."""
+    """The sender of a message, and the destination of deltas and notices."""
 
     app: App | None
     is_admin: bool = False
     connection: str = ""
     is_large: bool = False
-    """What was sent is to be read in a thread."""
+    """The message is large and read in a thread."""
     notify: Write
-    """Writes lines; returns when the caller can take more."""
+    """Writes lines; returns when the caller can accept more."""
     notices: list[Notice]
-    """Of methods whose result has no place for them."""
+    """Notices of methods whose result has no field for them."""
 
 
 class RunningRequests:
@@ -128,8 +128,8 @@ class RpcService:
     async def handle(
         self, exchange: HttpExchange, app: App | None, admin: bool, request_id: str
     ) -> None:
-        """Answers `POST /rpc`; the caller runs it in `exchange.run`, which ends it with the
-        connection. Raises `RequestRejected` where the body is not declared as JSON."""
+        """Answers `POST /rpc`. Run in `exchange.run`, which ends it with the connection. Raises
+        `RequestRejected` if the content type is not JSON."""
         body = await read_json_bytes(exchange)
         response = RpcHttpResponse(exchange)
         caller = RpcCaller(
@@ -151,7 +151,7 @@ class RpcService:
         await response.finish(await self.answer(message, caller, request_id))
 
     async def answer(self, message: RpcMessage, caller: RpcCaller, request_id: str) -> bytes | None:
-        """The response; None where there is nothing to answer."""
+        """The response; None if there is nothing to answer."""
         if not isinstance(message, RpcBatch):
             return await self._answer_one(message, caller, request_id)
         try:
@@ -160,7 +160,7 @@ class RpcService:
                     group.create_task(self._answer_one(item, caller, f"{request_id}-{index}"))
                     for index, item in enumerate(message.items)
                 ]
-        except BaseExceptionGroup as ended:  # the connection: every other error is a response
+        except BaseExceptionGroup as ended:  # the connection failed: other errors are responses
             raise ended.exceptions[0] from None
         responses = [response for task in tasks if (response := task.result()) is not None]
         return write_batch(responses) if responses else None
@@ -234,7 +234,7 @@ class RpcService:
 
 
 class RpcHttpResponse:
-    """The HTTP response to one message: JSON, or lines of it once there is a delta."""
+    """The HTTP response to one message: JSON, or JSON lines if there are deltas."""
 
     def __init__(self, exchange: HttpExchange) -> None:
         self._exchange = exchange
@@ -242,7 +242,7 @@ class RpcHttpResponse:
         self.notices: list[Notice] = []
 
     async def notify(self, lines: bytes) -> None:
-        """Sends lines, and waits until the connection takes more."""
+        """Sends lines and waits until the connection accepts more."""
         async with self._lock:
             if not self._exchange.started:
                 await self._exchange.start(200, {"content-type": LINES})

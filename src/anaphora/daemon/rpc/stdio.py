@@ -1,9 +1,9 @@
-"""JSON-RPC on standard input and output: one message a line, sent to a daemon's socket.
+"""JSON-RPC on standard input and output: one message per line, sent to a daemon's socket.
 
-Lines are sent as they come, without waiting for earlier ones; responses are written as they arrive,
-and have the ids of their requests. While the reader of standard output does not read, nothing is
-read from the daemon, which then reads nothing from the provider. At the end of the input, running
-requests are answered; when the output is closed, they are cancelled.
+Lines are sent at once, without waiting for earlier ones; responses are written as they arrive, with
+the ids of their requests. Backpressure: while standard output is not read, nothing is read from the
+daemon, nor by it from the provider. At the end of the input, running requests are still answered;
+when the output is closed, they are cancelled.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from .service import CONNECTION, JSON, LINES
 if TYPE_CHECKING:
     import aiohttp
 
-#: Requests that are running at once; further lines wait.
+#: Maximum number of concurrent requests; further lines wait.
 MOST_RUNNING = 256
 LONGEST_LINE = 128 * 1024 * 1024
 _URL = "http://localhost/rpc"
@@ -63,9 +63,9 @@ class _HealthResponse(msgspec.Struct):
 async def bridge(
     socket: Path, *, app: str | None, token: Secret | None, source: int, sink: int
 ) -> None:
-    """Connects descriptors to the daemon at a socket until the input ends. Raises `Io` where no
-    daemon answers, `Unauthenticated` where it does not accept the token, `InvalidRequest` where the
-    token is another app's, and `BrokenPipeError` when the output is closed."""
+    """Connects descriptors to the daemon at a socket until the input ends. Raises `Io` if no daemon
+    responds, `Unauthenticated` if it rejects the token, `InvalidRequest` if the token is another
+    app's, and `BrokenPipeError` when the output is closed."""
     async with _connected(socket, token) as session:
         await _check(session, socket, app)
         try:
@@ -109,7 +109,7 @@ async def _check(session: aiohttp.ClientSession, socket: Path, app: str | None) 
     try:
         found = msgspec.json.decode(body, type=_HealthResponse).result.app
     except msgspec.MsgspecError:
-        raise Io(f"what answers at {socket} is not a daemon (status {status})") from None
+        raise Io(f"the server at {socket} is not a daemon (status {status})") from None
     if app is not None and found != app:
         owner = "an administrator" if found is None else f"the app {found!r}"
         raise InvalidRequest(f"the token is that of {owner}, not of {app!r}", path="--app")
@@ -121,8 +121,8 @@ async def _check(session: aiohttp.ClientSession, socket: Path, app: str | None) 
 async def relay_lines(
     session: aiohttp.ClientSession, lines: AsyncIterator[bytes | None], write: Write
 ) -> None:
-    """Sends every line, and writes the responses. Ends when the input has ended and everything is
-    answered. A line that is None was too long."""
+    """Sends every line and writes the responses. Ends when the input has ended and everything is
+    answered. None stands for a line that was too long."""
     free = asyncio.Semaphore(MOST_RUNNING)
 
     async def answer(line: bytes) -> None:
@@ -163,7 +163,7 @@ async def _send_line(session: aiohttp.ClientSession, line: bytes, write: Write) 
 
 
 async def _relay_stream(response: aiohttp.ClientResponse, write: Write) -> None:
-    """Whole lines as they arrive. The last one is the response to the request."""
+    """Writes whole lines as they arrive. The last one is the response."""
     rest = bytearray()
     async for data in response.content.iter_any():
         end = data.rfind(b"\n") + 1
@@ -182,7 +182,7 @@ def _refused(status: int) -> RpcError:
         case 401 | 403:
             return _unavailable("the daemon does not accept the token", kind="unauthenticated")
         case _:
-            reason = f"the daemon does not take requests now (status {status})"
+            reason = f"the daemon does not accept requests now (status {status})"
             return _unavailable(reason, retryable=status in (429, 503))
 
 
@@ -191,8 +191,7 @@ def _unavailable(reason: str, *, kind: str = "unavailable", retryable: bool = Fa
 
 
 def _failures(line: bytes, error: RpcError) -> bytes:
-    """The error as a response to every request in a line; empty where there are notifications
-    only."""
+    """The error as a response to every request in a line; empty if all are notifications."""
     message = read_message(line)
     items = message.items if isinstance(message, RpcBatch) else (message,)
     errors = [response for item in items if (response := _failure(item, error)) is not None]
@@ -209,8 +208,8 @@ def _failure(item: RpcRequest | InvalidMessage, error: RpcError) -> bytes | None
 
 
 async def read_lines(source: int) -> AsyncIterator[bytes | None]:
-    """The lines of a descriptor, which may be a file, a pipe or a terminal. A thread reads it, and
-    not further than the lines that were taken; it does not keep the process from ending."""
+    """The lines of a descriptor: a file, a pipe or a terminal. A daemon thread reads it, and not
+    ahead of the consumed lines."""
     loop = asyncio.get_running_loop()
     pieces: asyncio.Queue[bytes] = asyncio.Queue()
     wanted = threading.Semaphore(1)
@@ -240,7 +239,7 @@ async def read_lines(source: int) -> AsyncIterator[bytes | None]:
 
 
 class LineBuffer:
-    """Cuts pieces into lines. A line that is too long is dropped and given as None."""
+    """Splits pieces into lines. A line that is too long becomes None."""
 
     def __init__(self, longest: int = LONGEST_LINE) -> None:
         self._longest = longest
@@ -270,8 +269,8 @@ class LineBuffer:
 
 
 class DescriptorWriter:
-    """Writes to a descriptor in a thread, one piece after the other: the caller waits while its
-    reader is slow."""
+    """Writes to a descriptor in a thread, one piece after another. The caller waits if the reader
+    is slow."""
 
     def __init__(self, sink: int) -> None:
         self._sink = sink
@@ -290,7 +289,7 @@ class DescriptorWriter:
 
 @contextlib.contextmanager
 def calling_when_closed(sink: int, closed: Callable[[], None]) -> Iterator[None]:
-    """Calls `closed` when the reader of a pipe or a socket is gone. Files and terminals are not
+    """Calls `closed` when the reader of a pipe or socket has closed it. Files and terminals are not
     watched."""
     mode = os.fstat(sink).st_mode
     if not stat.S_ISFIFO(mode) and not stat.S_ISSOCK(mode):

@@ -1,5 +1,5 @@
-"""What the nodes of one installation share beside the store: rates and limits of the last minute,
-what planner and verdict know of a conversation, open circuit breakers, explanations of calls.
+"""State that the nodes of one installation share besides the store: rates of the last minute,
+planner and verdict state of conversations, open circuit breakers, explanations of calls.
 
     shared = LocalState()                                               one node
     shared = RedisState.of("redis://…", password, nodes=lambda: 3)      Redis or Valkey
@@ -7,8 +7,8 @@ what planner and verdict know of a conversation, open circuit breakers, explanat
     taken = await shared.take("app notes", MinuteLimit(requests=60), tokens)
 
 Never money, keys or text of prompts: losing all of it costs cache hits and a minute of exact
-limits. Nothing here raises because the server is gone: then each node counts its share of a limit,
-and knows the conversations that it served itself.
+limits. Nothing here raises if the server is unreachable: then each node counts its share of a
+limit, and knows only the conversations that it served itself.
 """
 
 from __future__ import annotations
@@ -34,43 +34,44 @@ __all__ = [
 
 #: Seconds that conversations and explanations are kept after their last use.
 KEPT = 6 * 3600
-#: Bytes of a record's id, and of what is known of one chunk of a prompt.
+#: Bytes of a record's id, and of the digest of one chunk.
 ID_BYTES, DIGEST_BYTES = 8, 16
 
 Listener: TypeAlias = Callable[[bytes, float], None]
-"""Gets the news of another node, and how many seconds old they are."""
+"""Gets the news of another node and its age in seconds."""
 
 
 class SavedRecord(msgspec.Struct, eq=False):
-    """What a node saved of a conversation."""
+    """A saved conversation."""
 
     id: bytes
-    """Another one once two nodes have continued it: `save` sets it."""
+    """`save` changes it if two nodes have continued the conversation."""
     version: bytes
-    """Of the last call; the next one names it, so that two continuations become two records."""
+    """Version of the last call. The next call names it, so that two continuations become two
+    records."""
     data: bytes
 
 
 class SharedState(ABC):
-    """One node's view of what all nodes share. Used from one event loop. Without a server nothing
-    is saved and nothing found, and each node counts for itself."""
+    """One node's view of the shared state. Used from one event loop. Without a server nothing is
+    saved or found, and each node counts for itself."""
 
     alone = False
-    """No other node reads what is saved here: nothing has to be saved."""
+    """No other node reads this state, so nothing has to be saved."""
 
     async def start(self) -> None:  # noqa: B027
-        """Connects, as far as the server can be reached."""
+        """Connects, if the server can be reached."""
 
     async def close(self) -> None:  # noqa: B027
-        """Sends what waits, and disconnects."""
+        """Sends what is queued and disconnects."""
 
     @property
     def problem(self) -> str:
-        """Why nothing is shared at the moment; empty where it is."""
+        """Why nothing is shared at the moment; empty if it is."""
         return ""
 
     async def probe(self) -> None:  # noqa: B027
-        """Finds out whether the server answers; `problem` tells afterwards."""
+        """Checks that the server responds; `problem` has the result."""
 
     # ── Limits ───────────────────────────────────────────────────────────────────────────────────
 
@@ -78,19 +79,19 @@ class SharedState(ABC):
     async def take(
         self, name: str, limit: MinuteLimit, tokens: int, *, seconds: float = 0.0
     ) -> Taken:
-        """Counts a call where the limit allows it; `Taken.wait` says how long to wait otherwise.
-        Where running calls are limited it counts as one until `release`, or for `seconds`."""
+        """Counts a call if the limit allows it; otherwise `Taken.wait` says how long to wait. If
+        running calls are limited, it counts as one until `release`, or for `seconds`."""
 
     @abstractmethod
     def correct(self, taken: Taken, tokens: int) -> None:
-        """Counts the tokens that a call really took; 0 where it was not sent."""
+        """Replaces the estimate by the tokens that the call used, 0 if it was not sent."""
 
     @abstractmethod
     def release(self, taken: Taken) -> None:
-        """A call that counted as running has ended."""
+        """Ends a call that counted as running."""
 
     def count(self, name: str, at: float) -> None:  # noqa: B027
-        """Counts a call that nothing limits; `at` is the Unix time."""
+        """Counts a call without a limit; `at` is the Unix time."""
 
     # ── Conversations ────────────────────────────────────────────────────────────────────────────
 
@@ -100,9 +101,8 @@ class SharedState(ABC):
         counted: str = "",  # noqa: ARG002
         at: float = 0.0,  # noqa: ARG002
     ) -> tuple[list[tuple[int, SavedRecord]], int]:
-        """The records that were saved under any of these keys, each with the index of its first
-        key, in their order; and the calls of the minute before `at` that were counted under a
-        name."""
+        """The records saved under any of these keys, each with the index of its first key, in that
+        order; and the number of calls counted under a name in the minute before `at`."""
         return [], 0
 
     def save(  # noqa: B027
@@ -113,12 +113,12 @@ class SharedState(ABC):
         digests: Callable[[int], bytes],
         first: int,
     ) -> None:
-        """Saves a record under keys. `before` is the version it replaces; where another node has
-        replaced that, it becomes a record of its own. `digests` returns those of the prompt's
-        chunks from a chunk on; those before the chunk `first` are saved already."""
+        """Saves a record under keys. `before` is the version it replaces; if another node has
+        replaced that, it becomes a new record. `digests` returns those of the prompt's chunks from
+        a chunk on; those before the chunk `first` are already saved."""
 
     async def digests(self, record: SavedRecord) -> bytes:  # noqa: ARG002
-        """The digests of a record's chunks; empty where they are not known."""
+        """The digests of a record's chunks; empty if unknown."""
         return b""
 
     # ── Values and news ──────────────────────────────────────────────────────────────────────────
@@ -127,18 +127,18 @@ class SharedState(ABC):
         return None
 
     def put(self, name: str, value: bytes) -> None:  # noqa: B027
-        """Keeps a value for `get` of any node."""
+        """Stores a value for `get` on any node."""
 
     def tell(self, news: bytes) -> None:  # noqa: B027
-        """Tells the other nodes, within a second."""
+        """Sends news to the other nodes, within a second."""
 
     def listen(self, listener: Listener) -> None:  # noqa: B027
-        """Calls `listener` with what other nodes tell."""
+        """Calls `listener` with news of other nodes."""
 
 
 class LocalState(SharedState):
-    """For a daemon of one node, or of `nodes` that share nothing: each counts its share of a limit,
-    and nothing has to be saved for others."""
+    """State of a single node, or of `nodes` that share nothing: each counts its share of a limit,
+    and nothing is saved for others."""
 
     alone = True
 

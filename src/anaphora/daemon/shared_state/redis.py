@@ -1,9 +1,9 @@
-"""Shared state in Redis or Valkey, and what a node does while it is gone.
+"""Shared state in Redis or Valkey, with a fallback while the server is unreachable.
 
-A command that has no reply within 50 ms ends the connection. From then on the node counts for
-itself, up to its share of each limit, and connects again every second, in the background: no call
-waits for that. What it counts for itself it counts all the time, so that the share is right from
-the first call on; and for a minute after the server is back both have to allow a call.
+A command without a reply within 50 ms ends the connection. From then on the node counts for itself,
+up to its share of each limit, and reconnects in the background every second; no call waits for
+that. The node's own counts are always kept, so that its share is right from the first call on. For
+a minute after a reconnect both counts must allow a call.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("anaphora.daemon")
 
-#: In front of every key: the format's version. A node reads nothing of another version.
+#: Prefix of every key: the format's version. A node reads only its own version.
 PREFIX = "anaphora1:"
-#: Seconds after which a server that is gone is tried again.
+#: Seconds between attempts to reconnect.
 _SKIPPED = 1.0
-#: Seconds between two looks at what other nodes tell, and how much of it is kept.
+#: Seconds between reads of other nodes' news, and how many are kept.
 _NEWS_EVERY, _MOST_NEWS = 0.25, 1000
 _NOT_YET = "not connected yet"
 _NO_LIMIT = MinuteLimit()
@@ -49,7 +49,7 @@ _COUNTED = MinuteLimit(running=inf)
 
 
 class RedisState(SharedState):
-    """One node's connection to what all nodes share."""
+    """One node's connection to the shared state."""
 
     def __init__(
         self,
@@ -59,7 +59,8 @@ class RedisState(SharedState):
         clock: Callable[[], float] = monotonic,
         timeout: float = TIMEOUT,
     ) -> None:
-        """`timeout` is for a reply, in seconds: the longest that a call waits for the server."""
+        """`timeout` is for a reply, in seconds: the longest time that a call waits for the
+        server."""
         self._address = address
         self._nodes = nodes
         self._clock = clock
@@ -69,9 +70,9 @@ class RedisState(SharedState):
         self._problem = _NOT_YET
         self._windows = MinuteWindows()
         self._window_ids: dict[str, bytes] = {}
-        """Which window of the server each name was counted in last."""
+        """The server's window in which each name was last counted."""
         self._alone_until: dict[str, float] = {}
-        """Until when the node's own share of a limit holds as well; of all names under ""."""
+        """Until when the node's own share of a limit also applies; the key "" is for all names."""
         self._listeners: list[Listener] = []
         self._news_from = "-"
         self._tasks: set[asyncio.Task[None]] = set()
@@ -103,7 +104,7 @@ class RedisState(SharedState):
             if self._connection is not None:
                 with suppress(RedisLost, RedisRefused):
                     await self._connection.drain()
-        finally:  # also where the caller is cancelled meanwhile
+        finally:  # even if the caller is cancelled meanwhile
             connection, self._connection = self._connection, None
             if connection is not None:
                 connection.close()
@@ -128,7 +129,7 @@ class RedisState(SharedState):
         except (RedisLost, RedisRefused) as problem:
             self._note(str(problem))
             return
-        except Exception as problem:  # a certificate that cannot be read, a name that is not valid
+        except Exception as problem:  # an unreadable certificate, an invalid name
             self._note(f"{type(problem).__name__}: {problem}")
             return
         if self._problem != _NOT_YET:
@@ -159,7 +160,7 @@ class RedisState(SharedState):
             self._note(reason)
 
     async def _keep_connected(self) -> None:
-        """Connects again, and looks for news."""
+        """Reconnects and reads news."""
         while not self._closed:
             if self._connection is None:
                 await asyncio.sleep(_SKIPPED)
@@ -177,7 +178,7 @@ class RedisState(SharedState):
         task.add_done_callback(self._tasks.discard)
 
     async def _call(self, script: RedisScript, keys: Sequence[Argument], *values: Argument) -> Any:
-        """The reply of a script. Raises `RedisLost` where there is none."""
+        """The reply of a script. Raises `RedisLost` if there is none."""
         connection = self._connection
         if connection is None:
             raise RedisLost(self._problem)
@@ -192,7 +193,7 @@ class RedisState(SharedState):
             raise self._refused(connection, problem) from None
 
     def _refused(self, connection: RedisConnection, problem: RedisRefused) -> RedisLost:
-        """A server that refuses what it should do (full, a replica, loading) is skipped as well."""
+        """Handles a server that refuses commands (full, a replica, loading) like a lost one."""
         reason = str(problem)[:200]
         connection.close(reason)
         return RedisLost(reason)
@@ -204,7 +205,7 @@ class RedisState(SharedState):
         *values: Argument,
         on_reply: Callable[[Any], None] | None = None,
     ) -> None:
-        """The same, not waited for: nothing is done where the server is gone."""
+        """`_call` without waiting. Does nothing if the server is unreachable."""
         connection = self._connection
         if connection is None:
             return
@@ -266,7 +267,7 @@ class RedisState(SharedState):
         return Taken(name, slot, tokens, lease=lease, local=local)
 
     def _own(self, name: str, limit: MinuteLimit, tokens: int) -> Taken:
-        """The call by the share of this node."""
+        """Counts the call against this node's share."""
         share = limit.share(self._nodes())
         return self._windows.take(name, share, tokens, self._clock())
 
@@ -372,7 +373,7 @@ class RedisState(SharedState):
         self._listeners.append(listener)
 
     async def _read_news(self, connection: RedisConnection) -> None:
-        """Ages are by the server's clock."""
+        """Reads news. Their ages are by the server's clock."""
         reading = connection.send("XRANGE", PREFIX + "news", f"({self._news_from}", "+")
         rows, time = await asyncio.gather(reading, connection.send("TIME"))
         now = int(time[0]) * 1000 + int(time[1]) // 1000
@@ -385,7 +386,7 @@ class RedisState(SharedState):
                     self._hear(listener, values[b"d"], age)
 
     def _hear(self, listener: Listener, news: bytes, age: float) -> None:
-        """What others wrote must not end the connection."""
+        """Calls the listeners. Invalid news must not end the connection."""
         try:
             listener(news, age)
         except Exception as problem:

@@ -1,10 +1,10 @@
-"""One connection to Redis or Valkey: commands of one turn of the event loop are written together,
-and replies come in their order. About 10 µs a command, where redis-py takes 130.
+"""One connection to Redis or Valkey: commands of one iteration of the event loop are written
+together, and replies come in their order. About 10 µs per command; redis-py takes 130.
 
     address = RedisAddress.parse("rediss://cache.example:6380/1", password)
     connection = await RedisConnection.connect(address)
     reply = await connection.send("GET", "name")        raises RedisLost, RedisRefused
-    connection.post("SET", "name", b"value")            not waited for
+    connection.post("SET", "name", b"value")            does not wait for the reply
 """
 
 from __future__ import annotations
@@ -24,24 +24,25 @@ from anaphora.redaction import hides_arguments
 
 Argument: TypeAlias = str | bytes | int | float
 OnReply: TypeAlias = Callable[[Any], None]
-"""Gets the reply of a command that is not waited for; an exception where there is none."""
+"""Gets the reply of a posted command, or an exception if there is none."""
 OnLost: TypeAlias = "Callable[[RedisConnection, str], None]"
 """Gets the connection and the reason."""
 
-#: Seconds for a reply; a server that takes longer counts as gone.
+#: Seconds for a reply; then the server counts as lost.
 TIMEOUT = 0.05
-#: Seconds to connect: no call waits for that.
+#: Seconds to connect. No call waits for that.
 _CONNECT = 0.5
-#: Seconds more for replies that have arrived while this process was busy.
+#: Additional seconds for replies that arrived while this process was busy.
 _LATE = 0.01
-#: Bytes that wait to be written, or commands to be answered; beyond, the server counts as gone.
+#: Maximum of bytes to be written, and of commands without a reply; beyond it, the server counts as
+#: lost.
 _MOST_BUFFERED, _MOST_PENDING = 8 * 1024 * 1024, 20_000
 
 _NEEDS_TLS = "rediss:// needs a port that offers TLS"
 
 
 class RedisLost(Exception):
-    """The connection ended, or a reply did not come in time."""
+    """The connection ended, or a reply timed out."""
 
 
 class RedisRefused(Exception):
@@ -52,7 +53,7 @@ class RedisAddress(msgspec.Struct, frozen=True, kw_only=True):
     host: str = ""
     port: int = 6379
     path: str = ""
-    """Of a Unix socket."""
+    """Path of a Unix socket."""
     database: int = 0
     user: str = ""
     password: Secret | None = None
@@ -99,12 +100,12 @@ class RedisAddress(msgspec.Struct, frozen=True, kw_only=True):
         return self.path or f"{self.host}:{self.port}"
 
     def ssl_context(self) -> ssl.SSLContext | None:
-        """Verifies the certificate and the host. Raises `RedisLost` where `ca` cannot be used."""
+        """Verifies certificate and host. Raises `RedisLost` if `ca` cannot be used."""
         if not self.tls:
             return None
         try:
             return ssl.create_default_context(cafile=self.ca)
-        except OSError as problem:  # also what is no certificate
+        except OSError as problem:  # also for a file that is not a certificate
             raise RedisLost(f"the file of ?ca=, {self.ca}, cannot be used: {problem}") from None
 
 
@@ -131,7 +132,7 @@ class RedisConnection(asyncio.Protocol):
     async def connect(
         cls, address: RedisAddress, lost: OnLost, timeout: float = TIMEOUT
     ) -> RedisConnection:
-        """Connected and authenticated. Raises `RedisLost` or `RedisRefused`."""
+        """Connects and authenticates. Raises `RedisLost` or `RedisRefused`."""
 
         def made_here() -> RedisConnection:
             return cls(lost, timeout)
@@ -147,7 +148,7 @@ class RedisConnection(asyncio.Protocol):
                         made_here, address.host, address.port, ssl=context
                     )
         except TimeoutError:
-            # A port without TLS may wait for the rest of what it takes for a command.
+            # A port without TLS may read the handshake as the start of a command and wait.
             advice = f"; {_NEEDS_TLS}" if address.tls else ""
             raise RedisLost(f"no connection within {_CONNECT:g} s{advice}") from None
         except ssl.SSLError as problem:
@@ -170,7 +171,7 @@ class RedisConnection(asyncio.Protocol):
         if address.database:
             first.append(self.send("SELECT", address.database))
         first.append(self.send("PING"))
-        # Each is awaited: one that nothing waits for would be reported.
+        # Each is awaited: asyncio reports exceptions that are never retrieved.
         replies = await asyncio.gather(*first, return_exceptions=True)
         for reply in replies:
             if isinstance(reply, BaseException):
@@ -181,7 +182,7 @@ class RedisConnection(asyncio.Protocol):
         return self._on_lost is not None
 
     async def send(self, *command: Argument) -> Any:
-        """The reply."""
+        """Sends a command and returns its reply."""
         future: asyncio.Future[Any] = self._loop.create_future()
         self._write(command, future, None)
         return await future
@@ -191,12 +192,12 @@ class RedisConnection(asyncio.Protocol):
         self._write(command, None, on_reply)
 
     async def drain(self) -> None:
-        """Waits for the replies to all that was sent."""
+        """Waits for the replies to all commands."""
         if self.is_open and (self._pending or self._out):
             await self.send("PING")
 
     def close(self, reason: str = "closed") -> None:
-        """Ends the connection; what waits for a reply fails."""
+        """Ends the connection. Commands without a reply fail."""
         lost, self._on_lost = self._on_lost, None
         if lost is None:
             return
@@ -229,7 +230,7 @@ class RedisConnection(asyncio.Protocol):
         try:
             while (reply := self._reader.gets()) is not False:  # False: none is complete
                 self._answered(reply)
-        except Exception as problem:  # of the protocol: nothing after it can be read
+        except Exception as problem:  # a protocol error: nothing after it can be read
             self.close(f"the server does not speak the protocol: {type(problem).__name__}")
 
     def _answered(self, reply: Any) -> None:
@@ -272,7 +273,7 @@ class RedisConnection(asyncio.Protocol):
             self.close("the server does not read")
 
     def _check_time(self) -> None:
-        """Ends the connection where the oldest command has no reply in time."""
+        """Ends the connection if the oldest command has timed out."""
         self._timer = None
         if not self._pending:
             self._overdue = False
@@ -281,7 +282,8 @@ class RedisConnection(asyncio.Protocol):
         if late < 0:
             self._timer = self._loop.call_later(-late, self._check_time)
         elif not self._overdue:
-            # Where this process was busy, the reply may have arrived: what came is read first.
+            # If this process was busy, the reply may already have arrived: received data is read
+            # first.
             self._overdue = True
             self._timer = self._loop.call_later(_LATE, self._check_time)
         else:

@@ -1,5 +1,5 @@
-"""Scripts that run inside Redis: what must happen at once for all nodes. The times of
-limits are Redis's own, so that the clocks of nodes do not matter."""
+"""Lua scripts that run atomically in Redis. Limits use Redis's time, so that the clocks of nodes do
+not matter."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def _script(source: str) -> RedisScript:
     return RedisScript(source, sha1(source.encode(), usedforsecurity=False).hexdigest())
 
 
-#: The window of a minute: a hash with the requests `r` and tokens `t` of all slots and of each, the
-#: oldest slot `f`, and an id `i` that says whether it is still the same window. As `windows.py`.
+#: The window of a minute, as in `windows.py`: a hash with the requests `r` and tokens `t` in total
+#: and of each slot, the oldest slot `f`, and the id `i` of the window.
 _WINDOW = """
 local function open(key, at)
   local time = redis.call('TIME')
@@ -124,10 +124,9 @@ end
 """
 )
 
-#: KEYS: pointers, and a window last where ARGV has a time in milliseconds. ARGV: the beginning of
-#: records' names, that time.
-#: Returns [index of the pointer, id, version, data] of at most four records, and the calls of the
-#: window.
+#: KEYS: pointers, and last a window if ARGV has a time in milliseconds. ARGV: prefix of records'
+#: names, that time. Returns [index of the pointer, id, version, data] of at most four records, and
+#: the calls of the window.
 FIND = _script(
     _WINDOW
     + """
@@ -157,7 +156,7 @@ return {found, calls}
 )
 
 #: KEYS: record, digests, pointers. ARGV: id, version that is replaced, version, data, offset,
-#: digests, seconds. Returns 0 where another node has replaced the version. Pointers to the last two
+#: digests, seconds. Returns 0 if another node has replaced the version. Pointers to the last two
 #: calls are kept.
 SAVE = _script(
     """

@@ -1,12 +1,12 @@
-"""Requests and tokens of the last minute, and running calls, by name; in the memory of one process.
+"""Requests and tokens of the last minute, and running calls, by name, in memory.
 
     taken = windows.take("app notes", MinuteLimit(requests=60), tokens, now)
-    taken.wait                          0.0: counted; otherwise try again so many seconds later
+    taken.wait                          0.0: counted; otherwise seconds until the next try
     windows.correct(taken, billed)      when the call's tokens are known
-    windows.release(taken)              when the call has ended, where running calls are limited
+    windows.release(taken)              when the call has ended, if running calls are limited
 
-No minute, wherever it begins, holds more than the limit. Times come from the caller, by a clock
-that does not jump.
+A sliding window: no period of 60 seconds has more than the limit. The caller passes the times, from
+a monotonic clock.
 """
 
 from __future__ import annotations
@@ -17,24 +17,25 @@ from typing import Literal
 import msgspec
 
 MINUTE = 60.0
-#: Calls of so many seconds are counted together, and expire together when the last of them would.
+#: Length of a slot in seconds. Its calls are counted together and expire with the last of them.
 SLOT = 0.25
-#: Seconds after which a call that waits for a running one tries again: when that ends is unknown.
+#: Seconds after which a call that waits for a running one tries again, since the end of that is
+#: unknown.
 _NEXT_TRY = 0.05
-#: Names that are remembered; the least recently used goes first, once its minute is over.
+#: Maximum number of names; the least recently used is dropped first, once its minute is over.
 _MOST_NAMES = 10_000
 
 
 class MinuteLimit(msgspec.Struct, frozen=True):
-    """How much may be taken in a minute, and how many calls may run; None: any number."""
+    """Limits of requests and tokens per minute, and of running calls; None: no limit."""
 
     requests: float | None = None
     tokens: float | None = None
     running: float | None = None
 
     def share(self, nodes: int) -> MinuteLimit:
-        """What one of several nodes may take while it knows nothing of the others. At least one
-        call: a node that may never call is of no use."""
+        """The share of one of several nodes while it cannot reach the others. At least one call,
+        since a node with none would be useless."""
         if nodes <= 1:
             return self
         parts = (self.requests, self.tokens, self.running)
@@ -47,21 +48,21 @@ class MinuteLimit(msgspec.Struct, frozen=True):
 
 
 class Taken(msgspec.Struct, eq=False):
-    """One call that was counted, or must wait."""
+    """A call that was counted or must wait."""
 
     name: str
     slot: int
-    """The quarter of a second that it is counted in."""
+    """The slot in which it is counted."""
     tokens: int
     wait: float = 0.0
     by: Literal["requests", "tokens", "running"] | None = None
-    """What it waits for."""
+    """The limit that it waits for."""
     runs: bool = False
-    """It counts as a running call until it is released."""
+    """Counts as a running call until released."""
     lease: bytes = b""
-    """Of a running call that other nodes count, too."""
+    """Lease of a running call that other nodes also count."""
     local: Taken | None = None
-    """The same call, as this node counts it."""
+    """The same call in this node's own count."""
 
 
 class _Slot(msgspec.Struct):
@@ -101,7 +102,7 @@ class _Window(msgspec.Struct):
         self.tokens += tokens
 
     def fits_at(self, requests: float | None, tokens: float | None) -> float:
-        """When enough has expired for no more than so many to be left; None: any number."""
+        """When at most this many requests and tokens will be left; None: no limit."""
         left_requests, left_tokens = self.requests, self.tokens
         at = 0.0
         for slot in self.slots:
@@ -121,7 +122,7 @@ class MinuteWindows:
         self._windows: OrderedDict[str, _Window] = OrderedDict()
 
     def take(self, name: str, limit: MinuteLimit, tokens: int, now: float) -> Taken:
-        """Counts a call where the limit allows it. More tokens than the limit are let through when
+        """Counts a call if the limit allows it. A call with more tokens than the limit passes if
         nothing else is counted: waiting would not help."""
         window = self._window(name, now)
         if window.slots:
@@ -142,8 +143,8 @@ class MinuteWindows:
         return Taken(name, number, tokens, runs=runs)
 
     def correct(self, taken: Taken, tokens: int) -> None:
-        """Counts the tokens that a call really took; 0 where it was not sent. What has expired
-        stays so."""
+        """Replaces the estimate by the tokens that the call used, 0 if it was not sent. Does
+        nothing once the call has expired."""
         change, taken.tokens = tokens - taken.tokens, tokens
         window = self._windows.get(taken.name)
         if window is None or taken.wait:
@@ -156,7 +157,7 @@ class MinuteWindows:
                 return
 
     def undo(self, taken: Taken) -> None:
-        """Takes a call back that another limit has refused."""
+        """Removes a call that another limit has refused."""
         self.correct(taken, 0)
         self.release(taken)
         window = self._windows.get(taken.name)
@@ -165,14 +166,14 @@ class MinuteWindows:
             window.requests -= 1
 
     def release(self, taken: Taken) -> None:
-        """A call has ended."""
+        """Ends a running call."""
         window = self._windows.get(taken.name)
         if window is not None and taken.runs:
             taken.runs = False
             window.running -= 1
 
     def requests(self, name: str, now: float) -> int:
-        """The calls of the last minute."""
+        """Number of calls in the last minute."""
         window = self._windows.get(name)
         if window is None:
             return 0

@@ -1,4 +1,4 @@
-"""The store of a daemon: ledger, tokens and handles. One interface, which SQLite implements for one
+"""The store of a daemon: ledger, tokens and handles. One interface, implemented with SQLite for one
 node and PostgreSQL for several.
 
 Amounts are whole nano-dollars. Times are seconds since 1970; a day is a UTC date, as `YYYY-MM-DD`.
@@ -12,22 +12,22 @@ from typing import Literal, Protocol, TypeAlias
 import msgspec
 
 Settled: TypeAlias = Literal["billed", "estimated", "bound", "free", "disputed"]
-"""How an amount is known: from the bill; from what was received; the held bound, since the call was
-sent and its bill never came; nothing was charged; the held bound, since the bill cannot be true."""
+"""The source of an amount: the bill; an estimate from what was received; the held bound, since the
+bill never came; nothing was charged; the held bound, since the bill is impossible."""
 
 EntryKind: TypeAlias = Settled | Literal["correction"]
 """A correction changes the amount of another entry."""
 
-#: Amounts that no bill confirms.
+#: Kinds of amounts without a bill.
 ESTIMATED_KINDS: frozenset[EntryKind] = frozenset(("estimated", "bound", "disputed"))
 
-#: In nano-dollars: nine million dollars. Sums of such amounts fit into 64 bits.
+#: Nine million dollars in nano-dollars. Sums of such amounts fit into 64 bits.
 LARGEST_AMOUNT = 2**53
 
 HandleKind: TypeAlias = Literal[
     "response", "item", "conversation", "file", "batch", "cached_content", "container", "prefix"
 ]
-"""An item is one of a stored response; a prefix the beginning of a prompt, by its keyed digest."""
+"""`item`: of a stored response. `prefix`: the beginning of a prompt, by its keyed digest."""
 
 
 class SpendLimits(msgspec.Struct, frozen=True):
@@ -38,7 +38,7 @@ class SpendLimits(msgspec.Struct, frozen=True):
 
 
 class Hold(msgspec.Struct, frozen=True, kw_only=True):
-    """The most that one attempt of a call can cost, reserved before it is sent."""
+    """The maximum cost of one attempt of a call, reserved before it is sent."""
 
     id: str
     app: str
@@ -50,23 +50,23 @@ class Hold(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Settlement(msgspec.Struct, frozen=True, kw_only=True):
-    """What an attempt cost."""
+    """The cost of an attempt."""
 
     hold: str
     billed: int
     kind: Settled
     at: float
     input: int = 0
-    """Tokens, all of the prompt."""
+    """All tokens of the prompt."""
     read: int = 0
     written: int = 0
     output: int = 0
     read_by_others: int = 0
-    """The part of `read` that another app wrote: the operator's view."""
+    """The part of `read` that other apps wrote. Only the operator sees it."""
     labels: Mapping[str, int] = {}
     """Nano-dollars of the prompt by block label."""
     saved: int = 0
-    """Nano-dollars less than without a cache."""
+    """Nano-dollars saved by the cache."""
     model: str = ""
     """The model that answered; empty: that of the hold."""
     interrupted: bool = False
@@ -77,22 +77,22 @@ class Spent(msgspec.Struct, frozen=True, kw_only=True):
     """An app's spend, settled and held."""
 
     day: str
-    """The day that a call is charged to now."""
+    """The day to which a call is charged now."""
     today: int = 0
-    """Settled, without what is held."""
+    """Settled, without holds."""
     month: int = 0
     held: int = 0
-    """Of all open holds, those of earlier days included."""
+    """Sum of all open holds, including those of earlier days."""
 
 
 class RecoveredHolds(msgspec.Struct, frozen=True):
-    """Holds of a daemon that was killed, which are settled now."""
+    """Holds of a killed daemon that were settled at the start."""
 
     count: int = 0
     amount: int = 0
-    """The sum of their bounds, if they were settled at it."""
+    """The sum of the bounds at which they were settled."""
     unsent: int = 0
-    """Those that were not sent, and are free."""
+    """Number of those that were not sent and are free."""
 
     def __add__(self, other: RecoveredHolds) -> RecoveredHolds:
         return RecoveredHolds(
@@ -101,16 +101,16 @@ class RecoveredHolds(msgspec.Struct, frozen=True):
 
 
 IsUnsent: TypeAlias = Callable[[str], bool]
-"""Whether nothing was sent for the hold of this id."""
+"""Whether nothing was sent for the hold with this id."""
 
 
 def all_sent(hold: str) -> bool:  # noqa: ARG001
-    """For a store that does not know which holds were sent."""
+    """For stores that do not know which holds were sent."""
     return False
 
 
 def interrupted(hold: str, bound: int, at: float, is_unsent: IsUnsent) -> Settlement:
-    """Of a hold that a killed daemon left open."""
+    """The settlement of a hold that a killed daemon left open."""
     free = is_unsent(hold)
     return Settlement(
         hold=hold,
@@ -130,7 +130,7 @@ def recovered(settlements: Sequence[Settlement]) -> RecoveredHolds:
 
 
 class SettledFigures(msgspec.Struct, frozen=True):
-    """How an attempt was settled, as `entries` has it."""
+    """How an attempt was settled, as in the table `entries`."""
 
     settled_at: float
     billed: int
@@ -145,15 +145,15 @@ class SettledFigures(msgspec.Struct, frozen=True):
 
 
 class UnauditedEntry(SettledFigures, frozen=True, kw_only=True):
-    """An entry of a daemon that was killed, whose call may have no row in the audit log."""
+    """An entry of a killed daemon whose call may have no row in the audit log."""
 
     request_id: str
     interrupted: bool
-    """The call was under way."""
+    """The call was still running."""
     node: str
-    """The node that made it; empty with SQLite, which has one."""
+    """The node that made it; empty with SQLite, which has only one."""
     epoch: int
-    """With SQLite, that of the audit log's writer; with PostgreSQL, the id of the node."""
+    """With SQLite, the epoch of the audit log's writer; with PostgreSQL, the id of the node."""
     app: str
     provider: str
     model: str
@@ -162,36 +162,36 @@ class UnauditedEntry(SettledFigures, frozen=True, kw_only=True):
 
 class SpendRow(msgspec.Struct, frozen=True, kw_only=True):
     """A sum of entries; fields that are not grouped by are empty. By label, tokens are unknown, and
-    the row with an empty label holds the output and what has no label."""
+    the row with an empty label has the output and unlabelled text."""
 
     group: str = ""
-    """That the app had when the call began."""
+    """The app's group when the call began."""
     app: str = ""
     provider: str = ""
     model: str = ""
     label: str = ""
     day: str = ""
     calls: int = 0
-    """Attempts that were charged, or would have been if the model had a price."""
+    """Attempts that were charged, or would have been with a known price."""
     billed: int = 0
     estimated: int = 0
-    """The part of `billed` that no bill confirms."""
+    """The part of `billed` without a bill."""
     saved: int = 0
     input: int = 0
     read: int = 0
     written: int = 0
     output: int = 0
     corrected: int = 0
-    """The part of `billed` that corrections added; below 0 if they took away."""
+    """The part of `billed` that corrections added; negative if they reduced it."""
 
 
 class SpendQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """What is summed; None: all."""
+    """A selection of entries to sum; None: all."""
 
     since: str = ""
-    """The first day, and"""
+    """The first day."""
     until: str = ""
-    """the last one."""
+    """The last day."""
     app: str | None = None
     group: str | None = None
 
@@ -208,13 +208,13 @@ class Entry(msgspec.Struct, frozen=True):
     model: str
     request_id: str
     day: str
-    """That it is charged to."""
+    """The day to which it is charged."""
     at: float
     """When the call began."""
     settled_at: float
     bound: int
     billed: int
-    """Of a correction: what it adds to the amount of the entry that it corrects."""
+    """In a correction: the amount added to the corrected entry."""
     kind: EntryKind
     input: int
     read: int
@@ -223,7 +223,7 @@ class Entry(msgspec.Struct, frozen=True):
     labels: str
     """Nano-dollars of the prompt by block label, as JSON."""
     corrects: str = ""
-    """Of a correction: the id of the entry."""
+    """In a correction: the id of the corrected entry."""
     reason: str = ""
 
     @property
@@ -232,28 +232,28 @@ class Entry(msgspec.Struct, frozen=True):
 
 
 class EntryQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """Which entries are listed."""
+    """A selection of entries to list."""
 
     app: str | None = None
     since: float | None = None
-    """Of calls that began at this time or later."""
+    """Only calls that began at this time or later."""
     before: str = ""
-    """Only those before the entry of this id."""
+    """Only entries before the one with this id."""
     corrections: bool = False
     """Only corrections."""
     limit: int = 100
 
     @property
     def first_id(self) -> str:
-        """Ids are in order of time."""
+        """The smallest id at `since`: ids sort by time."""
         return "" if self.since is None else f"{max(0, int(self.since * 1000)):012x}"
 
 
 class CorrectedEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """What a correction has changed."""
+    """The result of a correction."""
 
     id: str
-    """Of the correction."""
+    """The id of the correction."""
     entry: str
     app: str
     request_id: str
@@ -261,7 +261,7 @@ class CorrectedEntry(msgspec.Struct, frozen=True, kw_only=True):
     before: int
     after: int
     booked: bool
-    """False if the latest correction said the same already."""
+    """False if the latest correction already had this amount."""
 
 
 class TokenRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -277,7 +277,7 @@ class TokenRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HandleRow(msgspec.Struct, frozen=True, kw_only=True):
-    """An object that a provider keeps for an app."""
+    """An object that a provider stores for an app."""
 
     kind: HandleKind
     id: str
@@ -287,36 +287,37 @@ class HandleRow(msgspec.Struct, frozen=True, kw_only=True):
     tokens: int | None = None
     """The last billed size of the history behind it."""
     bill: str = ""
-    """Of a response that is made in the background: what its bill is computed from, as JSON."""
+    """For a background response: the data of its bill, as JSON."""
 
 
 class Store(Protocol):
-    """Raises `StoreUnavailable` if a write cannot be made durable."""
+    """The interface of a store. Methods raise `StoreUnavailable` if a write cannot be made
+    durable."""
 
     @property
     def problem(self) -> str | None:
-        """Why the last write failed; None: it did not."""
+        """Why the last write failed; None if it succeeded."""
         ...
 
     async def probe(self) -> None:
-        """Finds out whether it can be written. Raises `StoreUnavailable`."""
+        """Checks that the store can be written. Raises `StoreUnavailable`."""
         ...
 
     @property
     def waiting(self) -> int:
-        """Settlements that could not be written so far."""
+        """Number of settlements that could not be written yet."""
         ...
 
     async def hold(self, hold: Hold, limits: SpendLimits) -> None:
         """Durable when it returns. Raises `GrantExceeded` if settled, held and this together
-        exceed a limit. Charged to the day of `hold.at`, or to the latest day that any hold had: a
+        exceed a limit. Charged to the day of `hold.at` or the latest day of any hold, so that a
         clock that jumps back reopens no day."""
         ...
 
     async def settle(self, settlement: Settlement) -> None:
-        """Turns a hold into an entry, charged to the day of the hold. Idempotent. If the hold
-        was settled at its bound, its entry becomes the real amount. Kept and written later if
-        the disk is full: an answer never waits for it."""
+        """Turns a hold into an entry, charged to the day of the hold. Idempotent. If the hold was
+        settled at its bound, its entry gets the actual amount. If the disk is full, it is kept and
+        written later, so that an answer never waits."""
         ...
 
     def settle_later(self, settlement: Settlement) -> None:
@@ -325,42 +326,41 @@ class Store(Protocol):
         ...
 
     async def recover(self, is_unsent: IsUnsent = all_sent) -> RecoveredHolds:
-        """Settles the open holds of a daemon that was killed: those that were not sent are free,
-        the others are settled at their bound. Called once, before the first hold."""
+        """Settles the open holds of a killed daemon: those not sent are free, the others are
+        settled at their bound. Called once, before the first hold."""
         ...
 
     def follow_holds(self, over: Callable[[str], None]) -> None:
-        """Calls `over` with the id of each hold whose settlement is durable, and of each that was
-        not taken. Perhaps in another thread, and more than once for a hold."""
+        """Calls `over` with the id of each hold whose settlement is durable or that was refused.
+        May be called in another thread, and more than once for a hold."""
         ...
 
     async def begin_audit(self, epoch: int) -> None:
-        """From now on each settlement is marked until `audited`. `epoch` is that of the audit log's
-        writer; 0: there is no audit log. Called once, before the first hold."""
+        """Marks each later settlement until `audited`. `epoch` is that of the audit log's writer; 0
+        without an audit log. Called once, before the first hold."""
         ...
 
     def audited(self, request_ids: Sequence[str]) -> None:
-        """The audit rows of these calls are durable. Written with the next batch, whenever that is:
-        who looks for calls without a row has to look into the log too. From any thread."""
+        """Notes that the audit rows of these calls are durable. Written with the next batch, which
+        can be late: to find calls without a row, also search the log. Thread-safe."""
         ...
 
     async def unaudited(self) -> list[UnauditedEntry]:
-        """The marked entries of daemons that were killed. With several nodes, they are this node's
-        from now on, until it is dead as well."""
+        """The marked entries of killed daemons. With several nodes, this node is responsible for
+        them from now on, until it dies as well."""
         ...
 
     async def spent(self, app: str, now: float) -> Spent:
-        """With all settlements so far, also those that are still to be written."""
+        """An app's spend with all settlements so far, including unwritten ones."""
         ...
 
     async def spent_by_app(self, now: float) -> dict[str, Spent]:
-        """The same of every app that has spent or holds anything this month. Read outside of the
-        event loop."""
+        """The spend of every app with entries or holds this month. Read outside the event loop."""
         ...
 
     async def spend(self, by: Sequence[str], of: SpendQuery = EVERYTHING) -> list[SpendRow]:
-        """Sums, grouped by any of `group`, `app`, `provider`, `model`, `label`, `day`, in the order
-        of these."""
+        """Sums grouped by any of `group`, `app`, `provider`, `model`, `label`, `day`, in this
+        order."""
         ...
 
     async def spend_by_hour(self, day: str, of: SpendQuery = EVERYTHING) -> dict[float, SpendRow]:
@@ -372,17 +372,17 @@ class Store(Protocol):
         ...
 
     def note_groups(self, groups: Mapping[str, str], at: float) -> None:
-        """The groups that apps have from now on, by app. Never raises."""
+        """Stores the groups of apps, by app, for later calls. Never raises."""
         ...
 
     async def entries(self, query: EntryQuery) -> list[Entry]:
-        """The newest first, and one more than `limit` if there are more."""
+        """The newest entries first, and one more than `limit` if there are more."""
         ...
 
     async def correct(self, entry: str, amount: int, reason: str) -> CorrectedEntry:
-        """Books the difference to what a call really cost, as an entry of its own on the day and in
-        the month of that one. Durable when it returns. Replaces an earlier correction. Raises
-        `InvalidRequest` for an entry that there is not."""
+        """Books the difference to a call's actual cost as a separate entry, on the day and in the
+        month of the corrected one. Durable when it returns. Replaces an earlier correction. Raises
+        `InvalidRequest` for an unknown entry."""
         ...
 
     async def tokens(self) -> list[TokenRow]: ...
@@ -392,8 +392,9 @@ class Store(Protocol):
     ) -> None: ...
 
     async def add_handle(self, handle: HandleRow) -> None:
-        """Also replaces the row of the same kind, provider and id if it is the same app's;
-        another app's stays. Kept and written later if the disk is full, as a settle is."""
+        """Adds a row, or replaces the one of the same kind, provider and id if it is the same
+        app's; another app's stays. If the disk is full, it is kept and written later, like a
+        settlement."""
         ...
 
     def add_handles_later(self, handles: Iterable[HandleRow]) -> None:
@@ -401,27 +402,26 @@ class Store(Protocol):
         ...
 
     async def handle(self, kind: HandleKind, id: str, app: str) -> HandleRow | None:
-        """None also if it belongs to another app."""
+        """The row of a handle; None if unknown or another app's."""
         ...
 
     async def own_handles(
         self, kind: HandleKind, ids: Iterable[str], app: str
     ) -> dict[str, HandleRow]:
-        """Those of the ids that belong to an app."""
+        """The rows of those ids that belong to an app."""
         ...
 
     async def handles(self, kind: HandleKind, app: str) -> list[HandleRow]: ...
     async def grow_handle(
         self, row: HandleRow, growth: int | None, size: int | None = None
     ) -> None:
-        """Sets the tokens of a handle to `size` if they are still those of `row`; adds `growth`
-        to them otherwise, which is None if it is not known. Kept and written later if the
-        disk is full."""
+        """Sets the tokens of a handle to `size` if they are still those of `row`; otherwise adds
+        `growth`, None if unknown. If the disk is full, it is kept and written later."""
         ...
 
     async def remove_handle(self, kind: HandleKind, id: str, app: str) -> None: ...
     async def remove_old_handles(self, kind: HandleKind, before: float) -> None:
-        """The oldest of them: a part, if there are many."""
+        """Removes the oldest rows; only a part if there are many."""
         ...
 
     async def close(self) -> None: ...

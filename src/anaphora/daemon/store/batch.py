@@ -1,7 +1,7 @@
 """Applies a batch of operations to the tables in one transaction.
 
-A statement reads or writes many rows: ids go in, and rows come out, as one JSON array, and rows are
-inserted by the dozen.
+A statement reads or writes many rows: ids are passed and rows returned as one JSON array, and many
+rows are inserted at once.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from .schema import EntryRow, HoldRow
 
 T = TypeVar("T")
 
-#: Balances, and holds, that are known without reading them.
+#: Maximum number of balances, and of holds, that are cached.
 _MOST_KNOWN = 10_000
 
 
 class HoldRequest(msgspec.Struct, frozen=True):
-    """A hold, and the limits it must keep."""
+    """A hold and the limits that it must not exceed."""
 
     hold: Hold
     limits: SpendLimits
@@ -45,7 +45,7 @@ class TableChange(msgspec.Struct, frozen=True):
 
 Operation: TypeAlias = HoldRequest | Settlement | TableChange | Correction
 Outcome: TypeAlias = AnaphoraError | None
-"""Why an operation was refused; the others of its batch are not affected."""
+"""Why an operation was refused. Others of its batch are not affected."""
 
 
 _HOLD_FIELDS = HoldRow.__struct_fields__
@@ -55,7 +55,7 @@ _SUM_FIELDS = ("calls", "billed", "estimated", "saved", "input", "read", "writte
 
 
 def _find(table: str, *more: str) -> str:
-    """The rows of a JSON array of ids, as one JSON array."""
+    """SQL that reads the rows of a JSON array of ids as one JSON array."""
     row = f"json_array({', '.join(f'row.{name}' for name in _HOLD_FIELDS)})"
     if more:
         row = f"json_array({', '.join(f'row.{name}' for name in more)}, {row})"
@@ -91,8 +91,8 @@ _decode_balances = msgspec.json.Decoder(list[tuple[str, str, int]]).decode
 
 
 class KnownRows:
-    """Rows as the last batch of a connection left them: most of what the next one needs. Used for
-    as long as no other connection has written. Bounded."""
+    """A cache of rows as the last batch of a connection left them, which the next one mostly needs.
+    Valid until another connection writes. Bounded."""
 
     def __init__(self) -> None:
         self.latest_day: str | None = None
@@ -103,12 +103,12 @@ class KnownRows:
         self.holds: dict[str, HoldRow] = {}
         """By their ids."""
         self.audit_epoch = 0
-        """Of the audit log's writer: settlements are marked until their call has its row. 0: there
-        is no audit log."""
+        """Epoch of the audit log's writer: settlements are marked until their call has its row. 0
+        without an audit log."""
         self._version: int | None = None
 
     def check(self, database: sqlite3.Connection) -> None:
-        """Forgets all if another connection has written."""
+        """Clears the cache if another connection has written."""
         version = database.execute("PRAGMA data_version").fetchone()[0]
         full = len(self.balances) > _MOST_KNOWN or len(self.holds) > _MOST_KNOWN
         if version != self._version or full:
@@ -128,9 +128,9 @@ def apply(
     known: KnownRows,
     check: Callable[[], None] = lambda: None,
 ) -> list[Outcome]:
-    """Durable when it returns; if it raises, nothing has changed. Settlements come first: they
-    make room for the holds. `known` is that of the connection. `check` raises if nothing may be
-    written; no other process writes meanwhile."""
+    """Durable when it returns; if it raises, nothing has changed. Settlements come first, since
+    they make room for holds. `known` is the connection's cache. `check` raises if nothing may be
+    written; no other process can write meanwhile."""
     try:
         with transaction(database):
             check()
@@ -176,7 +176,7 @@ def open_holds(database: sqlite3.Connection) -> list[HoldRow]:
 
 
 def latest_day(database: sqlite3.Connection) -> str:
-    """The latest day that a hold had; empty before the first one."""
+    """The latest day of any hold; empty before the first one."""
     return cast(str, database.execute("SELECT latest_day FROM clock").fetchone()[0])
 
 
@@ -190,7 +190,7 @@ class _Batch:
         self._settled: list[str] = []
         self._entries: dict[str, Sequence[Any]] = {}
         self._balances: dict[tuple[str, str], list[int]] = {}
-        """By app and period: what is added to `spent` and `held`."""
+        """Amounts to add to `spent` and `held`, by app and period."""
         self._sums: dict[tuple[str, ...], list[int]] = {}
         self._label_sums: dict[tuple[str, ...], list[int]] = {}
         self._unaudited: list[Sequence[Any]] = []
@@ -239,7 +239,7 @@ class _Batch:
         self._enter(row, settlement)
 
     def _count(self, row: HoldRow, settlement: Settlement, sign: int = 1) -> None:
-        """Adds a settlement to the sums, or takes it from them."""
+        """Adds a settlement to the sums, or subtracts it."""
         key = (row.day, row.app, row.provider, row.model)
         kind, billed = settlement.kind, sign * settlement.billed
         _add(
@@ -254,7 +254,7 @@ class _Batch:
     # ── Holds ────────────────────────────────────────────────────────────────────────────────────
 
     def hold(self, requests: Sequence[HoldRequest]) -> dict[str, GrantExceeded]:
-        """Takes the holds that their limits allow, one after the other; why not the others."""
+        """Takes the holds that their limits allow, in order. Returns why others were refused."""
         known = self._known
         if known.latest_day is None:
             known.latest_day = latest_day(self._database)
@@ -322,7 +322,7 @@ class _Batch:
                 insert.run(self._database, rows)
 
     def remember(self) -> None:
-        """For the next batch, once this one is committed."""
+        """Updates the cache for the next batch, after the commit."""
         known = self._known
         for id in self._settled:
             known.holds.pop(id, None)
@@ -342,7 +342,8 @@ class _Batch:
 
 
 def corrects(settlement: Settlement, kind: Settled) -> bool:
-    """An entry at the bound becomes the real amount; any other is final."""
+    """Whether a late settlement changes an entry: one at the bound gets the actual amount, all
+    others are final."""
     return kind == "bound" and settlement.kind != "bound"
 
 
@@ -364,7 +365,7 @@ def _rows(sums: dict[Any, list[int]]) -> list[tuple[Any, ...]]:
 
 
 def _exceeded(request: HoldRequest, day: str, today: int, month: int) -> GrantExceeded | None:
-    """The month first: its limit opens later."""
+    """The exceeded limit, the month's first, since it resets later."""
     bound, limits = request.hold.bound, request.limits
     if limits.per_month is not None and month + bound > limits.per_month:
         return refusal("usd_per_month", limits.per_month, bound, end_of_month(day))
@@ -374,8 +375,8 @@ def _exceeded(request: HoldRequest, day: str, today: int, month: int) -> GrantEx
 
 
 def refusal(name: str, limit: int, bound: int, end: float) -> GrantExceeded:
-    """`end`: when the limit's period ends. No amount: what is spent tells what other apps have in a
-    cache that they share with this one."""
+    """`end`: when the limit's period ends. Names no amount, which would reveal what other apps have
+    in a shared cache."""
     if bound > limit:
         message = (
             f"{name} is less than this call can cost; a smaller max_tokens or a shorter prompt may"

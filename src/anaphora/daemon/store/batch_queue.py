@@ -1,13 +1,12 @@
-"""Operations on their way to a store, in batches: what arrives while a batch is written goes with
-the next one. While calls are under way, an operation that no caller waits for lingers until there
-is one, for some milliseconds at most, and a hold waits for others if the last batch was written
-a moment ago.
+"""Queues operations and writes them in batches: operations that arrive while a batch is written go
+into the next one. While calls are running, an operation without a waiting caller is delayed until
+another has one, at most some milliseconds, and a hold waits for others if the last batch was just
+written.
 
-`BatchQueue` runs in the event loop of the callers; a subclass writes: `SqliteCommits` with a commit
-for each batch, in a thread. An operation that is refused because the disk is full or cannot be
-written fails, unless it must not be lost: a settlement is kept, and tried again until it is
-written. The process may end before that: then its hold is still there, and the next start settles
-it at its bound.
+`BatchQueue` runs in the callers' event loop; a subclass writes: `SqliteCommits` with one commit per
+batch, in a thread. If the disk is full or cannot be written, an operation fails, unless it must not
+be lost: a settlement is kept and tried again until it is written. If the process ends before that,
+the next start finds its hold and settles it at its bound.
 """
 
 from __future__ import annotations
@@ -29,21 +28,21 @@ from .schema import described
 
 _log = logging.getLogger("anaphora.daemon")
 
-#: Seconds for which an operation that no caller waits for may wait for others.
+#: Maximum delay in seconds of an operation without a waiting caller.
 _LINGER = 0.01
 
 _Result: TypeAlias = tuple["asyncio.Future[None]", Operation, Outcome]
 Apply: TypeAlias = Callable[[Sequence[Operation]], list[Outcome]]
 
-#: Errors of one operation. All others of SQLite may pass: a full disk, a read-only file system,
-#: another process that writes.
+#: Errors of a single operation. All other errors of SQLite may be temporary: a full disk, a
+#: read-only file system, another writing process.
 _REFUSED = (sqlite3.IntegrityError, sqlite3.DataError, sqlite3.InterfaceError)
 
 _PROBE = TableChange("UPDATE clock SET latest_day = latest_day", ())
 
 
 class PendingOperation:
-    """An operation on its way to the store, and the caller that waits for it."""
+    """A queued operation, and the caller that waits for it."""
 
     __slots__ = ("operation", "future", "kept")
 
@@ -53,31 +52,30 @@ class PendingOperation:
         self.operation = operation
         self.future = future
         self.kept = kept
-        """Tried again until it is written; the caller does not wait for that."""
+        """Tried again until it is written, without the caller waiting."""
 
 
 class BatchQueue:
     """Collects operations for a writer, which begins a batch with `_gathered_with`."""
 
     gather = 0.008
-    """Seconds between two batches while calls are under way: the more there are, the larger a
-    batch."""
+    """Seconds between batches while calls are running: with more calls, batches are larger."""
 
     def __init__(self, *, probe: TableChange, on_abandoned: Callable[[HoldRequest], None]) -> None:
-        """`probe` changes nothing: to wait for, and to find out whether writing works again.
-        `on_abandoned` is called in the event loop for a hold whose caller was cancelled while it
-        was written."""
+        """`probe` is an operation that changes nothing, used to wait for others and to check that
+        writing works again. `on_abandoned` is called in the event loop for a hold whose caller was
+        cancelled while it was written."""
         self.problem: str | None = None
-        """Why the last batch failed; None: it did not."""
+        """Why the last batch failed; None if it succeeded."""
         self.waiting = 0
-        """Operations that could not be written so far, and are kept."""
+        """Kept operations that could not be written yet."""
         self.on_hold_over: Callable[[str], None] | None = None
         """Called by the writer: see `Store.follow_holds`."""
         self._failure_logged = False
         self._probe = probe
         self._on_abandoned = on_abandoned
         self._later: deque[PendingOperation] = deque()
-        """Operations that no caller waits for: they go with the next batch."""
+        """Operations without a waiting caller, for the next batch."""
         self._wake_is_due = False
         self._gathered: deque[PendingOperation] = deque()
         """Holds that wait for others."""
@@ -85,16 +83,17 @@ class BatchQueue:
         self._submitted = 0.0
         """When a hold last woke the writer, by the clock of the event loop."""
         self._open: set[str] = set()
-        """Holds that are written, and not settled."""
+        """Number of holds that are written and not settled."""
         self._busy = False
         self._closed = False
 
     def _send(self, item: PendingOperation | None) -> None:
-        """Gives an operation to the writer, or wakes it. Called from any thread."""
+        """Gives an operation to the writer, or wakes it. Thread-safe."""
         raise NotImplementedError
 
     async def commit(self, operation: Operation, *, kept: bool = False) -> None:
-        """Returns when the operation is on the disk; a kept one also when it was tried."""
+        """Returns when the operation is on disk; for a kept one, at the latest after the first
+        attempt."""
         if self._closed:
             if kept:
                 return
@@ -135,7 +134,7 @@ class BatchQueue:
             self._send(None)
 
     def put(self, operation: Operation) -> None:
-        """Keeps the operation, and returns at once. Never raises."""
+        """Queues the operation and returns at once. Never raises."""
         if self._closed:
             return
         self._later.append(PendingOperation(operation, None, kept=True))
@@ -147,28 +146,28 @@ class BatchQueue:
         if not self._wake_is_due:
             try:
                 asyncio.get_running_loop().call_later(_LINGER, self._wake_up)
-            except RuntimeError:  # not in an event loop: an object is finalised
+            except RuntimeError:  # not in an event loop: called by a finalizer
                 self._send(None)
             else:
                 self._wake_is_due = True
 
-    def put_quietly(self, operation: Operation) -> None:
-        """Keeps the operation for the next batch, whenever that is. From any thread."""
+    def put_without_waking(self, operation: Operation) -> None:
+        """Queues the operation for the next batch, without causing one. Thread-safe."""
         if not self._closed:
             self._later.append(PendingOperation(operation, None, kept=True))
 
     def _wake_up(self) -> None:
-        """Writes what has waited; mostly it went with a hold meanwhile."""
+        """Writes delayed operations; mostly a hold's batch has already written them."""
         self._wake_is_due = False
         if self._later:
             self._send(None)
 
     async def probe(self) -> None:
-        """Returns when all that waits is written. Raises `StoreUnavailable`."""
+        """Returns when all queued operations are written. Raises `StoreUnavailable`."""
         await self.commit(self._probe)
 
     async def flush(self) -> None:
-        """Returns when all that was put has been tried."""
+        """Returns when all queued operations have been tried."""
         if self._later or self._busy:
             with suppress(StoreUnavailable):
                 await self.commit(self._probe)
@@ -181,14 +180,14 @@ class BatchQueue:
         self._failure_logged = True
 
     def _log_success(self, batch: Sequence[PendingOperation]) -> None:
-        """After a failure. A probe alone does not count: a disk that is full may have room for it,
-        and none for the next hold."""
+        """Called after a failure. A probe alone does not count: a full disk may have room for it,
+        but not for the next hold."""
         if self._failure_logged and any(one.operation is not self._probe for one in batch):
             _log.warning("the store can be written again")
             self._failure_logged = False
 
     def _gathered_with(self, batch: list[PendingOperation]) -> list[PendingOperation]:
-        """What was sent, and what waits for the next batch."""
+        """The sent operations, and those that wait for the next batch."""
         self._busy = True
         for waiting in (self._gathered, self._later):
             while waiting:
@@ -196,7 +195,7 @@ class BatchQueue:
         return batch
 
     def _end_holds(self, results: Iterable[tuple[PendingOperation, Outcome]]) -> None:
-        """Of operations that are durable, or refused."""
+        """Reports the ended holds of operations that are durable or refused."""
         over = self.on_hold_over
         if over is None:
             return
@@ -237,7 +236,7 @@ class BatchQueue:
 
 
 class SqliteCommits(BatchQueue):
-    """Runs `apply` on batches, in a thread of its own."""
+    """Runs `apply` on batches in its own thread."""
 
     def __init__(self, apply: Apply, *, on_abandoned: Callable[[HoldRequest], None]) -> None:
         super().__init__(probe=_PROBE, on_abandoned=on_abandoned)
@@ -253,12 +252,12 @@ class SqliteCommits(BatchQueue):
             self._thread.put(item)
 
     async def close(self) -> None:
-        """Writes what waits, once more, and ends the thread."""
+        """Writes the queued operations and ends the thread."""
         self._closed = True
         await asyncio.to_thread(self._thread.close)
 
     def _commit(self, batch: list[PendingOperation]) -> list[PendingOperation] | None:
-        """The operations that are kept, if some are or the last batch failed."""
+        """Writes a batch. Returns the operations to try again, or None after a success."""
         batch = self._gathered_with(batch)
         if self.problem is not None:
             batch.append(PendingOperation(_PROBE, None))
@@ -276,7 +275,7 @@ class SqliteCommits(BatchQueue):
         except Exception as problem:
             if isinstance(problem, sqlite3.Error | OSError) and not isinstance(problem, _REFUSED):
                 self._failed(batch, problem)
-            elif len(batch) > 1:  # one that cannot be written must not hold up the others
+            elif len(batch) > 1:  # one that cannot be written must not block the others
                 for one in batch:
                     self._write([one])
             else:

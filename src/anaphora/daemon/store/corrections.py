@@ -1,8 +1,8 @@
-"""Entries of the ledger one by one, and corrections of their amounts.
+"""Lists single entries of the ledger and corrects their amounts.
 
-A correction is an entry of its own: it adds the difference to what the call really cost, on the day
-of the entry that it corrects. A later one replaces it, by adding the difference between the two.
-Nothing is edited. An entry that was corrected takes no late bill.
+A correction is a separate entry: it adds the difference to the call's actual cost, on the day of
+the corrected entry. A later one replaces it by adding the difference between the two. Nothing is
+edited. A corrected entry accepts no late bill.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from .reading import month_of
 
 #: The columns of an entry, in the order of `Entry`.
 ENTRY_FIELDS = Entry.__struct_fields__
-#: What a correction writes, in this order, and the columns that are not 0.
+#: The columns that a correction writes, in this order.
 INSERTED = (
     "id", "app", "provider", "model", "request_id", "day", "at", "bound", "settled_at", "billed",
     "kind", "input", "read", "written", "output", "saved", "read_by_others", "labels", "corrects",
     "confirmed", "reason",
 )  # fmt: skip
-#: The corrections of an entry: their ids are its own, with a dot and a number.
+#: The corrections of an entry: their ids are its id, a dot and a number.
 _EARLIER = "id > {0} || '.' AND id < {0} || '/' ORDER BY id"
 _MOST = 9_999
 
 
 class Correction(msgspec.Struct, kw_only=True, eq=False):
-    """A correction on its way to the store."""
+    """A requested correction."""
 
     entry: str
     amount: int
-    """Nano-dollars: what the call really cost."""
+    """The actual cost of the call in nano-dollars."""
     reason: str
     at: float
     done: CorrectedEntry | None = None
@@ -50,14 +50,14 @@ class NewCorrection(msgspec.Struct, frozen=True, kw_only=True):
     entry: Entry
     at: float
     added: int
-    """Nano-dollars; below 0 if the call cost less."""
+    """Nano-dollars; negative if the call cost less."""
     confirmed: int
     labels: Mapping[str, int]
     reason: str
 
     @property
     def values(self) -> tuple[Any, ...]:
-        """Of `INSERTED`."""
+        """The values of `INSERTED`."""
         entry = self.entry
         return (
             self.id, entry.app, entry.provider, entry.model, entry.request_id, entry.day, entry.at,
@@ -67,20 +67,20 @@ class NewCorrection(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def key(self) -> tuple[str, str, str, str]:
-        """Of the tables of sums."""
+        """The key in the tables of sums."""
         return self.entry.day, self.entry.app, self.entry.provider, self.entry.model
 
     @property
     def periods(self) -> tuple[str, str]:
-        """Of the balances."""
+        """The periods of the balances."""
         return self.entry.day, month_of(self.entry.day)
 
 
 def decided(
     wanted: Correction, entry: Entry, earlier: Sequence[Entry]
 ) -> tuple[CorrectedEntry, NewCorrection | None]:
-    """What a correction changes; None if the latest one says the same already. The tables stay
-    as they are until the transaction ends."""
+    """The correction to write; None if the latest one already has this amount. Called within a
+    transaction, so that the tables do not change meanwhile."""
     if not 0 <= wanted.amount <= LARGEST_AMOUNT:
         reason = f"must be 0 to {LARGEST_AMOUNT:,} nano-dollars, got {wanted.amount:,}"
         raise InvalidRequest(reason, path="usd")
@@ -117,7 +117,7 @@ def decided(
 
 
 def _labels(amount: int, entry: Entry, earlier: Sequence[Entry]) -> dict[str, int]:
-    """What each block label gets of the difference: its part of the cost stays the same."""
+    """The difference by block label, in proportion to the labels' costs."""
     if not entry.billed:
         return {}
     found: dict[str, int] = {}
@@ -151,8 +151,8 @@ def find_earlier(fields: str, parameter: str) -> str:
 
 
 def list_entries(query: EntryQuery, fields: str, sign: str) -> tuple[str, list[Any]]:
-    """The newest ones first, one more than wanted: whether there are more. `sign` is that of
-    parameters: `?` or `$`."""
+    """SQL for the newest entries first, and one more than wanted, to know whether there are more.
+    `sign` begins parameters: `?` or `$`."""
     conditions, values = ["id > " + _numbered(sign, 1)], [query.first_id]
     if query.before:
         values.append(query.before)
@@ -200,7 +200,7 @@ def is_corrected(database: sqlite3.Connection, id: str) -> bool:
 
 
 def book(database: sqlite3.Connection, wanted: Correction) -> InvalidRequest | None:
-    """Within the transaction of a batch. Why it was refused."""
+    """Writes a correction within the transaction of a batch. Returns why it was refused."""
     row = database.execute(find_entry(_FIELDS, "?"), (wanted.entry,)).fetchone()
     if row is None:
         held = database.execute("SELECT 1 FROM holds WHERE id = ?", (wanted.entry,)).fetchone()

@@ -1,10 +1,9 @@
-"""Notices that the files of a store were deleted, replaced, truncated or overwritten while it is
-open. SQLite itself does not look: it would go on in a file without a name, or copy its log into
-another one.
+"""Detects that the files of an open store were deleted, replaced, truncated or overwritten. SQLite
+does not check this: it would continue in an unlinked file, or copy its log into another one.
 
-What the files must hold is in the index of the log (`-shm`), which SQLite shares between all that
-use the store: the format is described at sqlite.org/walformat.html. A look is made within every
-transaction, before anything is written: five system calls, since the thread that writes may have to
+The expected contents are in the index of the log (`-shm`), which SQLite shares between all users of
+the store; sqlite.org/walformat.html describes the format. The check runs in every transaction
+before anything is written. It makes only five system calls, since the writing thread may have to
 wait for Python's lock after each.
 """
 
@@ -21,7 +20,7 @@ import msgspec
 
 from .schema import APPLICATION
 
-#: What to do, for people.
+#: Advice for people.
 ADVICE = (
     "nothing is written any more; stop the daemon, put the files of the store back or restore a"
     " backup, and start it again"
@@ -29,31 +28,32 @@ ADVICE = (
 
 _SUFFIXES = ("", "-wal", "-shm")
 _HEADER, _LOG_HEADER, _FRAME_HEADER = 100, 32, 24
-#: What marks the file as ours, in its header. Until the log is copied, a new file has none.
+#: The application id in the file's header. A new file has none until the log is copied.
 _MARK = APPLICATION.to_bytes(4, "big")
-#: The index of the log: its version, whether it is set up, size of a page, frames in the log, pages
-#: of the store, checksum of the last frame, salts; twice. Then how far the log was copied.
+#: The index of the log: its version, whether it is initialized, page size, frames in the log, pages
+#: of the store, checksum of the last frame, salts; all of this twice. Then how far the log was
+#: copied.
 _INDEX = struct.Struct("=I4xI?xHII8s8s8x")
 _INDEX_VERSION = 3_007_000
 _COPIED, _TRIED, _INDEX_BYTES = 96, 128, 132
 
 
 class StoreDamaged(OSError):
-    """A file of the store is not what it was. `strerror` says which, and what to do."""
+    """A file of the store was changed. `strerror` says which, and what to do."""
 
     def __init__(self, name: str, what: str) -> None:
         super().__init__(5, f"{name} {what} while the daemon ran: {ADVICE}")
 
 
 class LogIndex(msgspec.Struct, frozen=True):
-    """What the index of the log says."""
+    """The contents of the log's index."""
 
     page: int
     """Bytes."""
     frames: int
     pages: int
     checksum: bytes
-    """Of the last frame, as it is in the log."""
+    """Checksum of the last frame, as in the log."""
     salts: bytes
     copied: bytes
     """How far the log was copied into the store."""
@@ -72,13 +72,13 @@ class WatchedFiles:
     """The files of an open store. Used by the thread that writes."""
 
     def __init__(self, path: Path) -> None:
-        """After a connection has read the store: then its log and index are there."""
+        """Created after a connection has read the store, so that log and index exist."""
         self._paths = [path.with_name(path.name + suffix) for suffix in _SUFFIXES]
         self._files: list[int] = []
         try:
             for each in self._paths:
                 self._files.append(os.open(each, os.O_RDONLY | os.O_CLOEXEC))
-            # Truncating the index ends the process, with or without this: SQLite maps it as well.
+            # Truncating the index kills the process in any case, because SQLite maps it as well.
             self._shared = mmap.mmap(self._files[2], _INDEX_BYTES, access=mmap.ACCESS_READ)
         except BaseException:
             self.close()
@@ -90,7 +90,8 @@ class WatchedFiles:
         self._state = self._copied()
 
     def close(self) -> None:
-        """After the connections: closing a file frees the locks that this process has on it."""
+        """Called after closing the connections: closing a file releases this process's locks on
+        it."""
         if hasattr(self, "_shared"):
             self._shared.close()
         files, self._files = self._files, []
@@ -98,14 +99,15 @@ class WatchedFiles:
             os.close(file)
 
     def note(self) -> None:
-        """After a commit of this process, which may have copied the log into the store."""
+        """Called after a commit of this process, which may have copied the log into the store."""
         state = self._copied()
         if state is None or state != self._state:
             self._header = os.pread(self._files[0], _HEADER, 0)
             self._state = state
 
     def check(self) -> None:
-        """Raises `StoreDamaged`. Within a transaction: no other process writes meanwhile."""
+        """Raises `StoreDamaged`. Called within a transaction, so that no other process writes
+        meanwhile."""
         store, log, _ = self._sizes()
         index = self._index()
         if index is not None:
@@ -119,7 +121,7 @@ class WatchedFiles:
         self._size = store
 
     def _sizes(self) -> Sequence[int]:
-        """Of the files, by their names."""
+        """Sizes of the files by name."""
         found = []
         for path, identity in zip(self._paths, self._identities, strict=True):
             try:
@@ -132,7 +134,7 @@ class WatchedFiles:
         return found
 
     def _index(self) -> LogIndex | None:
-        """None if its format is another one, or it is being written."""
+        """None if its format is different or it is being written."""
         data = self._shared[:]
         if data[: _INDEX.size] != data[_INDEX.size : 2 * _INDEX.size]:
             return None
@@ -179,10 +181,10 @@ class WatchedFiles:
 
 
 def _fixed(header: bytes) -> tuple[bytes, ...]:
-    """What no transaction changes: that it is a database in WAL mode, and the size of its pages."""
+    """The header fields that no transaction changes: format, WAL mode and page size."""
     return header[:16], header[16:18], header[18:20]
 
 
 def _changes(header: bytes) -> int:
-    """Changes of the first page."""
+    """The change counter in the first page."""
     return int.from_bytes(header[24:28], "big")

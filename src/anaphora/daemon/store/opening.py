@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def store_address(home: Home, config: DaemonConfig) -> PostgresAddress | None:
-    """Address of PostgreSQL; None: the store is SQLite. Raises `InvalidConfig` and
+    """Address of PostgreSQL; None if the store is SQLite. Raises `InvalidConfig` and
     `MissingSecret`."""
     if config.store is None:
         return None
@@ -35,13 +35,14 @@ def store_address(home: Home, config: DaemonConfig) -> PostgresAddress | None:
 
 
 def password(home: Home, config: PasswordConfig | None, field: str) -> Secret | None:
-    """That of `store_password` or `shared_password`; None if there is none."""
+    """The password of `store_password` or `shared_password`, or None."""
     return None if config is None else read_password(home, config.secret, f"{field}_password")
 
 
 @asynccontextmanager
 async def store_for_command(home: Home, config: DaemonConfig) -> AsyncIterator[Store]:
-    """For a command while no daemon runs on the home. With PostgreSQL other nodes may run."""
+    """Opens the store for a command while no daemon runs on the home. With PostgreSQL other nodes
+    may be running."""
     from .sqlite import SqliteStore
 
     address = store_address(home, config)

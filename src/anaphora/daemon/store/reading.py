@@ -1,6 +1,6 @@
 """Sums of a store's entries, for `anaphora spend` and the dashboard.
 
-Days and months are UTC, so that a change to summer time moves no limit.
+Days and months are UTC, so that daylight saving time does not move limits.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ def month_after(day: str) -> str:
 
 
 def pruning_day(keep_days: float, now: float) -> str:
-    """The first day whose entries stay if those of so many days are kept: the first of a month,
-    since limits are by month, and never later than the first of this one."""
+    """The first day whose entries are kept if those of `keep_days` are: the first of a month, since
+    limits are by month, and never later than the first of this one."""
     return day_of(now - keep_days * _SECONDS)[:8] + "01"
 
 
@@ -63,7 +63,7 @@ def _begin(date: datetime.date) -> float:
 
 
 FIELDS = ("group", "app", "provider", "model", "label", "day")
-#: The last day that a store can have.
+#: The last possible day in a store.
 LAST_DAY = "9999-12-31"
 SUMS = (
     "calls", "billed", "estimated", "saved", "input", "read", "written", "output", "corrected",
@@ -77,7 +77,7 @@ def held(database: sqlite3.Connection, of: SpendQuery = EVERYTHING) -> int:
 
 
 def spent_rows(database: sqlite3.Connection, day: str) -> dict[str, Spent]:
-    """What each app has spent on a day and in its month, and what is held."""
+    """The spend of each app on a day and in its month, and its holds."""
     month = month_of(day)
     found: dict[str, Spent] = {}
     settled = "SELECT app, period, spent FROM balances WHERE period IN (?, ?)"
@@ -90,7 +90,7 @@ def spent_rows(database: sqlite3.Connection, day: str) -> dict[str, Spent]:
     return found
 
 
-#: Fields of an entry that an audit row is made of.
+#: Fields of an entry from which an audit row is made.
 AUDITED_FIELDS = ("app", "provider", "model", "at", *SettledFigures.__struct_fields__)
 
 
@@ -114,7 +114,7 @@ def unaudited_entries(database: sqlite3.Connection) -> list[UnauditedEntry]:
 
 
 def checked_fields(by: Sequence[str]) -> list[str]:
-    """Without duplicates. Raises `InvalidRequest` for a field that is none of `FIELDS`."""
+    """The fields without duplicates. Raises `InvalidRequest` for a field not in `FIELDS`."""
     for name in by:
         if name not in FIELDS:
             raise InvalidRequest(f"{name!r} is none of {', '.join(FIELDS)}", path="by")
@@ -124,14 +124,14 @@ def checked_fields(by: Sequence[str]) -> list[str]:
 def spend_rows(
     database: sqlite3.Connection, by: Sequence[str], of: SpendQuery = EVERYTHING
 ) -> list[SpendRow]:
-    """Sums, grouped by any of `FIELDS`."""
+    """Sums grouped by any of `FIELDS`."""
     sql = spend_query(by, of, each="json_each").replace("$", "?")
     return spend_rows_of(by, database.execute(sql, spend_values(of)))
 
 
 def spend_query(by: Sequence[str], of: SpendQuery, *, each: str) -> str:
-    """In the SQL of both stores, but for `each`, the function that lists the labels of an entry.
-    For `spend_values`. Raises `InvalidRequest` for a field that is none of `FIELDS`."""
+    """A query for both stores, with values of `spend_values`. `each` is the store's function that
+    lists the labels of an entry. Raises `InvalidRequest` for a field not in `FIELDS`."""
     fields = checked_fields(by)
     by_group = "group" in fields or of.group is not None
     tables = _grouped(each) if by_group else _PLAIN
@@ -152,7 +152,7 @@ def spend_values(of: SpendQuery) -> tuple[str | None, ...]:
 
 
 def spend_rows_of(by: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[SpendRow]:
-    """Of the rows of `spend_query`."""
+    """Converts the rows of `spend_query`."""
     names = (*checked_fields(by), *SUMS)
     found = [dict(zip(names, row, strict=True)) for row in rows]
     return [SpendRow(**row) for row in found if row["calls"] or row["billed"] or row["corrected"]]
@@ -166,7 +166,7 @@ def hour_rows(
 
 
 def hour_rows_of(rows: Iterable[Sequence[Any]]) -> dict[float, SpendRow]:
-    """Of the rows of `HOURS`."""
+    """Converts the rows of `HOURS`."""
     found: dict[float, SpendRow] = {}
     for hour, *sums in rows:
         figures: dict[str, Any] = dict(zip(SUMS, map(int, sums), strict=True))
@@ -176,13 +176,13 @@ def hour_rows_of(rows: Iterable[Sequence[Any]]) -> dict[float, SpendRow]:
 
 # ── SQL of both stores ────────────────────────────────────────────────────────────────────────────
 
-#: `tables`, with or without the group of each app.
+#: The tables of sums, with or without the group of each app.
 _PLAIN = {
     "sums": "sums", "label_sums": "label_sums", "label_part": "label_sums AS part", "group": "",
     "same": "",
 }  # fmt: skip
 _WHOLE = "SELECT * FROM {sums}"
-#: The labels' part of each sum, and the rest of it.
+#: The labels' part of each sum, and the rest.
 _LABELLED = """
 SELECT day, app, provider, model, label{group}, calls, billed, 0 AS estimated, 0 AS saved,
     0 AS input, 0 AS read, 0 AS written, 0 AS output, 0 AS corrected
@@ -198,14 +198,14 @@ SELECT day, app, provider, model, ''{group}, calls,
 FROM {sums}
 """
 
-#: The group of an app at some time, from the history of its groups.
+#: The group of an app at a time, from the history of its groups.
 _GROUP = (
     "COALESCE((SELECT name FROM app_groups AS given WHERE given.app = {of}.app AND {when}"
     " ORDER BY since DESC LIMIT 1), '')"
 )
 _AT = "given.since <= {of}.at"
-#: On days on which its group changed, the calls of an app are summed one by one, as long as their
-#: entries are kept; those of pruned days are in the last group of the day.
+#: On days when its group changed, an app's calls are summed by entry; on pruned days all count for
+#: the last group of the day.
 _CHANGED = (
     "EXISTS (SELECT 1 FROM app_groups AS given WHERE given.app = {of}.app AND given.day = {of}.day)"
     " AND {of}.day >= (SELECT pruned_until FROM clock)"

@@ -1,8 +1,8 @@
-"""The tables of a store, its version, and the step from each version to the next.
+"""The tables of a store, its version, and the migration from each version to the next.
 
-`holds` are open; settling one moves it to `entries`. `balances` holds the sums that limits are
-checked against, by app and by day or month; `sums` and `label_sums` those of `anaphora spend`;
-`unaudited` the entries whose call has no audit row yet. All of them change in the same transaction.
+`holds` are open; settling one moves it to `entries`. `balances` has the sums for checking limits,
+by app and day or month; `sums` and `label_sums` those of `anaphora spend`; `unaudited` the entries
+whose call has no audit row yet. All of them change in the same transaction.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from anaphora.sqlite_files import BUSY_SECONDS, connect_read_only, transaction
 
 from . import SettledFigures, Settlement
 
-#: Marks the file as ours: "anas".
+#: SQLite's application id of the file: "anas".
 APPLICATION = 0x616E6173
 
-#: Kilobytes of pages that are kept for writing: rows are appended, and old ones seldom read.
+#: Page cache for writing in kilobytes: rows are appended, and old ones seldom read.
 _CACHE = 512
 
 #: Version 1 had no `saved`, `labels` and `read_by_others`, and no sums.
@@ -75,7 +75,7 @@ CREATE TABLE label_sums (
 ) WITHOUT ROWID;
 """
 
-#: Entries of days before `pruned_until`, the first of a month, are deleted; their sums are not.
+#: Entries of days before `pruned_until`, the first of a month, are deleted; their sums are kept.
 _STEP_3 = "ALTER TABLE clock ADD COLUMN pruned_until TEXT NOT NULL DEFAULT ''"
 
 _STEP_4 = """
@@ -83,8 +83,8 @@ ALTER TABLE handles ADD COLUMN bill TEXT NOT NULL DEFAULT '';
 CREATE INDEX handles_by_age ON handles (kind, created)
 """
 
-#: An entry of the kind `correction` names the entry that it `corrects`: `billed` is what it adds to
-#: that one's amount, and `confirmed` the amount that was estimated until then.
+#: An entry of the kind `correction` names the entry that it `corrects`: `billed` is the amount that
+#: it adds, and `confirmed` the amount that was estimated until then.
 _STEP_5 = """
 ALTER TABLE entries ADD COLUMN corrects TEXT NOT NULL DEFAULT '';
 ALTER TABLE entries ADD COLUMN confirmed INTEGER NOT NULL DEFAULT 0;
@@ -100,8 +100,8 @@ CREATE TABLE audit_logs (
 ) WITHOUT ROWID
 """
 
-#: Entries whose call has no durable row in the audit log yet. `audit_epoch`: that of the writer of
-#: the log under which holds are taken now; 0: there is no log.
+#: Entries whose call has no durable row in the audit log yet. `audit_epoch`: the epoch of the log's
+#: current writer; 0 without a log.
 _STEP_7 = """
 CREATE TABLE unaudited (
     request_id TEXT NOT NULL, hold TEXT NOT NULL, epoch INTEGER NOT NULL,
@@ -111,7 +111,7 @@ CREATE TABLE unaudited (
 ALTER TABLE clock ADD COLUMN audit_epoch INTEGER NOT NULL DEFAULT 0
 """
 
-#: The group that each app had, from when on; an app without a row has none.
+#: The groups of each app with their start; an app without a row has none.
 _STEP_8 = """
 CREATE TABLE app_groups (
     app TEXT NOT NULL, since REAL NOT NULL, day TEXT NOT NULL, name TEXT NOT NULL,
@@ -136,7 +136,7 @@ def sums_of(entries: str, *key: str) -> str:
     return f"SELECT {columns}, {ENTRY_SUMS} FROM {entries} GROUP BY {columns}"
 
 
-#: What the table `sums` must hold.
+#: The expected contents of the table `sums`.
 SUMS_OF_ENTRIES = sums_of("entries")
 #: The same of version 2.
 _SUMS_2 = """
@@ -147,7 +147,7 @@ FROM entries GROUP BY day, app, provider, model
 """
 
 
-#: Each makes the tables of the next version: the first from an empty file.
+#: Migrations to the next version; the first starts from an empty file.
 _STEPS = (
     TABLES_1,
     f"{_STEP_2};\nINSERT INTO sums {_SUMS_2}",
@@ -162,14 +162,14 @@ SCHEMA_VERSION = len(_STEPS)
 
 
 def _run(database: sqlite3.Connection, script: str) -> None:
-    """Unlike `executescript`, stays in the transaction."""
+    """Runs a script. Unlike `executescript`, stays in the transaction."""
     for statement in script.split(";\n"):
         if statement.strip():
             database.execute(statement)
 
 
 def connect(path: Path) -> sqlite3.Connection:
-    """For reading and writing. The file must exist; the version is not checked."""
+    """Connects for reading and writing. The file must exist; the version is not checked."""
     database = sqlite3.connect(
         path,
         timeout=BUSY_SECONDS,
@@ -187,7 +187,7 @@ def connect(path: Path) -> sqlite3.Connection:
 
 
 def connect_to_read(path: Path) -> sqlite3.Connection:
-    """For reading. Raises `Io` if there is no store of today's version."""
+    """Connects for reading. Raises `Io` if there is no store of this version."""
     refuse_lost_file(path)
     if not path.is_file():
         raise Io(f"{path}: no such store")
@@ -209,8 +209,8 @@ def connect_to_read(path: Path) -> sqlite3.Connection:
 
 
 def refuse_lost_file(path: Path) -> None:
-    """Raises `Io` if the file is gone or empty, and its log is not: SQLite would delete what the
-    log holds, and begin a new store in which nothing was spent."""
+    """Raises `Io` if the file is missing or empty and its log is not: SQLite would delete the log
+    and begin a new store without any spend."""
     log = path.with_name(path.name + "-wal")
     if (not path.exists() or not path.stat().st_size) and log.exists() and log.stat().st_size:
         raise Io(
@@ -220,19 +220,19 @@ def refuse_lost_file(path: Path) -> None:
 
 
 def has_store(path: Path) -> bool:
-    """Whether a daemon has written there. Raises `Io` if its file is lost."""
+    """Whether a store exists. Raises `Io` if its file is lost."""
     refuse_lost_file(path)
     return path.exists()
 
 
 def create(path: Path) -> None:
-    """An empty file that only its owner can read, if there is none."""
+    """Creates an empty file that only its owner can read, if there is none."""
     os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
 
 
 def prepare(database: sqlite3.Connection, path: Path) -> int:
-    """Makes the tables, or brings them to today's version, all or nothing. The version before; 0
-    for a new store."""
+    """Creates the tables or migrates them to this version, atomically. Returns the earlier version;
+    0 for a new store."""
     version = version_of(database, path)
     mode = database.execute("PRAGMA journal_mode=WAL").fetchone()[0]  # a backup is not in this mode
     if mode != "wal":
@@ -249,7 +249,7 @@ def prepare(database: sqlite3.Connection, path: Path) -> int:
 
 
 def version_of(database: sqlite3.Connection, path: Path) -> int:
-    """0 for an empty file. Raises for a file that is no store, or a newer one."""
+    """The schema version; 0 for an empty file. Raises if the file is not a store or a newer one."""
     application = database.execute("PRAGMA application_id").fetchone()[0]
     if application != APPLICATION:
         if database.execute("SELECT 1 FROM sqlite_master").fetchone():

@@ -76,8 +76,8 @@ _AUDITED = "DELETE FROM unaudited WHERE request_id IN (SELECT value FROM json_ea
 
 
 class SqliteStore(SmallTables):
-    """Opened once by the daemon, or by a command while no daemon runs. Methods are called from one
-    event loop. Small reads run in it; a thread of the store's own writes."""
+    """Opened once by the daemon, or by a command while no daemon runs. Used from one event loop.
+    Small reads run in it; the store's thread writes."""
 
     def __init__(
         self,
@@ -93,16 +93,16 @@ class SqliteStore(SmallTables):
         self._reader = reader
         self._files = WatchedFiles(path)
         self._damage: str | None = None
-        """Why the files are not what they were."""
+        """How the files were damaged."""
         self._known = KnownRows()
-        # Until `begin_audit`, that of the daemon before, whose holds are recovered.
+        # Until `begin_audit`, the epoch of the preceding daemon, whose holds are recovered.
         self._known.audit_epoch = reader.execute("SELECT audit_epoch FROM clock").fetchone()[0]
         self._commits = SqliteCommits(self._apply, on_abandoned=self._release)
 
     @classmethod
     def open(cls, path: Path, *, clock: Callable[[], float] = time.time) -> SqliteStore:
-        """Creates the file if there is none, and updates one of an earlier version. Raises `Io`,
-        and `NewerSchema` for the file of a newer version."""
+        """Creates the file if there is none, and migrates an earlier version. Raises `Io`, and
+        `NewerSchema` for a newer version."""
         with readable(path), ExitStack() as stack:
             refuse_lost_file(path)
             create(path)
@@ -120,7 +120,7 @@ class SqliteStore(SmallTables):
 
     @property
     def problem(self) -> str | None:
-        """Why the last write failed; None: it did not."""
+        """Why the last write failed; None if it succeeded."""
         return self._commits.problem
 
     async def probe(self) -> None:
@@ -128,7 +128,7 @@ class SqliteStore(SmallTables):
 
     @property
     def waiting(self) -> int:
-        """Settlements that could not be written so far."""
+        """Number of settlements that could not be written yet."""
         return self._commits.waiting
 
     # ── Ledger ───────────────────────────────────────────────────────────────────────────────────
@@ -146,7 +146,7 @@ class SqliteStore(SmallTables):
         self._commits.put(settlement)
 
     def _release(self, request: HoldRequest) -> None:
-        """The caller of a hold was cancelled: nothing was sent."""
+        """Releases a hold whose caller was cancelled: nothing was sent."""
         self.settle_later(Settlement(hold=request.hold.id, billed=0, kind="free", at=self._clock()))
 
     async def recover(self, is_unsent: IsUnsent = all_sent) -> RecoveredHolds:
@@ -169,7 +169,7 @@ class SqliteStore(SmallTables):
 
     def audited(self, request_ids: Sequence[str]) -> None:
         ids = msgspec.json.encode(request_ids).decode()
-        self._commits.put_quietly(TableChange(_AUDITED, (ids,)))
+        self._commits.put_without_waking(TableChange(_AUDITED, (ids,)))
 
     async def unaudited(self) -> list[UnauditedEntry]:
         def read() -> list[UnauditedEntry]:
@@ -221,7 +221,7 @@ class SqliteStore(SmallTables):
     # ── Reading ──────────────────────────────────────────────────────────────────────────────────
 
     async def _read(self, read: Callable[[sqlite3.Connection], T]) -> T:
-        """Outside of the event loop, with all settlements so far."""
+        """Reads outside the event loop, with all settlements so far."""
 
         def run() -> T:
             with self._reading(), closing(connect_to_read(self.path)) as database:
@@ -254,9 +254,9 @@ class SqliteStore(SmallTables):
         self._commits.put(TableChange(sql.replace("$", "?"), values))
 
     async def record_signed_rows(self, log: str, first: int, key: str) -> None:
-        """Notes that the rows of an audit log have a MAC, from `first` on, if that is not known
-        for this key. A log that ends before the first known one is new, or was replaced: all of its
-        rows must have one."""
+        """Notes that the rows of an audit log have a MAC from `first` on, if that is unknown for
+        this key. A log that ends before the first known row is new or was replaced: all of its rows
+        must have one."""
         query = "SELECT signed_since FROM audit_logs WHERE name = $1 AND key_id = $2"
         known = await self._fetch(query, log, key)
         if not known or first <= known[0][0] != 1:
@@ -266,7 +266,7 @@ class SqliteStore(SmallTables):
     # ── Writing ──────────────────────────────────────────────────────────────────────────────────
 
     def _apply(self, operations: Sequence[Operation]) -> list[Outcome]:
-        """In the thread that writes."""
+        """Runs in the writing thread."""
         try:
             outcomes = apply(self._writer, operations, self._known, self._check)
         except sqlite3.Error:
@@ -276,7 +276,7 @@ class SqliteStore(SmallTables):
         return outcomes
 
     def _check(self) -> None:
-        """Nothing is written to files that are not what they were."""
+        """Raises if the files were damaged, so that nothing is written to them."""
         try:
             self._files.check()
         except StoreDamaged as damage:
@@ -299,6 +299,6 @@ class SqliteStore(SmallTables):
 
 
 def never_close(connection: sqlite3.Connection) -> None:
-    """Keeps a connection as it is until the process ends, also while the interpreter shuts down:
-    an object with a reference too many is not finalised."""
+    """Keeps a connection open until the process ends, even while the interpreter shuts down: an
+    extra reference prevents its finalization."""
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))

@@ -1,4 +1,4 @@
-"""Tokens and handles: small tables, in SQL that both stores understand. `$1` is the first value."""
+"""Tokens and handles: small tables, in SQL for both stores. `$1` is the first value."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ ADD_HANDLE = (
     " ON CONFLICT (kind, id, provider) DO UPDATE SET created = excluded.created,"
     " tokens = excluded.tokens, bill = excluded.bill WHERE handles.app = excluded.app"
 )
-#: Ids that are looked up in one statement.
+#: Number of ids looked up in one statement.
 _AT_ONCE = 32
 _OWN = f"kind = $1 AND app = $2 AND id IN ({', '.join(f'${3 + n}' for n in range(_AT_ONCE))})"
-#: Calls of all apps wait while they are removed.
+#: Maximum number of removed rows at once, since all calls wait meanwhile.
 _REMOVED_AT_ONCE = 2_000
-#: If it is not the group that the app has already.
+#: Only if the app does not already have this group.
 _NOTE_GROUP = """
 INSERT INTO app_groups (app, since, day, name)
 SELECT CAST($1 AS text), CAST($2 AS double precision), CAST($3 AS text), CAST($4 AS text)
@@ -41,7 +41,7 @@ class SmallTables(ABC):
 
     @abstractmethod
     def _change_later(self, sql: str, *values: Any) -> None:
-        """Without waiting. Never raises."""
+        """Queues a change without waiting. Never raises."""
 
     # ── Tokens ───────────────────────────────────────────────────────────────────────────────────
 
@@ -92,11 +92,11 @@ class SmallTables(ABC):
         self, kind: HandleKind, ids: Iterable[str], app: str
     ) -> dict[str, HandleRow]:
         found: dict[str, HandleRow] = {}
-        # PostgreSQL takes no text with a null byte; no id has one.
+        # PostgreSQL accepts no text with a null byte; no id has one.
         wanted = [id for id in dict.fromkeys(ids) if "\0" not in id]
         for begin in range(0, len(wanted), _AT_ONCE):
             some = wanted[begin : begin + _AT_ONCE]
-            # Always as many values: a statement is prepared once.
+            # Always the same number of values, so that the statement is prepared once.
             some += some[-1:] * (_AT_ONCE - len(some))
             rows = await self._handles(_OWN, kind, app, *some)
             found.update((row.id, row) for row in rows)

@@ -1,4 +1,4 @@
-"""Backup, check and update of a store's file, with and without a daemon that uses it."""
+"""Backup, check, migration and pruning of a store's file, with or without a running daemon."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from .schema import (
 
 
 class StoreReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What a check found."""
+    """The result of a check."""
 
     store: str
     schema_version: int
@@ -42,7 +42,7 @@ class StoreReport(msgspec.Struct, frozen=True, kw_only=True):
     handles: int
     latest_day: str
     pruned_until: str
-    """The entries of earlier days are deleted; empty: of none."""
+    """Entries of earlier days are deleted; empty if none are."""
     problems: tuple[str, ...]
     """Empty if the store is sound."""
 
@@ -56,9 +56,9 @@ class ClockReset(msgspec.Struct, frozen=True, kw_only=True):
 class PrunedStore(msgspec.Struct, frozen=True, kw_only=True):
     store: str
     until: str
-    """The first day whose entries stay."""
+    """The first day whose entries are kept."""
     entries: int
-    """How many were deleted."""
+    """Number of deleted entries."""
 
 
 class Migration(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,15 +68,15 @@ class Migration(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def back_up(path: Path, target: Path) -> int:
-    """Copies a store as it is at one moment, while it may be in use. The size of the copy, which
-    only its owner can read. Raises `Io` if the target exists."""
+    """Copies a consistent snapshot of a store, which may be in use, to a file that only its owner
+    can read. Returns its size. Raises `Io` if the target exists."""
     if target.exists():
         raise Io(f"{target}: exists already; name a file that does not")
     unfinished = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
         with closing(connect_to_read(path)) as source:
             os.close(os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
-            # In one step: a copy in several would begin anew whenever the daemon writes.
+            # In one step: a copy in several steps would restart whenever the daemon writes.
             with closing(sqlite3.connect(unfinished, isolation_level=None)) as copy:
                 source.backup(copy)
                 copy.execute("PRAGMA journal_mode=DELETE")
@@ -107,7 +107,7 @@ def _sync(path: Path) -> None:
 
 
 def migrate(path: Path) -> Migration:
-    """Updates a store to today's version. Raises `Io` if a process uses an older one."""
+    """Migrates a store to this version. Raises `Io` if a process uses an older one."""
     with readable(path):
         if not path.is_file():
             raise Io(f"{path}: no such store")
@@ -128,9 +128,9 @@ def migrate(path: Path) -> Migration:
 
 
 def reset_clock(path: Path, *, now: float | None = None) -> ClockReset:
-    """Forgets a day that is still to come, which a clock that was wrong has left: calls are charged
-    to today again. What was spent stays with its day. If entries were pruned by such a clock,
-    those of the next months are checked again."""
+    """Resets a day in the future, which a wrong clock has left, so that calls are charged to today
+    again. Past spend stays on its day. If entries were pruned by such a clock, those of the next
+    months are checked again."""
     connect_to_read(path).close()
     today = day_of(time.time() if now is None else now)
     with readable(path), closing(connect(path)) as database, transaction(database):
@@ -143,9 +143,8 @@ def reset_clock(path: Path, *, now: float | None = None) -> ClockReset:
 
 
 def prune(path: Path, *, keep_days: float, now: float | None = None) -> PrunedStore:
-    """Deletes the entries of earlier months than `keep_days` reach back to, a few at a time, while
-    a daemon may use the store. What was spent stays in the sums. The file keeps its size; its room
-    is used again."""
+    """Deletes the entries of months before the last `keep_days`, a few at a time; a daemon may use
+    the store. The sums are kept. The file keeps its size, and its free space is reused."""
     connect_to_read(path).close()
     until = pruning_day(keep_days, time.time() if now is None else now)
     deleted = 0
@@ -160,14 +159,14 @@ def prune(path: Path, *, keep_days: float, now: float | None = None) -> PrunedSt
             deleted += count
 
 
-#: Deletes the oldest entries. Ids are in order of time, and a call is charged to its day or to a
-#: later one: none after that id is of an earlier day.
+#: Deletes the oldest entries. Ids sort by time, and a call is charged to its day or a later one, so
+#: no entry after that id is of an earlier day.
 PRUNE = """
 DELETE FROM entries WHERE id IN (
     SELECT id FROM entries WHERE id < {} AND day < {} ORDER BY id LIMIT {}
 )
 """
-#: In the same transaction: sums of these days have no entries any more.
+#: In the same transaction: records that sums of these days have no entries.
 MARK_PRUNED = "UPDATE clock SET pruned_until = {0} WHERE pruned_until < {0}"
 _PRUNED_AT_ONCE = 2_000
 
@@ -180,7 +179,7 @@ def check(path: Path, *, now: float | None = None) -> StoreReport:
     """Checks the file, and that all sums agree with the entries. Changes nothing."""
     with closing(connect_to_read(path)) as database:
         try:
-            with transaction(database, "BEGIN"):  # one state, also while the daemon writes
+            with transaction(database, "BEGIN"):  # a snapshot, even while the daemon writes
                 problems = tuple(_problems(database, time.time() if now is None else now))
                 counts = {
                     name: database.execute(f"SELECT COUNT(*) FROM {name}").fetchone()[0]
@@ -202,7 +201,7 @@ def check(path: Path, *, now: float | None = None) -> StoreReport:
             raise Io(f"{path}: is damaged: {error}") from None
 
 
-#: Sums of entries and holds by app and by day or month: what `balances` must hold.
+#: Sums of entries and holds by app and day or month: the expected contents of `balances`.
 _BALANCES = """
 SELECT app, period, SUM(spent) AS spent, SUM(held) AS held FROM (
     SELECT app, day AS period, billed AS spent, 0 AS held FROM entries
@@ -223,9 +222,8 @@ POSTGRES_LABELS = _LABELS.format(value="label.value::bigint", each="jsonb_each_t
 
 
 def differences(labels: str) -> Iterator[tuple[str, str]]:
-    """For each table of sums, a query that counts the rows that are missing or wrong, of the months
-    that were not pruned; rows of zeros need not be there. In the SQL of both stores, but for
-    `labels`."""
+    """For each table of sums, a query that counts missing or wrong rows in the months that were not
+    pruned; rows of zeros may be absent. In SQL for both stores, except `labels`."""
     for table, period, figures, expected in (
         ("balances", "period", ("spent", "held"), _BALANCES),
         ("sums", "day", SUMS, SUMS_OF_ENTRIES),
@@ -247,7 +245,7 @@ BOTH = "SELECT COUNT(*) FROM holds JOIN entries USING (id)"
 
 
 def sum_problems(wrong: Mapping[str, int], both: int, latest: str, now: float) -> Iterator[str]:
-    """What the counts of wrong rows, and of holds that are settled too, mean."""
+    """Messages for the counts of wrong rows and of holds that are also settled."""
     for table, count in wrong.items():
         if count:
             yield f"{table} and the entries differ in {counted(count, 'row')}"

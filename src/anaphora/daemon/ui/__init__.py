@@ -1,1 +1,1 @@
-"""The dashboard of the daemon at `/ui`: login, who sees what, and its writes."""
+"""The dashboard of the daemon at `/ui`: logins, permissions and actions."""

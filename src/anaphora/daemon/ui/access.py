@@ -5,10 +5,10 @@
     await sessions.find([cookie])               its session, or none
 
 Sessions are in memory, by a keyed hash of their cookie: a restart of the daemon ends them all. With
-several nodes they are in PostgreSQL too, and every node accepts them. A session ends after a time,
-when it is not used, at logout, and with the token that opened it.
+several nodes they are also in PostgreSQL, and every node accepts them. A session ends after its
+lifetime, when unused, at logout, and with the token that opened it.
 
-An administrator sees all pages, the token of an app only the pages of that app (`Viewers`).
+An administrator sees all pages, an app's token only the app's own pages (`Viewers`).
 """
 
 from __future__ import annotations
@@ -40,13 +40,14 @@ from .shared_logins import SharedLogin, SharedLogins
 ROOT = "/ui"
 LOGIN = f"{ROOT}/login"
 LINKED_PAGES = (ROOT, f"{ROOT}/", LOGIN)
-"""Pages that a link on another site may open. It comes without the cookie: a login follows."""
+"""Pages that a link on another site may open. Such a request has no cookie, so a login follows."""
 
-#: Sessions at the same time: of all tokens, and of one. The longest unused one ends for a new one.
+#: Maximum number of sessions in total and per token. The least recently used one ends for a new
+#: one.
 _MOST_SESSIONS, _MOST_PER_TOKEN = 1_000, 20
-#: Confirmations that one session can have open.
+#: Maximum number of open confirmations of one session.
 _MOST_CONFIRMATIONS = 32
-#: Seconds between two looks for sessions that were ended on another node.
+#: Seconds between checks for sessions that ended on another node.
 _FOLLOW_SECONDS = 0.4
 _RANDOM_BYTES = 32
 _COOKIE = "anaphora_ui"
@@ -61,15 +62,15 @@ class LoginSession(msgspec.Struct, kw_only=True, eq=False):
     digest: bytes
     token_id: str
     app: str
-    """The app whose token it was; `ADMIN` for an administrator."""
+    """The app of the token; `ADMIN` for an administrator."""
     csrf: str
-    """In every form of the session."""
+    """The CSRF token in every form of the session."""
     opened: float
     used: float
     confirmations: BoundedMap[str, tuple[str, ...]] = msgspec.field(
         default_factory=lambda: BoundedMap(_MOST_CONFIRMATIONS)
     )
-    """What was confirmed by a form that has not been sent yet, by the number in it."""
+    """Actions of forms that have not been sent yet, by the form's number."""
 
     @property
     def is_admin(self) -> bool:
@@ -84,7 +85,7 @@ class LoginSession(msgspec.Struct, kw_only=True, eq=False):
 
 
 class Sessions:
-    """The logins of a daemon. For one event loop."""
+    """The logins of a daemon. Used from one event loop."""
 
     def __init__(
         self,
@@ -96,7 +97,7 @@ class Sessions:
         shared: SharedLogins | None = None,
         key: bytes | None = None,
     ) -> None:
-        """`lifetime` and `idle` are seconds: after the login, and after the last request. Logins
+        """`lifetime` and `idle` are seconds after the login and after the last request. Logins
         are valid on all nodes that have the same `shared` and `key`."""
         self._directory = directory
         self.lifetime = lifetime
@@ -106,20 +107,20 @@ class Sessions:
         self._key = key or secrets.token_bytes(32)
         self._latest = clock()
         self._open: dict[bytes, LoginSession] = {}
-        """Of several nodes, those that this one has seen."""
+        """With several nodes, those that this one has seen."""
         self._ended: list[Callable[[LoginSession], None]] = []
         directory.on_revoke(self.end_token)
 
     def on_end(self, callback: Callable[[LoginSession], None]) -> None:
-        """Called with a session when it ends, to end its open streams."""
+        """Registers a function called with each session that ends, to end its open streams."""
         self._ended.append(callback)
 
     @hides_arguments
     async def find(self, cookies: Iterable[str]) -> list[LoginSession]:
-        """The sessions of cookies, which are used now."""
+        """The sessions of cookies, which count as used now."""
         found = {self._hash(cookie): cookie for cookie in cookies}
         if self._shared is not None:
-            self._know(found, await self._shared.find([*found]))
+            self._apply_shared(found, await self._shared.find([*found]))
         sessions = []
         for digest in found:
             session = self._open.get(digest)
@@ -132,8 +133,10 @@ class Sessions:
             sessions.append(session)
         return sessions
 
-    def _know(self, cookies: Mapping[bytes, str], logins: Mapping[bytes, SharedLogin]) -> None:
-        """Takes over what other nodes did: logins, requests and logouts."""
+    def _apply_shared(
+        self, cookies: Mapping[bytes, str], logins: Mapping[bytes, SharedLogin]
+    ) -> None:
+        """Applies logins, requests and logouts of other nodes."""
         for digest, cookie in cookies.items():
             login, session = logins.get(digest), self._open.get(digest)
             if login is None:
@@ -154,12 +157,12 @@ class Sessions:
     async def _use(self, session: LoginSession) -> None:
         now, before = self._now(), session.used
         session.used = now
-        # Not for every request: other nodes need to know it to a part of the idle time only.
+        # Not for every request: other nodes need it only to a fraction of the idle time.
         if self._shared is not None and now - before > min(self.idle / 60, 10.0):
             await self._shared.use(session.digest, now)
 
     async def open(self, row: TokenRow) -> tuple[Secret, LoginSession]:
-        """A new session of a token, and the value of its cookie, which is random each time."""
+        """Opens a session of a token. Returns it with the random value of its cookie."""
         now = self._now()
         self.end_expired()
         cookie = Secret(secrets.token_urlsafe(_RANDOM_BYTES))
@@ -182,7 +185,7 @@ class Sessions:
         return cookie, session
 
     def is_valid(self, session: LoginSession) -> bool:
-        """Whether it is open, neither too old nor too long unused, and its token valid."""
+        """Whether it is open, neither too old nor unused for too long, and its token valid."""
         now = self._now()
         return (
             session.digest in self._open
@@ -194,26 +197,26 @@ class Sessions:
     # ── Ends ─────────────────────────────────────────────────────────────────────────────────────
 
     async def log_out(self, *sessions: LoginSession) -> None:
-        """On all nodes."""
+        """Ends a session on all nodes."""
         for session in sessions:
             self.end(session)
         if self._shared is not None and sessions:
             await self._shared.end(session.digest for session in sessions)
 
     async def log_out_token(self, token_id: str) -> None:
-        """All sessions of a token, on all nodes."""
+        """Ends all sessions of a token on all nodes."""
         self.end_token(token_id)
         if self._shared is not None:
             await self._shared.end_token(token_id)
 
     def end(self, session: LoginSession) -> None:
-        """On this node. Other nodes come to the same result by themselves, or by `log_out`."""
+        """Ends a session on this node. Other nodes find out by themselves or by `log_out`."""
         if self._open.pop(session.digest, None) is not None:
             for callback in self._ended:
                 callback(session)
 
     def end_token(self, token_id: str) -> None:
-        """Ends all sessions of a token, which was revoked."""
+        """Ends all sessions of a revoked token."""
         for session in [one for one in self._open.values() if one.token_id == token_id]:
             self.end(session)
 
@@ -230,7 +233,7 @@ class Sessions:
             sessions = tuple(self._open.values())
             try:
                 logins = await self._shared.find([session.digest for session in sessions])
-            except StoreUnavailable:  # they stay open until it is known
+            except StoreUnavailable:  # they stay open until the store responds
                 continue
             for session in sessions:
                 if (login := logins.get(session.digest)) is None:
@@ -246,7 +249,7 @@ class Sessions:
     # ── Forms ────────────────────────────────────────────────────────────────────────────────────
 
     async def confirmation(self, session: LoginSession, *action: str) -> str:
-        """A number for a form that may be sent once, for this action only."""
+        """A number for a form that can be sent once, only for this action."""
         number = secrets.token_urlsafe(16)
         if self._shared is not None:
             await self._shared.add_form(session.digest, number, action, most=_MOST_CONFIRMATIONS)
@@ -255,7 +258,7 @@ class Sessions:
         return number
 
     async def confirm(self, session: LoginSession, number: str, *action: str) -> bool:
-        """Whether the form was made for this action and is sent for the first time."""
+        """Whether the form was made for this action and not sent before."""
         if self._shared is not None:
             return await self._shared.take_form(session.digest, number, action)
         if session.confirmations.get(number) != action:
@@ -270,14 +273,14 @@ class Sessions:
         return self._hash(f"csrf {cookie}").hex()
 
     def _now(self) -> float:
-        """Never goes back: an expired session stays expired."""
+        """Never decreases: an expired session stays expired."""
         self._latest = max(self._latest, self._clock())
         return self._latest
 
 
 class SessionCookie:
-    """The cookie as headers have it. With TLS, also in front of a reverse proxy, its name begins
-    with `__Secure-`: browsers then let no page without TLS set it."""
+    """The headers of the session cookie. With TLS, here or at a reverse proxy, its name begins with
+    `__Secure-`, so that browsers do not let pages without TLS set it."""
 
     def __init__(self, *, secure: bool, lifetime: float) -> None:
         self.name = f"__Secure-{_COOKIE}" if secure else _COOKIE
@@ -294,7 +297,8 @@ class SessionCookie:
         return f"{self.name}=; Max-Age=0; {self._flags}"
 
     def values(self, header_pairs: Iterable[tuple[str, str]]) -> list[str]:
-        """Of a request. There may be several: another server on this host may have set one."""
+        """The values in a request. There may be several, since another server on this host may set
+        one."""
         found = []
         for name, text in header_pairs:
             if name == "cookie":
@@ -317,21 +321,21 @@ def own_path(text: str) -> str | None:
 
 # ── Viewers ──────────────────────────────────────────────────────────────────────────────────────
 
-#: Apps whose pages are kept ready.
+#: Maximum number of apps whose pages are cached.
 _MOST_APPS = 256
 
 
 class UiRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A request of someone who is logged in."""
+    """A request of a logged-in viewer."""
 
     page: PageRequest
     session: LoginSession
     form: Mapping[str, str] = {}
-    """The fields of a form that was sent, without its CSRF token, which is checked."""
+    """The fields of a sent form, without its CSRF token, which is already checked."""
 
 
 class ByteStream(msgspec.Struct, frozen=True):
-    """A response that is sent as it is made."""
+    """A response that is sent while it is made."""
 
     headers: dict[str, str]
     pieces: AsyncGenerator[bytes, None]
@@ -341,7 +345,7 @@ UiResult: TypeAlias = PageContent | CompleteResponse | ByteStream
 
 
 class Action(msgspec.Struct, frozen=True):
-    """Answers a path that is no page. Runs on the event loop."""
+    """Answers a path that is not a page. Runs on the event loop."""
 
     methods: tuple[str, ...]
     run: Callable[[UiRequest, Site], Awaitable[UiResult]]
@@ -363,7 +367,7 @@ class Viewers:
         action: Callable[[str], Action | None],
         app_pages: Callable[[str], PageSite],
     ) -> None:
-        """`action` is for administrators; `app_pages` are those of an app by its id."""
+        """`action` is for administrators; `app_pages` returns the pages of an app by its id."""
         self._admin = admin
         self._action = action
         self._app_pages = app_pages

@@ -1,5 +1,5 @@
-"""What an administrator does on the dashboard: revoke and rotate the tokens of apps, verify and
-export the audit log. Each is logged with the id of the administrator's token."""
+"""Administrator's actions on the dashboard: revoke and rotate tokens of apps, verify and export the
+audit log. Each is logged with the id of the administrator's token."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from .audit_log import ChainVerifier, LogExport
 _FORM = "application/x-www-form-urlencoded"
 _LONGEST_QUERY, _MOST_FIELDS = 32_768, 64
 _LARGEST_FORM = 16 * 1024
-#: Names of fields that a token could be in.
+#: Names of fields that may contain a token.
 _TOKEN_NAMES = frozenset(
     ("token", "key", "api_key", "apikey", "access_token", "admin_token", "auth", "password")
 )
@@ -34,13 +34,13 @@ _TOKEN_NAMES = frozenset(
 
 PLAIN = {**PAGE_HEADERS, "content-type": "text/plain; charset=utf-8"}
 READ = ("GET", "HEAD")
-"""The methods of pages."""
+"""Allowed methods of pages."""
 
 
 class MethodNotAllowed(RequestRejected):
     def __init__(self, method: str, allowed: tuple[str, ...]) -> None:
         self.allowed = ", ".join(allowed)
-        super().__init__(f"{method[:20]} is not allowed here, but {self.allowed}", status=405)
+        super().__init__(f"{method[:20]} is not allowed here; use {self.allowed}", status=405)
 
 
 def check_method(exchange: HttpExchange, *allowed: str) -> None:
@@ -49,12 +49,12 @@ def check_method(exchange: HttpExchange, *allowed: str) -> None:
 
 
 class TokenInAddress(RequestRejected):
-    """An address with a token: browsers and proxies keep addresses."""
+    """The address contains a token, and browsers and proxies store addresses."""
 
 
 @hides_arguments
 def check_query(query: bytes) -> None:
-    """Raises `TokenInAddress`, and `RequestRejected` for a query that no page of ours has."""
+    """Raises `TokenInAddress`, and `RequestRejected` for a query longer than any page's."""
     if len(query) > _LONGEST_QUERY:
         reason = f"the address is too long: its query has more than {_LONGEST_QUERY:,} bytes"
         raise RequestRejected(reason, status=414)
@@ -73,8 +73,8 @@ def check_query(query: bytes) -> None:
 
 
 def check_origin(exchange: HttpExchange) -> None:
-    """Whether a form was sent from a page of this server. `HostGuard` has compared the Origin with
-    the host; a browser sends at least one of both headers. Raises `Forbidden`."""
+    """Raises `Forbidden` unless a form was sent from a page of this server. `HostGuard` has
+    compared the Origin with the host; a browser sends at least one of the two headers."""
     site = exchange.headers.get("sec-fetch-site")
     if site == "same-origin" or (site is None and "origin" in exchange.headers):
         return
@@ -89,14 +89,14 @@ def check_origin(exchange: HttpExchange) -> None:
 
 @hides_arguments
 async def read_form(exchange: HttpExchange) -> dict[str, str]:
-    """The fields of a form. Raises `RequestRejected` if it is none, or has a field twice."""
+    """The fields of a form. Raises `RequestRejected` if it is not a form or has a field twice."""
     declared = exchange.headers.get("content-length", "")
     if not (declared.isascii() and declared.isdecimal()):
-        raise RequestRejected("a form has a content-length", status=411)
+        raise RequestRejected("a form needs a content-length", status=411)
     if len(declared) > 9 or int(declared) > _LARGEST_FORM:
-        raise TooLarge(f"a form has at most {_LARGEST_FORM:,} bytes", status=413)
+        raise TooLarge(f"a form may have at most {_LARGEST_FORM:,} bytes", status=413)
     if exchange.headers.get("content-type", "").partition(";")[0].strip().lower() != _FORM:
-        raise RequestRejected(f"a form is sent as {_FORM}", status=415)
+        raise RequestRejected(f"a form must be sent as {_FORM}", status=415)
     body = await exchange.read_body()
     try:
         pairs = parse_qsl(
@@ -117,12 +117,12 @@ def redirect(path: str, headers: Mapping[str, str] | None = None) -> CompleteRes
     return CompleteResponse(303, {**PLAIN, "location": path, **(headers or {})}, b"")
 
 
-#: Seconds that the answer waits for a check of a short log.
+#: Seconds that the answer waits for the check of a short log.
 _CHECK_SECONDS = 0.5
 
 
 class AdminActions:
-    """By the path below the root."""
+    """The actions by path below the root."""
 
     def __init__(
         self,
@@ -167,7 +167,7 @@ class AdminActions:
 
 
 class AppTokens:
-    """Revoking and rotating the tokens of an app: a page to confirm it, and the write itself."""
+    """Revokes and rotates the tokens of an app: a page to confirm it, and the action itself."""
 
     def __init__(
         self, admin: Admin, directory: Directory, sessions: Sessions, log: JsonLog

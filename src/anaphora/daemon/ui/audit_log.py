@@ -1,5 +1,5 @@
-"""The audit log on the dashboard: a check of its hash chain, and its calls as a file. Both run in a
-thread of their own."""
+"""The audit log on the dashboard: a check of its hash chain, and its calls as a file. Each runs in
+its own thread."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ from anaphora.errors import (
 
 from .access import ByteStream
 
-#: Seconds of rest after every thousand rows: calls of apps go first.
+#: Seconds of pause after every thousand rows, since calls of apps have priority.
 _CHECK_REST = 0.002
 _TYPES = {"jsonl": "application/x-ndjson", "csv": "text/csv; charset=utf-8"}
 _PIECE_BYTES = 64 * 1024
-#: The same for an export, and the rows after which it rests.
+#: The pause of an export, and the rows between pauses.
 _EXPORT_REST, _EXPORT_ROWS = 0.001, 100
 
 
@@ -59,7 +59,7 @@ class ChainVerifier:
         clock: Callable[[], float],
         row_key: Callable[[], RowKey | None] = lambda: None,
     ) -> None:
-        """`row_key` gives what MACs are checked with, when a check begins."""
+        """`row_key` returns the key of the MACs when a check begins."""
         self._audit = audit
         self._row_key = row_key
         self._clock = clock
@@ -71,7 +71,7 @@ class ChainVerifier:
         return replace(self._state, written=self._audit.head.seq, failing=self._audit.failing)
 
     def start(self) -> None:
-        """Begins a check, if none runs. For one thread."""
+        """Begins a check if none is running. Called from one thread."""
         if self._thread is None or not self._thread.is_alive():
             self._state = replace(self._state, running_rows=0)
             self._thread = threading.Thread(
@@ -80,7 +80,7 @@ class ChainVerifier:
             self._thread.start()
 
     def wait(self, seconds: float) -> None:
-        """Until the check is done, or as long as that."""
+        """Waits until the check is done, or for `seconds`."""
         if self._thread is not None:
             self._thread.join(seconds)
 
@@ -97,7 +97,7 @@ class ChainVerifier:
         except _Stopped:
             return
         except (AnaphoraError, OSError) as problem:
-            # The folder of the home is not for pages.
+            # Pages must not show the home folder.
             text = str(problem).replace(f"{path}/", "").replace(str(path), path.name)
             is_broken = isinstance(problem, _BROKEN)
             found = replace(found, **{"problem" if is_broken else "unchecked": text})
@@ -125,7 +125,7 @@ class LogExport:
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     def stream(self, page: PageRequest) -> ByteStream:
-        """The calls that a search finds. Raises `Overloaded` while another export runs."""
+        """Streams the calls that match a search. Raises `Overloaded` while another export runs."""
         kind = page.query.get("format", "jsonl")
         if kind not in _TYPES:
             raise InvalidRequest(f"{kind[:60]!r} is none of {', '.join(_TYPES)}", path="format")
@@ -169,7 +169,7 @@ def _lines(log: Path | PostgresLog, query: CallQuery, kind: str) -> Iterator[byt
 def _rested(
     items: Iterator[tuple[StoredRow, AuditEnvelope]],
 ) -> Iterator[tuple[StoredRow, AuditEnvelope]]:
-    """With a pause now and then: calls of apps go first."""
+    """The rows, with pauses, since calls of apps have priority."""
     for index, item in enumerate(items):
         if index % _EXPORT_ROWS == 0:
             time.sleep(_EXPORT_REST)

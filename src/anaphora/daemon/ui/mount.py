@@ -1,4 +1,4 @@
-"""Puts the dashboard together for a daemon: its source of calls, the pages, and who sees them."""
+"""Assembles the dashboard of a daemon: its source of calls, its pages and viewers."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from anaphora.daemon.server import Daemon
 
 _HOUR, _MINUTE = 3_600.0, 60.0
-#: Seconds after the start of the daemon at which the audit log begins to be summed, unless a page
-#: is requested earlier.
+#: Seconds after the daemon's start until the audit log is summed, unless a page is requested
+#: earlier.
 _FILL_AFTER = 5.0
 
 _TITLES = {
@@ -88,7 +88,7 @@ def open_ui(
 def _open_sessions(
     stack: contextlib.AsyncExitStack, daemon: Daemon, config: DaemonConfig
 ) -> Sessions:
-    """The logins; with several nodes, those of all."""
+    """The logins; with several nodes, of all nodes."""
     services, shared, key = daemon.services, None, None
     if services.node is not None:
         shared = SharedLogins(services.node.address)
@@ -109,8 +109,7 @@ def _open_sessions(
 
 
 class _Filling:
-    """Sums the audit log in the background: from the first page on, or when the daemon has started
-    to serve."""
+    """Sums the audit log in the background, from the first page on or some time after the start."""
 
     def __init__(self, source: LogCalls) -> None:
         self._source = source
@@ -165,7 +164,7 @@ class _Pages:
         return self._site(pages, _TITLES, source, self._problems)
 
     def of_app(self, app: str) -> PageSite:
-        """Its own calls only, as it may see them."""
+        """The pages of an app: only its own calls, as it may see them."""
         source = self._source.for_app(app)
         pages: dict[str, Page] = {
             "": OwnAppPage(app, self._apps.own, source),
@@ -189,8 +188,8 @@ class _Pages:
 
 
 class _WithNotice:
-    """A page that says which of its figures are not complete, and to administrators what is not in
-    force."""
+    """A page with a notice about incomplete figures, and for administrators about settings that are
+    not in force."""
 
     def __init__(self, page: Page, source: LogCalls, problems: Callable[[], list[str]]) -> None:
         self._page = page

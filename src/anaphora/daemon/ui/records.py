@@ -1,6 +1,6 @@
-"""Apps and providers as the dashboard shows them: from grants, the ledger and the tokens; from the
-state of connections and the calls of the audit log; and conversations with the text around their
-breaks, if the operator has switched that on."""
+"""The dashboard's data of apps, from grants, ledger and tokens; of providers, from connection state
+and the audit log; and of conversations, with the text around their breaks if the operator has
+enabled that."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from anaphora.dashboard.values import (
     View,
 )
 
-#: Seconds that a page waits for the event loop.
+#: Maximum seconds that a page waits for the event loop.
 _LOOP_TIMEOUT = 30.0
-#: Corrections on the page of an app; the command lists all of them.
+#: Maximum number of corrections on an app's page; the command lists all.
 _MOST_CORRECTIONS = 20
 
 
 class AppRecords:
-    """Rows of apps. Its methods are for other threads than that of the event loop."""
+    """Rows of apps. Called from threads other than the event loop's."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class AppRecords:
         self._clock = clock
 
     def all(self, view: View) -> list[AppRow]:
-        """Apps with a grant or a token, those of the view's filter only."""
+        """Apps with a grant or a token that match the view's filter."""
         denied = self._source.denied(view)
         return [replace(row, denied=denied.get(row.id, {})) for row in self.spent(view.app)]
 
@@ -82,8 +82,8 @@ class AppRecords:
         ]
 
     def own(self, app: str, view: View) -> AppRow | None:
-        """As the app may see it: its spend is that of its calls without what they read of other
-        apps' cache, which is not what it is charged."""
+        """The row as the app may see it. Its spend is computed without reads of other apps' cache
+        writes, and differs from what it is charged."""
         row = self.one(app, view)
         if row is None:
             return None
@@ -96,7 +96,7 @@ class AppRecords:
         return replace(row, today_nano_usd=day, month_nano_usd=month)
 
     def spent(self, app: str | None = None) -> list[AppRow]:
-        """All apps, or one, without their refused calls."""
+        """Spend of all apps or one, without refused calls."""
         return asyncio.run_coroutine_threadsafe(self._rows(app), self._loop).result(_LOOP_TIMEOUT)
 
     async def _rows(self, wanted: str | None) -> list[AppRow]:
@@ -150,7 +150,7 @@ def token_state(row: TokenRow) -> TokenState:
 
 
 class ProviderRecords:
-    """Rows of providers. Its methods are for other threads than that of the event loop."""
+    """Rows of providers. Called from threads other than the event loop's."""
 
     def __init__(
         self, pool: ProviderPool, source: LogCalls, *, loop: asyncio.AbstractEventLoop
@@ -160,7 +160,7 @@ class ProviderRecords:
         self._loop = loop
 
     def all(self, view: View) -> list[ProviderRow]:
-        """Those of llm.yaml, and those of the view's calls that are no longer in it."""
+        """The providers of llm.yaml, and those of the view's calls that are not in it."""
         rows = {row.name: row for row in self._source.providers(view)}
         found = asyncio.run_coroutine_threadsafe(self._states(view.provider), self._loop)
         states = found.result(_LOOP_TIMEOUT)
@@ -172,7 +172,7 @@ class ProviderRecords:
         return made
 
     async def _states(self, wanted: str | None) -> dict[str, ProviderRow]:
-        """Breakers and limits: calls change them, in the event loop."""
+        """Breakers and limits, read in the event loop, where calls change them."""
         now = time.monotonic()
         states = {}
         for name in self._pool.providers:
@@ -198,7 +198,7 @@ NOT_KEPT = (
 
 
 class TextConversationPage:
-    """For administrators."""
+    """A conversation with the text around its breaks, for administrators."""
 
     def __init__(self, source: PastCalls, texts: BreakTexts) -> None:
         self._texts = texts

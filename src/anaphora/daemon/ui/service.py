@@ -7,10 +7,10 @@
     GET  /ui/events               changed parts of an open page
     GET  /ui/…                    pages
 
-Nothing but the cookie of a session counts here, and that cookie counts nowhere else. Only some
-pages are made at the same time: calls of apps go first. Administrators and apps have queues of
-their own, so that no app can keep an administrator from the dashboard by requesting pages; and one
-app takes only a part of the queue of apps.
+Only session cookies are accepted here, and they are accepted nowhere else. Few pages are made at
+the same time, since calls of apps have priority. Administrators and apps have separate queues, so
+that no app can lock an administrator out by requesting pages; and one app can use only a part of
+the apps' queue.
 """
 
 from __future__ import annotations
@@ -75,10 +75,10 @@ from .actions import (
 
 
 class PageQueue:
-    """For one event loop."""
+    """Limits how many pages are made at the same time. Used from one event loop."""
 
     def __init__(self, *, working: int, waiting: int, each: int) -> None:
-        """Pages that are made at the same time, and that wait: of all viewers, and of one."""
+        """The limits of pages in the making and of waiting pages, for all viewers and for one."""
         self._working = asyncio.Semaphore(working)
         self._most = waiting
         self._most_of_one = each
@@ -87,8 +87,8 @@ class PageQueue:
     async def run(
         self, viewer: str, making: Coroutine[Any, Any, CompleteResponse]
     ) -> CompleteResponse:
-        """Makes a page when there is room for it. Raises `Overloaded` if too many wait. A page
-        is made to its end even if its viewer disconnects: a thread cannot be interrupted."""
+        """Makes a page when a slot is free. Raises `Overloaded` if too many wait. The page is
+        completed even if its viewer disconnects, since a thread cannot be interrupted."""
         if self._waiting[viewer] >= self._most_of_one or self._waiting.total() >= self._most:
             making.close()
             raise Overloaded("Too many pages are requested at once. Try again.", status=503)
@@ -99,7 +99,7 @@ class PageQueue:
             making.close()
             raise
         finally:
-            self._waiting -= Counter({viewer: 1})  # keeps no viewer who does not wait
+            self._waiting -= Counter({viewer: 1})  # forgets viewers without waiting pages
         task = asyncio.ensure_future(making)
         task.add_done_callback(self._done)
         return await asyncio.shield(task)
@@ -110,10 +110,11 @@ class PageQueue:
             task.exception()
 
 
-#: Pages with live updates that are open, of all apps; `LiveStreams` bounds those of each site.
+#: Maximum number of open pages with live updates, of all apps; `LiveStreams` bounds those of each
+#: site.
 _MOST_STREAMS = 96
-#: Cookies of the session's name that are looked up. Another server on this host may have set one
-#: for each part of a path.
+#: Maximum number of cookies of the session's name that are looked up: another server on this host
+#: may set one for each part of a path.
 _MOST_COOKIES = 32
 _SERVER_ERROR = 500
 
@@ -123,7 +124,7 @@ class SessionEnded(ConnectionEnded):
 
 
 class UiService:
-    """Answers requests to `/ui`. For one event loop."""
+    """Answers requests to `/ui`. Used from one event loop."""
 
     def __init__(
         self,
@@ -136,7 +137,7 @@ class UiService:
         clock: Callable[[], float],
         before_page: Callable[[], None] = lambda: None,
     ) -> None:
-        """`before_page` is called before each page of someone who is logged in."""
+        """`before_page` is called before each page of a logged-in viewer."""
         self._directory = directory
         self._sessions = sessions
         self._cookie = cookie
@@ -145,7 +146,7 @@ class UiService:
         self._clock = clock
         self._before_page = before_page
         self._public = PageSite(Site(root=ROOT, title="Daemon", sections=(), live=False), {})
-        """Pages without a login."""
+        """Pages that need no login."""
         self._open: dict[HttpExchange, LoginSession] = {}
         self._admin_queue = PageQueue(working=2, waiting=64, each=64)
         self._app_queue = PageQueue(working=1, waiting=64, each=8)
@@ -194,7 +195,7 @@ class UiService:
         except (Unauthenticated, GrantRateLimited) as problem:
             exchange.scope[ERROR_KEY] = kind_of(problem)
             return self._login_form(next_path=next_path, problem=problem)
-        # A cookie from before is worth nothing afterwards, whichever page had set it.
+        # Ends the earlier session, so that a cookie set by another page becomes invalid.
         await self._sessions.log_out(*await self._sessions_of(exchange))
         cookie, _ = await self._sessions.open(row)
         self._log.line("info", "login", token=row.id, app=row.app)
@@ -217,8 +218,8 @@ class UiService:
         return CompleteResponse(shown.status, {**shown.headers, **headers}, shown.body)
 
     async def _session(self, exchange: HttpExchange) -> LoginSession | None:
-        """That of an administrator before others: an app could have put its own into the browser,
-        by a server on this host, to hide pages from an administrator."""
+        """The session of a request, an administrator's first: an app with a server on this host
+        could set its own cookie in the browser to hide pages from an administrator."""
         found = await self._sessions_of(exchange)
         return max(found, key=lambda one: one.is_admin, default=None)
 
@@ -252,7 +253,7 @@ class UiService:
         if path == "logout":
             check_method(exchange, "POST")
             form = await self._form(exchange, session)
-            del self._open[exchange]  # the response comes after the end of the session
+            del self._open[exchange]  # the response is sent after the end of the session
             await exchange.respond(await self._log_out(session, form))
             return
         self._before_page()
@@ -302,7 +303,7 @@ class UiService:
             await _stream(exchange, made)
 
     def _events(self, viewer: Viewer, request: UiRequest) -> ByteStream:
-        """The changed parts of a page, while its session lasts."""
+        """Streams the changed parts of a page while its session lasts."""
         if not request.session.is_admin:
             streams = [
                 each
@@ -315,7 +316,7 @@ class UiService:
         return ByteStream(EVENT_HEADERS, viewer.pages.events(request.page, viewer.site, allowed))
 
     async def _form(self, exchange: HttpExchange, session: LoginSession) -> dict[str, str]:
-        """The fields of a form that was sent from a page of this session."""
+        """The fields of a form sent from a page of this session."""
         check_origin(exchange)
         form = await read_form(exchange)
         if not session.has_csrf(form.pop("csrf", "")):
@@ -328,7 +329,7 @@ class UiService:
     # ── Ends ─────────────────────────────────────────────────────────────────────────────────────
 
     def error(self, exchange: HttpExchange, problem: Upstream) -> CompleteResponse:
-        """A page that says why a request was refused."""
+        """An error page for a refused request."""
         session, status = self._open.get(exchange), problem.status or _SERVER_ERROR
         pages, site = self._public, self._public.site
         if session is not None:
@@ -343,7 +344,7 @@ class UiService:
         return CompleteResponse(made.status, headers, made.body)
 
     def ended(self, exchange: HttpExchange) -> None:
-        """The request has been answered, or its connection has ended."""
+        """Called when the request is answered or its connection has ended."""
         self._open.pop(exchange, None)
 
     def end_expired(self) -> None:
@@ -351,7 +352,7 @@ class UiService:
         self._sessions.end_expired()
 
     def stop(self) -> None:
-        """Ends open streams: the daemon is stopping, and waits for no page."""
+        """Ends open streams: a stopping daemon does not wait for pages."""
         for exchange in tuple(self._open):
             exchange.disconnect(ServerStopping)
 
@@ -362,7 +363,7 @@ class UiService:
 
 
 async def _stream(exchange: HttpExchange, stream: ByteStream) -> None:
-    """Sends the pieces as they come, until the viewer disconnects."""
+    """Sends pieces as they are made, until the viewer disconnects."""
     exchange.watch()
     await exchange.start(200, stream.headers)
     async with contextlib.aclosing(stream.pieces) as pieces:

@@ -1,7 +1,7 @@
-"""Logins of the dashboard in PostgreSQL, where every node finds them.
+"""Logins of the dashboard in PostgreSQL, shared by all nodes.
 
-The tables hold keyed hashes of cookies, and numbers of forms that may be sent once; the key is not
-in the database. So who reads it cannot log in.
+The tables hold keyed hashes of cookies, and numbers of forms that can be sent once. The key is not
+in the database, so reading it does not allow a login.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("anaphora.daemon")
 
-#: Seconds for one statement, or a transaction: someone waits for a page.
+#: Seconds for one statement or transaction, since a viewer waits for a page.
 _SECONDS = 5.0
 
-#: The longest unused ones end for a new one.
+#: The least recently used sessions end for a new one.
 _MAKE_ROOM = """
 DELETE FROM ui_sessions WHERE digest IN (
     (SELECT digest FROM ui_sessions WHERE token = $1 ORDER BY used DESC OFFSET $2)
@@ -48,7 +48,7 @@ class SharedLogin(msgspec.Struct, frozen=True):
 
 
 class SharedLogins:
-    """For one event loop. Methods raise `StoreUnavailable`, without the address of PostgreSQL."""
+    """Used from one event loop. Methods raise `StoreUnavailable` without PostgreSQL's address."""
 
     def __init__(self, address: PostgresAddress) -> None:
         self._lane = Lane(address, "dashboard", timeout=_SECONDS)
@@ -67,14 +67,14 @@ class SharedLogins:
             raise StoreUnavailable(reason) from None
 
     async def add(self, login: SharedLogin, *, most: int, of_token: int) -> None:
-        """At most so many stay, of all tokens and of this one."""
+        """Adds a login. Older ones beyond the limits, in total and of this token, are ended."""
         async with self._connection() as connection, transaction(connection):
             insert = "INSERT INTO ui_sessions VALUES ($1, $2, $3, $4, $5)"
             await connection.execute(insert, *msgspec.structs.astuple(login))
             await connection.execute(_MAKE_ROOM, login.token, of_token, most)
 
     async def find(self, digests: Sequence[bytes]) -> dict[bytes, SharedLogin]:
-        """Those that were not ended."""
+        """The logins that have not ended."""
         if not digests:
             return {}
         query = "SELECT * FROM ui_sessions WHERE digest = ANY($1)"
@@ -98,7 +98,7 @@ class SharedLogins:
             await connection.execute(delete, token)
 
     async def end_expired(self, *, opened: float, used: float) -> None:
-        """Those that were opened, or used, before these times."""
+        """Ends logins opened or last used before these times."""
         async with self._connection() as connection:
             delete = "DELETE FROM ui_sessions WHERE opened <= $1 OR used <= $2"
             await connection.execute(delete, opened, used)
@@ -114,7 +114,7 @@ class SharedLogins:
             await connection.execute(_FORMS, digest, most)
 
     async def take_form(self, digest: bytes, number: str, action: Sequence[str]) -> bool:
-        """Whether there is such a form, which can be sent once, to any node."""
+        """Whether such a form exists. It is removed: it can be sent once, to any node."""
         delete = "DELETE FROM ui_forms WHERE session = $1 AND number = $2 AND action = $3"
         async with self._connection() as connection:
             status = await connection.execute(delete, digest, number, [*action])

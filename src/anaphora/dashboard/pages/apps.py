@@ -1,5 +1,5 @@
-"""Apps of the daemon: what each was granted, what it used of it, its refused calls and its tokens.
-Revoking and rotating tokens are confirmed on pages of their own."""
+"""Apps of the daemon: their grants, use of limits, refused calls and tokens. Revoking and rotating
+tokens are confirmed on separate pages."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 import htpy
 
 from anaphora.dashboard.charts import meter
-from anaphora.dashboard.figures import NOTHING, count, moment, name, plain_name, short_id, usd
+from anaphora.dashboard.figures import NOTHING, count, local_time, name, plain_name, short_id, usd
 from anaphora.dashboard.past_calls.source import PastCalls
 from anaphora.dashboard.site import PageContent, PageRequest, Site
 from anaphora.dashboard.tables import (
@@ -40,7 +40,7 @@ TokenStatus: TypeAlias = Literal["valid", "expired", "revoked"]
 _TONES: dict[TokenStatus, Tone] = {"valid": "good", "expired": "", "revoked": "bad"}
 #: Apps on a page of the list.
 _MOST_ROWS = 100
-#: Names in a cell of the list; the page of an app has them all.
+#: Names in a cell of the list; the page of an app shows all.
 _FEW = 4
 
 
@@ -162,7 +162,7 @@ def _names(names: Sequence[str], most: int | None = None) -> htpy.Node:
 
 
 def use_of(row: AppRow) -> htpy.Element:
-    """What an app used of its limits."""
+    """An app's use of its limits."""
     periods = (
         ("Today (UTC)", row.today_nano_usd, row.day_limit),
         ("This month (UTC)", row.month_nano_usd, row.month_limit),
@@ -209,7 +209,7 @@ def _rate(limit: int | None) -> str:
 def denied_calls(row: AppRow) -> htpy.Element:
     """Calls that the daemon refused, by reason."""
     reasons = sorted(row.denied.items(), key=lambda item: (-item[1], item[0]))
-    shown: htpy.Node = htpy.p(".dim")["None in this range of time."]
+    shown: htpy.Node = htpy.p(".dim")["None in this time range."]
     if reasons:
         rows = [[name(reason), count(calls)] for reason, calls in reasons]
         shown = table("Refused calls", [Heading("Reason"), *numbers("Calls")], rows)
@@ -217,13 +217,13 @@ def denied_calls(row: AppRow) -> htpy.Element:
 
 
 def corrections_of(row: AppRow) -> htpy.Node:
-    """What an administrator corrected of the app's calls; nothing if there is none."""
+    """An administrator's corrections of the app's calls; nothing if there are none."""
     if not row.corrections:
         return None
     headings = [Heading(each) for each in ("Corrected", "Day of the call", "Request", "Entry")]
     cells: list[list[htpy.Node]] = [
         [
-            moment(one.at),
+            local_time(one.at),
             one.day,
             short_id(one.request_id),
             htpy.code[short_id(one.entry)],
@@ -269,7 +269,7 @@ def _tokens(row: AppRow, site: Site, now: float) -> htpy.Element:
 
 def _token(app: str, token: TokenState, site: Site, now: float) -> list[htpy.Node]:
     state = state_of(token, now)
-    ends: htpy.Node = "never" if token.expires is None else moment(token.expires)
+    ends: htpy.Node = "never" if token.expires is None else local_time(token.expires)
     link = htpy.a(
         href=app_url(site, app, "revoke", id=token.id),
         aria_label=f"Revoke the token {token.id}",
@@ -277,8 +277,8 @@ def _token(app: str, token: TokenState, site: Site, now: float) -> list[htpy.Nod
     return [
         htpy.code[token.id],
         tag(state, _TONES[state]),
-        moment(token.created),
-        ends if token.revoked is None else ["revoked ", moment(token.revoked)],
+        local_time(token.created),
+        ends if token.revoked is None else ["revoked ", local_time(token.revoked)],
         link if state == "valid" else NOTHING,
     ]
 
@@ -295,8 +295,9 @@ def confirm_page(
     only: str = "",
     confirmation: str,
 ) -> PageContent:
-    """Asks before tokens are revoked or replaced. `tokens` are the ids of those it is about; `only`
-    is set if that is one of several. The form can be sent once, by its `confirmation`."""
+    """Asks before tokens are revoked or replaced. `tokens` are the ids of the tokens concerned;
+    `only` is set if the page is about one of several. The form can be sent once, by its
+    `confirmation`."""
     listed = htpy.ul[(htpy.li[htpy.code[each]] for each in tokens)]
     if action == "revoke":
         title, button = "Revoke tokens", "Revoke"
@@ -349,7 +350,7 @@ def done_page(
 
 
 def new_token(token: str, ending: Sequence[TokenState]) -> htpy.Node:
-    """A token that was just created: the only time that it can be shown."""
+    """A token that was just created; it cannot be shown again."""
     return [
         htpy.p["This is the only time that the token is shown. Copy it now:"],
         htpy.p[htpy.code("#new-token.excerpt")[token]],
@@ -359,7 +360,7 @@ def new_token(token: str, ending: Sequence[TokenState]) -> htpy.Node:
                 htpy.li[
                     htpy.code[each.id],
                     " is valid until " if each.expires is not None else " is valid",
-                    None if each.expires is None else moment(each.expires, "second"),
+                    None if each.expires is None else local_time(each.expires, "second"),
                 ]
                 for each in ending
             )

@@ -1,4 +1,4 @@
-"""The audit log: a search among its calls, the state of its hash chain, and its export."""
+"""The audit log: search of its calls, state of its hash chain, and export."""
 
 from __future__ import annotations
 
@@ -9,7 +9,15 @@ import htpy
 import msgspec
 
 from anaphora.audit.reading import VerifiedLog
-from anaphora.dashboard.figures import NOTHING, call_cost, count, moment, name, reported, short_id
+from anaphora.dashboard.figures import (
+    NOTHING,
+    call_cost,
+    count,
+    local_time,
+    name,
+    reported,
+    short_id,
+)
 from anaphora.dashboard.layout import view_fields
 from anaphora.dashboard.past_calls.source import PastCalls
 from anaphora.dashboard.sentences import cause_words
@@ -33,13 +41,13 @@ class ChainStatus(msgspec.Struct, frozen=True, kw_only=True):
     """The state of the hash chain of a log."""
 
     written: int = 0
-    """The number of the last row that is committed."""
+    """Number of the last committed row."""
     failing: bool = False
     """Whether rows wait that could not be written."""
     is_shared: bool = False
     """Whether other nodes have chains of their own in the log."""
     running_rows: int | None = None
-    """Rows that the check has done that runs now; None: none runs."""
+    """Rows checked so far by the running check; None if none runs."""
     verified: VerifiedLog | None = None
     """The last check that found the chain whole."""
     problem: str = ""
@@ -50,7 +58,7 @@ class ChainStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def call_query(query: Mapping[str, str], view: View, *, limit: int = 50) -> CallQuery:
-    """The search that a query names. Raises `InvalidRequest`."""
+    """The search described by a query. Raises `InvalidRequest`."""
     text, outcome = query.get("text", "").strip(), query.get("outcome", "")
     if len(text) > _LONGEST_TEXT:
         raise InvalidRequest(f"has more than {_LONGEST_TEXT} characters", path="text")
@@ -88,7 +96,7 @@ class AuditPage:
 
 def _off() -> htpy.Element:
     return htpy.p(".notice.warn")[
-        "The audit log is off, so that there are no calls to show. Write ",
+        "The audit log is off, so there are no calls to show. Write ",
         htpy.code["audit: true"],
         " in the daemon section of llm.yaml.",
     ]
@@ -98,7 +106,7 @@ def _off() -> htpy.Element:
 
 
 def _chain(chain: ChainStatus, site: Site) -> htpy.Element:
-    failing = htpy.p(".notice.bad")["Rows cannot be written now; the log of the daemon says why."]
+    failing = htpy.p(".notice.bad")["Rows cannot be written; the daemon's log says why."]
     return card(
         "Hash chain",
         failing if chain.failing else None,
@@ -116,8 +124,8 @@ def _checked(chain: ChainStatus) -> htpy.Node:
     if chain.running_rows is not None:
         running = f" A check is running: {counted(chain.running_rows, 'row')} so far."
     if chain.checked_at is None:
-        return [written, "Its rows were not checked since the daemon started.", running]
-    when = moment(chain.checked_at, "second")
+        return [written, "The rows have not been checked since the daemon started.", running]
+    when = local_time(chain.checked_at, "second")
     if problem := chain.problem or chain.unchecked:
         title = "The chain is broken: " if chain.problem else "It could not be checked: "
         return [
@@ -202,7 +210,7 @@ def _calls(page: CallPage, query: CallQuery, site: Site) -> htpy.Node:
         "Calls",
         table("Calls", headings, [_line(each) for each in page.calls]),
         htpy.p(".actions")[newest, " ", earlier] if newest or earlier else None,
-        htpy.p(".actions")["All that was found, as a file: ", files[0], " or ", files[1]],
+        htpy.p(".actions")["Export all calls found: ", files[0], " or ", files[1]],
     )
 
 
@@ -212,7 +220,7 @@ def _line(shown: ShownCall) -> list[htpy.Node]:
     repeats = f" × {call.repeats:,}" if call.repeats > 1 else ""
     id = call.call_id or call.request_id
     return [
-        [moment(call.at, "second"), id and htpy.div(".dim")[htpy.code[short_id(id, 40)]]],
+        [local_time(call.at, "second"), id and htpy.div(".dim")[htpy.code[short_id(id, 40)]]],
         name(call.app),
         [name(call.billed_model), htpy.div(".dim")[name(call.provider)]],
         [

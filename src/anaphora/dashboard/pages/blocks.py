@@ -1,5 +1,4 @@
-"""Blocks of prompts by label: what they cost, how much of them was read, and which of them break
-the prefix."""
+"""Blocks of prompts by label: their cost, the share of them read from the cache, and breaks."""
 
 from __future__ import annotations
 
@@ -60,7 +59,7 @@ class BlocksPage:
 
 
 def worst_blocks(rows: Sequence[BlockSums]) -> htpy.Element:
-    """The blocks whose changes cost most, and what to do about them; also in reports."""
+    """The blocks whose changes cost most, with advice; also in reports."""
     broke = sorted((row for row in rows if row.breaks), key=_loss, reverse=True)
     if not broke:
         return card(
@@ -71,7 +70,7 @@ def worst_blocks(rows: Sequence[BlockSums]) -> htpy.Element:
         "Blocks that break the prefix",
         htpy.div(".grid")[[_offender(row) for row in broke[:_WORST]]],
         more(len(broke) - _WORST, "in the table", "in the table"),
-        about="A change in a block makes a provider write everything behind it again. "
+        about="A change in a block makes a provider write everything after it again. "
         "The most expensive blocks come first.",
     )
 
@@ -99,7 +98,7 @@ def _offender(row: BlockSums) -> htpy.Element:
 def all_blocks(
     rows: Sequence[BlockSums], site: Site | None = None, view: View | None = None
 ) -> htpy.Element:
-    """The blocks with their figures; on a site, a name sets the filter of its view."""
+    """The blocks with their figures; on a site, each name links to the view filtered by it."""
 
     def link(label: str) -> htpy.Node:
         if site is None or view is None:
@@ -127,8 +126,8 @@ def all_blocks(
         "All blocks",
         table("Blocks of prompts", headings, cells),
         more(len(ordered) - _MOST_ROWS, "block"),
-        about="Of calls that were billed. Tokens of blocks are estimates; what was read of them,"
-        " and their cost, is their share of the bill for input. A + is without calls of unknown"
+        about="Billed calls only. Tokens of blocks are estimates; their reads and their cost"
+        " are their share of the bill for input. A + marks a sum without calls of unknown"
         " cost.",
     )
 

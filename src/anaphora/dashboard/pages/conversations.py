@@ -14,9 +14,9 @@ from anaphora.dashboard.figures import (
     NOTHING,
     call_cost,
     count,
+    local_time,
     lost,
     lost_usd,
-    moment,
     name,
     percent,
     plain_name,
@@ -94,7 +94,7 @@ def _cells(row: ConversationRow, site: Site, apps: bool) -> list[htpy.Node]:
             htpy.a(href=conversation_url(site, row.id))[short_id(row.id, 16)],
             row.side_call and [" ", tag("side call")],
         ],
-        moment(row.ended),
+        local_time(row.ended),
     ]
     if apps:
         cells.append(name(row.app))
@@ -113,7 +113,7 @@ def _cells(row: ConversationRow, site: Site, apps: bool) -> list[htpy.Node]:
 
 # ── One conversation ─────────────────────────────────────────────────────────────────────────────
 
-#: Breaks that are shown in full, the newest; the table has all of them.
+#: Breaks shown in full, the newest; the table has all of them.
 _MOST_BREAKS = 50
 _MOST_BLOCKS = 60
 _MOST_TURNS = 100
@@ -161,9 +161,9 @@ def conversation(
             name(row.model),
             [row.provider and [" · ", name(row.provider)]],
             " · ",
-            moment(row.began),
+            local_time(row.began),
             " to ",
-            moment(row.ended),
+            local_time(row.ended),
             row.side_call and [" ", tag("side call")],
         ],
         headline(row.sums),
@@ -203,7 +203,7 @@ def _breaks(calls: Sequence[ShownCall], no_text: str) -> htpy.Element:
 
 
 def _break(shown: ShownCall, no_text: str) -> htpy.Element:
-    """Where a prefix broke, why, what that cost, and both texts if they may be shown."""
+    """Where a prefix broke, why, the cost, and both texts if they may be shown."""
     call = shown.call
     cause = call.change or call.cause or "unknown"
     pairs: list[tuple[str, htpy.Node]] = [("Cause", name(cause_words(cause)))]
@@ -227,7 +227,7 @@ def _break(shown: ShownCall, no_text: str) -> htpy.Element:
             " ",
             result_tag(call),
             " ",
-            htpy.span(".dim")[moment(call.at, "second")],
+            htpy.span(".dim")[local_time(call.at, "second")],
         ],
         shown.sentence and htpy.p[name(shown.sentence, 2_000)],
         facts(pairs),
@@ -333,7 +333,7 @@ def _turn(shown: ShownCall) -> list[htpy.Node]:
     predicted = prediction(shown)
     return [
         f"Turn\N{NO-BREAK SPACE}{count(call.turn)}",
-        moment(call.at, "second"),
+        local_time(call.at, "second"),
         reported(usage.read),
         reported(None if predicted is None else predicted.read),
         reported(usage.written_total if usage.written is not None else None),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import htpy
 
-from anaphora.dashboard.figures import moment, name, seconds
+from anaphora.dashboard.figures import local_time, name, seconds
 from anaphora.dashboard.site import PageContent, Site
 from anaphora.dashboard.tables import card, facts
 
@@ -12,7 +12,7 @@ from anaphora.dashboard.tables import card, facts
 def login_page(
     site: Site, *, next_path: str = "", problem: str = "", status: int = 200
 ) -> PageContent:
-    """`next_path` is where the viewer wanted to go; `problem` is why a token was not accepted."""
+    """`next_path` is the page that the viewer asked for; `problem` is why a token was rejected."""
     field = htpy.input(
         "#token",
         type="password",
@@ -36,13 +36,13 @@ def login_page(
             htpy.p("#problem.notice.bad", role="alert")[problem] if problem else None,
             form,
             htpy.p("#token-help.dim")[
-                "On the machine of the daemon, ",
+                "On the daemon's machine, ",
                 htpy.code["anaphora admin token"],
-                " prints a token of an administrator. With the token of an app, its own page is"
+                " prints an administrator's token. With an app's token, the app's own page is"
                 " shown.",
             ],
             htpy.p(".dim")[
-                "Logged in before, and came by a link on another page? ",
+                "Already logged in, and followed a link from another site? ",
                 htpy.a(href=next_path or site.url())["Open the dashboard"],
                 ".",
             ],
@@ -52,8 +52,8 @@ def login_page(
 
 
 def session_page(site: Site, *, opened: float, ends: float, idle: float) -> PageContent:
-    """Who is logged in and until when, and both ways to log out. `idle` are the seconds without a
-    request after which the session ends before."""
+    """The session's user and end, and both ways to log out. `idle` are the seconds without a
+    request after which the session ends early."""
 
     def log_out(title: str, about: str, **fields: str) -> htpy.Element:
         hidden = {"csrf": site.csrf, **fields}
@@ -64,8 +64,8 @@ def session_page(site: Site, *, opened: float, ends: float, idle: float) -> Page
 
     pairs: list[tuple[str, htpy.Node]] = [
         ("Logged in as", name(site.viewer)),
-        ("Since", moment(opened)),
-        ("Until", [moment(ends), f", or {seconds(idle)} without a request"]),
+        ("Since", local_time(opened)),
+        ("Until", [local_time(ends), f", or {seconds(idle)} without a request"]),
     ]
     main = [
         htpy.div(".title")[htpy.h1["Session"]],

@@ -1,4 +1,4 @@
-"""The overview: what was spent, saved and lost, by which apps and models, and the newest calls."""
+"""The overview: money spent, saved and lost, by app and model, and the newest calls."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ class OverviewPage:
         first_steps: Callable[[], htpy.Node] | None = None,
         newest: int = 20,
     ) -> None:
-        """`apps` are those with grants, whose spend is shown against their limits. `start` says how
-        to send a first call, and `first_steps` what to do before there was any call; `newest` is
-        how many calls are listed."""
+        """`apps` are those with grants, shown with their spend and limits. `start` says how to send
+        a first call, and `first_steps` what to do if there has never been a call; `newest` is how
+        many calls are listed."""
         self._source = source
         self._apps = apps
         self._start = start
@@ -80,7 +80,7 @@ class OverviewPage:
 
 
 def no_calls(site: Site, view: View, start: htpy.Node = None, path: str = "") -> htpy.Element:
-    """In place of everything that needs calls: a wider view, or how to send a first call."""
+    """Shown if a view has no calls: a wider view, or how to send a first call."""
     filters: dict[str, str | float | None] = {
         each: None for each in FILTERS if getattr(view, each) is not None
     }
@@ -101,7 +101,7 @@ def no_calls(site: Site, view: View, start: htpy.Node = None, path: str = "") ->
 
 
 def headline(total: CallTotals) -> htpy.Element:
-    """The figures that stand first, also in reports."""
+    """The headline figures, also in reports."""
     known = []
     if total.unpriced:
         known.append(f"without {counted(total.unpriced, 'call')} of unknown cost")
@@ -149,7 +149,7 @@ def charts(overview: Overview) -> htpy.Element:
 
 
 def causes_card(overview: Overview) -> htpy.Element:
-    """Causes of lost tokens, the most expensive first, with what to do."""
+    """Causes of lost tokens, the most expensive first, with advice."""
     ordered = sorted(overview.causes.items(), key=lambda item: -item[1].lost_nano_usd)
     rows = [
         [
@@ -197,7 +197,7 @@ def _details(overview: Overview, site: Site, view: View) -> htpy.Node:
 
 
 def _grants(apps: Sequence[AppRow], site: Site) -> htpy.Node:
-    """What each app has spent of its limits, the nearest to one first."""
+    """Each app's spend and limits, the closest to a limit first."""
     if not apps:
         return None
     ordered = sorted(apps, key=_nearness, reverse=True)

@@ -1,4 +1,4 @@
-"""Providers as the calls of the daemon found them: breaker, latency, retries, limits, refusals."""
+"""Providers as seen by the daemon's calls: breaker, latency, retries, limits, refusals."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from anaphora.dashboard.values import ProviderRow, View
 
 _BREAKERS: dict[str, Tone] = {"closed": "good", "open": "bad", "half open": "warn", "unused": ""}
 _ABOUT = (
-    "Breakers and rate limits are those of this moment. An open breaker: the provider failed"
+    "Breakers and rate limits are current. An open breaker: the provider failed"
     " repeatedly, and gets no calls for a while; half open: a few calls test whether it has"
-    " recovered. Rate limits are shown if they are configured, or if the provider says that"
+    " recovered. Rate limits are shown if they are configured, or if the provider reports that"
     " less than half is left."
 )
 

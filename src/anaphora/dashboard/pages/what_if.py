@@ -25,7 +25,7 @@ from anaphora.wording import counted
 
 from .overview import no_calls
 
-#: Calls of a view that are read, the newest, and how many of them are simulated at most.
+#: Newest calls of a view that are read, and how many of them are simulated at most.
 MOST_READ, MOST_PLAYED = 5_000, 400
 _TTLS: tuple[TtlChoice, ...] = (*TTL_SECONDS, "none")
 
@@ -80,7 +80,7 @@ def _compared(result: WhatIf) -> htpy.Element:
     headings = [
         Heading("The same calls"),
         *numbers("Cost", "Range", "Difference", "Input read"),
-        Heading("It rests on"),
+        Heading("Basis"),
     ]
     return card(
         "The same calls",
@@ -152,7 +152,7 @@ def _chart(result: WhatIf, shown: Sequence[ScenarioRow]) -> htpy.Element:
 def _basis(result: WhatIf, *, full: bool) -> htpy.Element:
     left_out = left_out_sentence(result)
     return card(
-        "What the amounts rest on",
+        "Basis of the amounts",
         [htpy.p[sentence] for sentence in sentences(result)],
         left_out and htpy.p[left_out],
         full and htpy.p[f"Of the calls in this range, the newest {count(MOST_READ)} are read."],
@@ -172,7 +172,7 @@ def _form(site: Site, request: PageRequest, on: str, ttl: TtlChoice | None) -> h
         for provider, values in _priced_models(request.now)
     ]
     as_called = htpy.option(value="")["as called"]
-    each_offered = htpy.option(value="")["each that is offered"]
+    each_offered = htpy.option(value="")["all that are offered"]
     ttls = [
         htpy.option(value=each, selected=each == ttl)["without caching" if each == "none" else each]
         for each in _TTLS
@@ -191,7 +191,7 @@ def _form(site: Site, request: PageRequest, on: str, ttl: TtlChoice | None) -> h
 
 
 def _priced_models(now: float) -> Iterator[tuple[str, list[str]]]:
-    """The models whose price is known, by provider."""
+    """Models with a known price, by provider."""
     when = datetime.datetime.fromtimestamp(now, datetime.UTC)
     for provider, models in itertools.groupby(catalog.models(), key=lambda one: one.provider):
         priced = [

@@ -1,8 +1,8 @@
-"""One read model of past calls, behind the pages and the reports of `audit` and `watch`.
+"""The read model of past calls, for the pages and the reports of `audit` and `watch`.
 
 Tables in SQLite, in memory or in a file. A file is derived: it may be deleted at any time, and is
-made again from the audit log. A thread follows the log and adds new rows, in one transaction with
-the position that it has reached.
+rebuilt from the audit log. A thread follows the log and adds new rows, in one transaction with the
+position reached.
 
     calls       the latest calls, with the place of each row in the log; `call_ids`: their ids
     sums        calls by step, set of block labels (-1: all calls), app, provider and model
@@ -14,7 +14,7 @@ the position that it has reached.
 
 The latest 1,000,000 calls are kept one by one, with their conversations; all are in the sums.
 Steps are weeks, thirds of a day and hours; for the last 26 hours also quarters of an hour and
-minutes. The current hour is summed by minutes only, until it is over. Parts of a range at its ends
-that are no whole step are summed over the calls; before the earliest call that is kept, the range
-is widened to whole hours. Blocks and latency are always widened to whole steps.
+minutes. The current hour is summed by minutes only, until it is over. The partial steps at the
+ends of a range are summed over the calls; before the earliest call that is kept, the range is
+widened to whole hours. Blocks and latency are always widened to whole steps.
 """

@@ -1,5 +1,5 @@
-"""Adds calls to the tables: a row for each call and each block of its prompt; sums of each step are
-made from these rows by GROUP BY."""
+"""Adds calls to the tables: a row for each call and each block of its prompt. GROUP BY over these
+rows makes the sums of each step."""
 
 from __future__ import annotations
 
@@ -53,13 +53,13 @@ KEPT_MINUTES = 26 * HOUR
 _REPORT_MINUTES, _REPORT_QUARTERS = 9 * HOUR, 51 * HOUR
 #: The group of calls without a label of the application.
 NO_LABEL = "(no label)"
-#: The largest figure of a call that is summed: more tokens or nano-dollars are a mistake of a
-#: provider, and would be too large for sums. Blocks of such a call are left out.
+#: The largest figure of a call that is summed: more tokens or nano-dollars are a provider's error,
+#: and would overflow the sums. Blocks of such a call are left out.
 _MOST: Final = 10**13
 #: The latest time of a call, in seconds since 1970.
 _LATEST: Final = 1e11
 
-#: Places in `SUMS` of the figures that masking changes.
+#: Indexes in `SUMS` of the figures that masking changes.
 _MASKED: Final = tuple(SUMS.index(name) for name in MASKS)
 _NOT_MASKED: Final = (0,) * len(MASKS)
 
@@ -74,16 +74,16 @@ def _all_figures(call: AuditEnvelope) -> Figures:
 
 
 class ReportForm(msgspec.Struct, frozen=True):
-    """What a report of a log needs. No call is kept for it: those of one step with the same names
+    """The sums that a report of a log needs. No call is kept: calls of one step with the same names
     are one row."""
 
     since: float
-    """When its first call began."""
+    """Start of the first call."""
     charts: bool
-    """With charts, and with sums by block of the prompt."""
+    """Whether to make charts, and sums by block of the prompt."""
 
     def start(self, at: float) -> int:
-        """When the step of a call begins. All are kept as minutes; steps are as long as the charts
+        """Start of a call's step. Sums are stored as minutes; steps are as long as the charts
         allow."""
         age = at - self.since
         if not self.charts:
@@ -143,7 +143,7 @@ class AddedCalls:
         self._services: dict[tuple[str, ...], tuple[int, int, int, int]] = {}
 
     def add(self, seq: int, call: AuditEnvelope, place: Place = (0, 0)) -> None:
-        """`seq` is the number of the call: later ones have higher numbers."""
+        """`seq` is the number of the call: later calls have higher numbers."""
         at = call.at
         if not 0.0 <= at <= _LATEST:
             at = min(max(at, 0.0), _LATEST)
@@ -243,7 +243,7 @@ class AddedCalls:
         return form.label_set
 
     def _form(self, app: int, call: AuditEnvelope) -> _Form:
-        """The blocks of a call without their tokens: most calls of an app have the same ones."""
+        """The blocks of a call without their tokens: most calls of an app share one form."""
         blocks = tuple(
             [
                 (block.label, block.kind, block.ttl if block.marker else None)
@@ -279,7 +279,7 @@ class AddedCalls:
     # ── Writing ──────────────────────────────────────────────────────────────────────────────────
 
     def write(self, database: sqlite3.Connection, kept: int, pause: Pause) -> None:
-        """Within a transaction. The latest `kept` calls stay; with 0, only sums are made."""
+        """Runs within a transaction. The latest `kept` calls stay; with 0, only sums are made."""
         work = PausedWork(database, pause)
         if self.state.longer_until > self._before.longer_until:
             for table in SUM_TABLES:
@@ -299,7 +299,7 @@ class AddedCalls:
         if kept:
             _write_conversations(work)
             columns = ", ".join(_CALL_SOURCES.get(name, name) for name in CALL_COLUMNS)
-            # A log that was changed may have two rows of one number.
+            # A modified log may have two rows with one number.
             work.run(f"INSERT OR REPLACE INTO calls SELECT {columns} FROM added")
             work.insert(_CALL_IDS, self._ids)
         labels = [(*key, *about, self._latest) for key, about in self._labels.items()]
@@ -385,7 +385,7 @@ FROM (SELECT conversation_name, min(at) AS began, max(ended) AS ended,
     {", ".join(f"sum({name}) AS {name}" for name in FIGURES)} FROM added GROUP BY 1) AS own
 WHERE name = conversation_name
 """
-#: With one `max`, the other columns are those of its row.
+#: SQLite: with a single `max`, the other columns are those of its row.
 _LATEST_SERVICES: Final = """
 UPDATE conversations
 SET provider = own.provider, model = own.model, app_group = own.app_group

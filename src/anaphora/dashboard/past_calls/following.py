@@ -29,11 +29,11 @@ _log = logging.getLogger("anaphora.dashboard")
 
 #: Calls of one transaction, and rows that are read without a pause.
 _MOST_CALLS, _SLICE = 10_000, 100
-#: Seconds between two looks at the log, and while a page is open.
+#: Seconds between two checks of the log, and the same while a page is open.
 _INTERVAL, _SHORT_INTERVAL = 3.0, 0.2
-#: A page counts as open for so many seconds after its last request.
+#: A page counts as open for this many seconds after its last request.
 _OPEN = 5.0
-#: Seconds of rest for each second of work, and while a page is open.
+#: Seconds of rest for each second of work, and the same while a page is open.
 _REST, _SHORT_REST = 3.0, 1.0
 
 _encode = msgspec.json.Encoder().encode
@@ -58,7 +58,7 @@ class Filler:
         self.behind = True
         """Whether the log may have many calls that are not added yet."""
         self.swapping = threading.Lock()
-        """Held while the file is exchanged: opening it must not happen meanwhile."""
+        """Held while the file is replaced: it must not be opened meanwhile."""
         self._clock = clock
         self._kept = kept_calls
         self._building = path.with_name(path.name + ".new")
@@ -71,7 +71,7 @@ class Filler:
         self.state = FillState(log=str(log))
 
     def open(self) -> None:
-        """Opens the file, or makes one. Raises `Io`."""
+        """Opens the file, or creates it. Raises `Io`."""
         self.close()
         try:
             remove(self._building)
@@ -90,8 +90,8 @@ class Filler:
         if self.state.log != str(self.log):
             self._create()
 
-    def _is_here(self) -> bool:
-        """Whether the open file was not deleted."""
+    def _file_exists(self) -> bool:
+        """Whether the open file still exists."""
         try:
             return os.stat(self.path).st_ino == self._number
         except FileNotFoundError:
@@ -115,7 +115,7 @@ class Filler:
             self._database = self._names = None
 
     def discard(self) -> None:
-        """Deletes the file, which is made anew."""
+        """Deletes the file; it will be rebuilt."""
         self.close()
         with self.swapping:
             remove(self.path)
@@ -124,10 +124,10 @@ class Filler:
     # ── Filling ──────────────────────────────────────────────────────────────────────────────────
 
     def fill(self, pause: Pause = lambda _: None) -> bool:
-        """Adds the new rows of the log, at most one transaction; whether there may be more. `pause`
-        is called now and then, with the seconds of work before it. A log of which rows were pruned,
-        or another one in its place, is read anew, into a file that replaces this one."""
-        if self._database is None or not self._is_here():
+        """Adds the new rows of the log, at most one transaction; True if there may be more. `pause`
+        is called from time to time, with the seconds of work before it. A pruned or replaced log is
+        read from its beginning, into a file that replaces this one."""
+        if self._database is None or not self._file_exists():
             self.open()
             self._seen = None
         tail = tail_of(self.log)
@@ -185,7 +185,7 @@ class Filler:
                 state = replace(added.state, position=position, unreadable=unreadable)
                 _store(database, state)
         except BaseException:
-            self._names = None  # they may hold names of the transaction that failed
+            self._names = None  # they may include names of the failed transaction
             self._names = KnownNames(database)
             raise
         self.state = state
@@ -207,8 +207,8 @@ def _store(database: sqlite3.Connection, state: FillState) -> None:
 
 
 class FillThread:
-    """Fills every few seconds; several times a second while a page is open. It rests longer than it
-    works, so that a long log is read beside the daemon's calls."""
+    """Fills every few seconds, and several times a second while a page is open. It rests longer
+    than it works, so that reading a long log does not slow down the daemon's calls."""
 
     def __init__(self, filler: Filler) -> None:
         self.filler = filler
@@ -226,15 +226,15 @@ class FillThread:
         self._thread.start()
 
     def close(self) -> None:
-        """Ends the thread; what it was adding is added at the next start."""
+        """Ends the thread; an unfinished batch is added at the next start."""
         self._ending.set()
         self._wake.set()
         if self._thread is not None:
             self._thread.join()
         self.filler.close()
 
-    def asked(self) -> None:
-        """A page asks for something."""
+    def page_requested(self) -> None:
+        """A page was requested."""
         before, self._asked = self._asked, monotonic()
         if self._asked - before > _OPEN:
             self._wake.set()
@@ -244,7 +244,7 @@ class FillThread:
         return monotonic() - self._asked < _OPEN
 
     def fill(self, pause: Pause) -> None:
-        """Adds all that is new. For callers without a thread."""
+        """Adds all new rows. For callers without a thread."""
         while self.filler.fill(pause):
             self.version += 1
         self.problem = self.filler.problem
@@ -259,12 +259,12 @@ class FillThread:
             pass
 
     def _fill(self) -> bool:
-        """Whether there may be more."""
+        """True if there may be more rows."""
         try:
             more = self.filler.fill(self._rest)
         except _Ended:
             raise
-        except Exception as problem:  # a page shows what was summed before
+        except Exception as problem:  # pages show the earlier sums
             self._failed(problem)
             return False
         self.problem = self.filler.problem
@@ -275,7 +275,7 @@ class FillThread:
         if isinstance(problem, sqlite3.DatabaseError) and not isinstance(
             problem, sqlite3.OperationalError
         ):
-            self.filler.discard()  # damaged: it is made anew
+            self.filler.discard()  # damaged: it is rebuilt
         known = isinstance(problem, OSError | sqlite3.Error | AnaphoraError)
         reason = str(problem) if known else described(problem)
         if reason != self.problem:

@@ -12,11 +12,11 @@ from .log_tail import PlacedRow
 from .queries import Row, Selection, single_columns
 from .sums import CallTotals
 
-#: Calls of one conversation that are shown: the latest ones.
+#: Maximum number of calls shown of one conversation, the latest.
 _MOST_OF_CONVERSATION = 500
-#: Calls found by an id that are taken into account: the latest ones.
+#: Maximum number of calls found by an id, the latest.
 _MOST_BY_ID = 1_000
-#: A longer text is no part of an id.
+#: Longer texts cannot be part of an id.
 _LONGEST_ID = 1_000
 
 _SHARED_ID = re.compile(r"(\d{1,12}\.\d{1,12})-(\d{1,18})-(\d{1,18})")
@@ -50,7 +50,8 @@ def call_rows(of: Selection, query: CallQuery) -> list[PlacedRow]:
 
 
 def shared_id(database: sqlite3.Connection, row: PlacedRow) -> str:
-    """Of a call that every node has, under a number of its own: its time, chain and row."""
+    """Id of a call in a log shared by nodes, whose numbers differ between nodes: time, chain and
+    row."""
     at = database.execute("SELECT at FROM calls WHERE seq = ?", (row[0],)).fetchone()[0]
     return f"{at!r}-{row[1]}-{row[2]}"
 
@@ -62,7 +63,7 @@ def _place_of(database: sqlite3.Connection, id: str) -> tuple[float, int]:
         row = database.execute(query, place).fetchone()
         return place[0], _AFTER_ALL if row is None else row[0]
     if not (id.isascii() and id.isdecimal() and len(id) <= 18):
-        raise InvalidRequest(f"{id[:60]!r} is no id of a call", path="before")
+        raise InvalidRequest(f"{id[:60]!r} is not the id of a call", path="before")
     row = database.execute("SELECT at FROM calls WHERE seq = ?", (int(id),)).fetchone()
     if row is None:
         raise InvalidRequest(f"the call {id} is no longer kept", path="before")
@@ -70,7 +71,7 @@ def _place_of(database: sqlite3.Connection, id: str) -> tuple[float, int]:
 
 
 def _matching(of: Selection, text: str) -> str:
-    """A condition for calls one of whose names or ids contains the text."""
+    """Condition for calls that have a name or id containing the text."""
     wanted = text.casefold()
     parts: list[str] = []
     for kind in ("app", "provider", "model", "cause"):

@@ -1,9 +1,9 @@
-"""Following an audit log from a remembered position, and reading single rows of it.
+"""Following an audit log from a stored position, and reading single rows of it.
 
-A position is the last row that was read, with its hash: if that row is no longer there, rows
-were pruned, or the log is another one. The rows of all chains of a log in PostgreSQL are numbered
-in the order in which this process reads them; the place of such a call, which every node has, is
-its chain and its row in that.
+A position is the last row read, with its hash: if that row is missing, rows were pruned, or the log
+is another one. The rows of all chains of a log in PostgreSQL are numbered in the order in which
+this process reads them; the place of such a call, which is the same on every node, is its chain and
+its row number there.
 """
 
 from __future__ import annotations
@@ -25,14 +25,13 @@ if TYPE_CHECKING:
     from anaphora.postgres.connection import Connection
 
 Place: TypeAlias = tuple[int, int]
-"""Of a row: its segment and the byte at which it begins; in PostgreSQL, its chain and its number in
-that."""
+"""Place of a row: its segment and byte offset; in PostgreSQL, its chain and its number there."""
 PlacedRow: TypeAlias = tuple[int, int, int]
 """Its number, and its place."""
 
-#: No log has so many rows.
+#: More than the rows of any log.
 _MOST_ROWS = 2**62
-#: Bytes of a log that are read at a time.
+#: Bytes of a log read at a time.
 _CHUNK = 256 * 1024
 
 
@@ -45,15 +44,15 @@ class Position(msgspec.Struct, frozen=True, kw_only=True):
     end: int = 0
     """Offset of the next row."""
     last: int = 0
-    """Offset of the last row that was read, and"""
+    """Offset of the last row read, and"""
     hash: str = ""
     """its hash; empty before the first one."""
     chains: dict[int, int] = {}
-    """Of a log in PostgreSQL: the last row of each chain that was read, but for"""
+    """In PostgreSQL: the last row read of each chain, except"""
     done: int = 0
-    """chains up to this one, which are closed and were read to their ends."""
+    """the chains up to this one, which are closed and fully read."""
     read: int = 0
-    """How many rows of all chains were read."""
+    """Rows read of all chains."""
 
 
 class ReadRows(msgspec.Struct, kw_only=True):
@@ -63,16 +62,16 @@ class ReadRows(msgspec.Struct, kw_only=True):
     """With their numbers."""
     position: Position
     lines: int = 0
-    """That were read."""
+    """Number of rows read."""
     unreadable: int = 0
-    """Lines among them that are no rows."""
+    """Lines among them that are not rows."""
     newer: str = ""
     """A row of a newer version of this package follows, which cannot be read."""
 
 
 class LogTail(Protocol):
     def signature(self) -> object:
-        """Changes with the log; None if there is none. Costs little."""
+        """Changes with the log; None if there is no log. Cheap to compute."""
         ...
 
     def is_at(self, position: Position) -> bool:
@@ -86,7 +85,7 @@ class LogTail(Protocol):
 
 
 def _add_line(read: ReadRows, line: bytes, place: Place, number: int | None = None) -> bool:
-    """Whether the next row can be read. `number` replaces that of the row."""
+    """True if the next row can be read. `number` replaces that of the row."""
     try:
         row = decode(line)
     except NewerSchema as problem:
@@ -105,7 +104,7 @@ def _add_line(read: ReadRows, line: bytes, place: Place, number: int | None = No
 
 
 class FolderTail:
-    """Of a folder of segments."""
+    """The tail of a folder of segments."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -156,7 +155,7 @@ class FolderTail:
         return read
 
     def _read(self, read: ReadRows, segment: int, begin: int, most: int) -> bool:
-        """Whether the segment was read to its end."""
+        """True if the segment was read to its end."""
         end, line, complete = begin, b"", False
         with self._path(segment).open("rb") as file:
             file.seek(begin)
@@ -207,7 +206,7 @@ def _line_at(file: int, place: int) -> bytes:
 
 
 def _hash_of(line: bytes) -> str:
-    """Of a row; `?` for a line that is none."""
+    """The hash of a row; `?` for a line that is not a row."""
     try:
         return decode_number(line).hash
     except (msgspec.DecodeError, UnicodeError, RecursionError):
@@ -228,7 +227,7 @@ def tail_of(log: Path | PostgresLog) -> LogTail:
 
 # ── PostgreSQL ───────────────────────────────────────────────────────────────────────────────────
 
-#: Chains that are read at a time, and calls that are looked up.
+#: Chains read at a time, and calls looked up at a time.
 _MOST_CHAINS, _MOST_CALLS = 64, 500
 
 _SIGNATURE = """
@@ -239,7 +238,7 @@ _IS_AT = """
 SELECT (SELECT sum(start_seq)::bigint FROM audit_chains WHERE id > 0),
     (SELECT line FROM audit_rows WHERE chain = $1 AND seq = $2)
 """
-#: A chain can become visible after one with a later number: it is done when it is old as well.
+#: A chain can become visible after one with a later number: it is done only if it is also old.
 _CHAINS = """
 SELECT id, start_seq, last_seq, closed IS NOT NULL AND started < now() - interval '1 hour',
     (SELECT sum(start_seq)::bigint FROM audit_chains WHERE id > 0)
@@ -260,8 +259,8 @@ LEFT JOIN audit_rows ON chain = id AND seq = number ORDER BY place
 
 
 class ChainsTail:
-    """Of a log in PostgreSQL. `Position.first` counts pruned rows, from 1 on; `segment` is the
-    chain of the last row that was read."""
+    """The tail of a log in PostgreSQL. `Position.first` counts pruned rows, from 1 on; `segment` is
+    the chain of the last row read."""
 
     def __init__(self, log: PostgresLog) -> None:
         self._log = log
@@ -322,7 +321,7 @@ class ChainsTail:
 async def _read(
     connection: Connection, position: Position, most: int
 ) -> tuple[list[Any], list[Any]]:
-    """The chains that are not done, and rows of those that have new ones."""
+    """The chains that are not done, and new rows of those that have any."""
     chains = await connection.fetch(_CHAINS, position.done)
     places = [
         (id, max(start, position.chains.get(id, 0)))

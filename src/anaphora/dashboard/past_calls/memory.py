@@ -1,5 +1,5 @@
-"""Past calls in memory: those of a watched program, of the emulator, or of a log that is read once
-for a report."""
+"""Past calls in memory: those of a watched program or of the emulator, or of a log that is read
+once for a report."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ from .source import PastCalls
 from .sums import CallTotals
 
 _MOST_CALLS = 20_000
-#: Calls that wait to be added to the tables at most; a page adds them as well.
+#: Maximum number of calls that wait to be added to the tables; a page adds them as well.
 _MOST_WAITING = 250
-#: Calls that a report adds at once.
+#: Calls that a report adds at a time.
 _MOST_READ = 20_000
 
 
 class MemoryCalls(PastCalls):
-    """The latest calls are kept, earlier ones are in the sums. The ends of a range are taken to
-    whole minutes. Everything can be used from any thread."""
+    """Keeps the latest calls; earlier ones are only in the sums. Ranges are widened to whole
+    minutes. Thread-safe."""
 
     def __init__(
         self,
@@ -53,8 +53,9 @@ class MemoryCalls(PastCalls):
         is_side_call: Callable[[str], bool] = lambda _: False,
         update: Callable[[], None] = lambda: None,
     ) -> None:
-        """`most`: calls that are kept. `is_side_call` says it of a conversation by its id: a later
-        call may show it. `update` is called before a look at the version."""
+        """`most`: calls that are kept. `is_side_call` tells whether the conversation with an id is
+        a side call, which a later call may change. `update` is called before the version is
+        read."""
         self._most = most
         self._is_side_call = is_side_call
         self._update = update
@@ -71,7 +72,7 @@ class MemoryCalls(PastCalls):
         self._kept: dict[int, ShownCall] = {}
         """By their numbers, the oldest first."""
         self._numbers: dict[str, int] = {}
-        """By the id of a call its number."""
+        """Call number by call id."""
         self._count = 0
         self._latest = 0.0
 
@@ -98,7 +99,7 @@ class MemoryCalls(PastCalls):
             self._clear()
 
     def _write(self) -> None:
-        """Adds what waits to the tables."""
+        """Adds the waiting calls to the tables."""
         waiting = [self._waiting.popleft() for _ in range(len(self._waiting))]
         if not waiting:
             return
@@ -140,7 +141,7 @@ class MemoryCalls(PastCalls):
         """The calls of a query, the newest first."""
         with self._adding:
             kept = list(self._kept.items())
-            # What was dropped meanwhile had nothing before it that is kept.
+            # Calls dropped meanwhile are older than all calls that are kept.
             end = math.inf if query.before is None else self._numbers.get(query.before, 0)
         since, until = self.range(query.view)
         query = replace(query, view=replace(query.view, since=since, until=until))
@@ -180,8 +181,8 @@ class AuditReport(msgspec.Struct, kw_only=True):
 
 
 class LogSums(PastCalls):
-    """The sums of a log that is read once, for a report. Calls are not kept, and there is no
-    part of the log to choose."""
+    """The sums of a log that is read once, for a report. Calls are not kept, and there are no views
+    of a part of the log."""
 
     def __init__(self, *, charts: bool) -> None:
         """`charts`: also for charts, and by block of the prompt."""
@@ -193,7 +194,7 @@ class LogSums(PastCalls):
         """Times of calls."""
 
     def add(self, calls: Iterable[AuditEnvelope]) -> bool:
-        """Adds some of the calls; whether there may be more."""
+        """Adds some of the calls; True if there may be more."""
         added: AddedCalls | None = None
         for call in islice(calls, _MOST_READ):
             if added is None:
@@ -215,7 +216,7 @@ class LogSums(PastCalls):
 
     @property
     def labels(self) -> dict[str, CallTotals]:
-        """What the application calls its calls."""
+        """The application's labels of its calls."""
         with self.selection(self.view) as of:
             return groups(of, "tags", "tag")
 

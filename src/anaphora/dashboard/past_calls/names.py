@@ -1,4 +1,5 @@
-"""Names as numbers. The sums keep numbers; each name is stored once, and their count is bounded."""
+"""Names as numbers. The sums hold numbers; each name is stored once, and the number of names is
+bounded."""
 
 from __future__ import annotations
 
@@ -27,20 +28,20 @@ NameKind: TypeAlias = Literal[
     "tag",
 ]
 
-#: Different names of one kind; each further one is `other`.
+#: Maximum number of names of one kind; all further ones become `other`.
 MOST_NAMES = 1_000
 #: The same for apps: no app of a daemon can have this name, so that none sees these sums.
 OTHER_APPS = "(other)"
-#: Labels and models of one app, so that one app cannot use up those of the others: a call that is
-#: refused costs nothing, and may name any model.
+#: Maximum number of labels and models of one app, so that one app cannot use up those of the
+#: others: a refused call costs nothing, and may name any model.
 MOST_OF_APP = 200
-#: Different sets of labels; calls with further ones are not found by a label.
+#: Maximum number of label sets; calls with further sets are not found by a label.
 _MOST_SETS = 10_000
 
 
 class KnownNames:
-    """The names of a file, and those that the next transaction adds. After one that failed, they
-    are read again."""
+    """The names in a file, and those that the next transaction adds. After a failed transaction,
+    they are read again."""
 
     def __init__(self, database: sqlite3.Connection, most_of_app: int = MOST_OF_APP) -> None:
         self._most_of_app = most_of_app
@@ -77,7 +78,7 @@ class KnownNames:
         found = self._ids.get((kind, text))
         if found is not None:
             return found
-        stored = text.encode(errors="replace").decode()  # half of a surrogate pair is no text
+        stored = text.encode(errors="replace").decode()  # SQLite stores no lone surrogates
         if stored != text:
             return self.id(kind, stored)
         other = OTHER_APPS if kind == "app" else OTHER
@@ -98,7 +99,7 @@ class KnownNames:
         return self.id("model", text)
 
     def labels(self, app: int) -> Mapping[str, int]:
-        """Those of an app that are known by now."""
+        """Known labels of an app."""
         return self._app_labels.setdefault(app, {})
 
     def label(self, app: int, text: str) -> int:

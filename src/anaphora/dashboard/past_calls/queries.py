@@ -1,6 +1,6 @@
-"""Queries of the sums: of one state of the tables, for one view and the app that may see it.
+"""Queries of the sums, on one state of the tables, for one view and the app that may see it.
 
-A range of time is taken apart into whole steps of which sums are kept, and remainders at its ends.
+A time range is split into whole steps, for which sums are stored, and remainders at its ends.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from .sums import BlockSums, CallTotals, seconds_of
 K = TypeVar("K")
 Row: TypeAlias = tuple[Any, ...]
 
-#: The fields of `BlockSums` that `BLOCK_FIGURES` are.
+#: The fields of `BlockSums` that match `BLOCK_FIGURES`.
 _BLOCK_FIELDS: Final = (
     "calls", "tokens", "read", "cost_nano_usd", "unpriced", "breaks", "lost", "lost_nano_usd",
     "unreported",
@@ -42,12 +42,12 @@ _BLOCK_FIELDS: Final = (
 _FILTERS: Final = ("app", "provider", "model", "app_group")
 #: The sets with a label.
 _SETS: Final = "IN (SELECT label_set FROM set_labels WHERE label = ?)"
-#: Calls whose times are looked at if a histogram does not have the filter.
+#: Calls whose times are read if the histogram does not support the filter.
 _MOST_TIMES = 20_000
 
 
 class Selection:
-    """The calls that a view means, as conditions on the tables."""
+    """The calls of a view, as conditions on the tables."""
 
     def __init__(
         self,
@@ -59,8 +59,8 @@ class Selection:
         *,
         masked: bool = False,
     ) -> None:
-        """`since` and `until`: the range of the view, or a wider one. `masked`: without what calls
-        read of other apps."""
+        """`since` and `until`: the range of the view, or a wider one. `masked`: without reads of
+        other apps' cache entries."""
         self.database = database
         self.state = state
         self.view = view
@@ -68,7 +68,7 @@ class Selection:
         self.masked = masked
         self.ids = {name: self._id(name) for name in (*_FILTERS, "label")}
         self.empty = any(id == 0 for id in self.ids.values())
-        """A filter names something that no call has."""
+        """A filter has a name that no call has."""
 
     def _id(self, kind: str) -> int | None:
         text = getattr(self.view, "group" if kind == "app_group" else kind)
@@ -80,8 +80,8 @@ class Selection:
 
     @property
     def first(self) -> float | None:
-        """When the first of all calls began, or the first of the only app that is shown; None if
-        that is not known, since earlier calls are not kept one by one."""
+        """Start of the first call, or of the first call of the only app shown; None if it is
+        unknown because earlier calls are not kept one by one."""
         if self.state.calls_since:
             return None
         own, values = (" WHERE app = ?", [self.ids["app"]]) if self.masked else ("", [])
@@ -103,7 +103,7 @@ class Selection:
     def of_calls(
         self, since: float | None = None, until: float | None = None
     ) -> tuple[str, list[float]]:
-        """The condition on the table of calls; within the range, or a part of it."""
+        """Condition on the table of calls, for the range or a part of it."""
         text, values = self.filters()
         since, until = (
             self.since if since is None else since,
@@ -126,7 +126,7 @@ class RangePiece(msgspec.Struct, frozen=True):
 
 
 def pieces(since: float, until: float, within: int, state: FillState) -> list[RangePiece]:
-    """`within`: each step must be part of one such longer step."""
+    """`within`: each step must lie within one of these longer steps."""
     found: list[RangePiece] = []
     if state.calls_since and since <= state.calls_since:  # hours, as their calls are not kept
         kept = (state.calls_since // HOUR + 1) * HOUR
@@ -178,12 +178,12 @@ def _figure(name: str, masked: bool, masks: Sequence[str]) -> str:
 
 
 def sum_columns(masked: bool, names: Sequence[str] = SUMS, masks: Sequence[str] = MASKS) -> str:
-    """The figures of `CallTotals`, summed."""
+    """The figures of `CallTotals`, as SQL sums."""
     return ", ".join(f"sum({_figure(name, masked, masks)})" for name in names)
 
 
 def single_columns(masked: bool) -> str:
-    """The same of one row."""
+    """The same for a single row."""
     return ", ".join(_figure(name, masked, MASKS) for name in SUMS)
 
 
@@ -208,7 +208,7 @@ class SumQueries:
         self._pieces = [] if of.empty else pieces(of.since, of.until, self.steps.seconds, of.state)
 
     def _rows(self, table: str, columns: str, group: str, of_calls: str = "") -> Iterable[Row]:
-        """Of each piece, grouped. `of_calls` are further conditions on the table of calls."""
+        """The rows of each piece, grouped. `of_calls`: further conditions on the calls."""
         execute = self._of.database.execute
         for piece in self._pieces:
             if piece.step:
@@ -229,17 +229,17 @@ class SumQueries:
                 )
 
     def points(self) -> dict[int, CallTotals]:
-        """By the number of the step."""
+        """Totals by step number."""
         start, seconds = int(self.steps.start), self.steps.seconds
         columns = f"(start - {start}) / {seconds}, {self._sums}"
         groups = _Groups[int]()
         for point, *figures in self._rows("sums", columns, "1"):
-            # A range that was widened has parts outside of its steps.
+            # A widened range has parts outside its steps.
             groups.add(min(max(point, 0), self.steps.count - 1), figures)
         return groups.totals()
 
     def by_name(self) -> list[dict[str, CallTotals]]:
-        """By app, by provider, by model and by group."""
+        """Totals by app, provider, model and group."""
         texts, found = self._of.names(_FILTERS), [_Groups[str]() for _ in _FILTERS]
         columns = f"{', '.join(_FILTERS)}, {self._sums}"
         for row in self._rows("sums", columns, "1, 2, 3, 4"):
@@ -256,7 +256,7 @@ class SumQueries:
         return dict(sorted(groups.totals().items(), key=lambda item: -item[1].lost))
 
     def outcomes(self, by: str) -> dict[tuple[str, str], int]:
-        """Calls that failed, by `app` or `provider` and by the class of the error."""
+        """Failed calls, by `app` or `provider` and by error class."""
         texts, groups = self._of.names((by, "outcome")), dict[tuple[str, str], int]()
         columns = f"{by}, outcome, sum(calls)"
         for one, outcome, calls in self._rows("outcomes", columns, "1, 2", " AND failed > 0"):
@@ -265,7 +265,7 @@ class SumQueries:
         return dict(sorted(groups.items(), key=lambda item: -item[1]))
 
     def by_provider(self) -> dict[str, tuple[int, int, int]]:
-        """Calls, failed ones and retries."""
+        """Calls, failures and retries by provider."""
         texts, groups = self._of.names(("provider",)), dict[str, tuple[int, int, int]]()
         columns = "provider, sum(calls), sum(failed), sum(retries)"
         for id, *figures in self._rows("sums", columns, "1"):
@@ -279,7 +279,7 @@ def _by_cost(groups: _Groups[str]) -> dict[str, CallTotals]:
 
 
 def groups(of: Selection, table: str, column: str) -> dict[str, CallTotals]:
-    """All sums of a table by one of its columns, over whole steps and without filters; in the order
+    """All sums of a table by one of its columns, over whole steps and without filters, in the order
     of the first calls."""
     texts, found = of.names((column,)), _Groups[int]()
     labels = "" if table in ("tags", "changed") else f" AND label_set = {ALL_CALLS}"
@@ -349,7 +349,7 @@ def _of_blocks(of: Selection, table: str, columns: str, group: str) -> Iterable[
 
 
 def first_bytes(of: Selection) -> dict[str, tuple[float, float]]:
-    """The seconds to the first byte by provider: the median, and that of 99 of 100 calls."""
+    """Seconds to the first byte by provider: the median and the 99th percentile."""
     if of.empty:
         return {}
     texts = of.names(("provider",))

@@ -23,10 +23,10 @@ from .log_tail import Position
 
 #: Marks the file as ours: "anad".
 APPLICATION: Final = 0x616E6164
-#: A file of another version is made anew, from the log.
+#: A file of another version is rebuilt from the log.
 VERSION: Final = 8
 
-#: The steps that sums are kept for, in seconds; each is a multiple of the one before.
+#: The step lengths that sums are stored for, in seconds; each is a multiple of the one before.
 MINUTE, QUARTER, HOUR, THIRD, WEEK = 60, 900, 3_600, 28_800, 604_800
 DAY: Final = 86_400
 STEPS: Final = (MINUTE, QUARTER, HOUR, THIRD, WEEK)
@@ -37,9 +37,9 @@ SUMS: Final = (
     "lost", "lost_cost", "unbilled",
     "unreported",
 )  # fmt: skip
-#: What a sum changes by if an app may not see what it read of other apps.
+#: Differences to the sums for an app that may not see its reads of other apps' entries.
 MASKS: Final = ("read", "written", "cost", "unpriced", "saved", "unbilled")
-#: The same of blocks.
+#: The same for blocks.
 BLOCK_MASKS: Final = ("read", "cost", "unpriced")
 #: All figures of a call.
 FIGURES: Final = (*SUMS, "retries", *(f"own_{name}" for name in MASKS))
@@ -49,17 +49,17 @@ BLOCK_FIGURES: Final = (
     "unreported", *(f"own_{name}" for name in BLOCK_MASKS),
 )  # fmt: skip
 Pause: TypeAlias = Callable[[float], None]
-"""Called now and then, with the seconds of work before it."""
+"""Called from time to time, with the seconds of work before it."""
 #: Seconds of work between two pauses.
 _WORK: Final = 0.005
-#: In place of a set of labels: all calls, whatever their labels.
+#: Label set number that stands for all calls.
 ALL_CALLS: Final = -1
 
 _SERVICE: Final = ("app", "provider", "model", "app_group")
 
 
 class SumTable(msgspec.Struct, frozen=True, dict=True):
-    """A table of sums: what they are kept by, and the added rows that they sum up."""
+    """A table of sums: its key, and the added rows that it sums."""
 
     name: str
     key: tuple[str, ...]
@@ -69,7 +69,7 @@ class SumTable(msgspec.Struct, frozen=True, dict=True):
 
     @property
     def fresh(self) -> str:
-        """The temporary table with the sums of one transaction, by the shortest steps."""
+        """The temporary table with the sums of one transaction, by the shortest step."""
         return f"fresh_{self.name}"
 
     @property
@@ -77,14 +77,14 @@ class SumTable(msgspec.Struct, frozen=True, dict=True):
         return f"{_integers(self.key)}, {_integers(self.figures)}"
 
     def sum(self, key: tuple[str, ...], where: str = "true") -> str:
-        """Sums up added rows; `key` are the expressions of the key."""
+        """Sums added rows; `key` are the expressions of the key."""
         return (
             f"INSERT INTO {self.fresh} SELECT {self._summed(key)} FROM {self.source}"
             f" WHERE {self.where} AND {where} GROUP BY {_numbers(key)}"
         )
 
     def add(self, source: str, where: str = "true", step: int | None = None) -> str:
-        """Adds sums of another table, as those of a longer step or of the same."""
+        """Adds the sums of another table, with the same or a shorter step."""
         whole = {"step": f"{step}", "start": f"start / {step} * {step}"} if step else {}
         key = [whole.get(name, name) for name in self.key]
         return (
@@ -132,14 +132,14 @@ SUM_TABLES: Final = (
 
 
 class FillState(msgspec.Struct, frozen=True, kw_only=True):
-    """How far the tables are, as it is stored with them."""
+    """How far the tables are filled; stored with them."""
 
     log: str = ""
     position: Position = Position()
     calls: int = 0
     """That were added."""
     unreadable: int = 0
-    """Lines of the log that are no rows; `anaphora audit verify` tells which."""
+    """Lines of the log that are not rows; `anaphora audit verify` lists them."""
     minutes_since: float = 0.0
     """Minutes are kept from here on."""
     longer_until: float = 0.0
@@ -153,7 +153,7 @@ CALL_COLUMNS: Final = (
     "seq", "at", "segment", "place", *_SERVICE, "outcome", "cause", "label_set", "conversation",
     "first", *FIGURES,
 )  # fmt: skip
-#: Those of `added`: the same, with what only sums and conversations need.
+#: Columns of `added`: the same, and those that only sums and conversations need.
 ADDED_COLUMNS: Final = (
     *(name for name in CALL_COLUMNS if name != "conversation"),
     "step", "start", "changed", "bucket", "times", "conversation_name", "ended",
@@ -187,7 +187,7 @@ CREATE INDEX conversations_ended ON conversations (ended);
     " WITHOUT ROWID;\n"
     for table in SUM_TABLES
 )
-#: What one transaction adds; empty between two of them.
+#: Rows added by one transaction; empty between transactions.
 ADDED_TABLES: Final = ("added", "added_blocks", "added_tags")
 _TEMPORARY: Final = f"""
 PRAGMA temp_store=MEMORY;
@@ -224,7 +224,7 @@ class PausedWork:
 
 
 def create(path: Path) -> sqlite3.Connection:
-    """A new file, without calls; an earlier one is deleted."""
+    """Creates a file without calls; an earlier one is deleted."""
     remove(path)
     os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
     database = _connected(path)
@@ -237,14 +237,14 @@ def create(path: Path) -> sqlite3.Connection:
 
 
 def create_in_memory() -> sqlite3.Connection:
-    """Used by any thread, one at a time."""
+    """May be used by any thread, one at a time."""
     database = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
     database.executescript(_TABLES + _TEMPORARY)
     return database
 
 
 def open_to_write(path: Path) -> sqlite3.Connection | None:
-    """None if there is no such file, or one of another version."""
+    """None if the file is missing or of another version."""
     if not path.exists():
         return None
     try:
@@ -261,7 +261,7 @@ def open_to_write(path: Path) -> sqlite3.Connection | None:
 
 
 def open_to_read(path: Path) -> sqlite3.Connection:
-    """Tables without rows if there is no file yet, or one of another version."""
+    """Empty tables if the file is missing or of another version."""
     if not path.exists():
         return create_in_memory()
     database = connect_read_only(path, any_thread=True)
@@ -284,7 +284,7 @@ def _connected(path: Path) -> sqlite3.Connection:
         path, isolation_level=None, timeout=BUSY_SECONDS, check_same_thread=False
     )
     try:
-        # What a crash of the machine loses is read from the log again.
+        # Rows lost in a crash of the machine are read from the log again.
         database.execute("PRAGMA synchronous=NORMAL")
         # In a daemon, which stays small, for as long as it runs.
         database.execute("PRAGMA cache_size=-4096")

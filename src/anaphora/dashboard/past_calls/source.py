@@ -1,5 +1,4 @@
-"""Past calls as pages and reports ask for them: those of an audit log here, those that a program
-holds in memory in `memory`."""
+"""Past calls for pages and reports: those of an audit log here, those in memory in `memory`."""
 
 from __future__ import annotations
 
@@ -47,17 +46,17 @@ _ERRORS = {name: value for name, value in vars(errors).items() if isinstance(val
 
 
 class PastCalls:
-    """Queries of the tables. Methods may read files: call them outside of an event loop."""
+    """Queries of the tables. Methods may read files: call them outside an event loop."""
 
     masked_for: str | None = None
-    """The app that sees its own calls only, without what they read of other apps."""
+    """If set, only this app's calls, without their reads of other apps' cache entries."""
 
     def reading(self) -> AbstractContextManager[tuple[sqlite3.Connection, FillState]]:
-        """One state of the tables."""
+        """Opens one consistent state of the tables."""
         raise NotImplementedError
 
     def shown(self, rows: Sequence[PlacedRow]) -> list[ShownCall]:
-        """The calls of these rows that are still there."""
+        """The calls of these rows that still exist."""
         raise NotImplementedError
 
     def version(self) -> int:
@@ -72,7 +71,7 @@ class PastCalls:
         raise NotImplementedError
 
     def range(self, view: View) -> tuple[float, float]:
-        """That of a view, as far as it is widened."""
+        """The range of a view, widened as the tables require."""
         return view.since, view.until
 
     @contextmanager
@@ -93,7 +92,7 @@ class PastCalls:
     # ── Sums ─────────────────────────────────────────────────────────────────────────────────────
 
     def names(self, view: View) -> Names:
-        """Those of the range, without its filters."""
+        """The names in the range, ignoring its filters."""
         view = replace(view, app=self.masked_for, group=None, provider=None, model=None, label=None)
         with self.selection(view) as of:
             if of.empty:
@@ -154,7 +153,7 @@ class PastCalls:
             return block_sums(of)
 
     def providers(self, view: View) -> Sequence[ProviderRow]:
-        """Calls, failures, retries, latency and refusals; the rest is what a host knows."""
+        """Calls, failures, retries, latency and refusals; the host adds the rest."""
         with self.selection(view) as of:
             queries = SumQueries(of)
             sums, failed, times = (
@@ -164,7 +163,7 @@ class PastCalls:
             )
         rows: list[ProviderRow] = []
         for name, (calls, failures, retries) in sorted(sums.items()):
-            if not name:  # refused before it was known
+            if not name:  # refused before the provider was known
                 continue
             median, most = times.get(name, (None, None))
             refusals = {
@@ -186,7 +185,7 @@ class PastCalls:
         return rows
 
     def denied(self, view: View) -> dict[str, dict[str, int]]:
-        """Calls that the daemon refused, by app and by the class of the error."""
+        """Calls that the daemon refused, by app and error class."""
         with self.selection(view) as of:
             failed = SumQueries(of).outcomes("app")
         denied: dict[str, dict[str, int]] = {}
@@ -198,7 +197,8 @@ class PastCalls:
     # ── Conversations ────────────────────────────────────────────────────────────────────────────
 
     def conversations(self, view: View, limit: int = 100) -> Sequence[ConversationRow]:
-        """Those with a call within the view, the latest first; their sums are over all calls."""
+        """Conversations with a call in the view, the latest first; their sums cover all their
+        calls."""
         with self.selection(view) as of:
             return conversation_rows(of, limit)
 
@@ -217,8 +217,8 @@ class LogCalls(PastCalls):
     """The calls of an audit log: rows from the log, sums from the file `path`, which a thread
     fills.
 
-    All calls as the operator may see them. `for_app` gives the same for one app: only its calls,
-    without what they read of other apps.
+    Shows all calls, for the operator. `for_app` gives the view of one app: only its calls, without
+    their reads of other apps' cache entries.
     """
 
     def __init__(
@@ -235,25 +235,25 @@ class LogCalls(PastCalls):
         self._thread = FillThread(filler)
 
     def start(self) -> None:
-        """Begins to fill in the background."""
+        """Starts filling in the background."""
         self._thread.start()
 
     def fill(self, pause: Pause = lambda _: None) -> None:
-        """Adds all that is new in the log. For use without `start`."""
+        """Adds all new rows of the log. For use without `start`."""
         self._thread.fill(pause)
 
     def close(self) -> None:
         self._thread.close()
 
     def for_app(self, app: str) -> LogCalls:
-        """As the app may see it. Shares the file and the thread."""
+        """The view of one app. Shares the file and the thread."""
         other = copy.copy(self)
         other.masked_for = app
         return other
 
     @property
     def problem(self) -> str:
-        """Why the latest calls are missing; empty if they are not."""
+        """Why the latest calls are missing; empty if none are."""
         return self._thread.problem
 
     @property
@@ -266,12 +266,12 @@ class LogCalls(PastCalls):
             return state
 
     def version(self) -> int:
-        self._thread.asked()
+        self._thread.page_requested()
         return self._thread.version
 
     @contextmanager
     def reading(self) -> Iterator[tuple[sqlite3.Connection, FillState]]:
-        self._thread.asked()
+        self._thread.page_requested()
         try:
             with self._thread.filler.swapping:
                 database = open_to_read(self._path)
@@ -310,7 +310,7 @@ class LogCalls(PastCalls):
         ]
 
     def _id(self, row: PlacedRow, call: AuditEnvelope) -> str:
-        """The number of a row tells how many calls there were: nothing for an app to know."""
+        """An app gets ids without row numbers, which would tell it how many calls there were."""
         is_own = self.masked_for is not None
         return (call.call_id or f"turn-{call.turn}") if is_own else str(row[0])
 
@@ -319,7 +319,7 @@ class LogCalls(PastCalls):
         for call in tail_of(self._log).calls(rows):
             if call is None or self.masked_for is None:
                 yield call
-            else:  # never trust the file of sums with another app's call
+            else:  # an error in the file of sums must not show another app's call
                 yield masked(call) if call.app == self.masked_for else None
 
 

@@ -1,5 +1,5 @@
-"""Sums of calls, and what a call adds to them: in all, by block of its prompt, and as its app may
-see it; times to the first byte as buckets of a histogram.
+"""Sums of calls, and what a call adds to them: in total, by block of its prompt, and as its app may
+see it. Times to the first byte are buckets of a histogram.
 
 Amounts are nano-dollars.
 """
@@ -16,8 +16,8 @@ from anaphora.values import Ttl
 
 
 class CallTotals(msgspec.Struct):
-    """The sums of some calls. Amounts are nano-dollars; calls whose cost is unknown are counted
-    apart, and not as 0."""
+    """The sums of several calls. Amounts are nano-dollars; calls of unknown cost are counted
+    separately, not as 0."""
 
     calls: int = 0
     failed: int = 0
@@ -26,20 +26,20 @@ class CallTotals(msgspec.Struct):
     written: int = 0
     output: int = 0
     cost_nano_usd: int = 0
-    """With what was charged for attempts without a bill."""
+    """Includes charges for attempts without a bill."""
     unpriced: int = 0
-    """Calls whose cost is unknown; failed ones without usage are not among them."""
+    """Calls of unknown cost, except failed ones without usage."""
     saved_nano_usd: int = 0
     breaks: int = 0
     """Calls that paid again for what was cached, because the prompt had changed."""
     lost: int = 0
-    """Tokens that could have been read and were paid again, for whatever reason."""
+    """Tokens that could have been read and were paid again, for any reason."""
     lost_nano_usd: int = 0
     unbilled_nano_usd: int = 0
-    """The part of the cost that no bill confirms: for streams that were left, and requests that
-    were sent and never answered."""
+    """The part of the cost that no bill confirms: abandoned streams, and requests that were sent
+    and never answered."""
     unreported: int = 0
-    """Input tokens of bills that do not say what was read: they are in no share."""
+    """Input tokens of bills that do not report reads: excluded from shares."""
 
     def add_sums(self, other: CallTotals) -> None:
         for name in self.__struct_fields__:
@@ -51,12 +51,12 @@ class CallTotals(msgspec.Struct):
 
     @property
     def reported(self) -> int:
-        """Input tokens of bills that say what was read."""
+        """Input tokens of bills that report reads."""
         return self.input - self.unreported
 
 
 def figures_of(call: AuditEnvelope) -> tuple[int, ...]:
-    """What one call adds, in the order of `CallTotals`."""
+    """The figures of one call, in the order of `CallTotals`."""
     usage, cost, unbilled = call.usage, call.cost_nano_usd, call.unbilled_nano_usd
     read, output, failed = usage.read, usage.output, call.outcome != "ok"
     written = usage.written_total
@@ -86,14 +86,14 @@ class BlockSums(msgspec.Struct, kw_only=True):
     kind: str = ""
     """`tool`, `system` or `messages`."""
     calls: int = 0
-    """Those with a bill: a call that failed has no tokens here."""
+    """Calls with a bill: a failed call has no tokens here."""
     tokens: int = 0
     read: int = 0
-    """Of `tokens`, read from the cache: those before the end of what each call read."""
+    """Of `tokens`, read from the cache: those within the length that each call read."""
     cost_nano_usd: int = 0
-    """The cost of the prompts in proportion to the tokens; without calls of unknown cost."""
+    """The cost of the prompts, by share of tokens; without calls of unknown cost."""
     unpriced: int = 0
-    """Of `calls`, those."""
+    """Of `calls`, those of unknown cost."""
     breaks: int = 0
     """Calls in which a change of this block broke the prefix."""
     lost: int = 0
@@ -102,12 +102,12 @@ class BlockSums(msgspec.Struct, kw_only=True):
     changes: dict[str, int] = {}
     """Those breaks by the kind of change."""
     unreported: int = 0
-    """Of `tokens`, those of bills that do not say what was read: they are in no share."""
+    """Of `tokens`, those of bills that do not report reads: excluded from shares."""
     ttl: Ttl | None = None
-    """Of the latest marker at its end."""
+    """TTL of the latest marker at its end."""
 
     def add_sums(self, other: BlockSums) -> None:
-        """Adds those of later calls."""
+        """Adds the sums of later calls."""
         self.kind = other.kind or self.kind
         self.calls += other.calls
         self.tokens += other.tokens
@@ -130,9 +130,9 @@ class BlockSums(msgspec.Struct, kw_only=True):
 
 def block_shares(call: AuditEnvelope) -> list[int]:
     """What the blocks of a call add: whether it was billed, and whether its cost is unknown; then
-    the tokens of each block, those that were read, their cost, and tokens whose reads were not
-    reported. Nothing for a call without a bill. Tokens of blocks are counted, those of the bill may
-    be other ones: what was read is the same share of both."""
+    for each block its tokens, tokens read, cost, and tokens whose reads were not reported. Nothing
+    for a call without a bill. Tokens of blocks are estimates and may differ from the bill, so reads
+    are applied as a share."""
     usage, tokens = call.usage, [block.tokens for block in call.blocks]
     billed, total, cost = usage.input, sum(tokens), _prompt_nano_usd(call)
     if billed <= 0:
@@ -156,10 +156,12 @@ def _prompt_nano_usd(call: AuditEnvelope) -> int | None:
 
 
 def masked(call: AuditEnvelope) -> AuditEnvelope:
-    """A call as its app may see it, without what other apps have in a cache that they share.
+    """A call as its app may see it, without what it read of other apps' entries in a shared cache.
 
-    The verdict of a row is the app's own already. A read that was not reported is 0, whether
-    something is hidden or not; the hash of the response would tell its usage."""
+    The verdict of a row already covers the app alone. A read that was not reported becomes 0,
+    whether something is hidden or not; the hash of the response is removed, as it would reveal the
+    usage.
+    """
     own = call.own
     if own is not None:
         unbilled = own.unbilled_nano_usd
@@ -174,7 +176,7 @@ def masked(call: AuditEnvelope) -> AuditEnvelope:
     return replace(call, usage=replace(call.usage, read=call.usage.read or 0), raw_hash="")
 
 
-#: Buckets of the histogram: the first ends at 1 ms, each further one is 5 % wider.
+#: Histogram buckets: the first ends at 1 ms, each further one is 5 % wider.
 _FIRST_BUCKET, _WIDTH = 0.001, math.log(1.05)
 
 

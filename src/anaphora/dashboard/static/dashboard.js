@@ -1,6 +1,6 @@
 "use strict";
-// Times in the viewer's zone, the value under the pointer of a chart, and live updates.
-// Pages are complete without it.
+// Times in the viewer's zone, values of charts on hover, and live updates.
+// Pages work without it.
 (() => {
   const FORMS = {
     minute: { month: "short", day: "numeric", hour: "2-digit", minute: "2-digit" },
@@ -30,7 +30,7 @@
     for (const name of within.querySelectorAll(".zone")) name.textContent = zone;
   }
 
-  // Fields without a choice stay out of the address.
+  // Empty fields stay out of the URL.
   document.addEventListener("formdata", (event) => {
     if (event.target.method !== "get") return;
     for (const [name, value] of Array.from(event.formData)) {
@@ -115,7 +115,7 @@
     markTarget();
   }
 
-  // A click is lost where its element is replaced while the button is down.
+  // A click is lost if its element is replaced while the button is down.
   let pressed = false;
   const waiting = new Map();
   function release() {
@@ -159,7 +159,7 @@
     }
   }
 
-  // The browser connects again by itself unless the server refused; then we do, ever more seldom.
+  // The browser reconnects unless the server refused; then we do, with growing delays.
   let wait = 2000;
   function connect() {
     const { root, path } = document.body.dataset;
@@ -194,7 +194,7 @@
   showLocalTimes(document);
   addEventListener("hashchange", markTarget);
   if (document.body.dataset.live) connect();
-  // A page from the browser's back cache has no stream any more.
+  // A page from the browser's back cache has lost its stream.
   addEventListener("pageshow", (event) => {
     if (event.persisted && document.body.dataset.live) connect();
   });

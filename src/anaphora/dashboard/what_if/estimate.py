@@ -1,12 +1,12 @@
-"""What the same calls would have cost, with the range that the estimate is known to.
+"""The cost of the same calls in other scenarios, with the range of each estimate.
 
     result = what_if(calls, model=ProviderModel("openai", "gpt-5.2"))
     result.rows[0].cost.low, result.rows[0].cost.estimate, result.rows[0].cost.high
 
-The calls are first played as they were sent, and compared with their bills: the difference is what
-the simulation is worth, and each range is at least as wide. What else makes a range wider: reads
-that a provider misses at random, another tokenizer, conversations that began before the first call
-here, and calls that were not played.
+The calls are first simulated as they were sent, and compared with their bills: the difference is
+the simulation's error, and each range is at least as wide. Ranges are wider for random misses of a
+provider, another tokenizer, conversations that began before the first call here, and calls that
+were not simulated.
 """
 
 from __future__ import annotations
@@ -34,15 +34,14 @@ from .selection import BilledCall, LeftOut, SelectedCalls, select
 TtlChoice: TypeAlias = Ttl | Literal["none"]
 """The TTL of all markers; `none`: without caching."""
 
-#: A range is at least this wide to either side, as a share of the estimate: rounding and times
-#: alone are worth that.
+#: Minimum width of a range to either side, as a share of the estimate, for rounding and timing.
 _LEAST_ERROR = 0.01
-#: A bill that differs from the listed price by more than this share has another price.
+#: If a bill differs from the listed price by more than this share, the call had another price.
 _OTHER_PRICE = 0.001
 _NANO = 10**9
 #: Models whose tokens are compared in the notes.
 _MOST_NOTES = 3
-_UNAFFECTED = "changes no call: all markers are like that, or no model offers it"
+_UNAFFECTED = "changes no call: all markers already have it, or no model offers it"
 
 
 class CostEstimate(msgspec.Struct, frozen=True):
@@ -59,18 +58,18 @@ class CostEstimate(msgspec.Struct, frozen=True):
 class ScenarioRow(msgspec.Struct, frozen=True, kw_only=True):
     scenario: Scenario
     cost: CostEstimate | None = None
-    """None if it is not known: see `unavailable`."""
+    """None if unknown: see `unavailable`."""
     difference: CostEstimate | None = None
-    """To what was billed; negative if it is cheaper."""
+    """Difference to the bill; negative if cheaper."""
     read_share: float | None = None
     affected: int = 0
-    """Calls for which the scenario changes something."""
+    """Calls that the scenario changes."""
     notes: tuple[str, ...] = ()
     unavailable: str = ""
 
 
 class SimulationCheck(msgspec.Struct, frozen=True, kw_only=True):
-    """The calls as they were sent, in the simulator, compared with their bills. Without those that
+    """The calls simulated as they were sent, compared with their bills. Excludes calls that
     continue calls which are not among these: ranges cover all that they may cost."""
 
     billed_nano_usd: int
@@ -78,17 +77,17 @@ class SimulationCheck(msgspec.Struct, frozen=True, kw_only=True):
     error: float | None
     """The differences call by call, as a share of the bill; None if nothing was billed."""
     width: float
-    """The share by which ranges are wider for it, to either side."""
+    """The share by which ranges are wider because of it, to either side."""
 
 
 class WhatIf(msgspec.Struct, frozen=True, kw_only=True):
     calls: int
-    """Calls that the amounts are of: with blocks, reported tokens and a known price."""
+    """Calls that the amounts cover: with blocks, reported tokens and a known price."""
     left_out: dict[LeftOut, int]
     played: int
-    """Of `calls`, those that were played; fewer if the conversations are a sample."""
+    """Of `calls`, those simulated; fewer if the conversations are a sample."""
     groups: int
-    """Conversations; calls whose conversation is not known count by their beginning."""
+    """Conversations; calls of an unknown conversation are grouped by their beginning."""
     played_groups: int
     links: dict[Link, int]
     """How the calls that others continue were recognised."""
@@ -97,7 +96,7 @@ class WhatIf(msgspec.Struct, frozen=True, kw_only=True):
     billed_nano_usd: int
     read_share: float | None
     other_price: int
-    """Calls that were billed at another price than the listed one."""
+    """Calls billed at another price than the listed one."""
     check: SimulationCheck
     rows: Sequence[ScenarioRow]
 
@@ -107,7 +106,7 @@ class WhatIf(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Base(NamedTuple):
-    """A call as it was billed, and as it was sent in the simulator."""
+    """A call as billed, and as simulated with its own markers."""
 
     billed: BilledCall
     factor: float
@@ -123,9 +122,9 @@ def what_if(
     ttl: TtlChoice | None = None,
     most_played: int | None = None,
 ) -> WhatIf:
-    """What the calls would have cost without caching, with each TTL that their models offer, with
-    placed markers, and on another model. With a `ttl`, only that. The order of the calls does not
-    matter. Of more calls than `most_played`, whole conversations are played as a sample."""
+    """The cost of the calls without caching, with each TTL that their models offer, with placed
+    markers, and on another model. With a `ttl`, only that. The order of the calls does not matter.
+    If there are more calls than `most_played`, a sample of whole conversations is simulated."""
     prices = PriceBook(time.time())
     selected = select(calls, prices, most_played)
     base, unpriced = _play_as_sent(selected.sample, prices)
@@ -181,7 +180,7 @@ def _with_ttl(ttl: Ttl) -> Scenario:
 def _play_as_sent(
     sample: Sequence[BilledCall], prices: PriceBook
 ) -> tuple[list[_Base], list[AuditEnvelope]]:
-    """The calls with what they cost in the simulator, and those for which that is not known."""
+    """The calls with their simulated cost, and those whose cost is unknown."""
     reader = PromptReader()
     run = ScenarioRun(Scenario(title="As sent"), prices)
     base: list[_Base] = []
@@ -199,7 +198,7 @@ def _play_as_sent(
 
 
 def _check(base: Sequence[_Base]) -> SimulationCheck:
-    # What was cached before the first call here is no error of the simulation.
+    # Entries cached before the first call here are not an error of the simulation.
     base = [one for one in base if not one.call.began_before] or base
     billed = sum(one.billed.cost for one in base)
     simulated = [one.played.cost * one.factor for one in base]
@@ -263,12 +262,12 @@ def _row(
 
 
 def _not_offered(scenario: Scenario) -> str | None:
-    """Why a model offers no such TTL."""
+    """Why a model does not offer this TTL."""
     if scenario.model is None or scenario.ttl is None:
         return None
     rules, name = catalog.rules(*scenario.model), _name(scenario.model)
     if not takes_markers(rules):
-        return f"{name} caches by itself: there is no TTL to choose"
+        return f"{name} caches automatically: there is no TTL to choose"
     if scenario.ttl in rules.ttls.value:
         return None
     return f"{name} offers {' and '.join(rules.ttls.value[::-1])}, not {scenario.ttl}"
@@ -280,12 +279,12 @@ def _same_model(
     played: Sequence[PlayedCall],
     check: SimulationCheck,
 ) -> tuple[list[float], float, float]:
-    """The costs, and the range of their sum. What both simulations have in common is taken from
-    the bill."""
+    """The costs, and the range of their sum. The part common to both simulations is taken from the
+    bill."""
     pairs = list(zip(base, played, strict=True))
     if scenario.caching == "none":
         costs = [one.factor * call.cost for one, call in pairs]
-        # The counts are those of the bill; only a price that is not listed leaves a doubt.
+        # The counts are those of the bill; only an unlisted price is uncertain.
         doubt = sum(abs(one.factor - 1) * call.cost for one, call in pairs)
         total = sum(costs)
         return costs, total - doubt, total + doubt
@@ -299,7 +298,7 @@ def _same_model(
 def _moved(
     scenario: Scenario, played: Sequence[PlayedCall], check: SimulationCheck
 ) -> tuple[list[float], float, float]:
-    """The same on another model, if nothing was billed."""
+    """The same on another model, without bills to compare with."""
     costs = [sum(share * cost for share, cost in call.outcomes) for call in played]
     if scenario.caching == "none":
         return costs, sum(costs), sum(costs)
@@ -314,8 +313,8 @@ def _moved(
 def _token_bounds(
     base: Sequence[_Base], costs: Sequence[float], run: ScenarioRun
 ) -> tuple[float, float]:
-    """The factors of the least and the greatest cost by the bounds of the tokenizers, each call
-    by what it costs."""
+    """The factors of the least and the greatest cost by the bounds of the tokenizers, weighted by
+    each call's cost."""
     low = high = total = 0.0
     for one, cost in zip(base, costs, strict=True):
         ratio = run.ratio(one.billed.model)
@@ -350,13 +349,13 @@ def _notes(scenario: Scenario, base: Sequence[_Base], run: ScenarioRun) -> Itera
     if takes_markers(rules):
         yield "markers that the model takes stay as they were sent; others are placed"
     else:
-        yield "that model caches by itself; markers are not carried over"
+        yield "that model caches automatically; markers are not carried over"
     if rules.missed is not None or rules.cut_short is not None:
         yield "the estimate allows for reads that this provider misses at random"
 
 
 def _name(model: ProviderModel) -> str:
-    """A name may come from a request, and be long or change the direction of the text."""
+    """A name may come from a request, and be long or change the text direction."""
     return f"{model.provider}/{plain_name(model.model)}"
 
 

@@ -27,7 +27,7 @@ from anaphora.rendered import Kind
 from anaphora.values import Section, SegmentRole
 
 Link: TypeAlias = Literal["digest", "conversation", "counts", "none"]
-"""How the call that a prompt continues was recognised; `none`: it continues none."""
+"""How the call that a prompt continues was recognised; `none`: it continues no call."""
 
 #: Runs of messages before the history; a run has one digest.
 _BEFORE_HISTORY = (
@@ -36,11 +36,12 @@ _BEFORE_HISTORY = (
     SegmentRole.SYSTEM_REMAINDER.value,
 )
 _TAIL = SegmentRole.VOLATILE_TAIL.value
-#: Positions of one block: no look-back of a provider is longer.
+#: Maximum number of positions of one block: no provider's look-back is longer.
 _MOST_POSITIONS = 20
-#: Ends that a call is compared with: those of branches, or of conversations with one beginning.
+#: Ends that a call is compared with: those of branches, or of conversations with the same
+#: beginning.
 _MOST_CANDIDATES = 16
-#: How far a read may be from the end of the prompt that was read: a share, and a granule.
+#: How far a read may differ from the end of the prompt that was read: a share, and a granule.
 _SAME_END, _GRANULE = 0.05, 256
 #: What is known of blocks.
 _MESSAGE, _REPLY = TokenBlock(), TokenBlock(from_model=True)
@@ -56,8 +57,8 @@ _LEADING: dict[Section, TokenBlock] = {
 
 
 class PromptPositions:
-    """The positions of a growing prompt, shared by the calls of a conversation: a call has the
-    first ones. They are only appended to."""
+    """The positions of a growing prompt, shared by the calls of a conversation: each call has a
+    prefix of them. Append-only."""
 
     __slots__ = ("chunks", "played", "tokens")
 
@@ -78,7 +79,7 @@ class PromptPositions:
         return self.tokens[count - 1] if count else 0.0
 
     def copy(self, count: int) -> PromptPositions:
-        """A copy of the first ones."""
+        """A copy of the first positions."""
         copied = PromptPositions()
         copied.played = self.played.copy(count)
         copied.tokens, copied.chunks = self.tokens[:count], self.chunks[:count]
@@ -93,7 +94,7 @@ class PromptPositions:
         *,
         history: bool = False,
     ) -> None:
-        """A block: a position for each chunk, as far as a look-back counts them."""
+        """Adds a block: one position per chunk, up to the longest look-back."""
         count = int(min(max(chunks, 1), _MOST_POSITIONS))
         start = self.length(len(self))
         before = self.chunks[-1] if self.chunks else 0.0
@@ -105,7 +106,8 @@ class PromptPositions:
     def add_history(
         self, identity: Hashable, tokens: float, chunks: float, after: AuditEnvelope | None
     ) -> None:
-        """What a call adds: the reply to the call `after` which it follows, and the rest."""
+        """Adds the new part of a call's history: the reply to the call `after` which it follows,
+        and the rest."""
         calls = after is not None and after.stop_reason == "tool_calls"
         usage = None if after is None else after.usage
         reply = 0 if usage is None else (usage.output or 0) - (usage.reasoning or 0)
@@ -127,9 +129,9 @@ class AuditedCall(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     billed: float
     """how many were billed for one of them."""
     marks: tuple[Mark, ...]
-    """As they were sent, but for those inside of what an earlier call sent without a marker."""
+    """As they were sent, except those inside a part that an earlier call sent without a marker."""
     shared: int | None
-    """The last position before the history, which other conversations may have too."""
+    """The last position before the history, which other conversations may share."""
     before: int | None
     """The last position that the earlier call has as well."""
     tail: int | None
@@ -141,7 +143,7 @@ class AuditedCall(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """It continues calls that are not among those that were read."""
 
     def convert(self, ratio: float) -> None:
-        """Counts the prompt in tokens of which one billed token is so many."""
+        """Counts the prompt in other tokens; `ratio` of them are one billed token."""
         self.prompt.tokens_at = _scaled(self.tokens, self.billed * ratio)
 
 
@@ -188,18 +190,18 @@ class _SentCall(msgspec.Struct, frozen=True, eq=False):
 
 
 class PromptReader:
-    """Reads calls in the order they were made. What one costs does not grow with its conversation,
-    unless that is edited."""
+    """Reads calls in the order they were made. The cost of reading one does not grow with its
+    conversation, unless that is edited."""
 
     def __init__(self) -> None:
         self._by_digest: dict[tuple[int, str], _HistoryEnd] = {}
         self._ends: dict[Hashable, list[_HistoryEnd]] = {}
-        """Those that no call continues yet, by conversation or beginning."""
+        """Ends that no call continues yet, by conversation or beginning."""
         self._numbers: dict[str, int] = {}
         self._unnamed = 0
 
     def read(self, row: AuditEnvelope) -> AuditedCall:
-        """The call of a row that has blocks and a billed input."""
+        """Reads the call of a row that has blocks and a billed input."""
         unit = row.usage.input / max(1, sum(block.tokens for block in row.blocks))
         positions, marks = PromptPositions(), []
         for block in row.blocks:
@@ -217,7 +219,7 @@ class PromptReader:
             row, history, unit, positions.key(shared), shared, positions.length(shared)
         )
         link, found = self._find(sent)
-        # Nothing that the provider has of an edited prompt comes from calls before the first one.
+        # An edited prompt shares nothing with calls before the first one.
         edited = row.broke and row.conversation in self._numbers
         if found is not None:
             positions = found.positions
@@ -262,9 +264,10 @@ class PromptReader:
         return "conversation" if sent.row.conversation else "counts", known
 
     def _continued(self, sent: _SentCall) -> _HistoryEnd | None:
-        """The call that this one continues: of the shorter ones of its conversation, or if that
-        is not known, of those that begin alike, the one whose length is nearest to what was read;
-        if another length was read, the longest. Of an edited prompt, as much as was read."""
+        """The call that this one continues. Candidates are the shorter calls of its conversation
+        or, if that is unknown, those with the same beginning: the one whose length is nearest to
+        what was read, or the longest if no length fits. Of an edited prompt, as much as was
+        read."""
         row, read = sent.row, sent.row.usage.read or 0
         ends = self._ends.get(_group(sent), ())
         shorter = [end for end in reversed(ends) if row.broke or end.chunks < sent.chunks]
@@ -317,7 +320,7 @@ class PromptReader:
         return marks
 
     def _remember(self, sent: _SentCall, end: _HistoryEnd, found: _HistoryEnd | None) -> None:
-        """Keeps the end of a call in place of that of the call which it continues."""
+        """Keeps the end of a call, replacing that of the call which it continues."""
         ends = self._ends.setdefault(_group(sent), [])
         if found is not None:
             ends[:] = [known for known in ends if known.row is not found.row]
@@ -336,7 +339,7 @@ def _section(block: AuditBlock) -> Section:
 
 
 def _is_later(sent: _SentCall) -> bool:
-    """Whether a call is not the first of its conversation, or more is read than others share."""
+    """Whether a call is not the first of its conversation, or read more than others share."""
     row, lead = sent.row, sent.length * (1 + _SAME_END)
     if row.turn > 1 or row.verdict not in (None, "first"):
         return True
@@ -356,7 +359,8 @@ def _group(sent: _SentCall) -> Hashable:
 
 
 def _cut(known: _HistoryEnd, shared: int, read: int) -> _HistoryEnd | None:
-    """The part of an edited prompt that was read, and so is the same; None if no message is."""
+    """The part of an edited prompt that was read, and so is unchanged; None if it has no
+    message."""
     tokens = known.positions.tokens
     count = bisect_right(tokens, read + 0.5, hi=known.count)
     return msgspec.structs.replace(known, count=count, whole=False) if count > shared else None

@@ -1,10 +1,10 @@
-"""Play audited calls in another way: without caching, with another TTL, on another model.
+"""Simulates audited calls in another way: without caching, with another TTL, on another model.
 
     run = ScenarioRun(Scenario(title="…", ttl="1h"), prices)
     played = run.play(call, model)      None if the price is not known
 
-Calls are played in the order they were made. The replies, and so the later prompts, are taken to
-be the same.
+Calls are played in the order they were made. Replies, and so later prompts, are assumed to be the
+same.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     title: str
     caching: Caching = "sent"
     ttl: Ttl | None = None
-    """Of all markers; None: as they were sent, or as it pays."""
+    """TTL of all markers; None: as sent, or the one that pays."""
     model: ProviderModel | None = None
     """Instead of each call's own."""
 
@@ -61,20 +61,20 @@ class PlayedCall(NamedTuple):
     cost: float
     """Without random misses."""
     outcomes: Distribution
-    """The costs that it may have, with their shares."""
+    """The possible costs, with their probabilities."""
     read: float
-    """Tokens that are read, as expected."""
+    """Expected number of tokens read."""
     input: int
     affected: bool
-    """The scenario changes something for this call."""
+    """Whether the scenario changes this call."""
     least: float
     greatest: float
-    """The costs if all of its input were read, and if none of it were; both are `cost` if it is
-    known what was sent before."""
+    """The costs if all of its input were read, and if none were; both equal `cost` if the earlier
+    calls are known."""
 
 
 def model_of(row: AuditEnvelope) -> ProviderModel | None:
-    """The model of a call, in the words of the catalog; None if its provider is not known."""
+    """The catalog's model of a call; None if its provider is unknown."""
     wire = row.wire.rpartition("/")[2] or None
     for name in (row.system, row.provider):
         provider = catalog.provider_named(name) if name else None
@@ -88,7 +88,7 @@ def takes_markers(rules: CacheRules) -> bool:
 
 
 def token_ratio(own: ProviderModel, other: ProviderModel) -> TokenRatio:
-    """How many tokens of the other model one of its own is, for the same text."""
+    """How many tokens of the other model one own token is, for the same text."""
     one, two = catalog.profile(*own[:2]), catalog.profile(*other[:2])
     same = one.tokenizer.value == two.tokenizer.value != "unpublished"
     if own[:2] == other[:2] or (same and one.bytes_per_token.value == two.bytes_per_token.value):
@@ -109,14 +109,14 @@ class ScenarioRun:
         self._ratios: dict[ProviderModel, TokenRatio] = {}
 
     def ratio(self, own: ProviderModel) -> TokenRatio:
-        """How many tokens one of a call's own model is here."""
+        """How many tokens of this scenario's model one token of a call's own model is."""
         ratio = self._ratios.get(own)
         if ratio is None:
             ratio = self._ratios[own] = token_ratio(own, self.scenario.model or own)
         return ratio
 
     def play(self, call: AuditedCall, own: ProviderModel) -> PlayedCall | None:
-        """None if the price is not known."""
+        """None if the price is unknown."""
         model = self.scenario.model or own
         ratio = self.ratio(own).expected
         price = self._prices.price(model.provider, model.model, call.row.at, model.wire)
@@ -218,8 +218,8 @@ class ScenarioRun:
 def _placed(
     call: AuditedCall, memory: AppMemory, state: ConversationState, at: float, ttl: Ttl | None
 ) -> tuple[Mark, ...]:
-    """Markers at the end of what conversations share, of the call before and of this one, with the
-    TTL that pays by the planner's costs."""
+    """Markers at the end of the part that conversations share, of the previous call and of this
+    one, with the TTL that pays by the planner's costs."""
     costs, shared = memory.costs, call.shared
     beginning = None if shared is None else call.prompt.key(shared)
     history = lead = ttl

@@ -26,7 +26,7 @@ LEFT_OUT_TEXTS: dict[LeftOut, str] = {
     "unknown_provider": "are of a provider whose rules are not known",
 }
 
-#: Nine cases in ten are within so many standard deviations.
+#: Standard deviations that cover nine cases in ten.
 _DEVIATIONS = 1.645
 
 
@@ -38,7 +38,7 @@ class BilledCall(NamedTuple):
 
     @property
     def group(self) -> Hashable:
-        """Its conversation; if that is not known, how it begins."""
+        """Its conversation or, if unknown, a digest of its beginning."""
         row = self.row
         if row.conversation:
             return row.conversation
@@ -52,17 +52,17 @@ class SelectedCalls(msgspec.Struct, frozen=True, kw_only=True):
     """The others, by the reason."""
     groups: int
     sample: Sequence[BilledCall]
-    """Those that are played: all, or those of some groups."""
+    """Calls that are played: all, or those of some groups."""
     sample_groups: int
 
     @property
     def scale(self) -> float:
-        """The bill of all calls, in bills of those that are played."""
+        """The bill of all calls divided by the bill of the played ones."""
         played = sum(call.cost for call in self.sample)
         return sum(call.cost for call in self.calls) / played if played else 1.0
 
     def without(self, rows: Sequence[AuditEnvelope]) -> SelectedCalls:
-        """The same if these cannot be played, for want of a price."""
+        """The same without these calls, which have no price."""
         missing = set(map(id, rows))
         left_out = {**self.left_out, "no_price": self.left_out.get("no_price", 0) + len(missing)}
         return msgspec.structs.replace(
@@ -73,12 +73,12 @@ class SelectedCalls(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def margin(self, costs: Mapping[Hashable, float], billed: Mapping[Hashable, float]) -> float:
-        """By how many dollars the cost of all groups may differ from that of the sample in
-        proportion to the bills, in nine cases of ten. Costs and bills are by group."""
+        """By how many dollars the cost of all groups may differ from that of the sample scaled by
+        the bills, in nine cases of ten. Costs and bills are by group."""
         count = self.sample_groups
         if len(self.sample) == len(self.calls):
             return 0.0
-        if count < 2:  # one long conversation, which says nothing about others
+        if count < 2:  # one long conversation says nothing about others
             return abs(sum(costs.values()) - sum(billed.values())) * self.scale
         rate = sum(costs.values()) / (sum(billed.values()) or 1.0)
         squares = sum((costs[group] - rate * billed[group]) ** 2 for group in costs)
@@ -118,7 +118,7 @@ def select(calls: Iterable[AuditEnvelope], prices: PriceBook, most: int | None) 
 
 
 def _order(call: BilledCall) -> tuple[float, str, str, str]:
-    """By time; calls of one moment in any order that is always the same."""
+    """By time; ties are broken in a fixed order."""
     row = call.row
     return row.at, row.prompt_hash, row.response_id or "", row.request_id or ""
 
@@ -133,7 +133,7 @@ def _unusable(row: AuditEnvelope) -> LeftOut | None:
 
 
 def _is_priced(row: AuditEnvelope, price: Price | None) -> bool:
-    """Whether all that was billed has a listed price."""
+    """Whether everything billed has a listed price."""
     if price is None:
         return False
     usage, rates = row.usage, price.at(row.usage.input)
@@ -145,8 +145,8 @@ def _is_priced(row: AuditEnvelope, price: Price | None) -> bool:
 
 
 def _sample(groups: Mapping[Hashable, list[BilledCall]], most: int) -> list[BilledCall]:
-    """The calls of some groups that only chance selects, but the same ones each time. A group that
-    is too long is cut."""
+    """The calls of randomly chosen groups, always the same ones. A group that is too long is
+    cut."""
     chosen: list[BilledCall] = []
     for group in sorted(groups, key=lambda group: crc32(repr(group).encode())):
         chosen += groups[group][: 2 * most - len(chosen)]

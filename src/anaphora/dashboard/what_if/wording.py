@@ -1,4 +1,4 @@
-"""What an estimate rests on, in sentences: for the page and the terminal."""
+"""The basis of an estimate, in sentences: for the page and the terminal."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .selection import LEFT_OUT_TEXTS
 
 
 def sentences(result: WhatIf) -> Iterator[str]:
-    """What the amounts are of, and how wide their ranges are and why."""
+    """What the amounts cover, and how wide their ranges are and why."""
     check = result.check
     yield (
         f"{counted(result.calls, 'call')}, billed {usd(result.billed_nano_usd)},"
@@ -29,23 +29,23 @@ def sentences(result: WhatIf) -> Iterator[str]:
     if result.sampled:
         groups = f"{count(result.played_groups)} of {counted(result.groups, 'conversation')}"
         yield (
-            f"Only {counted(result.played, 'call')} were simulated, those of {groups} that chance"
-            " selected. Amounts are scaled to the whole bill, and ranges are wider for it."
+            f"Only {counted(result.played, 'call')} were simulated, those of {groups},"
+            " chosen at random. Amounts are scaled to the whole bill, which widens the ranges."
         )
     if result.began_before:
         yield (
             f"{counted(result.began_before, 'call')} continue earlier ones that are not among"
-            " these: the ranges cover all and nothing of their input being cached."
+            " these: the ranges cover both extremes, all or none of their input cached."
         )
     if linked := result.links.get("counts", 0):
         yield (
-            f"The log names no conversation for {counted(linked, 'call')}: what they continue was"
-            " recognised by the tokens that they read."
+            f"The log names no conversation for {counted(linked, 'call')}: their earlier calls were"
+            " recognised by the tokens read."
         )
     if result.other_price:
         yield (
-            f"{counted(result.other_price, 'call')} had another price than the listed one, by"
-            " service tier, batch or configuration; the same share of it is assumed."
+            f"{counted(result.other_price, 'call')} had another price than the listed one,"
+            " because of service tier, batch or configuration; the same ratio is assumed."
         )
 
 

@@ -1,4 +1,4 @@
-"""The hosts of all providers, and which of them answers at a path.
+"""The hosts of all providers, and the routes of their paths.
 
 Each wire's own provider answers at its own paths: `/v1/messages`, `/v1/chat/completions`,
 `/v1/responses`, `/v1beta/models/…`, `/api/chat`. Every provider answers below its name, so that
@@ -65,7 +65,7 @@ class HostRoutes:
         return self._find(method, path, "x-goog-api-key" in headers, "anthropic-version" in headers)
 
     def codec(self, path: str, headers: Mapping[str, str]) -> Wire:
-        """The format of errors at a path where no host answers, as its caller expects it."""
+        """The error format that a client expects at a path where no host answers."""
         path = "/" + path.strip("/")
         first = path[1:].partition("/")[0]
         rows = self._rows.get(first) if first else None

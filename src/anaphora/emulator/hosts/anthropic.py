@@ -296,7 +296,7 @@ def _date(seconds: float) -> str:
 
 # ── Thinking bound to its prompt ─────────────────────────────────────────────────────────────────
 
-#: In a signature, behind its own text: digests of the prompt that the thinking was written for.
+#: In a signature, after its own text: digests of the prompt that the thinking was generated for.
 _BOUND = b"Bound"
 _WHOLE, _SYSTEM = 18, 6
 """Bytes of a digest; three are four characters of base64."""
@@ -306,7 +306,7 @@ _BINDING_BETA = "thinking-binding-controls-2026-08-01"
 
 def _digests(prompt: Rendered) -> Iterator[tuple[Chunk, str, str]]:
     """Each chunk with the digests, at its end, of the prompt and of the system blocks. Thinking is
-    not part of them: a prefix check that fails names what stands around it."""
+    not part of them: the provider's check compares the blocks around it."""
     whole, system = blake3(), blake3()
     for chunk in prompt:
         if chunk.kind is not Kind.THINKING:
@@ -329,8 +329,8 @@ def _text(digest: bytes) -> str:
 
 
 def _unbound(prompt: Rendered) -> dict[str, bool]:
-    """The signatures of thinking that no prompt before it in this request belongs to, and whether
-    the system prompt is another. Signatures of other origin are accepted."""
+    """Signatures of thinking that was generated for another prompt than the blocks before it, and
+    whether the system prompt differs. Signatures that the emulator did not make are accepted."""
     found: dict[str, bool] = {}
     seen: set[str] = set()
     for chunk, whole, system in _digests(prompt):

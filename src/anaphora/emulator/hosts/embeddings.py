@@ -1,4 +1,4 @@
-"""Embeddings: vectors of length 1 that depend on the texts only, and the tokens of these."""
+"""Embeddings: vectors of length 1 that depend only on the texts, and token counts."""
 
 from __future__ import annotations
 

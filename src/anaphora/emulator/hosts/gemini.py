@@ -87,7 +87,7 @@ class GeminiHost(Host):
     # ── Routes and keys ──────────────────────────────────────────────────────────────────────────
 
     def route(self, method: str, path: str) -> EmulatorRoute | None:
-        """The route of a whole path: the API's methods stand behind a colon."""
+        """The route of a whole path, in which methods follow a colon."""
         operation: Operation | None
         if (found := self._files.operation(method, path)) is not None:
             dialect = catalog.dialects().find("google", self.wire, "")
@@ -120,7 +120,7 @@ class GeminiHost(Host):
     # ── Requests and replies ─────────────────────────────────────────────────────────────────────
 
     def complete_body(self, request: RoutedRequest) -> CompleteBody:
-        """The cached content that a request names, and its own contents behind that."""
+        """The cached content that a request names, followed by its own contents."""
         fields = request.fields
         inner = fields.get("generateContentRequest")
         if request.route.operation == "count" and inner is not None:

@@ -34,14 +34,14 @@ Operation: TypeAlias = Literal[
     "stored", "stored_items", "stored_cancel", "compact", "websocket", "model_delete",
     "caches", "cache", "upload", "show", "version", "loaded", "embed", "complete",
 ]  # fmt: skip
-"""The purpose of a route. Those after the first four belong to one wire: see `Host.handle`."""
+"""The purpose of a route. All but the first four belong to one wire: see `Host.handle`."""
 
 Thought: TypeAlias = tuple[Thinking | None, int]
 """The reasoning that is shown, and the tokens of reasoning that is not."""
 
 #: Creation date of every model: the catalog has none, and clients expect one.
 MODELS_CREATED = "2026-01-01T00:00:00Z"
-#: Local servers, which demand no key.
+#: Local servers, which need no key.
 _LOCAL = "http://localhost"
 _KEY_HEADERS = ("x-api-key", "api-key")
 
@@ -88,9 +88,9 @@ class CompleteBody(msgspec.Struct, frozen=True):
     items: tuple[bytes, ...] = ()
     """Responses: the input items of the whole chain."""
     held: CacheHandle | None = None
-    """Gemini: the cached content at the beginning of the prompt,"""
+    """Gemini: the cached content at the beginning of the prompt."""
     held_model: str = ""
-    """and the model that it was made for."""
+    """Gemini: the model of the cached content."""
 
 
 class ReplyContext(msgspec.Struct, frozen=True, kw_only=True):
@@ -107,7 +107,7 @@ class ReplyContext(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Host:
-    """One wire's host: the defaults."""
+    """Default behaviour of a wire's host."""
 
     wire: ClassVar[str]
     checks: ClassVar[WireChecks]
@@ -135,7 +135,7 @@ class Host:
     """Name and data of a harmless event that no client knows."""
 
     run: Callable[[RoutedRequest, str, bytes], EmulatorResponse]
-    """Answers a request that a batch holds: path and body."""
+    """Answers a request of a batch, given by path and body."""
     background: float = 0.0
     """Seconds that background responses and batches take."""
 
@@ -196,7 +196,7 @@ class Host:
         raise NotImplementedError
 
     def keep(self, request: RoutedRequest, items: tuple[bytes, ...], reply: Reply) -> None:
-        """Stores a reply, at providers that do so."""
+        """Stores a reply, if the provider stores replies."""
 
     def rewrite(self, request: RoutedRequest) -> RoutedRequest:
         """A request of another endpoint that generates, as a request of the wire."""
@@ -231,7 +231,7 @@ class Host:
     def sign_calls(
         self, parts: tuple[Part, ...], profile: Profile, seed: bytes
     ) -> tuple[Part, ...]:
-        """The parts of a reply, with signed tool calls if the provider requires them back."""
+        """The parts of a reply, with signed tool calls if the provider requires signatures."""
         return parts
 
     def bind_thinking(

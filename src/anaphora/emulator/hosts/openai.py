@@ -1,4 +1,4 @@
-"""OpenAI's Chat Completions API, which many other hosts speak, and its stored completions."""
+"""OpenAI's Chat Completions API, which many other hosts support, and its stored completions."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ _PARAM_REASONS = (
     ("verbosity", "verbosity_changed"),
     ("service_tier", "service_tier_changed"),
 )
-#: About the bytes of a response without its input and its echoed request fields.
+#: Approximate bytes of a response without its input and its echoed request fields.
 _RESPONSE_BYTES = 2_000
 #: The share of its time that a background response is queued.
 _QUEUED = 0.2
@@ -144,7 +144,7 @@ class OpenAIResponsesHost(OpenAIHost):
     def finish(
         self, request: RoutedRequest, items: tuple[bytes, ...], response: EmulatorResponse
     ) -> None:
-        """The compaction of a conversation: its user messages, and an item that stands for all
+        """The compaction of a conversation: its user messages, and an item in place of everything
         else. Usage and id are those of a reply to it."""
         if request.route.operation != "compact":
             return
@@ -326,7 +326,7 @@ def _diagnostics(earlier: SentCall | None, later: SentCall) -> dict[str, Any]:
 
 
 class StoredResponse(msgspec.Struct):
-    """A response with the input of its chain. It is written when fetched, which most never are."""
+    """A response with the input of its chain. Its JSON is written on fetch, which is rare."""
 
     items: tuple[bytes, ...]
     reply: Reply
@@ -352,7 +352,7 @@ class StoredResponse(msgspec.Struct):
         self.canceled = self.canceled or now < self.done
 
     def stream(self, now: float, after: str | None) -> EmulatorResponse:
-        """The events of a background response, from the one after the number `after` on."""
+        """The events of a background response after event number `after`."""
         if not self.background or self.canceled:
             reason = "only background responses that are not cancelled can be streamed again"
             raise rejected(reason, param="stream")
@@ -376,7 +376,7 @@ class StoredResponse(msgspec.Struct):
 
     @property
     def size(self) -> int:
-        """About how many bytes it holds."""
+        """Approximate size in bytes."""
         extras = self.reply.extras or {}
         return _RESPONSE_BYTES + sum(map(len, self.items)) + sum(map(len, extras.values()))
 

@@ -19,7 +19,7 @@ from .host import Operation, RoutedRequest
 
 #: Files or batches of all workspaces, and their bytes.
 _MOST, _MOST_BYTES = 1_000, 64 * 1024 * 1024
-#: Requests that run when a batch is looked at: more would keep other clients waiting.
+#: Requests of a batch that run at one poll: more would delay other clients.
 _MAX_AT_ONCE = 500
 _BOUNDARY = re.compile(r'boundary="?([^";,]{1,200})"?')
 _PARAMETER = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
@@ -29,7 +29,7 @@ _UNNAMED = "upload"
 T = TypeVar("T")
 
 Operations: TypeAlias = Mapping[tuple[str, bool, str], Operation]
-"""By method, whether the path names an object, and what follows."""
+"""Keys: method, whether the path names an object, and the rest of the path."""
 
 _FILE_OPERATIONS: Operations = {
     ("POST", False, ""): "files",
@@ -64,7 +64,7 @@ class StoredObjects(Generic[T]):
         self.measure(workspace, name)
 
     def measure(self, workspace: str, name: str) -> None:
-        """Counts the bytes of an object again, which has changed."""
+        """Counts the bytes of a changed object again."""
         key = workspace, name
         if key not in self._objects:
             return  # it was dropped meanwhile
@@ -250,17 +250,17 @@ class Batch(msgspec.Struct, kw_only=True, eq=False):
 
 
 class FilesAndBatches:
-    """The files and batches of one host. A batch runs when it is looked at, `Host.background`
-    seconds after it was created."""
+    """The files and batches of one host. A batch runs at the first request about it that comes
+    `Host.background` seconds after its creation."""
 
     batches_path: ClassVar[str] = "/batches"
     batch_operations: ClassVar[Operations] = BATCH_OPERATIONS
     file_prefix: ClassVar[str]
     deleted_file: ClassVar[Mapping[str, Any]]
-    """What follows the id of a file that was deleted."""
+    """Fields after the id in the response to a deletion."""
     pages: ClassVar[PageSizes]
     list_fields: ClassVar[Mapping[str, Any]] = {}
-    """What comes before the objects of a list."""
+    """Fields before the objects of a list."""
 
     def __init__(self, ids: IdGenerator) -> None:
         self.ids = ids
@@ -350,13 +350,13 @@ class FilesAndBatches:
                     BatchResult(one.custom_id, request_id, response.status, response.body)
                 )
                 calls += [] if response.call is None else [response.call]
-            for call in calls:  # they ran side by side: none reads what another wrote
+            for call in calls:  # concurrent calls: none reads what another wrote
                 call.end(request.now)
             self._batches.measure(request.workspace, batch.id)
         if batch.canceled is not None or len(batch.results) == len(batch.requests):
             batch.ended = request.now
 
-    # ── What providers do in their own way ───────────────────────────────────────────────────────
+    # ── Differences between providers ────────────────────────────────────────────────────────────
 
     def check_file(self, file: StoredFile) -> None:
         """Raises for an upload that the provider rejects."""

@@ -1,4 +1,4 @@
-"""Replies before any provider's format: generated here, or scripted (`script`).
+"""Replies independent of a wire: generated here, or scripted (`script`).
 
 A generated reply is a tool call if tools are offered, JSON if a schema is given, and otherwise a
 few sentences. The same request and seed give the same reply.
@@ -79,7 +79,7 @@ class GeneratedReply(msgspec.Struct, frozen=True, kw_only=True):
                 return self._cut(parts, hidden, "length")
             left -= size
             parts.append(part)
-        # Below zero: the limit was reached in hidden reasoning.
+        # Negative if the limit was reached in hidden reasoning.
         return self._cut(parts, hidden, "length") if left < 0 else self
 
     def _cut(

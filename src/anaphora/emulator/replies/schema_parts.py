@@ -1,7 +1,7 @@
-"""How much work a schema may take.
+"""Limits on the work for a schema.
 
-A few lines of JSON can ask for any amount, such as references that double the schema at each step.
-So a request has a number of steps, and a schema a number of parts.
+A few lines of JSON can cause any amount of work: references may double the schema at each step. So
+the steps of a request and the parts of a schema are limited.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from typing import Any
 
 #: Steps of one request: to generate values, and to validate them.
 _MOST_STEPS = 400_000
-#: Parts of a schema, with its references written out, and how many a pattern counts for; one with
-#: classes of letters, such as \p{L}, is long to compile.
+#: Parts of a schema with its references expanded, and the parts that a pattern counts as; one with
+#: classes of letters, such as \p{L}, is slow to compile.
 _MOST_PARTS, _PATTERN, _LETTERS = 20_000, 100, 1_000
 #: Steps of a reference's path.
 _LONGEST_PATH = 256
@@ -45,17 +45,17 @@ class StepLimit:
 
 
 class PartCount:
-    """Counts the parts of a schema with its references written out."""
+    """Counts the parts of a schema with its references expanded."""
 
     def __init__(self, root: Any) -> None:
         self._root = root
         self._known: dict[int, int] = {}
-        """0: it is being counted."""
+        """Parts by the id of a schema; 0 while it is being counted."""
         draft = root.get("$schema") if isinstance(root, dict) else None
         self._bases = (*_BASES, "id") if "draft-04" in str(draft) else _BASES
 
     def of(self, schema: Any, around: tuple[int, ...] = ()) -> int:
-        """`around`: the schemas that apply to the same value, and hold this one."""
+        """`around`: ids of the enclosing schemas that apply to the same value."""
         if not isinstance(schema, dict | list):
             return 1
         if id(schema) in around:

@@ -20,20 +20,20 @@ from .text import SeededRandom, join_seed, sentences, word
 
 #: From this depth on, only required properties are generated, and the simplest of alternatives.
 _DEEP = 4
-#: A schema that is nested deeper is taken to be endless.
+#: A schema that is nested deeper counts as infinite.
 _DEEPEST = 40
 _ATTEMPTS = 12
 _UNIQUE_ATTEMPTS = 101
 _COMPILED = 512
-#: What one schema may ask for: more would keep the server from its other requests.
+#: Limits for one schema: more would delay other requests.
 _MOST_VALUES = 5_000
 _LONGEST_TEXT = 100_000
 #: Characters of a text before it repeats itself.
 _VARIED_TEXT = 400
 #: Characters of generated text, or of compared JSON, for one step.
-_TEXT = 16
-#: A validation takes a step for so many times that a part of the schema meets a part of the value.
-_MEETINGS = 64
+_CHARACTERS_PER_STEP = 16
+#: Pairs of a schema part and a value part that are validated in one step.
+_PAIRS_PER_STEP = 64
 #: Steps for trying the likely texts on a pattern.
 _MATCHES = 2_000
 #: How much of a validator's error is shown.
@@ -108,7 +108,7 @@ class _Generator:
 
     def _copied(self, value: Any) -> Any:
         """A value of the schema itself, which the reply repeats."""
-        self._work.spend(len(msgspec.json.encode(value)) // _TEXT)
+        self._work.spend(len(msgspec.json.encode(value)) // _CHARACTERS_PER_STEP)
         return value
 
     def _any(self, rest: dict[str, Any], options: list[Any], depth: int) -> Any:
@@ -116,7 +116,7 @@ class _Generator:
             order = self._shortest_first(options)
         else:
             first = self._random.below(len(options))
-            self._work.spend(len(options) // _TEXT)
+            self._work.spend(len(options) // _CHARACTERS_PER_STEP)
             order = [*options[first:], *options[:first]]
         for option in order:
             try:
@@ -126,11 +126,11 @@ class _Generator:
         raise UnsatisfiableSchema("none of its alternatives can be satisfied")
 
     def _shortest_first(self, options: list[Any]) -> list[Any]:
-        # The list is kept with its order: another one may get the id of one that is gone.
+        # The list itself is kept: the id of a freed one could be reused.
         known = self._by_length.get(id(options))
         if known is None:
             lengths = [len(msgspec.json.encode(option)) for option in options]
-            self._work.spend(len(options) + sum(lengths) // _TEXT)
+            self._work.spend(len(options) + sum(lengths) // _CHARACTERS_PER_STEP)
             order = sorted(range(len(options)), key=lengths.__getitem__)
             known = self._by_length[id(options)] = options, [options[at] for at in order]
         return known[1]
@@ -164,7 +164,7 @@ class _Generator:
     def _object(self, schema: dict[str, Any], depth: int) -> dict[str, Any]:
         properties = schema.get("properties") or {}
         required = dict.fromkeys(schema.get("required") or ())
-        self._work.spend((len(properties) + len(required)) // _TEXT)
+        self._work.spend((len(properties) + len(required)) // _CHARACTERS_PER_STEP)
         wanted = properties if depth < _DEEP else [name for name in properties if name in required]
         values = {}
         # In the schema's order, as providers do.
@@ -208,7 +208,7 @@ class _Generator:
             raise UnsatisfiableSchema(
                 f"it asks for a text of more than {_LONGEST_TEXT:,} characters"
             )
-        self._work.spend(int(min(least, _VARIED_TEXT) + least // _TEXT))
+        self._work.spend(int(min(least, _VARIED_TEXT) + least // _CHARACTERS_PER_STEP))
         text = word(self._random) if depth else sentences(self._random)
         while len(text) < min(least, _VARIED_TEXT):
             text += " " + word(self._random)
@@ -264,7 +264,7 @@ class _Generator:
 
     def _target(self, schema: dict[str, Any]) -> Any:
         """The schema that another refers to, with the other keywords beside the reference."""
-        self._work.spend(1 + len(schema["$ref"]) // _TEXT)
+        self._work.spend(1 + len(schema["$ref"]) // _CHARACTERS_PER_STEP)
         return self._merged([resolve(self._root, schema["$ref"]), _without(schema, "$ref")])
 
 
@@ -313,7 +313,7 @@ def _merged(schemas: list[Any], work: StepLimit) -> Any:
     for schema in schemas:
         for name, value in schema.items() if isinstance(schema, dict) else ():
             if name in merged and isinstance(value, dict | list):
-                work.spend((len(merged[name]) + len(value)) // _TEXT)
+                work.spend((len(merged[name]) + len(value)) // _CHARACTERS_PER_STEP)
             if name == "properties" and name in merged:
                 merged[name] = {**merged[name], **value}
             elif name == "required" and name in merged:
@@ -345,14 +345,14 @@ def _compile(schema: str) -> _CompiledSchema:
 
 
 class SchemaGenerator:
-    """Generates values; the schemas it was given last stay compiled."""
+    """Generates values; recent schemas stay compiled."""
 
     def __init__(self) -> None:
         self._compiled = BoundedMap[str, _CompiledSchema](_COMPILED)
         self._work = StepLimit()
 
     def begin_request(self) -> None:
-        """Gives the values of the next request their work."""
+        """Resets the step limit for the next request."""
         self._work = StepLimit()
 
     def generate(self, schema: str, seed: bytes) -> str:
@@ -362,7 +362,7 @@ class SchemaGenerator:
             random = SeededRandom(seed + join_seed(b"%d" % attempt))
             generator = _Generator(compiled.decoded, random, self._work)
             value = generator.value(compiled.decoded)
-            self._work.spend(generator.count * compiled.parts // _MEETINGS)
+            self._work.spend(generator.count * compiled.parts // _PAIRS_PER_STEP)
             if compiled.validator.is_valid(value):
                 return msgspec.json.encode(value).decode()
         raise UnsatisfiableSchema("no generated value is valid")

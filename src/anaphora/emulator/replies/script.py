@@ -137,7 +137,7 @@ class ScriptMatch(_Table, frozen=True):
             raise ValueError(f"regex: not a regular expression: {problem}") from None
 
     def matches(self, request: ScriptInput) -> bool:
-        """Compares all but `nth`, which needs a count."""
+        """Compares all fields but `nth`, which needs a count."""
         return (
             fnmatchcase(request.provider, self.provider)
             and fnmatchcase(request.host.wire, self.wire)

@@ -1,5 +1,4 @@
-"""Random numbers, ids and text that depend on nothing but a seed. Also a reply in the pieces of a
-stream."""
+"""Random numbers, ids and text from a seed, and the stream events of a reply."""
 
 from __future__ import annotations
 
@@ -24,7 +23,7 @@ from anaphora.wire.replies import reply_events
 T = TypeVar("T")
 
 _LETTERS = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
-#: A letter for every byte. Ids are no secrets, so the letters need not be equally likely.
+#: A letter for every byte. Ids are not secret, so the letters need not be equally likely.
 _BYTE_TO_LETTER = bytes(_LETTERS[byte % len(_LETTERS)] for byte in range(256))
 _WORDS = (
     "the a one this every prefix answer question reader model cache turn byte token block marker "

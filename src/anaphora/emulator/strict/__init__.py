@@ -1,9 +1,9 @@
 """Requests that a provider rejects.
 
-A check is a function that raises the provider's error for a request. Only what a source
-says is rejected is rejected: the provider notes, the official SDKs' types and docstrings, or the
-service's own error as users quote it (named beside the check). Providers that merely speak a wire
-are held to what the catalog knows of their models, and to nothing else.
+A check is a function that raises the provider's error for a request. Each check has a source: the
+provider notes, the official SDKs' types and docstrings, or the service's own error as users quote
+it (named beside the check). Other providers on a wire are only checked against the catalog's facts
+about their models.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def check(
 
 
 def _rejected_features(request: CheckedRequest, params: Params) -> None:
-    """What the catalog says that a model rejects, whichever provider serves it."""
+    """Features that a model rejects by the catalog, whichever provider serves it."""
     if not request.profile.refusals.verified:
         return
     choice, reasoning = params.tool_choice, params.reasoning
@@ -133,14 +133,14 @@ def rejected(message: str, *, param: str | None = None, code: str | None = None)
 
 
 def objects(value: Any) -> list[tuple[int, Object]]:
-    """The objects of a list with their indexes; empty where it is no list."""
+    """The objects of a list with their indexes; empty for other values."""
     if not isinstance(value, list):
         return []
     return [(index, item) for index, item in enumerate(value) if isinstance(item, dict)]
 
 
 def text(value: Any) -> str:
-    """A name or an id; any other value as text, so that it compares."""
+    """A name or an id; other values are converted to text."""
     return value if isinstance(value, str) else str(value)
 
 
@@ -155,7 +155,7 @@ def check_fields(
 ) -> None:
     """Raises `error(path, field)` for the first field of an object that is not known.
 
-    Values that are no objects, and objects without a list of fields, are not checked.
+    Values that are not objects, and objects without a list of fields, are not checked.
     """
     for found, known, path in rows:
         if known is None or not isinstance(found, dict) or found.keys() <= known:
@@ -171,7 +171,8 @@ def members_by_type(rows: Mapping[str, BlockType]) -> dict[str, frozenset[str]]:
 
 
 def overflow_row(provider: str, wire: str) -> Overflow:
-    """How a provider rejects too long a prompt; without a source, as its wire's own provider."""
+    """How a provider rejects a prompt that is too long; without a source, like its wire's own
+    provider."""
     row = overflow_of(provider, wire) or overflow_of(wires.PROVIDERS[wire], wire)
     assert row is not None
     return row
@@ -193,7 +194,7 @@ def too_long(
 # ── Inline media whose type a provider does not accept ───────────────────────────────────────────
 
 FoundMedium: TypeAlias = tuple[str, MediaKind, Any]
-"""The path of a medium, its kind, and its type as it was given."""
+"""The path of a medium, its kind, and its type in the request."""
 
 
 def check_media(find: Callable[[CheckedRequest], Iterator[FoundMedium]]) -> Callable[..., None]:

@@ -40,14 +40,14 @@ BLOCKS = members_by_type(TABLE.blocks)
 
 #: PROVIDERS.md, section 1: a body of at most 32 MB; the larger reading of it.
 MAX_BYTES = 32 * 1024 * 1024
-#: Sampling is no longer among the types, yet taken on version 2023-06-01 (PROVIDERS.md, section 0).
+#: Sampling is not in the types, but accepted on version 2023-06-01 (PROVIDERS.md, section 0).
 _TOP = TOP | frozenset(SAMPLING)
 _EXTRA = "Extra inputs are not permitted"
 _THINKING = frozenset(("thinking", "redacted_thinking"))
 
 
 def _rejected_at(path: str, reason: str) -> Upstream:
-    """`messages.0.content.1: reason`; only the reason where the error names no path."""
+    """`messages.0.content.1: reason`; only the reason without a path."""
     message = f"{path}: {reason}" if path else reason
     return rejected(message, param=path or None, code="invalid_request_error")
 
@@ -105,7 +105,7 @@ def _known_fields(request: CheckedRequest) -> Iterator[FieldRow]:
 
 
 def _limits(request: CheckedRequest) -> None:
-    """How many tokens may be requested; no more than the model gives, in the service's words."""
+    """The range of `max_tokens` and of the thinking budget, with the service's messages."""
     wanted = request.body.get("max_tokens")
     if request.counts:
         return
@@ -177,7 +177,7 @@ def _features(request: CheckedRequest) -> None:
 
 
 def _roles(request: CheckedRequest) -> None:
-    """The first role, and where a system message may stand (PROVIDERS.md, 2026 features)."""
+    """The first role, and the positions of system messages (PROVIDERS.md, 2026 features)."""
     roles = [message.get("role") for _, message in request.messages]
     for index, message in request.messages:
         if message.get("role") not in ("user", "assistant", "system"):
@@ -187,7 +187,7 @@ def _roles(request: CheckedRequest) -> None:
         # anthropics/claude-code#61412
         raise _rejected_at("", "role 'system' is not supported on this model")
     if "thread" in request.body:
-        return  # the messages before are with the provider
+        return  # the provider stores the earlier messages
     if roles[:1] == ["assistant"] and request.messages[0][0] == 0:
         raise _rejected_at("messages", 'first message must use the "user" role')
     for index in (index for index, role in enumerate(roles) if role == "system"):
@@ -261,7 +261,7 @@ def _thinking(request: CheckedRequest) -> None:
             reason = "text content blocks must contain non-whitespace text"
             raise _rejected_at(f"messages.{index}", reason)
         kind = text(blocks[-1][1].get("type"))
-        # Another assistant message behind it belongs to the same turn.
+        # Another assistant message after it belongs to the same turn.
         if kind in _THINKING and index + 1 not in assistants:
             reason = f"The final block in an assistant message cannot be `{kind}`."
             raise _rejected_at(f"messages.{index}", reason)
@@ -324,7 +324,7 @@ def _markers(request: CheckedRequest) -> None:
     marked = [(path, block) for path, block, _ in slots if block.get("cache_control") is not None]
     markers = [(f"{path}.cache_control", block["cache_control"]) for path, block in marked]
     if (automatic := request.body.get("cache_control")) is not None:
-        markers.append(("cache_control", automatic))  # it stands behind all others
+        markers.append(("cache_control", automatic))  # it follows all others
     for field, marker in markers:  # source: CacheControlEphemeralParam
         if not isinstance(marker, dict):
             raise _rejected_at(field, "Input should be an object")

@@ -1,5 +1,5 @@
-"""What Google rejects on generateContent. Both spellings of a name are taken, as in JSON of
-protocol buffers."""
+"""What Google rejects on generateContent. Names are accepted in camelCase and snake_case, as in
+JSON of protocol buffers."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def _contents(request: CheckedRequest) -> None:
     roles = ("user", "model", "function") if vertex else (None, "user", "model", "function")
     if any(content.get("role") not in roles for _, content in request.messages):
         raise _rejected("Please use a valid role: user, model.")
-    # What is cached may not be sent again (PROVIDERS.md, section 9).
+    # Cached content may not be sent again (PROVIDERS.md, section 9).
     again = (_get(body, name) for name in ("systemInstruction", "tools", "toolConfig"))
     if _get(body, "cachedContent") and any(again):
         raise _rejected(
@@ -130,8 +130,8 @@ def _turns(request: CheckedRequest) -> list[Counter[str]]:
 
 def _signatures(request: CheckedRequest) -> None:
     """In the current turn, which begins at the user's last content that is no function response,
-    the first call of each step has its signature. Any is taken, as clients put in a dummy for calls
-    of other models. nanbingxyz/5ire#405, BigPizzaV3/CodexPlusPlus#332."""
+    the first call of each step has its signature. Any signature is accepted: clients send a dummy
+    for calls of other models. nanbingxyz/5ire#405, BigPizzaV3/CodexPlusPlus#332."""
     if not request.profile.refuses("unsigned_calls"):
         return
     steps: list[tuple[int, Object]] = []

@@ -19,7 +19,6 @@ from . import (
     chat_media,
     check_fields,
     check_media,
-    members_by_type,
     objects,
     rejected,
     text,
@@ -28,14 +27,13 @@ from . import (
 
 CHAT = chat.TABLE.names(beta=False)
 MESSAGES = chat.TABLE.message_fields
-PARTS = members_by_type(chat.TABLE.blocks)
 #: The most replies to one request: thisisartium/continuous-alignment-testing#25.
 _MAX_REPLIES = 128
 #: The fields in which an assistant's message has content, and those of its reasoning.
 _CONTENT = ("content", "tool_calls", "function_call", "audio", "refusal")
 _REASONING = ("reasoning_content", "reasoning", "reasoning_details")
 _SYSTEM_ROLES = ("system", "developer")
-#: Providers that hold strict schemas to OpenAI's rules: OpenAI, and Azure (moeru-ai/xsai#202).
+#: Providers that check strict schemas by OpenAI's rules: OpenAI, and Azure (moeru-ai/xsai#202).
 STRICT_SCHEMAS = ("openai", "azure")
 
 
@@ -91,8 +89,8 @@ def stream_options(request: CheckedRequest) -> None:
 
 
 def tool_choice(request: CheckedRequest, without_tools: tuple[str | None, ...] = (None,)) -> None:
-    """A choice needs tools (writer/writer-framework#1013), but for `without_tools`; and a name one
-    of them."""
+    """A tool choice needs tools (writer/writer-framework#1013), except those in `without_tools`; a
+    named tool must be one of them."""
     choice = request.body.get("tool_choice")
     tools = request.body.get("tools")
     if not tools and choice not in without_tools:
@@ -254,7 +252,7 @@ def _chat_schemas(request: CheckedRequest) -> None:
 
 def _features(request: CheckedRequest) -> None:
     """The SDK's docstring: `max_tokens` is not compatible with o-series models; gpt-5 and later
-    reject it too (decolua/9router#560)."""
+    also reject it (decolua/9router#560)."""
     if request.body.get("max_tokens") is not None and request.profile.can("reasoning"):
         raise _unsupported("max_tokens", " Use 'max_completion_tokens' instead.")
     sampling(request)
@@ -312,7 +310,7 @@ _COMPLETE = (
 
 
 def schema_problem(schema: Any) -> str:
-    """What is wrong with a strict schema, and where; empty if nothing is.
+    """The first problem of a strict schema, with its path; empty if it is valid.
 
     The wording is the service's: dottxt-ai/outlines#844, moeru-ai/xsai#202."""
     waiting: list[tuple[tuple[str, ...], Any]] = [((), schema)]

@@ -40,7 +40,7 @@ ITEMS = members_by_type(responses.ITEMS)
 _ITEMS = {kind: fields | responses.CODEX_ITEM for kind, fields in ITEMS.items()}
 
 
-#: The fields that name what OpenAI keeps.
+#: The fields that name objects stored by OpenAI.
 _STORED = ("previous_response_id", "conversation", "prompt")
 
 
@@ -69,7 +69,7 @@ def _kind(item: Object) -> str:
 
 
 def _item_order(request: CheckedRequest) -> None:
-    """Calls and their outputs, reasoning and the item behind it, compaction at the end."""
+    """Calls and their outputs, reasoning and the item after it, compaction at the end."""
     items = [(_kind(item), item) for _, item in request.messages]
     _tool_pairs(request, items)
     for index, (kind, item) in enumerate(items):
@@ -90,9 +90,10 @@ def _item_order(request: CheckedRequest) -> None:
 
 
 def _tool_pairs(request: CheckedRequest, items: list[tuple[str, Object]]) -> None:
-    """What an earlier response, a conversation or a reference holds is with the provider.
-    continuedev/continue#10092, bytedance/trae-agent#245."""
-    # A tool search may have a function's output too.
+    """Every call has its output and every output its call, unless the provider stores the other: in
+    an earlier response, a conversation or a reference. continuedev/continue#10092,
+    bytedance/trae-agent#245."""
+    # A tool search may also have a function's output.
     calls = {text(item.get("call_id")) for kind, item in items if kind.endswith("_call")}
     outputs = {text(item.get("call_id")) for kind, item in items if not kind.endswith("_call")}
     stored = request.body.get("previous_response_id") or request.body.get("conversation")

@@ -8,8 +8,8 @@
 
 LangChain sends the whole history with each call. Conversations are recognised by their prompts, so
 one model object serves any number of them, from any thread and event loop. A reply that LangChain's
-fields cannot hold exactly is kept beside them, so that it is sent back byte by byte. Concurrent
-calls that begin the same (`batch`, `abatch`, several `ainvoke`) write that beginning once.
+fields cannot represent exactly is kept in the message, and sent back byte for byte. Concurrent
+calls with the same beginning (`batch`, `abatch`, several `ainvoke`) write it to the cache once.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from pydantic import ConfigDict, Field, PrivateAttr, SecretStr, model_validator
 
 from anaphora.client.client import AsyncClient
 from anaphora.client.config.environment import Environment
+from anaphora.client.forced_choice import refuses_choice
 from anaphora.client.shared import shared_client
 from anaphora.client.structured import output_of
 from anaphora.client.sync import Client
-from anaphora.client.unforced import refuses_choice
 from anaphora.errors import AnaphoraError, InvalidRequest
 from anaphora.integrations.framework_client import FrameworkClient
 from anaphora.prompt import Params, Reasoning
@@ -80,7 +80,7 @@ class ChatAnaphora(BaseChatModel):
     reasoning: Any = None
     """An effort ("low", "high"), or what `Reasoning` takes."""
     extras: dict[str, Any] | None = None
-    """Request fields without a name here: wire name -> the fields."""
+    """Other request fields: wire name -> the fields."""
     streaming: bool = False
     remember: bool | None = None
     """Keeps digests of prompts in the user's index, for the first call of the next process."""
@@ -268,10 +268,10 @@ class ChatAnaphora(BaseChatModel):
     ) -> Runnable[LanguageModelInput, Any]:
         """Replies of a schema. `json_schema` is the provider's own structured output,
         `function_calling` a tool that must be called (`json_schema`, with a warning, for a model
-        that refuses a forced tool choice), `json_mode` JSON that the prompt describes,
-        for which no schema is needed; Anthropic has no such mode, and gets the unchanged prompt."""
+        that refuses a forced tool choice), `json_mode` any JSON object, described in the prompt,
+        without a schema; Anthropic has no such mode, and gets the unchanged prompt."""
         if schema is None and method != "json_mode":
-            raise InvalidRequest("is needed but for method='json_mode'", path="schema")
+            raise InvalidRequest("is required unless method='json_mode'", path="schema")
         if method == "function_calling" and self._refuses_choice():
             text = f"{self.model} refuses a forced tool choice; method='json_schema' is used"
             warnings.warn(text, stacklevel=2)

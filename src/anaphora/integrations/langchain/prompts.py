@@ -1,4 +1,4 @@
-"""LangChain's messages and tools as the client takes them."""
+"""LangChain's messages and tools, converted for the client."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from anaphora.values import (
 )
 from anaphora.wire.message_dicts import read_part
 
-#: Key of a reply that LangChain's fields cannot hold exactly.
+#: Metadata key of a reply that LangChain's fields cannot represent exactly.
 KEPT = "anaphora_message"
 _MEDIA: dict[str, type[Image | Audio | Document]] = {
     "image": Image, "audio": Audio, "file": Document, "text-plain": Document,
@@ -114,7 +114,7 @@ def assistant_message(message: AIMessage, path: str) -> Message:
 
 
 def _own_fields(message: AIMessage) -> tuple[Any, ...]:
-    """Text and tool calls, by which a changed message is told from one that was received."""
+    """Text and tool calls, to tell a changed message from a received one."""
     calls = [(call["id"], call["name"], call["args"]) for call in message.tool_calls]
     calls += [(call["id"], call["name"], call["args"]) for call in message.invalid_tool_calls]
     return str(message.text), calls
@@ -148,7 +148,7 @@ def _result_content(message: ToolMessage, path: str) -> Any:
 
 
 def _parts(message: BaseMessage, path: str) -> tuple[Part, ...]:
-    """The content in any of LangChain's forms."""
+    """The content in any of LangChain's formats."""
     if isinstance(message.content, str):
         return (Text(message.content),) if message.content else ()
     blocks: Any = message.content

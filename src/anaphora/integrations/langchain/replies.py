@@ -65,7 +65,7 @@ def reply_message(response: Response[Any]) -> AIMessage:
 
 
 def _kept(reply: Message, message: AIMessage) -> dict[str, str]:
-    """The reply itself, if the message would be sent in another form."""
+    """The reply itself, if the message alone would be sent differently."""
     if assistant_message(message, "message").parts == reply.parts:
         return {}
     return {KEPT: _encode(reply).decode()}

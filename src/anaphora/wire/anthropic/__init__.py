@@ -1,4 +1,4 @@
-"""Anthropic Messages, both ways: `POST /v1/messages`."""
+"""Codec of Anthropic Messages: `POST /v1/messages`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Anthropic's requests contain: the fields, and the types of blocks.
+"""The fields of Anthropic's requests, and the types of blocks.
 
 Names are those of the anthropic SDK 2.8.0, types/*_param(s).py, seen 2026-11-14; a test compares
 them with it.
@@ -7,11 +7,11 @@ them with it.
 from __future__ import annotations
 
 from anaphora.rendered import Kind
-from anaphora.wire.tables import BlockType, Does, RequestTable, names, request_fields
+from anaphora.wire.tables import BlockType, Effect, RequestTable, names, request_fields
 
 from .types import WIRE
 
-#: The members of all blocks that are results of a tool that Anthropic runs.
+#: Members of the result blocks of Anthropic's server tools.
 _RESULT = "cache_control content tool_use_id type"
 
 
@@ -34,14 +34,14 @@ TABLE = RequestTable(
     limits_thinking=True,
     fields=request_fields(
         {
-            Does.TEXT: "messages system output_config",
-            Does.CACHE: "cache_control thinking tool_choice",
-            Does.MONEY: """context_management fallbacks inference_geo max_tokens model service_tier
-            speed""",
-            Does.TOOL: "mcp_servers tools",
-            Does.STORED: "container diagnostics thread",
-            Does.ANSWER: "metadata stop_sequences stream temperature top_k top_p",
-            Does.ASK: "betas compaction fallback_credit_token user_profile_id workspace_id",
+            Effect.TEXT: "messages system output_config",
+            Effect.CACHE: "cache_control thinking tool_choice",
+            Effect.MONEY: """context_management fallbacks inference_geo max_tokens model
+            service_tier speed""",
+            Effect.TOOL: "mcp_servers tools",
+            Effect.STORED: "container diagnostics thread",
+            Effect.ANSWER: "metadata stop_sequences stream temperature top_k top_p",
+            Effect.ASK: "betas compaction fallback_credit_token user_profile_id workspace_id",
         },
         members={
             "thinking": "type budget_tokens display",

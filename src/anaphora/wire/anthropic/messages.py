@@ -1,5 +1,5 @@
-"""Messages as content blocks: the roles of system messages, reasoning that is left out, unknown
-fields of messages, and the volatile tail."""
+"""Encodes messages as content blocks: the roles of system messages, reasoning that is left out,
+unknown fields of messages, and the volatile tail."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from anaphora.wire.parts import (
 from .parts import BEFORE_BRACE, TEXT, UNSIGNED, encoder_for, is_sent, is_unsigned
 from .types import MESSAGE_FIELDS, WIRE
 
-#: The block of a part: what the cache rules call it, where in it a marker goes, and its bytes.
+#: The block of a part: its kind in the cache rules, the offset of a marker in it, and its bytes.
 Block: TypeAlias = tuple[Kind, int | None, bytes]
 
 #: Looked up once: access to an enum member is slow.
@@ -59,8 +59,7 @@ _STRIPS_THINKING = Notice(
 
 
 class RoleWithFields(str):
-    """The role of a message with unknown fields. It is a message of its own: neighbours of the same
-    role are not merged with it."""
+    """The role of a message with unknown fields, which is not merged with its neighbours."""
 
     __slots__ = ("fields",)
     fields: bytes
@@ -126,7 +125,7 @@ class MessageEncoder:
         return role, blocks
 
     def _block(self, index: int, part: int, value: Part, assistant: bool) -> list[Block]:
-        """The block of one part; none where it is left out, with notices."""
+        """The block of one part; none if it is left out, with notices."""
         kind, splice, encode = encoder_for(value, assistant)
         notices: list[Notice] = []
         block = encode(value, notices)
@@ -141,7 +140,7 @@ class MessageEncoder:
         return [] if block is None else [(kind, splice, block)]
 
     def _left_out(self, index: int, part: int) -> Notice | None:
-        """Why reasoning, or white space behind it, is not sent back; None where it is sent."""
+        """Why reasoning, or white space after it, is not sent back; None if it is sent."""
         message = self.messages[index]
         value = message.parts[part]
         if not isinstance(value, Thinking) and not (_is_blank(value) and _only_reasoning(message)):
@@ -162,18 +161,18 @@ class MessageEncoder:
         return RoleWithFields(role, members) if members else role
 
     def _system_role(self, index: int, last_role: str | None) -> str:
-        """A system message inside the history stays one where the model takes it there: behind a
-        user turn, and before an assistant turn or at the end."""
+        """A system message inside the history stays one if the model accepts it there: after a user
+        turn, and before an assistant turn or at the end."""
         if (role := self.messages[index].role) != "system":
             raise unknown_role(role, f"{self.place}.role")
         self.append.contextual = True
         if (
             self.profile.mid_conversation_system.value
             and (last_role or self.before) in ("user", "system")
-            and _answered(self.messages, index + 1, self.after)
+            and _assistant_follows(self.messages, index + 1, self.after)
         ):
             return "system"
-        reason = "a system message cannot stand here on this model, so it is sent as user text"
+        reason = "this model accepts no system message here, so it is sent as user text"
         self.append.notice(Notice("system_as_user", reason, self.place))
         return "user"
 
@@ -187,7 +186,7 @@ def has_content(message: Message) -> bool:
 
 
 def _only_reasoning(message: Message) -> bool:
-    """Whether a message is reasoning, and white space behind it at most."""
+    """Whether a message is only reasoning, or white space after it."""
     return any(isinstance(part, Thinking) for part in message.parts) and all(
         isinstance(part, Thinking) or _is_blank(part) for part in message.parts
     )
@@ -198,7 +197,7 @@ def _is_blank(part: Part) -> bool:
 
 
 def _may_follow(part: Part, role: Role) -> bool | None:
-    """Whether a part may follow reasoning; None where it does not reach the wire."""
+    """Whether a part may follow reasoning; None if it does not reach the wire."""
     assistant = role == "assistant"
     if assistant and _is_blank(part):
         return None
@@ -217,26 +216,26 @@ def _fields_left_out(whose: str, place: str) -> Notice:
 # ── System messages ───────────────────────────────────────────────────────────────────────────────
 
 
-def undecided(messages: Conversation, end: int) -> int:
-    """Back over system messages, and those without content, to where their role is decided."""
+def undecided_start(messages: Conversation, end: int) -> int:
+    """The first of the last messages that are system messages or without content."""
     while end and (messages[end - 1].role == "system" or not has_content(messages[end - 1])):
         end -= 1
     return end
 
 
-def unmoved(
+def unchanged_count(
     messages: Conversation, shared: int, last: ChunkRun, before: str | None, after: str | None
 ) -> int:
     """How many of the shared messages may keep their bytes: the role of a system message depends
     on its neighbours."""
     if (last.before, last.after) != (before, after):
         return 0
-    start = undecided(messages, shared)
-    same = _answered(messages, start, after) == _answered(last.source, start, after)
-    return shared if same else start
+    start = undecided_start(messages, shared)
+    follows = _assistant_follows(messages, start, after)
+    return shared if follows == _assistant_follows(last.source, start, after) else start
 
 
-def _answered(messages: Sequence[Message], index: int, after: str | None) -> bool:
+def _assistant_follows(messages: Sequence[Message], index: int, after: str | None) -> bool:
     """Whether the assistant is next, past any system messages, or no message follows."""
     while index < len(messages):
         message = messages[index]
@@ -252,11 +251,11 @@ def _answered(messages: Sequence[Message], index: int, after: str | None) -> boo
 def place_tail(
     tail: Segment, runs: list[ChunkRun], params: Params, profile: Profile
 ) -> tuple[Segment, list[ChunkRun], Notice | None]:
-    """The tail as it is rendered behind these runs, and the runs that stay before it.
+    """The tail to render after these runs, and the runs that stay before it.
 
     Some models drop all earlier thinking at a plain user block, which voids every cached message.
     Inside a tool loop the state is then put into the last tool result, or sent as a system message
-    where the model takes one there.
+    if the model accepts one there.
     """
     if not runs or runs[-1].role is not _HISTORY:
         return tail, runs, None
@@ -281,8 +280,8 @@ def _would_strip_thinking(last: ChunkRun, params: Params, profile: Profile) -> b
 def _into_result(
     tail: Segment, runs: list[ChunkRun]
 ) -> tuple[Segment, list[ChunkRun], Notice | None]:
-    """The last tool result leaves the conversation's run and takes the state in for this one turn;
-    next turn it is rendered without it again."""
+    """Move the last tool result out of the conversation's run and add the state to it, for this
+    turn only; the next turn renders it without the state."""
     last = runs[-1]
     carrier = last.source[last.log.message_of(last.count - 1)]
     result = next(part for part in reversed(carrier.parts) if isinstance(part, ToolResult))

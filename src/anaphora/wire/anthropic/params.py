@@ -38,7 +38,7 @@ from .types import WIRE, CacheControl, ContentBlock, MessagesRequest, ToolDefini
 PATH = "/v1/messages"
 TIERS = ("auto", "standard_only")
 
-#: In the extras of a call: unknown members of the request's own marker.
+#: Key in the extras of a call: unknown members of the request's own marker.
 AUTOMATIC_FIELDS = f"{WIRE}.cache_control"
 
 _TAKEN = ("model", "max_tokens", "tools", "system", "messages")
@@ -64,20 +64,20 @@ PARAMS = ParamTable(
         encode=lambda parallel: dumps(not parallel),
         decode=lambda disabled: not disabled,
         when=_has_tools,
-        reason="no tools, nothing parallel",
+        reason="the call has no tools",
     ),
     Param("reasoning.mode", "thinking.type"),
     Param(
         "reasoning.budget_tokens",
         "thinking.budget_tokens",
         when=_has_mode,
-        reason="a budget belongs to a mode",
+        reason="a budget needs a reasoning mode",
     ),
     Param(
         "reasoning.display",
         "thinking.display",
         when=_has_mode,
-        reason="a display belongs to a mode",
+        reason="a display needs a reasoning mode",
     ),
     Param("reasoning.summary", None, reason="Anthropic has no summary setting"),
     Param("reasoning.effort", "output_config.effort"),
@@ -159,7 +159,7 @@ def envelope_of(call: Call, profile: Profile, source: object) -> Envelope:
 
 
 def _check(call: Call, profile: Profile) -> None:
-    """Raises for what the provider would answer with a 400, with the field and the reason."""
+    """Raise for parameters that the provider would answer with a 400."""
     params, reasoning = call.params, call.params.reasoning
     mode = reasoning.mode if reasoning is not None else None
     forced = forces_tools(params)
@@ -200,7 +200,7 @@ def _check(call: Call, profile: Profile) -> None:
 
 
 def notices(call: Call) -> list[Notice]:
-    """What the call sets and Anthropic has no field for."""
+    """Notices for parameters of the call that Anthropic has no field for."""
     found = []
     if call.extras is not None and AUTOMATIC_FIELDS in call.extras:
         fields = {AUTOMATIC_FIELDS: call.extras[AUTOMATIC_FIELDS]}
@@ -219,7 +219,7 @@ MARKERS: dict[Ttl, bytes] = {
     "1h": b',"cache_control":{"type":"ephemeral","ttl":"1h"}',
 }
 
-#: The TTL that each one asked for gets: long enough, where there is one.
+#: The TTL used for each requested one: long enough, if there is one.
 NEAREST: dict[Ttl, Ttl] = {"5m": "5m", "30m": "1h", "1h": "1h", "12h": "1h", "24h": "1h"}
 
 _CACHE_CONTROL = LenientDecoder[CacheControl | None](CacheControl | None)
@@ -241,13 +241,13 @@ def marker_of(
 def take_marker(
     members: Members, path: str, fail: ErrorFactory
 ) -> tuple[Ttl, Extras | None] | None:
-    """The same for an object that is not decoded; the marker is removed from its members."""
+    """`marker_of` for an object that is not decoded; removes the marker from its members."""
     raw = members.pop("cache_control", None)
     return None if raw is None else read_marker(raw, path, fail)
 
 
 def read_marker(raw: Raw, path: str, fail: ErrorFactory) -> tuple[Ttl, Extras | None] | None:
-    """The same for a marker that was taken out of the object at that path."""
+    """`marker_of` for a marker that was removed from the object at that path."""
     path = f"{path}.cache_control"
     marker, unknown = _CACHE_CONTROL.decode(raw, path, fail)
     return None if marker is None else _read(marker, unknown, path, fail)
@@ -273,7 +273,7 @@ def locate(
     tools: tuple[AnyTool, ...],
     runs: list[ChunkRun],
 ) -> MarkLocation:
-    """The chunk a mark means, or why there is none."""
+    """The chunk of a mark request, or the reason why there is none."""
     loaded = loaded_tools(tools)
     if isinstance(request, ToolMark):
         for index, tool in enumerate(loaded):
@@ -318,7 +318,7 @@ def locate(
 
 
 def _block_offset(run: ChunkRun, chunk: int) -> int:
-    """How many bytes of a chunk's data stand before its block."""
+    """The number of bytes before the block in a chunk's data."""
     lead = len(run.lead) if chunk == 0 else 0
     data = run.log.slice(run.log.start(chunk), run.log.ends[chunk])
     return lead + data.index(b'{"type":"tool_result"')

@@ -1,7 +1,7 @@
 """Reads an Anthropic request into a call.
 
-Everything stays where it stood and as it was written: arguments and schemas keep their text,
-markers become the caller's marks, unknown fields become extras. Normalised are only:
+Positions and spelling are kept: arguments and schemas keep their text, markers become the caller's
+marks, unknown fields become extras. Only these forms are normalised:
 
 - text content becomes a list with one text block, and a system text one system block;
 - `null`, an empty description and `is_error: false` mean the same as a missing field;
@@ -81,7 +81,7 @@ _TOOL = LenientDecoder[types.ToolDefinition](types.ToolDefinition)
 _SOURCE = LenientDecoder[types.MediaSource | OtherBlock](types.MediaSource)
 _NOTHING: dict[int, Unknown] = {}
 
-#: What a tool result may hold here.
+#: Parts that a tool result may hold.
 _InResult: TypeAlias = Text | Image | Document | Opaque
 
 
@@ -95,7 +95,7 @@ class BlockReader:
 
     def __init__(self, root: str, fail: ErrorFactory) -> None:
         self.root = root
-        """The path of what holds the blocks, with a gap for the index of the message."""
+        """The path of the blocks' object, with a placeholder for the message's index."""
         self.fail = fail
         self.message = 0
         self.marks: list[MarkRequest] = []
@@ -153,8 +153,8 @@ class BlockReader:
         return part
 
     def _take_inner_marks(self, kind: str, members: Members, position: tuple[int, ...]) -> None:
-        """Takes the markers of inner blocks out of a block that is not read: it gets them itself,
-        so that each marker of the request is known."""
+        """Move the markers of inner blocks to the outer block if its content is not read, so that
+        each marker of the request is known."""
         row = TABLE.blocks.get(kind, TABLE.other)
         if row.inside:
             block = WalkedBlock(kind, row, members, None, self.path(position))
@@ -175,7 +175,7 @@ class BlockReader:
                 part = self.block(each, below.get(index), (*position, index))
                 if not isinstance(part, _InResult):
                     path = self.path((*position, index))
-                    raise self.fail("may not stand inside a tool result", path)
+                    raise self.fail("is not allowed in a tool result", path)
                 parts.append(part)
             content = tuple(parts)
         extras = None if unknown is None else unknown.extras(WIRE)
@@ -229,7 +229,7 @@ def _extras(unknown: Unknown | None) -> Extras | None:
 
 
 def _opaque(kind: str, members: Members) -> Opaque:
-    """A block that is sent back as it came, less its marker."""
+    """A block that is sent back unchanged, without its marker."""
     typed = {"type": msgspec.Raw(string(kind)), **members}
     return Opaque(WIRE, kind, encode_members(typed).decode())
 
@@ -308,7 +308,9 @@ def _system(raw: bytes) -> tuple[tuple[PromptBlock, ...], tuple[MarkRequest, ...
         path = found.path
         block, unknown = _SYSTEM.decode(found.raw, path, request_error)
         if type(block) is OtherBlock:
-            raise request_error(f"{block.tag!r} may not stand in the system prompt", f"{path}.type")
+            raise request_error(
+                f"{block.tag!r} is not allowed in the system prompt", f"{path}.type"
+            )
         if (marker := marker_of(block, unknown, path, request_error)) is not None:
             marks.append(BlockMark(index, *marker))
         blocks.append(PromptBlock(f"system{index}", block.text, extras=_extras(unknown)))

@@ -1,7 +1,7 @@
-"""Tools, system blocks and parts as JSON: one encoder for each kind.
+"""Encodes tools, system blocks and parts as JSON: one encoder for each kind.
 
-An encoder returns the block's bytes, or None with a notice where Anthropic has no block for the
-part. Fields stand in one fixed order, content is always an array.
+An encoder returns the block's bytes, or None with a notice if Anthropic has no block for the part.
+Fields have one fixed order, content is always an array.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ Encoder: TypeAlias = Callable[[Any, Notices], bytes | None]
 TEXT = b'{"type":"text","text":'
 TOOL_CALL = b'{"type":"tool_use","id":%b,"name":%b,"input":%b'
 TOOL_RESULT = b'{"type":"tool_result","tool_use_id":%b,"content":['
-#: Where in a block its marker goes, counted back from its end.
+#: The offset of a block's marker, counted back from the block's end.
 BEFORE_BRACE = -1
 
 _DEFERRED = "defer_loading"
@@ -89,8 +89,8 @@ def is_deferred(tool: AnyTool) -> bool:
 
 
 def loaded_tools(tools: tuple[AnyTool, ...]) -> tuple[AnyTool, ...]:
-    """The tools that the prompt begins with. The same tuple where that is all of them: its log is
-    found by identity. So where all are deferred, which the provider rejects."""
+    """The tools that the prompt begins with. The same tuple if none is deferred (its log is found
+    by identity), or if all are, which the provider rejects."""
     if not any(map(is_deferred, tools)):
         return tools
     loaded = tuple(tool for tool in tools if not is_deferred(tool))
@@ -98,19 +98,19 @@ def loaded_tools(tools: tuple[AnyTool, ...]) -> tuple[AnyTool, ...]:
 
 
 def deferred_tools(tools: tuple[AnyTool, ...]) -> tuple[DeferredTool, ...]:
-    """The others, where they stand among them."""
+    """The deferred tools, each with its position among the loaded ones."""
     found: list[DeferredTool] = []
     before = 0
     for tool in tools:
         if is_deferred(tool):
-            found.append(placed(tool.name, before, _tool(tool)))
+            found.append(deferred_tool(tool.name, before, _tool(tool)))
         else:
             before += 1
     return tuple(found)
 
 
-def placed(name: str, before: int, data: bytes) -> DeferredTool:
-    """A deferred tool before a chunk of the others, which begin with a comma but for the first."""
+def deferred_tool(name: str, before: int, data: bytes) -> DeferredTool:
+    """A deferred tool with its comma, after `before` loaded ones."""
     return DeferredTool(name, before, b"," + data if before else data + b",")
 
 
@@ -141,7 +141,7 @@ def _text(part: Text, notices: Notices) -> bytes | None:
 
 
 def _assistant_text(part: Text, notices: Notices) -> bytes | None:
-    """White space of the model is kept: what follows may be bound to it."""
+    """Keeps white space that the model wrote: signatures after it may depend on it."""
     return _text_block(part.text, part.extras) if part.text else _text(part, notices)
 
 
@@ -230,7 +230,7 @@ def _result_blocks(parts: Sequence[ResultPart], notices: Notices) -> list[bytes]
 
 
 def nested_splice(part: ToolResult, index: int) -> int | None:
-    """Where in the block of a tool result a marker for its part `index` goes."""
+    """The offset in a tool result's block at which a marker on its part `index` goes."""
     content = (Text(part.content),) if isinstance(part.content, str) else part.content
     inner = content[index : index + 1]
     if not inner or encoder_for(inner[0])[1] is None or not is_sent(inner[0]):
@@ -260,14 +260,14 @@ def _thinking(part: Thinking, notices: Notices) -> bytes | None:
 
 
 def sent_parts(message: Message, profile: Profile) -> list[bool]:
-    """Which parts of a message become blocks."""
+    """The parts of a message that become blocks."""
     assistant = message.role == "assistant"
     return [is_sent(part, assistant) and not is_unsigned(part, profile) for part in message.parts]
 
 
 def is_unsigned(part: Part, profile: Profile) -> bool:
     """Whether reasoning lacks the signature that Anthropic requires: a stream that is cut off
-    leaves it empty. Other hosts of this wire may give none and want the block back."""
+    leaves it empty. Other hosts of this wire may send none and still require the block back."""
     return (
         profile.provider == WIRE
         and isinstance(part, Thinking)
@@ -292,7 +292,7 @@ def _opaque(part: Opaque, notices: Notices) -> bytes | None:
 
 
 def encoder_for(part: object, assistant: bool = False) -> tuple[Kind, int | None, Encoder]:
-    """What the cache rules call a part's block, where in it a marker goes, and its encoder."""
+    """The kind of a part's block in the cache rules, its marker's offset, and its encoder."""
     if isinstance(part, Opaque):
         markable = TABLE.blocks.get(part.kind, TABLE.other).markable
         return Kind.OTHER, BEFORE_BRACE if markable else None, _opaque
@@ -303,7 +303,7 @@ def encoder_for(part: object, assistant: bool = False) -> tuple[Kind, int | None
 
 
 def is_sent(part: Part, assistant: bool = False) -> bool:
-    """Whether a part becomes a block at all."""
+    """Whether a part becomes a block."""
     return encoder_for(part, assistant)[2](part, []) is not None
 
 

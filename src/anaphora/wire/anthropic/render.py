@@ -1,6 +1,7 @@
-"""A call as chunks of an Anthropic Messages request: tools, system and messages, in hash order.
+"""Renders a call as chunks of an Anthropic Messages request: tools, system and messages, in hash
+order.
 
-Messages alternate, so neighbours of one role become one message. A block's glue leads it and
+Roles must alternate, so neighbouring messages of one role become one. The glue before a block
 depends only on the role before it: that makes appending cheap and exact.
 """
 
@@ -35,8 +36,8 @@ from .messages import (
     RoleWithFields,
     has_content,
     place_tail,
-    undecided,
-    unmoved,
+    unchanged_count,
+    undecided_start,
 )
 from .params import MARKERS, NEAREST, envelope_of, locate
 from .parts import (
@@ -73,9 +74,9 @@ def render(
 ) -> Rendered:
     """The whole prompt as chunks, unmarked.
 
-    With the rendering of the turn before in `previous`, only what was added is rendered; the
-    result is the same either way. `previous` may also be an older turn, another branch, or
-    another conversation: what agrees is shared. `markers` are those of a dialect.
+    With the rendering of the turn before in `previous`, only what was added is rendered; the result
+    is the same either way. `previous` may also be an older turn, another branch, or another
+    conversation: equal messages are shared. `markers` are those of a dialect.
     """
     own = markers is None
     markers = MARKERS if markers is None else markers
@@ -137,8 +138,8 @@ def _tools_run(tools: tuple[AnyTool, ...], previous: Rendered | None) -> ChunkRu
 def _automatic(
     plan: PromptCachePlan, nearest: Mapping[Ttl, Ttl], own: bool, notices: list[Notice]
 ) -> Ttl | None:
-    """The TTL of the breakpoint that Anthropic places by itself; no other provider is known to. In
-    explicit mode there is none: the TTL is that of the caller's own breakpoints."""
+    """The TTL of the automatic breakpoint, which only Anthropic is known to place. In explicit mode
+    there is none: the TTL is that of the caller's own breakpoints."""
     if plan.automatic is None or plan.mode == "explicit":
         return None
     if own:
@@ -247,13 +248,13 @@ def _segment_log(
     if last is not None:
         shared = messages.common_prefix(last.source, ids=True)
         if last.log.contextual:
-            shared = unmoved(messages, shared, last, before, after)
+            shared = unchanged_count(messages, shared, last, before, after)
     return extend_log(messages, last, shared, add)
 
 
 def _add_plain(chunks: list[NewChunk], message: Message, lead: bytes) -> bool:
-    """Adds a message of texts, calls and texts of results, as nearly all are, with `lead` before
-    the first block. False for any other, and for one that gives notices or is rejected."""
+    """Add a message of texts, calls and text results, as nearly all are, with `lead` before the
+    first block. False for any other, and for one that gives notices or is rejected."""
     count = len(chunks)
     try:
         for part in message.parts:
@@ -289,12 +290,12 @@ def _add_plain(chunks: list[NewChunk], message: Message, lead: bytes) -> bool:
 
 
 def _settled_chunks(runs: list[ChunkRun]) -> int:
-    """The chunks before a system message that ends the conversation: until the assistant answers
-    it, what follows may still change its role."""
+    """The chunks before a system message that ends the conversation: until the assistant answers,
+    the next message may still change its role."""
     first = 0
     for run in runs:
         if run.role is _HISTORY and run.log.contextual:
-            start = undecided(run.source, len(run.source))
+            start = undecided_start(run.source, len(run.source))
             decided = run.log.message_ends[start - 1] if start else 0
             if start < len(run.source) and decided < run.count:
                 return first + decided
@@ -303,8 +304,8 @@ def _settled_chunks(runs: list[ChunkRun]) -> int:
 
 
 def _role_after(segments: tuple[Segment, ...], index: int) -> str | None:
-    """The role of the next message with content after a segment. After the conversation it is the
-    reply to come, or the dynamic context that was moved behind it; the volatile tail is placed
+    """The role of the next message with content after a segment. After the conversation it is that
+    of the reply, or of the dynamic context if that was moved there; the volatile tail is placed
     separately."""
     for following in segments[index + 1 :]:
         if segments[index].role is _HISTORY and following.role is not _DYNAMIC:

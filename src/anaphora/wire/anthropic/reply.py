@@ -1,5 +1,4 @@
-"""A whole reply of Anthropic's as a `Reply`: its parts, stop reason and token counts; errors in
-both directions."""
+"""Reads complete replies of Anthropic: parts, stop reason and counts. Reads and writes errors."""
 
 from __future__ import annotations
 
@@ -108,10 +107,10 @@ _STATUS_AND_TYPE: dict[type[Upstream], tuple[int, str]] = {
     errors.RateLimited: (429, "rate_limit_error"),
     errors.Overloaded: (529, "overloaded_error"),
 }
-#: A rate limit but for its code: PROVIDERS.md, section 1.
+#: Sent with the type of a rate limit; only the code differs.
 _SPEND_LIMIT = "enforced_spend_limit_reached"
-#: By the error's type, and by the finer code in its details. Of several classes with one type the
-#: first counts.
+#: By the error's type, and by the more specific code in its details. If several classes have one
+#: type, the first is used.
 _BY_CODE: dict[str, type[Upstream]] = {
     **{kind: cls for cls, (_, kind) in reversed(_STATUS_AND_TYPE.items())},
     "conflict_error": errors.Overloaded,

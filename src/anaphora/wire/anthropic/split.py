@@ -1,7 +1,7 @@
 """Cuts an Anthropic request into chunks of its own bytes.
 
-Nothing is normalised: key order and the spelling of numbers and strings stay, so that a cache is
-billed, and a miss explained, by what was sent. Only markers are taken out (they become marks), and
+Nothing is normalised: key order and the spelling of numbers and strings stay, so that bills and
+misses are computed from the bytes that were sent. Only markers are removed (they become marks), and
 white space between the members of a block.
 """
 
@@ -43,7 +43,7 @@ from anaphora.wire.walking import Walk, WalkedBlock
 from .fields import TABLE
 from .messages import RoleWithFields
 from .params import MARKERS, PARAMS, PATH, read_marker, take_marker
-from .parts import placed
+from .parts import deferred_tool
 from .render import CLOSE, OPENINGS, joins, opening
 from .types import MEMO, WIRE
 
@@ -51,7 +51,7 @@ from .types import MEMO, WIRE
 Marks: TypeAlias = list[tuple[int | None, Ttl]]
 
 _WALK = Walk(TABLE)
-#: The source of a document: it holds blocks, and is none.
+#: The source of a document: it holds blocks but is not a block itself.
 _SOURCE = BlockType(inside=("content",))
 _cache_params = MEMO.remember(PARAM_SETS)(PARAMS.sent_cache_params)
 
@@ -103,13 +103,13 @@ def _split_section(section: Section, raw: bytes) -> SplitSection | None:
     paths: list[str] = []
     tools = section == "tools"
     read = (_WALK.tools if tools else _WALK.section)(raw, f"$.{section}")
-    # Where all are deferred, which the provider rejects, they are compared as any others.
+    # If all are deferred, which the provider rejects, they are compared like other tools.
     may_defer = tools and not all(_is_deferred(block.members) for block in read)
     for index, block in enumerate(read):
         members, marks = block.members, _own_marks(block)
         name = _WALK.function_name(block) if tools else ""
         if may_defer and _is_deferred(members):
-            deferred.append(placed(name, len(blocks), encode_members(members)))
+            deferred.append(deferred_tool(name, len(blocks), encode_members(members)))
             continue
         labels.append(f"tool {name}" if name else f"{section}{index}")
         splice = BEFORE_BRACE if tools or not _is_blank_block(members) else None
@@ -166,9 +166,9 @@ def _own_marks(block: WalkedBlock) -> Marks:
 
 
 def take_inner_marks(block: WalkedBlock, walk: Walk, fail: ErrorFactory, level: int = 0) -> Marks:
-    """Takes the markers out of the blocks in a block; where they stood in its bytes. They take
-    slots like any other marker. All levels are written anew: a block has the same bytes with and
-    without markers."""
+    """Remove the markers from the blocks inside a block; returns their offsets in its bytes. They
+    use slots like any other marker. All levels are encoded again, so a block has the same bytes
+    with and without markers."""
     marks: Marks = []
     if level == INNER_LEVELS:
         return marks
@@ -197,7 +197,7 @@ def take_inner_marks(block: WalkedBlock, walk: Walk, fail: ErrorFactory, level: 
 def _unmarked_list(
     raw: msgspec.Raw, path: str, walk: Walk, fail: ErrorFactory, level: int
 ) -> tuple[bytes, list[tuple[int, Ttl]]]:
-    """A list of blocks without markers, and where those stood."""
+    """A list of blocks without markers, and the offsets of the removed markers."""
     blocks: list[bytes] = []
     marks: list[tuple[int, Ttl]] = []
     offset = len(b"[")
@@ -215,7 +215,7 @@ def _unmarked_list(
 def _unmarked(
     block: WalkedBlock, walk: Walk, fail: ErrorFactory, level: int
 ) -> tuple[bytes, list[tuple[int, Ttl]]]:
-    """A block without markers, and where those stood."""
+    """A block without markers, and the offsets of the removed markers."""
     inner = take_inner_marks(block, walk, fail, level)
     marks = [(at, ttl) for at, ttl in inner if at is not None]
     data = encode_members(block.members)
@@ -232,7 +232,7 @@ def _is_blank_block(members: Members) -> bool:
 
 
 def _is_blank(text: bytes) -> bool:
-    # Decoded only where it does not begin with a letter or the like.
+    # Decoded only if the first character may be blank or an escape.
     if b"!" <= text[1:2] <= b"~" and text[1:2] not in b'"\\':
         return False
     return not known_text({"text": msgspec.Raw(text)}, "text").strip()

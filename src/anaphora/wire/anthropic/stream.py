@@ -1,8 +1,8 @@
 """Reader of Anthropic's event stream.
 
-In invalid streams an unknown event is ignored, as is a second `message_start` and any event after
-the end; content without a start gets one; a missing `message_stop` is a failure only if no stop
-reason came before it, and carries the parts so far; one JSON body instead of events is read as the
+Deviations are handled as follows. Unknown events, a second `message_start` and events after the end
+are ignored. Content without a start gets one. A missing `message_stop` is a failure only if no stop
+reason came before it, and carries the parts so far. A JSON body in place of events is read as the
 whole reply.
 """
 
@@ -33,7 +33,7 @@ from .parse import BlockReader
 from .reply import error_of, read_reply, read_stop, read_usage
 from .types import WIRE, BlockDeltaEvent, TextBlockDelta
 
-#: What stands before the data of most events.
+#: The bytes before the data of most events.
 _DELTA_LEAD = b"event: content_block_delta\ndata: "
 _DELTA_SIZE = len(_DELTA_LEAD)
 
@@ -43,7 +43,7 @@ _decode = _EVENTS.strict
 
 
 class _OpenBlock:
-    """A block that has begun: its unknown members, and what later deltas bring besides text."""
+    """A block that has begun: its unknown members, and the members of later deltas besides text."""
 
     __slots__ = ("citations", "fields", "unknown")
 
@@ -58,7 +58,7 @@ class _OpenBlock:
         return extras_of(WIRE, self.unknown) if self.unknown else None
 
     def add(self, name: str, text: str | None) -> None:
-        """More of one of the block's own members."""
+        """Append to one of the block's own members."""
         if not text:
             return
         self.fields[name] = self.fields.get(name, "") + text
@@ -75,7 +75,7 @@ class _OpenBlock:
         return Thinking(text, signature, provider=WIRE, extras=self.extras)
 
     def other(self, block: OtherBlock, text: str, index: int) -> Part:
-        """A block as it began, with the input and members that followed."""
+        """The first form of a block, with the input and members that followed."""
         members = dict(block.members)
         if text:
             members.pop("input", None)
@@ -234,7 +234,7 @@ class StreamReader:
             usage = None  # its reader says so in a notice
         if isinstance(usage, dict):
             for name, value in usage.items():
-                # A negative count is none, and overwrites nothing.
+                # A negative count is invalid, and overwrites nothing.
                 if value is not None and not (isinstance(value, int) and value < 0):
                     self._usage[name] = value
             raw = msgspec.Raw(msgspec.json.encode(self._usage))

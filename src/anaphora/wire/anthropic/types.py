@@ -13,12 +13,12 @@ from anaphora.wire.lenient import Partial, Whole
 from anaphora.wire.memo import MEMOS
 
 WIRE = "anthropic"
-#: What this wire remembers between calls.
+#: The wire's memory between calls.
 MEMO = MEMOS[WIRE]
 #: The kind of an opaque part that holds the unknown fields of its message, as its last part.
 MESSAGE_FIELDS = "message"
 
-#: Fields of a reply that a stream sends in its last delta, and those that it sends beside it.
+#: Fields of a reply that a stream sends in its last delta, and those beside that delta.
 IN_DELTA = ("container", "stop_details")
 BESIDE_DELTA = ("context_management", "input_transformations")
 
@@ -200,7 +200,7 @@ class OutputDetails(msgspec.Struct, frozen=True):
 
 
 class UsageCounts(msgspec.Struct, frozen=True):
-    """The counts that are read; the whole object is kept beside them."""
+    """The counts that are read; the whole object is kept as well."""
 
     input_tokens: int | None = None
     output_tokens: int | None = None
@@ -283,7 +283,7 @@ BlockStart: TypeAlias = TextStart | ToolUseStart | ThinkingStart
 
 
 class StartMessage(_Object, frozen=True):
-    """A reply as it begins; its content is still empty."""
+    """The beginning of a reply; its content is still empty."""
 
     id: str | None = None
     model: str | None = None
@@ -305,7 +305,7 @@ class ErrorDetails(msgspec.Struct, frozen=True):
 
 
 class ErrorBody(msgspec.Struct, frozen=True):
-    """Of an error reply or of an error event."""
+    """The error object of an error reply or event."""
 
     type: str
     message: str = ""

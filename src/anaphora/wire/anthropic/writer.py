@@ -1,4 +1,4 @@
-"""Replies as Anthropic would send them: whole, or as a stream of events."""
+"""Writes replies as Anthropic would send them: whole, or as a stream of events."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _DELTAS = {
 
 
 def write_reply(reply: Reply, created: float | None = None) -> bytes:  # noqa: ARG001
-    """The whole reply, which has no date here. Parts without a block are left out."""
+    """The whole reply; this wire's replies have no date. Parts without a block are left out."""
     blocks = [encoder_for(part, assistant=True)[2](part, []) for part in reply.message.parts]
     content = b",".join(block for block in blocks if block is not None)
     message = _message(reply.id, reply.model, content, _stop(reply), _write_usage(reply.usage))
@@ -60,7 +60,7 @@ def _stop(reply: Reply) -> bytes:
 
 
 def _write_usage(usage: Usage) -> bytes:
-    """The usage object of a reply: the provider's own where it reads the same."""
+    """The usage object of a reply: the provider's own if it has the same counts."""
     if (own := own_usage(usage, read_usage)) is not None:
         return own
     fields: dict[str, object] = {
@@ -82,14 +82,13 @@ def _write_usage(usage: Usage) -> bytes:
 
 
 class StreamWriter:
-    """Events in, bytes out. What is known only at a part's end (a redacted block, an opaque one)
-    is written then."""
+    """Events in, bytes out. Redacted and opaque blocks are written at the end of their part."""
 
     def __init__(self) -> None:
         self._usage = Usage()
         self._waiting: ReplyStart | None = None
         self._first_fields: Members = {}
-        """Extras of the reply that its first event has."""
+        """Extras of the reply that belong into its first event."""
         self._starts: dict[int, PartStart] = {}
         self._begun: set[int] = set()
 

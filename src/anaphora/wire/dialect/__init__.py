@@ -1,8 +1,8 @@
-"""A wire as one provider implements it: the wire's codec with a few differences, and replies with
-counts, stop reasons, errors and streams of its own.
+"""One provider's variant of a wire: the wire's codec with a few differences in requests, and the
+provider's own counts, stop reasons, errors and streams in replies.
 
-The differences are a row of `catalog/dialects.toml`. The codec knows nothing of them: parameters
-are changed before it renders and after it parses, counts and errors after it reads.
+The differences are a row of `catalog/dialects.toml`. The codec does not know them: parameters are
+changed before it renders and after it parses, counts and errors after it reads.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def _hashes_tools_first(provider: str, model: str, wire: str) -> bool:
 
 
 def _swapped(rendered: Rendered, *sections: str) -> Rendered:
-    """The same with its first two runs in the other order, where they are of these sections."""
+    """The prompt with its first two runs swapped, if they are of these sections."""
     runs, count = rendered.runs, rendered.cacheable
     if tuple(run.section for run in runs[:2]) != sections:
         return rendered
@@ -150,8 +150,8 @@ class DialectCodec:
         return msgspec.structs.replace(rendered, **self._marking, request_markers={})
 
     def _in_hash_order(self, rendered: Rendered) -> Rendered:
-        """With tools before the system prompt, where the provider hashes them first. Requests with
-        markers are left as they are."""
+        """The prompt with tools before the system prompt, if the provider hashes them first.
+        Requests with markers are not changed."""
         if rendered.marks or not self._tools_first(rendered.model):
             return rendered
         return _swapped(rendered, "system", "tools")
@@ -171,7 +171,7 @@ class DialectCodec:
     def _envelope(
         self, envelope: Envelope, encoded: EncodedParams, last: Envelope | None
     ) -> Envelope:
-        """The provider's variant of the envelope; `last` where it is equal."""
+        """The provider's variant of the envelope; `last` if it is equal."""
         dialect = self.dialect
         plain = envelope if envelope.plain is None else envelope.plain
         headers = (*plain.headers, *dialect.headers.items(), *encoded.headers)
@@ -193,7 +193,7 @@ class DialectCodec:
         )
 
     def _key_place(self, call: Call, rendered: Rendered) -> bytes | str | None:
-        """Where this provider takes a cache key of the planner's."""
+        """The place of the planner's cache key in this provider's requests."""
         if "cache.key" not in self.dialect.fields:
             return rendered.key_place
         place = self.dialect.place("cache.key")
@@ -205,7 +205,7 @@ class DialectCodec:
         return self.decode_reply(self._read_body(body))
 
     def _read_body(self, body: bytes) -> Reply:
-        """The reply as the codec reads it; the provider's own form of an error is raised."""
+        """The reply as read by the codec. Raises an error in the provider's own form."""
         shape = self.dialect.errors
         if shape is not None and (error := find_error(body, shape)) is not None:
             raise error
@@ -236,8 +236,8 @@ class DialectCodec:
         shape = self.dialect.usage
         if shape is None or usage.input is None:
             return usage
-        # The codec writes a raw object unchanged when it reads the same from it. What it would
-        # have read where the row has another TTL is tried.
+        # The codec writes a raw object unchanged if it reads the same counts from it. So the counts
+        # are also tried with the codec's own TTL, which the row may replace.
         total = usage.written_total
         ways = [usage.written, *({ttl: total} for ttl in ("30m", "unsplit") if total)]
         for written in ways:
@@ -315,7 +315,7 @@ _NAMES = {kind: name for name, kind in _KINDS.items()}
 
 
 def read_counts(usage: Usage, shape: UsageShape | None) -> Usage:
-    """The counts, with those that stand where only this provider puts them."""
+    """The counts, including those in fields that only this provider has."""
     if shape is None or usage.raw is None:
         return usage
     if usage.read is not None and (
@@ -342,7 +342,7 @@ def read_counts(usage: Usage, shape: UsageShape | None) -> Usage:
 
 
 def write_counts(raw: str, usage: Usage, shape: UsageShape) -> str:
-    """A usage object of the wire's, with the counts where this provider puts them, too."""
+    """A usage object of the wire, with the counts also in the provider's own fields."""
     counts = _object(raw)
     for places, tokens in (
         (shape.read, usage.read),
@@ -359,7 +359,7 @@ def write_counts(raw: str, usage: Usage, shape: UsageShape) -> str:
 
 
 def read_stops(reply: Reply, dialect: Dialect) -> Reply:
-    """The reply with the stop reason that the provider's own value means."""
+    """The reply with the provider's own stop reason mapped."""
     if reply.stop_reason != "other" or reply.stop_reason_raw not in dialect.stops:
         return reply
     return msgspec.structs.replace(reply, stop_reason=dialect.stops[reply.stop_reason_raw])
@@ -383,9 +383,9 @@ def _count(usage: Any, places: tuple[str, ...]) -> int | None:
 
 
 def find_error(body: bytes | str, shape: ErrorShape, status: int = 200) -> Upstream | None:
-    """The error in the provider's own form that a reply holds; None where there is none."""
+    """The error in the provider's own form that a reply holds; None if there is none."""
     if isinstance(body, bytes) and dumps(shape.at) not in body and b"\\u" not in body:
-        return None  # nearly every reply: there is no such field, in any spelling
+        return None  # nearly every reply has no such field
     try:
         content = msgspec.json.decode(decode_members(body)[shape.at], type=dict[str, Any])
     except (*DECODE_ERRORS, KeyError):
@@ -395,7 +395,7 @@ def find_error(body: bytes | str, shape: ErrorShape, status: int = 200) -> Upstr
     if code is None or code in shape.fine:
         return None
     if code not in shape.kinds and status >= 400 and shape.at == "error":
-        return None  # the wire's own reader knows more of it
+        return None  # the wire's own reader reads more of it
     if code in shape.kinds:
         kind = _KINDS[shape.kinds[code]]
     else:
@@ -406,7 +406,7 @@ def find_error(body: bytes | str, shape: ErrorShape, status: int = 200) -> Upstr
 
 
 def write_error(error: Upstream, shape: ErrorShape) -> bytes | None:
-    """The error in the provider's own form; None where it has no code for it."""
+    """The error in the provider's own form; None if it has no code for it."""
     name = _NAMES.get(type(error))
     code = error.code if shape.kinds.get(error.code or "") == name else None
     if code is None:
@@ -454,7 +454,7 @@ class DialectReader:
         return ReplyFail(name, str(error), code=error.code, partial=reply)
 
     def _failure(self, event: ReplyFail) -> ReplyFail:
-        """The failure by the provider's own codes, and the reply before it."""
+        """The failure, classified by the provider's own codes, and the reply before it."""
         shape = self._codec.dialect.errors
         kind = shape.kinds.get(event.code or "") if shape is not None else None
         return msgspec.structs.replace(
@@ -465,8 +465,8 @@ class DialectReader:
 
 
 class DialectWriter:
-    """The wire's stream writer, with counts where the provider puts them, and whole tool calls
-    where it sends them so."""
+    """The wire's stream writer, with counts in the provider's fields, and with tool calls in one
+    piece if the provider sends them so."""
 
     def __init__(self, inner: Any, codec: DialectCodec) -> None:
         self._inner = inner

@@ -1,8 +1,8 @@
-"""Requests of a dialect: parameters in the provider's own fields and values, its markers, and its
+"""Converts requests of a dialect: parameters in the provider's own fields and values, markers, and
 reasoning.
 
-Before a call is rendered its parameters move into the wire's extras (or a header) as the row says;
-after a request is parsed they are taken out of the extras again. So no wire knows of any dialect.
+Before a call is rendered, its parameters are moved into the wire's extras (or a header) by the row;
+after a request is parsed, they are moved back. So no wire depends on a dialect.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from anaphora.wire.reading import (
 )
 
 _CHAT = "openai_chat"
-#: The kind of a part that holds fields of its message.
+#: The kind of an opaque part that holds fields of its message.
 _MESSAGE_FIELDS = "message"
 #: Gateways to Claude models take Anthropic's markers in requests of Chat.
 _HOST_MARKERS: tuple[DialectMarkers, ...] = (
@@ -54,7 +54,7 @@ _HOST_MARKERS: tuple[DialectMarkers, ...] = (
 T = TypeVar("T")
 Header = tuple[str, str]
 
-#: What the cache rules call the parameters that affect a cache.
+#: Names in the cache rules of parameters that affect a cache.
 _CACHE_PARAMS = {
     "tool_choice": "tool_choice",
     "tool_choice.parallel": "parallel_tools",
@@ -76,7 +76,7 @@ _TYPES: dict[str, Any] = {
 
 
 class EncodedParams(msgspec.Struct, frozen=True):
-    """A call whose own parameters of the provider are in its extras, and what goes elsewhere."""
+    """A call with the provider's parameters in its extras, and those that are sent elsewhere."""
 
     call: Call
     headers: tuple[Header, ...] = ()
@@ -102,7 +102,7 @@ def encode_params(call: Call, dialect: Dialect) -> EncodedParams:
             continue
         encoded = _their_value(value, place)
         if isinstance(value, str) and (ours := _our_value(encoded, place)) != value:
-            # Two of our values are one of theirs: it means the first in the row.
+            # Two of our values map to one of theirs, which is read back as the first in the row.
             reason = f"{dialect.provider} does not distinguish {value} from {ours}"
             notices.append(Notice("param_changed", reason, path))
         if place.header:
@@ -151,7 +151,7 @@ def decode_params(call: Call, dialect: Dialect) -> Call:
 
 
 def _is_left_to_wire(call: Call, name: str, value: Any, place: ParamPlace) -> bool:
-    """Values that the wire deals with itself: a tool choice that has no other value here, and
+    """Whether the wire encodes the value itself: a tool choice without a value in the row, and
     another provider's tier, which the wire leaves out."""
     if name == "tool_choice":
         return value not in place.values
@@ -174,7 +174,7 @@ def _our_value(value: Any, place: ParamPlace) -> Any:
 
 
 def _value(call: Call, name: str) -> Any:
-    """What the call sets; a tool choice is its mode here, unless it names a tool."""
+    """The value in the call; of a tool choice its mode, unless it names a tool."""
     value = Param(name).value(call)
     if name == "tool_choice" and value is not None:
         return value.mode if value.name is None else None
@@ -195,7 +195,7 @@ def _set(call: Call, name: str, value: Any) -> Call:
 
 
 def _with_field(holder: T, name: str, value: Any) -> T:
-    """With this value in the field; its default where that is None."""
+    """A copy with this value in the field; None sets the field's default."""
     if value is None:
         fields = msgspec.structs.fields(holder)  # type: ignore[arg-type]
         value = next(field.default for field in fields if field.name == name)
@@ -220,7 +220,7 @@ def _find(value: Any, field: str) -> Any:
 
 
 def _drop(body: dict[str, Any], field: str) -> None:
-    """Takes a field out, and the objects around it that are empty then."""
+    """Remove a field, and the objects around it that become empty."""
     name, _, rest = field.partition(".")
     if rest:
         _drop(body[name], rest)
@@ -249,8 +249,8 @@ def _with_extras(item: T, wire: str, members: Members) -> T:
 
 
 def separate_unsupported(body: bytes, dialect: Dialect) -> tuple[bytes, Members]:
-    """The body without the fields that the provider has no place for, and these. A call with such a
-    parameter is rendered without it; a request that was sent with it all the same keeps it, as an
+    """The body without the fields that the provider does not support, and those fields. A call with
+    such a parameter is rendered without it; a request that was sent with the field keeps it, as an
     unknown field."""
     names = [name for name in dialect.fields if dialect.fields[name] is False]
     names = [name for name in names if name != "tool_choice" and string(name) in body]
@@ -259,7 +259,7 @@ def separate_unsupported(body: bytes, dialect: Dialect) -> tuple[bytes, Members]
     try:
         members = decode_members(body)
     except DECODE_ERRORS:
-        return body, {}  # the wire reports what is wrong with it
+        return body, {}  # the wire reports the error
     separate = {name: members.pop(name) for name in names if name in members}
     return encode_members(members), {n: raw for n, raw in separate.items() if bytes(raw) != b"null"}
 
@@ -273,8 +273,8 @@ def with_unsupported(call: Call, dialect: Dialect, members: Members) -> Call:
 
 
 def decode_marks(call: Call, wire: str, markers: DialectMarkers) -> Call:
-    """The call with the markers among the extras of its parts as the caller's marks. A marker in
-    another form than the row's stays where it is."""
+    """The call with the markers in the extras of its parts moved to the caller's marks. A marker in
+    another form than the row's stays in the extras."""
     reader = _MarkReader(wire, markers)
     ir = call.ir.revised(reader.message, reader.block)
     marks = reader.marks + [BlockMark(reader.texts[-1], ttl) for ttl in reader.on_last]
@@ -285,16 +285,16 @@ def decode_marks(call: Call, wire: str, markers: DialectMarkers) -> Call:
 
 
 class _MarkReader:
-    """Takes markers out of the extras of one call."""
+    """Removes markers from the extras of one call."""
 
     def __init__(self, wire: str, markers: DialectMarkers) -> None:
         self._wire = wire
         self._markers = markers
         self.marks: list[MarkRequest] = []
         self.texts: list[int] = []
-        """The blocks with text,"""
+        """The blocks with text."""
         self.on_last: list[Ttl] = []
-        """and the marker of their message, which stands for one on the last."""
+        """TTLs of markers on their message, which mark its last block."""
 
     def message(self, message: Message) -> Message:
         before = len(self.marks)
@@ -325,7 +325,7 @@ class _MarkReader:
         return self._unmarked(part, lambda ttl: PartMark(message_id, path, ttl))
 
     def _message_fields(self, part: Part, message_id: str) -> Part | None:
-        """The fields of a message without its marker, which stands for one on its last part."""
+        """The fields of a message without its marker, which marks the message's last part."""
         if not isinstance(part, Opaque) or part.provider != self._wire:
             return part
         if part.kind != _MESSAGE_FIELDS:
@@ -352,15 +352,15 @@ class _MarkReader:
 
 
 def host_marks(call: Call) -> Call:
-    """A call read from Chat, with the markers that gateways take as the caller's marks."""
+    """A call read from Chat, with the markers of gateways moved to the caller's marks."""
     for markers in _HOST_MARKERS:
         call = decode_marks(call, _CHAT, markers)
     return call
 
 
 def own_part(part: Part, dialect: Dialect) -> Part:
-    """The part, with the host's name if it is reasoning. Chat hosts send their reasoning as plain
-    text in a field that OpenAI does not have; it is sent back to the same host only."""
+    """The part, with the host's name if it is reasoning. Chat hosts send reasoning as plain text in
+    a field that OpenAI does not have; it is sent back only to the same host."""
     if dialect.wire != _CHAT or not isinstance(part, Thinking) or part.provider != _CHAT:
         return part
     extras = part.extras or {}

@@ -1,4 +1,4 @@
-"""Gemini, both ways: `POST /v1beta/models/{model}:generateContent` and `:streamGenerateContent`."""
+"""Codec of Gemini: `POST /v1beta/models/{model}:generateContent` and `:streamGenerateContent`."""
 
 from __future__ import annotations
 

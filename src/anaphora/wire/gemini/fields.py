@@ -1,7 +1,7 @@
-"""What generateContent requests contain: the fields, and the kinds of parts.
+"""The fields of generateContent requests, and the kinds of parts.
 
-Names are those of google-genai 3.1.0, models.py (what it puts into a request) and types.py, seen
-2026-11-14; a test compares them with it.
+Names are those of google-genai 3.1.0, models.py (fields of requests) and types.py, seen 2026-11-14;
+a test compares them with it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,15 @@ from typing import Any
 import msgspec
 
 from anaphora.rendered import Kind
-from anaphora.wire.tables import BlockType, Does, Level, Medium, RequestTable, names, request_fields
+from anaphora.wire.tables import (
+    BlockType,
+    Effect,
+    Level,
+    Medium,
+    RequestTable,
+    names,
+    request_fields,
+)
 
 from .types import NULL, WIRE, FunctionCall, camel
 
@@ -21,9 +29,9 @@ PART = names(
     inlineData mediaProcessing mediaResolution partMetadata speechMetadata text thought
     thoughtSignature toolCall toolResponse videoMetadata"""
 )
-#: Those that are known to be billed as text or as a medium.
+#: Members that are known to be billed as text or as a medium.
 _COUNTED = PART - names("audioTranscription mediaProcessing speechMetadata")
-#: Members of the generation settings: types.GenerationConfig, and what the SDK writes there.
+#: Members of the generation settings: types.GenerationConfig, and further ones of the SDK.
 GENERATION_CONFIG = names(
     """audioTimestamp audioTranscriptionConfig candidateCount enableAffectiveDialog
     enableEnhancedCivicAnswers frequencyPenalty imageConfig logprobs maxOutputTokens mediaResolution
@@ -34,7 +42,7 @@ GENERATION_CONFIG = names(
 
 
 def _part(members: dict[str, Any], level: Level) -> tuple[str, BlockType]:
-    """The kind of a part: what it is besides a thought."""
+    """The kind of a part, apart from whether it is a thought."""
     for name in ("inlineData", "fileData"):
         value = members.get(name)
         if value is not None and level.first(value) == b"{":
@@ -89,13 +97,13 @@ TABLE = RequestTable(
     named_in_path=True,
     fields=request_fields(
         {
-            Does.TEXT: "contents systemInstruction",
-            Does.CACHE: "toolConfig",
-            Does.MONEY: "generationConfig model serviceTier",
-            Does.TOOL: "tools",
-            Does.STORED: "cachedContent store",
-            Does.ANSWER: "labels safetySettings",
-            Does.ASK: "continuationToken modelArmorConfig outputConfig",
+            Effect.TEXT: "contents systemInstruction",
+            Effect.CACHE: "toolConfig",
+            Effect.MONEY: "generationConfig model serviceTier",
+            Effect.TOOL: "tools",
+            Effect.STORED: "cachedContent store",
+            Effect.ANSWER: "labels safetySettings",
+            Effect.ASK: "continuationToken modelArmorConfig outputConfig",
         },
         members={
             "generationConfig": """candidateCount frequencyPenalty logprobs maxOutputTokens

@@ -1,4 +1,4 @@
-"""Everything of a request that is not prompt: path, parameters, and envelope."""
+"""The parts of a request other than the prompt: path, parameters, and envelope."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ from .types import FORM, MEMO, NULL, OWN, WIRE, has_own_types, json_schema, read
 VERSION = "/v1beta/"
 _ONCE, _STREAM = "generateContent", "streamGenerateContent"
 
-#: A model's name may not end the path or change its meaning.
+#: Valid names of models: nothing that ends the path or changes its meaning.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@~-]*(?:/[A-Za-z0-9][A-Za-z0-9._@~-]*)*\Z")
 
 
 def resource(model: str) -> str:
-    """The model as the API names it: `models/…`, or a tuned model as it came."""
+    """The model's resource name: `models/…`, or the given name of a tuned model."""
     if not _NAME.match(model):
         raise InvalidRequest(
             "Gemini's path names the model, e.g. gemini-2.5-flash" if not model else "no model id",
@@ -59,7 +59,7 @@ def path_of(model: str, *, stream: bool) -> str:
 
 
 def read_path(path: str) -> tuple[str, bool]:
-    """The model in a path, and whether it asks for a stream. An empty path has neither."""
+    """The model in a path, and whether the path requests a stream. An empty path has neither."""
     if not path:
         return "", False
     address, _, method = path.partition("?")[0].rpartition(":")
@@ -123,11 +123,11 @@ def _thinking_notices(reasoning: Reasoning | None) -> list[Notice]:
         why = f"{effort} is {level} here"
         notices.append(Notice("effort_lowered", why, "params.reasoning.effort"))
     if reasoning.budget_tokens is not None and (off or level is not None):
-        reasons.append(("budget_tokens", "a budget goes with no level, nor with none"))
+        reasons.append(("budget_tokens", "a budget needs thinking that is on, without an effort"))
     if reasoning.mode == "between_tools":
         reasons.append(("mode", "Gemini has no setting for when to think"))
     if reasoning.mode == "enabled" and _thinking_config(reasoning) is None:
-        reasons.append(("mode", "without a level or a budget Gemini decides itself"))
+        reasons.append(("mode", "without an effort or a budget, Gemini decides"))
     if reasoning.summary is not None:
         reasons.append(("summary", "Gemini has no summary setting"))
     return notices + [_left_out(f"reasoning.{field}", reason) for field, reason in reasons]
@@ -171,7 +171,7 @@ def _read_function_calling(config: types.FunctionCallingConfig) -> ToolChoice:
 
 
 def _labels(metadata: dict[str, str]) -> bytes | None:
-    """The metadata that can be labels."""
+    """The metadata that is valid as labels."""
     labels = {name: value for name, value in metadata.items() if _is_label(name, value)}
     return dumps(labels, path="params.metadata") if labels else None
 
@@ -258,7 +258,7 @@ def envelope(call: Call, profile: Profile, last: Envelope | None) -> Envelope:
             frozen["params.tool_choice"] = "toolConfig" in fields
             for name, sent in frozen.items():
                 if sent:
-                    why = "may not stand beside cachedContent, which brings its own"
+                    why = "is not allowed beside cachedContent, which has its own"
                     raise InvalidRequest(why, path=name)
         path = path_of(call.model, stream=call.params.stream)
         headers = (("content-type", "application/json"),)
@@ -275,7 +275,7 @@ def envelope_of(
     source: object = None,
     notices: tuple[Notice, ...] = (),
 ) -> Envelope:
-    """The envelope with these fields. The tool config stands first."""
+    """The envelope with these fields. The tool config comes first."""
     config = fields.pop("toolConfig", b"null")
     if config != b"null":
         fields = {"toolConfig": config, **fields}
@@ -319,8 +319,8 @@ def _fields(call: Call) -> dict[str, bytes]:
 
 
 def _original_schema(call: Call) -> tuple[str, bytes] | None:
-    """The output schema in Gemini's own form, where it came in that and is unchanged, and the
-    field it came in."""
+    """The output schema in Gemini's own form and its field, if it was read in it and is
+    unchanged."""
     output, form = call.params.output, read_form(call.extras)
     for field in (_OWN_SCHEMA, _JSON_SCHEMA):
         if isinstance(output, OutputSchema) and field in form:
@@ -331,8 +331,8 @@ def _original_schema(call: Call) -> tuple[str, bytes] | None:
 
 
 def _cache_params(model: str, fields: dict[str, bytes]) -> tuple[tuple[str, bytes], ...]:
-    """The parameters that affect the cache without being part of the prompt, as they are sent;
-    named as the cache rules name them."""
+    """The encoded parameters that affect the cache without being part of the prompt, by their names
+    in the cache rules."""
     found: list[tuple[str, bytes | msgspec.Raw | None]] = [
         ("model", string(resource(model) if model else "")),
         ("tool_choice", fields.get("toolConfig")),
@@ -348,12 +348,12 @@ def _cache_params(model: str, fields: dict[str, bytes]) -> tuple[tuple[str, byte
 
 
 def frozen_with(envelope: Envelope) -> bytes:
-    """What a handle freezes beside chunks: the model and the tool config, as members of a body."""
+    """The members of a body that a handle freezes besides chunks: the model and the tool config."""
     return b'"model":' + dict(envelope.cache_params)["model"] + tool_config(envelope)
 
 
 def tool_config(envelope: Envelope) -> bytes:
-    """The tool config as a member of a body, where it stands first after the runs."""
+    """The tool config as a member of a body, where it is the first after the runs."""
     config = dict(envelope.cache_params).get("tool_choice")
     return b"" if config is None else b',"toolConfig":' + config
 
@@ -365,7 +365,7 @@ def _notices(call: Call) -> list[Notice]:
         *common_notices(call, WIRE, OWN),
         *TABLE.notices(call),
         *(
-            _left_out(f"metadata.{name}", "a label is a short word in small letters")
+            _left_out(f"metadata.{name}", "labels are short lowercase words")
             for name, value in (params.metadata or {}).items()
             if not _is_label(name, value)
         ),
@@ -379,7 +379,7 @@ def _notices(call: Call) -> list[Notice]:
 def read_params(
     request: types.GenerateContentRequest, rest: Members, stream: bool
 ) -> tuple[Params, Extras | None]:
-    """The parameters, and everything that has none, with the unknown members `rest`, as extras."""
+    """The parameters, and as extras the fields without one and the unknown members `rest`."""
     if request.safetySettings != NULL:
         rest["safetySettings"] = request.safetySettings
     if request.cachedContent != NULL:
@@ -400,7 +400,7 @@ def read_params(
 
 
 def _read_budget(config: types.GenerationConfig, rest: Members) -> types.GenerationConfig:
-    """A budget beside a level, which Gemini rejects, is sent as it came."""
+    """A budget beside a level, which Gemini rejects, is kept unchanged in `rest`."""
     thinking = config.thinkingConfig
     if thinking is None or thinking.thinkingBudget is None:
         return config
@@ -455,7 +455,7 @@ def _read_tool_config(config: types.ToolConfig, rest: Members) -> types.ToolConf
 
 
 def _kept(rest: Members, *path: str) -> Members:
-    """The members of an object inside `rest`; none where it is not there."""
+    """The members of an object inside `rest`; none if it is missing."""
     for name in path:
         rest = decode_members(rest.get(name, b"{}"))
     return rest

@@ -1,8 +1,8 @@
 """Reads a generateContent request into a call.
 
-Everything stays where it stood and as it was written: arguments and schemas keep their text,
-missing ids stay missing on this wire, unknown fields become extras. The few forms that are
-normalised are listed in `analysis/roundtrip/rules.py`.
+Positions and spelling are kept: arguments and schemas keep their text, missing ids stay missing on
+this wire, unknown fields become extras. The few forms that are normalised are listed in
+`analysis/roundtrip/rules.py`.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ def _read_contents(
 
 # ── Parts ────────────────────────────────────────────────────────────────────────────────────────
 
-#: Members that stand beside what a part is.
+#: Members of a part besides the one that determines its kind.
 _BESIDE = frozenset(
     "thought thoughtSignature mediaProcessing mediaResolution partMetadata speechMetadata"
     " videoMetadata".split()
@@ -143,15 +143,15 @@ _OWN_FILES = ("gs://", "files/", "https://generativelanguage.googleapis.com/")
 
 
 class PartReader:
-    """Reads the parts of one request or reply. `raw` gives a part as it was sent, by the place of
-    its content, which is an index or the id of the reply, and its index there."""
+    """Reads the parts of one request or reply. `raw` returns the bytes of a part, by its content
+    (an index, or the id of the reply) and its index there."""
 
     def __init__(self, raw: Callable[[Any, int], Raw]) -> None:
         self._raw = raw
         self._waiting: dict[str, deque[str]] = defaultdict(deque)
-        """The ids made for calls that came without one and have no result yet, by function."""
+        """Generated ids of calls that had none and have no result yet, by function."""
         self._in_output = False
-        """Whether a result was a text in `output`, so that the next one likely is too."""
+        """Whether the last result was a text in `output`: the next one likely is as well."""
 
     def content(
         self, content: types.Content, unknown: Unknown | None, place: int | str | None
@@ -168,8 +168,8 @@ class PartReader:
     def part(
         self, part: types.WirePart, unknown: Unknown | None, place: int | str | None, index: int
     ) -> Part:
-        """A part. A call without an id gets one made of `place` and `index`, a result without one
-        that of the first call of its function that is waiting. A part that is not exactly one of
+        """A part. A call without an id gets one made of `place` and `index`; a result without one
+        gets that of the first unanswered call of its function. A part that is not exactly one of
         the known kinds is kept whole."""
         text, call, response = part.text, part.functionCall, part.functionResponse
         if part.inlineData is not None or part.fileData is not None:
@@ -207,7 +207,7 @@ class PartReader:
         place: int | str | None,
         index: int,
     ) -> ToolResult | Opaque:
-        """A function's result; kept whole where it has a part that no result may have."""
+        """A function's result; kept whole if it has a part that is not allowed in a result."""
         call_id, error = response.id, False
         text = output_text(response.response) if self._in_output else None
         if text is None:
@@ -240,7 +240,7 @@ class PartReader:
         place: int | str | None,
         index: int,
     ) -> tuple[ResultPart, ...] | None:
-        """The parts beside a result's text; None where one of them may not stand there."""
+        """The parts beside a result's text; None if one of them is not allowed there."""
         inner = None if unknown is None else unknown.members.get("functionResponse")
         beside = inner.take_elements("parts") if isinstance(inner, Unknown) else {}
         reader = PartReader(
@@ -272,7 +272,7 @@ def _extras(part: types.WirePart, unknown: Unknown | None) -> Extras | None:
 
 
 def _with_made_id(extras: Extras) -> Extras:
-    """The extras with a note that there was no id."""
+    """The extras with the flag that the id is generated."""
     form, made = extras.get(FORM), MADE_ID[FORM]
     return {**extras, FORM: made if form is None else f"{made[:-1]},{form[1:]}"}
 
@@ -288,7 +288,7 @@ def _read_text(text: str, part: types.WirePart, unknown: Unknown | None) -> Text
 
 
 def _read_media(part: types.WirePart, extras: Extras | None) -> Part | None:
-    """Bytes or a file; None where it is neither. A video, which no other wire has, is none."""
+    """Bytes or a file; None if it is neither, or a video, which no other wire has."""
     blob, file = part.inlineData, part.fileData
     source: Source
     if blob is not None:
@@ -323,7 +323,7 @@ _NO_PARAMETERS = '{"properties":{},"type":"object"}'
 
 @MEMO.remember(SYSTEM_PROMPTS)
 def _read_system(raw: bytes) -> tuple[PromptBlock, ...] | None:
-    """The system prompt when it holds nothing but texts; otherwise None."""
+    """The system prompt if it holds only texts; otherwise None."""
     content, unknown = _CONTENT.decode(raw, "$.systemInstruction", request_error)
     reader = PartReader(lambda _, index: raw_list(raw, "parts")[index])
     blocks: list[PromptBlock] = []
@@ -336,7 +336,7 @@ def _read_system(raw: bytes) -> tuple[PromptBlock, ...] | None:
 
 @MEMO.remember(TOOL_LISTS)
 def _read_tools(raw: bytes) -> tuple[AnyTool, ...]:
-    """Every tool in its order. One object may hold functions and several tools of Gemini's own."""
+    """All tools in order. One object may hold functions and several of Gemini's own tools."""
     tools: list[AnyTool] = []
     for found in Walk(TABLE).tools(raw, "$.tools"):
         tool, unknown = _TOOL.decode(found.raw, found.path, request_error)
@@ -351,7 +351,7 @@ def _read_tools(raw: bytes) -> tuple[AnyTool, ...]:
 
 
 def _read_function(function: types.FunctionDeclaration, unknown: Unknown | None, path: str) -> Tool:
-    """A declaration with its schema as it was given, in either form."""
+    """A declaration with its schema unchanged, in either form."""
     rest = {} if unknown is None else unknown.remaining()
     given, form = bytes(function.parametersJsonSchema), {}
     schema, own = given.decode(), ""

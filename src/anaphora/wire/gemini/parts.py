@@ -1,6 +1,6 @@
-"""Parts as Gemini's bytes: one function for each kind, fields in one fixed order.
+"""Encodes parts for Gemini: one function for each kind, fields in one fixed order.
 
-Each returns the part's bytes, or None with a notice where Gemini has no form for it.
+Each returns the part's bytes, or None with a notice if Gemini has no form for it.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def content_fields(parts: Iterable[Part]) -> bytes:
 
 
 def has_made_id(part: ToolCall) -> bool:
-    """Whether the id was made here because the provider sent none."""
+    """Whether the id was generated because the provider sent none."""
     return part.extras is not None and part.extras.get(FORM) == MADE_ID[FORM]
 
 
@@ -113,7 +113,7 @@ def _text(part: Text, _: Notices) -> bytes:
 
 def _thinking(part: Thinking, notices: Notices) -> bytes | None:
     if part.provider not in (None, *OWN):
-        why = f"reasoning of {part.provider} means nothing to Gemini; left out"
+        why = f"reasoning of {part.provider} is unknown to Gemini; left out"
         notices.append(Notice("foreign_thinking", why))
         return None
     if part.data is not None:
@@ -135,7 +135,9 @@ def _image(part: Image, notices: Notices) -> bytes | None:
 
 def _audio(part: Audio, notices: Notices) -> bytes | None:
     if isinstance(part.source, Bytes) and not part.source.media_type.startswith("audio/"):
-        notices.append(Notice("audio_source", f"{part.source.media_type} is no audio; left out"))
+        notices.append(
+            Notice("audio_source", f"{part.source.media_type} is not an audio type; left out")
+        )
         return None
     return _media(part.source, part.extras, "audio/", notices)
 
@@ -158,8 +160,8 @@ def _tool_call(part: ToolCall, notices: Notices) -> bytes:
 
 
 def sign_calls(written: list[tuple[Kind, bytes]], signs: bool) -> None:
-    """Adds `UNSIGNED` to the first call of a message, where it has no signature and the model
-    refuses that; takes it from all calls for a model that does not."""
+    """Add `UNSIGNED` to the first call of a message if it has no signature and the model requires
+    one; remove it from all calls for other models."""
     end = b"," + UNSIGNED[1:].encode()
     calls = [at for at, (kind, _) in enumerate(written) if kind is Kind.TOOL_CALL]
     for at in calls[:1] if signs else calls:
@@ -199,7 +201,7 @@ def _media(source: Source, extras: Extras | None, kind: str, notices: Notices) -
         data = media_type + b',"data":"' + base64.b64encode(source.data) + b'"'
         return b'{"inlineData":' + data + inner + b"}" + outer + b"}"
     if isinstance(source, FileId) and source.provider not in OWN:
-        why = f"a file id of {source.provider} means nothing to Gemini"
+        why = f"a file id of {source.provider} is unknown to Gemini"
         notices.append(Notice("foreign_file", why))
         return None
     inner, outer = inner_and_outer(extras, WIRE, "fileData")
@@ -237,12 +239,12 @@ _EXTENSIONS = {
 
 # ── Tool results ─────────────────────────────────────────────────────────────────────────────────
 #
-# Gemini wants an object: `{"output": …}` around a text, `{"error": …}` for a failure, and an object
-# that the tool returned as it is. Images and files stand beside it.
+# Gemini requires an object: `{"output": …}` for a text, `{"error": …}` for a failure, and an object
+# that the tool returned unchanged. Images and files are beside it.
 
 
 def _tool_result(part: ToolResult, notices: Notices, find: FindCall | None) -> bytes:
-    """A `functionResponse`, with the name of the function, which only its call has."""
+    """A `functionResponse`, with the name of the function from its call."""
     form = read_form(part.extras)
     call = find(part.call_id) if find is not None else None
     made = "id" in form or (call is not None and has_made_id(call))
@@ -261,8 +263,8 @@ def _tool_result(part: ToolResult, notices: Notices, find: FindCall | None) -> b
 
 
 def write_answer(text: str, error: bool) -> bytes:
-    """The response object. A text that is an object stays one, unless it would be read back as
-    something else."""
+    """The response object. A text that is a JSON object is sent as one, unless it would be read
+    back as something else."""
     if error:
         return b'{"error":' + string(text) + b"}"
     if text[:1] == "{" and text[-1:] == "}" and is_object(text):
@@ -280,7 +282,7 @@ _text_answer = msgspec.json.Decoder(_TextAnswer).decode
 
 
 def output_text(response: str | msgspec.Raw) -> str | None:
-    """The text of a response that is nothing but a text in `output`, and is read back as that."""
+    """The text of a response that has only a text in `output`, unless that may be an object."""
     try:
         text = _text_answer(response).output
     except DECODE_ERRORS:
@@ -289,7 +291,7 @@ def output_text(response: str | msgspec.Raw) -> str | None:
 
 
 def read_response(response: str) -> tuple[str, bool, Extras | None]:
-    """The text of a response object, whether the tool failed, and the object's form where we would
+    """The text of a response object, whether the tool failed, and the object's form if we would
     write another one."""
     if response == "null":
         return "", False, None
@@ -324,7 +326,7 @@ def _response(text: str | None, error: bool, media: bool, original: msgspec.Raw 
     if original is not None and read_answer(bytes(original)) == (text, error):
         return bytes(original)
     if media and not error and text in (None, "{}"):
-        # Beside media an empty object means no text; a text "{}" is written out.
+        # Beside media an empty object means no text; so a text "{}" is put into `output`.
         return b"{}" if text is None else b'{"output":"{}"}'
     return write_answer(text or "", error)
 

@@ -1,12 +1,12 @@
-"""A call as a generateContent request: system instruction, tools and contents as chunks.
+"""Renders a call as a generateContent request: system instruction, tools and contents as chunks.
 
-Every source message opens a content of its own, except that tool results after tool results join
-them: Gemini wants all answers to one turn's calls in one content. A chunk's glue leads it and
-depends only on what stands before it, which makes appending cheap and exact.
+Every source message opens a content of its own, except that successive tool results share one:
+Gemini requires all results of one turn's calls in one content. The glue before a chunk depends only
+on the content before it, which makes appending cheap and exact.
 
 Gemini takes no markers. Its explicit cache is a `cachedContents` resource: a handle freezes the
-model, the system instruction, the tools and the tool config with the contents it holds. A request
-that uses it may send none of these again, only the contents that follow.
+model, the system instruction, the tools, the tool config and its contents. A request that uses it
+may send only the contents that follow.
 """
 
 from __future__ import annotations
@@ -66,13 +66,13 @@ from .parts import (
 )
 from .types import FORM, MEMO, OWN, WIRE, json_schema, read_form
 
-#: What stands before and after the system instruction, the tools and the contents.
+#: The bytes before and after the system instruction, the tools and the contents.
 SYSTEM = b'"systemInstruction":{"parts":['
 SYSTEM_CLOSE = b"]},"
 SYSTEM_PLACE = "systemInstruction.parts"
 TOOLS = b'"tools":['
 CONTENTS = b'"contents":['
-#: What ends a content before the next one, and the last one with the list.
+#: The end of a content before another, and the end of the last one and of the list.
 GLUE = b"]},"
 CLOSE = b"]}]"
 
@@ -81,7 +81,8 @@ END_FUNCTIONS = b"]}"
 
 #: Every TTL is accepted in a mark, since none is sent.
 _ANY_TTL: dict[Ttl, Ttl] = {ttl: ttl for ttl in ("5m", "30m", "1h", "12h", "24h")}
-#: A content of results is the user's, too. It has its own role here, since more may join it.
+#: Roles in the log. Contents of results are sent as `user`, but have their own role in the log,
+#: since more results may join them.
 _LOG_ROLES = {"assistant": "model", "tool": "tool"}
 #: Looked up once: access to an enum member is slow.
 _THINKING = Kind.THINKING
@@ -90,9 +91,9 @@ _THINKING = Kind.THINKING
 def render(call: Call, profile: Profile, previous: Rendered | None = None) -> Rendered:
     """The whole prompt as chunks.
 
-    With the rendering of the turn before in `previous`, only what was added is rendered; the
-    result is the same either way. `previous` may also be an older turn, another branch, or
-    another conversation: what agrees is shared.
+    With the rendering of the turn before in `previous`, only what was added is rendered; the result
+    is the same either way. `previous` may also be an older turn, another branch, or another
+    conversation: equal messages are shared.
     """
     previous = usable_previous(previous, WIRE, call.model)
     envelope = params.envelope(call, profile, previous.envelope if previous is not None else None)
@@ -153,7 +154,7 @@ def _tools(own: tuple[AnyTool, ...], previous: Rendered | None) -> ChunkRun:
 
 
 def _tools_log(tools: tuple[AnyTool, ...]) -> ChunkLog:
-    """A chunk for each tool, in whichever object it stands."""
+    """A chunk for each tool, in any object."""
     written: list[tuple[bool, bool, bytes]] = []
     for index, tool in enumerate(tools):
         try:
@@ -169,9 +170,9 @@ def _tools_log(tools: tuple[AnyTool, ...]) -> ChunkLog:
 def join_tools(
     tools: Iterable[tuple[bool, bool, bytes]],
 ) -> tuple[list[bytes], tuple[str, ...], bytes]:
-    """The bytes of each tool with the glue before it, its path, and what closes the list. A tool is
-    whether it is a function, whether it begins an object of its own, and its bytes: functions that
-    follow each other share an object."""
+    """The bytes of each tool with the glue before it, its path, and the end of the list. A tool is
+    given as: whether it is a function, whether it begins a new object, and its bytes. Successive
+    functions share an object."""
     chunks: list[bytes] = []
     paths: list[str] = []
     outer, inner = -1, 0
@@ -191,7 +192,7 @@ def join_tools(
 
 
 def _tool_definition(tool: AnyTool) -> bytes:
-    """A function's declaration, or one of Gemini's own tools as it came."""
+    """A function's declaration, or one of Gemini's own tools unchanged."""
     if isinstance(tool, ProviderTool):
         return check_object(tool.json, path="json").encode()
     description = b',"description":' + string(tool.description) if tool.description else b""
@@ -200,7 +201,7 @@ def _tool_definition(tool: AnyTool) -> bytes:
 
 
 def _parameters(tool: Tool) -> bytes:
-    """The schema, in the form that it came in."""
+    """The schema, in the form in which it was read."""
     schema = check_object(tool.schema, path="schema").encode()
     for field, raw in read_form(tool.extras).items():
         if json_schema(bytes(raw), f"extras.{FORM}") == tool.schema:
@@ -222,7 +223,7 @@ def _strict_notices(tools: tuple[AnyTool, ...]) -> list[Notice]:
 
 
 def _signs_calls(profile: Profile) -> bool | None:
-    """Whether a call of the model has a signature; None where nothing is known of it."""
+    """Whether the model requires a signature on calls; None if the model is unknown."""
     return profile.refuses("unsigned_calls") or (None if profile.capabilities is None else False)
 
 
@@ -302,7 +303,7 @@ _JSON = (("content-type", "application/json"),)
 
 
 class CachedContent(msgspec.Struct, frozen=True, kw_only=True):
-    """A handle as the provider describes it."""
+    """The provider's description of a handle."""
 
     handle: str
     expires: str | None = None
@@ -386,7 +387,7 @@ def _chunks_up_to(rendered: Rendered, chunks: int) -> list[Piece]:
 
 
 def _chunks_from(rendered: Rendered, chunk: int) -> list[Piece]:
-    """The chunks from this one on. It begins a content, and goes without the glue before it."""
+    """The chunks from this one on. It begins a content and is sent without the glue before it."""
     pieces: list[Piece] = []
     for run in rendered.runs:
         if chunk >= run.count:

@@ -1,5 +1,4 @@
-"""A complete response of Gemini's in both directions: bytes to `Reply` and back, losing nothing.
-Also a reply as a stream of chunks.
+"""Reads and writes complete responses of Gemini without loss, and writes replies as streams.
 
 The first candidate is the answer. Further candidates, and the fields of a candidate beside its
 content, are kept in the reply's extras as `candidates` and `candidate`.
@@ -89,8 +88,8 @@ _FINISH_REASONS: dict[StopReason, str] = {
 
 
 def _decode(body: bytes) -> tuple[GenerateContentResponse, Unknown | None, list[Raw]]:
-    """A response, its unknown fields, and the candidates behind the first. Those are not read, so
-    they may be anything."""
+    """A response, its unknown fields, and the candidates after the first. Those are not decoded, so
+    they may be any JSON."""
     try:
         response, unknown = RESPONSE.decode(body, "$", reply_error)
         several = len(response.candidates or ()) > 1
@@ -139,7 +138,7 @@ def read_reply(body: bytes) -> Reply:
         stop, raw_reason = "refusal", block_reason(rest)
         if raw_reason is None:
             if usage == b"null":
-                raise reply_error("holds no answer", "$.candidates")
+                raise reply_error("contains no answer", "$.candidates")
             # Blocked without a reason: only the usage is known.
             stop = "other"
             rest["candidates"] = Raw(b"[]")
@@ -161,12 +160,12 @@ class _Feedback(msgspec.Struct, frozen=True):
 
 
 def enum_text(value: str | int | None) -> str | None:
-    """The name of an enum's value, or its number; None where it is not set."""
+    """The name of an enum's value, or its number; None if it is not set."""
     return str(value) if isinstance(value, int) else value
 
 
 def block_reason(members: Members) -> str | None:
-    """Why the prompt was blocked; None when it was not."""
+    """Why the prompt was blocked; None if it was not."""
     feedback = members.get("promptFeedback", NULL)
     if bytes(feedback) == b"null":
         return None
@@ -203,7 +202,7 @@ def write_response(reply: Reply, content: bytes, usage: Usage, reply_id: str, mo
 
 
 def _write_candidates(reply: Reply, extras: Members, content: bytes) -> list[bytes]:
-    """All candidates as a member of the body, taken from the extras; none when the prompt was
+    """All candidates as a member of the body, taken from the extras; none if the prompt was
     blocked."""
     blocked = not reply.message.parts and block_reason(extras) is not None
     if blocked and "candidate" not in extras:
@@ -317,7 +316,7 @@ class StreamWriter:
 
 
 def _without_text(part: Text | Refusal | Thinking) -> Part | None:
-    """The part with an empty text, for its signature and extras; None when it has neither."""
+    """The part with an empty text, for its signature and extras; None if it has neither."""
     if isinstance(part, Thinking):
         own = part.provider in (None, *OWN)
         signed = own and (part.signature is not None or extra_members(part.extras, WIRE))
@@ -352,7 +351,7 @@ def read_usage(raw: bytes) -> Usage:
 
 
 def write_usage(usage: Usage) -> bytes:
-    """The usage object: the provider's own where it means the same here."""
+    """The usage object: the provider's own if it has the same counts."""
     if (own := own_usage(usage, read_usage)) is not None:
         return own
     prompt, output = usage.input or 0, usage.output or 0

@@ -1,7 +1,7 @@
 """Cuts a generateContent request into chunks of its own bytes.
 
-Nothing is normalised inside a part, a tool or a declaration, so that a cache is billed, and a miss
-explained, by the bytes that were sent.
+Nothing is normalised inside a part, a tool or a declaration, so that bills and misses are computed
+from the bytes that were sent.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def _split_system(raw: bytes) -> SplitSection | None:
 
 
 def _split_tools(raw: bytes) -> SplitSection | None:
-    """A chunk for each declaration where an object holds nothing else, otherwise for the object."""
+    """A chunk for each declaration if an object holds nothing else, otherwise for the object."""
     labels: list[str] = []
     tools: list[tuple[bool, bool, bytes]] = []
     for index, tool in enumerate(_WALK.tools(raw, "$.tools")):

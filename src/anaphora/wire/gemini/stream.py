@@ -1,10 +1,10 @@
 """Gemini's event stream: each chunk is a response with a little more content.
 
-There is no last event: the reply is complete when the connection ends after a finish reason, and
-broken when it ends without one. Unknown chunks are skipped, and so is everything after the end; an
-error object ends the stream with what was read so far. Without `alt=sse` Gemini sends the chunks as
-one JSON list; that is read when it is complete, and so is a whole response in one object. Only the
-first candidate is streamed; others are assembled and kept in the reply's extras.
+There is no last event: the reply is complete if the connection ends after a finish reason, and
+broken if it ends without one. Unknown chunks and chunks after the end are ignored. An error object
+ends the stream with the parts so far. Without `alt=sse` Gemini sends the chunks as one JSON list,
+which is read when it is complete; so is a whole response in one object. Only the first candidate is
+streamed; others are assembled and kept in the reply's extras.
 """
 
 from __future__ import annotations
@@ -167,8 +167,8 @@ class _CandidateBuilder:
     """The parts of one candidate, and the fields beside them.
 
     A chunk holds whole parts, except that text comes in pieces: adjacent texts that are both
-    thoughts, or both not, are one part. A signature may come with any piece of it; one that comes
-    without text ends the part.
+    thoughts, or both not, are one part. A signature may come with any piece; one without text ends
+    the part.
     """
 
     def __init__(self) -> None:
@@ -179,20 +179,21 @@ class _CandidateBuilder:
         self._content: Members = {}
         """Unknown fields of the content."""
         self._count = 0
-        """How many parts there are. The last one may be open:"""
+        """How many parts there are. The last one may be open."""
         self._kind: type[Text | Thinking] | None = None
-        """a text or a thought, with its signature in the form that the whole part has it,"""
+        """The type of the open part, if it is a text or a thought."""
         self._seal: Any = None
+        """Its signature, in the same form as in a whole part."""
         self._sealed = False
-        """and whether nothing can be added to it;"""
+        """Whether nothing can be added to it."""
         self._call: _OpenCall | None = None
-        """or a call whose arguments come in pieces."""
+        """The open call, whose arguments come in pieces."""
         self._extra_size = 0
 
     def add(
         self, candidate: Candidate, unknown: Unknown | None, payload: bytes, position: int
     ) -> list[Event]:
-        """What a chunk adds; `position` is that of the candidate in the chunk's `payload`."""
+        """Add a chunk; `position` is that of the candidate in the chunk's `payload`."""
         self.stop_reason_raw = enum_text(candidate.finishReason or None) or self.stop_reason_raw
         events: list[Event] = []
         inner = None if unknown is None else unknown.take("content")
@@ -220,7 +221,7 @@ class _CandidateBuilder:
         return events
 
     def written(self, index: int) -> bytes:
-        """The candidate as a single response would hold it."""
+        """The candidate in the form of a complete response."""
         self.end()
         build = self.build
         build.stop_reason_raw = self.stop_reason_raw
@@ -236,7 +237,7 @@ class _CandidateBuilder:
         }
 
     def count_extra(self, data: bytes) -> None:
-        """Bounds what is kept beside the text."""
+        """Limit the size of the content beside the text."""
         self._extra_size += len(data)
         if self._extra_size > 2 * TEXT_LIMIT:
             raise Parse(f"more than {2 * TEXT_LIMIT} bytes beside the text", path="stream")
@@ -446,7 +447,7 @@ def _put(holder: Any, steps: list[str | int], value: Any, texts: _Texts) -> None
 
 
 def _child(holder: Any, step: str | int, new: Any) -> Any:
-    """What stands at a step; `new` where nothing does."""
+    """The value at a step; `new` if there is none."""
     if isinstance(step, str):
         if not isinstance(holder, dict):
             raise Parse("a piece of an object that does not exist", path=_PATH)

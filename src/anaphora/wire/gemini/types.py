@@ -1,7 +1,7 @@
 """The documented objects of the generateContent API, under the names they have on the wire.
 
-The structs reject unknown fields, so that none is lost: the reader collects those beside them. In
-requests Gemini takes every name in snake_case as well, and a single object for a list of one.
+The structs reject unknown fields, so that the reader collects them and none is lost. In requests
+Gemini also accepts every name in snake_case, and a single object for a list of one.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from anaphora.wire.reading import (
 )
 
 WIRE = "gemini"
-#: What this wire remembers between calls.
+#: The wire's memory between calls.
 MEMO = MEMOS[WIRE]
 #: The providers whose blocks, files and tools are valid here.
 OWN = (WIRE, "google")
-#: The extras that hold the form in which a value came, where other wires write it differently.
+#: Key in the extras: the form in which a value was read, if other wires write it differently.
 FORM = "gemini.form"
-#: The extras of a call or result that came without an id: it gets one here that is never sent.
+#: Key in the extras of a call or result that had no id: the generated one is never sent.
 MADE_ID: Extras = FrozenExtras({FORM: '{"id":null}'})
 #: Fields of a call that another model made, for models that refuse one without a signature. Google
 #: documents the value.
@@ -85,11 +85,11 @@ class WirePart(_Object, frozen=True, gc=False):
     fileData: Partial[FileData | None] = None
     thought: Whole[bool | None] = None
     thoughtSignature: Raw = NULL
-    """As it was written: it is sent back that way."""
+    """Raw text, since it is sent back unchanged."""
 
     @property
     def is_text(self) -> bool:
-        """Whether it is nothing but a text, or a thought."""
+        """Whether it is only a text, or a thought."""
         others = self.functionCall or self.functionResponse or self.inlineData or self.fileData
         return self.text is not None and others is None
 
@@ -182,7 +182,7 @@ class Candidate(_Object, frozen=True):
 
     content: Content | None = None
     finishReason: str | int | None = None
-    """A number where the client asked for enums as integers."""
+    """A number if the client requested enums as integers."""
     index: Raw = NULL
 
 
@@ -199,26 +199,26 @@ class GenerateContentResponse(_Object, frozen=True):
 
 
 def camel(name: str) -> str:
-    """`system_instruction` is `systemInstruction`."""
+    """`system_instruction` becomes `systemInstruction`."""
     return _UNDERSCORE.sub(lambda match: match[1].upper(), name) if "_" in name else name
 
 
 def read_form(extras: Extras | None) -> Members:
-    """The form in which a value came, from its extras."""
+    """The form in which a value was read, from its extras."""
     if extras is None or FORM not in extras:
         return {}
     return object_members(extras[FORM].encode(), f"extras.{FORM}", request_error)
 
 
 def raw_elements(raw: bytes | Raw, path: str = "$") -> list[Raw]:
-    """The elements of a list as they were sent."""
+    """The elements of a list as raw JSON."""
     if bytes(raw)[:1] == b"{":
         return [Raw(raw)]
     return decode_value(raw, list[Raw] | None, path, request_error) or []
 
 
 def raw_list(raw: bytes | Raw, *path: str | int) -> list[Raw]:
-    """The same for the list at a path of names and positions."""
+    """`raw_elements` of the list at a path of names and positions."""
     for step in path:
         if isinstance(step, int):
             raw = raw_elements(raw)[step]
@@ -239,8 +239,9 @@ def decode_base64(data: str) -> bytes | None:
 # ── Gemini's own schema form ─────────────────────────────────────────────────────────────────────
 #
 # `parameters` and `responseSchema` take a subset of OpenAPI: types in capitals, `nullable`, counts
-# as strings. A schema that came in it goes back in it; other wires get the equal JSON Schema. Types
-# in capitals are taken in the fields of JSON Schema too: Google's own CLI sends them there.
+# as strings. A schema that was read in this form is written in it; other wires get the equal JSON
+# Schema. Types in capitals are also accepted in the fields of JSON Schema: Google's own CLI sends
+# them there.
 
 _CAPITALS = re.compile(rb'"type"\s*:\s*(?:\[\s*)?"[A-Z]')
 _SCHEMA_LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")
@@ -249,7 +250,7 @@ _COUNTS = ("minItems", "maxItems", "minProperties", "maxProperties", "minLength"
 
 
 def json_schema(raw: bytes, path: str) -> str:
-    """The schema as JSON Schema, keys in the order they came."""
+    """The schema as JSON Schema, keys in their original order."""
     return dumps(_read_schema(loads(raw, path=path)), path=path).decode()
 
 

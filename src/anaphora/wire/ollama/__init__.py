@@ -1,4 +1,4 @@
-"""Ollama's own chat, both ways: `POST /api/chat`, streams as newline-delimited JSON."""
+"""Codec of Ollama's own chat: `POST /api/chat`, streams as newline-delimited JSON."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""What requests to Ollama contain: the fields, and its messages, which are one block each."""
+"""The fields of requests to Ollama, and of its messages, which are one block each."""
 
 from __future__ import annotations
 
 from anaphora.rendered import Kind
-from anaphora.wire.tables import BlockType, Does, RequestTable, names, request_fields
+from anaphora.wire.tables import BlockType, Effect, RequestTable, names, request_fields
 
 from .types import WIRE, ChatMessage
 
@@ -14,11 +14,11 @@ TABLE = RequestTable(
     streams_by_default=True,
     fields=request_fields(
         {
-            Does.TEXT: "format messages",
-            Does.CACHE: "think",
-            Does.MONEY: "model options",
-            Does.TOOL: "tools",
-            Does.ANSWER: "keep_alive logprobs stream top_logprobs",
+            Effect.TEXT: "format messages",
+            Effect.CACHE: "think",
+            Effect.MONEY: "model options",
+            Effect.TOOL: "tools",
+            Effect.ANSWER: "keep_alive logprobs stream top_logprobs",
         },
         members={
             "options": """frequency_penalty min_p num_ctx num_keep num_predict presence_penalty

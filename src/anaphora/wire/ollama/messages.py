@@ -1,6 +1,6 @@
-"""Messages as Ollama's bytes: each is one closed object, since content is a text and not a list.
+"""Encodes messages for Ollama: each is one closed object, since content is a text and not a list.
 
-What stands before a message never changes its bytes, except for the calls that its tool results
+The bytes of a message do not depend on earlier messages, except for the calls that its tool results
 answer.
 """
 
@@ -60,7 +60,7 @@ Piece = tuple[str, Kind, bytes]
 _PARTS = (Text, Image, Document, Audio, ToolCall, ToolResult, Thinking, Refusal, Opaque)
 #: The order in which the fields of a message are read back.
 _ORDER = ("thinking", "images", "texts", "calls")
-_IMAGES_FIRST = "images stand before their text here"
+_IMAGES_FIRST = "images come before their text here"
 
 
 def add_messages(
@@ -102,7 +102,7 @@ def _wire_messages(message: Message, notices: Notices, calls: Calls) -> list[Pie
         pieces = [] if data is None else [("assistant", kind, data)]
     elif message.role == "system":
         if any(isinstance(part, ToolResult) for part in message.parts):
-            why = "a system message holds no tool results; left out"
+            why = "a system message cannot hold tool results; left out"
             notices.append(Notice("part_left_out", why))
         pieces = _texts(message, "system", notices)
     elif message.role in ("user", "tool"):
@@ -129,7 +129,7 @@ class MessageFields(msgspec.Struct):
         return bool(self.images or self.texts or self.calls or any(self.thinking))
 
     def add(self, field: str, value: Any) -> bool:
-        """Appends a part; whether one stands before it that comes after it here."""
+        """Append a part; returns whether that changes the order of parts."""
         getattr(self, field).append(value)
         later = _ORDER[_ORDER.index(field) + 1 :]
         return any(getattr(self, name) for name in later)
@@ -137,11 +137,11 @@ class MessageFields(msgspec.Struct):
     def note_joined(self, notices: Notices, whole: str) -> None:
         for texts in (self.thinking, self.texts):
             if len(texts) > 1:
-                why = f"{len(texts)} texts of one {whole} become one, as they are"
+                why = f"{len(texts)} texts of one {whole} are joined without a separator"
                 notices.append(Notice("texts_joined", why))
 
     def members(self) -> bytes:
-        """The message's fields but for the role."""
+        """The message's fields without the role."""
         members = [self.unknown] if self.unknown else []
         members.append(b'"content":' + string("".join(self.texts)))
         if thinking := "".join(self.thinking):
@@ -157,8 +157,8 @@ class MessageFields(msgspec.Struct):
 
 
 def _texts(message: Message, role: str, notices: Notices) -> list[Piece]:
-    """A message for each text, with the images before it: content is one text here, and texts that
-    were apart would run together in it. Images after the last text go with it."""
+    """A message for each text, with the images before it: a message has only one text, and joining
+    several would run them together. Images after the last text go with it."""
     texts: list[MessageFields] = []
     waiting: list[bytes] = []
     for index, part in enumerate(message.parts):
@@ -177,7 +177,7 @@ def _texts(message: Message, role: str, notices: Notices) -> list[Piece]:
         texts.append(MessageFields(images=waiting))
     fields = message_fields(message.parts)
     if fields and texts:
-        texts[0].unknown = fields  # the message that they came with
+        texts[0].unknown = fields  # the message that they belong to
     elif fields:
         notices.append(Notice("fields_left_out", "fields of an empty message"))
     opening = b'{"role":"%b",' % role.encode()
@@ -197,8 +197,8 @@ def _results(message: Message, calls: Calls, notices: Notices) -> list[Piece]:
 
 
 def _result(part: ToolResult, notices: Notices, call: ToolCall | None) -> bytes:
-    """A tool's answer. Models look for the tool's name as well as the call's id, so the name comes
-    from the call where the result has none; an id that was made here is not sent."""
+    """A tool's result. Models look for the tool's name as well as the call's id, so the name is
+    taken from the call if the result has none; a generated id is not sent."""
     if part.error:
         why = "Ollama has no error flag for tool results; the text has to mention it"
         notices.append(Notice("error_flag_left_out", why, "error"))
@@ -229,8 +229,8 @@ def _result(part: ToolResult, notices: Notices, call: ToolCall | None) -> bytes:
 
 
 def write_assistant(message: Message, notices: Notices, *, answer: bool = False) -> bytes | None:
-    """The whole message; None when it is empty. An answer holds all reasoning, a request only that
-    of Ollama itself."""
+    """The message; None if it is empty. A reply holds all reasoning, a request only Ollama's
+    own."""
     fields = sort_parts(message, notices, answer=answer)
     if not answer:
         if any(fields.thinking) and not (fields.images or any(fields.texts) or fields.calls):
@@ -244,13 +244,13 @@ def write_assistant(message: Message, notices: Notices, *, answer: bool = False)
 
 
 def sort_parts(message: Message, notices: Notices, *, answer: bool) -> MessageFields:
-    """Each part in its field; a notice for each that has none, or changes its place."""
+    """The parts by field; a notice for each that has none, or whose position changes."""
     fields = MessageFields(unknown=message_fields(message.parts))
     for index, part in enumerate(message.parts):
         place = f"parts[{index}]"
         field, value = encode_at(place, _encode, part, notices, True, answer)
         if field and fields.add(field, value):
-            why = "reasoning, images, text and calls stand in this order here"
+            why = "reasoning, images, text and calls have this order here"
             notices.append(Notice("parts_reordered", why, place))
     fields.note_joined(notices, "message")
     return fields
@@ -271,7 +271,7 @@ def message_fields(parts: Iterable[Part]) -> bytes:
 def _encode(
     part: Part, notices: Notices, assistant: bool = False, answer: bool = False
 ) -> tuple[str, Any]:
-    """The field of its message that a part goes to, and its value there; no field where the part is
+    """The field of its message that a part goes to, and its value there; no field if the part is
     left out, with a notice."""
     if isinstance(part, Text) or (assistant and isinstance(part, Refusal)):
         if isinstance(part, Refusal):
@@ -297,7 +297,7 @@ def _encode(
 def _thinking(part: Thinking, notices: Notices, answer: bool) -> str | None:
     if part.provider != WIRE and not answer:
         whose = part.provider or "an unknown provider"
-        why = f"reasoning of {whose} means nothing to Ollama; left out"
+        why = f"reasoning of {whose} is unknown to Ollama; left out"
         notices.append(Notice("foreign_thinking", why))
         return None
     if part.signature is not None or part.data is not None:
@@ -318,14 +318,14 @@ def _tool_call(part: ToolCall, notices: Notices) -> bytes:
 
 
 def _image(part: Image, notices: Notices) -> bytes | None:
-    """One entry of `images`; None with a notice where there is only a URL."""
+    """One entry of `images`; None with a notice if there is only a URL."""
     source = part.source
     if not isinstance(source, Bytes):
         notices.append(Notice("image_source", "Ollama takes an image as bytes only; left out"))
         return None
     check_image(source)
     if image_media_type(source.data) != source.media_type:
-        why = "an image has no media type here, and its bytes do not tell this one"
+        why = "Ollama takes no media type, and the bytes do not show this one"
         notices.append(Notice("media_type_left_out", why, "source.media_type"))
     if part.detail is not None:
         notices.append(Notice("detail_unsupported", "an image has no detail here", "detail"))
@@ -338,7 +338,7 @@ def _left_out(part: object) -> Notice:
     name = type(part).__name__
     check_part(part, _PARTS)
     if isinstance(part, Opaque) and part.provider != WIRE:
-        why = f"a {part.kind} block of {part.provider} means nothing to Ollama; left out"
+        why = f"a {part.kind} block of {part.provider} is unknown to Ollama; left out"
         return Notice("foreign_block", why)
     return Notice("part_left_out", f"Ollama has no place for {name} here; left out")
 
@@ -346,4 +346,6 @@ def _left_out(part: object) -> Notice:
 def _note_extras(extras: Extras | None, notices: Notices) -> None:
     """A notice for the fields of a part that is only a text or an image on this wire."""
     if extras is not None and extra_members(extras, WIRE):
-        notices.append(Notice("fields_left_out", "it is no object here: its fields are left out"))
+        notices.append(
+            Notice("fields_left_out", "its fields are left out: only its content is sent")
+        )

@@ -1,4 +1,4 @@
-"""Everything of a request that is not prompt: the parameters, and the envelope around the runs."""
+"""The parts of a request other than the prompt: parameters, and the envelope around the runs."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ from anaphora.wire.reading import encode_members, extras_of, request_error
 from .types import MEMO, NULL, WIRE, ChatRequest, ModelOptions
 
 PATH = "/api/chat"
-#: The messages of a call without any, which loads the model or unloads it.
+#: The messages of a call that has none: it loads or unloads the model.
 NO_MESSAGES = b'"messages":[]'
 
 _Think = Literal["low", "medium", "high", "max"] | bool
 _JSON = msgspec.Raw(b'"json"')
 
-#: The levels for the efforts of other providers, as on Ollama's OpenAI surface.
+#: The levels for the efforts of other providers, as on Ollama's OpenAI endpoint.
 _EFFORTS: dict[str, _Think] = {
     "none": False,
     "minimal": "low",
@@ -59,7 +59,7 @@ def _think(reasoning: Reasoning) -> _Think | None:
         return None if reasoning.mode is None else True
     if reasoning.effort not in _EFFORTS:
         raise InvalidRequest(
-            f"{reasoning.effort!r} is no level of thinking; use low, medium, high or max",
+            f"{reasoning.effort!r} is not a level of thinking; use low, medium, high or max",
             path="params.reasoning.effort",
         )
     return _EFFORTS[reasoning.effort]
@@ -182,7 +182,7 @@ def _reasoning_notices(reasoning: Reasoning | None) -> list[Notice]:
         why = "thinking is turned off; left out"
         notices.append(Notice("param_left_out", why, f"{path}.effort"))
     elif isinstance(think, str) and think != effort:
-        why = f"no model thinks {effort} here; it is {think}"
+        why = f"Ollama has no effort {effort}; sent as {think}"
         notices.append(Notice("reasoning_changed", why, f"{path}.effort"))
     return notices
 
@@ -203,7 +203,7 @@ class _ParamFields(msgspec.Struct, frozen=True):
 
 
 def read_params(request: ChatRequest, unknown: Unknown | None) -> tuple[Params, Extras | None]:
-    """The parameters, and everything that has none as extras. A stream is the default."""
+    """The parameters, and as extras all fields without a parameter. Streaming is the default."""
     rest = unknown.remaining() if unknown is not None else {}
     options = output = None
     if request.options is not NULL:

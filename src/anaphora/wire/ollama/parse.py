@@ -1,8 +1,8 @@
 """Reads a request to Ollama into a call.
 
-Everything stays where it stood and as it was written: arguments and schemas keep their text,
-unknown fields become extras. A leading system message with a text becomes the system prompt; the
-few forms that are normalised are listed in `analysis/roundtrip/rules.py`.
+Positions and spelling are kept: arguments and schemas keep their text, unknown fields become
+extras. A leading system message with a text becomes the system prompt; the few forms that are
+normalised are listed in `analysis/roundtrip/rules.py`.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ def _read_messages(messages: list[types.ChatMessage], unknown: dict[int, Unknown
 def _with_known_roles(
     messages: Sequence[types.ChatMessage | OtherBlock], unknown: dict[int, Unknown]
 ) -> list[types.ChatMessage]:
-    """The messages with their roles in small letters: the server reads them in any case."""
+    """The messages with their roles in lower case: the server accepts any case."""
     known: list[types.ChatMessage] = []
     for index, message in enumerate(messages):
         if type(message) is OtherBlock:
@@ -152,8 +152,8 @@ def _with_known_roles(
 
 
 def _system_blocks(parts: tuple[Part, ...]) -> tuple[PromptBlock, ...]:
-    """The system prompt, when the message is nothing but a text. A blank one stays a message: it
-    replaces the model's own system prompt."""
+    """The system prompt, if the message is only a text. A blank one stays a message: it replaces
+    the model's own system prompt."""
     if len(parts) != 1 or not isinstance(parts[0], Text) or not parts[0].text.strip():
         return ()
     return (PromptBlock("system0", parts[0].text),)
@@ -162,7 +162,7 @@ def _system_blocks(parts: tuple[Part, ...]) -> tuple[PromptBlock, ...]:
 def _read_content(
     message: types.ChatMessage, unknown: Unknown | None, text: Text
 ) -> tuple[Part, ...]:
-    """Images and the text, which may be empty only when it is alone."""
+    """Images and the text, which may be empty only if there are no images."""
     parts: list[Part] = [read_image(image) for image in message.images or ()]
     if text.text or not parts:
         parts.append(text)
@@ -206,7 +206,7 @@ def _read_assistant(
 def _read_result(
     message: ToolMessage, unknown: Unknown | None, pending: _Pending, by_tool: _ByTool
 ) -> ToolResult:
-    """A tool's answer: to the call it names, or else to the first one that it may answer."""
+    """A tool's result: of the call it names, or else of the first one that it may answer."""
     name, call_id, text = message.tool_name or None, message.tool_call_id, message.content or ""
     extras: Extras | None = None
     if call_id:
@@ -251,8 +251,8 @@ def read_call(
     answer: str | None = None,
     created_at: str | None = None,
 ) -> ToolCall:
-    """A call with its arguments as they were written. One without an id gets one made of `place`
-    and `index`, which is not sent. `answer` is the path of the message in an answer."""
+    """A call with its arguments unchanged. One without an id gets one made of `place` and `index`,
+    which is not sent. `answer` is the path of the message in an answer."""
     function, call_id = call.function, call.id
     number, arguments = function.index, str(function.arguments, "utf-8")
     extras: Extras | None = None
@@ -286,7 +286,7 @@ def _other_arguments(arguments: str, place: int | str, index: int, answer: str |
 
 
 def _take_call(pending: _Pending, by_tool: _ByTool, tool: str | None) -> str:
-    """The id of the first pending call of that tool, or of any; empty when there is none."""
+    """The id of the first pending call of that tool, or of any; empty if there is none."""
     call_id = next(iter(pending), "")
     if tool is not None and pending.get(call_id) != tool:
         # Out of order: the calls are sorted by tool once, so that each result costs the same.
@@ -324,12 +324,12 @@ def read_answer(raw: Raw, created_at: str | None) -> tuple[Part, ...]:
 
 
 def compact_date(created_at: str | None) -> str:
-    """The date in the ids of calls that came without one: answers have no ids, but differ in it."""
+    """The date for generated ids of calls: answers have no ids, but their dates differ."""
     return re.sub("[^0-9A-Za-z]", "", created_at or "")
 
 
 def read_image(encoded: str) -> Image | Opaque:
-    """An image of a known type; anything else as it came."""
+    """An image of a known type; anything else is kept unchanged."""
     source = decode_base64(encoded, "")
     kind = image_media_type(source.data) if source is not None else None
     if source is None or kind is None:
@@ -349,7 +349,7 @@ def _read_tools(raw: bytes) -> tuple[AnyTool, ...]:
 
 
 def _read_tool(found: WalkedBlock, walk: Walk) -> AnyTool:
-    """A function with its schema as it was given; any other tool whole."""
+    """A function with its schema unchanged; any other tool whole."""
     members, path = found.members, found.path
     kind = decode_value(members.get("type", NULL), str | None, f"{path}.type", request_error)
     if kind not in (None, "", "function") or bytes(members.get("function", NULL)) == b"null":

@@ -1,7 +1,7 @@
-"""A call as a request to Ollama: system, tools and messages as chunks.
+"""Renders a call as a request to Ollama: system, tools and messages as chunks.
 
-In the body the tools stand first, and the system message leads the list of messages; its blocks are
-one text, each of them a chunk of it. Every other message is one chunk with a comma before it.
+In the body the tools come first, and the system message leads the list of messages; its blocks are
+one text, each a chunk of it. Every other message is one chunk with a comma before it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ MESSAGES = b'"messages":['
 TOOLS = b'"tools":['
 CLOSE_TOOLS = b"],"
 SYSTEM = b'{"role":"system","content":"'
-#: What ends the system message, and the list of messages.
+#: The end of the system message, and of the list of messages.
 CLOSE_SYSTEM = b'"}'
 CLOSE = b"]"
 
@@ -43,9 +43,9 @@ CLOSE = b"]"
 def render(call: Call, profile: Profile, previous: Rendered | None = None) -> Rendered:
     """The whole prompt as chunks; none of them takes a marker.
 
-    With the rendering of the turn before in `previous`, only what was added is rendered; the
-    result is the same either way. `previous` may also be an older turn, another branch, or
-    another conversation: what agrees is shared.
+    With the rendering of the turn before in `previous`, only what was added is rendered; the result
+    is the same either way. `previous` may also be an older turn, another branch, or another
+    conversation: equal messages are shared.
     """
     previous = usable_previous(previous, WIRE, call.model)
     tools, foreign = without_foreign_tools(call.tools, (WIRE,))
@@ -105,7 +105,7 @@ def render(call: Call, profile: Profile, previous: Rendered | None = None) -> Re
 def _left_out(tools: tuple[AnyTool, ...], blocks: tuple[PromptBlock, ...]) -> Iterator[Notice]:
     for index, tool in enumerate(tools):
         if isinstance(tool, Tool) and tool.strict:
-            why = "Ollama holds no call to its schema"
+            why = "Ollama has no strict functions"
             yield Notice("strict_left_out", why, f"tools[{index}].strict")
     for index, block in enumerate(blocks):
         if extra_members(block.extras, WIRE):
@@ -120,8 +120,9 @@ def _adder(segment: Segment) -> AddMessages:
 
 
 def _stripped_thinking(ir: PromptIR, profile: Profile) -> list[Notice]:
-    """Templates drop thinking before the last user message. Inside a tool loop a volatile tail is
-    that message, and the thinking of the loop is lost."""
+    """A notice if the volatile tail makes the template drop thinking. Templates drop thinking
+    before the last user message; inside a tool loop a volatile tail is that message, and the
+    thinking of the loop is lost."""
     if not profile.strips_thinking.value or ir.state_position != "tail":
         return []
     tail, conversation = ir.run(SegmentRole.VOLATILE_TAIL), ir.run(SegmentRole.CONVERSATION)
@@ -135,7 +136,7 @@ def _stripped_thinking(ir: PromptIR, profile: Profile) -> list[Notice]:
     parts = conversation[index].parts
     if not any(isinstance(part, Thinking) and part.provider == WIRE for part in parts):
         return []
-    why = "behind a tool result, a user's message makes this model drop its earlier thinking"
+    why = "after a tool result, a user message makes this model drop its earlier thinking"
     return [Notice("state_strips_thinking", why, SegmentRole.VOLATILE_TAIL.value)]
 
 
@@ -143,8 +144,8 @@ def _stripped_thinking(ir: PromptIR, profile: Profile) -> list[Notice]:
 
 
 def _system_blocks(ir: PromptIR) -> tuple[PromptBlock, ...]:
-    """The blocks of the system text. Where `system_text` differs from them, it is sent: there is
-    one text on the wire."""
+    """The blocks of the system text. If `system_text` differs from them, it is sent: the wire has
+    only one text."""
     if ir.system_fields_agree():
         return ir.system_field_blocks()
     text = ir.system_field()

@@ -1,5 +1,4 @@
-"""A complete answer of Ollama's in both directions: bytes to `Reply` and back, losing nothing. Also
-its errors.
+"""Reads and writes complete answers of Ollama without loss, and its errors.
 
 Answers have no id. Their date and durations are kept in the extras.
 """
@@ -105,8 +104,8 @@ def _done_reason(reply: Reply) -> str:
 
 
 def write_reply(reply: Reply, created: float | None = None) -> bytes:
-    """The answer as Ollama would send it. Parts without a field here are left out. `created` is the
-    date of a reply that has none of its own."""
+    """The answer as Ollama would send it. Parts without a field are left out. `created` is the date
+    of a reply that has none."""
     date = EPOCH if created is None else string(timestamp(created))
     return write_end(reply, write_assistant(reply.message, [], answer=True) or b"", date=date)
 
@@ -189,7 +188,7 @@ def _message(error: Any) -> str:
 def write_error(error: Upstream) -> tuple[int, dict[str, str], bytes]:
     """Status, headers and body as Ollama would send them."""
     status = _STATUS_OF.get(type(error), 500)
-    # Another provider's status is kept only where it means the same class here.
+    # Another provider's status is kept only if it means the same class here.
     original = error.status
     if original is not None and original >= 400 and error_class(original, None, {}) is type(error):
         status = original
@@ -197,5 +196,5 @@ def write_error(error: Upstream) -> tuple[int, dict[str, str], bytes]:
 
 
 def write_failure(message: str) -> bytes:
-    """The error object; a stream ends with it, too."""
+    """The error object, which also ends a stream."""
     return dumps({"error": message})

@@ -1,7 +1,7 @@
 """Cuts a request to Ollama into chunks of its own bytes.
 
-Only the white space between the outermost fields of the request and of its system message changes,
-so that a miss is explained by the bytes that were sent.
+Only the white space between the outermost fields of the request and of its system message is
+removed, so that bills and misses are computed from the bytes that were sent.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def split(
 
 
 def _split_system(raw: bytes) -> SplitSection | None:
-    """The first message, when it is a system message with a text."""
+    """The first message, if it is a system message with a text."""
     members = object_members(raw, "$.messages[0]", request_error)
     role, text = known_text(members, "role"), known_text(members, "content")
     if role.lower() != "system" or not text.strip():

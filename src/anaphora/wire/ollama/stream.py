@@ -1,9 +1,10 @@
-"""Ollama's stream, reader and writer: each line is a piece of the answer, the last one has `done`.
+"""Reader and writer of Ollama's stream: each line is a piece of the answer, the last one has
+`done`.
 
-Unknown lines and lines after the end are skipped; a stream without an end is a failure; an error
-object ends the stream with what was read so far; one JSON body over several lines is read as the
-whole answer. Text and reasoning stay open to the end, since a complete answer has one of each;
-calls and images come whole.
+Unknown lines and lines after the end are ignored. A stream without an end is a failure. An error
+object ends the stream with the parts so far. A JSON body over several lines is read as the whole
+answer. Text and reasoning stay open to the end, since a complete answer has one of each; calls and
+images come in one piece.
 """
 
 from __future__ import annotations
@@ -66,9 +67,9 @@ _BOM = b"\xef\xbb\xbf"
 
 
 class LineDecoder:
-    """Decodes bytes into complete lines, however the bytes are cut; `close` gives the one that was
-    not ended. A line ends with a line feed, a carriage return before it counts as nothing, and
-    blank lines are passed over. A line beyond the limit is an error, not a memory leak."""
+    """Decodes bytes into complete lines, however the bytes are cut; `close` returns an unfinished
+    one. A line ends with a line feed; a carriage return before it is removed, and blank lines are
+    skipped. A line beyond the limit is an error, not a memory leak."""
 
     __slots__ = ("_first", "_limit", "_pieces", "_size")
 
@@ -76,9 +77,9 @@ class LineDecoder:
         self._limit = limit
         self._first = True
         self._pieces: list[bytes] = []
-        """The pieces of the incomplete line,"""
+        """The pieces of the incomplete line."""
         self._size = 0
-        """and their length."""
+        """Their length."""
 
     def feed(self, data: bytes) -> list[bytes]:
         """The lines that are complete now, without their ends; none of them is blank."""
@@ -98,7 +99,7 @@ class LineDecoder:
         return [replace_lone_surrogates(line) for line in map(bytes.strip, lines) if line]
 
     def close(self) -> list[bytes]:
-        """The line that the stream ended in; none where it ended between two."""
+        """The unfinished line at the end of the stream; none if there is none."""
         line = self._joined().strip()
         self._pieces, self._size = [], 0
         return [replace_lone_surrogates(line)] if line else []
@@ -143,7 +144,7 @@ class StreamReader:
         self._lines = LineDecoder()
         self._read_body = read_body
         self._body: bytearray | None = None
-        """The lines so far, when the first one is only the beginning of a JSON body."""
+        """The lines so far, if the first one is only the beginning of a JSON body."""
         self._build = ReplyBuilder()
         self._open: dict[str, int] = {}
         """The indexes of the text and the reasoning."""
@@ -302,7 +303,7 @@ class StreamReader:
                 kept[name] = value
 
     def _counted(self, values: list[bytes] | list[msgspec.Raw]) -> list[bytes]:
-        """Bounds what is kept beside the text."""
+        """Limit the size of the content beside the text."""
         copies = [bytes(value) for value in values]
         self._kept += sum(map(len, copies))
         if self._kept > TEXT_LIMIT:
@@ -367,7 +368,7 @@ class StreamWriter:
         return self._line(_text_members(field, text))
 
     def _end_part(self, index: int, part: Part) -> bytes:
-        """What was not yet written of a part, now that it is complete."""
+        """The rest of a part that is complete now."""
         if isinstance(part, Text | Refusal | Thinking):
             if index in self._written or not part.text:
                 return b""
@@ -379,7 +380,7 @@ class StreamWriter:
         fields = sort_parts(Message(role="assistant", parts=(part,)), [], answer=True)
         if not fields.anything:
             return b""
-        # A made id is derived from the date of its line, so the line has the call's date.
+        # A generated id contains the date of its line, so the line has the call's date.
         created = read_form(part.extras).created_at if isinstance(part, ToolCall) else None
         return self._line(fields.members(), None if created is None else string(created))
 

@@ -1,6 +1,6 @@
 """The documented objects of Ollama's chat API, and the extras that parts keep for it.
 
-The structs reject unknown fields, so that none is lost: the reader collects those beside them.
+The structs reject unknown fields, so that the reader collects them and none is lost.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from anaphora.wire.memo import MEMOS
 from anaphora.wire.reading import DECODE_ERRORS
 
 WIRE = "ollama"
-#: What this wire remembers between calls.
+#: The wire's memory between calls.
 MEMO = MEMOS[WIRE]
-#: The extras that hold the form of a call or result, see `PartForm`.
+#: Key in the extras: the form of a call or result, see `PartForm`.
 FORM = "ollama.form"
 
 #: The kind of an opaque part that holds unknown fields of its message.
@@ -75,7 +75,7 @@ ChatMessage: TypeAlias = SystemMessage | UserMessage | AssistantMessage | ToolMe
 
 
 class ModelOptions(_Object, frozen=True):
-    """The options that have a parameter. A negative limit is none: it stays unknown."""
+    """The options that have a parameter. A negative limit means none, and is kept as unknown."""
 
     num_predict: Whole[Annotated[int, msgspec.Meta(ge=0)] | None] = None
     temperature: Whole[float | None] = None
@@ -88,7 +88,7 @@ class ModelOptions(_Object, frozen=True):
 
 
 class ChatRequest(_Object, frozen=True, kw_only=True):
-    """The body of `POST /api/chat`. Members that models and servers extend are decoded apart."""
+    """The body of `POST /api/chat`. Raw members are decoded separately: models extend them."""
 
     model: str
     messages: list[ChatMessage] | None = None
@@ -121,7 +121,7 @@ class ChatResponse(_Object, frozen=True):
     done: bool | None = None
     done_reason: str | None = None
     prompt_eval_count: Any = None
-    """A number; an answer is kept where it is not."""
+    """A number; any other value does not invalidate the answer."""
     eval_count: Any = None
 
 
@@ -129,10 +129,10 @@ class ChatResponse(_Object, frozen=True):
 
 
 class PartForm(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How a call or a result stood in its message."""
+    """How a call or a result was written in its message."""
 
     missing: tuple[str, ...] = ()
-    """Fields that were missing: the part's values for them were made here and are not sent."""
+    """Fields that were missing: the part's values for them are generated and not sent."""
     index: int | None = None
     """The number of a call."""
     created_at: str | None = None

@@ -1,4 +1,4 @@
-"""OpenAI Chat Completions, both ways: `POST /v1/chat/completions`."""
+"""Codec of OpenAI Chat Completions: `POST /v1/chat/completions`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Chat Completions requests contain: the fields, and the types of content parts.
+"""The fields of Chat Completions requests, and the types of content parts.
 
 Names are those of the openai SDK 3.49.0, types/**/*_param(s).py, seen 2026-11-14; a test compares
 them with it.
@@ -7,7 +7,7 @@ them with it.
 from __future__ import annotations
 
 from anaphora.rendered import Kind
-from anaphora.wire.tables import BlockType, Does, RequestTable, names, request_fields
+from anaphora.wire.tables import BlockType, Effect, RequestTable, names, request_fields
 
 from .types import WIRE
 
@@ -18,17 +18,17 @@ TABLE = RequestTable(
     limit="max_completion_tokens",
     fields=request_fields(
         {
-            Does.TEXT: "messages response_format",
-            Does.CACHE: """prompt_cache_key prompt_cache_options prompt_cache_retention
+            Effect.TEXT: "messages response_format",
+            Effect.CACHE: """prompt_cache_key prompt_cache_options prompt_cache_retention
             function_call parallel_tool_calls reasoning_effort tool_choice verbosity""",
-            Does.MONEY: """max_completion_tokens max_tokens modalities model n prediction
+            Effect.MONEY: """max_completion_tokens max_tokens modalities model n prediction
             service_tier""",
-            Does.TOOL: "functions tools web_search_options",
-            Does.STORED: "store",
-            Does.ANSWER: """frequency_penalty logit_bias logprobs metadata presence_penalty
+            Effect.TOOL: "functions tools web_search_options",
+            Effect.STORED: "store",
+            Effect.ANSWER: """frequency_penalty logit_bias logprobs metadata presence_penalty
             safety_identifier seed stop stream stream_options temperature top_logprobs top_p
             user""",
-            Does.ASK: "audio moderation",
+            Effect.ASK: "audio moderation",
         },
         members={
             "stream_options": "include_usage include_obfuscation",

@@ -56,14 +56,13 @@ _decode_thinking = msgspec.json.Decoder(list[types.ThinkingText]).decode
 
 
 class MessageReader:
-    """Reads messages of a request or a reply; errors name their path. `marks` are the breakpoints
-    in what was read."""
+    """Reads messages of a request or a reply, and collects their breakpoints in `marks`."""
 
     __slots__ = ("_fail", "_root", "answered", "index", "marks", "unmarked")
 
     def __init__(self, root: str, fail: ErrorFactory) -> None:
         self._root = root
-        """The path of a message, with a gap for its index."""
+        """The path of a message, with a placeholder for its index."""
         self._fail = fail
         self.index = 0
         self.answered = ""
@@ -123,7 +122,7 @@ class MessageReader:
         for index, part in enumerate(self._content(content, inner, (0,))):
             if not isinstance(part, Text | Image | Document | Audio | Opaque):
                 path = f"{self._path}.content[{index}]"
-                raise self._fail("may not stand in a tool result", path)
+                raise self._fail("is not allowed in a tool result", path)
             parts.append(part)
         return ToolResult(call_id, tuple(parts), name=name, extras=extras)
 
@@ -193,7 +192,7 @@ class MessageReader:
         members: Members = {}
         if type(part) is not types.ThinkingPart and part.prompt_cache_breakpoint is not None:
             if self.unmarked:
-                # The provider places none there: it stays as it is.
+                # The provider accepts none there: it stays among the extras.
                 members[TABLE.marker] = msgspec.Raw(_encode(part.prompt_cache_breakpoint))
             else:
                 ttl, extras = read_breakpoint(part, unknown, WIRE, path, self._fail)
@@ -218,7 +217,7 @@ def _elements(unknown: Unknown | None, name: str) -> dict[int, Unknown]:
 def _read_reasoning(
     message: types.AssistantMessage | types.ReplyMessage, parts: list[Part], others: Members
 ) -> None:
-    """The first field of reasoning that has a text becomes a part; any other is kept as it is."""
+    """The first field of reasoning that has a text becomes a part; any other is kept unchanged."""
     for name in REASONING_FIELDS:
         raw = getattr(message, name)
         if bytes(raw) == b"null":
@@ -238,7 +237,7 @@ def message_fields(unknown: Unknown | None, others: Members | None = None) -> li
 
 
 def _read_call(call: types.FunctionCall | OtherBlock, unknown: Unknown | None) -> Part:
-    """A function call with its arguments as the model wrote them; any other call whole."""
+    """A function call with its arguments unchanged; any other call whole."""
     if type(call) is OtherBlock:
         return Opaque(WIRE, OTHER_CALL, bytes(call.raw).decode())
     function = call.function
@@ -257,7 +256,7 @@ def _read_call(call: types.FunctionCall | OtherBlock, unknown: Unknown | None) -
 
 
 def _take_object(function: object) -> str | None:
-    """Takes arguments that are no text out of the unknown members of a function."""
+    """Remove arguments that are no text from the unknown members of a function."""
     raw = function.members.pop("arguments", None) if isinstance(function, Unknown) else None
     if not isinstance(raw, msgspec.Raw):
         return None
@@ -265,7 +264,7 @@ def _take_object(function: object) -> str | None:
 
 
 def reasoning_extras(field: str, members: bytes = b"") -> Extras:
-    """The extras of reasoning: the field it came in, and further members."""
+    """The extras of reasoning: its field, and further members."""
     return {WIRE: f'{{"field":"{field}"{"," if members else ""}{members.decode()}}}'}
 
 
@@ -273,7 +272,7 @@ def reasoning_extras(field: str, members: bytes = b"") -> Extras:
 
 
 def _opaque(kind: str, members: Members) -> Opaque:
-    """A part that is sent back as it came, without its marker."""
+    """A part that is sent back unchanged, without its marker."""
     whole = {"type": msgspec.Raw(string(kind))}
     whole |= {
         name: raw for name, raw in members.items() if name != "type" and bytes(raw) != b"null"
@@ -309,7 +308,7 @@ def _read_file(source: msgspec.Raw, members: Members) -> Document | None:
 
 
 def _read_thinking(source: msgspec.Raw, members: Members) -> Thinking:
-    """Reasoning in a content part. The pieces are kept where they are not one text."""
+    """Reasoning in a content part. The pieces are kept if they are not one text."""
     text = "".join(piece.text for piece in _decode_thinking(source) if piece.type == "text")
     if msgspec.json.decode(source) != [{"type": "text", "text": text}]:
         members = {"thinking": source, **members}
@@ -342,8 +341,8 @@ _decode_call = msgspec.json.Decoder(_LegacyCall).decode
 
 
 def link_call(messages: list[tuple[Role, tuple[Part, ...]]]) -> str:
-    """The id of the call that a `function` message behind these messages answers. The call, a field
-    of the last message, becomes a tool call with that id: its place in the conversation."""
+    """The id of the call that a `function` message after these messages answers. The call, a field
+    of the last message, becomes a tool call with that id, made from its position."""
     call_id = f"call_{max(0, len(messages) - 1)}"
     if messages and messages[-1][0] == "assistant":
         parts: list[Part] = []
@@ -354,7 +353,7 @@ def link_call(messages: list[tuple[Role, tuple[Part, ...]]]) -> str:
 
 
 def _with_call(part: Part, call_id: str) -> list[Part]:
-    """The fields of a message without the call in them, and the call; another part as it is."""
+    """The fields of a message without the call in them, and the call; another part unchanged."""
     if not isinstance(part, Opaque) or not is_fields_part(part, (WIRE,), MESSAGE_FIELDS):
         return [part]
     members = decode_members(part.json.encode())

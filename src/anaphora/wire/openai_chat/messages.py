@@ -1,7 +1,7 @@
-"""The assistant's message of a Chat Completions request or reply, and content parts: one encoder
-for each kind.
+"""Encodes the assistant's message of a Chat Completions request or reply, and content parts: one
+encoder for each kind.
 
-An encoder returns bytes, or None with a notice where Chat has no form for the part.
+An encoder returns bytes, or None with a notice if Chat has no form for the part.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ from .types import (
 )
 
 Notices: TypeAlias = list[Notice]
-#: Encodes a part; None where Chat has no way to send it.
+#: Encodes a part; None if Chat cannot send it.
 Encode: TypeAlias = Callable[[Any, Notices], bytes | None]
 
 _TEXT = Kind.TEXT  # looked up once: access to an enum member is slow
@@ -98,7 +98,7 @@ def sort_parts(
     message: Message, notices: Notices, field: str | None = None, host: str | None = None
 ) -> AssistantFields:
     """The parts by field, with a notice for each that has none. `field` is the one for reasoning,
-    if not the one it came in; `host` is the provider it is sent to."""
+    if not its original one; `host` is the provider it is sent to."""
     fields = AssistantFields(extras=message_fields(message.parts))
     for index, part in enumerate(message.parts):
         if not is_fields(part):
@@ -135,7 +135,7 @@ def _sort_part(
         data = _encoder_of("assistant", part)[2](part, notices)
     if data is not None:
         if fields.calls:
-            notices.append(Notice("parts_reordered", "content stands before tool calls here"))
+            notices.append(Notice("parts_reordered", "content comes before tool calls here"))
         fields.content.append(data)
 
 
@@ -171,7 +171,7 @@ def tool_call(part: ToolCall) -> bytes:
 
 
 def reasoning_field(part: Thinking, host: str | None = None) -> str | None:
-    """The field of this wire that the reasoning came in; None for reasoning of other wires, or of
+    """The original field of reasoning on this wire; None for reasoning of other wires, or of
     another host than `host`."""
     if part.provider != WIRE:
         return None

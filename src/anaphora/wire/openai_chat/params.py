@@ -46,7 +46,7 @@ from .types import MARKERS, MEMO, NULL, PATH, WIRE, ChatRequest, JsonFormat, Sch
 
 _SENT_APART = ("model", "messages", "tools")
 
-#: The TTL of `prompt_cache_options` for each that may be asked for.
+#: The TTL of `prompt_cache_options` for each that may be requested.
 REQUEST_TTL: dict[Ttl, Ttl] = dict.fromkeys(NEAREST, "30m")
 
 
@@ -63,15 +63,15 @@ class Traits(msgspec.Struct, frozen=True):
     markers: Mapping[Ttl, bytes]
     nearest: Mapping[Ttl, Ttl]
     reasoning_field: str | None
-    """The field for reasoning; None: the one that it came in."""
+    """The field for reasoning; None: its original one."""
     host: str
-    """The provider: reasoning is sent back only to the host it came from."""
+    """The provider: reasoning is sent back only to the host that sent it."""
     reasoning_needed: bool
     """Rejects an assistant message with tool calls and without reasoning."""
 
 
 def traits_of(profile: Profile, markers: Mapping[Ttl, bytes] | None = None) -> Traits:
-    """`markers` are the dialect's, where they differ from OpenAI's; empty: it has none."""
+    """`markers` are the dialect's, if they differ from OpenAI's; empty: it has none."""
     own = markers is None
     breakpoints = profile_value(profile, "explicit_breakpoints", False) if own else bool(markers)
     return Traits(
@@ -194,7 +194,7 @@ def _envelope(call: Call, profile: Profile, traits: Traits, source: object) -> E
 
 
 def _notices(call: Call, traits: Traits) -> list[Notice]:
-    """What the call sets and Chat Completions has no field for."""
+    """Notices for parameters of the call that Chat Completions has no field for."""
     options = ("mode", "automatic")
     return [
         *system_text_notices(call),

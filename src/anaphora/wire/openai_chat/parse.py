@@ -1,7 +1,7 @@
 """Reads a Chat Completions request into a call.
 
-Everything stays where it stood and as it was written: arguments and schemas keep their text,
-breakpoints become the caller's marks, unknown fields become extras. Normalised are only:
+Positions and spelling are kept: arguments and schemas keep their text, breakpoints become the
+caller's marks, unknown fields become extras. Only these forms are normalised:
 
 - text content becomes a list with one text part;
 - `null`, an empty list of content, calls, tools or stops, an empty description and `stream: false`
@@ -10,7 +10,7 @@ breakpoints become the caller's marks, unknown fields become extras. Normalised 
 - `max_tokens` and `max_completion_tokens` are one parameter: the profile decides its name;
 - a `refusal` beside the content becomes a part of it;
 - a stop text becomes a list of one; the tool choice `any` is `required`; a function's `type` and
-  the default tool choice are written out where something depends on them;
+  the default tool choice are written out if something depends on them;
 - a stream always reports its usage;
 - a breakpoint with the default TTL loses that TTL;
 - messages get ids by position.
@@ -90,7 +90,7 @@ def parse(body: bytes, path: str = "") -> Call:  # noqa: ARG001
 def _read_messages(
     sent: list[types.RequestMessage], unknown: dict[int, Unknown]
 ) -> tuple[tuple[PromptBlock, ...], list[tuple[Role, tuple[Part, ...]]], list[MarkRequest]]:
-    """The system prompt, which is the first message where that holds only texts; the messages after
+    """The system prompt, which is the first message if that holds only texts; the messages after
     it; and the breakpoints in both."""
     reader = MessageReader("$.messages[{}]", request_error)
     blocks: tuple[PromptBlock, ...] = ()

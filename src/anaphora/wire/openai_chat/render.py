@@ -2,9 +2,9 @@
 
 In the body the tools come first, and the system message leads the list of messages.
 
-Every source message opens messages of its own. One whose content is a list stays open after its
-last part; the assistant's is a single chunk and closed. So the glue before a chunk depends only on
-the role before it, which makes appending cheap and exact.
+Every source message begins a new message. One whose content is a list stays open after its last
+part; the assistant's is a single chunk and closed. So the glue before a chunk depends only on the
+role before it, which makes appending cheap and exact.
 """
 
 from __future__ import annotations
@@ -218,8 +218,8 @@ def add_messages(
 def _plain(message: Message, traits: Traits) -> tuple[Kind, bytes, bool, str] | None:
     """The only chunk of a message that is a text, a text with calls, or the text of one result,
     without extras: its kind, its bytes without glue, whether it may be marked, and the wire role.
-    Nearly all messages are such, and `lay_out` takes three times as long for the same bytes. None
-    for other messages, and for those that it rejects."""
+    Nearly all messages are like that, and `lay_out` takes three times as long for the same bytes.
+    None for other messages, and for those that it rejects."""
     role, parts = message.role, message.parts
     try:
         if role == "assistant":

@@ -1,7 +1,7 @@
-"""Reads and writes a single reply of Chat, losing nothing, and writes its event stream.
+"""Reads and writes a complete reply of Chat without loss, and writes its event stream.
 
-The first choice is the reply. Further ones (`n`), and fields beside a choice's message, are carried
-in the reply's extras as `choices` and `choice`.
+The first choice is the reply. Further ones (`n`), and fields beside a choice's message, are kept in
+the reply's extras as `choices` and `choice`.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def read_reply(body: bytes) -> Reply:
         raise reply_error("is missing", "$.choices")
     choices = decode_value(fields.pop("choices"), list[msgspec.Raw], "$.choices", reply_error)
     if not choices:
-        raise reply_error("holds no answer", "$.choices")
+        raise reply_error("contains no answer", "$.choices")
     choice, unknown = _CHOICE.decode(choices[0], "$.choices[0]", reply_error)
     message = choice.message
     if message is None:
@@ -144,7 +144,7 @@ def take_text(fields: Members, name: str, path: str) -> str:
 
 def write_reply(reply: Reply, created: float | None = None) -> bytes:
     """The reply as OpenAI would send it. Parts without a field are left out. `created` is the date
-    of a reply that has none of its own."""
+    of a reply that has none."""
     extras = own_members(reply.extras, WIRE)
     date = bytes(extras.pop("created", b"%d" % (created or 0)))
     choice = extras.pop("choice", None)
@@ -272,7 +272,7 @@ def write_usage(usage: Usage) -> bytes:
 
 _FIELDS = {"text": "content", "refusal": "refusal"}
 
-#: Stands for the field of reasoning that is written as content parts.
+#: In place of a field: reasoning that is written as content parts.
 _AS_PARTS = ""
 
 

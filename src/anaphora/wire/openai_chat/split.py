@@ -1,4 +1,4 @@
-"""Cuts a Chat Completions request into chunks of its own bytes, as it was sent."""
+"""Cuts a Chat Completions request into chunks of its own bytes."""
 
 from __future__ import annotations
 
@@ -151,8 +151,8 @@ def _split_message(
 
 
 def _split_part(part: WalkedBlock, is_result: bool, markers: DialectMarkers | None) -> SplitBlock:
-    """A part without its breakpoint, byte for byte otherwise. It is always written anew: a part has
-    the same bytes with and without a breakpoint."""
+    """A part without its breakpoint, byte for byte otherwise. It is always encoded again, so a part
+    has the same bytes with and without a breakpoint."""
     members, row = part.members, part.row
     ttl = take_dialect_marker(members, markers) if markers else None
     if ttl is None:

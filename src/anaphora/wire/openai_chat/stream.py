@@ -1,9 +1,9 @@
 """Reader of Chat's event stream.
 
-Only the first choice is given as events; further ones are collected and carried in the reply's
-extras. Unknown events and chunks after the end are ignored. A missing `[DONE]` is a failure only
-if no finish reason came before it. An error in the stream ends it with the parts so far. A JSON
-body in place of events is read as the whole reply.
+Only the first choice becomes events; further ones are collected and kept in the reply's extras.
+Unknown events and chunks after the end are ignored. A missing `[DONE]` is a failure only if no
+finish reason came before it. An error in the stream ends it with the parts so far. A JSON body in
+place of events is read as the whole reply.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class StreamReader:
         self._build = self._choice.build
         self._others: dict[int, _ChoiceBuilder] = {}
         self._fields: Members = {}
-        """Fields of chunks that are carried in the reply's extras; the last value counts."""
+        """Fields of chunks that are kept in the reply's extras; the last value counts."""
         self._finished = False
 
     def feed(self, data: bytes) -> list[Event]:
@@ -142,9 +142,9 @@ class StreamReader:
             events += self._build.fail(from_json(error))
 
     def _on_choice(self, delta: types.ChoiceDelta, unknown: Unknown | None) -> list[Event]:
-        """Unknown fields of a choice and of a call are carried along. Those of a delta are left out
-        with a notice: as fields of the message they would be sent back to the host, and hosts
-        reject them."""
+        """Unknown fields of a choice and of a call are kept. Those of a delta are left out with a
+        notice: as fields of the message they would be sent back to the host, and hosts reject
+        them."""
         choice = self._choice_at(delta.index)
         if unknown is None:
             events = choice.add(delta, {})
@@ -172,7 +172,7 @@ class StreamReader:
 
     def _finish(self) -> list[Event]:
         if not self._build.started:
-            problem = Parse("the stream ended without saying anything", path="stream")
+            problem = Parse("the stream ended before its first chunk", path="stream")
             return self._build.fail(problem)
         events = self._choice.end_parts()
         if self._build.usage == Usage() and (usage := _groq_usage(self._fields)):
@@ -221,7 +221,7 @@ class _OpenCall:
 class _ChoiceBuilder:
     """The parts of one choice, built from its deltas.
 
-    Parts stand in the order in which the stream first mentions them and stay open to its end: a
+    Parts are in the order in which the stream first mentions them and stay open to its end: a
     choice has one text and one reasoning, however often the stream alternates between them.
     """
 
@@ -283,7 +283,7 @@ class _ChoiceBuilder:
         return events
 
     def write(self, index: int) -> bytes:
-        """A further choice, as it stands in a single reply."""
+        """A further choice, in the form of a complete reply."""
         self.end_parts()
         fields = dumps(self.fields) if self.fields else None
         return write_choice(self.build.reply(), index, fields)
@@ -310,7 +310,7 @@ class _ChoiceBuilder:
         return [*begun, self.build.add_text(index, text)]
 
     def _add_content(self, parts: list[msgspec.Raw]) -> list[Event]:
-        """Content as a list of parts, which some hosts send in streams too."""
+        """Content as a list of parts, which some hosts also send in streams."""
         events: list[Event] = []
         for raw in parts:
             decoded = PART.decode(raw, "stream.content", reply_error)
@@ -391,7 +391,7 @@ class _Groq(msgspec.Struct, frozen=True):
 
 
 def _groq_usage(fields: Members) -> bytes | None:
-    """The usage where Groq puts it in every stream."""
+    """The usage in `x_groq`, which Groq sends in every stream."""
     try:
         usage = bytes(msgspec.json.decode(fields.get("x_groq", b"{}"), type=_Groq).usage)
     except DECODE_ERRORS:

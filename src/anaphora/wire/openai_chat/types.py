@@ -1,7 +1,7 @@
 """The documented fields of Chat Completions: requests, replies and stream chunks.
 
-The structs reject unknown fields, so that nothing is lost; objects with more fields are decoded
-without them, and the rest is carried in extras.
+The structs reject unknown fields, so that nothing is lost: the reader decodes such objects without
+them and keeps them in extras.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from anaphora.wire.memo import MEMOS
 from anaphora.wire.openai import ReasoningCount
 
 WIRE = "openai_chat"
-#: What this wire remembers between calls.
+#: The wire's memory between calls.
 MEMO = MEMOS[WIRE]
 PATH = "/v1/chat/completions"
 
@@ -60,8 +60,7 @@ class RefusalPart(Strict, frozen=True, tag_field="type", tag="refusal"):
 
 
 class ImagePart(Strict, frozen=True, tag_field="type", tag="image_url"):
-    """The source is decoded apart, as in the parts below: a part with an unknown source is kept
-    whole."""
+    """The source is decoded separately, as below: a part with an unknown one is kept whole."""
 
     image_url: msgspec.Raw = NULL
     prompt_cache_breakpoint: Breakpoint | None = None
@@ -138,7 +137,7 @@ class _AssistantFields(Strict, frozen=True):
     content: Content = None
     refusal: str | None = None
     tool_calls: list[FunctionCall] | None = None
-    # Fields of hosts that send their reasoning; any other value than text is kept as it is.
+    # Fields of hosts that send their reasoning; values other than text are kept unchanged.
     reasoning_content: msgspec.Raw = NULL
     reasoning: msgspec.Raw = NULL
 
@@ -246,7 +245,7 @@ class ChatRequest(Strict, frozen=True, kw_only=True):
 
 class ReplyMessage(_AssistantFields, frozen=True):
     role: str | None = None
-    # Carried along as they are; they are mostly empty.
+    # Kept unchanged; they are mostly empty.
     annotations: msgspec.Raw = NULL
     audio: msgspec.Raw = NULL
     function_call: msgspec.Raw = NULL
@@ -271,7 +270,7 @@ class ChatUsage(msgspec.Struct, frozen=True):
     total_tokens: int | None = None
     prompt_tokens_details: InputDetails | None = None
     completion_tokens_details: ReasoningCount | None = None
-    # Where other hosts report cached tokens.
+    # Fields in which other hosts report cached tokens.
     cached_tokens: int | None = None
     num_cached_tokens: int | None = None
     prompt_cache_hit_tokens: int | None = None

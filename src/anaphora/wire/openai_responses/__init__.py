@@ -1,4 +1,4 @@
-"""OpenAI Responses, both ways: `POST /v1/responses`."""
+"""Codec of OpenAI Responses: `POST /v1/responses`."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""What Responses requests contain: the fields, and the types of items and content parts.
+"""The fields of Responses requests, and the types of items and content parts.
 
 Names are those of the openai SDK 3.49.0, types/**/*_param(s).py, seen 2026-11-14; a test compares
-them with it. What the SDK does not have is what OpenAI's own Codex CLI 0.166 sends to the service,
-seen 2026-11-16.
+them with it. Names that the SDK lacks are sent by OpenAI's own Codex CLI 0.166, seen 2026-11-16.
 """
 
 from __future__ import annotations
@@ -10,11 +9,11 @@ from __future__ import annotations
 from typing import Any
 
 from anaphora.rendered import Kind
-from anaphora.wire.tables import BlockType, Does, Medium, RequestTable, names, request_fields
+from anaphora.wire.tables import BlockType, Effect, Medium, RequestTable, names, request_fields
 
 from .types import WIRE
 
-#: What Codex sends besides, in the body and in each item.
+#: Further fields that Codex sends, in the body and in each item.
 CODEX = names("client_metadata")
 CODEX_ITEM = names("internal_chat_message_metadata_passthrough")
 
@@ -116,7 +115,7 @@ def _is_whole(item: Any) -> bool:
     return item.type != "reasoning" or bool(item.encrypted_content)
 
 
-#: Items that tell the model what to do, or are not known to be turns.
+#: Items that instruct the model, or are not known to be turns.
 _INSTRUCTING = names(
     """additional_tools compaction_trigger configuration_update mcp_list_tools message program
     program_output tool_search_output"""
@@ -129,16 +128,16 @@ TABLE = RequestTable(
     limit="max_output_tokens",
     fields=request_fields(
         {
-            Does.TEXT: "input instructions text",
-            Does.CACHE: """parallel_tool_calls prompt_cache_key prompt_cache_options
+            Effect.TEXT: "input instructions text",
+            Effect.CACHE: """parallel_tool_calls prompt_cache_key prompt_cache_options
             prompt_cache_retention tool_choice""",
-            Does.MONEY: """background max_output_tokens max_tool_calls model reasoning
+            Effect.MONEY: """background max_output_tokens max_tool_calls model reasoning
             service_tier""",
-            Does.TOOL: "tools",
-            Does.STORED: "conversation previous_response_id prompt store",
-            Does.ANSWER: """client_metadata include logprobs metadata safety_identifier stream
+            Effect.TOOL: "tools",
+            Effect.STORED: "conversation previous_response_id prompt store",
+            Effect.ANSWER: """client_metadata include logprobs metadata safety_identifier stream
             stream_options temperature top_logprobs top_p truncation user""",
-            Does.ASK: "access_programs context_management image moderation",
+            Effect.ASK: "access_programs context_management image moderation",
         },
         members={
             "stream_options": "include_usage include_obfuscation",

@@ -1,6 +1,6 @@
-"""Items of Responses, and the parts of a message in them: one encoder for each kind.
+"""Encodes items of Responses, and the parts of a message: one encoder for each kind.
 
-An encoder returns bytes, or None with a notice where OpenAI has no form for the part.
+An encoder returns bytes, or None with a notice if OpenAI has no form for the part.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from anaphora.wire.reading import DECODE_ERRORS
 from .types import ITEM, WIRE
 
 Notices: TypeAlias = list[Notice]
-#: Encodes a part; None where OpenAI has no way to send it.
+#: Encodes a part; None if OpenAI cannot send it.
 Encode: TypeAlias = Callable[[Any, Notices], bytes | None]
 
 #: The state of a log that ends with a closed item. Otherwise it is the role of the open one.
@@ -68,7 +68,7 @@ class Piece(NamedTuple):
 
 
 def encode_part(part: Any, notices: Notices, role: Role, easy: bool) -> Piece | None:
-    """A part of a message of that role. `easy`: it is a text that is a message by itself."""
+    """A part of a message of that role. `easy`: a text that is a message by itself."""
     if isinstance(part, ToolCall):
         return Piece(_CALL, function_call(part), CLOSED)
     if isinstance(part, ToolResult):
@@ -118,7 +118,7 @@ class _Identified(msgspec.Struct, frozen=True):
 
 
 def is_easy(message: Message, position: int, inside: bool) -> bool:
-    """Whether a part is an assistant's text that stands alone and has no id to keep."""
+    """Whether a part is an assistant's text that is alone in its message and has no id to keep."""
     part = message.parts[position]
     if message.role != "assistant" or type(part) not in (Text, Refusal):
         return False
@@ -130,19 +130,19 @@ def is_easy(message: Message, position: int, inside: bool) -> bool:
     if isinstance(part, Refusal):
         return False
     after = message.parts[position + 1 : position + 2]
-    if after and goes_on(after[0]):
+    if after and continues_message(after[0]):
         return False
     own_id = msgspec.json.decode(extras[ITEM], type=_Identified).id
     return not isinstance(own_id, str) or not own_id
 
 
-def goes_on(part: Part) -> bool:
-    """Whether a part belongs into the message item that is open before it."""
+def continues_message(part: Part) -> bool:
+    """Whether a part continues the message item that is open before it."""
     return in_message(part) and not begins_item(part)
 
 
 def in_message(part: Part) -> bool:
-    """Whether a part stands in a message item."""
+    """Whether a part belongs in a message item."""
     if isinstance(part, Opaque):
         return is_content(part.kind)
     return not isinstance(part, ToolCall | ToolResult | Thinking)
@@ -166,7 +166,7 @@ def own_reasoning(part: Thinking, notices: Notices) -> bytes | None:
     if part.provider == WIRE:
         return reasoning_item(part)
     whose = f"signed by {part.provider}" if part.provider else "of unknown origin"
-    why = f"reasoning {whose} means nothing to OpenAI; left out"
+    why = f"reasoning {whose} is unknown to OpenAI; left out"
     notices.append(Notice("foreign_thinking", why))
     return None
 
@@ -177,7 +177,7 @@ class _ReasoningKept(msgspec.Struct, frozen=True):
 
 
 def reasoning_item(part: Thinking, default_id: str | None = None) -> bytes:
-    """The reasoning as it came; without a summary in its extras, its text is one."""
+    """The original reasoning item; without a summary in its extras, its text becomes one."""
     kept = extra_members(part.extras, WIRE)
     try:
         known = msgspec.json.decode(b"{" + kept + b"}", type=_ReasoningKept)
@@ -219,7 +219,7 @@ def output_parts(result: Part, notices: Notices) -> list[tuple[int, bytes, bool]
         path = f"content[{index}]"
         if type(part) not in _INPUT:
             name = type(part).__name__
-            raise InvalidRequest(f"{name} may not stand inside a tool result", path=path)
+            raise InvalidRequest(f"{name} is not allowed in a tool result", path=path)
         try:
             data = _INPUT[type(part)][1](part, notices)
         except InvalidRequest as problem:
@@ -239,7 +239,7 @@ def _output_opening(part: ToolResult) -> bytes:
 
 
 def is_content(kind: str) -> bool:
-    """Whether an opaque part stands inside a message, and is no item itself."""
+    """Whether an opaque part belongs in a message, and is no item itself."""
     return kind.startswith(("input_", "output_")) or kind == "refusal"
 
 
@@ -297,7 +297,7 @@ def _input_audio(_: Audio, notices: Notices) -> None:
 
 
 def _refusal_as_text(part: Refusal, notices: Notices) -> bytes:
-    notices.append(Notice("refusal_as_text", "only the assistant refuses; sent as text"))
+    notices.append(Notice("refusal_as_text", "only the assistant can refuse; sent as text"))
     return text_part(part.text, part.extras)
 
 
@@ -311,7 +311,7 @@ def _output_refusal(part: Refusal, _: Notices) -> bytes:
 
 def _not_output(part: Image | Document | Audio, notices: Notices) -> None:
     kind = type(part).__name__.lower()
-    why = f"an assistant message holds no {kind} here; left out"
+    why = f"an assistant message cannot hold {kind} here; left out"
     notices.append(Notice(f"{kind}_unsupported", why))
 
 
@@ -347,8 +347,8 @@ OUTPUT: dict[type, tuple[Kind, Encode]] = {
 def plain_items(message: Message) -> list[tuple[Kind, bytes, bool, str]] | None:
     """The items of a message of texts, calls and texts of results without extras, one chunk each:
     its kind, its bytes without glue, whether it may be marked, and the state after it. Nearly all
-    messages are such, and `lay_out` takes three times as long for the same bytes. None for other
-    messages, and for those that it rejects."""
+    messages are like that, and `lay_out` takes three times as long for the same bytes. None for
+    other messages, and for those that it rejects."""
     role, parts = message.role, message.parts
     items: list[tuple[Kind, bytes, bool, str]] = []
     try:

@@ -51,15 +51,15 @@ class Traits(msgspec.Struct, frozen=True):
 
     system_roles: SystemRoles = SystemRoles()
     system_slot: str = "instructions"
-    """System text as `instructions`, or as the first `message` where it can carry breakpoints."""
+    """System text as `instructions`, or as the first `message`, which can carry breakpoints."""
     explicit: bool = False
     """Takes `prompt_cache_breakpoint` and `prompt_cache_options`."""
     kept: bool = False
-    """The slot is the one that the system text came in, not the profile's."""
+    """The slot is the original one of the system text, not the profile's."""
 
 
 def traits_of(profile: Profile, slot: str | None = None) -> Traits:
-    """The profile's traits. `slot` is the one that the system text came in, if any."""
+    """The profile's traits. `slot` is the original one of the system text, if any."""
     default = Traits()
     traits = Traits(
         system_roles=system_roles(profile),
@@ -170,7 +170,7 @@ def _envelope(call: Call, profile: Profile, traits: Traits, source: object) -> E
 
 
 def _check_params(call: Call, profile: Profile) -> None:
-    """Rejects what the provider would answer with a 400."""
+    """Raise for parameters that the provider would answer with a 400."""
     for name in ("temperature", "top_p"):
         value = getattr(call.params, name)
         altered = value != 1 and profile.refuses("altered_sampling")
@@ -191,7 +191,7 @@ def _stays_in_chain(call: Call) -> bool:
 
 
 def _notices(call: Call, traits: Traits) -> list[Notice]:
-    """What the call sets and Responses has no field for."""
+    """Notices for parameters of the call that Responses has no field for."""
     cache = call.ir.cache
     notices = PARAMS.notices(call)
     if traits.system_slot == "message":
@@ -229,7 +229,7 @@ def _continuation_notices(call: Call) -> list[Notice]:
     if not _stays_in_chain(call):
         return []
     why = (
-        "what is dynamic or volatile in this call stays in the stored chain for all calls that"
+        "dynamic and volatile content of this call stays in the stored chain for all calls that"
         " continue it"
     )
     return [Notice("stays_in_chain", why, "continuation")]

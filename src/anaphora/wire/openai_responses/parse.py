@@ -1,7 +1,7 @@
 """Reads a Responses request into a call.
 
-Everything stays where it stood and as it was written: arguments and schemas keep their text,
-breakpoints become the caller's marks, unknown fields become extras. Normalised are only:
+Positions and spelling are kept: arguments and schemas keep their text, breakpoints become the
+caller's marks, unknown fields become extras. Only these forms are normalised:
 
 - a message without a type gets one, and text content of an input message, or a tool's output,
   becomes a list with one `input_text`; an assistant's `input_text` becomes `output_text`;
@@ -67,7 +67,7 @@ from anaphora.wire.walking import Walk
 
 from . import types
 from .fields import TABLE
-from .items import goes_on
+from .items import continues_message
 from .params import read_params
 from .reply import ItemReader, ReadItem
 from .types import ITEM, MEMO, NULL, UNSET, WIRE
@@ -115,7 +115,7 @@ def parse(body: bytes, path: str = "") -> Call:  # noqa: ARG001
 
 
 def input_items(raw: bytes | msgspec.Raw) -> tuple[bytes, ...]:
-    """The items of a request's input as they are written; a string is a user's message."""
+    """The items of a request's input as raw JSON; a string is a user's message."""
     data = bytes(raw)
     if data == b"null":
         return ()
@@ -160,13 +160,13 @@ def _conversation(items: list[ReadItem], ttl: Ttl, marks: list[MarkRequest]) -> 
 
 
 def _apart(part: Text, before: list[Part]) -> Text:
-    """Text that came as a message by itself stays one behind a message it could belong to."""
-    if not goes_on(part):
+    """Keep a text that was a message by itself separate from a message that it could belong to."""
+    if not continues_message(part):
         return part
     for other in reversed(before):
         if isinstance(other, ToolCall | Thinking | Opaque):
             break
-        if not goes_on(other):
+        if not continues_message(other):
             return Text(part.text, {**(part.extras or {}), ITEM: "{}"})
     return part
 
@@ -174,7 +174,7 @@ def _apart(part: Text, before: list[Part]) -> Text:
 def _system_blocks(
     items: list[ReadItem], ttl: Ttl
 ) -> tuple[tuple[PromptBlock, ...], list[MarkRequest]]:
-    """The system message that leads the input, taken out of it."""
+    """The system message that leads the input, which is removed from it."""
     if len(items) < 2 or items[0][0] != "system":
         return (), []
     _, parts, placed = items[0]
@@ -250,6 +250,6 @@ def _read_usual(items: list[types.Item]) -> list[ReadItem] | None:
 
 
 def _own_fields(item: types.Item) -> Members:
-    """The fields of an item itself, whatever its type."""
+    """The fields of an item itself, of any type."""
     own = {name: getattr(item, name) for name in ("id", "status", "phase", "namespace")}
     return {n: msgspec.Raw(_encode(text)) for n, text in own.items() if text is not UNSET}

@@ -1,9 +1,9 @@
 """Renders a call as a Responses request: system text, tools and input, in hash order.
 
 A message's content stays open: the chunks of its parts follow each other, and the next item closes
-it. The output of a tool is the same. Calls, reasoning and opaque items are closed, one chunk each.
-So the glue before a chunk depends only on the state before it, and messages are never merged: that
-makes appending cheap and exact.
+it. The same holds for the output of a tool. Calls, reasoning and opaque items are closed, one chunk
+each. So the glue before a chunk depends only on the state before it, and messages are never merged,
+which makes appending cheap and exact.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def render(call: Call, profile: Profile, previous: Rendered | None = None) -> Re
     """
     blocks = call.ir.system_field_blocks()
     place = place_of(blocks)
-    # JSON mode must be asked for in a message.
+    # JSON mode requires that a message mentions JSON.
     in_message = "message" if call.params.output == "json" else None
     traits = traits_of(profile, place.slot or in_message)
     previous = usable_previous(previous, WIRE, call.model)
@@ -110,7 +110,7 @@ def render(call: Call, profile: Profile, previous: Rendered | None = None) -> Re
     leads = traits.system_slot == "message"
     if leads and system and not held and not sent:
         system = [msgspec.structs.replace(system[0], close=close("system"))]
-    # A system message is hashed before the tools, stands after them, and may be held already.
+    # A system message is hashed before the tools, sent after them, and may be held already.
     before = [*listed, *([] if held else system)] if leads else [*system, *listed]
     if not sent and not (leads and system) and (call.extras is None or WIRE not in call.extras):
         # A stored prompt or conversation, which is in the extras, may be all there is.
@@ -337,14 +337,13 @@ def _item_fields(part: Text, _: Notices) -> bytes:
 
 
 def _follows(part: Part, role: Role) -> bool | None:
-    """Whether a part is an item of the model, whatever the role of its message; None if it is not
-    sent."""
+    """Whether a part is an item of the model, in a message of any role; None if it is not sent."""
     always_sent = isinstance(part, Text | ToolCall | ToolResult)
     try:
         if not always_sent and not _is_sent(part, _ROLES.get(role, "user")):
             return None
     except InvalidRequest:
-        pass  # rejected where it stands, with its path
+        pass  # raised again when it is rendered, with its path
     if isinstance(part, Opaque) and not is_content(part.kind):
         return part.kind not in APP_ITEMS or part.kind == "item_reference"
     return isinstance(part, ToolCall) or (role == "assistant" and not isinstance(part, ToolResult))

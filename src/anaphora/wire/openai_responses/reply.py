@@ -1,4 +1,4 @@
-"""Reads the items of a request's input or of a reply into parts, and a single reply."""
+"""Reads the items of a request's input or of a reply into parts, and complete replies."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ class ItemReader:
         return "tool", (ToolResult(call_id, content, extras=extras),), self._marks
 
     def _reasoning(self, members: Members) -> Thinking:
-        """Reasoning with its fields as they came; its text is its summary and its content."""
+        """Reasoning with its fields unchanged; its text is its summary and its content."""
         data = _take_text(members, "encrypted_content")
         raw = encode_members(members)
         fields = decode_value(raw, types.ReasoningFields, self._path, self._fail)
@@ -169,7 +169,7 @@ class ItemReader:
         return Thinking("\n\n".join(texts), data=data, provider=WIRE, extras=extras)
 
     def _take(self, members: Members, name: str) -> str:
-        """Takes a text field that is required."""
+        """Remove and return a text field, which is required."""
         text = _take_text(members, name)
         if text is None:
             why = "expected a text" if name in members else "is missing"
@@ -254,7 +254,7 @@ def _opaque(kind: str, members: Members) -> Opaque:
 
 
 def _take_text(members: Members, name: str) -> str | None:
-    """Takes a text field; any other value stays."""
+    """Remove and return a text field; any other value stays."""
     raw = members.get(name)
     if raw is None:
         return None
@@ -330,7 +330,7 @@ def read_reply(body: bytes) -> Reply:
     parts: list[Part] = []
     for index, raw in enumerate(reply.output):
         parts += read_output(raw, f"$.output[{index}]")
-    # A usage that is no object stays among the other fields.
+    # A usage that is not an object stays among the other fields.
     counted = rest.pop("usage") if bytes(reply.usage)[:1] == b"{" else NULL
     usage, notices = read_counts(read_usage, bytes(counted), "$.usage")
     stop, stop_reason_raw = _read_stop(reply.status, reply.incomplete_details, parts)
@@ -357,7 +357,7 @@ def _failure(reply: ReplyFields) -> Upstream | None:
 
 
 def read_output(raw: msgspec.Raw, path: str) -> list[Part]:
-    """The parts of one item of a reply, whose messages are the model's where they do not say."""
+    """The parts of one item of a reply. Messages without a role are the model's."""
     return list(ItemReader(path, reply_error, "assistant").read(raw)[1])
 
 

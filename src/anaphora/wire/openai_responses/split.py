@@ -1,4 +1,4 @@
-"""Cuts a Responses request into chunks of its own bytes, as it was sent."""
+"""Cuts a Responses request into chunks of its own bytes."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def split(
 
 
 def _take_model(request: RequestSplit) -> str:
-    """The model; empty where a stored prompt decides it."""
+    """The model; empty if a stored prompt decides it."""
     if "prompt" in request.members and request.members.get("model", NULL) == NULL:
         request.members.pop("model", None)
         if bytes(request.members["prompt"])[:1] == b"{":
@@ -154,8 +154,8 @@ def _text_block(raw: bytes) -> SplitBlock:
 
 
 def _split_content(content: bytes, path: str, ttl: Ttl, role: str) -> list[SplitBlock]:
-    """Content parts without their breakpoints, byte for byte otherwise. They are always written
-    anew: a part has the same bytes with and without a breakpoint."""
+    """Content parts without their breakpoints, byte for byte otherwise. They are always encoded
+    again, so a part has the same bytes with and without a breakpoint."""
     if content[:1] == b'"':
         return [_text_block(content)]
     return [_split_part(part, ttl, role) for part in _WALK.of_role(role).listed(content, path)]

@@ -1,7 +1,7 @@
 """The documented fields of Responses: requests, items, replies and stream events.
 
-The structs reject unknown fields, so that nothing is lost; objects with more fields are decoded
-without them, and the rest is carried in extras.
+The structs reject unknown fields, so that nothing is lost: the reader decodes such objects without
+them and keeps them in extras.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from anaphora.wire.memo import MEMOS
 from anaphora.wire.openai import ReasoningCount
 
 WIRE = "openai_responses"
-#: What this wire remembers between calls.
+#: The wire's memory between calls.
 MEMO = MEMOS[WIRE]
 PATH = "/v1/responses"
 
@@ -65,7 +65,7 @@ class InputText(Strict, frozen=True, tag_field="type", tag="input_text", omit_de
 class OutputText(Strict, frozen=True, tag_field="type", tag="output_text", omit_defaults=True):
     text: str
     prompt_cache_breakpoint: Breakpoint | None = None
-    # Carried along as they are.
+    # Kept unchanged.
     annotations: msgspec.Raw = NULL
     logprobs: msgspec.Raw = NULL
 

@@ -1,6 +1,6 @@
-"""Writes a single reply of Responses, losing nothing, and its event stream.
+"""Writes a complete reply of Responses without loss, and its event stream.
 
-A reply that came over this wire is written as it came. Replies of other providers get the fields
+A reply that was read on this wire is written unchanged. Replies of other providers get the fields
 that the types require: ids made from the reply's, a status, empty annotations.
 """
 
@@ -38,9 +38,9 @@ from anaphora.wire.sse import encode_event
 from .items import (
     OUTPUT,
     begins_item,
+    continues_message,
     function_call,
     function_output,
-    goes_on,
     in_message,
     message_opening,
     reasoning_item,
@@ -56,7 +56,7 @@ _STATUSES = ("completed", "incomplete", "failed", "in_progress", "queued", "canc
 
 def write_reply(reply: Reply, created: float | None = None) -> bytes:
     """The reply as OpenAI would send it. Parts without an item are left out. `created` is the date
-    of a reply that has none of its own."""
+    of a reply that has none."""
     items = b",".join(output_items(reply.message.parts, reply.id))
     head = b'{"id":' + string(reply.id)
     kept = extra_members(reply.extras, WIRE)
@@ -109,7 +109,7 @@ def _grouped(parts: Sequence[Part]) -> Iterator[list[Part]]:
     """The parts of each item."""
     group: list[Part] = []
     for part in parts:
-        if group and in_message(group[-1]) and goes_on(part):
+        if group and in_message(group[-1]) and continues_message(part):
             group.append(part)
             continue
         if group:
@@ -218,8 +218,8 @@ class StreamWriter:
     """Turns events into the bytes that OpenAI would send.
 
     A part's item begins with its first delta, or at its end if it has none: some parts are left
-    out, and only their content shows it. Items do not overlap here: a part that comes while another
-    is open waits for its end.
+    out, and only their content shows it. Items do not overlap: a part that begins while another is
+    open waits for its end.
     """
 
     def __init__(self) -> None:
@@ -321,7 +321,7 @@ class StreamWriter:
         if in_message(part):
             if content_part(part) is None:
                 return None
-            if self._message is not None and goes_on(part) and own_id in (None, self._id):
+            if self._message is not None and continues_message(part) and own_id in (None, self._id):
                 return b""
             closed, self._message = self._close_message(), []
             own = own_id or item_id("msg", self._reply_id, self._items)
@@ -408,7 +408,7 @@ class StreamWriter:
 
 
 def _begun_part(start: PartStart, text: str) -> Part:
-    """What is known of a part at its first delta."""
+    """A part with the fields that are known at its first delta."""
     extras = start.extras
     if start.kind == "tool_call":
         return ToolCall(start.id or "", start.name or "", "", extras)

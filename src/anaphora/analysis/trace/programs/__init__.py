@@ -21,7 +21,7 @@ class SessionReader(Protocol):
     """Reads a file whose lines together are one conversation or several."""
 
     missing: str
-    """The problem with a file in which no conversation was found, if that is one."""
+    """The problem with a file in which no conversation was found; empty if it is none."""
 
     def read(self, place: str, fields: dict[str, Any]) -> Problem | None: ...
 
@@ -37,7 +37,7 @@ _Reader: TypeAlias = type[
     | OpencodeSessions
 ]
 
-#: In the order in which a file is compared with them.
+#: In the order in which they are tried.
 PROGRAMS: dict[ProgramName, _Reader] = {
     "claude_code": ClaudeCodeSession,
     "gemini_cli": GeminiCliSession,
@@ -49,5 +49,5 @@ PROGRAMS: dict[ProgramName, _Reader] = {
 
 
 def program_of(fields: dict[str, Any]) -> ProgramName | None:
-    """The program that wrote an object; None when that cannot be told."""
+    """The program that wrote an object; None if it is unknown."""
     return next((name for name, reader in PROGRAMS.items() if reader.recognises(fields)), None)

@@ -28,7 +28,7 @@ from anaphora.analysis.trace.log_lines import (
 )
 from anaphora.wording import counted
 
-#: Lines that tell that the history changed: all of it, or the results of tools in it.
+#: Lines about a change of the history: all of it, or the results of tools in it.
 _BOUNDARIES = {"compact_boundary": "compaction", "microcompact_boundary": "edit"}
 _TYPES = ("user", "assistant", "system", "summary", "attachment", "progress")
 
@@ -50,12 +50,12 @@ class SessionNode(msgspec.Struct, eq=False):
     results: SessionNode | None = None
     """Of a reply: the results of its tools."""
     taken_by: SessionNode | None = None
-    """The message that its contents belong to, if that is another one."""
+    """The message that its contents were merged into."""
     is_leaf: bool = True
     depth: int = 1
     """The messages up to here."""
     _times: list[float] = []
-    """Of the contents, if all are known."""
+    """The times of the contents, if all are known."""
     _message: TraceMessage | None = None
     """One object for all conversations that contain it, from when the file is read."""
 
@@ -68,7 +68,7 @@ class SessionNode(msgspec.Struct, eq=False):
             self._times += [at] * len(added)
 
     def take(self, other: SessionNode) -> None:
-        """Makes another message a part of this one."""
+        """Merges another message into this one."""
         self.contents += other.contents
         self._times += other._times
         self.is_leaf, other.is_leaf, other.taken_by = True, False, self
@@ -103,7 +103,7 @@ class ClaudeCodeSession:
         self._last: SessionNode | None = None
         self._order: LineOrder[tuple[str, dict[str, Any]]] = LineOrder()
         self._boundaries: dict[str, str] = {}
-        """Lines without a message behind a boundary, and which it is."""
+        """By id, lines without a message after a boundary, and the kind of the boundary."""
         self._repeated = 0
         self._problems: list[Problem] = []
 
@@ -207,8 +207,9 @@ class ClaudeCodeSession:
         return node
 
     def _continues(self, reply: SessionNode, parent: SessionNode | None) -> bool:
-        """Whether a line belongs to a reply that begins before it, by its parent: part of the
-        reply, what came while its tools ran, or what it answers. Otherwise the reply was copied."""
+        """Whether a line belongs to a reply that begins before it, by its parent: a part of the
+        reply, a message while its tools ran, or the message that it answers. Otherwise the reply
+        was copied."""
         between: list[SessionNode] = []
         node = parent
         while node is not None and node.role == "user" and node.depth > reply.depth:
@@ -247,7 +248,7 @@ def _conversation(leaf: SessionNode, session: str, taken: set[int]) -> FoundTrac
         if node.role != "assistant" or node.usage is None:
             continue
         if id(node) in taken:
-            began_by = "edit"  # another message follows than in the conversation that has it
+            began_by = "edit"  # a branch: another conversation continues that message differently
             continue
         first = (replies or [node])[0]
         call = TraceCall(

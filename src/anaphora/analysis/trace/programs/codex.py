@@ -40,7 +40,7 @@ _MODEL_ITEMS = (
     "reasoning function_call custom_tool_call local_shell_call web_search_call"
     " image_generation_call tool_search_call"
 ).split()
-#: An id of a tool call, or an encrypted text, that no other answer has, is at least as long.
+#: Minimum length of a unique id of a tool call, or of an encrypted text.
 _RANDOM = 16
 
 
@@ -54,7 +54,7 @@ class _Conversation(msgspec.Struct):
     answers: list[Answer] = []
     model: str = ""
     _items: list[dict[str, Any]] = []
-    """Of the reply that is not billed yet."""
+    """Items of the reply that is not billed yet."""
     _last_input: float | None = None
     _reply: int | None = None
     """Index of the first message of the reply that is not billed yet."""
@@ -100,8 +100,8 @@ class _Conversation(msgspec.Struct):
 def _answer(
     usage: TraceUsage, totals: Any, at: float | None, items: list[dict[str, Any]], *, copied: bool
 ) -> Answer:
-    """A copy has the ids of tool calls, the encrypted reasoning and all counts of the original, but
-    not its time."""
+    """Identifies an answer. A copy has the ids of tool calls, the encrypted reasoning and all
+    counts of the original, but not its time."""
     untimed = digest([*items, totals], msgspec.to_builtins(usage))
     if any(map(_is_random, items)):
         return Answer(untimed)
@@ -109,7 +109,7 @@ def _answer(
 
 
 def _is_random(item: dict[str, Any]) -> bool:
-    """Whether an item has an id that no other has. Some providers number the calls of tools."""
+    """Whether an item has a unique id. Some providers only number tool calls."""
     texts = [item.get(name) for name in ("call_id", "encrypted_content")]
     return any(
         isinstance(text, str) and len(text) >= _RANDOM and ":" not in text and "." not in text
@@ -133,7 +133,7 @@ class CodexSession:
         """The file begins with the lines of another session."""
         self._totals: Any = None
         self._records = False
-        """The bills have ids, and are no counts."""
+        """The bills are `token_usage_record`s, which have ids."""
         self._lines: list[tuple[float, str, dict[str, Any]]] = []
         """With the number or the time of each, or of the one before it."""
         self._ordinals: set[int] = set()
@@ -170,7 +170,7 @@ class CodexSession:
         numbered = len(self._ordinals) == len(self._lines)
         lines = sorted(self._lines, key=lambda line: line[2]["ordinal"] if numbered else line[0])
         for _, place, fields in lines:
-            with suppress(ValueError):  # reported when it was read first
+            with suppress(ValueError):  # problems were reported at the first reading
                 ordered.read(place, fields)
         by = "numbers" if numbered else "times"
         return [
@@ -196,8 +196,9 @@ class CodexSession:
         return found
 
     def _check_order(self, ordinal: object, payload: dict[str, Any], time: float) -> None:
-        """Numbers tell the order. Without them a tool's result before its call, with a later time,
-        shows that lines were moved; a clock that stepped back does not change the order."""
+        """Checks the order by line numbers. Without them, a tool's result before its call, with a
+        later time, shows that lines were moved; a clock that stepped back does not change the
+        order."""
         if isinstance(ordinal, int) and ordinal not in self._ordinals:
             before = self._lines[-1][2].get("ordinal") if self._lines else None
             self._ordinals.add(ordinal)

@@ -1,6 +1,6 @@
 """Session files of GitHub Copilot CLI: `~/.copilot/session-state/<id>/events.jsonl`.
 
-Lines are events `{type, data, id, parentId, timestamp}`, each behind the one that it names. A
+Lines are events `{type, data, id, parentId, timestamp}`, each after the one that it names. A
 `session.usage_record` has the bill of the `assistant.message` with the same `apiCallId`. Versions
 before 1.0.100 wrote only `session.shutdown`, with the sums since the session began: a bill if
 there was one reply. After `session.compaction_complete` another conversation begins, and
@@ -33,7 +33,7 @@ _Event = tuple[str, dict[str, Any], dict[str, Any]]
 
 
 class _Reply(msgspec.Struct):
-    """An answer without a bill yet."""
+    """A reply that has no bill yet."""
 
     place: str
     api_id: str
@@ -249,7 +249,7 @@ def _part(value: object, name: str) -> object:
 
 
 def _system(agent: _Agent, message: TraceMessage) -> None:
-    """The system prompt comes first, though it may be written behind the user's message. Another
+    """The system prompt comes first, though it may be written after the user's message. Another
     one begins another conversation."""
     messages = agent.messages
     known = bool(messages) and messages[0].role == "system"

@@ -43,7 +43,7 @@ class _Record(msgspec.Struct, frozen=True):
     usage: TraceUsage | None
     at: float | None
     complete: float | None
-    """When it and the results of its tools were there."""
+    """When it and the results of its tools were complete."""
     messages: tuple[TraceMessage, ...]
     answered: tuple[str, ...]
     """The tool calls whose results it contains."""
@@ -68,7 +68,7 @@ class GeminiCliSession:
         self._unnamed = 0
         self._branches = BranchBudget()
         self._has_new = False
-        """Whether the messages may have a call that no conversation has."""
+        """Whether the messages may contain a call that is in no conversation yet."""
         self._began: float | None = None
         self._began_by: Any = None
         """How the messages were changed since the last conversation."""
@@ -234,7 +234,7 @@ def _messages(message: dict[str, Any]) -> Iterator[TraceMessage]:
 
 
 def _parts(content: Any) -> list[dict[str, Any]]:
-    """The parts of a content, which may be one part, or a text."""
+    """The parts of a content: a list, one part, or a text."""
     several = content if isinstance(content, list) else [content]
     texts = ({"text": part} if isinstance(part, str) else part for part in several)
     return [part for part in texts if isinstance(part, dict) and part != {"text": ""}]

@@ -167,7 +167,7 @@ def _reasons(parts: list[dict[str, Any]]) -> bool:
 
 
 def _ended(parts: list[dict[str, Any]]) -> float | None:
-    """When a reply had come, before its tools had run."""
+    """When a reply was complete, before its tools ran."""
     ends = [_of(part, "time").get("end") for part in parts]
     ends += [_of(_of(part, "state"), "time").get("start") for part in parts]
     return max((time for time in map(seconds, ends) if time is not None), default=None)
@@ -196,6 +196,6 @@ def _usage(tokens: object, provider: str, *, reasons: bool) -> TraceUsage | None
 
 
 def _of(value: Any, name: str) -> dict[str, Any]:
-    """An object inside another; an empty one if it is missing."""
+    """A nested object; an empty one if it is missing."""
     found = value.get(name) if isinstance(value, dict) else None
     return found if isinstance(found, dict) else {}

@@ -33,7 +33,7 @@ _BILLED = ("usage", "compaction", "branch_summary")
 
 
 class _Entry(msgspec.Struct, eq=False):
-    """A message, or what replaces some."""
+    """A message, or a summary that replaces several."""
 
     parent: _Entry | None
     place: str
@@ -144,7 +144,7 @@ class PiSession:
 
 
 class _Branch(RecordedSession):
-    """The way from the root to a leaf."""
+    """The path from the root to a leaf."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -172,7 +172,7 @@ class _Branch(RecordedSession):
 
     def _call(self, entry: _Entry, taken: set[int]) -> None:
         if id(entry) in taken:
-            self.began_by = "edit"  # another message follows than in the branch that has it
+            self.began_by = "edit"  # another branch continues that message differently
             return
         taken.add(id(entry))
         assert entry.usage is not None

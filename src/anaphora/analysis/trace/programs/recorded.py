@@ -11,7 +11,7 @@ from anaphora import catalog
 from anaphora.analysis.trace.format import Trace, TraceCall, TraceMessage, TraceUsage
 from anaphora.analysis.trace.log_lines import Answer, BranchBudget, FoundTrace, TraceEntry
 
-#: Services that pass calls on to the makers of the models.
+#: Services that forward calls to the makers of the models.
 _RESELLERS = ("", "github-copilot", "github-copilot-enterprise", "opencode", "openai-codex")
 #: Providers whose writes are kept for half an hour; others keep them for 5 minutes.
 _HALF_HOUR = ("openai", "azure")
@@ -76,7 +76,7 @@ class Recorded(msgspec.Struct):
         self.answers.append(answer)
 
     def found(self, id: str, group: str, source: str) -> FoundTrace:
-        """A bill may come after those of later calls."""
+        """The conversation, its calls sorted: a bill may come after those of later calls."""
         pairs = zip(self.calls, self.answers, strict=True)
         calls, answers = zip(*sorted(pairs, key=lambda pair: pair[0].messages), strict=True)
         trace = Trace(
@@ -93,8 +93,8 @@ class Recorded(msgspec.Struct):
 
 
 class RecordedSession:
-    """The conversations of one session: one at a time continues, until its history is replaced or
-    another provider answers."""
+    """The conversations of one session, one after the other: a new one begins when the history is
+    replaced or another provider answers."""
 
     def __init__(self) -> None:
         self.done: list[Recorded] = []
@@ -112,7 +112,7 @@ class RecordedSession:
         self._branches.add(1)
 
     def restart(self, messages: list[TraceMessage], began_by: str) -> None:
-        """The history is another one from here on."""
+        """Starts a conversation with another history."""
         self._close(messages)
         self.began_by = began_by
 

@@ -1,1 +1,1 @@
-"""The steps of a call, one of which follows the other: `calls.pipeline` has their order."""
+"""The steps of a call. `calls.pipeline` has their order."""

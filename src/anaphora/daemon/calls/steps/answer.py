@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class RelayAnswer(CallStep):
-    """Makes of what a provider answers what the app may see."""
+    """Turns a provider's answer into what the app may see."""
 
     name = "relay"
 
@@ -62,7 +62,7 @@ class RelayAnswer(CallStep):
 
 
 def stream_head(call: AppCall, flight: InFlight, events: tuple[Event, ...]) -> StreamHead:
-    """When the first events of a stream have arrived."""
+    """Sets the call's head when the first events of a stream have arrived."""
     target, prepared = flight.target, flight.prepared[flight.index]
     if call.judge_early is not None:
         call.judge_early()
@@ -74,7 +74,7 @@ def stream_head(call: AppCall, flight: InFlight, events: tuple[Event, ...]) -> S
         provider=target.endpoint.id,
         wire=target.endpoint.base_wire,
         model=(start.model if start is not None else "") or target.model,
-        # Usage comes later: whether it has to be changed is not known yet.
+        # Usage comes later: whether it must be masked is not known yet.
         passes_bytes=call.passes_bytes and not call.masked,
         reply_id="" if start is None else start.id,
         headers=_passed(flight),
@@ -105,20 +105,20 @@ def _app_reply(call: AppCall, flight: InFlight, reply: Reply, record: Record) ->
         wire=target.endpoint.base_wire,
         model=reply.model or target.model,
         reply=reply,
-        # Bytes that pass only where nothing is hidden would tell that.
+        # Passing bytes through only if nothing is hidden would reveal whether something is.
         body=flight.body if call.passes_bytes and not call.masked else None,
         headers=_passed(flight),
         usage=call.usage,
         most_usage=most,
         cost_usd=call.shown_usd if call.hidden else flight.cost_usd,
         verdict=flight.verdict,
-        notices=without_details(record.notices),
+        notices=public_notices(record.notices),
         attempts=record.attempts,
     )
 
 
 def _masked(call: AppCall, event: Event) -> Event:
-    """An event without what other apps wrote."""
+    """An event whose usage excludes what other apps wrote."""
     if isinstance(event, ReplyEnd):
         return ReplyEnd(own_reply(event.reply, call.usage))
     if isinstance(event, ReplyStart):
@@ -138,8 +138,8 @@ def _passed(flight: InFlight) -> tuple[tuple[str, str], ...]:
     return tuple((name, redactor(headers[name])) for name in names)
 
 
-def without_details(notices: tuple[Notice, ...]) -> tuple[Notice, ...]:
-    """The notices as other programs may see them: without what a failure says about this one."""
+def public_notices(notices: tuple[Notice, ...]) -> tuple[Notice, ...]:
+    """The notices for other programs, without internal details of a failure."""
     if not any(notice.code in STEPS for notice in notices):
         return notices
     return tuple(
@@ -151,7 +151,7 @@ def without_details(notices: tuple[Notice, ...]) -> tuple[Notice, ...]:
 
 
 class JudgeCache(CallStep):
-    """Judges a stream while the provider is waited for, and each call by its bill."""
+    """Judges a stream early, while waiting for the provider, and each call by its bill."""
 
     name = "judge"
 
@@ -162,11 +162,11 @@ class JudgeCache(CallStep):
         assert call.flight is not None
         if call.flight.stream:
             call.judge_early = partial(self._judge_early, call)
-            # While the provider is waited for: its first byte goes on without that.
+            # Done while waiting for the provider, so that it does not delay the first byte.
             asyncio.get_running_loop().call_soon(call.judge_early)
 
     def _judge_early(self, call: AppCall) -> None:
-        """By the rules alone, once for each attempt."""
+        """The verdict by the cache rules alone, once for each attempt."""
         if call.judge_early is not None:
             call.judge_early, flight = None, call.flight
             assert flight is not None
@@ -189,11 +189,11 @@ class JudgeCache(CallStep):
             )
 
     def _verdict(self, call: AppCall, flight: InFlight, reply: Reply | None) -> Verdict | None:
-        """Without a reply, before the bill."""
+        """Without `reply`, the verdict before the bill."""
         remembered, target = call.remembered, flight.target
         if remembered is None:
             return None
-        # What a call may read of its app's own is counted by the catalog's rules.
+        # How much of a read is the app's own is computed by the catalog's rules.
         learned = None if call.masked else remembered.rules
         tier = service_tier(flight.prepared[flight.index])
         return remembered.judge(
@@ -205,8 +205,8 @@ class JudgeCache(CallStep):
 
 
 def charge(call: AppCall, flight: InFlight, reply: Reply) -> None:
-    """Computes what a call cost that was not settled to its bill; not by usage that cannot be true:
-    then the bound is charged."""
+    """Computes the cost of a call that was not settled by its bill. If the usage is impossible, the
+    bound is charged."""
     if flight.cost_usd is None and not call.disputed:
         price = flight.charge(flight.prepared[flight.index], reply.usage)
         flight.saved = flight.guarded("price_failed", None, saved_usd, reply.usage, price)
@@ -215,7 +215,7 @@ def charge(call: AppCall, flight: InFlight, reply: Reply) -> None:
 def _paused(
     call: AppCall, flight: InFlight, refresher: PrefixRefresher, remembered: RememberedCall
 ) -> tuple[Notice, ...]:
-    """A pause of the conversation ends, and another one begins."""
+    """Ends a pause of the conversation and begins another."""
     usd, notices = refresher.take_cost(remembered.conversation)
     if usd is not None and flight.verdict is not None:
         flight.verdict = replace(flight.verdict, kept_warm_usd=usd)

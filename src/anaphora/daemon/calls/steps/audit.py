@@ -1,5 +1,5 @@
-"""What is kept of a call: its record for the audit log and for `llm.explain`, its figures for
-metrics, and the refusals."""
+"""Records a call: its audit row, its data for `llm.explain`, its figures for metrics, and
+refusals."""
 
 from __future__ import annotations
 
@@ -21,15 +21,14 @@ from anaphora.daemon.shared_state import SharedState
 from anaphora.errors import Denied
 from anaphora.values import Notice
 
-from .answer import without_details
+from .answer import public_notices
 
-#: Calls that are kept: of one app, and of all.
+#: Maximum number of kept calls: per app, and in total.
 _MOST_OF_APP, _MOST_APPS = 256, 64
 
 
 class AuditCall(CallStep):
-    """Puts the row of each call into the queue of the audit log, which makes and writes it in a
-    thread of its own."""
+    """Queues the row of each call at the audit log, which makes and writes it in its own thread."""
 
     name = "audit"
 
@@ -39,7 +38,7 @@ class AuditCall(CallStep):
         self._audit = tools.watchers.audit
 
     async def before(self, call: AppCall) -> None:  # noqa: ARG002
-        """Raises where rows are required and cannot be written."""
+        """Raises if rows are required and cannot be written."""
         if self._audit is not None:
             self._audit.check()
 
@@ -52,7 +51,7 @@ class AuditCall(CallStep):
             notices = flight.guarded("audit_failed", (), self._add_row, call, flight, record)
             notices += flight.take_notices()
             if notices and call.reply is not None:
-                call.reply.notices += without_details(notices)
+                call.reply.notices += public_notices(notices)
 
     def _add_row(self, call: AppCall, flight: InFlight, record: Record) -> tuple[Notice, ...]:
         assert self._audit is not None
@@ -71,7 +70,7 @@ class AuditCall(CallStep):
 
 
 def ended_call(call: AppCall, flight: InFlight, record: Record) -> EndedCall:
-    """What the audit log gets."""
+    """The call as the audit log gets it."""
     own, remembered = None, call.remembered
     if call.hidden or call.shown_unbilled != call.unbilled:
         own = OwnBill(
@@ -101,8 +100,8 @@ def ended_call(call: AppCall, flight: InFlight, record: Record) -> EndedCall:
 
 
 class Explanations:
-    """The last calls of each app, for `llm.explain`; on all nodes, but without any name or text of
-    the prompt on those that did not make the call."""
+    """The last calls of each app, for `llm.explain`, on all nodes. Nodes that did not make the call
+    have no names and no text of its prompt."""
 
     def __init__(self, shared: SharedState) -> None:
         self._shared = shared
@@ -136,7 +135,7 @@ _decode = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 def _name(app: str, request_id: str) -> str:
-    """Both are names: neither can make the other's."""
+    """The length of the app's id keeps two pairs from having the same name."""
     return f"explanation {len(app)} {app} {request_id}"
 
 
@@ -162,7 +161,8 @@ def _explained(request_id: str, reply: AppReply) -> dict[str, Any]:
 
 
 def _without_names(reply: AppReply) -> AppReply:
-    """What other nodes may know: names of tools and fields are part of the prompt."""
+    """The explanation for other nodes, without names of tools and fields, which are part of the
+    prompt."""
     notices = tuple(
         replace(notice, message=notice.code.replace("_", " "), path="") for notice in reply.notices
     )
@@ -209,12 +209,12 @@ def _verdict(reply: AppReply) -> dict[str, Any]:
     }
 
 
-#: Breaks that are kept: the latest.
+#: Maximum number of kept breaks; the oldest are dropped.
 MOST_TEXTS = 2_000
 
 
 class BreakText(msgspec.Struct, frozen=True):
-    """Where a prompt changed."""
+    """The place and text of a change of a prompt."""
 
     field: str
     position: int | None
@@ -222,9 +222,8 @@ class BreakText(msgspec.Struct, frozen=True):
 
 
 class BreakTexts:
-    """The text around changes that broke the cache of calls, by their request ids: for pages of
-    administrators, while the operator has switched that on (`ui: {show_text: true}`). For any
-    thread."""
+    """The text around changes that broke the cache, by request id, for administrators' pages. Empty
+    unless the operator has set `ui: {show_text: true}`. Thread-safe."""
 
     def __init__(self) -> None:
         self._texts = BoundedMap[str, BreakText](MOST_TEXTS)

@@ -1,5 +1,5 @@
-"""Who sent a request: the address of its peer, and the token that it carries. And whether it may be
-read: by its app, its connection, and the limits of bodies in the grant and the daemon."""
+"""Finds the sender of a request: its peer's address and its token. Then decides whether its body
+may be read, by the app, the connection, and the body limits of grant and daemon."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from anaphora.serving.connection_limits import CONNECTION, ConnectionPlace
 from anaphora.serving.exchange import HttpExchange
 
 _BEARER = "bearer "
-#: Headers that hold a token. None of them goes further than here.
+#: Headers that hold a token. All are removed here.
 _TOKEN_HEADERS = ("authorization", "x-api-key", "x-goog-api-key")
 _TOKEN_FIELD = b"key"
 _FORWARDED = "x-forwarded-for"
@@ -37,8 +37,8 @@ _PROXY_HEADERS = (_FORWARDED, "forwarded", "x-real-ip", "x-forwarded-host", "via
 
 
 class Peers:
-    """Finds the peer of a request. Behind a reverse proxy that is the client which the proxy names;
-    `x-forwarded-for` of others is not believed."""
+    """Finds the peer of a request. Behind a trusted reverse proxy that is the client named in
+    `x-forwarded-for`; from others the header is ignored."""
 
     def __init__(
         self, trusted_proxies: Iterable[str] = (), *, behind_proxy: bool = False, tls: bool = False
@@ -48,7 +48,7 @@ class Peers:
         self._tls = tls
 
     def peer_of(self, exchange: HttpExchange) -> Peer:
-        """Raises `Forbidden` for a client that goes around the proxy."""
+        """Raises `Forbidden` for a client that bypasses the proxy."""
         credentials = exchange.scope.get("anaphora.peer")
         if credentials is not None:
             # A proxy's user says nothing about its clients.
@@ -66,7 +66,7 @@ class Peers:
         raise Forbidden("connect through the proxy of this server", status=403)
 
     def _forwarded(self, exchange: HttpExchange, proxy: str) -> str:
-        """The last address that no trusted proxy has."""
+        """The last address that is not a trusted proxy's."""
         named = ",".join(value for name, value in exchange.header_pairs if name == _FORWARDED)
         for each in reversed(named.split(",")):
             address = _without_port(each.strip())
@@ -106,8 +106,8 @@ def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 
 @hides_arguments
 def take_token(exchange: HttpExchange) -> Secret | None:
-    """The token of a request, which is removed from its headers and its query: nothing after this
-    can send or log it. Raises where there are two that differ."""
+    """Takes the token out of a request's headers and query, so that later code cannot send or log
+    it. Raises if there are two different ones."""
     tokens: set[str] = set()
     headers = exchange.headers
     repeated = len(headers) < len(exchange.header_pairs)
@@ -130,7 +130,7 @@ def take_token(exchange: HttpExchange) -> Secret | None:
         tokens.discard("")
     if len(tokens) > 1:
         raise Unauthenticated("the request has two different tokens", status=401)
-    # An empty one is no valid token, and no request without one either.
+    # An empty token is invalid, and differs from no token.
     return Secret(tokens.pop()) if tokens else None
 
 
@@ -150,12 +150,12 @@ def _take_from_query(exchange: HttpExchange) -> set[str]:
 
 
 READY, STORE_UNAVAILABLE = "ready", "store_unavailable"
-#: Seconds for which the files are taken as unchanged: one look for calls that arrive together.
+#: Seconds for which files count as unchanged, so that calls arriving together check them once.
 _UNCHANGED_SECONDS = 0.001
 RPC_PATH = "/rpc"
 ADMINISTRATORS = ""
-"""Whose connections are counted together, as those of an app are."""
-#: Bytes of a message from an app that may not spend: enough for every method that it may call.
+"""Administrators' connections are counted together, like those of one app."""
+#: Maximum bytes of a message from an app that may not spend: enough for every method it may call.
 MAX_BODY_WITHOUT_CALLS = 64 * 1024
 
 
@@ -166,15 +166,15 @@ class Readiness(msgspec.Struct):
     """The daemon is stopping. Calls are answered until it is `closed`."""
     closed: bool = False
     is_drained: Callable[[], bool] = lambda: False
-    """Whether an operator wants calls to go to other nodes."""
+    """Whether an operator has drained this node."""
     can_write: Callable[[], bool] = lambda: True
-    """Whether the store can be written: no call without a hold."""
+    """Whether the store is writable. Without a hold no call is made."""
     down: Callable[[], Mapping[str, Outage]] = dict
-    """The parts that do not answer. Without the store no call is accepted."""
+    """Parts that do not respond. Without the store no call is accepted."""
     problems: Callable[[], list[str]] = list
-    """What an operator should look at; calls are accepted nevertheless."""
+    """Problems that an operator should look at. Calls are still accepted."""
     read_on: Callable[[], int] = lambda: 0
-    """Calls that their apps have ended and whose answers are read on."""
+    """Calls whose apps have left and whose answers are read on."""
 
     @property
     def status(self) -> str:
@@ -197,7 +197,7 @@ class AuthenticateApp(CallStep):
         changed: Callable[[], bool] = lambda: False,
         reload: Callable[[], None] = lambda: None,
     ) -> None:
-        """`changed` tells whether files have changed, which `reload` reads."""
+        """`changed` tells whether files have changed; `reload` reads them."""
         self._directory = directory
         self._readiness = readiness
         self._unread = unread
@@ -226,7 +226,7 @@ class AuthenticateApp(CallStep):
             _use_connection(exchange, call.app.id)
             if is_rpc and not call.app.grant.may_call:
                 exchange.max_body = min(exchange.max_body, MAX_BODY_WITHOUT_CALLS)
-        # By the budget of all bodies, of which an administrator's counts as one app's.
+        # Counted in the budget of all bodies; administrators count as one app.
         exchange.account = self._unread.account(call.app.id)
         most = call.app.grant.llm.max_body_bytes
         if most is not None:
@@ -234,7 +234,7 @@ class AuthenticateApp(CallStep):
 
 
 def _use_connection(exchange: HttpExchange, name: str) -> None:
-    """Counts the connection as one of an app. Raises `GrantRateLimited` where it has too many."""
+    """Counts the connection as the app's. Raises `GrantRateLimited` if the app has too many."""
     place: ConnectionPlace | None = exchange.scope.get(CONNECTION)
     if place is not None and not place.use(name):
         raise GrantRateLimited(

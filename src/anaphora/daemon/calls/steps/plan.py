@@ -1,6 +1,5 @@
-"""What a target gets for a call of an app: the app's own bytes where the target speaks their wire,
-otherwise the request rendered anew (`calls.translation`); with markers, and the most that it can
-cost."""
+"""Builds the request for a target: the app's own bytes if the target speaks their wire, otherwise
+the request rendered again (`calls.translation`); with markers, and the bound of its cost."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ from anaphora.canonical import string
 from anaphora.catalog import CacheRules
 from anaphora.client.in_flight import PreparedRequest
 from anaphora.client.target import Target
-from anaphora.daemon.access.granted_models import hides_model, without_bound
+from anaphora.daemon.access.granted_models import hides_model, no_bound_error
 from anaphora.daemon.access.isolation import app_key, keys_separate, salt_field
 from anaphora.daemon.calls import translation
 from anaphora.daemon.calls.call import AppCall, CallOutcome
@@ -29,6 +28,7 @@ from anaphora.daemon.calls.translation import (
     fill_max_tokens,
     fill_store,
     max_tokens_to_fill,
+    member_object,
     with_members,
 )
 from anaphora.daemon.faces import face_of
@@ -43,7 +43,7 @@ from anaphora.traffic.matching import RememberedCall
 from anaphora.traffic.planning import ReadRequest, own_plan, read_split
 from anaphora.values import Notice
 from anaphora.wire.body_memory import DecodedBody
-from anaphora.wire.reading import Members, decode_members, known_text
+from anaphora.wire.reading import Members, known_text
 from anaphora.wire.splicing import splice
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: Fields that every dialect of a wire reads like the wire's own provider.
+#: Fields that every dialect reads as the wire's own provider does.
 _PLAIN = frozenset(
     "model messages system systemInstruction contents input instructions tools temperature top_p"
     " max_tokens max_output_tokens stop stop_sequences stream options think generationConfig"
@@ -63,7 +63,7 @@ _KEY = "prompt_cache_key"
 
 
 class PlanRequest(CallStep):
-    """Prepares the request for one target after the other, and remembers it for later calls."""
+    """Prepares the request for each target and remembers it for later calls."""
 
     name = "plan"
 
@@ -92,7 +92,7 @@ class PlanRequest(CallStep):
             else:
                 call.bound = bound_of(call, prepared, target)
         except NotGranted as error:
-            raise without_bound(error, target, tools.granted.nearest(app, target.model)) from None
+            raise no_bound_error(error, target, tools.granted.nearest(app, target.model)) from None
         if facts is not None and facts.handles and not call.grown:
             call.grown = await tools.history.begin(app.id, facts, call.bound.output_tokens)
         grant = app.grant.llm
@@ -101,7 +101,7 @@ class PlanRequest(CallStep):
             call.rated = await tools.rates.admit(app, counted + call.bound.output_tokens)
 
     def after(self, call: AppCall, outcome: CallOutcome) -> None:
-        """Later calls are compared with one that was answered, and not with one that failed."""
+        """Marks a call that failed, so that later calls are not compared with it."""
         remembered, flight = call.remembered, call.flight
         assert flight is not None
         if outcome.error is not None and remembered is not None and flight.reply is None:
@@ -113,7 +113,7 @@ class PlanRequest(CallStep):
         call.hides_usage, call.found, call.scope = False, NOT_FOUND, None
         request = call.request
         grant, shared, name = call.app.grant, self._tools.shared, target.endpoint.id
-        # A cached content is one app's own, and so is what is read from it.
+        # A cached content belongs to one app, and so do reads of it.
         call.masked = (
             shared.only_users.get(name) != grant.app
             and not _names_cached_content(request)
@@ -134,14 +134,14 @@ class PlanRequest(CallStep):
             call.found = await prefixes.find(call.scope, call.remembered.sent, rules)
 
     def _leave_target(self, call: AppCall, before: RememberedCall) -> None:
-        """Another target has failed."""
+        """Resets what was planned for a target that failed."""
         before.fail()
         call.conversation = call.conversation or (before.conversation, before.turn)
         call.remembered = None
 
     async def work(self, call: AppCall, act: Callable[[], T]) -> T:
-        """The result of `act`, which takes time in proportion to the request: of a large one, in a
-        thread."""
+        """Runs `act`, whose time grows with the size of the request; in a thread if that is
+        large."""
         if not call.is_large:
             return act()
         return await self._tools.off_loop.run(call.app.id, act)
@@ -194,7 +194,7 @@ class PlanRequest(CallStep):
             path = dialect.path.replace("{model}:{method}", path.rpartition("/")[2])
         elif not face.model_in_path:
             path = rendered.envelope.path
-        asked, sent_headers = self._asked(call, target, request)
+        asked, sent_headers = self._recorded_call(call, target, request)
         return PreparedRequest(
             call=asked,
             rendered=read.rendered,
@@ -206,10 +206,10 @@ class PlanRequest(CallStep):
 
     # ── Markers ──────────────────────────────────────────────────────────────────────────────────
 
-    def _asked(
+    def _recorded_call(
         self, call: AppCall, target: Target, request: WireRequest
     ) -> tuple[Call, tuple[tuple[str, str], ...]]:
-        """What a record says of a request whose bytes go through, and its headers."""
+        """The call for the record of a request that is passed through, and its headers."""
         facts, dialect = call.facts, target.endpoint.resolved.dialect
         assert facts is not None
         return self._fixed_parts(
@@ -224,8 +224,8 @@ class PlanRequest(CallStep):
     async def place_markers(
         self, call: AppCall, target: Target, read: ReadRequest, own: Plan, now: float
     ) -> Plan:
-        """Remembers the call, and returns the plan of what is sent: `own` where the request is to
-        stay as it is."""
+        """Remembers the call and returns the plan of the sent request: `own` if the request must
+        not change."""
         app, rendered = call.app, read.rendered
         places = self._places_markers and app.grant.llm.place_markers
         if not places or rendered.marks or rendered.automatic is not None:
@@ -236,7 +236,7 @@ class PlanRequest(CallStep):
             read, scope=scope, at=now, own=own, elsewhere=elsewhere
         )
         if remembered.rules is None:
-            remembered.rules = target.begun().rules
+            remembered.rules = target.endpoint.begun(target).rules
         if call.conversation is not None:
             remembered.conversation, remembered.turn = call.conversation
         name, accounts = target.endpoint.id, self._tools.shared.accounts
@@ -254,8 +254,8 @@ class PlanRequest(CallStep):
 
 
 def bound_of(call: AppCall, prepared: PreparedRequest, target: Target) -> CostBound:
-    """The most that an attempt can cost. Raises `NotGranted` where that is unknown and the grant
-    limits what the app spends."""
+    """The maximum cost of an attempt. Raises `NotGranted` if it is unknown and the grant limits
+    spend."""
     facts = call.facts
     assert facts is not None
     ttls = None
@@ -278,7 +278,7 @@ def bound_of(call: AppCall, prepared: PreparedRequest, target: Target) -> CostBo
 
 
 def _fill(call: AppCall, target: Target, request: WireRequest, notices: list[Notice]) -> FilledBody:
-    """The request with the fields that the grant demands."""
+    """The request with the fields that the grant requires."""
     grant, facts = call.app.grant.llm, call.given
     if facts is None:
         facts = read_facts(
@@ -310,14 +310,14 @@ def _fill(call: AppCall, target: Target, request: WireRequest, notices: list[Not
 def _changes(
     call: AppCall, target: Target, members: Members, stream: bool, notices: list[Notice]
 ) -> dict[str, bytes]:
-    """Fields of the body that cannot stay as they are."""
+    """Fields of the body that have to change."""
     changes: dict[str, bytes] = {}
     face = face_of(target.endpoint.base_wire)
     other = not face.model_in_path and known_text(members, "model") != target.model
     if other and not hides_model(call.request):
         changes["model"] = string(target.model)
     if stream and face.usage_on_request and not _omits(target, "stream_options"):
-        options = _object(members, "stream_options")
+        options = member_object(members, "stream_options")
         if bytes(options.get("include_usage", b"")) != b"true":
             options["include_usage"] = msgspec.Raw(b"true")
             changes["stream_options"] = msgspec.json.encode(options)
@@ -340,7 +340,7 @@ def _names_cached_content(request: WireRequest | None) -> bool:
 
 
 def _speaks(target: Target, request: WireRequest) -> bool:
-    """Whether a target reads the bytes of a request as the app means them."""
+    """Whether a target reads the request's bytes as the app intends."""
     if target.endpoint.base_wire != request.wire:
         return False
     dialect = target.endpoint.resolved.dialect
@@ -368,15 +368,10 @@ def _fixed_parts(
     dialect: tuple[tuple[str, str], ...],
     given: tuple[tuple[str, str], ...],
 ) -> tuple[Call, tuple[tuple[str, str], ...]]:
-    """The call of a record, and headers: those that many requests share."""
+    """The call of a record and the headers, which many requests share."""
     params = Params(max_tokens=max_tokens, service_tier=tier or None)
     headers = {"content-type": "application/json"}
     if version:
         headers["anthropic-version"] = version
     merged = tuple({**headers, **dict(dialect), **dict(given)}.items())
     return Call(ir=_NO_PROMPT, model=model, params=params), merged
-
-
-def _object(members: Members, name: str) -> Members:
-    raw = bytes(members.get(name, b"null"))
-    return decode_members(raw) if raw.startswith(b"{") else {}

@@ -1,4 +1,4 @@
-"""The request of an app: what it contains, and whether the grant of the app allows it."""
+"""Reads the request of an app and checks it against the app's grant."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from anaphora.client.target import Target
 from anaphora.daemon.access.checks import check_capabilities, check_grant, check_prompt, is_granted
 from anaphora.daemon.access.granted_models import (
     FIELD,
-    asked_for,
-    name_of_keeper,
+    model_error,
+    named_targets,
     names_stored_prompt,
     prompt_targets,
     refusal,
-    refused_model,
+    storing_provider,
 )
 from anaphora.daemon.calls.call import AppCall, CallTools
 from anaphora.daemon.calls.clamping import clamp_call, clamp_request
@@ -45,9 +45,9 @@ _FOR_CALLS, _FOR_STREAMS = ("llm_complete",), ("llm_complete", "llm_stream")
 
 
 class PermitCall(CallStep):
-    """Finds the targets of a call. In this order: `InvalidRequest` where the provider is unknown,
-    or the model not one of its `known_models` (the path is the field's: `provider`, `model`); then
-    `Denied` by the grant, which is noted in the audit log."""
+    """Finds the targets of a call. Raises `InvalidRequest` if the provider is unknown or the model
+    not among its `known_models` (the error's path is `provider` or `model`); then `Denied`, with an
+    audit row, if the grant refuses the call."""
 
     name = "permit"
 
@@ -55,8 +55,8 @@ class PermitCall(CallStep):
         self._tools = tools
 
     def check_early(self, call: AppCall, *, stream: bool) -> None:
-        """Raises `Denied` for what an app may not do whatever its request holds: it has not the
-        capability, or its requests of this minute are used up."""
+        """Raises `Denied` independently of the request's content: the app lacks the capability, or
+        has used up its requests of this minute."""
         tools = self._tools
         if tools.draining:
             raise StoreUnavailable("the daemon is stopping")
@@ -93,7 +93,7 @@ class PermitCall(CallStep):
             call.refresher = tools.refresher
 
     def find_targets(self, call: AppCall) -> ChosenTargets:
-        """The targets of a call. Raises `Denied` where the grant allows no call."""
+        """The targets of a call. Raises `Denied` if the grant allows none."""
         tools, app = self._tools, call.app
         pool, granted = tools.pool, tools.granted
         if tools.draining:
@@ -108,7 +108,7 @@ class PermitCall(CallStep):
         if named is None and model in names and model in pool.routes:
             named, model = model, None  # the name of a route stands for its models
         if call.stored_at is not None:
-            named = name_of_keeper(app.grant.llm, pool.routes, named, call.stored_at)
+            named = storing_provider(app.grant.llm, pool.routes, named, call.stored_at)
         if named is not None:
             self._check_named(call, named, model)
         elif not names:
@@ -123,13 +123,13 @@ class PermitCall(CallStep):
             near = granted.nearest(app, model)
             raise InvalidRequest(problem.reason + near, path="model") from None
         if named is None and model is not None and hops:
-            targets, hops = asked_for(model, targets, hops)
+            targets, hops = named_targets(model, targets, hops)
         models = [target.model for target in targets]
         if model is not None and model not in models and not _is_alias(model, targets):
-            models.append(model)  # a route answers with others
+            models.append(model)  # a route may answer with other models
         for each in models:
             if not is_granted(each, app.grant.llm.models):
-                raise refused_model(app, each, pool, granted.models(app))
+                raise model_error(app, each, pool, granted.models(app))
         if call.stored_at is not None:
             targets = tuple(each for each in targets if each.endpoint.id == call.stored_at)
             if not targets:
@@ -138,7 +138,7 @@ class PermitCall(CallStep):
         return targets, hops
 
     def _check_named(self, call: AppCall, named: str, model: str | None) -> None:
-        """The provider or route that a call names."""
+        """Checks the provider or route that a call names."""
         app, pool = call.app, self._tools.pool
         resolved, is_granted_name = pool.providers.get(named), named in app.grant.llm.providers
         if (
@@ -161,8 +161,8 @@ def _is_alias(model: str, targets: tuple[Target, ...]) -> bool:
 
 
 def _checked(call: AppCall, targets: tuple[Target, ...]) -> RequestFacts | None:
-    """What a request of a wire asks for, which the grant allows; a call of JSON-RPC is checked when
-    it is rendered."""
+    """The facts of a request of a wire, checked against the grant. A call of JSON-RPC is checked
+    when it is rendered."""
     request, grant = call.request, call.app.grant.llm
     if request is None:
         if call.call is not None and (lowered := clamp_call(call.call, grant)) is not None:
@@ -195,7 +195,7 @@ def _route_key(call: AppCall) -> bytes:
 
 
 class ReadBody(CallStep):
-    """For calls at the paths of providers. JSON-RPC reads its messages itself."""
+    """Reads the body of a call at a provider's path. JSON-RPC reads its own messages."""
 
     name = "read"
 
@@ -268,19 +268,20 @@ class ReadBody(CallStep):
         except AnaphoraError:
             if not body.known:
                 raise
-        # The error is that of the whole body.
+        # Reading the whole body raises the error.
         whole = read_whole(route.wire, body.data)
         return await check_references(self._store, app, whole.references())
 
 
 def _counted_path(path: str) -> str:
-    """Of the request whose tokens are counted: Gemini's has the model."""
+    """The path of the request whose tokens are counted: Gemini's contains the model."""
     return path.replace(":countTokens", ":generateContent")
 
 
 def _without_comparison(face: Face, body: CallBody) -> tuple[bytes, Notice] | None:
-    """The body without the response that the provider is to compare it with, for a diagnosis alone;
-    None where it names none. SDKs send it unasked, also for apps that may store nothing."""
+    """The body without the previous response that the provider would compare it with, used only for
+    diagnostics; None if it names none. SDKs send it by default, even for apps that may not store
+    responses."""
     name, member = face.comparison
     options = body.value.get(name)
     if not isinstance(options, dict) or not options.get(member):

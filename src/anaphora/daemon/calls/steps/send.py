@@ -1,4 +1,4 @@
-"""A call of an app as a call of the client, which makes the attempts and asks for the steps of
+"""Makes a call of an app through the client, which runs the attempts and requests the steps of
 each."""
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _ANSWERED = CallOutcome()
 
 
 class SendAttempt(CallStep):
-    """From now on an attempt may reach its provider."""
+    """Notes that the attempt may reach its provider from now on."""
 
     name = "send"
 
@@ -44,7 +44,7 @@ class SendAttempt(CallStep):
 
 
 class ClientCall(AttemptCaller):
-    """Makes one call of an app, to the targets that were found for it."""
+    """Makes one call of an app to the targets found for it."""
 
     guards = True
 
@@ -67,7 +67,7 @@ class ClientCall(AttemptCaller):
         return Attempts(flight, self, timeout=timeout)
 
     async def complete(self, *, prewarm: bool = False) -> AppReply:
-        """`prewarm`: without an answer of the model."""
+        """`prewarm`: the model gives no answer."""
         call, flight = self._call, self._begin(stream=False, prewarm=prewarm)
         try:
             await self._attempts(flight).complete()
@@ -81,8 +81,8 @@ class ClientCall(AttemptCaller):
         return call.reply
 
     async def pieces(self) -> AsyncGenerator[StreamPiece, None]:
-        """The response by pieces; the call's head is known with the first one, and its reply with
-        the last."""
+        """The response in pieces. The call's head is set with the first, its reply with the
+        last."""
         call, flight = self._call, self._begin(stream=True)
         try:
             attempts = self._attempts(flight)
@@ -111,7 +111,7 @@ class ClientCall(AttemptCaller):
     def _answered(self, flight: InFlight) -> None:
         self._pipeline.after("answer", self._call, _ANSWERED)
         self._pipeline.after("reply", self._call, _ANSWERED)
-        # Not earlier: a step that fails leaves the row of a failed call to `_failed`.
+        # Not earlier: if a step fails, `_failed` writes the row of the failed call.
         flight.observed = True
 
     def _failed(self, flight: InFlight, problem: BaseException) -> None:
@@ -193,9 +193,9 @@ class ClientCall(AttemptCaller):
 
 
 def seconds_to_read_on(call: AppCall) -> float:
-    """How long the answer of the attempt under way is read when the app has gone; 0: the connection
-    is closed, as where nothing was sent yet. A response in the background is billed when it is
-    fetched."""
+    """How many seconds the answer of the current attempt is read on when the app has left. 0: the
+    connection is closed, for example if nothing was sent yet. A background response is billed when
+    it is fetched."""
     flight, facts = call.flight, call.facts
     if flight is None or flight.reply is not None or call.hold is None or not call.written:
         return 0.0

@@ -1,4 +1,4 @@
-"""What a call costs: held before each attempt, settled after it."""
+"""The cost of a call: held before each attempt, settled after it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from anaphora.values import Reply
 
 
 class HoldBound(CallStep):
-    """Holds the most that an attempt can cost, or raises `Denied`: nothing is sent without that."""
+    """Holds the maximum cost of an attempt, or raises `Denied`: nothing is sent without a hold."""
 
     name = "hold"
 
@@ -56,9 +56,8 @@ class HoldBound(CallStep):
 
 
 class SettleBill(CallStep):
-    """Settles each attempt to what the provider bills for it, which is what the app is charged; and
-    computes the same as the app sees it, without what other apps wrote to a cache that they
-    share."""
+    """Settles each attempt to the provider's bill, which the app is charged. Also computes usage
+    and cost as the app sees them, without other apps' writes to a shared cache."""
 
     name = "settle"
 
@@ -66,7 +65,7 @@ class SettleBill(CallStep):
         self._tools = tools
 
     def after(self, call: AppCall, outcome: CallOutcome) -> None:
-        """Whatever fails, the hold does not stay open."""
+        """Closes the hold even if something fails."""
         flight, hold = call.flight, call.hold
         assert flight is not None
         call.hold = None
@@ -97,7 +96,7 @@ class SettleBill(CallStep):
         return own_reads(call, call.flight.target.rules)
 
     def _note(self, call: AppCall, flight: InFlight, reply: Reply) -> None:
-        """Notes the usage, as the app sees it."""
+        """Notes the usage as the app sees it."""
         call.usage, remembered = reply.usage, call.remembered
         if remembered is not None:
             flight.target.learn(reply.usage.read, conversation=remembered.conversation)
@@ -119,7 +118,8 @@ class SettleBill(CallStep):
             flight.guarded("verdict_failed", None, self._note_prefixes, call)
 
     def _note_prefixes(self, call: AppCall) -> None:
-        """With the settlement, in one transaction: what the call left in the cache is the app's."""
+        """Records the prefixes that the call cached as the app's own, in the transaction of the
+        settlement."""
         prefixes, remembered = self._tools.memory.prefixes, call.remembered
         if prefixes is not None and remembered is not None and call.scope and call.flight:
             rules = call.flight.target.rules
@@ -155,8 +155,8 @@ class SettleBill(CallStep):
     def _bill_later(
         self, call: AppCall, hold: OpenHold, flight: InFlight, reply: Reply | None
     ) -> bool:
-        """Whether the bill comes when the app fetches the response: the provider makes it in the
-        background."""
+        """Whether the bill comes when the app fetches the response, because the provider makes it
+        in the background."""
         facts = call.facts
         if facts is None or not facts.background or reply is None or not reply.id:
             return False
@@ -211,7 +211,7 @@ class SettleBill(CallStep):
     def _own_part(
         self, call: AppCall, flight: InFlight, partial: Reply | None
     ) -> tuple[Reply | None, int]:
-        """A reply that broke off, with the usage that its app may see, and how many tokens it read
+        """An incomplete reply with the usage that its app may see, and the number of tokens read
         that other apps wrote."""
         if partial is None or partial.usage.input is None or not call.masked:
             return partial, 0
@@ -224,9 +224,9 @@ class SettleBill(CallStep):
 
 
 def own_reads(call: AppCall, rules: CacheRules) -> OwnReads:
-    """What the call may read of what its app wrote."""
+    """How much of the call's cache read can be the app's own."""
     expected, remembered = None, call.remembered
-    # Of conversations that only begin alike, a provider of units may have kept nothing.
+    # If conversations only share a beginning, a provider that caches units may have kept nothing.
     units = rules.automatic_breakpoint.value == "units"
     if remembered is not None and (remembered.continues or not units):
         expected = remembered.expect(rules)
@@ -234,7 +234,7 @@ def own_reads(call: AppCall, rules: CacheRules) -> OwnReads:
 
 
 def _failed_output(call: AppCall, flight: InFlight, outcome: CallOutcome) -> FailedOutput:
-    """What is known of the output of an attempt that was not answered in full."""
+    """The known output of an attempt without a complete answer."""
     target, facts, most = flight.target, call.facts, call.bound.output_tokens
     unseen = 0
     if thinks_unseen(target.endpoint.base_wire, target.profile, outcome.partial):
@@ -257,7 +257,7 @@ def _add_unbilled(call: AppCall, charged: int, shown: int | None = None) -> None
 def _labels(
     call: AppCall, flight: InFlight, cost: AttemptCost, price: Price | None
 ) -> Mapping[str, int]:
-    """Nano-dollars by label. An attempt that failed is given no price."""
+    """Nano-dollars by label; none for a failed attempt."""
     if call.label:
         return {call.label: cost.nano_usd} if cost.nano_usd else {}
     if price is None:

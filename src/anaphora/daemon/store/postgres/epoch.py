@@ -1,7 +1,7 @@
-"""This node among the others: its epoch, its beats, and the sweeping of nodes that are silent.
+"""The epoch and heartbeats of this node, and the sweeping of silent nodes.
 
-Times are PostgreSQL's, so that the clocks of the nodes may differ. One that is far ahead would
-begin the next day for all nodes, with new limits: a node compares its clock with PostgreSQL's.
+Times are PostgreSQL's, so that the clocks of nodes may differ. A clock far ahead would begin the
+next day, with new limits, for all nodes, so each node compares its clock with PostgreSQL's.
 """
 
 from __future__ import annotations
@@ -28,35 +28,35 @@ if TYPE_CHECKING:
     from anaphora.postgres.connection import Connection
 
 
-#: Seconds that the clock of a node may differ; a clock that is set by NTP differs by less than one.
+#: Allowed difference of a node's clock in seconds; with NTP it is less than one.
 MOST_SKEW = 30.0
 
-#: Seconds that a look at PostgreSQL's clock may take: what it says is not older than that.
+#: Maximum duration of reading PostgreSQL's clock in seconds, which bounds the error.
 _MOST_LATE = 2.0
 
 PUBLIC = "this node cannot take calls at the moment; send the call again later"
 
 
 class ClockCheck:
-    """Between two looks at PostgreSQL's clock the monotonic one tells how it goes on, so that a
-    clock that is moved is noticed by the next call."""
+    """Compares this node's clock with PostgreSQL's. Between reads PostgreSQL's time is extrapolated
+    by the monotonic clock, so that the next call notices a moved clock."""
 
     def __init__(self, clock: Callable[[], float], most: float | None) -> None:
         """Nothing is checked if `most` is None."""
         self._clock = clock
         self._most = most
         self._offset: float | None = None
-        """PostgreSQL's time less the monotonic one."""
+        """PostgreSQL's time minus the monotonic time."""
 
     def seen(self, at: float, *, asked: float) -> None:
-        """PostgreSQL's clock was at `at` when it was read at `asked`, monotonic."""
+        """Records PostgreSQL's time `at`, requested at the monotonic time `asked`."""
         now = time.monotonic()
         if now - asked <= _MOST_LATE:
             self._offset = at - (asked + now) / 2
 
     @property
     def skew(self) -> float:
-        """Seconds that this clock is ahead; 0 if PostgreSQL's is not known."""
+        """Seconds by which this clock is ahead; 0 if PostgreSQL's is unknown."""
         if self._offset is None:
             return 0.0
         return self._clock() - self._offset - time.monotonic()
@@ -74,18 +74,18 @@ class ClockCheck:
 
 _log = logging.getLogger("anaphora.daemon")
 
-#: Seconds between two beats of a node, and without one until it is taken for dead.
+#: Seconds between heartbeats, and without one until a node is declared dead.
 BEAT_SECONDS, SILENT_SECONDS = 1.0, 10.0
 
-#: Beats between two looks whether the connection of the ledger works, which may be idle for long.
+#: Heartbeats between checks of the ledger's connection, which may be idle for long.
 _IDLE = 30
-#: Beats between two looks for holds that a node left behind when it ended.
+#: Heartbeats between searches for holds that an ended node left open.
 _LEFTOVERS = 10
 
 OnSwept: TypeAlias = Callable[["Connection", int], Awaitable[None]]
 OnFenced: TypeAlias = Callable[[], Awaitable[None] | None]
 
-#: A node has not been silent before PostgreSQL itself could be reached.
+#: Silence before the start of PostgreSQL does not count.
 _SILENT = """
 SELECT nodes.id, nodes.name FROM nodes LEFT JOIN beats ON beats.node = nodes.id
 WHERE nodes.state = 'alive' AND nodes.id <> $1
@@ -100,7 +100,8 @@ WHERE node = $1 AND EXISTS (SELECT FROM nodes WHERE id = $1 AND state = 'alive')
 RETURNING extract(epoch FROM clock_timestamp())::float8
 """
 
-#: If it has beaten since it was found silent, by a node that was stopped in between, it is left.
+#: Not if the node has sent a heartbeat since it was found silent, by a node that was suspended
+#: meanwhile.
 _DEAD = """
 UPDATE nodes SET state = 'dead', ended = clock_timestamp()
 WHERE id = $1 AND state = 'alive' AND ($2::float8 = 0 OR NOT EXISTS (
@@ -137,7 +138,7 @@ class Epoch:
         self._tasks: set[asyncio.Future[None]] = set()
 
     async def connect(self, connection: Connection) -> None:
-        """For a new connection that takes holds. A statement of the connection before is done, or
+        """Prepares a new connection for holds. A statement of the preceding connection is done or
         comes too late: this waits for its lock on the node's row."""
         lane = await connection.fetchval(
             "UPDATE nodes SET lane = lane + 1 WHERE id = $1 AND state = 'alive' RETURNING lane",
@@ -150,7 +151,7 @@ class Epoch:
         await connection.execute(f"SET application_name TO 'anaphora #{self.id}'")
 
     async def begin(self, connection: Connection) -> None:
-        """A new epoch: at the start, or since this node was taken for dead."""
+        """Begins a new epoch: at the start, or because this node was declared dead."""
         before = self.id
         async with transaction(connection):
             id = await connection.fetchval(
@@ -162,8 +163,8 @@ class Epoch:
         self.id, self.lane = id, 0
         if before:
             _log.error(
-                "node %s was silent, and was taken for dead: it goes on as #%d (before: #%d); its"
-                " calls under way are charged at their bound until they settle",
+                "node %s was silent, and was declared dead: it goes on as #%d (before: #%d); its"
+                " running calls are charged at their bound until they settle",
                 self.name, id, before,
             )  # fmt: skip
             for callback in self.on_fenced:
@@ -177,16 +178,16 @@ class Epoch:
                 self._tasks.add(task)
                 task.add_done_callback(self._done)
         except Exception:
-            _log.exception("a callback of a node that was taken for dead failed")
+            _log.exception("a callback of a node that was declared dead failed")
 
     def _done(self, task: asyncio.Future[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (problem := task.exception()):
-            _log.error("a callback of a node that was taken for dead failed", exc_info=problem)
+            _log.error("a callback of a node that was declared dead failed", exc_info=problem)
 
 
 class Keeper:
-    """Beats for this node, and sweeps the silent ones, over a lane of its own."""
+    """Sends heartbeats of this node and sweeps silent nodes, on its own lane."""
 
     def __init__(
         self,
@@ -198,7 +199,7 @@ class Keeper:
         check: Callable[[], None],
         clock: ClockCheck,
     ) -> None:
-        """`check` finds out whether this node was taken for dead."""
+        """`check` finds out whether this node was declared dead."""
         self.report: Callable[[], Mapping[str, Any]] = dict
         self.on_swept: list[OnSwept] = []
         self._lane = lane
@@ -210,15 +211,15 @@ class Keeper:
         self._task: asyncio.Task[None] | None = None
         self._closed = False
         self._since = self._last = 0.0
-        """When the beats that follow each other began, and the last one: monotonic."""
+        """Monotonic times of the first and last heartbeat of an unbroken series."""
 
     def start(self) -> None:
         self._task = asyncio.create_task(self._run(), name="anaphora beats")
 
     async def check_clock(self) -> None:
-        """Raises `InvalidConfig` if the clock of this node is wrong, or PostgreSQL's."""
+        """Raises `InvalidConfig` if the clocks of this node and PostgreSQL differ too much."""
         query = "SELECT extract(epoch FROM clock_timestamp())::float8"
-        async with self._lane.connection() as connection:  # opened before the question
+        async with self._lane.connection() as connection:  # opened before the time is taken
             asked = time.monotonic()
             self._clock.seen(await connection.fetchval(query), asked=asked)
         if (problem := self._clock.problem) is not None:
@@ -229,7 +230,7 @@ class Keeper:
         does."""
         deadline = time.monotonic() + self._silent + self._beat
         while True:
-            is_last = time.monotonic() > deadline  # before this look, which may take long
+            is_last = time.monotonic() > deadline  # before the query, which may take long
             rows = await self._lane.fetch(_EARLIER, name, 0)
             silent = {row["id"] for row in await self._lane.fetch(_SILENT, 0, self._silent)}
             running = [row for row in rows if row["connected"] and row["id"] not in silent]
@@ -244,7 +245,7 @@ class Keeper:
             await asyncio.sleep(min(0.05, self._beat))
 
     async def sweep_earlier(self, is_unsent: IsUnsent = all_sent) -> RecoveredHolds:
-        """Settles what earlier epochs of this node left open."""
+        """Settles open holds of earlier epochs of this node."""
         rows = await self._lane.fetch(_EARLIER, self._epoch.name, self._epoch.id)
         earlier = (row["id"] for row in rows if not row["connected"])
         return await self._sweep_all(earlier, is_unsent=is_unsent)
@@ -264,7 +265,7 @@ class Keeper:
                 _log.error("beats of this node: %s", problem)
             except Exception:
                 _log.exception("beats of this node failed")
-            if self._closed:  # if a lost connection hid that the task was cancelled
+            if self._closed:  # if a lost connection hid the cancellation of the task
                 return
             spent = time.monotonic() - started
             await asyncio.sleep(max(self._beat - spent, self._beat / 10))
@@ -286,7 +287,7 @@ class Keeper:
             at = await self._lane.fetchval(_BEAT, self._epoch.id, "{}")
         now = time.monotonic()
         if not self._since or now - self._last > self._silent / 2:
-            # This node was not able to beat: nor were others, perhaps.
+            # This node could not send heartbeats, so perhaps others could not either.
             self._since = now
         self._last = now
         if at is None:
@@ -295,7 +296,7 @@ class Keeper:
             self._clock.seen(at, asked=asked)
 
     async def sweep(self, *, leftovers: bool = True) -> RecoveredHolds:
-        """Takes over from all nodes that are silent."""
+        """Takes over from all silent nodes."""
         rows = await self._lane.fetch(_SILENT, self._epoch.id, self._silent)
         swept = await self._sweep_all((row["id"] for row in rows), silent=self._silent)
         if leftovers:
@@ -313,9 +314,9 @@ class Keeper:
     async def _sweep(
         self, node: int, silent: float = 0.0, is_unsent: IsUnsent = all_sent
     ) -> RecoveredHolds:
-        """With `silent`, only if it has been that for so many seconds."""
+        """With `silent`, only if the node has been silent for that many seconds."""
         async with self._lane.transaction() as connection:
-            # Waits for a transaction of that node that is under way; the next one is refused.
+            # Waits for a running transaction of that node; the next one is refused.
             name = await connection.fetchval(_DEAD, node, silent)
             if name is None and silent:
                 return RecoveredHolds()
@@ -325,7 +326,7 @@ class Keeper:
                     await self._swept(callback, connection, node)
         if name is not None:
             _log.warning(
-                "node %s (#%d) is silent, and was taken for dead; settled at their bound: %s",
+                "node %s (#%d) is silent, and was declared dead; settled at their bound: %s",
                 name, node, counted(recovered.count - recovered.unsent, "hold"),
             )  # fmt: skip
         return recovered
@@ -339,10 +340,10 @@ class Keeper:
         except Exception:
             if connection.is_closed():
                 raise
-            _log.exception("a callback for node #%d, which was taken for dead, failed", node)
+            _log.exception("a callback for node #%d, which was declared dead, failed", node)
 
     async def close(self) -> None:
-        """This node ends: what it still holds is settled at the bound."""
+        """Ends this node. Its open holds are settled at their bound."""
         self._closed = True
         if self._task is not None:
             self._task.cancel()

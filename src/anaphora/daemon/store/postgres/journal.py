@@ -1,4 +1,4 @@
-"""Settlements that PostgreSQL could not take, in a file of the node until it can."""
+"""Settlements that could not be written to PostgreSQL, in a file of the node until they can."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _decode = msgspec.json.Decoder(Settlement).decode
 
 
 class SettlementJournal:
-    """A line for each settlement. Writing one twice is harmless: a settlement is idempotent."""
+    """One line per settlement. Duplicates are harmless, since settlements are idempotent."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._file: int | None = None
 
     def append(self, settlements: Sequence[Settlement]) -> None:
-        """On the disk when it returns. Raises `OSError`."""
+        """On disk when it returns. Raises `OSError`."""
         if self._file is None:
             self._file = self._open()
         data = b"".join(_encode(one) + b"\n" for one in settlements)
@@ -39,7 +39,7 @@ class SettlementJournal:
             os.fsync(self._file)
         except OSError:
             with suppress(OSError):
-                os.ftruncate(self._file, size)  # a part of a line would spoil the next one
+                os.ftruncate(self._file, size)  # a partial line would corrupt the next one
             raise
 
     def _open(self) -> int:
@@ -48,7 +48,7 @@ class SettlementJournal:
         try:
             size = os.fstat(file).st_size
             if size and os.pread(file, 1, size - 1) != b"\n":
-                os.write(file, b"\n")  # the process was killed within a line
+                os.write(file, b"\n")  # the process was killed while writing a line
             folder = os.open(self.path.parent, os.O_RDONLY)
             try:
                 os.fsync(folder)
@@ -60,8 +60,8 @@ class SettlementJournal:
         return file
 
     def read(self) -> list[Settlement]:
-        """What an earlier process has left. A line that cannot be read is reported, and the file
-        copied: its hold is charged at the bound."""
+        """The settlements of an earlier process. An unreadable line is logged and the file copied;
+        its hold stays charged at the bound."""
         try:
             lines = self.path.read_bytes().split(b"\n")
         except FileNotFoundError:
@@ -84,7 +84,7 @@ class SettlementJournal:
         return found
 
     def clear(self) -> None:
-        """All of it is in PostgreSQL."""
+        """Empties the journal when all of it is in PostgreSQL."""
         with suppress(FileNotFoundError):
             os.truncate(self.path, 0)
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from anaphora.postgres.connection import Connection
 
 Progress: TypeAlias = Callable[[str, int, int], None]
-"""Gets what is copied, how many rows of it, and of how many."""
+"""Called with the name of a table, the rows copied and their total."""
 
 _CHUNK = 2_000
 
@@ -70,7 +70,7 @@ _TABLES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 
 
 class MovedStore(msgspec.Struct, frozen=True, kw_only=True):
-    """What was copied, and found to be the same."""
+    """The copied and verified figures."""
 
     source: str
     target: str
@@ -78,18 +78,18 @@ class MovedStore(msgspec.Struct, frozen=True, kw_only=True):
     billed: int
     """Nano-dollars of all entries."""
     open_holds: int
-    """Settled at their bound, since no call of them is under way."""
+    """Holds settled at their bound, since none of their calls is running."""
     tokens: int
     handles: int
     audit_rows: int
     audit_hash: str
-    """Of the last row of the audit log; empty if there is none."""
+    """Hash of the last row of the audit log; empty if there is none."""
     kept: bool
     """False after a trial."""
 
 
 class _Trial(Exception):
-    """Ends the transaction of a move that is only tried."""
+    """Rolls back the transaction of a trial move."""
 
 
 # ── From SQLite to PostgreSQL ─────────────────────────────────────────────────────────────────────
@@ -104,10 +104,10 @@ async def move(
     keep: bool = True,
     progress: Progress | None = None,
 ) -> MovedStore:
-    """Copies a store, and the audit log, into an empty database. The source stays as it is; no
+    """Copies a store, and the audit log, into an empty database. The source is not changed; no
     daemon may use it. An anchor, signed with `audit_key`, names the end of the log. If `keep` is
-    false, all is copied and checked, and nothing is kept.
-    Raises `Io` for a source that is not sound, `InvalidConfig` for a target that is not empty."""
+    false, everything is copied and checked, then rolled back. Raises `Io` for a source that is not
+    sound, `InvalidConfig` for a target that is not empty."""
     problems = check(source).problems
     if problems:
         raise Io(f"{source}: is not sound: {problems[0]}; see: anaphora store check")
@@ -175,7 +175,7 @@ async def _refuse_used(connection: Connection, address: PostgresAddress) -> None
 async def _copy(
     database: sqlite3.Connection, connection: Connection, progress: Progress
 ) -> dict[str, tuple[int, ...]]:
-    """Count and sums of each table, which are the same in both."""
+    """Copies all tables. Returns the count and sums of each, which are the same in both stores."""
     node = await connection.fetchval(
         "INSERT INTO nodes (name, version, state, ended) VALUES ('sqlite', '', 'ended',"
         " clock_timestamp()) RETURNING id"
@@ -209,8 +209,8 @@ async def _copy(
 
 
 async def _copy_unaudited(database: sqlite3.Connection, connection: Connection, node: int) -> None:
-    """Which entries have no audit row yet; also the open holds, if the daemon had a log. A node
-    of the new store writes the rows."""
+    """Copies the marks of entries without an audit row, including open holds if the daemon had a
+    log. A node of the new store writes the rows."""
     marks = database.execute("SELECT request_id, hold, interrupted FROM unaudited").fetchall()
     await connection.executemany(
         "INSERT INTO unaudited (request_id, hold, node, writer, interrupted)"
@@ -223,7 +223,7 @@ async def _copy_unaudited(database: sqlite3.Connection, connection: Connection, 
 
 
 def _storable(value: Any) -> Any:
-    """PostgreSQL's texts hold no zero byte."""
+    """Removes zero bytes, which PostgreSQL's texts cannot hold."""
     if isinstance(value, str) and ("\0" in value or "\\u0000" in value):
         return value.replace("\0", "\ufffd").replace("\\u0000", "\ufffd")
     return value
@@ -242,7 +242,7 @@ def _figures(database: sqlite3.Connection, table: str, amounts: Sequence[str]) -
 async def _copy_log(
     path: Path, connection: Connection, key: bytes, progress: Progress
 ) -> tuple[ChainHead, int]:
-    """The last row of an audit log, which becomes a closed chain, and how many there are."""
+    """Copies an audit log as a closed chain. Returns its last row and the number of rows."""
 
     def copied_rows(rows: int) -> None:
         progress("audit rows", rows, 0)
@@ -256,7 +256,7 @@ async def _copy_log(
 async def _check_copied_log(
     connection: Connection, chain: int, start: ChainHead, head: ChainHead
 ) -> None:
-    """Follows the chain once more, as PostgreSQL has it."""
+    """Verifies the chain again, read from PostgreSQL."""
     again = ChainChecker(start)
     cursor = connection.cursor(
         "SELECT line FROM audit_rows WHERE chain = $1 ORDER BY seq", chain, prefetch=_CHUNK
@@ -281,8 +281,8 @@ def _follow(checker: ChainChecker, lines: Sequence[bytes], place: str) -> None:
 
 
 def back_up(address: PostgresAddress, target: Path, *, progress: Progress | None = None) -> int:
-    """Copies ledger, tokens and handles as they are at one moment to a new file of SQLite, which
-    only its owner can read, while nodes may run. Its size. Raises `Io` if the target exists."""
+    """Copies a consistent snapshot of ledger, tokens and handles to a new SQLite file, readable
+    only by its owner. Nodes may be running. Returns its size. Raises `Io` if the target exists."""
     if target.exists():
         raise Io(f"{target}: exists already; name a file that does not")
     unfinished = target.with_name(f".{target.name}.{os.getpid()}.tmp")

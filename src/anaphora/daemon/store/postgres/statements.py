@@ -1,5 +1,5 @@
-"""The statements of the ledger: a batch of settlements and holds is one call of a function. Entries
-one by one, and corrections of their amounts."""
+"""The statements of the ledger. A batch of settlements and holds is one call of a function. Also
+lists single entries and corrects their amounts."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ if TYPE_CHECKING:
     from anaphora.postgres.lane import Lane
 
 
-#: SQLSTATE of `ledger_write`: the node was taken for dead, or has a newer connection.
+#: SQLSTATE of `ledger_write`: the node was declared dead, or has a newer connection.
 FENCED = "AN001"
 
 _WRITE = f"SELECT * FROM ledger_write({', '.join(f'${number}' for number in range(1, 24))})"
 
-#: Of a statement of its own: a hold keeps the model that answered if its settlement is lost.
+#: A separate statement: a hold keeps the model that answered even if its settlement is lost.
 _ANSWERED = """
 UPDATE holds SET model = given.model FROM unnest($1::text[], $2::text[]) AS given (id, model)
 WHERE holds.id = given.id
@@ -114,8 +114,8 @@ async def write(
     *,
     timeout: float | None = None,
 ) -> dict[str, GrantExceeded]:
-    """Durable when it returns. Why holds were refused, by their ids. A node of None holds nothing,
-    and is not fenced."""
+    """Writes a batch, durable when it returns. Returns why holds were refused, by id. With `node`
+    None nothing can be held, and there is no fencing."""
     if others := [one for one in settlements if one.model]:
         ids, models = [one.hold for one in others], [one.model for one in others]
         await connection.execute(_ANSWERED, ids, models, timeout=timeout)
@@ -167,8 +167,8 @@ def _refused(request: HoldRequest, name: str, _charged: int, day: str) -> tuple[
 async def settle_open_holds(
     connection: Connection, node: int, is_unsent: IsUnsent = all_sent
 ) -> RecoveredHolds:
-    """All open holds of a node that can hold no more, within a transaction: those that were not
-    sent are free, the others are settled at their bound."""
+    """Settles all open holds of a fenced node, within a transaction: those not sent are free, the
+    others are settled at their bound."""
     rows: list[Any] = await connection.fetch(
         "SELECT id, bound, extract(epoch FROM clock_timestamp())::float8 FROM holds"
         " WHERE node = $1 ORDER BY id",
@@ -185,7 +185,8 @@ async def settle_open_holds(
     return recovered(settlements)
 
 
-#: Who takes over marked entries: one node at a time, so that all of a call are taken together.
+#: Lock for taking over marked entries: one node at a time, so that all entries of a call go to one
+#: node.
 _LOCK_UNAUDITED = "SELECT pg_advisory_xact_lock($1)"
 _UNAUDITED_LOCK = int.from_bytes(b"anapaudi", "big")
 _TAKE_UNAUDITED = f"""
@@ -200,8 +201,8 @@ SELECT taken.request_id, taken.interrupted, coalesce(nodes.name, ''), taken.node
 FROM taken JOIN entries ON entries.id = taken.hold LEFT JOIN nodes ON nodes.id = taken.node
 ORDER BY taken.hold
 """
-#: Without a sync of its own, which the holds of its batch would wait for: a mark that comes back
-#: after a crash of PostgreSQL is removed by the next look for missing rows.
+#: Without its own sync, for which the holds of its batch would wait. If a mark reappears after a
+#: crash of PostgreSQL, the next search for missing rows removes it.
 AUDITED = """
 WITH unsynced AS MATERIALIZED (SELECT set_config('synchronous_commit', 'off', true))
 DELETE FROM unaudited USING unsynced WHERE request_id = ANY ($1)
@@ -209,7 +210,7 @@ DELETE FROM unaudited USING unsynced WHERE request_id = ANY ($1)
 
 
 async def take_unaudited(connection: Connection, node: int) -> list[UnauditedEntry]:
-    """The marked entries of nodes that are not alive: `node` writes their rows from now on."""
+    """Takes over the marked entries of dead nodes: `node` writes their rows from now on."""
     if not await connection.fetchval("SELECT EXISTS (SELECT FROM unaudited)"):
         return []
     async with transaction(connection):
@@ -229,7 +230,7 @@ async def take_unaudited(connection: Connection, node: int) -> list[UnauditedEnt
 
 _FIELDS = ", ".join("labels::text" if name == "labels" else name for name in ENTRY_FIELDS)
 
-#: As `ledger_write` does: balances are locked before entries of their app and day change.
+#: Like `ledger_write`, locks balances before entries of their app and day change.
 _LOCK = """
 SELECT 1 FROM balances WHERE app = $1 AND period IN ($2, left($2, 7))
 ORDER BY app, period FOR NO KEY UPDATE
@@ -256,7 +257,7 @@ async def entry_rows(lane: Lane, query: EntryQuery) -> list[Entry]:
 
 
 async def book(lane: Lane, wanted: Correction) -> CorrectedEntry:
-    """Durable when it returns. Raises `InvalidRequest`."""
+    """Writes a correction, durable when it returns. Raises `InvalidRequest`."""
     async with lane.transaction() as connection:
         return await _book(connection, wanted)
 

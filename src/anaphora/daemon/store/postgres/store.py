@@ -62,11 +62,13 @@ from .writer import STATEMENT_SECONDS, BatchWriter
 if TYPE_CHECKING:
     from anaphora.postgres.connection import Connection
 
-#: Seconds for one read, and with those before it and a new connection; more for sums of many days.
+#: Seconds for one read; including the wait for earlier reads and a new connection; and for sums of
+#: many days.
 _READ_SECONDS, _READ_PATIENCE, _REPORT_SECONDS = 2.0, 3.0, 30.0
 
-#: A statement whose connection was dropped ends soon: the next connection waits for it. Plans of
-#: the ledger are made once, when its tables are small, and kept when they are large: with indexes.
+#: A statement of a dropped connection ends soon, because the next connection waits for it. Plans of
+#: the ledger are made once, when its tables are small, and reused when they are large, so they must
+#: use indexes.
 _SETTINGS = (
     f"SET statement_timeout TO {int(STATEMENT_SECONDS * 1000)};"
     " SET plan_cache_mode TO force_generic_plan; SET enable_seqscan TO off;"
@@ -75,7 +77,7 @@ _SETTINGS = (
 
 
 class PostgresStore(SmallTables):
-    """Opened once by each node, or by a command. Methods are called from one event loop."""
+    """Opened once by each node, or by a command. Used from one event loop."""
 
     def __init__(
         self,
@@ -119,9 +121,9 @@ class PostgresStore(SmallTables):
         silent: float = SILENT_SECONDS,
         most_skew: float | None = None,
     ) -> PostgresStore:
-        """Makes or updates the tables. A command has no `node`, and can hold nothing. `most_skew`
-        are the seconds that the clock of a node may differ from PostgreSQL's. Raises
-        `InvalidConfig` for what the operator must change, and `StoreUnavailable`."""
+        """Creates or updates the tables. A command has no `node` and cannot make holds. `most_skew`
+        is the allowed difference in seconds between the clocks of a node and PostgreSQL. Raises
+        `InvalidConfig` for problems that the operator must fix, and `StoreUnavailable`."""
         connection = await connect(address, name="migrate")
         try:
             await migrate(connection)
@@ -166,12 +168,12 @@ class PostgresStore(SmallTables):
 
     @property
     def node_id(self) -> int:
-        """The id of this node's epoch; another one after it was taken for dead."""
+        """The id of this node's epoch. It changes when the node was declared dead."""
         return self._epoch.id if self._epoch is not None else 0
 
     @property
     def report(self) -> Callable[[], Mapping[str, Any]]:
-        """What each beat of this node says to the others."""
+        """Makes the report that is sent with each heartbeat."""
         return self._nodes.report
 
     @report.setter
@@ -180,18 +182,18 @@ class PostgresStore(SmallTables):
 
     @property
     def on_swept(self) -> list[OnSwept]:
-        """Called in the transaction that takes over from a silent node, with its id."""
+        """Callbacks in the transaction that takes over from a silent node, with its id."""
         return self._nodes.on_swept
 
     @property
     def on_fenced(self) -> list[OnFenced]:
-        """Called when this node was taken for dead, and has a new id."""
+        """Callbacks after this node was declared dead and has a new id."""
         assert self._epoch is not None
         return self._epoch.on_fenced
 
     @property
     def _nodes(self) -> Keeper:
-        assert self._keeper is not None, "a command is no node"
+        assert self._keeper is not None, "a command is not a node"
         return self._keeper
 
     # ── Ledger ───────────────────────────────────────────────────────────────────────────────────
@@ -213,7 +215,7 @@ class PostgresStore(SmallTables):
         self._writer.put(settlement)
 
     def _release(self, request: HoldRequest) -> None:
-        """Nothing was sent for this hold."""
+        """Releases a hold for which nothing was sent."""
         self.settle_later(Settlement(hold=request.hold.id, billed=0, kind="free", at=self._clock()))
 
     async def recover(self, is_unsent: IsUnsent = all_sent) -> RecoveredHolds:
@@ -230,12 +232,12 @@ class PostgresStore(SmallTables):
     # ── Audit marks ──────────────────────────────────────────────────────────────────────────────
 
     async def begin_audit(self, epoch: int) -> None:
-        assert self._epoch is not None, "a command is no node"
+        assert self._epoch is not None, "a command is not a node"
         self._epoch.audits = bool(epoch)
         await self._change("UPDATE nodes SET audits = $1 WHERE id = $2", bool(epoch), self.node_id)
 
     def audited(self, request_ids: Sequence[str]) -> None:
-        self._writer.put_quietly(TableChange(AUDITED, (list(request_ids),)))
+        self._writer.put_without_waking(TableChange(AUDITED, (list(request_ids),)))
 
     async def unaudited(self) -> list[UnauditedEntry]:
         async with self._reports.connection() as connection:
@@ -308,7 +310,8 @@ class PostgresStore(SmallTables):
         return await book(self._reports, wanted)
 
     async def _check_answers(self) -> None:
-        """Raises `StoreUnavailable` soon if PostgreSQL hangs: sums may take long."""
+        """Raises `StoreUnavailable` soon if PostgreSQL hangs, since sums may legitimately take
+        long."""
         if self.problem is not None:
             raise StoreUnavailable(self.problem, public=UNREACHABLE)
         await self._reads.execute("SELECT 1")
@@ -319,7 +322,7 @@ class PostgresStore(SmallTables):
         return await self._reads.fetch(sql, *values)
 
     async def _handles(self, condition: str, *values: str) -> list[HandleRow]:
-        if self.problem is not None:  # the hold that comes next would fail, and this one wait
+        if self.problem is not None:  # fail at once: the hold that follows would fail anyway
             raise StoreUnavailable(self.problem, public=UNREACHABLE)
         return await super()._handles(condition, *values)
 

@@ -1,4 +1,4 @@
-"""Check, update, backup and clock of a store in PostgreSQL, with and without nodes that use it."""
+"""Check, migration, pruning and clock of a store in PostgreSQL, with or without running nodes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ WHERE relnamespace = 'anaphora'::regnamespace AND relkind = 'r'
 
 @asynccontextmanager
 async def connected(address: PostgresAddress) -> AsyncIterator[Connection]:
-    """A connection for one command. Errors that end it are `StoreUnavailable`."""
+    """A connection for one command. Errors that end it become `StoreUnavailable`."""
     connection = await connect(address, name=f"command {os.getpid()}")
     try:
         await connection.execute("SET statement_timeout TO 0")  # as long as it takes
@@ -55,14 +55,14 @@ async def connected(address: PostgresAddress) -> AsyncIterator[Connection]:
 
 
 async def migrate(address: PostgresAddress) -> Migration:
-    """Applies the migrations that are missing; nodes may run meanwhile."""
+    """Applies missing migrations. Nodes may be running."""
     async with connected(address) as connection:
         before = await migrations.migrate(connection)
         return Migration(store=str(address), before=before.applied, after=before.known)
 
 
 async def check(address: PostgresAddress, *, now: float | None = None) -> StoreReport:
-    """Checks that all sums agree with the entries, in one state of the store. Changes nothing."""
+    """Checks in a snapshot that all sums agree with the entries. Changes nothing."""
     async with connected(address) as connection:
         state = await checked_state(connection, address)
         async with transaction(connection, isolation="repeatable_read", readonly=True):
@@ -101,7 +101,7 @@ async def check(address: PostgresAddress, *, now: float | None = None) -> StoreR
 async def checked_state(
     connection: Connection, address: PostgresAddress
 ) -> migrations.MigrationState:
-    """Raises `InvalidConfig` if the tables are missing, or older than this version's."""
+    """Raises `InvalidConfig` if the tables are missing or older than this version's."""
     state = await migrations.state(connection)
     if not state.applied:
         raise InvalidConfig(
@@ -116,7 +116,7 @@ async def checked_state(
 
 
 async def reset_clock(address: PostgresAddress, *, now: float | None = None) -> ClockReset:
-    """Forgets a day that is still to come, which a clock that was wrong has left."""
+    """Resets a day in the future, which a wrong clock has left."""
     today = day_of(time.time() if now is None else now)
     async with connected(address) as connection:
         await checked_state(connection, address)
@@ -135,8 +135,8 @@ async def reset_clock(address: PostgresAddress, *, now: float | None = None) -> 
 async def prune(
     address: PostgresAddress, *, keep_days: float, now: float | None = None
 ) -> PrunedStore:
-    """Deletes old entries, a few at a time, while nodes may run. By PostgreSQL's clock, as the
-    days of the entries are."""
+    """Deletes old entries, a few at a time; nodes may be running. Uses PostgreSQL's clock, like the
+    days of the entries."""
     deleted = 0
     async with connected(address) as connection:
         await checked_state(connection, address)

@@ -1,7 +1,7 @@
 """Writes batches of operations to PostgreSQL, one at a time, over one connection.
 
-While PostgreSQL is gone or does not answer, holds fail at once, and settlements are kept, in memory
-and in a journal. A hold whose outcome is not known is released: its caller was told that it failed.
+While PostgreSQL is unreachable, holds fail at once, and settlements are kept in memory and in a
+journal. A hold with an unknown outcome is released, since its caller was told that it failed.
 """
 
 from __future__ import annotations
@@ -33,13 +33,12 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("anaphora.daemon")
 
-#: Seconds after which a statement that has no answer counts as failed for its callers, and after
+#: Seconds after which a statement without an answer counts as failed for its callers, and after
 #: which its connection is dropped.
 PATIENCE, STATEMENT_SECONDS = 1.0, 5.0
-#: Seconds until operations that are kept are tried again: at first, and at most.
+#: Seconds until kept operations are tried again: first and maximum.
 _FIRST_WAIT, _LONGEST_WAIT = 0.1, 1.0
-#: Times that a batch is tried again if the node was fenced, or two batches were in each other's
-#: way.
+#: Retries of a batch if the node was fenced or two batches conflicted.
 _ATTEMPTS = 4
 _TRY_AGAIN = (FENCED, "40P01", "40001")
 
@@ -47,9 +46,9 @@ _PROBE = TableChange("SELECT 1", ())
 
 
 class BatchWriter(BatchQueue):
-    """Runs in a task of its own, in the event loop of the callers."""
+    """Runs in its own task, in the callers' event loop."""
 
-    gather = 0.004  # a statement takes some milliseconds, in which more arrive
+    gather = 0.004  # a statement takes some milliseconds, during which more operations arrive
 
     def __init__(
         self,
@@ -76,7 +75,7 @@ class BatchWriter(BatchQueue):
         self._task = self._loop.create_task(self._run(), name="anaphora store")
 
     def replay(self) -> int:
-        """Takes what an earlier process left in the journal; written with the next batch."""
+        """Queues what an earlier process left in the journal for the next batch."""
         found = self._journal.read() if self._journal is not None else []
         self._kept += [PendingOperation(one, None, kept=True) for one in found]
         self._journalled.update((one.hold, one.kind) for one in found)
@@ -84,11 +83,11 @@ class BatchWriter(BatchQueue):
         return len(found)
 
     def check_epoch(self) -> None:
-        """This node may have been taken for dead: the next batch finds out."""
+        """Called if this node may have been declared dead: the next batch finds out."""
         self.put(_PROBE)
 
     async def close(self) -> None:
-        """Writes what waits, once more."""
+        """Tries once more to write the queued operations."""
         self._closed = True
         self._event.set()
         await asyncio.wait({self._task})
@@ -149,7 +148,7 @@ class BatchWriter(BatchQueue):
         return self._take_all()
 
     def _take_all(self) -> tuple[list[PendingOperation], bool]:
-        """All that waits, and whether more may come. What is left of a very long queue wakes the
+        """All queued operations, and whether more may come. The rest of a very long queue wakes the
         task again."""
         self._event.clear()
         batch = [self._queue.get_nowait() for _ in range(min(self._queue.qsize(), MOST_ITEMS))]
@@ -158,7 +157,7 @@ class BatchWriter(BatchQueue):
         return self._gathered_with(batch), not (self._closed and self._queue.empty())
 
     async def _write(self, batch: Sequence[PendingOperation], *, is_last: bool = True) -> None:
-        """`is_last`: nothing of what was taken from `_kept` is still to be written."""
+        """`is_last`: all operations taken from `_kept` are in this or earlier batches."""
         if not batch:
             return
         self._sent = False
@@ -177,7 +176,7 @@ class BatchWriter(BatchQueue):
                 _log.error("the store failed", exc_info=problem)
                 self._lane.drop()
             await self._fail(batch, described(problem))
-        elif len(batch) > 1:  # one that cannot be written must not hold up the others
+        elif len(batch) > 1:  # one that cannot be written must not block the others
             for one in batch:
                 await self._write([one], is_last=one is batch[-1])
         else:
@@ -186,7 +185,7 @@ class BatchWriter(BatchQueue):
     async def _stalled(
         self, statement: asyncio.Task[list[Outcome]], batch: Sequence[PendingOperation]
     ) -> None:
-        """Tells the callers while the statement is under way, also those that come meanwhile."""
+        """Fails the callers while the statement is still running, including new ones."""
         problem = f"{self._lane.address}: no answer for {PATIENCE:g} s"
         await self._fail(batch, problem, keep=False)
         while not statement.done():
@@ -198,8 +197,8 @@ class BatchWriter(BatchQueue):
             self._event.set()
 
     async def _apply(self, operations: Sequence[Operation]) -> list[Outcome]:
-        """If it raises `StoreUnavailable`, any part may be applied; if it raises another
-        error, nothing is."""
+        """If it raises `StoreUnavailable`, any part may have been applied; with another error,
+        nothing was."""
         settlements = _settlements(operations)
         requests = [one for one in operations if isinstance(one, HoldRequest)]
         changes = [one for one in operations if isinstance(one, TableChange) and one is not _PROBE]
@@ -209,7 +208,7 @@ class BatchWriter(BatchQueue):
             refused = await self._write_ledger(connection, settlements, requests)
             for sql in dict.fromkeys(one.sql for one in changes):
                 same = [one for one in changes if one.sql == sql]
-                if sql == ADD_HANDLE:  # nodes that add the same rows lock them in one order
+                if sql == ADD_HANDLE:  # nodes that add the same rows lock them in the same order
                     same.sort(key=lambda one: str(one.values[1]))
                 failed |= await self._change(connection, sql, same)
         return [
@@ -274,7 +273,8 @@ class BatchWriter(BatchQueue):
     async def _fail(
         self, batch: Sequence[PendingOperation], reason: str, *, keep: bool = True
     ) -> None:
-        """`keep`: for the next attempt; not if a statement that writes it is under way."""
+        """`keep`: keeps it for the next attempt; not if a statement that writes it is still
+        running."""
         self._log_failure(reason)
         self.problem = reason
         message = f"the store cannot be written: {reason}"
@@ -310,7 +310,7 @@ class BatchWriter(BatchQueue):
             self._journalled.update((one.hold, one.kind) for one in new)
 
     def _release(self, batch: Sequence[PendingOperation]) -> None:
-        """It is not known whether these holds were taken."""
+        """Releases holds of which it is unknown whether they were taken."""
         for one in batch:
             self._abandoned(one.operation)
 
@@ -321,7 +321,7 @@ class BatchWriter(BatchQueue):
 
 
 def _refusal(operation: Operation, problem: BaseException) -> StoreUnavailable:
-    # Errors of the driver quote the values; those of the server have a severity.
+    # Driver errors quote the values and are not shown; server errors have a severity.
     is_servers = getattr(problem, "severity", None) is not None
     reason = described(problem) if is_servers else type(problem).__name__
     _log.error("%s was not written: %s", type(operation).__name__, reason)
@@ -329,7 +329,7 @@ def _refusal(operation: Operation, problem: BaseException) -> StoreUnavailable:
 
 
 def _settlements(operations: Sequence[Operation]) -> list[Settlement]:
-    """One for each hold."""
+    """The settlements, one per hold."""
     found: dict[str, Settlement] = {}
     for one in operations:
         if isinstance(one, Settlement) and (

@@ -3,9 +3,9 @@
 Some models refuse `required` and a named tool (`forced_tools` in the catalog), others refuse them
 while they think (`forced_tools_while_thinking`). They get `auto` and an instruction instead.
 
-The instruction is the end of the system prompt: it is cached there, and thinking that a model signs
-for its prompt stays valid while the choice stays the same. So it is only added to a conversation
-that begins with a forced choice; later it would change what is cached and signed.
+The instruction is added to the end of the system prompt: it is cached there, and signed thinking
+stays valid while the choice stays the same. So it is only added to a conversation that begins with
+a forced choice; later it would change the cached prefix and invalidate signatures.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def refuses_choice(profile: Profile, params: Params) -> bool:
 def without_forced_choice(
     call: Call, profile: Profile, previous: Rendered | None = None
 ) -> tuple[Call, tuple[Notice, ...]]:
-    """The call as the model takes it, and a notice if that differs. `previous` is the last call of
-    the conversation."""
+    """The call in a form that the model accepts, and a notice if it was changed. `previous` is the
+    last call of the conversation."""
     choice = call.params.tool_choice
     if choice is None or not forces_tools(call.params) or not refuses_choice(profile, call.params):
         return call, ()
