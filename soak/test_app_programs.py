@@ -60,6 +60,24 @@ def test_recorded_and_replayed_elsewhere(
     check_replayed(there, elsewhere, folder, **changed)
 
 
-@pytest.mark.parametrize("name", [name for name, one in AGENTS.items() if one.grant])
-def test_through_the_daemon(name: str, folder: Path) -> None:
-    check_daemon(place(name, folder / "place"), folder)
+#: Homes with one provider; the others have all of support/daemon.py.
+ONE_PROVIDER = {
+    "opencode with OpenAI": "openai",
+    "aider with OpenAI": "openai-chat",
+    "LangChain with OpenAI": "openai-chat",
+    "LangChain with Google": "gemini",
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "provider"),
+    [
+        *((name, ONE_PROVIDER.get(name, "")) for name, one in AGENTS.items() if one.grant),
+        ("Qwen Code", "openai"),
+        ("opencode", "gemini"),
+        ("aider", "gemini"),
+    ],
+)
+def test_through_the_daemon(name: str, provider: str, folder: Path) -> None:
+    providers = [provider] if provider else []
+    check_daemon(place(name, folder / "place"), folder, providers=providers)
