@@ -6,10 +6,10 @@ import asyncio
 import json
 from typing import Any
 
-import pytest
 from strangers.environment import Unavailable
 from strangers.environment import programs as programs_of
 from support.emulated_client import LONG, connected
+from support.missing import skip_without
 
 from anaphora import McpServer, emulator
 from anaphora.client.dispatch import dispatch
@@ -28,7 +28,7 @@ def test_reference_server_of_npm() -> None:
     try:
         program = programs_of("npm") / "mcp-server-everything"
     except Unavailable as problem:
-        pytest.skip(str(problem))
+        skip_without(problem)
 
     async def main() -> None:
         with emulator.running() as emu:

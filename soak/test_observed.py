@@ -15,6 +15,7 @@ import pytest
 from strangers import environment
 from strangers.environment import Unavailable
 from support.framework_pages import FRAMEWORKS
+from support.missing import skip_without
 
 from anaphora import emulator
 from anaphora.emulator import EmulatorOptions, Latency
@@ -42,7 +43,7 @@ def run(family: str, program: str, *words: str, **variables: str) -> Any:
     try:
         python = environment.programs(family) / "python" if family else Path(sys.executable)
     except Unavailable as problem:
-        pytest.skip(f"{family}: {problem}")
+        skip_without(problem)
     paths = os.pathsep.join((str(ROOT / "src"), str(ROOT / "tests")))
     done = subprocess.run(
         [str(python), str(HERE / "strangers" / program), *words],

@@ -15,6 +15,7 @@ from strangers import programs
 from strangers.environment import Unavailable
 from strangers.environment import programs as programs_of
 from support.daemon import KEY, running_daemon
+from support.missing import skip_without
 from test_programs_through_proxy import PROGRAMS, Place
 
 from anaphora import emulator
@@ -46,7 +47,7 @@ def test_programs_through_the_daemon(name: str, folder: Path) -> None:
     try:
         programs_of("npm")
     except Unavailable as problem:
-        pytest.skip(f"{name}: {problem}")
+        skip_without(problem)
     text = programs.PROGRAMS[program.script].script if program.script else "replies: []\n"
     options = EmulatorOptions(
         script=Script.decode(text, f"the script of {name}"), keys=frozenset({KEY})

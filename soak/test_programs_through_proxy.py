@@ -20,9 +20,11 @@ from typing import Any, NamedTuple
 
 import pytest
 from strangers import programs
+from strangers.agents import AGENTS
 from strangers.environment import Unavailable
 from strangers.environment import programs as programs_of
 from strangers.tap import Tap, TappedRequest
+from support.missing import skip_without
 
 from anaphora import emulator
 from anaphora.emulator import EmulatorOptions, Script
@@ -76,17 +78,17 @@ class ProxiedProgram(NamedTuple):
     """Two runs send the same bytes."""
 
 
-_CODEX = (
-    "--skip-git-repo-check",
-    "--dangerously-bypass-approvals-and-sandbox",
-    "-c",
-    "analytics.enabled=false",
-    "-m",
-    "gpt-5.1",
-)
-_CLAUDE = ("--model", "claude-sonnet-4-5", "--allowedTools", "Bash")
 _SDK = ("node", str(HERE / "strangers" / "through_sdks.cjs"))
 _KEYS = dict.fromkeys(("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "GEMINI_API_KEY"), CANARY)
+
+
+def _agent(name: str, address: str, path: str = "") -> ProxiedProgram:
+    """A program of strangers/agents.py, with its second turn if it has one."""
+    program = AGENTS[name]
+    turns = [(*program.command, *words) for words in (program.words, program.again) if words]
+    return ProxiedProgram(tuple(turns), dict(program.variables), address, path, script=name)
+
+
 PROGRAMS = {
     "anthropic for Node": ProxiedProgram(
         ((*_SDK, "anthropic"),), {}, "ANTHROPIC_BASE_URL", exact=True
@@ -97,35 +99,9 @@ PROGRAMS = {
     "genai for Node": ProxiedProgram(
         ((*_SDK, "google"),), {}, "GOOGLE_GEMINI_BASE_URL", exact=True
     ),
-    "Claude Code": ProxiedProgram(
-        (
-            ("claude", "-p", "Count the files.", *_CLAUDE),
-            ("claude", "-p", "And again?", "--continue", *_CLAUDE),
-        ),
-        {
-            "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
-            "DISABLE_AUTOUPDATER": "1",
-            "DISABLE_TELEMETRY": "1",
-        },
-        "ANTHROPIC_BASE_URL",
-        script="Claude Code",
-    ),
-    "Codex": ProxiedProgram(
-        (
-            ("codex", "exec", *_CODEX, "Count the files."),
-            ("codex", "exec", "resume", "--last", *_CODEX, "And again?"),
-        ),
-        {},
-        'openai_base_url="{url}"',
-        "/v1",
-        script="Codex",
-    ),
-    "Gemini CLI": ProxiedProgram(
-        (("gemini", "--skip-trust", "--yolo", "-p", "Count the files."),),
-        {},
-        "GOOGLE_GEMINI_BASE_URL",
-        script="Gemini CLI",
-    ),
+    "Claude Code": _agent("Claude Code", "ANTHROPIC_BASE_URL"),
+    "Codex": _agent("Codex", 'openai_base_url="{url}"', "/v1"),
+    "Gemini CLI": _agent("Gemini CLI", "GOOGLE_GEMINI_BASE_URL"),
 }
 _GEMINI_SETTINGS = {
     "security": {"auth": {"selectedType": "gemini-api-key"}},
@@ -233,7 +209,7 @@ def test_programs_through_the_proxy(name: str, folders: Path, another_day: dict[
     try:
         programs_of("npm")
     except Unavailable as problem:
-        pytest.skip(f"{name}: {problem}")
+        skip_without(problem)
     text = programs.PROGRAMS[program.script].script if program.script else "replies: []\n"
     options = EmulatorOptions(script=Script.decode(text, f"the script of {name}"))
     made = folders / "made"

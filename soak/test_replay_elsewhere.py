@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import pytest
 from strangers.environment import Unavailable
 from strangers.environment import programs as programs_of
+from support.missing import skip_without
 from test_programs_through_proxy import another_day, folders
 
 from anaphora import emulator
@@ -129,7 +130,7 @@ def test_recording_is_replayed_elsewhere(
     try:
         programs_of(program.family)
     except Unavailable as problem:
-        pytest.skip(f"{name}: {problem}")
+        skip_without(problem)
     made, there = folders / "made", WorkPlace(folders / "there")
     git(there)
     options = EmulatorOptions(script=Script.decode(script(program, there.work), name))

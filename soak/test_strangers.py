@@ -21,6 +21,7 @@ from strangers import environment, programs, suites
 from strangers.environment import Unavailable
 from strangers.environment import programs as programs_of
 from strangers.results import CaseResult, table
+from support.missing import skip_without
 
 from anaphora import emulator
 
@@ -42,7 +43,7 @@ def test_nothing_that_the_provider_accepts_fails(name: str, results: list[CaseRe
         own = play(name)
     except Unavailable as problem:
         results.append(CaseResult(name, "installation", "skipped", str(problem)))
-        pytest.skip(f"{name}: {problem}")
+        skip_without(problem)
     results += own
     assert any(result.verdict == "passed" for result in own)
     assert [result for result in own if result.verdict == "failed"] == []
@@ -90,7 +91,7 @@ def test_documented_commands_run(tmp_path: Path) -> None:
     try:
         folders = [str(programs_of(family)) for family in ("npm", "llm")]
     except Unavailable as problem:
-        pytest.skip(str(problem))
+        skip_without(problem)
     page = (HERE.parent.parent / "docs" / "emulator.md").read_text()
     block = page.partition("## Real programs")[2].partition("```text\n")[2].partition("```")[0]
     (tmp_path / ".gemini").mkdir()
@@ -128,7 +129,7 @@ def python() -> str:
     try:
         return str(programs_of("frameworks") / "python")
     except Unavailable as problem:
-        pytest.skip(str(problem))
+        skip_without(problem)
 
 
 def calls(python: str, *words: str) -> list[dict[str, Any]]:

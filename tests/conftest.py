@@ -13,12 +13,13 @@ import signal
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
 from _pytest.runner import runtestprotocol
 from hypothesis import HealthCheck, settings, strategies
+from support.missing import skip_without
 from support.temporary import memory_place
 from support.waiting import PATIENCE
 
@@ -34,7 +35,7 @@ from anaphora.wire import anthropic, gemini, ollama, openai_chat, openai_respons
 if TYPE_CHECKING:
     from support.browser import Chromium
     from support.ledgers import PostgresPlace, StorePlace
-    from support.servers import PostgresServer, RedisServer, ServerMissing
+    from support.servers import PostgresServer, RedisServer
 
 HERE = Path(__file__).parent
 
@@ -215,13 +216,6 @@ def chromium() -> Iterator[Chromium]:
     browser = Chromium()
     yield browser
     browser.close()
-
-
-def skip_without(missing: ServerMissing) -> NoReturn:
-    """Skip a test whose server is not installed; in CI that is a failure."""
-    if os.environ.get("CI"):
-        pytest.fail(str(missing))
-    pytest.skip(str(missing))
 
 
 @pytest.fixture(scope="session")

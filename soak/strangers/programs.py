@@ -21,6 +21,7 @@ from anaphora.cli.log_files import gather
 from anaphora.emulator import EmulatorOptions, Script
 from anaphora.emulator.server import Emulator
 
+from .agents import AIDER_MODELS
 from .environment import programs
 from .results import CaseResult, Verdict
 
@@ -294,12 +295,13 @@ def aider(run: ProgramRun) -> None:
     off = "check-update show-release-notes analytics git auto-lint show-model-warnings detect-urls"
     options = [*(f"--no-{name}" for name in f"{off} pretty".split()), "--yes-always"]
     options += ["--cache-prompts", "--no-stream"]
-    for model in ("anthropic/claude-sonnet-4-20250514", "openai/gpt-4o"):
+    for model in ("anthropic/claude-sonnet-4-5", "openai/gpt-4o"):
         place = model.partition("/")[0]
         file = run.home / place / "program.py"
         file.parent.mkdir()
         file.write_text('print("before")\n')
         (file.parent / "rules.md").write_text(_LONG)
+        (file.parent / ".aider.model.settings.yml").write_text(AIDER_MODELS)
         words = [*options, "--model", model, "--read", "rules.md", "--message"]
         output = run.run("aider", *words, "Change the program.", "program.py", work=place)
         calls = run.calls()

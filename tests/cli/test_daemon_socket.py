@@ -71,7 +71,10 @@ def test_grants_in_force_are_explained(command: Any) -> None:
 def test_errors_of_the_daemon_are_those_of_the_command(daemon: TestedDaemon, run: Any) -> None:
     refused = run("apps", "add", "demo", ANAPHORA_HOME=str(daemon.home))
     assert (refused.returncode, refused.stdout) == (2, "")
-    assert "demo has a token; replace it with: anaphora apps rotate demo" in refused.stderr
+    assert (
+        "demo has a token; replace it with: anaphora apps rotate demo (or revoke it"
+        in refused.stderr
+    )
 
 
 def test_only_administrators_reach_methods_of_administrators(daemon: TestedDaemon) -> None:

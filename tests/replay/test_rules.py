@@ -59,20 +59,30 @@ GEMINI_CLI = (
     "**Private Project Memory** (`{home}/.gemini/tmp/x/memory/MEMORY.md`)",
     "Output: 1\nProcess Group PGID: {number}\n",
 )
+QWEN_CODE = (
+    "- PROJECT memory (this project only, private to you): `{home}/.qwen/projects/{slug}/memory`\n",
+    "## {home}/.qwen/projects/{slug}/memory/MEMORY.md\n\nYour MEMORY.md is currently empty.",
+    "Today's date is {day}.\nMy operating system is: {platform}\n"
+    "I'm currently working in the directory: {directory}\n",
+    "The current date is: {day}. Note: This is the authoritative current date",
+)
+AIDER = (
+    "- Reply in English\n- Current date: {date}\n- The user's pre-commit runs these lint commands",
+)
 RUNS: list[dict[str, str]] = [
     {
         "directory": "/home/ada/project", "home": "/home/ada", "platform": "linux",
         "system": "Linux 6.18.44", "suffix": "520", "branch": "main", "user": "ada",
         "file": "a.txt", "commit": "657e61b", "date": "2026-11-16", "number": "14973058",
         "zone": "Etc/UTC", "uuid": "01a1e34b-5e01-7352-acc7-7b1268b22df0", "chunk": "558abe",
-        "day": "Monday, November 16, 2026",
+        "day": "Monday, November 16, 2026", "slug": "-home-ada-project",
     },
     {
         "directory": "/Users/bob/elsewhere/deep-er", "home": "/Users/bob", "platform": "darwin",
         "system": "Darwin 25.4.0", "suffix": "9af", "branch": "fix/cache", "user": "Bob",
         "file": "src/new.py", "commit": "50c526c", "date": "2027-01-03", "number": "7",
         "zone": "Europe/Zurich", "uuid": "9a669483-30ab-4b2c-adc6-e437cb0bd91b", "chunk": "9f30bf",
-        "day": "Sunday, January 3, 2027",
+        "day": "Sunday, January 3, 2027", "slug": "-Users-bob-elsewhere-deep-er",
     },
 ]  # fmt: skip
 
@@ -88,7 +98,9 @@ def key(value: dict[str, Any], rules: MatchRules) -> str:
 
 
 @pytest.mark.parametrize(
-    "texts", [CLAUDE_CODE, CODEX, GEMINI_CLI], ids=["claude", "codex", "gemini"]
+    "texts",
+    [CLAUDE_CODE, CODEX, GEMINI_CLI, QWEN_CODE, AIDER],
+    ids=["claude", "codex", "gemini", "qwen", "aider"],
 )
 def test_shipped_rules_cover_another_day_and_directory(texts: tuple[str, ...]) -> None:
     one, two = (body(texts, run) for run in RUNS)

@@ -1,17 +1,20 @@
-"""Agent programs as users start them: Claude Code and Codex, pinned in requirements/programs.txt.
+"""Agent programs as users start them.
 
 A program runs in a home and a working directory of its own. The emulator's script makes it call its
-shell twice before it answers, so that a run is a loop of three calls.
+shell twice before it answers, so that a run is a loop of three calls. Claude Code and Codex are pinned
+in requirements/programs.txt; soak/strangers/agents.py has more.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from support.servers import ServerMissing
 from support.waiting import PATIENCE
@@ -22,37 +25,50 @@ ROOT = Path(__file__).resolve().parents[2]
 BIN = ROOT / ".programs" / "node_modules" / ".bin"
 KEY = "sk-canary-5fLx93Qz81"
 QUESTION = "Count the files."
+FIRST, SECOND = "first-4711", "second-4711"
 FINAL = "There are 4711 files."
+_KEYS = ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "CODEX_API_KEY", "GEMINI_API_KEY", "GOOGLE_API_KEY")
 
-_SCRIPT = """
-replies:
-  - match: {{text: Count the files, tool: {tool}}}
-    reply: {{tool_calls: [{{name: {tool}, arguments: {{{name}: echo first-4711}}}}]}}
-  - match: {{result_of: {tool}, result: first-4711}}
-    reply: {{tool_calls: [{{name: {tool}, arguments: {{{name}: echo second-4711}}}}]}}
-  - match: {{result_of: {tool}, result: second-4711}}
-    reply: {{text: There are 4711 files.}}
-  - reply: {{text: Understood.}}
-"""
+
+def tool_loop(tool: str, argument: str, **more: Any) -> list[dict[str, Any]]:
+    """Replies that call a shell twice, and answer."""
+
+    def call(word: str) -> dict[str, Any]:
+        arguments = {argument: f"echo {word}", **more}
+        return {"tool_calls": [{"name": tool, "arguments": arguments}]}
+
+    return [
+        {"match": {"text": "Count the files", "tool": tool}, "reply": call(FIRST)},
+        {"match": {"result_of": tool, "result": FIRST}, "reply": call(SECOND)},
+        {"match": {"result_of": tool, "result": SECOND}, "reply": {"text": FINAL}},
+        {"match": {"schema": False}, "reply": {"text": "Understood."}},
+    ]
 
 
 class AgentProgram(NamedTuple):
     name: str
+    command: tuple[str, ...]
+    """Of `watch`, `record` and `replay`; for the daemon, `anaphora apps add --for` prints another."""
     words: tuple[str, ...]
+    """What follows the command."""
     again: tuple[str, ...]
     """The same conversation in another process."""
-    variables: dict[str, str]
-    tool: str
-    argument: str
+    replies: list[dict[str, Any]]
     provider: str
     grant: str
     """Its name for `anaphora apps add --for`."""
+    variables: Mapping[str, str] = {}
+    files: Mapping[str, str] = {}
+    """In its home or, without ~/, in the working directory."""
+    family: str = ""
+    """The list in soak/strangers/requirements that it is installed by."""
+    verdict: str = "hit"
+    """On each call after the first one: `partial` if the program moves messages."""
 
-    def options(self, **more: object) -> EmulatorOptions:
+    def options(self, **more: Any) -> EmulatorOptions:
         """Of an emulator that plays the loop."""
-        text = _SCRIPT.format(tool=self.tool, name=self.argument)
-        script = Script.decode(text, f"the script of {self.name}")
-        return EmulatorOptions(script=script, **more)  # type: ignore[arg-type]
+        text = json.dumps({"replies": self.replies})
+        return EmulatorOptions(script=Script.decode(text, f"the script of {self.name}"), **more)
 
 
 _CODEX = (
@@ -67,25 +83,24 @@ _CLAUDE = ("--model", "claude-sonnet-4-5", "--allowedTools", "Bash")
 PROGRAMS = {
     "claude": AgentProgram(
         "Claude Code",
-        ("claude", "-p", QUESTION, *_CLAUDE),
-        ("claude", "-p", "And again?", "--continue", *_CLAUDE),
+        ("claude",),
+        ("-p", QUESTION, *_CLAUDE),
+        ("-p", "And again?", "--continue", *_CLAUDE),
+        tool_loop("Bash", "command"),
+        "anthropic",
+        "claude-code",
         {
             "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
             "DISABLE_AUTOUPDATER": "1",
             "DISABLE_TELEMETRY": "1",
         },
-        "Bash",
-        "command",
-        "anthropic",
-        "claude-code",
     ),
     "codex": AgentProgram(
         "Codex",
-        ("codex", "exec", *_CODEX, QUESTION),
-        ("codex", "exec", "resume", "--last", *_CODEX, "And again?"),
-        {},
-        "exec_command",
-        "cmd",
+        ("codex",),
+        ("exec", *_CODEX, QUESTION),
+        ("exec", "resume", "--last", *_CODEX, "And again?"),
+        tool_loop("exec_command", "cmd"),
         "openai",
         "codex",
     ),
@@ -95,13 +110,23 @@ PROGRAMS = {
 class ProgramPlace:
     """A home and a working directory, in which a program is run."""
 
-    def __init__(self, program: AgentProgram, root: Path, work: str = "work") -> None:
-        if not (BIN / program.words[0]).exists():
+    def __init__(
+        self, program: AgentProgram, root: Path, work: str = "work", *, folder: Path = BIN
+    ) -> None:
+        if not (folder / program.command[0]).exists():
             raise ServerMissing(
                 f"{program.name} is not installed: INSTALL_SERVERS=1 sh scripts/programs.sh"
             )
-        self.program, self.home, self.work = program, root, root / work
+        self.program, self.home, self.work, self._folder = program, root, root / work, folder
         self.work.mkdir(parents=True)
+        (self.home / ".codex").mkdir()
+        self.write(program.files)
+
+    def write(self, files: Mapping[str, str]) -> None:
+        for name, content in files.items():
+            file = self.home / name[2:] if name.startswith("~/") else self.work / name
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(content)
 
     def run(
         self,
@@ -109,25 +134,27 @@ class ProgramPlace:
         again: bool = False,
         key: str = KEY,
         command: Sequence[str] = (),
-        **variables: str,
+        variables: Mapping[str, str] = MappingProxyType({}),
     ) -> subprocess.CompletedProcess[str]:
-        """One run, after the words of an anaphora command. Without `key` no key is set."""
-        keys = ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "CODEX_API_KEY")
+        """One run, after the words of an anaphora command. Without `key` no key is set. A library
+        in LD_PRELOAD is for the program alone."""
+        more = dict(variables)
+        preload = more.pop("LD_PRELOAD", "")
         environ = {
-            "PATH": os.pathsep.join((str(BIN), os.environ.get("PATH", ""))),
+            "PATH": os.pathsep.join((str(self._folder), os.environ.get("PATH", ""))),
             "HOME": str(self.home),
             "TMPDIR": str(self.home),
             "CODEX_HOME": str(self.home / ".codex"),
             "LANG": "C.UTF-8",
             "PYTHONPATH": str(ROOT / "src"),
-            **(dict.fromkeys(keys, key) if key else {}),
+            **(dict.fromkeys(_KEYS, key) if key else {}),
             **self.program.variables,
-            **variables,
+            **more,
         }
-        (self.home / ".codex").mkdir(exist_ok=True)
-        words = self.program.again if again else self.program.words
-        if command:  # how the program is started, before the words of this run
-            words = (*command, *words[1:])
+        rest = self.program.again if again else self.program.words
+        words = (*(command or self.program.command), *rest)
+        if preload:
+            words = ("env", f"LD_PRELOAD={preload}", *words)
         if before:
             words = (sys.executable, "-m", "anaphora", *before, "--", *words)
         return subprocess.run(

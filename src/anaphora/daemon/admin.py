@@ -132,7 +132,9 @@ class Admin:
         await self._refresh()
         if self._directory.live_tokens(app):
             raise InvalidRequest(
-                f"{app} has a token; replace it with: anaphora apps rotate {app}", path="app"
+                f"{app} has a token; replace it with: anaphora apps rotate {app} (or revoke it"
+                f" with: anaphora apps revoke {app}, and add the app again)",
+                path="app",
             )
         new = await self._directory.create_token(app)
         return {**_shown_once(new), "warnings": self._warnings(app)}
