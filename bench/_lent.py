@@ -38,27 +38,36 @@ _SENTENCE = "The order was sent on Monday, and nobody has heard of it since. "
 _STREAM = re.compile(rb'"stream":\s*true')
 
 
-def request_body(turn: int, *, stream: bool) -> dict[str, Any]:
-    """An agent's request: each turn sends a reply and a question more than the one before."""
-    count = MESSAGES - TURNS + 1 + 2 * turn
-    size = BYTES // MESSAGES - 40
+def request_body(
+    turn: int, *, stream: bool, messages: int = MESSAGES, size: int = BYTES
+) -> dict[str, Any]:
+    """An agent's request: each turn sends a reply and a question more than the one before, so that
+    there are so many messages and bytes on average."""
+    count = max(1, messages - TURNS + 1 + 2 * turn) if messages > 1 else 1
+    size = size // messages - 40
     start = [{"role": "system", "content": (_SENTENCE * size)[:size]}]
-    messages = [
+    said = [
         {
             "role": "assistant" if at % 2 else "user",
             "content": f"{CONVERSATION}, {at}: {_SENTENCE * size}"[:size],
         }
-        for at in range(count - 1)
+        for at in range(max(1, count - 1))
     ]
-    body: dict[str, Any] = {"model": MODEL, "messages": start + messages, "max_tokens": 300}
+    listed = said if count == 1 else start + said
+    body: dict[str, Any] = {"model": MODEL, "messages": listed, "max_tokens": 300}
     if stream:
         body |= {"stream": True, "stream_options": {"include_usage": True}}
     return body
 
 
-def raw_requests(headers: dict[str, str], *, stream: bool = False) -> list[bytes]:
+def raw_requests(
+    headers: dict[str, str], *, stream: bool = False, messages: int = MESSAGES, size: int = BYTES
+) -> list[bytes]:
     """The turns of a conversation, as they go over a socket."""
-    return [_raw(headers, request_body(turn, stream=stream)) for turn in range(TURNS)]
+    bodies = [
+        request_body(turn, stream=stream, messages=messages, size=size) for turn in range(TURNS)
+    ]
+    return [_raw(headers, body) for body in bodies]
 
 
 def _raw(headers: dict[str, str], body: dict[str, Any]) -> bytes:

@@ -1,11 +1,11 @@
 """Load from a process of its own: many connections, one thread, and as little work for each answer
 as tells where it ends. A client that costs more than the server would measure itself.
 
-    python bench/_load.py PORT[,PORT...] FILE CONNECTIONS REQUESTS [FIRST]
+    python bench/_load.py PORT[,PORT...] FILE CONNECTIONS REQUESTS [FIRST [LIVE]]
 
 Connections go to the ports in turn. FILE is a JSON list of raw requests, sent over and over.
 Requests with a place for the number of a conversation are the turns of one; then many go on at the
-same time, those from request FIRST on. Prints one JSON object.
+same time (LIVE, or 100), those from request FIRST on. Prints one JSON object.
 """
 
 from __future__ import annotations
@@ -60,7 +60,12 @@ class Connection:
 
 
 def load(
-    ports: list[int], requests: list[bytes], connections: int, total: int, first: int = 0
+    ports: list[int],
+    requests: list[bytes],
+    connections: int,
+    total: int,
+    first: int = 0,
+    live: int = _LIVE,
 ) -> dict[str, object]:
     """Each connection asks, waits for the whole answer, and asks again."""
     times: list[float] = []
@@ -72,7 +77,7 @@ def load(
         # Each asks when it is open: a daemon keeps few connections that have not shown a token.
         connection = Connection(ports[at % len(ports)])
         selector.register(connection.socket, selectors.EVENT_READ, connection)
-        connection.ask(request_at(requests, first + sent))
+        connection.ask(request_at(requests, first + sent, live))
         sent += 1
     while done < total:
         for key, _ in selector.select():
@@ -89,7 +94,7 @@ def load(
             connection.got = b""
             done += 1
             if sent < total:
-                connection.ask(request_at(requests, first + sent))
+                connection.ask(request_at(requests, first + sent, live))
                 sent += 1
     ended = time.perf_counter()
     times.sort()

@@ -76,21 +76,32 @@ class Child:
         return (int(stat[11]) + int(stat[12])) / 100
 
     def load(
-        self, requests: list[bytes], connections: int, total: int, first: int = 0
+        self,
+        requests: list[bytes],
+        connections: int,
+        total: int,
+        first: int = 0,
+        live: int = 100,
     ) -> dict[str, Any]:
-        """So many requests over so many connections, from another process."""
-        return load([self], requests, connections, total, first)
+        """So many requests over so many connections, from another process; `live` conversations go
+        on at the same time."""
+        return load([self], requests, connections, total, first, live)
 
 
 def load(
-    servers: list[Child], requests: list[bytes], connections: int, total: int, first: int = 0
+    servers: list[Child],
+    requests: list[bytes],
+    connections: int,
+    total: int,
+    first: int = 0,
+    live: int = 100,
 ) -> dict[str, Any]:
     """The same to several servers, which get connections in turn."""
     with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
         json.dump([request.decode() for request in requests], file)
         file.flush()
         ports = ",".join(str(server.port) for server in servers)
-        words = [ports, file.name, str(connections), str(total), str(first)]
+        words = [ports, file.name, str(connections), str(total), str(first), str(live)]
         before = sum(server.cpu for server in servers)
         run = subprocess.run(
             [sys.executable, str(HERE / "_load.py"), *words], stdout=subprocess.PIPE, check=True

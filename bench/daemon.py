@@ -1,7 +1,7 @@
 """What the daemon costs, with everything on: tokens, grants, ledger, audit, planning and verdicts.
 
     python bench/daemon.py [--rounds 3] [--requests 1000] [--asked 200] [--memory 200000]
-                           [--install]
+                           [--long] [--install]
     python bench/daemon.py --hostile [--seconds 60]
 
 Requests of 42 messages and 40 KB on average, the turns of growing conversations on the chat wire,
@@ -13,6 +13,10 @@ reported.
 
 - `vs_bare`, `vs_portkey`, `vs_litellm`: requests a second, at 8 or 64 connections, whichever is
   lower; null where one is not installed, with the reason in `not_measured`.
+- `cpu_vs_bare`, `cpu_vs_bare_1kb`, `cpu_vs_bare_400kb`, `cpu_vs_bare_400kb_1000`: the CPU of a
+  call, at 40 KB, at one message of 1 KB, and at 400 KB with 100 and with 1,000 conversations that
+  go on at the same time (`--long` measures those), against that of the bare pass-through.
+- `rss_1000_live_400kb_mb`: the daemon's memory after the latter.
 - `rss_mb`, `rss_growth_mb`: the daemon's memory after so many requests of ever new conversations,
   and how much of it came after the first fifth.
 - `first_byte_ms`: what the daemon adds to the median time to a stream's first byte, one connection.
@@ -33,7 +37,7 @@ import json
 import statistics
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from _bytecode import compiled
 from _gateways import GATEWAYS, install, missing
@@ -58,6 +62,7 @@ class Measured:
     def __init__(self, name: str, server: Child, headers: dict[str, str]) -> None:
         self.name = name
         self.server = server
+        self.headers = headers
         self.requests = raw_requests(headers)
         self.streams = raw_requests(headers, stream=True)
         self.sent = 0
@@ -93,6 +98,45 @@ class Measured:
         return min(float(statistics.median(each)) for each in ratios)
 
 
+class Size(NamedTuple):
+    """Requests of one size: how many messages and bytes, and conversations at the same time."""
+
+    messages: int
+    bytes: int
+    live: int
+
+
+SIZES = {
+    "": Size(42, 40_000, 100),
+    "_1kb": Size(1, 1_000, 100),
+    "_400kb": Size(42, 400_000, 100),
+    "_400kb_1000": Size(42, 400_000, 1000),
+}
+
+
+def cpu_ratio(bare: Measured, daemon: Measured, name: str, rounds: int) -> float:
+    """CPU of a call of the daemon against that of the pass-through, the median of rounds. A round
+    has all turns of so many conversations."""
+    size, ratios = SIZES[name], []
+    for number in range(rounds):
+        spent = []
+        for server in (bare, daemon):
+            requests = raw_requests(server.headers, messages=size.messages, size=size.bytes)
+            total = size.live * len(requests)
+            first = (number + 1) * 10_000 * size.live
+            result = server.server.load(requests, 8, total, first, size.live)
+            if result["statuses"] != {"200": total}:
+                raise SystemExit(f"{server.name}: not all were answered: {result['statuses']}")
+            spent.append(result["server_cpu"] / total)
+        ratios.append(spent[1] / spent[0])
+        print(
+            f"{size.bytes // 1000:4} KB {size.live:5} conversations   bare {spent[0] * 1e3:6.3f} ms"
+            f"   daemon {spent[1] * 1e3:7.3f} ms   {ratios[-1]:5.2f} times",
+            flush=True,
+        )
+    return float(statistics.median(ratios))
+
+
 def first_bytes(servers: list[Measured], asked: int) -> dict[str, float]:
     """The median for each server, asked in turn: for the turns of one new conversation after the
     other."""
@@ -121,6 +165,7 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=1000, help="of a round")
     parser.add_argument("--asked", type=int, default=200, help="streams for the first byte")
     parser.add_argument("--memory", type=int, default=200_000, help="requests while memory is read")
+    parser.add_argument("--long", action="store_true", help="with 1,000 conversations of 400 KB")
     parser.add_argument("--install", action="store_true", help="install the other gateways first")
     parser.add_argument("--hostile", action="store_true", help="attack the daemon instead")
     parser.add_argument("--seconds", type=float, default=60.0, help="of the attacks")
@@ -157,6 +202,9 @@ def main() -> None:
             for connections in CONNECTIONS:
                 for server in servers:
                     server.measure(connections, chosen.requests)
+        chosen_sizes = [name for name in SIZES if chosen.long or SIZES[name].live == 100]
+        cpu = {name: cpu_ratio(bare, daemon, name, chosen.rounds) for name in chosen_sizes}
+        live_rss = process.rss_mb if chosen.long else None
         firsts = first_bytes([direct, bare, daemon], chosen.asked)
         rss, growth = memory(daemon, chosen.memory)
     for name, milliseconds in firsts.items():
@@ -164,6 +212,8 @@ def main() -> None:
     ratios = {each.name: round(daemon.against(each), 3) for each in (bare, *others)}
     result = {
         **{f"vs_{name}": ratios.get(name) for name in ("bare", *GATEWAYS)},
+        **{f"cpu_vs_bare{name}": round(cpu[name], 2) if name in cpu else None for name in SIZES},
+        "rss_1000_live_400kb_mb": None if live_rss is None else round(live_rss, 1),
         "rss_mb": round(rss, 1),
         "rss_growth_mb": round(growth, 1),
         "first_byte_ms": round(firsts["daemon"] - firsts["direct"], 3),

@@ -16,7 +16,8 @@ from anaphora.daemon.endpoints.body import AppBodies, CallBody, read_whole
 from anaphora.daemon.facts.reading import read_facts
 from anaphora.errors import TooLarge
 from anaphora.rendered import Mark, Plan
-from anaphora.wire.body_memory import BodyMemory, DecodedBody
+from anaphora.wire.body_memory import BodyMemory
+from anaphora.wire.elements import DecodedBody
 from anaphora.wire.splicing import splice
 
 
@@ -29,7 +30,8 @@ def seen(name: str, body: CallBody) -> Any:
         value[listed] = left_out + value[listed]
     members = {key: bytes(raw) for key, raw in body.members.items()}
     raws = None if elements is None else list(map(bytes, elements.raws))
-    return body.data, value, members, list(members), raws, body.begin
+    begin = None if elements is None else elements.begin
+    return body.data, value, members, list(members), raws, begin
 
 
 def used(name: str, body: CallBody, decoded: DecodedBody) -> Any:

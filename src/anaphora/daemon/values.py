@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from anaphora.errors import AnaphoraError, Denied, StoreUnavailable
-from anaphora.wire.body_memory import ListElements
+from anaphora.wire.elements import ListElements
 from anaphora.wire.reading import Members
 
 from .access.grants import AppGrant

@@ -10,31 +10,25 @@ from __future__ import annotations
 import threading
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import Any, TypeAlias
 
 import msgspec
 from blake3 import blake3
+from msgspec.structs import replace
 
 from anaphora.values import Notice, Section, SegmentRole, Ttl
 from anaphora.values.stability import Kind
 
-from .log import ChunkLog
+from .log import UNKNOWN, ChunkLog, chunk_digest
 from .plan import Envelope, Mark
 
 #: The label of a block whose text is not known here.
-UNKNOWN_LABEL = "not known on this node"
-#: In place of the text of such a block: a byte that no JSON has.
-_UNKNOWN = b"\0"
-
-
-def placeholder(digest: bytes, size: int) -> bytes:
-    """Bytes in place of a block whose text is not known here: of the same length, and different for
-    each block."""
-    return (_UNKNOWN + digest).ljust(size, _UNKNOWN)[: max(1, size)]
+UNKNOWN_LABEL = "not known here"
 
 
 def is_placeholder(data: bytes) -> bool:
-    return _UNKNOWN in data
+    return UNKNOWN in data
 
 
 class DeferredTool(msgspec.Struct, frozen=True, gc=False):
@@ -272,7 +266,7 @@ class Rendered(msgspec.Struct, frozen=True, eq=False, kw_only=True):
         for run in self.runs:
             take = min(left, run.count)
             if take:
-                pieces += run.lead, memoryview(run.log.buffer)[: run.log.start(take)]
+                pieces += run.lead, run.log.text(run.log.start(take))
             left -= take
         return b"".join(pieces)
 
@@ -286,6 +280,23 @@ class Rendered(msgspec.Struct, frozen=True, eq=False, kw_only=True):
             stretches.append((run.lead, run.log, count))
             chunks -= count
         return tuple(stretches)
+
+    def with_text_of(self, other: Rendered, chunks: int) -> Rendered:
+        """With the text of another prompt, which begins with the same chunks, if its own was
+        dropped."""
+        if not any(run.log.gone for run in self.runs):
+            return self
+        texts = {chunk_digest(chunk.data): chunk.data for chunk in islice(other, chunks, None)}
+        runs, first = [], 0
+        for run in self.runs:
+            if run.log.gone:
+                count = min(max(0, chunks - first), run.count)
+                same = other.locate(first)[0].log if count else run.log
+                log = run.log.with_texts(same.slice(0, same.start(count)), texts)
+                run = replace(run, log=log)
+            runs.append(run)
+            first += run.count
+        return replace(self, runs=tuple(runs))
 
     def digest(self, chunks: int) -> bytes:
         """BLAKE3 over the first chunks; bytes of earlier turns are not hashed again."""
@@ -320,8 +331,7 @@ def same_bytes(one: Stretches, two: Stretches) -> bool:
             return _joined(one) == _joined(two)  # divided differently
         if mine is not other:
             end = mine.start(count)
-            view = memoryview(other.buffer)[: other.start(count)]
-            if len(view) != end or not mine.buffer.startswith(view):
+            if other.start(count) != end or mine.text(end) != other.text(end):
                 return False
     return True
 

@@ -25,7 +25,7 @@ from anaphora.errors import AnaphoraError, InvalidRequest
 from anaphora.tokens import for_model
 from anaphora.values import Reply
 from anaphora.wire import Wire
-from anaphora.wire.body_memory import DecodedBody
+from anaphora.wire.elements import DecodedBody
 from anaphora.wire.openai_responses.parse import input_items
 from anaphora.wire.reading import Members, known_text, object_members, request_error
 

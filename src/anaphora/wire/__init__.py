@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from anaphora.rendered import Plan, Rendered, Request
     from anaphora.values import Event, Reply
 
-    from .body_memory import SplitInput
+    from .elements import SplitInput
     from .splicing import SplicedBody
 
 #: All wires by name, with the name of the provider's API.

@@ -3,10 +3,11 @@
     bodies = RequestBodies()
     codec.split(bodies.read(scope, wire, data), path=path)
 
-A program without state sends its whole conversation at every turn. The previous body is found by
-its bytes, and the messages that both have are left out when the rest is decoded: those elements are
-known to be valid, so the list is valid if the rest of it is. `split` then reuses the chunks of the
-known messages without hashing them again.
+A program without state sends its conversation whole at every turn. What is kept of a body is where
+its messages end and their digests, not its text. A new body is hashed up to the known end, and the
+messages that both have are left out when the rest is decoded: a list without some of its elements
+is valid if the whole list is, once those elements were found to be. `split` then takes the chunks
+that it cut before.
 
 A `BodyMemory` finds and keeps bodies for any reader; a reader stores its own facts with them.
 """
@@ -14,16 +15,18 @@ A `BodyMemory` finds and keeps bodies for any reader; a reader stores its own fa
 from __future__ import annotations
 
 import re
+from array import array
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator
-from itertools import accumulate, takewhile
-from typing import Generic, TypeAlias, TypeVar
+from collections.abc import Callable, Hashable
+from itertools import takewhile
+from typing import Any, Generic, TypeAlias, TypeVar
 
 import msgspec
 
 from anaphora.errors import InvalidRequest
 
+from .elements import DecodedBody, ElementNotes, KnownAndNew, ListElements, digest_of, long_hash
 from .reading import (
     DECODE_ERRORS,
     Members,
@@ -35,81 +38,80 @@ from .reading import (
 from .spans import document_span, member_spans
 from .tables import request_table
 
-#: A kept body is found by the bytes before the last multiples of these numbers in it, since its end
-#: may change. In a new body they are looked for at more multiples, as it may have grown.
-_GRIDS, _WINDOW = (1024, 8192, 65536), 1024
+#: A kept body is found by digests of its beginnings up to the last multiples of these numbers: its
+#: end may change. In a new body they are looked for at more multiples, as it may have grown.
+_GRIDS = (1024, 8192, 65536)
 _KEPT_PLACES, _PLACES = 3, 16
-#: Bytes of the bodies that are kept, of all scopes.
-_MOST_BYTES = 6 * 1024 * 1024
+#: What all kept bodies may take, and what one takes besides its messages, and for each of them.
+_MOST_BYTES = 48 * 1024 * 1024
+_BODY_BYTES, _MESSAGE_BYTES = 3000, 96
 _BLANK = b" \t\n\r"
 _SEPARATOR = re.compile(rb"[ \t\n\r]*,[ \t\n\r]*")
 #: After an element: a comma and another element, or the end of the list.
 _NEXT = re.compile(rb"[ \t\n\r]*(?:,(?=[ \t\n\r]*[^\] \t\n\r])|(?=\]))")
 
 Facts = TypeVar("Facts")
-_Key: TypeAlias = tuple[Hashable, str, int, int]
+_Key: TypeAlias = tuple[Hashable, str, bytes]
 
 
-class ListElements(msgspec.Struct, eq=False, kw_only=True):
-    """The elements of one list of a body."""
+class RunningDigest:
+    """Digests of the beginnings of one body, which is hashed once."""
+
+    __slots__ = ("_ends", "_states", "_view", "data")
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self._view = memoryview(data)
+        self._ends = [0]
+        self._states: list[Any] = [long_hash(b"")]
+
+    def at(self, end: int) -> bytes:
+        """Of the bytes up to there."""
+        index = bisect_right(self._ends, end) - 1
+        start = self._ends[index]
+        if start < end:
+            state = self._states[index].copy()
+            state.update(self._view[start:end])
+            index += 1
+            self._ends.insert(index, end)
+            self._states.insert(index, state)
+        digest: bytes = self._states[index].digest()
+        return digest
+
+
+class Outline(msgspec.Struct, frozen=True, eq=False, kw_only=True):
+    """The beginning of a body, up to the end of its last message, without its text."""
 
     name: str
-    """The field that holds the list."""
-    raws: list[msgspec.Raw]
-    """Each unchanged, and copied, so that it does not keep the body in memory."""
-    digests: list[bytes] = []
-    """Digests of the first elements, as many as were needed."""
-    plain: int = 0
-    """How many of the first elements are known to hold only text and tool calls."""
-
-    facts: object = None
-    """Facts about the rest of a body with such a list, kept for a later reader."""
-
-    def begin(self, count: int) -> ListElements:
-        """The first elements, to which others may be added."""
-        return ListElements(
-            name=self.name,
-            raws=self.raws[:count],
-            digests=self.digests[:count],
-            plain=min(self.plain, count),
-            facts=self.facts,
-        )
-
-    def joined(self, first: int) -> bytes:
-        """A list of the elements from there on."""
-        return b"[" + b",".join(self.raws[first:]) + b"]"
-
-
-class DecodedBody(msgspec.Struct, frozen=True, eq=False):
-    """A body whose members were read before, and the elements of one of its lists."""
-
-    members: Members
-    elements: ListElements | None = None
-
-
-#: The input of `split`.
-SplitInput: TypeAlias = bytes | Members | DecodedBody
-
-
-class KeptBody(msgspec.Struct, Generic[Facts], frozen=True, eq=False, kw_only=True):
-    """The beginning of a body, up to the end of its last message."""
-
-    head: bytes
-    """Up to the first message."""
-    first_members: Members
-    """The members before the messages."""
+    """The field that holds the messages."""
+    head: int
+    """The offset of the first message."""
+    head_digest: bytes
+    """Of what is before it."""
+    bracket: int
+    """The offset at which the list of messages begins."""
+    members: tuple[tuple[str, int, int], ...]
+    """Those before the messages, with the offsets of their values."""
     between: bytes
-    """The bytes between two messages."""
-    elements: ListElements
-    facts: Facts
-    """The reader's facts about the messages."""
-    size: int
-    keys: tuple[_Key, ...]
+    """What stands between two messages."""
+    ends: array[int]
+    """The offsets at which the messages end."""
+    notes: ElementNotes
+    digests: dict[bytes, int]
+    """Of beginnings, by which it is found, with the offsets at which these end."""
 
     @property
-    def bracket(self) -> int:
-        """The offset at which the list of messages begins."""
-        return len(self.head.rstrip(_BLANK)) - 1
+    def size(self) -> int:
+        """The bytes of memory that it takes, about."""
+        return _BODY_BYTES + len(self.between) + _MESSAGE_BYTES * len(self.ends)
+
+
+class KeptBody(msgspec.Struct, Generic[Facts], frozen=True, eq=False):
+    """An outline, and what its reader found out about the messages."""
+
+    outline: Outline
+    facts: Facts
+    keys: tuple[_Key, ...]
 
 
 class KnownBeginning(msgspec.Struct, Generic[Facts], frozen=True, eq=False, kw_only=True):
@@ -118,25 +120,34 @@ class KnownBeginning(msgspec.Struct, Generic[Facts], frozen=True, eq=False, kw_o
     kept: KeptBody[Facts]
     count: int
     """How many messages, at least one."""
-    end: int
-    """The offset in the body at which they end."""
     data: bytes
     """The body."""
     following: int
     """The offset after them in the list: of a message, or of the end of the list."""
 
     @property
+    def head(self) -> int:
+        """The offset of the first message."""
+        return self.kept.outline.head
+
+    @property
+    def end(self) -> int:
+        """The offset at which the known messages end."""
+        return self.kept.outline.ends[self.count - 1]
+
+    @property
     def rest(self) -> bytes:
         """The body without the known messages."""
-        return self.kept.head + self.data[self.following :]
+        return self.data[: self.head] + self.data[self.following :]
 
     def members(self) -> Members | None:
-        """The members of the body, without the known messages; None if they are ambiguous."""
-        kept = self.kept
-        name = kept.elements.name
+        """Those of the body, but for the known messages in their list; None if they cannot be read
+        without doubt."""
+        outline, data = self.kept.outline, self.data
+        name = outline.name
         key = b'{"%b":' % name.encode()
         # The members before the list are known, and need not be read again.
-        listed = key + kept.head[kept.bracket :] + self.data[self.following :]
+        listed = key + data[outline.bracket : outline.head] + data[self.following :]
         try:
             members = decode_members(listed)
             start = len(key)
@@ -148,19 +159,26 @@ class KnownBeginning(msgspec.Struct, Generic[Facts], frozen=True, eq=False, kw_o
                 return None  # given twice
         except DECODE_ERRORS:
             return None
-        return {**kept.first_members, **members}
+        view = memoryview(data)
+        before = {each: msgspec.Raw(view[begin:stop]) for each, begin, stop in outline.members}
+        return {**before, **members}
 
     def complete(self, members: Members) -> ListElements:
-        """All messages of the body. In `members`, which were read without the known ones, their
-        list is replaced by the complete one."""
-        kept = self.kept
-        name = kept.elements.name
-        elements = kept.elements.begin(self.count)
-        elements.raws += [raw.copy() for raw in decode_elements(members[name])]
-        start = kept.bracket
-        stop = start + _size(members[name]) + self.following - len(kept.head)
+        """All messages of the body, whose `members` were read without the known ones; their list is
+        replaced by the whole one."""
+        outline, count = self.kept.outline, self.count
+        name = outline.name
+        new = decode_elements(members[name])
+        notes = outline.notes.begin(count)
+        notes.digests += map(digest_of, new)
+        start = outline.bracket
+        stop = start + _size(members[name]) + self.following - outline.head
         members[name] = msgspec.Raw(memoryview(self.data)[start:stop])
-        return elements
+        ends = outline.ends if count == len(outline.ends) else outline.ends[:count]
+        raws = KnownAndNew(self.data, outline.head, len(outline.between), ends, new)
+        return ListElements(
+            name=name, raws=raws, notes=notes, begin=outline.head, before=outline.members
+        )
 
 
 class BodyMemory(Generic[Facts]):
@@ -178,7 +196,7 @@ class BodyMemory(Generic[Facts]):
 
     @property
     def size(self) -> int:
-        """The bytes of the kept bodies."""
+        """The bytes of memory that the kept bodies take, about."""
         return self._bytes
 
     def clear(self) -> None:
@@ -186,78 +204,90 @@ class BodyMemory(Generic[Facts]):
         self._kept.clear()
         self._bytes = 0
 
-    def find(self, scope: Hashable, wire: str, data: bytes) -> KnownBeginning[Facts] | None:
-        """The messages that a body has in common with a kept one; None if there are none."""
-        for key in self._places(scope, wire, data, len(data), _PLACES):
-            kept = self._found.get(key)
+    def find(self, scope: Hashable, wire: str, body: RunningDigest) -> KnownBeginning[Facts] | None:
+        """What a body has in common with a kept one; None if it is not even a message."""
+        if not self._kept:
+            return None
+        digests = [body.at(end) for end in self._places(len(body.data), _PLACES)]
+        for digest in reversed(digests):
+            kept = self._found.get((scope, wire, digest))
             if kept is not None:
-                return _compare(kept, data)
+                return _compare(kept, body.data, kept.outline.digests[digest])
         return None
+
+    def outline(
+        self, body: RunningDigest, elements: ListElements, beginning: KnownBeginning[Facts] | None
+    ) -> Outline | None:
+        """Of a body with these messages; `beginning` is what was found of it. None if it cannot be
+        kept. May run in any thread."""
+        data = body.data
+        count, begin = len(elements.raws), elements.begin
+        known = 0 if beginning is None else beginning.count
+        before = None if beginning is None else beginning.kept.outline
+        if count < 2:
+            return None
+        if before is not None and known == count == len(before.ends):
+            return before  # the same messages again
+        new = elements.raws[known:]
+        if before is not None:
+            between, ends = before.between, before.ends[:known]
+        else:
+            found = _SEPARATOR.match(data, begin + _size(new[0]))
+            between, ends = b"" if found is None else found[0], array("q")
+        for raw in new:
+            start = ends[-1] + len(between) if ends else begin
+            if not data.startswith(raw, start) or (ends and not data.startswith(between, ends[-1])):
+                return None  # the white space between messages differs
+            ends.append(start + _size(raw))
+        digests = {body.at(end): end for end in self._places(ends[-1], _KEPT_PLACES)}
+        if not digests:
+            return None
+        head = memoryview(data)[:begin]
+        return Outline(
+            name=elements.name,
+            head=begin,
+            head_digest=digest_of(head) if before is None else before.head_digest,
+            bracket=len(data[:begin].rstrip(_BLANK)) - 1 if before is None else before.bracket,
+            members=elements.before,
+            between=between,
+            ends=ends,
+            notes=elements.notes,
+            digests=digests,
+        )
 
     def keep(
         self,
         scope: Hashable,
         wire: str,
-        data: bytes,
-        members: Members,
-        elements: ListElements,
-        begin: int,
+        outline: Outline,
         beginning: KnownBeginning[Facts] | None,
         facts: Callable[[], Facts],
     ) -> None:
-        """Keeps a body with these members and messages, of which the first is at the offset
-        `begin`; `beginning` is the result of `find`."""
-        size = len(data) + begin  # the members around the messages may be kept twice
-        if len(elements.raws) < 2 or size > self._most_bytes // 2:
-            return
-        before, known = (None, 0) if beginning is None else (beginning.kept, beginning.count)
-        if before is not None and known == len(elements.raws) == len(before.elements.raws):
-            self._use(before)  # the same messages again
-            return
-        new = elements.raws[known:]
+        """Keeps a body; `beginning` is what was found of it."""
         if beginning is not None:
-            between, end = beginning.kept.between, beginning.end
-        else:
-            end = begin
-            found = _SEPARATOR.match(data, end + _size(new[0]))
-            between = b"" if found is None else found[0]
-        joined = between.join([b"", *new] if known else new)
-        if not data.startswith(joined, end):
-            return  # the white space between messages differs
-        end += len(joined)
-        keys = tuple(self._places(scope, wire, data, end, _KEPT_PLACES))
-        if not keys:
+            before = beginning.kept
+            if before.outline is outline:
+                self._use(before)
+                return
+            if beginning.count == len(before.outline.ends):
+                self._forget(before)  # all of it is in this one
+        if outline.size > self._most_bytes // 2:
             return
-        if before is not None:
-            head, first_members = before.head, before.first_members
-        else:
-            head = data[:begin]
-            first_members = _before(elements.name, members)
-        kept = KeptBody(
-            head=head,
-            first_members=first_members,
-            between=between,
-            elements=elements,
-            facts=facts(),
-            size=size,
-            keys=keys,
-        )
-        if before is not None and known == len(before.elements.raws):
-            self._forget(before)  # all of it is in this one
+        keys = tuple((scope, wire, digest) for digest in outline.digests)
+        kept = KeptBody(outline, facts(), keys)
         self._found.update(dict.fromkeys(keys, kept))
-        self._bytes += size
+        self._bytes += outline.size
         self._kept[kept] = None
         while self._bytes > self._most_bytes:
             self._forget(next(iter(self._kept)))
 
-    def _places(
-        self, scope: Hashable, wire: str, data: bytes, end: int, steps: int
-    ) -> Iterator[_Key]:
-        """The keys by which a body may be found, before an offset in it."""
+    def _places(self, end: int, steps: int) -> list[int]:
+        """The offsets up to `end` by which a body may be found, the first ones first."""
+        places: set[int] = set()
         for grid in self._grids:
             last = end - end % grid
-            for place in range(last, max(0, last - steps * grid), -grid):
-                yield scope, wire, place, hash(data[max(0, place - _WINDOW) : place])
+            places.update(range(last, max(0, last - steps * grid), -grid))
+        return sorted(places)
 
     def _use(self, kept: KeptBody[Facts]) -> None:
         if kept in self._kept:
@@ -267,7 +297,7 @@ class BodyMemory(Generic[Facts]):
         if kept not in self._kept:
             return
         del self._kept[kept]
-        self._bytes -= kept.size
+        self._bytes -= kept.outline.size
         for key in kept.keys:
             if self._found.get(key) is kept:
                 del self._found[key]
@@ -277,50 +307,57 @@ class RequestBodies:
     """Reads bodies for `split`, with the same result as `split` alone."""
 
     def __init__(self, most_bytes: int = _MOST_BYTES, grids: tuple[int, ...] = _GRIDS) -> None:
-        """`most_bytes` limits the bodies that are kept."""
+        """`most_bytes` limits the memory that is taken."""
         self._memory: BodyMemory[None] = BodyMemory(most_bytes, grids)
 
     @property
     def size(self) -> int:
-        """The bytes of the kept bodies."""
+        """The bytes of memory that the kept bodies take, about."""
         return self._memory.size
 
     def read(self, scope: Hashable, wire: str, data: bytes) -> DecodedBody:
-        """The members of a body, and its messages unless they are ambiguous. Raises
+        """The members of a body, and its messages if they can be found without doubt. Raises
         `InvalidRequest`."""
-        beginning = self._memory.find(scope, wire, data)
+        running = RunningDigest(data)
+        beginning = self._memory.find(scope, wire, running)
         body = None if beginning is None else _read_rest(beginning)
-        if beginning is not None and body is not None:
-            begin = len(beginning.kept.head)
-        else:
+        if body is None:
             beginning, members = None, object_members(data, "$", request_error)
-            elements, begin = list_of_messages(wire, data, members)
-            body = DecodedBody(members, elements)
-        if (elements := body.elements) is not None:
-            keep = self._memory.keep
-            keep(scope, wire, data, body.members, elements, begin, beginning, lambda: None)
+            body = DecodedBody(members, list_of_messages(wire, data, members))
+        if body.elements is not None:
+            outline = self._memory.outline(running, body.elements, beginning)
+            if outline is not None:
+                self._memory.keep(scope, wire, outline, beginning, lambda: None)
         return body
 
 
-def list_of_messages(wire: str, data: bytes, members: Members) -> tuple[ListElements | None, int]:
-    """The messages of a body, and the offset of the first one; None if they are not in a list, or a
-    member is given twice."""
+def list_of_messages(wire: str, data: bytes, members: Members) -> ListElements | None:
+    """The messages of a body; None if they are not in a list, or a member is given twice."""
     name = request_table(wire).messages
     raw = members.get(name)
     if raw is None or bytes(memoryview(raw)[:1]) != b"[":
-        return None, 0
+        return None
     try:
-        begin = member_spans(data, document_span(data), "$", members)[name].start + 1
-        raws = [raw.copy() for raw in decode_elements(raw)]
+        spans = member_spans(data, document_span(data), "$", members)
+        raws = decode_elements(raw)
     except (InvalidRequest, *DECODE_ERRORS):
-        return None, 0
+        return None
+    begin = spans[name].start + 1
     while data[begin] in _BLANK:
         begin += 1
-    return ListElements(name=name, raws=raws), begin
+    first = takewhile(lambda one: one[0] != name, spans.items())
+    return ListElements(
+        name=name,
+        raws=raws,
+        notes=ElementNotes(list(map(digest_of, raws))),
+        begin=begin,
+        before=tuple((each, span.start, span.end) for each, span in first),
+    )
 
 
 def _read_rest(beginning: KnownBeginning[None]) -> DecodedBody | None:
-    """The body, without reading the known messages again; None if the rest is ambiguous."""
+    """The body, of which known messages are not read again; None if the rest cannot be read without
+    doubt."""
     members = beginning.members()
     if members is None:
         return None
@@ -331,30 +368,26 @@ def _read_rest(beginning: KnownBeginning[None]) -> DecodedBody | None:
     return DecodedBody(members, elements)
 
 
-def _before(name: str, members: Members) -> Members:
-    """The members before one of them, which do not keep the body in memory."""
-    return {
-        each: raw.copy() for each, raw in takewhile(lambda one: one[0] != name, members.items())
-    }
-
-
-def _compare(kept: KeptBody[Facts], data: bytes) -> KnownBeginning[Facts] | None:
-    head, raws = kept.head, kept.elements.raws
-    count = len(raws)
-    beginning = head + kept.between.join(raws)
-    end = len(beginning)
-    if not data.startswith(beginning):
-        sizes = (_size(raw) + len(kept.between) for raw in raws)
-        ends = [each - len(kept.between) for each in accumulate(sizes, initial=len(head))][1:]
-        view = memoryview(beginning)
-        count = bisect_right(ends, 0, key=lambda end: int(not data.startswith(view[:end])))
-        if not count:
-            return None
-        end = ends[count - 1]
-    following = _NEXT.match(data, end)
+def _compare(kept: KeptBody[Facts], data: bytes, same: int) -> KnownBeginning[Facts] | None:
+    """`same` bytes are known to be those of the kept body."""
+    outline, view = kept.outline, memoryview(data)
+    ends, between = outline.ends, outline.between
+    if same < outline.head and digest_of(view[: outline.head]) != outline.head_digest:
+        return None
+    count = bisect_right(ends, same)
+    while count < len(ends):
+        begin = ends[count - 1] if count else outline.head
+        if count:
+            if not data.startswith(between, begin):
+                break
+            begin += len(between)
+        if digest_of(view[begin : ends[count]]) != outline.notes.digests[count]:
+            break
+        count += 1
+    following = _NEXT.match(data, ends[count - 1]) if count else None
     if following is None:
         return None
-    return KnownBeginning(kept=kept, count=count, end=end, data=data, following=following.end())
+    return KnownBeginning(kept=kept, count=count, data=data, following=following.end())
 
 
 def _size(raw: msgspec.Raw) -> int:

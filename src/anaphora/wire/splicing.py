@@ -20,8 +20,8 @@ from anaphora.errors import InvalidRequest
 from anaphora.rendered import ChunkRun, Mark, Plan, Rendered
 from anaphora.values import TTL_SECONDS, Notice
 
-from .body_memory import DecodedBody
 from .breakpoints import key_place
+from .elements import DecodedBody
 from .markers import INNER_LEVELS, MARKER_PLACES, MarkerPlaces
 from .reading import (
     Members,

@@ -17,19 +17,19 @@ as long as its logs are in use.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Hashable, Sequence
 from hashlib import sha256
 from typing import Any, TypeAlias, cast
 from weakref import ref
 
 import msgspec
-from blake3 import blake3
 
 from anaphora.canonical import encode_text
 from anaphora.rendered import ChunkLog, ChunkRun, Envelope, Kind, LogAppend, Mark, Rendered
 from anaphora.values import CachePolicy, Section, SegmentRole, Ttl
 
-from .body_memory import DecodedBody, ListElements, SplitInput
+from .elements import DecodedBody, ListElements, SplitInput, digest_of
 from .memo import Memo
 from .reading import (
     DECODE_ERRORS,
@@ -42,11 +42,6 @@ from .reading import (
     request_error,
 )
 from .walking import Walk
-
-#: Bytes up to which SHA-256 is faster than BLAKE3.
-_SHORT = 2048
-#: Copied for each message, which is faster than a new one.
-_SHA256 = sha256()
 
 #: How many results of each remembered reader are kept; system prompts may be long.
 TOOL_LISTS, SYSTEM_PROMPTS, PARAM_SETS = 64, 16, 64
@@ -88,6 +83,52 @@ class SplitMessage(msgspec.Struct, frozen=True, gc=False):
     blocks: Sequence[SplitBlock]
 
 
+class MessageCut(msgspec.Struct, frozen=True, gc=False):
+    """How a wire cuts messages into chunks; see `RequestSplit.add_messages`."""
+
+    read: Callable[[msgspec.Raw, str], SplitMessage]
+    glue: Callable[[str], bytes]
+    joins: Callable[[str, str], bool] | None
+    path: str
+    first_message: int
+
+    def add_to(
+        self, append: LogAppend, raws: Sequence[msgspec.Raw], last: str | None
+    ) -> tuple[str | None, list[tuple[int, int, Ttl, int | None]]]:
+        """Adds the messages from the next one of `append` on, where `last` is the role before it.
+        Returns the last role, and the markers: the message, the chunk, the TTL and the offset in
+        the chunk."""
+        marks: list[tuple[int, int, Ttl, int | None]] = []
+        joins = self.joins
+        for index in range(append.message, len(raws)):
+            message = self.read(raws[index], f"{self.path}[{self.first_message + index}]")
+            before, role = b",", message.role
+            for position, block in enumerate(message.blocks):
+                opens = None
+                if position == 0 and (
+                    joins is None or last is None or role != last or not joins(role, last)
+                ):
+                    before = message.opening if last is None else self.glue(last) + message.opening
+                    opens = last = role
+                chunk = append.first_chunk + len(append.chunks)
+                for offset, ttl in block.marks:
+                    place = None if offset is None else offset + len(before)
+                    marks.append((index, chunk, ttl, place))
+                append.chunk(block.kind, before + block.data, block.splice, opens)
+                before = b","
+            append.end_message(f"m{index}")
+        return last, marks
+
+
+def _read_again(source: ref[ListElements], first: int, cut: MessageCut) -> bytes | None:
+    """The text of a log of messages, from the request that it was cut from last."""
+    elements, append = source(), LogAppend()
+    if elements is None:
+        return None
+    cut.add_to(append, elements.raws[first:], None)
+    return b"".join([data for _, _, data in append.chunks])
+
+
 class RequestSplit:
     """One request that is being cut. Runs are added in hash order; fields that are not taken become
     the envelope."""
@@ -110,10 +151,10 @@ class RequestSplit:
         """Remove and return a field; `null` if it is missing."""
         return bytes(self.members.pop(name, NULL))
 
-    def take_elements(self, name: str) -> list[msgspec.Raw]:
+    def take_elements(self, name: str) -> Sequence[msgspec.Raw]:
         if self._elements is not None and self._elements.name == name:
             del self.members[name]
-            return self._elements.raws.copy()
+            return self._elements.raws
         return list_elements(self.members.pop(name, NULL), f"$.{name}", request_error)
 
     def take_model(self) -> str:
@@ -125,8 +166,8 @@ class RequestSplit:
         self, name: str, raw: bytes, cut: Callable[[bytes], SplitSection | None]
     ) -> ChunkRun | None:
         """Add the run that `cut` makes of these bytes, unless it is None."""
-        known = self._memo.sections
-        log = known.get((name, raw))
+        known, key = self._memo.sections, (name, digest_of(memoryview(raw)))
+        log = known.get(key)
         if log is not None:
             bare, marks, last = cast(_KnownSection, log.source)
             run = last()
@@ -140,7 +181,7 @@ class RequestSplit:
             run, marks = section
             # Without the log: a log that refers to itself would not be released.
             run.log.source = msgspec.structs.replace(run, log=cast(Any, None)), marks, ref(run)
-            known[name, raw] = run.log
+            known[key] = run.log
         self.add_run(run, marks)
         return run
 
@@ -171,32 +212,29 @@ class RequestSplit:
         log, known, digests, whole = self._known_messages(raws, context, place)
         marks = [each for each in cast(_Source, log.source)[1] if each[0] < known]
         count = log.message_ends[known - 1] if known else 0
-        last = log.role_of(count - 1) if count else None
         append = LogAppend(count, known)
-        for index in range(known, len(raws)):
-            message, before = read(raws[index], f"$.{place}[{first_message + index}]"), b","
-            role = message.role
-            for position, block in enumerate(message.blocks):
-                opens = None
-                if position == 0 and (
-                    joins is None or last is None or role != last or not joins(role, last)
-                ):
-                    before = message.opening if last is None else glue(last) + message.opening
-                    opens = last = role
-                for offset, ttl in block.marks:
-                    if offset is not None:
-                        offset += len(before) + (0 if count else len(lead))
-                    marks.append((index, Mark(count, ttl, offset)))
-                append.chunk(block.kind, before + block.data, block.splice, opens)
-                before = b","
-                count += 1
-            append.end_message(f"m{index}")
+        cut = MessageCut(read, glue, joins, f"$.{place}", first_message)
+        last = log.role_of(count - 1) if count else None
+        last, new_marks = cut.add_to(append, raws, last)
+        for index, chunk, ttl, offset in new_marks:
+            if offset is not None and not chunk:
+                offset += len(lead)
+            marks.append((index, Mark(chunk, ttl, offset)))
+        count += len(append.chunks)
         if last is None:
             return None
         if known < len(raws):
             log = log.append(append)
             log.source = digests, marks, whole
             self._memo.messages[context, digests[0]] = log
+        elements = self._elements
+        if elements is not None and elements.name == place:
+            # Whoever has the request holds its elements; a log must not hold the body.
+            first = len(elements.raws) - len(raws)
+            log.request = ref(elements)
+            log.read_again = functools.partial(_read_again, ref(elements), first, cut)
+        else:
+            log.request = log.read_again = None
         run = ChunkRun(
             "messages",
             log,
@@ -219,31 +257,30 @@ class RequestSplit:
         of each, and of all together."""
         if self._elements is not None and self._elements.name == place:
             return self._known_elements(self._elements, len(raws), context)
-        first = [_digest(raws[0])] if raws else []
+        first = [digest_of(raws[0])] if raws else []
         log = self._memo.messages.get((context, first[0])) if first else None
-        if log is None:
+        if log is None or log.gone:
             log = ChunkLog()
             log.source = [], [], b""
-            digests = first + [_digest(raw) for raw in raws[1:]]
+            digests = first + [digest_of(raw) for raw in raws[1:]]
             return log, 0, digests, _hash_of(raws).digest()
         known, _, whole = cast(_Source, log.source)
         count = len(known)
         state = _hash_of(raws[:count])
         if len(raws) >= count and state.digest() == whole:
             # Mostly a conversation has grown: its messages are hashed together.
-            digests = known + [_digest(raw) for raw in raws[count:]]
+            digests = known + [digest_of(raw) for raw in raws[count:]]
             for raw in raws[count:]:
                 state.update(raw)
             return log, count, digests, state.digest()
-        digests = first + [_digest(raw) for raw in raws[1:]]
+        digests = first + [digest_of(raw) for raw in raws[1:]]
         return log, _agreeing(known, digests), digests, _hash_of(raws).digest()
 
     def _known_elements(
         self, elements: ListElements, count: int, context: Hashable
     ) -> tuple[ChunkLog, int, list[bytes], bytes]:
         """`_known_messages` for the last `count` elements of a list whose digests are kept."""
-        digests = elements.digests
-        digests += [_digest(raw) for raw in elements.raws[len(digests) :]]
+        digests = elements.notes.digests
         digests = digests[len(digests) - count :]
         log = self._memo.messages.get((context, digests[0])) if digests else None
         if log is None:
@@ -302,14 +339,6 @@ def _hash_of(raws: Sequence[msgspec.Raw]) -> Any:
     for raw in raws:
         state.update(raw)
     return state
-
-
-def _digest(raw: msgspec.Raw) -> bytes:
-    if memoryview(raw).nbytes < _SHORT:
-        hashed = _SHA256.copy()
-        hashed.update(raw)
-        return hashed.digest()[:16]
-    return blake3(raw).digest()[:16]
 
 
 def cut_section(

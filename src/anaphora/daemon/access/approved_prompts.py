@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -19,7 +19,7 @@ from blake3 import blake3
 
 from anaphora import wire as wires
 from anaphora.errors import NotGranted
-from anaphora.wire.body_memory import ListElements
+from anaphora.wire.elements import ListElements
 from anaphora.wire.gemini.types import camel
 from anaphora.wire.markers import MARKER_FORMS
 from anaphora.wire.reading import (
@@ -118,7 +118,7 @@ def _cover_messages(
     table: RequestTable,
     name: str,
     raw: msgspec.Raw,
-    known: list[msgspec.Raw] | None,
+    known: Sequence[msgspec.Raw] | None,
     tools: Collection[str],
     digest: blake3,
 ) -> None:

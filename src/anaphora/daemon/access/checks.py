@@ -30,7 +30,7 @@ from anaphora.daemon.shared_state import MinuteLimit, SharedState, Taken
 from anaphora.daemon.values import App
 from anaphora.errors import CapabilityDenied, GrantRateLimited, NotGranted, StoreUnavailable
 from anaphora.redaction import quoted
-from anaphora.wire.body_memory import ListElements
+from anaphora.wire.elements import ListElements
 from anaphora.wire.reading import Members
 
 from .approved_prompts import prompt_fingerprint

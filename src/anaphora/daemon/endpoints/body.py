@@ -21,6 +21,7 @@ read, so that the error is the same.
 from __future__ import annotations
 
 import asyncio
+import functools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
@@ -34,7 +35,14 @@ from anaphora.daemon.facts.strict_json import SHOWN, decode_pieces, decode_stric
 from anaphora.daemon.off_loop import LARGE, OffLoop
 from anaphora.errors import AnaphoraError, TooLarge
 from anaphora.serving.exchange import HttpExchange
-from anaphora.wire.body_memory import BodyMemory, KnownBeginning, ListElements, list_of_messages
+from anaphora.wire.body_memory import (
+    BodyMemory,
+    KnownBeginning,
+    Outline,
+    RunningDigest,
+    list_of_messages,
+)
+from anaphora.wire.elements import ListElements
 from anaphora.wire.reading import Members, decode_members
 
 #: Maximum growth of a decompressed body, which is also limited by `MAX_BODY`.
@@ -231,8 +239,8 @@ class CallBody(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     elements: ListElements | None = None
     """The messages; None if they are not a list."""
     beginning: KnownBeginning[MessageFacts] | None = None
-    begin: int = 0
-    """The offset of the first message."""
+    outline: Outline | None = None
+    """What is kept of it."""
 
     @property
     def known(self) -> int:
@@ -267,30 +275,45 @@ class CallBody(msgspec.Struct, frozen=True, eq=False, kw_only=True):
         return MessageFacts(tuple(named), counts)
 
 
-class BodyReading:
-    """Reads one body. `new` is the number of bytes not shared with an earlier body; if they are
-    many, call this in a thread."""
+#: Bytes from which a body is hashed in a thread.
+_LONG = 4 * 1024 * 1024
 
-    def __init__(
-        self, wire: str, data: bytes, beginning: KnownBeginning[MessageFacts] | None
-    ) -> None:
+
+class BodyReading:
+    """Reads one body. If many of its bytes are new, it is to be called in a thread."""
+
+    def __init__(self, memory: BodyMemory[MessageFacts], app: str, wire: str, data: bytes) -> None:
+        self._memory = memory
+        self._app = app
         self._wire = wire
-        self._data = data
-        self._beginning = beginning
-        self.new = len(data)
-        if beginning is not None:
-            self.new -= beginning.end - len(beginning.kept.head)
+        self._body = RunningDigest(data)
+        self._beginning: KnownBeginning[MessageFacts] | None = None
+        self._new = len(data)
+        if self._new <= _LONG:
+            self._find()
+
+    def _find(self) -> None:
+        found = self._beginning = self._memory.find(self._app, self._wire, self._body)
+        if found is not None:
+            self._new = len(self._body.data) - (found.end - found.head)
 
     @property
     def is_large(self) -> bool:
-        return self.new > LARGE
+        return self._new > LARGE
 
     def __call__(self) -> CallBody:
         """Raises `RequestRejected`, `TooLarge`."""
-        body, large = None, self.is_large
+        data, body = self._body.data, None
+        if len(data) > _LONG:
+            self._find()
         if self._beginning is not None:
-            body = _read_rest(self._beginning, by_pieces=large)
-        return read_whole(self._wire, self._data, by_pieces=large) if body is None else body
+            body = _read_rest(self._beginning, by_pieces=self.is_large)
+        if body is None:
+            body = read_whole(self._wire, data, by_pieces=len(data) > LARGE)
+        if body.elements is None:
+            return body
+        outline = self._memory.outline(self._body, body.elements, body.beginning)
+        return msgspec.structs.replace(body, outline=outline)
 
 
 class AppBodies:
@@ -304,31 +327,21 @@ class AppBodies:
         return self.reading(app, wire, data)()
 
     def reading(self, app: str, wire: str, data: bytes) -> BodyReading:
-        """The reading of a body, to be called here or in a thread."""
-        return BodyReading(wire, data, self._memory.find(app, wire, data))
+        """What reads it."""
+        return BodyReading(self._memory, app, wire, data)
 
     def keep(self, app: str, wire: str, body: CallBody, *, refers: bool) -> None:
         """Remembers a body; `refers` tells whether it names stored objects."""
-        if body.elements is not None:
-            self._memory.keep(
-                app,
-                wire,
-                body.data,
-                body.members,
-                body.elements,
-                body.begin,
-                body.beginning,
-                lambda: body.facts(refers=refers),
-            )
+        if body.outline is not None:
+            facts = functools.partial(body.facts, refers=refers)
+            self._memory.keep(app, wire, body.outline, body.beginning, facts)
 
 
 def read_whole(wire: str, data: bytes, *, by_pieces: bool = False) -> CallBody:
     """Reads a body without comparing it with an earlier one. Raises `RequestRejected`."""
     plain = parse_object(data, by_pieces=by_pieces)
-    elements, begin = list_of_messages(wire, data, plain.members)
-    return CallBody(
-        data=data, members=plain.members, value=plain.value, elements=elements, begin=begin
-    )
+    elements = list_of_messages(wire, data, plain.members)
+    return CallBody(data=data, members=plain.members, value=plain.value, elements=elements)
 
 
 def _read_rest(
@@ -344,8 +357,8 @@ def _read_rest(
         read = parse_object(beginning.rest, counted, by_pieces=by_pieces)
     except AnaphoraError:
         return None
-    if kept.elements.name == "input" and "type" in read.value:
-        return None  # the messages' references may depend on it
+    if kept.outline.name == "input" and "type" in read.value:
+        return None  # what the messages refer to may depend on it
     members = read.members
     elements = beginning.complete(members)
     return CallBody(
@@ -354,5 +367,4 @@ def _read_rest(
         value=read.value,
         elements=elements,
         beginning=beginning,
-        begin=len(kept.head),
     )

@@ -10,7 +10,7 @@ its data may be billed as text. Excepted bytes are spans of the body that do not
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, cast, get_args
 
 import msgspec
@@ -18,7 +18,7 @@ import msgspec
 from anaphora import wire as wires
 from anaphora.daemon.store import HandleKind
 from anaphora.values import Ttl
-from anaphora.wire.body_memory import ListElements
+from anaphora.wire.elements import ListElements
 from anaphora.wire.markers import MARKER_FORMS
 from anaphora.wire.reading import (
     DECODE_ERRORS,
@@ -103,8 +103,8 @@ def scan_content(
     found: RequestContent,
     elements: ListElements | None = None,
 ) -> None:
-    """Adds the contents of a field other than text and tool calls."""
-    raws: list[msgspec.Raw] | None = None
+    """Adds what a field with content holds besides text and tool calls."""
+    raws: Sequence[msgspec.Raw] | None = None
     if elements is not None and elements.name == name:
         raws = elements.raws
     elif name == table.messages and bytes(memoryview(raw)[:1]) == b"[":

@@ -16,7 +16,7 @@ from typing import Annotated, Any, TypeAlias
 import msgspec
 
 from anaphora.catalog.pricing import STANDARD_TIERS
-from anaphora.wire.body_memory import ListElements
+from anaphora.wire.elements import ListElements
 from anaphora.wire.gemini.types import camel, raw_elements
 from anaphora.wire.reading import (
     Members,

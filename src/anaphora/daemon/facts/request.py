@@ -4,6 +4,7 @@ differs from the preceding one only in its last messages, most are reused."""
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -11,9 +12,10 @@ import msgspec
 from msgspec.structs import replace
 
 from anaphora import wire as wires
+from anaphora.bounded import BoundedMap
 from anaphora.daemon.store import HandleKind
 from anaphora.values import Ttl
-from anaphora.wire.body_memory import ListElements
+from anaphora.wire.elements import ListElements, long_hash
 from anaphora.wire.reading import DECODE_ERRORS, Members
 from anaphora.wire.tables import BlockType, Effect, RequestTable, request_table
 
@@ -281,10 +283,11 @@ _PLAIN_DECODERS = {name: _plain_decoders(table) for name, table in _TABLES.items
 def are_plain(wire: str, elements: ListElements) -> bool:
     """Whether messages hold only text and tool calls. Those known to be plain are not read."""
     count = len(elements.raws)
-    if elements.plain < count:
-        if not is_plain(wire, elements.name, elements.joined(elements.plain)):
+    notes = elements.notes
+    if notes.plain < count:
+        if not is_plain(wire, elements.name, elements.joined(notes.plain)):
             return False
-        elements.plain = count
+        notes.plain = count
     return True
 
 
@@ -306,39 +309,65 @@ def is_plain(wire: str, name: str, raw: bytes | msgspec.Raw) -> bool:
 Asked: TypeAlias = tuple[str, str, tuple[tuple[str, str], ...]]
 
 
-class KnownFacts(NamedTuple):
-    """The facts of a request whose messages hold only text and tool calls."""
+#: Facts that are kept, and about how many bytes they take together.
+_MOST_FACTS, _MOST_FACT_BYTES = 4096, 16 * 1024 * 1024
 
-    asked: Asked
-    rest: list[tuple[str, msgspec.Raw]]
-    """The other members of its body."""
+
+class KnownFacts(NamedTuple):
+    """The facts of a request whose messages hold only text and tool calls: they depend on its
+    other members alone."""
+
     facts: RequestFacts
     size: int
     """As in the facts, but without the messages."""
+
+    @property
+    def memory(self) -> int:
+        """About how many bytes it takes: each tool becomes a name and its place."""
+        facts = self.facts
+        return 2000 + 300 * (len(facts.tools) + len(facts.server_tools) + len(facts.unknown))
+
+
+_KNOWN_FACTS = BoundedMap[tuple[Asked, bytes], KnownFacts](
+    _MOST_FACTS, most_size=_MOST_FACT_BYTES, size_of=lambda known: known.memory
+)
+_LOCK = threading.Lock()
 
 
 def remember_facts(
     asked: Asked, members: Members, elements: ListElements, facts: RequestFacts
 ) -> None:
-    """Keeps the facts with the messages of the request."""
+    """Keeps the facts for requests with the same other members."""
     name = elements.name
-    if name not in members or elements.plain < len(elements.raws):
-        return
-    # Copies: the originals keep the whole body in memory.
-    rest = [(key, raw.copy()) for key, raw in members.items() if key != name]
-    size = facts.size - memoryview(members[name]).nbytes
-    elements.facts = KnownFacts(asked, rest, facts, size)
+    if name in members and elements.notes.plain == len(elements.raws):
+        known = KnownFacts(facts, facts.size - memoryview(members[name]).nbytes)
+        with _LOCK:
+            _KNOWN_FACTS[asked, _digest_without(members, name)] = known
 
 
 def facts_before(
     asked: Asked, wire: str, members: Members, elements: ListElements
 ) -> RequestFacts | None:
-    """The facts kept with the messages, if the request has the same other members in the same order
-    and its messages still hold only text and tool calls; else None."""
-    before, name = elements.facts, elements.name
-    if not isinstance(before, KnownFacts) or before.asked != asked:
+    """The facts of an earlier request with the same other members in the same order, if both have
+    only text and tool calls in their messages; else None."""
+    name = elements.name
+    if name not in members:
         return None
-    rest = [item for item in members.items() if item[0] != name]
-    if rest != before.rest or not are_plain(wire, elements):
+    with _LOCK:
+        before = _KNOWN_FACTS.use((asked, _digest_without(members, name)))
+    if before is None or not are_plain(wire, elements):
         return None
     return replace(before.facts, size=before.size + memoryview(members[name]).nbytes)
+
+
+def _digest_without(members: Members, name: str) -> bytes:
+    """Of the names, sizes and values of all members but one, in their order."""
+    hashed = long_hash(b"")
+    for each, raw in members.items():
+        if each != name:
+            view = memoryview(raw)
+            hashed.update(b"%d %d " % (len(each), view.nbytes))
+            hashed.update(each.encode(errors="surrogatepass"))
+            hashed.update(view)
+    digest: bytes = hashed.digest()
+    return digest

@@ -199,7 +199,7 @@ class _WithNotice:
     def content(self, request: PageRequest, site: Site) -> PageContent:
         notices = self._problems()
         if self._source.problem:
-            notices.append("The latest calls are missing here: the log of the daemon says why.")
+            notices.append("The latest calls are missing here: the daemon's log says why.")
         elif self._source.behind:
             notices.append("The audit log is being summed: the figures are not complete yet.")
         content = self._page.content(request, site)

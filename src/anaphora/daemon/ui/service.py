@@ -273,7 +273,7 @@ class UiService:
             await exchange.respond(failure)
         except Io as problem:
             self._log.line("error", f"a page was not made: {problem}")
-            reason = "The calls cannot be read at the moment; the log of the daemon says why."
+            reason = "The calls cannot be read at the moment; the daemon's log says why."
             raise Overloaded(reason, status=503) from None
 
     async def _send(

@@ -15,7 +15,7 @@ import msgspec
 from anaphora.errors import InvalidRequest
 from anaphora.rendered import DeferredTool, Kind, Rendered
 from anaphora.values import Section, Ttl
-from anaphora.wire.body_memory import SplitInput
+from anaphora.wire.elements import SplitInput
 from anaphora.wire.lenient import Unknown
 from anaphora.wire.markers import INNER_LEVELS
 from anaphora.wire.reading import (

@@ -32,7 +32,7 @@ from anaphora.values import (
     Usage,
     UsageUpdate,
 )
-from anaphora.wire.body_memory import SplitInput
+from anaphora.wire.elements import SplitInput
 from anaphora.wire.errors import error_class, overflow_class, with_retry_hints
 from anaphora.wire.markers import marker_bytes
 from anaphora.wire.parts import partition

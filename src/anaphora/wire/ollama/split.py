@@ -11,7 +11,7 @@ from msgspec import Raw
 
 from anaphora.canonical import string
 from anaphora.rendered import Kind, Rendered
-from anaphora.wire.body_memory import SplitInput
+from anaphora.wire.elements import SplitInput
 from anaphora.wire.openai import body_order
 from anaphora.wire.reading import (
     converts_errors,

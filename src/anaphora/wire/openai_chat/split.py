@@ -12,8 +12,8 @@ from anaphora.rendered import Kind, Rendered
 from anaphora.values import (
     Ttl,
 )
-from anaphora.wire.body_memory import SplitInput
 from anaphora.wire.breakpoints import marker_in
+from anaphora.wire.elements import SplitInput
 from anaphora.wire.markers import DialectMarkers, marker_bytes, take_dialect_marker
 from anaphora.wire.openai import body_order
 from anaphora.wire.parts import following
@@ -79,7 +79,7 @@ def split(
             f"system{context}", bytes(raws[0]), lambda raw: _split_system(raw, markers)
         )
     if system is not None:
-        del raws[0]
+        raws = raws[1:]
     request.add_section("tools", request.take("tools"), _split_tools)
     messages = request.add_messages(
         raws,

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from anaphora.rendered import Kind, Rendered
 from anaphora.values import Ttl
-from anaphora.wire.body_memory import SplitInput
 from anaphora.wire.breakpoints import marker_in
+from anaphora.wire.elements import SplitInput
 from anaphora.wire.openai import body_order
 from anaphora.wire.reading import (
     converts_errors,
@@ -57,8 +59,11 @@ def split(
     raw = request.members.get("prompt_cache_options", NULL)
     options = decode_value(raw, _CacheOptions | None, "$.prompt_cache_options", request_error)
     ttl: Ttl = "12h" if options is not None and options.ttl == "12h" else "30m"
-    given = bytes(request.members.get("input", NULL))
-    items = [request.members.pop("input")] if given[:1] == b'"' else request.take_elements("input")
+    items: Sequence[msgspec.Raw]
+    if bytes(memoryview(request.members.get("input", NULL))[:1]) == b'"':
+        items = [request.members.pop("input")]
+    else:
+        items = request.take_elements("input")
     instructions = request.take("instructions")
     system = None
     if instructions != b"null":
@@ -68,7 +73,7 @@ def split(
             f"system {ttl}", bytes(items[0]), lambda raw: _split_system(raw, ttl)
         )
     if system is not None:
-        del items[0]
+        items = items[1:]
     request.add_section("tools", request.take("tools"), _split_tools)
     request.add_messages(
         items,

@@ -42,7 +42,7 @@ from anaphora.tokens import Counts, for_model
 from anaphora.traffic.matching import RememberedCall
 from anaphora.traffic.planning import ReadRequest, own_plan, read_split
 from anaphora.values import Notice
-from anaphora.wire.body_memory import DecodedBody
+from anaphora.wire.elements import DecodedBody
 from anaphora.wire.reading import Members, known_text
 from anaphora.wire.splicing import splice
 

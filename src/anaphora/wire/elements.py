@@ -1,0 +1,117 @@
+"""The messages of a body, as its readers hand them on: where they are, and their digests."""
+
+from __future__ import annotations
+
+import platform
+from array import array
+from collections.abc import Callable, Sequence
+from hashlib import sha256
+from typing import Any, TypeAlias, overload
+
+import msgspec
+from blake3 import blake3
+
+from .reading import Members
+
+#: Bytes up to which SHA-256 is faster than BLAKE3 everywhere.
+_SHORT = 2048
+#: Copied for each message, which is faster than a new one.
+_SHA256 = sha256()
+#: The hash of long texts: BLAKE3 has vector instructions on x86, SHA-256 its own ones on ARM.
+long_hash: Callable[[Any], Any] = blake3 if platform.machine() in ("x86_64", "AMD64") else sha256
+
+
+def digest_of(data: msgspec.Raw | memoryview) -> bytes:
+    """32 bytes."""
+    if memoryview(data).nbytes < _SHORT:
+        hashed = _SHA256.copy()
+        hashed.update(data)
+        return hashed.digest()
+    digest: bytes = long_hash(data).digest()
+    return digest
+
+
+class KnownAndNew(Sequence[msgspec.Raw]):
+    """The elements of a list in a body: where the first ones are is known, the others were
+    decoded."""
+
+    __slots__ = ("_begin", "_between", "_data", "_ends", "_first", "_new")
+
+    def __init__(
+        self, data: bytes, begin: int, between: int, ends: array[int], new: list[msgspec.Raw]
+    ) -> None:
+        """`begin` is the offset of the first one, `ends` are those at which the known ones end,
+        `between` is the size of what separates two."""
+        self._data = memoryview(data)
+        self._begin = begin
+        self._between = between
+        self._ends = ends
+        self._new = new
+        self._first = 0
+
+    def __len__(self) -> int:
+        return len(self._ends) + len(self._new) - self._first
+
+    @overload
+    def __getitem__(self, index: int) -> msgspec.Raw: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[msgspec.Raw]: ...
+    def __getitem__(self, index: int | slice) -> msgspec.Raw | Sequence[msgspec.Raw]:
+        if isinstance(index, slice):
+            first, stop, step = index.indices(len(self))
+            if stop < len(self) or step != 1:
+                return [self[each] for each in range(first, stop, step)]
+            rest = KnownAndNew.__new__(KnownAndNew)
+            rest._data, rest._begin, rest._between = self._data, self._begin, self._between
+            rest._ends, rest._new, rest._first = self._ends, self._new, self._first + first
+            return rest
+        if index < 0:
+            index += len(self)
+        index += self._first
+        known = len(self._ends)
+        if index >= known:
+            return self._new[index - known]
+        begin = self._ends[index - 1] + self._between if index else self._begin
+        return msgspec.Raw(self._data[begin : self._ends[index]])
+
+
+class ListElements(msgspec.Struct, eq=False, kw_only=True, weakref=True):
+    """The elements of one list of a body."""
+
+    name: str
+    """The field that holds the list."""
+    raws: Sequence[msgspec.Raw]
+    """Each as it was sent."""
+    notes: ElementNotes
+    begin: int
+    """The offset of the first one in the body."""
+    before: tuple[tuple[str, int, int], ...]
+    """The members before the list, with the offsets of their values."""
+
+    def joined(self, first: int) -> bytes:
+        """A list of the elements from there on."""
+        return b"[" + b",".join(self.raws[first:]) + b"]"
+
+
+class ElementNotes(msgspec.Struct, eq=False):
+    """What is known of the elements of a list, without their text."""
+
+    digests: list[bytes]
+    """Of each."""
+    plain: int = 0
+    """How many of the first elements are known to hold only text and tool calls."""
+
+    def begin(self, count: int) -> ElementNotes:
+        """Those of the first elements, to which others may be added."""
+        return ElementNotes(self.digests[:count], min(self.plain, count))
+
+
+class DecodedBody(msgspec.Struct, frozen=True, eq=False):
+    """A body whose members were read before, and the elements of one of its lists."""
+
+    members: Members
+    elements: ListElements | None = None
+
+
+#: What requests are split from.
+SplitInput: TypeAlias = bytes | Members | DecodedBody
