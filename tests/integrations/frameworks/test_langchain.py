@@ -204,7 +204,7 @@ def test_json_mode_needs_no_schema(emu: Emulator, wire: str) -> None:
     model = model_on(emu, wire)
     answer = model.with_structured_output(method="json_mode").invoke("What do you see? As JSON.")
     assert isinstance(answer, dict)
-    with pytest.raises(InvalidRequest, match="schema: is needed"):
+    with pytest.raises(InvalidRequest, match="schema: is required"):
         model.with_structured_output()
 
 
