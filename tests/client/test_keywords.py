@@ -120,7 +120,6 @@ MISSPELLED = [
     *((way, "sytem", "did you mean `system`?") for way in (*CALLS, "session")),
     *((way, "tool", "did you mean `tools`?") for way in (*CALLS, "session")),
     *((way, "response_format", "did you mean `output`?") for way in CALLS),
-    *((way, "messages", "the messages are the first argument") for way in CALLS),
     ("session", "output", "give it to send or run"),
     ("session", "mesages", "did you mean `messages`?"),
     ("session.send", "ouptut", "did you mean `output`?"),
