@@ -284,12 +284,14 @@ class Rendered(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     def with_text_of(self, other: Rendered, chunks: int) -> Rendered:
         """With the text of another prompt, which begins with the same chunks, if its own was
         dropped."""
-        if not any(run.log.gone for run in self.runs):
+        own = {id(run.log) for run in other.runs}
+        unknown = {id(run.log) for run in self.runs if run.log.gone and id(run.log) not in own}
+        if not unknown:
             return self
         texts = {chunk_digest(chunk.data): chunk.data for chunk in islice(other, chunks, None)}
         runs, first = [], 0
         for run in self.runs:
-            if run.log.gone:
+            if id(run.log) in unknown:
                 count = min(max(0, chunks - first), run.count)
                 same = other.locate(first)[0].log if count else run.log
                 log = run.log.with_texts(same.slice(0, same.start(count)), texts)
