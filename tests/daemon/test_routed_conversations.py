@@ -157,7 +157,7 @@ def check(one: RoutedCall, many: RoutedCall) -> None:
         was.lost,
     )
     assert (now.change.chunk, now.change.section) == (was.change.chunk, was.change.section)
-    assert now.change.before == "not known here"
+    assert now.change.before == "not known on this node"
     # Whether a change happens by itself follows from its text.
     known = ["changed" if each.kind == "marker_on_volatile" else each.kind for each in was.causes]
     assert [each.kind for each in now.causes] == known

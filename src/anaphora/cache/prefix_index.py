@@ -35,12 +35,8 @@ from .compared_prompt import (
 )
 from .simulator import RenderedPrompt
 from .simulator.view import deepest_known
-from .text_budget import TextBudget
 
 Call = TypeVar("Call")
-
-#: About the memory of a remembered call without its text, and of each chunk that it adds.
-_CALL_BYTES, _CHUNK_BYTES = 6000, 500
 
 
 class EarlierCall(msgspec.Struct, Generic[Call], frozen=True, eq=False, kw_only=True):
@@ -116,19 +112,12 @@ class PrefixIndex(Generic[Call]):
     The least recent calls are forgotten first. Of each conversation the last two calls are kept.
     """
 
-    def __init__(
-        self,
-        most_calls: int = 4096,
-        most_bytes: int = 64 * 1024 * 1024,
-        texts: TextBudget | None = None,
-    ) -> None:
-        """`most_bytes` limits the prompts of all remembered calls; with `texts`, which limits their
-        text, about the memory that they take without it."""
+    def __init__(self, most_calls: int = 4096, most_bytes: int = 64 * 1024 * 1024) -> None:
+        """`most_bytes` limits the prompts of all remembered calls."""
         self._most_calls = most_calls
         self._most_bytes = most_bytes
-        self._texts = texts
         self.size = 0
-        """Of what `most_bytes` limits."""
+        """The bytes of the remembered prompts."""
         self._number = 0
         self._calls: OrderedDict[int, _Remembered[Call]] = OrderedDict()
         self._branches: dict[bytes, _Branch] = {}
@@ -187,7 +176,6 @@ class PrefixIndex(Generic[Call]):
                 self._forget(continued.before)
             if continued.hints == found.hints:
                 conversation, known = continued.conversation, max(known, earlier.chunks)
-        size = self._count_text(rendered, max(0, len(compared) - known))
         blocks = block_hashes(compared, known)
         conversation.blocks |= blocks
         conversation.tip = self._number
@@ -199,7 +187,7 @@ class PrefixIndex(Generic[Call]):
             prompt=compared,
             hints=found.hints,
             conversation=conversation,
-            size=size,
+            size=rendered.size,
             salts=tuple(found.places),
             reply=(scope, reply_id) if reply_id else None,
             before=before,
@@ -213,21 +201,9 @@ class PrefixIndex(Generic[Call]):
         if new.reply is not None:
             self._replies[new.reply] = new.number
         self.size += new.size
-        while self._is_full():
+        while len(self._calls) > self._most_calls or self.size > self._most_bytes:
             self._forget(next(iter(self._calls)))
         return earlier
-
-    def _count_text(self, rendered: Rendered, new: int) -> int:
-        """The size of a call with so many new chunks, in what `most_bytes` limits."""
-        if self._texts is None:
-            return rendered.size
-        self._texts.use(rendered)
-        return _CALL_BYTES + _CHUNK_BYTES * new
-
-    def _is_full(self) -> bool:
-        if self._texts is not None and self._texts.is_full and len(self._calls) > 1:
-            return True
-        return len(self._calls) > self._most_calls or self.size > self._most_bytes
 
     # ── Finding ──────────────────────────────────────────────────────────────────────────────────
 

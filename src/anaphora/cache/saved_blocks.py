@@ -22,8 +22,7 @@ from blake3 import blake3
 from msgspec.structs import replace
 
 from anaphora.rendered import ChunkLog, ChunkRun, Kind, LogAppend, Rendered
-from anaphora.rendered.chunks import UNKNOWN_LABEL
-from anaphora.rendered.log import placeholder
+from anaphora.rendered.chunks import UNKNOWN_LABEL, placeholder
 from anaphora.values import Section
 
 from .compared_prompt import CallHints, block_texts

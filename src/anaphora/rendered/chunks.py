@@ -10,25 +10,31 @@ from __future__ import annotations
 import threading
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
-from itertools import islice
 from typing import Any, TypeAlias
 
 import msgspec
 from blake3 import blake3
-from msgspec.structs import replace
 
 from anaphora.values import Notice, Section, SegmentRole, Ttl
 from anaphora.values.stability import Kind
 
-from .log import UNKNOWN, ChunkLog, chunk_digest
+from .log import ChunkLog
 from .plan import Envelope, Mark
 
 #: The label of a block whose text is not known here.
-UNKNOWN_LABEL = "not known here"
+UNKNOWN_LABEL = "not known on this node"
+#: In place of the text of such a block: a byte that no JSON has.
+_UNKNOWN = b"\0"
+
+
+def placeholder(digest: bytes, size: int) -> bytes:
+    """Bytes in place of a block whose text is not known here: of the same length, and different for
+    each block."""
+    return (_UNKNOWN + digest).ljust(size, _UNKNOWN)[: max(1, size)]
 
 
 def is_placeholder(data: bytes) -> bool:
-    return UNKNOWN in data
+    return _UNKNOWN in data
 
 
 class DeferredTool(msgspec.Struct, frozen=True, gc=False):
@@ -266,7 +272,7 @@ class Rendered(msgspec.Struct, frozen=True, eq=False, kw_only=True):
         for run in self.runs:
             take = min(left, run.count)
             if take:
-                pieces += run.lead, run.log.text(run.log.start(take))
+                pieces += run.lead, memoryview(run.log.buffer)[: run.log.start(take)]
             left -= take
         return b"".join(pieces)
 
@@ -280,25 +286,6 @@ class Rendered(msgspec.Struct, frozen=True, eq=False, kw_only=True):
             stretches.append((run.lead, run.log, count))
             chunks -= count
         return tuple(stretches)
-
-    def with_text_of(self, other: Rendered, chunks: int) -> Rendered:
-        """With the text of another prompt, which begins with the same chunks, if its own was
-        dropped."""
-        own = {id(run.log) for run in other.runs}
-        unknown = {id(run.log) for run in self.runs if run.log.gone and id(run.log) not in own}
-        if not unknown:
-            return self
-        texts = {chunk_digest(chunk.data): chunk.data for chunk in islice(other, chunks, None)}
-        runs, first = [], 0
-        for run in self.runs:
-            if id(run.log) in unknown:
-                count = min(max(0, chunks - first), run.count)
-                same = other.locate(first)[0].log if count else run.log
-                log = run.log.with_texts(same.slice(0, same.start(count)), texts)
-                run = replace(run, log=log)
-            runs.append(run)
-            first += run.count
-        return replace(self, runs=tuple(runs))
 
     def digest(self, chunks: int) -> bytes:
         """BLAKE3 over the first chunks; bytes of earlier turns are not hashed again."""
@@ -333,7 +320,8 @@ def same_bytes(one: Stretches, two: Stretches) -> bool:
             return _joined(one) == _joined(two)  # divided differently
         if mine is not other:
             end = mine.start(count)
-            if other.start(count) != end or mine.text(end) != other.text(end):
+            view = memoryview(other.buffer)[: other.start(count)]
+            if len(view) != end or not mine.buffer.startswith(view):
                 return False
     return True
 

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import threading
 from array import array
-from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from hashlib import sha256
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
 from itertools import count
 from typing import Any, TypeAlias
 
@@ -21,23 +20,6 @@ from blake3 import blake3
 from anaphora.values import CachePolicy, Notice, Ttl
 from anaphora.values.stability import Kind
 from anaphora.wording import counted
-
-#: In place of the text of a block that is not known here: a byte that no JSON has.
-UNKNOWN = b"\0"
-
-
-def placeholder(digest: bytes, size: int) -> bytes:
-    """As many bytes as a block has whose text is not known here; others for another block."""
-    return (UNKNOWN + digest).ljust(size, UNKNOWN)[: max(1, size)]
-
-
-#: Bytes of the digest of a chunk.
-DIGEST = 16
-
-
-def chunk_digest(data: bytes) -> bytes:
-    return sha256(data).digest()[:DIGEST]
-
 
 NewChunk: TypeAlias = tuple[Kind, int | None, bytes]
 """A chunk: its kind, its splice, and its data with the glue that leads it. The splice counts back
@@ -120,14 +102,6 @@ class ChunkLog:
     """The run of all of them, shared by calls."""
     hashing: Any = None
     """The running hash of these chunks after those before them; see chunks.py."""
-    gone = 0
-    """The bytes at its beginning whose text was dropped: `buffer` holds those behind them."""
-    digests: bytes | bytearray = b""
-    """Of each chunk whose text was dropped."""
-    request: Callable[[], object] | None = None
-    """The request that it was cut from last, while that is in use; None: its text stays."""
-    read_again: Callable[[], bytes | None] | None = None
-    """Reads its text from that request."""
     _placed = 0
     """The number of messages in `_positions`, which is filled on demand."""
 
@@ -214,77 +188,16 @@ class ChunkLog:
         return self.roles[self.wire_message_of(chunk)]
 
     def slice(self, start: int, end: int) -> bytes:
-        """A copy of some bytes: a view would pin the buffer. In place of text that was dropped and
-        cannot be read again: other bytes, as many, for each chunk its own."""
-        with self._lock:
-            gone, buffer = self.gone, self.buffer
-        if start < gone:
-            return self._dropped(start, end)
-        return bytes(memoryview(buffer)[start - gone : end - gone])
-
-    def text(self, end: int) -> bytes | memoryview:
-        """The bytes up to `end`, not to be kept."""
-        with self._lock:
-            gone, buffer = self.gone, self.buffer
-        return self._dropped(0, end) if gone else memoryview(buffer)[:end]
+        """A copy of some bytes: a view would pin the buffer."""
+        return bytes(memoryview(self.buffer)[start:end])
 
     def update(self, state: blake3, first: int, last: int) -> None:
         """Feed the chunks from `first` up to `last` to a hash."""
-        start, end = self.start(first), self.start(last)
-        with self._lock:
-            gone, buffer = self.gone, self.buffer
-        if start < gone:
-            state.update(self._dropped(start, end))
-            return
-        with memoryview(buffer) as view:
-            state.update(view[start - gone : end - gone])
-
-    def drop_text(self) -> None:
-        """Keeps where its chunks are and their digests, but not their text."""
-        with self._lock:
-            digests = bytearray(self.digests)
-            for index in range(len(digests) // DIGEST, len(self.ends)):
-                start, end = self.start(index) - self.gone, self.ends[index] - self.gone
-                digests += chunk_digest(bytes(self.buffer[start:end]))
-            self.digests = digests
-            self.gone, self.buffer = self.gone + len(self.buffer), bytearray()
-
-    def with_texts(self, beginning: bytes, texts: Mapping[bytes, bytes]) -> ChunkLog:
-        """A copy that begins with this text; the other chunks have those of `texts`, by their
-        digests, or as many other bytes."""
-        copy = self._copy(len(self.ends), len(self.message_ends))
-        rest = range(bisect_right(self.ends, len(beginning)), len(self.ends))
-        pieces = [self._piece(index, texts) for index in rest]
-        copy.buffer, copy.gone = bytearray().join([beginning, *pieces]), 0
-        copy.request = copy.read_again = None
-        return copy
-
-    def _dropped(self, start: int, end: int) -> bytes:
-        """Bytes of which some were dropped."""
-        text = None if self.read_again is None else self.read_again()
-        if text is not None and len(text) >= end:
-            with self._lock:
-                if len(text) >= self.gone:
-                    self.gone, self.buffer = 0, bytearray(text[: self.gone]) + self.buffer
-            return text[start:end]
-        first = bisect_right(self.ends, start)
-        begin = self.start(first)
-        pieces = [self._piece(index) for index in range(first, bisect_left(self.ends, end) + 1)]
-        return b"".join(pieces)[start - begin : end - begin]
-
-    def _piece(self, chunk: int, texts: Mapping[bytes, bytes] | None = None) -> bytes:
-        """One chunk, by its digest if its text was dropped."""
-        start, end = self.start(chunk), self.ends[chunk]
-        with self._lock:
-            gone, buffer = self.gone, self.buffer
-        if start >= gone:
-            return bytes(memoryview(buffer)[start - gone : end - gone])
-        digest = bytes(self.digests[DIGEST * chunk : DIGEST * (chunk + 1)])
-        known = None if texts is None else texts.get(digest)
-        return placeholder(digest, end - start) if known is None else known
+        with memoryview(self.buffer) as view:
+            state.update(view[self.start(first) : self.start(last)])
 
     def _extend(self, addition: LogAppend) -> None:
-        pieces, kinds, ends, splices = addition.columns(self.gone + len(self.buffer))
+        pieces, kinds, ends, splices = addition.columns(len(self.buffer))
         data = b"".join(pieces)
         try:
             self.buffer += data
@@ -303,12 +216,7 @@ class ChunkLog:
 
     def _copy(self, chunks: int, messages: int) -> ChunkLog:
         copy = ChunkLog()
-        end = self.start(chunks)
-        with self._lock:
-            copy.gone = min(self.gone, end)
-            copy.buffer = self.buffer[: end - copy.gone]
-            copy.digests = self.digests[: DIGEST * chunks]
-        copy.request, copy.read_again = self.request, self.read_again
+        copy.buffer = self.buffer[: self.start(chunks)]
         copy.ends = self.ends[:chunks]
         copy.splices = self.splices[:chunks]
         copy.kinds = self.kinds[:chunks]

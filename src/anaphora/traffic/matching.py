@@ -226,12 +226,7 @@ class RememberedCall(ComparedCall, kw_only=True, eq=False):
         if not self.compared:
             self.compared = True
             sent, earlier = self.sent, answered_call(self.earlier)
-            before = comparable(earlier, sent.rendered, rules, at=sent.at)
-            if before is not None and earlier is not None:
-                known = before.rendered.with_text_of(sent.rendered, earlier.chunks)
-                if known is not before.rendered:
-                    before = replace(before, rendered=known)
-            self.before = before
+            self.before = comparable(earlier, sent.rendered, rules, at=sent.at)
         return self.before
 
 

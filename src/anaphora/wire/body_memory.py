@@ -44,7 +44,7 @@ _GRIDS = (1024, 8192, 65536)
 _KEPT_PLACES, _PLACES = 3, 16
 #: What all kept bodies may take, and what one takes besides its messages, and for each of them.
 _MOST_BYTES = 48 * 1024 * 1024
-_BODY_BYTES, _MESSAGE_BYTES = 3000, 96
+_BODY_BYTES, _MESSAGE_BYTES = 3000, 128
 _BLANK = b" \t\n\r"
 _SEPARATOR = re.compile(rb"[ \t\n\r]*,[ \t\n\r]*")
 #: After an element: a comma and another element, or the end of the list.
@@ -103,7 +103,8 @@ class Outline(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     @property
     def size(self) -> int:
         """The bytes of memory that it takes, about."""
-        return _BODY_BYTES + len(self.between) + _MESSAGE_BYTES * len(self.ends)
+        names = sum(len(name) + _MESSAGE_BYTES for name, _, _ in self.members)
+        return _BODY_BYTES + names + len(self.between) + _MESSAGE_BYTES * len(self.ends)
 
 
 class KeptBody(msgspec.Struct, Generic[Facts], frozen=True, eq=False):
@@ -112,6 +113,7 @@ class KeptBody(msgspec.Struct, Generic[Facts], frozen=True, eq=False):
     outline: Outline
     facts: Facts
     keys: tuple[_Key, ...]
+    size: int
 
 
 class KnownBeginning(msgspec.Struct, Generic[Facts], frozen=True, eq=False, kw_only=True):
@@ -184,9 +186,16 @@ class KnownBeginning(msgspec.Struct, Generic[Facts], frozen=True, eq=False, kw_o
 class BodyMemory(Generic[Facts]):
     """The latest bodies. Bounded. Bodies of different scopes are never compared."""
 
-    def __init__(self, most_bytes: int = _MOST_BYTES, grids: tuple[int, ...] = _GRIDS) -> None:
+    def __init__(
+        self,
+        most_bytes: int = _MOST_BYTES,
+        grids: tuple[int, ...] = _GRIDS,
+        size_of: Callable[[Facts], int] = lambda _: 0,
+    ) -> None:
+        """`size_of` is the memory that facts take."""
         self._most_bytes = most_bytes
         self._grids = grids
+        self._size_of = size_of
         self._bytes = 0
         self._found: dict[_Key, KeptBody[Facts]] = {}
         self._kept: OrderedDict[KeptBody[Facts], None] = OrderedDict()
@@ -271,12 +280,14 @@ class BodyMemory(Generic[Facts]):
                 return
             if beginning.count == len(before.outline.ends):
                 self._forget(before)  # all of it is in this one
-        if outline.size > self._most_bytes // 2:
+        found = facts()
+        size = outline.size + self._size_of(found)
+        if size > self._most_bytes // 2:
             return
         keys = tuple((scope, wire, digest) for digest in outline.digests)
-        kept = KeptBody(outline, facts(), keys)
+        kept = KeptBody(outline, found, keys, size)
         self._found.update(dict.fromkeys(keys, kept))
-        self._bytes += outline.size
+        self._bytes += size
         self._kept[kept] = None
         while self._bytes > self._most_bytes:
             self._forget(next(iter(self._kept)))
@@ -297,7 +308,7 @@ class BodyMemory(Generic[Facts]):
         if kept not in self._kept:
             return
         del self._kept[kept]
-        self._bytes -= kept.outline.size
+        self._bytes -= kept.size
         for key in kept.keys:
             if self._found.get(key) is kept:
                 del self._found[key]

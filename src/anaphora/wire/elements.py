@@ -75,7 +75,7 @@ class KnownAndNew(Sequence[msgspec.Raw]):
         return msgspec.Raw(self._data[begin : self._ends[index]])
 
 
-class ListElements(msgspec.Struct, eq=False, kw_only=True, weakref=True):
+class ListElements(msgspec.Struct, eq=False, kw_only=True):
     """The elements of one list of a body."""
 
     name: str

@@ -17,7 +17,6 @@ as long as its logs are in use.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Hashable, Sequence
 from hashlib import sha256
 from typing import Any, TypeAlias, cast
@@ -81,52 +80,6 @@ class SplitMessage(msgspec.Struct, frozen=True, gc=False):
     opening: bytes
     """Its bytes up to the first block."""
     blocks: Sequence[SplitBlock]
-
-
-class MessageCut(msgspec.Struct, frozen=True, gc=False):
-    """How a wire cuts messages into chunks; see `RequestSplit.add_messages`."""
-
-    read: Callable[[msgspec.Raw, str], SplitMessage]
-    glue: Callable[[str], bytes]
-    joins: Callable[[str, str], bool] | None
-    path: str
-    first_message: int
-
-    def add_to(
-        self, append: LogAppend, raws: Sequence[msgspec.Raw], last: str | None
-    ) -> tuple[str | None, list[tuple[int, int, Ttl, int | None]]]:
-        """Adds the messages from the next one of `append` on, where `last` is the role before it.
-        Returns the last role, and the markers: the message, the chunk, the TTL and the offset in
-        the chunk."""
-        marks: list[tuple[int, int, Ttl, int | None]] = []
-        joins = self.joins
-        for index in range(append.message, len(raws)):
-            message = self.read(raws[index], f"{self.path}[{self.first_message + index}]")
-            before, role = b",", message.role
-            for position, block in enumerate(message.blocks):
-                opens = None
-                if position == 0 and (
-                    joins is None or last is None or role != last or not joins(role, last)
-                ):
-                    before = message.opening if last is None else self.glue(last) + message.opening
-                    opens = last = role
-                chunk = append.first_chunk + len(append.chunks)
-                for offset, ttl in block.marks:
-                    place = None if offset is None else offset + len(before)
-                    marks.append((index, chunk, ttl, place))
-                append.chunk(block.kind, before + block.data, block.splice, opens)
-                before = b","
-            append.end_message(f"m{index}")
-        return last, marks
-
-
-def _read_again(source: ref[ListElements], first: int, cut: MessageCut) -> bytes | None:
-    """The text of a log of messages, from the request that it was cut from last."""
-    elements, append = source(), LogAppend()
-    if elements is None:
-        return None
-    cut.add_to(append, elements.raws[first:], None)
-    return b"".join([data for _, _, data in append.chunks])
 
 
 class RequestSplit:
@@ -212,29 +165,32 @@ class RequestSplit:
         log, known, digests, whole = self._known_messages(raws, context, place)
         marks = [each for each in cast(_Source, log.source)[1] if each[0] < known]
         count = log.message_ends[known - 1] if known else 0
-        append = LogAppend(count, known)
-        cut = MessageCut(read, glue, joins, f"$.{place}", first_message)
         last = log.role_of(count - 1) if count else None
-        last, new_marks = cut.add_to(append, raws, last)
-        for index, chunk, ttl, offset in new_marks:
-            if offset is not None and not chunk:
-                offset += len(lead)
-            marks.append((index, Mark(chunk, ttl, offset)))
-        count += len(append.chunks)
+        append = LogAppend(count, known)
+        for index in range(known, len(raws)):
+            message, before = read(raws[index], f"$.{place}[{first_message + index}]"), b","
+            role = message.role
+            for position, block in enumerate(message.blocks):
+                opens = None
+                if position == 0 and (
+                    joins is None or last is None or role != last or not joins(role, last)
+                ):
+                    before = message.opening if last is None else glue(last) + message.opening
+                    opens = last = role
+                for offset, ttl in block.marks:
+                    if offset is not None:
+                        offset += len(before) + (0 if count else len(lead))
+                    marks.append((index, Mark(count, ttl, offset)))
+                append.chunk(block.kind, before + block.data, block.splice, opens)
+                before = b","
+                count += 1
+            append.end_message(f"m{index}")
         if last is None:
             return None
         if known < len(raws):
             log = log.append(append)
             log.source = digests, marks, whole
             self._memo.messages[context, digests[0]] = log
-        elements = self._elements
-        if elements is not None and elements.name == place:
-            # Whoever has the request holds its elements; a log must not hold the body.
-            first = len(elements.raws) - len(raws)
-            log.request = ref(elements)
-            log.read_again = functools.partial(_read_again, ref(elements), first, cut)
-        else:
-            log.request = log.read_again = None
         run = ChunkRun(
             "messages",
             log,
@@ -259,7 +215,7 @@ class RequestSplit:
             return self._known_elements(self._elements, len(raws), context)
         first = [digest_of(raws[0])] if raws else []
         log = self._memo.messages.get((context, first[0])) if first else None
-        if log is None or log.gone:
+        if log is None:
             log = ChunkLog()
             log.source = [], [], b""
             digests = first + [digest_of(raw) for raw in raws[1:]]

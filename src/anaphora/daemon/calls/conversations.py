@@ -16,7 +16,6 @@ from msgspec.structs import replace
 
 from anaphora.cache import EarlierCall, PrefixIndex
 from anaphora.cache.sent_call import SentCall
-from anaphora.cache.text_budget import TextBudget
 from anaphora.daemon.shared_state import SharedState
 from anaphora.rendered import Plan
 from anaphora.tokens import Counts
@@ -26,11 +25,10 @@ from anaphora.traffic.planning import ConversationPlans, ReadRequest
 from .own_prefixes import OwnPrefixes, PrefixScope
 from .shared_conversations import SharedConversations
 
-#: Calls of one app with one model that are remembered, and about the memory that they take without
-#: the text of their prompts.
-_MOST_CALLS, _MOST_BYTES = 16_384, 64 * 1024 * 1024
-#: Apps and models whose calls are remembered, the memory of all of them, and the text.
-_MOST_SCOPES, _MOST_TOTAL, _MOST_TEXT = 256, 96 * 1024 * 1024, 16 * 1024 * 1024
+#: Limits per app and model: remembered calls, and bytes of their prompts.
+_MOST_CALLS, _MOST_BYTES = 1024, 8 * 1024 * 1024
+#: Limits of all: pairs of app and model, and bytes of their prompts.
+_MOST_SCOPES, _MOST_TOTAL = 256, 32 * 1024 * 1024
 
 
 class CallMemory:
@@ -46,7 +44,6 @@ class CallMemory:
         self._plans = ConversationPlans(numbers=_random_number if shares else lambda: 0)
         self._shared = SharedConversations(shared, self._plans) if shared and shares else None
         self._indexes: OrderedDict[Hashable, PrefixIndex[RememberedCall]] = OrderedDict()
-        self._texts = TextBudget(_MOST_TEXT)
 
     async def look_up(
         self, request: ReadRequest, *, scope: Hashable, at: float, own: Plan
@@ -136,7 +133,7 @@ class CallMemory:
     def _index(self, scope: Hashable) -> PrefixIndex[RememberedCall]:
         index = self._indexes.get(scope)
         if index is None:
-            index = self._indexes[scope] = PrefixIndex(_MOST_CALLS, _MOST_BYTES, self._texts)
+            index = self._indexes[scope] = PrefixIndex(_MOST_CALLS, _MOST_BYTES)
         self._indexes.move_to_end(scope)
         return index
 

@@ -229,6 +229,11 @@ class MessageFacts(msgspec.Struct, frozen=True, eq=False):
     """Number of messages and blocks up to the end of each message; empty if the body is too short
     to exceed the limit."""
 
+    @property
+    def size(self) -> int:
+        """About the bytes of memory that they take, without the counts."""
+        return sum(400 + len(one.id) + len(one.param) for _, one in self.references)
+
 
 class CallBody(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     """The body of a call. The decoded value lacks the first messages if they are `known`."""
@@ -310,8 +315,8 @@ class BodyReading:
             body = _read_rest(self._beginning, by_pieces=self.is_large)
         if body is None:
             body = read_whole(self._wire, data, by_pieces=len(data) > LARGE)
-        if body.elements is None:
-            return body
+        if body.elements is None or (body.elements.name == "input" and "type" in body.value):
+            return body  # what the messages refer to may depend on the type
         outline = self._memory.outline(self._body, body.elements, body.beginning)
         return msgspec.structs.replace(body, outline=outline)
 
@@ -320,7 +325,9 @@ class AppBodies:
     """The latest bodies of all apps. Bounded. Bodies of different apps are never compared."""
 
     def __init__(self, memory: BodyMemory[MessageFacts] | None = None) -> None:
-        self._memory = BodyMemory[MessageFacts]() if memory is None else memory
+        if memory is None:
+            memory = BodyMemory(size_of=lambda facts: facts.size)
+        self._memory: BodyMemory[MessageFacts] = memory
 
     def read(self, app: str, wire: str, data: bytes) -> CallBody:
         """A JSON object without duplicate keys. Raises `RequestRejected`."""

@@ -320,12 +320,8 @@ class KnownFacts(NamedTuple):
     facts: RequestFacts
     size: int
     """As in the facts, but without the messages."""
-
-    @property
-    def memory(self) -> int:
-        """About how many bytes it takes: each tool becomes a name and its place."""
-        facts = self.facts
-        return 2000 + 300 * (len(facts.tools) + len(facts.server_tools) + len(facts.unknown))
+    memory: int
+    """About how many bytes it takes."""
 
 
 _KNOWN_FACTS = BoundedMap[tuple[Asked, bytes], KnownFacts](
@@ -340,7 +336,9 @@ def remember_facts(
     """Keeps the facts for requests with the same other members."""
     name = elements.name
     if name in members and elements.notes.plain == len(elements.raws):
-        known = KnownFacts(facts, facts.size - memoryview(members[name]).nbytes)
+        # Short texts, each an object of its own.
+        memory = 4000 + 8 * len(msgspec.msgpack.encode((asked, facts)))
+        known = KnownFacts(facts, facts.size - memoryview(members[name]).nbytes, memory)
         with _LOCK:
             _KNOWN_FACTS[asked, _digest_without(members, name)] = known
 
