@@ -14,6 +14,7 @@ from anaphora import wire
 from anaphora.daemon.endpoints import body as body_module
 from anaphora.daemon.endpoints.body import AppBodies, CallBody, read_whole
 from anaphora.daemon.facts.reading import read_facts
+from anaphora.daemon.facts.request import _KNOWN_FACTS
 from anaphora.errors import TooLarge
 from anaphora.rendered import Mark, Plan
 from anaphora.wire.body_memory import BodyMemory
@@ -104,3 +105,38 @@ def test_known_messages_count(monkeypatch: pytest.MonkeyPatch) -> None:
     messages += [{"role": "user", "content": "?"}] * 2
     with pytest.raises(TooLarge, match="more than 6 messages"):
         read(memory, json.dumps(body).encode())
+
+
+def test_long_names_count_in_the_memory_that_bodies_take() -> None:
+    memory = BodyMemory[Any](most_bytes=1_000_000)
+    bodies = AppBodies(memory)
+    for number in range(4):
+        fields = {f"f{number}" + "u" * 400_000: 1}
+        data = json.dumps({"model": "m", **fields, **json.loads(chat("one", "two"))}).encode()
+        body = bodies.read("app", "openai_chat", data)
+        bodies.keep("app", "openai_chat", body, refers=False)
+    assert len(memory) == 2
+
+
+def test_long_names_count_in_the_memory_that_facts_take() -> None:
+    before = len(_KNOWN_FACTS)
+    for number in range(8):
+        data = json.dumps({**json.loads(chat("one", "two")), f"f{number}" + "u" * 1_000_000: 1})
+        body = read_whole("openai_chat", data.encode())
+        read_facts("openai_chat", body.members, PATHS["openai_chat"], (), body.elements)
+        assert _KNOWN_FACTS.size < 32 * 1024 * 1024
+    assert len(_KNOWN_FACTS) < before + 8
+
+
+def test_file_hidden_by_a_type_is_named_in_the_next_request() -> None:
+    """A whole Responses request may look like a tool call, whose input is the model's own."""
+    file = {"type": "input_file", "file_id": "file-1"}
+    first = {"role": "user", "content": [{"type": "input_text", "text": "x" * 2000}, file]}
+    messages = [first, {"role": "user", "content": "y" * 2000}]
+    bodies = AppBodies()
+    hidden = json.dumps({"model": "m", "input": messages, "type": "tool_use"}).encode()
+    body = bodies.read("app", "openai_responses", hidden)
+    bodies.keep("app", "openai_responses", body, refers=False)
+    again = json.dumps({"model": "m", "input": [*messages, {"role": "user", "content": "z"}]})
+    body = bodies.read("app", "openai_responses", again.encode())
+    assert [one.id for one in body.references()] == ["file-1"]
