@@ -57,10 +57,9 @@ LIMITS = {
 }
 #: Figures above their limit, and what they may not exceed until then. docs/decisions/0032 says why.
 ABOVE = {
-    "lines": 148_200,
-    "files": 636,
-    "session_turn_lines": 9_100,
-    "daemon_call_files": 105,
+    "lines": 147_900,
+    "session_turn_lines": 9_000,
+    "daemon_call_files": 104,
     "daemon_call_lines": 27_000,
     "daemon_call_functions": 1_480,
     "watched_call_files": 62,
