@@ -26,7 +26,7 @@ import msgspec
 
 from anaphora.errors import InvalidRequest
 
-from .elements import DecodedBody, ElementNotes, KnownAndNew, ListElements, digest_of, long_hash
+from .elements import DecodedBody, ElementNotes, ListElements, RawElements, digest_of, long_hash
 from .reading import (
     DECODE_ERRORS,
     Members,
@@ -177,7 +177,7 @@ class KnownBeginning(msgspec.Struct, Generic[Facts], frozen=True, eq=False, kw_o
         stop = start + _size(members[name]) + self.following - outline.head
         members[name] = msgspec.Raw(memoryview(self.data)[start:stop])
         ends = outline.ends if count == len(outline.ends) else outline.ends[:count]
-        raws = KnownAndNew(self.data, outline.head, len(outline.between), ends, new)
+        raws = RawElements(self.data, outline.head, len(outline.between), ends, new)
         return ListElements(
             name=name, raws=raws, notes=notes, begin=outline.head, before=outline.members
         )
@@ -227,8 +227,8 @@ class BodyMemory(Generic[Facts]):
     def outline(
         self, body: RunningDigest, elements: ListElements, beginning: KnownBeginning[Facts] | None
     ) -> Outline | None:
-        """Of a body with these messages; `beginning` is what was found of it. None if it cannot be
-        kept. May run in any thread."""
+        """The outline of a body with these messages, of which `beginning` was found. None if it
+        cannot be kept. May run in any thread."""
         data = body.data
         count, begin = len(elements.raws), elements.begin
         known = 0 if beginning is None else beginning.count
@@ -272,7 +272,7 @@ class BodyMemory(Generic[Facts]):
         beginning: KnownBeginning[Facts] | None,
         facts: Callable[[], Facts],
     ) -> None:
-        """Keeps a body; `beginning` is what was found of it."""
+        """Keeps a body, of which `beginning` was found."""
         if beginning is not None:
             before = beginning.kept
             if before.outline is outline:

@@ -31,7 +31,7 @@ def digest_of(data: msgspec.Raw | memoryview) -> bytes:
     return digest
 
 
-class KnownAndNew(Sequence[msgspec.Raw]):
+class RawElements(Sequence[msgspec.Raw]):
     """The elements of a list in a body: where the first ones are is known, the others were
     decoded."""
 
@@ -61,7 +61,7 @@ class KnownAndNew(Sequence[msgspec.Raw]):
             first, stop, step = index.indices(len(self))
             if stop < len(self) or step != 1:
                 return [self[each] for each in range(first, stop, step)]
-            rest = KnownAndNew.__new__(KnownAndNew)
+            rest = RawElements.__new__(RawElements)
             rest._data, rest._begin, rest._between = self._data, self._begin, self._between
             rest._ends, rest._new, rest._first = self._ends, self._new, self._first + first
             return rest

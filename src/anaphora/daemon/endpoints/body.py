@@ -245,7 +245,7 @@ class CallBody(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     """The messages; None if they are not a list."""
     beginning: KnownBeginning[MessageFacts] | None = None
     outline: Outline | None = None
-    """What is kept of it."""
+    """For the memory of bodies; None if it cannot be kept."""
 
     @property
     def known(self) -> int:
@@ -285,7 +285,7 @@ _LONG = 4 * 1024 * 1024
 
 
 class BodyReading:
-    """Reads one body. If many of its bytes are new, it is to be called in a thread."""
+    """Reads one body. Call it in a thread if `is_large`."""
 
     def __init__(self, memory: BodyMemory[MessageFacts], app: str, wire: str, data: bytes) -> None:
         self._memory = memory
@@ -316,7 +316,7 @@ class BodyReading:
         if body is None:
             body = read_whole(self._wire, data, by_pieces=len(data) > LARGE)
         if body.elements is None or (body.elements.name == "input" and "type" in body.value):
-            return body  # what the messages refer to may depend on the type
+            return body  # the messages' references may depend on the type
         outline = self._memory.outline(self._body, body.elements, body.beginning)
         return msgspec.structs.replace(body, outline=outline)
 
@@ -334,7 +334,7 @@ class AppBodies:
         return self.reading(app, wire, data)()
 
     def reading(self, app: str, wire: str, data: bytes) -> BodyReading:
-        """What reads it."""
+        """The reading of a body, to be called here or in a thread."""
         return BodyReading(self._memory, app, wire, data)
 
     def keep(self, app: str, wire: str, body: CallBody, *, refers: bool) -> None:
@@ -365,7 +365,7 @@ def _read_rest(
     except AnaphoraError:
         return None
     if kept.outline.name == "input" and "type" in read.value:
-        return None  # what the messages refer to may depend on it
+        return None  # the messages' references may depend on it
     members = read.members
     elements = beginning.complete(members)
     return CallBody(
