@@ -44,6 +44,7 @@ MAX_BYTES = 32 * 1024 * 1024
 _TOP = TOP | frozenset(SAMPLING)
 _EXTRA = "Extra inputs are not permitted"
 _THINKING = frozenset(("thinking", "redacted_thinking"))
+_TOOL_BLOCKS = frozenset(("tool_use", "tool_result"))
 
 
 def _rejected_at(path: str, reason: str) -> Upstream:
@@ -204,6 +205,9 @@ def _tool_pairs(request: CheckedRequest) -> None:
     Consecutive messages of one role are one turn [A]. anthropics/claude-code#2697, #5989;
     decocms/studio#1803.
     """
+    kinds = {block.type for blocks in request.blocks.values() for block in blocks}
+    if kinds.isdisjoint(_TOOL_BLOCKS):
+        return
     calls: dict[str, int] = {}
     turns = itertools.groupby(request.messages, lambda pair: str(pair[1].get("role")))
     for number, (_, messages) in enumerate(turns):
