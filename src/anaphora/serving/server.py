@@ -180,7 +180,8 @@ def _wait_for_threads(until: float) -> None:
 def serve(server: contextlib.AbstractContextManager[Any], ready: Callable[[Any], None]) -> None:
     """Runs a server (see `running`) in the foreground, until it is interrupted. It also runs in a
     thread: Granian's own threads must end before the interpreter does."""
-    with received_signals(signal.SIGINT, signal.SIGTERM) as signals, server as started:
+    ends = signal.SIGINT, signal.SIGTERM
+    with received_signals(*ends) as signals, server as started, tuned_interpreter():
         ready(started)
         next(signals)
 
