@@ -56,7 +56,7 @@ _Key: TypeAlias = tuple[Hashable, str, bytes]
 
 
 class RunningDigest:
-    """Digests of the beginnings of one body, which is hashed once if they are asked for in order."""
+    """Digests of the beginnings of one body, hashed once if the shorter ones are taken first."""
 
     __slots__ = ("_end", "_found", "_state", "_view", "data")
 
