@@ -147,7 +147,7 @@ def is_compacted(earlier: SentCall, later: Rendered, shared: int) -> bool:
 def _has_summary(earlier: SentCall, later: Rendered, new: tuple[int, ...]) -> bool:
     """Whether new blocks are a compacted history or repeat the earlier reply. Mostly they contain
     nothing of either: that is found without looking at each block."""
-    data = b"\n".join([later.chunk(at).data for at in new])
+    data = later.data(new[-1] + 1)[later.offset(new[0]) :]
     if any(sign in data for sign in _COMPACTED):
         return True
     return _repeats(data, earlier.reply_lines) and _repeats_reply(earlier, later, new)
