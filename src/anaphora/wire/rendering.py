@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
-from operator import attrgetter
+from operator import attrgetter, is_
 from typing import Any, TypeAlias, TypeVar
+
+from msgspec.structs import force_setattr
 
 from anaphora.canonical import string
 from anaphora.catalog import Profile
@@ -61,6 +63,13 @@ _HISTORY = SegmentRole.CONVERSATION
 _FUNCTIONS = frozenset({Tool})
 _TEXTS, _DECIDING = (Text, Refusal), (ToolCall, ToolResult, Thinking)
 _extras_of = attrgetter("extras")
+#: What `continued` takes over from the turn before, and the parts of a call that it depends on.
+_taken_over = attrgetter(
+    "runs", "cacheable", "envelope", "body_order", "markers", "request_markers", "only_marks",
+    "key_place", "marks", "automatic", "message_ttl", "bytes_per_token", "notices",
+)  # fmt: skip
+_fixed_parts = attrgetter("model", "tools", "params", "extras")
+_fixed_prompt = attrgetter("system_text", "system_blocks", "cache", "continuation")
 
 
 # ── Tools and system blocks ──────────────────────────────────────────────────────────────────────
@@ -188,6 +197,7 @@ def finish_rendering(
     runs: list[ChunkRun],
     *,
     wire: str,
+    given: Mapping[Ttl, bytes] | None = None,
     markers: Mapping[Ttl, bytes],
     nearest: Mapping[Ttl, Ttl],
     locate: Locate,
@@ -195,8 +205,8 @@ def finish_rendering(
     **fields: Any,
 ) -> Rendered:
     """The prompt with the caller's marks in place. `nearest` has the wire's TTL for each that may
-    be requested; `fields` are the other fields of `Rendered`. Extras of other wires on tools and
-    system blocks give notices."""
+    be requested; `given` are the markers that `render` was called with; `fields` are the other
+    fields of `Rendered`. Extras of other wires on tools and system blocks give notices."""
     plan = call.ir.cache
     marks: tuple[Mark, ...] = ()
     frozen: int | None = None
@@ -211,7 +221,7 @@ def finish_rendering(
     functions = _FUNCTIONS.issuperset(map(type, tools))
     if not functions or any(map(_extras_of, tools)) or any(map(_extras_of, blocks)):
         section_notices = foreign_sections(call, wire)
-    return Rendered(
+    rendered = Rendered(
         wire=wire,
         model=call.model,
         runs=tuple(runs),
@@ -225,6 +235,58 @@ def finish_rendering(
         notices=(*envelope.notices, *section_notices, *notices, *unmarked),
         **fields,
     )
+    force_setattr(rendered, "source", (call, profile, given, _taken_over(rendered)))
+    return rendered
+
+
+def continued(
+    call: Call,
+    profile: Profile,
+    previous: Rendered | None,
+    wire: str,
+    given: Mapping[Ttl, bytes] | None,
+    add: Callable[[Rendered], AddMessages],
+    close: Callable[[str], bytes],
+) -> Rendered | None:
+    """The rendering of a call that differs from that of the turn before only by messages at its
+    end, as nearly all turns do; None for any other. `given` is as for `finish_rendering`; `add` and
+    `close` are the wire's, the first one for the turn before."""
+    if previous is None or previous.source is None or previous.wire != wire:
+        return None
+    before, by, markers, made = previous.source
+    ir, old = call.ir, before.ir
+    if len(ir.segments) != 1 or len(old.segments) != 1 or by is not profile or markers is not given:
+        return None
+    if not _are_same(_fixed_parts(call), _fixed_parts(before)):
+        return None
+    if not _are_same(_fixed_prompt(ir), _fixed_prompt(old)) or ir.continuation is not None:
+        return None
+    plan, messages, last = ir.cache, ir.segments[0].messages, previous.runs[-1]
+    if ir.segments[0].role is not _HISTORY or plan.marks or plan.frozen_through is not None:
+        return None
+    shared = messages.common_prefix(last.source, ids=True) if last.role is _HISTORY else -1
+    if shared != len(last.source) or last.log.notices or last.log.contextual:
+        return None
+    if made != _taken_over(previous):
+        return None  # a dialect changed it
+    log, count = extend_log(messages, last, shared, add(previous))
+    if log.notices or log.contextual:
+        return None
+    run: ChunkRun = last.__copy__()  # type: ignore[attr-defined]
+    for name, value in (("log", log), ("count", count), ("source", messages)):
+        force_setattr(run, name, value)
+    force_setattr(run, "close", close(run.last_role))
+    rendered: Rendered = previous.__copy__()  # type: ignore[attr-defined]
+    new = count - last.count if plan.messages else 0
+    force_setattr(rendered, "runs", (*previous.runs[:-1], run))
+    force_setattr(rendered, "cacheable", previous.cacheable + new)
+    force_setattr(rendered, "bills", ())
+    force_setattr(rendered, "source", (call, profile, given, _taken_over(rendered)))
+    return rendered
+
+
+def _are_same(one: tuple[object, ...], two: tuple[object, ...]) -> bool:
+    return all(map(is_, one, two))
 
 
 def cacheable_count(
