@@ -63,13 +63,11 @@ _HISTORY = SegmentRole.CONVERSATION
 _FUNCTIONS = frozenset({Tool})
 _TEXTS, _DECIDING = (Text, Refusal), (ToolCall, ToolResult, Thinking)
 _extras_of = attrgetter("extras")
-#: What `continued` takes over from the turn before, and the parts of a call that it depends on.
+#: What `continued` takes over from the turn before.
 _taken_over = attrgetter(
     "runs", "cacheable", "envelope", "body_order", "markers", "request_markers", "only_marks",
     "key_place", "marks", "automatic", "message_ttl", "bytes_per_token", "notices",
 )  # fmt: skip
-_fixed_parts = attrgetter("model", "tools", "params", "extras")
-_fixed_prompt = attrgetter("system_text", "system_blocks", "cache", "continuation")
 
 
 # ── Tools and system blocks ──────────────────────────────────────────────────────────────────────
@@ -235,7 +233,8 @@ def finish_rendering(
         notices=(*envelope.notices, *section_notices, *notices, *unmarked),
         **fields,
     )
-    force_setattr(rendered, "source", (call, profile, given, _taken_over(rendered)))
+    source = call, _fixed(call, profile, given), _taken_over(rendered)
+    force_setattr(rendered, "source", source)
     return rendered
 
 
@@ -253,19 +252,19 @@ def continued(
     `close` are the wire's, the first one for the turn before."""
     if previous is None or previous.source is None or previous.wire != wire:
         return None
-    before, by, markers, made = previous.source
-    ir, old = call.ir, before.ir
-    if len(ir.segments) != 1 or len(old.segments) != 1 or by is not profile or markers is not given:
+    before, fixed, made = previous.source
+    ir, old, plan = call.ir, before.ir, call.ir.cache
+    if len(ir.segments) != 1 or len(old.segments) != 1 or plan.marks:
         return None
-    if not _are_same(_fixed_parts(call), _fixed_parts(before)):
+    if plan.frozen_through is not None or (ir.continuation or old.continuation) is not None:
         return None
-    if not _are_same(_fixed_prompt(ir), _fixed_prompt(old)) or ir.continuation is not None:
+    if not all(map(is_, _fixed(call, profile, given), fixed)):
         return None
-    plan, messages, last = ir.cache, ir.segments[0].messages, previous.runs[-1]
-    if ir.segments[0].role is not _HISTORY or plan.marks or plan.frozen_through is not None:
+    messages, last = ir.segments[0].messages, previous.runs[-1]
+    if ir.segments[0].role is not _HISTORY or last.role is not _HISTORY:
         return None
-    shared = messages.common_prefix(last.source, ids=True) if last.role is _HISTORY else -1
-    if shared != len(last.source) or last.log.notices or last.log.contextual:
+    shared = messages.common_prefix(last.source, ids=True)
+    if shared < len(last.source) or last.log.notices or last.log.contextual:
         return None
     if made != _taken_over(previous):
         return None  # a dialect changed it
@@ -273,20 +272,24 @@ def continued(
     if log.notices or log.contextual:
         return None
     run: ChunkRun = last.__copy__()  # type: ignore[attr-defined]
-    for name, value in (("log", log), ("count", count), ("source", messages)):
-        force_setattr(run, name, value)
-    force_setattr(run, "close", close(run.last_role))
+    force_setattr(run, "log", log)
+    force_setattr(run, "count", count)
+    force_setattr(run, "source", messages)
+    force_setattr(run, "close", close(log.role_of(count - 1)))
     rendered: Rendered = previous.__copy__()  # type: ignore[attr-defined]
     new = count - last.count if plan.messages else 0
     force_setattr(rendered, "runs", (*previous.runs[:-1], run))
     force_setattr(rendered, "cacheable", previous.cacheable + new)
     force_setattr(rendered, "bills", ())
-    force_setattr(rendered, "source", (call, profile, given, _taken_over(rendered)))
+    force_setattr(rendered, "source", (call, fixed, _taken_over(rendered)))
     return rendered
 
 
-def _are_same(one: tuple[object, ...], two: tuple[object, ...]) -> bool:
-    return all(map(is_, one, two))
+def _fixed(call: Call, profile: Profile, given: object) -> tuple[object, ...]:
+    """Everything that a rendering depends on, but for the messages."""
+    ir = call.ir
+    prompt = ir.system_text, ir.system_blocks, ir.cache
+    return (profile, given, call.model, call.tools, call.params, call.extras, *prompt)
 
 
 def cacheable_count(

@@ -199,12 +199,16 @@ def add_messages(
     """Appends the chunks of these messages. `role` is the wire role before them; None at the
     beginning of a log, whose first chunk has no glue."""
     splice = BEFORE_BRACE if traits.breakpoints else None
+    chunks, first = append.chunks, append.first_chunk
     for message in messages:
         plain = _plain(message, traits)
         if plain is not None:
             kind, data, markable, after = plain
-            append.chunk(kind, glue(role) + data, splice if markable else None, after)
-            append.end_message(message.id)
+            append.opens.append(first + len(chunks))
+            append.roles.append(after)
+            chunks.append((kind, splice if markable else None, glue(role) + data))
+            append.ids.append(message.id)
+            append.message_ends.append(first + len(chunks))
             role = after
             continue
         notices: Notices = []

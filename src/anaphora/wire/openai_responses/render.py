@@ -274,13 +274,17 @@ def add_messages(
     `CLOSED`, or None at the beginning of a log."""
     splice = BEFORE_BRACE if traits.explicit else None
     followed = ReasoningFollowed(messages, _follows)
+    chunks, first = append.chunks, append.first_chunk
     for index, message in enumerate(messages):
         plain = plain_items(message)
         if plain is not None:
             for kind, data, markable, after in plain:
-                append.chunk(kind, glue(state) + data, splice if markable else None, after)
+                append.opens.append(first + len(chunks))
+                append.roles.append(after)
+                chunks.append((kind, splice if markable else None, glue(state) + data))
                 state = after
-            append.end_message(message.id)
+            append.ids.append(message.id)
+            append.message_ends.append(first + len(chunks))
             continue
         place = f"{where}[{append.message}]"
         notices: Notices = []
