@@ -161,7 +161,7 @@ def _is_compacted(rendered: Rendered, chunk: int) -> bool:
 def _repeats_reply(earlier: SentCall, later: Rendered, new: tuple[int, ...]) -> bool:
     """Whether messages that are not the model's contain long lines of the earlier reply, and the
     model's do not: otherwise the reply itself is sent, and the others quote it."""
-    if not earlier.reply_lines:
+    if not (lines := earlier.lines):
         return False
     prompt, texts, replies = _blocks(later), bytearray(), bytearray()
     for at in new:
@@ -170,7 +170,7 @@ def _repeats_reply(earlier: SentCall, later: Rendered, new: tuple[int, ...]) -> 
         found = replies if is_reply else texts
         if len(found) < _MOST_SEARCHED:
             found += block
-    return _repeats(texts, earlier.reply_lines) and not _repeats(replies, earlier.reply_lines)
+    return _repeats(texts, lines) and not _repeats(replies, lines)
 
 
 def _repeats(data: bytes | bytearray, lines: tuple[str, ...]) -> bool:
