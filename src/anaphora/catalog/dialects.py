@@ -24,6 +24,8 @@ FILE = "dialects.toml"
 Auth: TypeAlias = Literal["bearer", "x-api-key", "api-key", "x-goog-api-key", "none"]
 """Where the key goes: `Authorization: Bearer …`, a header of that name, or nowhere."""
 
+Cloud: TypeAlias = Literal["aws", "google", "azure"]
+
 Param: TypeAlias = Literal[
     "max_tokens",
     "temperature",
@@ -139,6 +141,20 @@ class ErrorShape(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     """The HTTP status, if always the same."""
 
 
+class CloudAuth(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The cloud whose credentials authenticate requests without a key."""
+
+    kind: Cloud
+    service: str = ""
+    """AWS: the name of the service in signatures."""
+    scope: str = ""
+    """Azure: the scope of tokens."""
+
+    def __post_init__(self) -> None:
+        if bool(self.service) != (self.kind == "aws") or bool(self.scope) != (self.kind == "azure"):
+            raise ValueError("cloud: `service` is for aws, `scope` for azure")
+
+
 class Dialect(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One provider on one wire."""
 
@@ -155,6 +171,8 @@ class Dialect(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     path: str = ""
     """The path, if not the wire's; `{model}:{method}` if it contains the model."""
     auth: Auth = "bearer"
+    cloud: CloudAuth | None = None
+    """The credentials of requests without a key."""
     key_variables: tuple[str, ...] = ()
     """Environment variables that usually hold the key, if not NAME_API_KEY."""
     url_variables: tuple[str, ...] = ()

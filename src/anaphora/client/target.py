@@ -190,6 +190,7 @@ class Endpoint:
             max_response_bytes=self.config.max_response_bytes,
             provider=self.system,
             path=path,
+            credentials=self.resolved.credentials,
         )
 
     def repeated(self, request: HttpRequest, body: bytes) -> HttpRequest:
@@ -197,7 +198,8 @@ class Endpoint:
         self.affinity.enter()
         own = {name: value for name, value in self._headers.items() if name not in _LISTS}
         headers = SecretHeaders({**request.headers, **own})
-        return replace(request, headers=headers, body=body)
+        credentials = self.resolved.credentials
+        return replace(request, headers=headers, body=body, credentials=credentials)
 
     def _with_headers(self, headers: tuple[tuple[str, str], ...]) -> SecretHeaders:
         if headers is not self._last_headers[0]:

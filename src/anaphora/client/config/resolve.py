@@ -20,6 +20,7 @@ import msgspec
 
 from anaphora import wire
 from anaphora.catalog import Dialect, dialects, serves_own_only
+from anaphora.client.credentials.choosing import CredentialSource
 from anaphora.errors import InvalidRequest, MissingSecret
 from anaphora.redaction import (
     hides_arguments,
@@ -80,10 +81,21 @@ def resolve_each(
     origin, folder = _origin(config, file)
     variables = SecretVariables(environ)
     del environ  # collectors of tracebacks save local variables
+    source = CredentialSource(
+        origin=origin,
+        folder=folder,
+        variables=variables,
+        find_key=lambda key, path: find_key(key, folder, variables, origin=origin, path=path),
+    )
     for provider in check(config, file).values():
         key = provider.provider.key
-        if key is None:
-            yield provider, None
+        if key is None or provider.provider.credentials is not None:
+            try:
+                credentials = source.of(provider)
+            except MissingSecret as error:
+                yield provider, error.with_traceback(None)
+            else:
+                yield msgspec.structs.replace(provider, credentials=credentials), None
             continue
         path, notices = ("providers", provider.id, "key"), provider.notices
         try:
@@ -251,6 +263,7 @@ class _ProviderCheck(msgspec.Struct, frozen=True):
             (self._id, ()),
             (provider.model, ("model",)),
             (provider.region, ("region",)),
+            *credential_names(provider),
             *((model, ("known_models",)) for model in provider.known_models),
             *((model, ("limits", "models")) for model in provider.limits.models),
             *((model, ("prices",)) for model in provider.prices),
@@ -299,6 +312,16 @@ class _ProviderCheck(msgspec.Struct, frozen=True):
         for model, path in named:
             if model is not None and known and model not in known:
                 self._fail(_unlisted(model, self._id, known), *path)
+
+
+def credential_names(provider: ProviderConfig) -> Iterator[tuple[str | None, tuple[str, ...]]]:
+    """The names in `credentials`, each with its path."""
+    given = provider.credentials
+    for cloud in () if given is None else given.clouds:
+        account = getattr(given, cloud)
+        for name in account.__struct_fields__:
+            if isinstance(value := getattr(account, name), str):
+                yield value, ("credentials", cloud, name)
 
 
 def _serves_own_only(row: Dialect, url: str) -> bool:
