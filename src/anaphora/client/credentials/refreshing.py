@@ -53,14 +53,12 @@ class RefreshedValue(Generic[T]):
 
     async def get(self) -> T:
         current, now = self._current, self._clock()
-        if current is not None:
-            if now < self._due:
-                return current.value
-            if current.expires_at is None or now < current.expires_at:
-                self._start(now)
-                return current.value
-        fetched = await _result_of(self._start(now))
-        return fetched.value
+        if current is not None and now < self._due and _is_valid(current, now):
+            return current.value
+        running = self._start(now)
+        if current is not None and _is_valid(current, now):
+            return current.value
+        return (await _result_of(running)).value
 
     def drop(self, value: T) -> bool:
         """Fetches again at the next use, if this is the current value and not a new one."""
@@ -74,8 +72,13 @@ class RefreshedValue(Generic[T]):
             return True
 
     def _start(self, now: float) -> Future[Fetched[T]]:
-        """The fetch that runs, or a new one."""
+        """The fetch that runs or has just ended, or a new one."""
         with self._lock:
+            current = self._current
+            if current is not None and now < self._due and _is_valid(current, now):
+                ended: Future[Fetched[T]] = Future()
+                ended.set_result(current)
+                return ended
             if self._running is None:
                 self._running = Future()
                 self._due = now + _PAUSE
@@ -103,6 +106,10 @@ class RefreshedValue(Generic[T]):
                 # A source may return the same value until shortly before its end.
                 self._due = max(now + left - min(self._ahead, left / 2), now + min(_PAUSE, left))
         running.set_result(fetched)
+
+
+def _is_valid(fetched: Fetched[T], now: float) -> bool:
+    return fetched.expires_at is None or now < fetched.expires_at
 
 
 async def _result_of(running: Future[Fetched[T]]) -> Fetched[T]:

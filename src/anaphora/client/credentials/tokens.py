@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import datetime
+import json
+import re
 from collections.abc import Callable, Iterable, Mapping
+from importlib import import_module
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from anaphora.client.config.secrets import Secret, SecretHeaders
@@ -12,7 +16,18 @@ from anaphora.redaction import shown_text
 
 from .refreshing import Fetched, RefreshedValue
 
+#: The module of google-auth for each type of file, and what makes its credentials.
+_GOOGLE_FILES = {
+    "service_account": ("oauth2.service_account", "from_service_account_info"),
+    "authorized_user": ("oauth2.credentials", "from_authorized_user_info"),
+    "external_account": ("auth.identity_pool", "from_info"),
+    "impersonated_service_account": (
+        "auth.impersonated_credentials",
+        "from_impersonated_service_account_info",
+    ),
+}
 GOOGLE_SCOPE = "https://www.googleapis.com/auth/cloud-platform"
+_CODE = re.compile(r"(\bAADSTS[0-9]{5,8}\b)")
 #: Seconds before its expiry at which each SDK fetches a token again.
 _GOOGLE_AHEAD = 225.0
 _AZURE_AHEAD = 300.0
@@ -99,7 +114,18 @@ class GoogleTokens:
     def _load(self, auth: Any) -> Any:
         if self._file is None:
             return auth.default(scopes=[GOOGLE_SCOPE])[0]
-        return auth.load_credentials_from_file(self._file, scopes=[GOOGLE_SCOPE])[0]
+        fields = Secret(Path(self._file).read_text(encoding="utf-8"))
+        try:
+            kind = json.loads(fields.reveal()).get("type")
+            module, make = _GOOGLE_FILES[kind]
+        except (ValueError, AttributeError, LookupError):
+            kinds = ", ".join(_GOOGLE_FILES)
+            raise MissingSecret(
+                f"not a file of Google's credentials, whose `type` is one of {kinds}",
+                file=self._file,
+            ) from None
+        source = import_module(f"google.{module}").Credentials
+        return getattr(source, make)(json.loads(fields.reveal()), scopes=[GOOGLE_SCOPE])
 
     def _token(self) -> Fetched[Token]:
         found = self._credentials
@@ -171,5 +197,7 @@ class AzureTokens:
 
 
 def _first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines() or [""]
-    return f"{type(error).__name__}: {shown_text(lines[0])}"[:400]
+    """The error without what could be a secret; codes such as AADSTS700016 stay."""
+    line = (str(error).strip().splitlines() or [""])[0]
+    words = [part if _CODE.fullmatch(part) else shown_text(part) for part in _CODE.split(line)]
+    return f"{type(error).__name__}: {''.join(words)}"[:400]
