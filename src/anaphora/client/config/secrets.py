@@ -234,6 +234,8 @@ class ResolvedProvider(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """Whether it is the address of a maker that serves only its own models."""
     path_start: str = ""
     """The start of request paths that `base_url` replaces, as the base URL of some SDKs does."""
+    path_values: dict[str, str] = {}
+    """Values of the account that request paths contain, by the placeholder's name."""
     notices: tuple[Notice, ...] = ()
 
     @property
