@@ -249,7 +249,8 @@ class HomeLock:
     releasing the lock."""
 
     def __init__(self, descriptor: int, stale: int | None) -> None:
-        self._descriptor = descriptor
+        self.descriptor = descriptor
+        """Workers inherit it: the lock is held until they have ended as well."""
         self.stale = stale
 
     @classmethod
@@ -274,10 +275,10 @@ class HomeLock:
         return cls(descriptor, stale)
 
     def release(self) -> None:
-        if self._descriptor >= 0:
-            os.ftruncate(self._descriptor, 0)
-            os.close(self._descriptor)
-            self._descriptor = -1
+        if self.descriptor >= 0:
+            os.ftruncate(self.descriptor, 0)
+            os.close(self.descriptor)
+            self.descriptor = -1
 
 
 def _process_in(descriptor: int) -> int | None:
