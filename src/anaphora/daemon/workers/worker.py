@@ -42,16 +42,8 @@ from anaphora.serving.exchange import ConnectionEnded, HttpExchange
 from anaphora.serving.server import tuned_interpreter
 
 from .channel import Channel
-from .remote import (
-    RelayedRequest,
-    RemoteState,
-    RemoteStore,
-    RemoteWriter,
-    StoreState,
-    ToHost,
-    ToWorker,
-    Welcome,
-)
+from .messages import RelayedRequest, StoreState, ToHost, ToWorker, Welcome
+from .remote import RemoteState, RemoteStore, RemoteWriter
 
 #: Paths that the process of the store answers: pages, and uploads, whose parts may arrive at
 #: different workers.
