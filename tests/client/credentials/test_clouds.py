@@ -340,7 +340,7 @@ def test_azure_takes_a_token_instead_of_a_key(
         with Client.from_config(config) as client:
             client.complete("Hello", "cloud")
     headers = azure.requests[0].headers
-    assert headers["authorization"].startswith("Bearer ya29.azure-")
+    assert headers["authorization"].startswith("Bearer eyJ")
     assert "api-key" not in headers
 
 
