@@ -128,7 +128,7 @@ def test_gemini_at_vertex_holds_its_prefix(emu: Emulator) -> None:
             await self._transport.close()
 
     variables = {"GOOGLE_CLOUD_PROJECT": "p-1", "GOOGLE_VERTEX_BASE_URL": f"{emu.url}/google"}
-    with_key = variables | {"VERTEX_ACCESS_TOKEN": "token-1"}
+    with_key = variables | {"CLOUDSDK_AUTH_ACCESS_TOKEN": "token-1"}
 
     async def run() -> None:
         transport = Watching()
