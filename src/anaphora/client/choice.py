@@ -13,6 +13,7 @@ from typing import NoReturn
 
 from anaphora import catalog
 from anaphora.errors import InvalidRequest, MissingSecret
+from anaphora.prompt import Call
 from anaphora.redaction import quoted
 from anaphora.values import Notice
 from anaphora.yaml_values import nearest
@@ -193,7 +194,9 @@ def check_content(
     """Raises if the content is missing, given by a keyword, or part of a whole request body."""
     if content is None or not options.keys().isdisjoint(_CONTENT):
         raise missing_content(model, options, model_first=model_first)
-    if not isinstance(content, Mapping) or "role" in content or "type" in content:
+    if isinstance(content, str | Call) or not isinstance(content, Mapping):
+        return
+    if "role" in content or "type" in content:
         return
     if not content.keys().isdisjoint(_CONTENT):
         model = model or content.get("model")
