@@ -44,6 +44,8 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     strict: bool = False
     """Refuse to start if an app requires a capability that it is not granted."""
     allow_env_keys: bool = False
+    workers: int = 1
+    """Processes that answer calls; with more than one, another one keeps the store."""
     resolve: Callable[[ClientConfig], Providers] | None = None
     """Replaces the addresses and keys of providers, for an emulator, which accepts any key."""
     clock: Callable[[], float] = time.time
