@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("anaphora.daemon")
 
-MODULE = "anaphora.daemon.workers.worker"
+_MODULE = "anaphora.daemon.workers"
 #: Seconds that a worker may take to end once it has closed its channel.
 _END_SECONDS = 5.0
 
@@ -83,7 +83,7 @@ class HostedWorker:
         given = (theirs.fileno(), local, counts, self._workers.count, self.number)
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", MODULE, *map(str, given)],
+                [sys.executable, "-m", _MODULE, *map(str, given)],
                 stdin=subprocess.DEVNULL,
                 pass_fds=(theirs.fileno(), *inherited),
             )
