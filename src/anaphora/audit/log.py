@@ -9,6 +9,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Protocol, Self
 
@@ -60,8 +61,10 @@ class RowWriter(Protocol):
     def failing(self) -> str | None: ...
     @property
     def problem(self) -> str | None: ...
+    @property
+    def is_full(self) -> bool: ...
     def start(self) -> None: ...
-    def put(self, row: PendingRow) -> None: ...
+    def put(self, *rows: PendingRow) -> None: ...
     def flush(self, timeout: float | None = None) -> None: ...
     def close(self) -> None: ...
 
@@ -158,6 +161,11 @@ class AuditLog:
         """Whether rows wait that could not be written."""
         return self._writer.failing is not None
 
+    @property
+    def is_full(self) -> bool:
+        """Whether no more rows can wait to be written."""
+        return self._writer.is_full
+
     def follow_calls(self, durable: Callable[[Sequence[str]], None]) -> None:
         """Calls `durable` with the ids of a daemon's calls when their rows are committed, in the
         log's thread. To be called before the first call."""
@@ -205,21 +213,19 @@ class AuditLog:
         self._writer.put(lambda: self._row(ended, labels, *described))
         return self._failing()
 
-    def call_ended_later(self, call: EndedCall) -> tuple[Notice, ...]:
-        """The same, with the digests computed in the log's thread: its queue keeps the prompt until
-        then."""
+    def calls_ended(self, calls: Sequence[EndedCall]) -> tuple[Notice, ...]:
+        """Adds many, with the digests computed in the log's thread: its queue keeps the prompts
+        until then."""
         if self.failing:  # the queue may become long
-            return self.call_ended(call)
-        labels = current_labels()
-
-        def row() -> AuditEnvelope:
-            described: tuple[tuple[AuditBlock, ...], str] = ((), "")
-            if call.rendered is not None and call.plan is not None:
-                described = self.describe(call.rendered, call.plan)
-            return self._row(call, labels, *described)
-
-        self._writer.put(row)
+            return tuple({notice: None for call in calls for notice in self.call_ended(call)})
+        self._writer.put(*[partial(self._described_row, call, current_labels()) for call in calls])
         return self._failing()
+
+    def _described_row(self, call: EndedCall, labels: tuple[str, ...]) -> AuditEnvelope:
+        described: tuple[tuple[AuditBlock, ...], str] = ((), "")
+        if call.rendered is not None and call.plan is not None:
+            described = self.describe(call.rendered, call.plan)
+        return self._row(call, labels, *described)
 
     def _row(
         self,

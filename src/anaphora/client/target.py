@@ -181,6 +181,8 @@ class Endpoint:
     ) -> HttpRequest:
         """The request for a body given as bytes."""
         self.affinity.enter()
+        for name, value in self.resolved.path_values.items():
+            path = path.replace(f"{{{name}}}", value)
         return HttpRequest(
             method=method,
             url=self.base_url + path.removeprefix(self._path_start),
@@ -190,14 +192,29 @@ class Endpoint:
             max_response_bytes=self.config.max_response_bytes,
             provider=self.system,
             path=path,
+            credentials=self.resolved.credentials,
         )
+
+    def outgoing_resource(self, request: Request) -> HttpRequest:
+        """The request for a resource of the account, such as a cached content. At Google Cloud,
+        such resources are next to the publishers of models, and name models in full."""
+        base, mark, account = self.base_url.partition("/projects/")
+        if not mark:
+            return self.outgoing(request)
+        location = f"projects/{account.partition('/publishers/')[0]}"
+        name = request.path.removeprefix(f"/{location}")
+        full = b'{"model":"projects/%b/models/' % account.encode()
+        body = request.body.join().replace(b'{"model":"models/', full, 1)
+        made = self.outgoing_body(name, request.headers, body, method=request.method)
+        return replace(made, url=f"{base}/{location}{name}")
 
     def repeated(self, request: HttpRequest, body: bytes) -> HttpRequest:
         """An earlier request with another body, and with the current key."""
         self.affinity.enter()
         own = {name: value for name, value in self._headers.items() if name not in _LISTS}
         headers = SecretHeaders({**request.headers, **own})
-        return replace(request, headers=headers, body=body)
+        credentials = self.resolved.credentials
+        return replace(request, headers=headers, body=body, credentials=credentials)
 
     def _with_headers(self, headers: tuple[tuple[str, str], ...]) -> SecretHeaders:
         if headers is not self._last_headers[0]:

@@ -299,6 +299,7 @@ async def open_daemon(options: ServeOptions, log: JsonLog | None = None) -> Asyn
         settings = files.current
         check_required(settings.grants, strict=options.strict)
         metrics.gauges(*service_gauges(services, options.clock))
+        metrics.before_page.append(services.calls.finish_answered)
         daemon = Daemon(home, files, services, metrics, log)
         if counts is None:
             await listen(stack, daemon, config)

@@ -109,9 +109,11 @@ class CallService:
                 RelayAnswer(tools),
                 SettleBill(tools),
                 JudgeCache(tools),
-                AuditCall(tools),
+                audit_call := AuditCall(tools),
             ]
         )
+        self.finish_answered = audit_call.answered.finish
+        """Does what is left to do for answered calls now: before anyone looks at their figures."""
 
     # ── Life ─────────────────────────────────────────────────────────────────────────────────────
 
@@ -158,7 +160,8 @@ class CallService:
         if self.tools.refresher is not None:
             await self.tools.refresher.close()
         await self.read_on.close()
-        await asyncio.sleep(0)  # what runs behind the last answers
+        await asyncio.sleep(0)  # the tasks of the last answers end
+        self.finish_answered()
         await self.tools.pool.close()
         await self.prefixes.close()
 
@@ -196,6 +199,7 @@ class CallService:
 
     async def explain(self, app: App, request_id: str) -> dict[str, Any] | None:
         """The verdict of one of the app's recent calls, as JSON values."""
+        self.finish_answered()
         return await self.tools.explanations.find(app.id, request_id)
 
     def deny(self, app: App, method: str, error: Denied, *, request_id: str = "") -> None:

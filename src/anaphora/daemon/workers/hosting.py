@@ -218,7 +218,7 @@ class Workers:
         store, audit = self.services.store, self.services.audit
         while True:
             failing = "it cannot be written" if audit is not None and audit.failing else None
-            state = StoreState(store.problem, failing)
+            state = StoreState(store.problem, failing, audit is not None and audit.is_full)
             if state != self._state:
                 self._state = state
                 self._tell(ToWorker.note, state)

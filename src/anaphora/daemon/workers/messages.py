@@ -49,6 +49,8 @@ class StoreState(msgspec.Struct, frozen=True, array_like=True):
     problem: str | None = None
     """Why the store cannot be written."""
     audit_problem: str | None = None
+    audit_is_full: bool = False
+    """No more rows can wait for the audit log."""
 
 
 class ToHost:

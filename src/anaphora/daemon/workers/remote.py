@@ -227,8 +227,13 @@ class RemoteWriter:
 
     problem = failing
 
-    def put(self, row: PendingRow) -> None:
-        self._rows.put(row)
+    @property
+    def is_full(self) -> bool:
+        return self._store.state.audit_is_full
+
+    def put(self, *rows: PendingRow) -> None:
+        for row in rows:
+            self._rows.put(row)
 
     def _send(self, rows: list[PendingRow]) -> None:
         made = []

@@ -42,6 +42,7 @@ from anaphora.tokens import Counts, for_model
 from anaphora.traffic.matching import RememberedCall
 from anaphora.traffic.planning import ReadRequest, own_plan, read_split
 from anaphora.values import Notice
+from anaphora.wire.dialect.addresses import path_for, sent_body
 from anaphora.wire.elements import DecodedBody
 from anaphora.wire.reading import Members, known_text
 from anaphora.wire.splicing import splice
@@ -191,7 +192,9 @@ class PlanRequest(CallStep):
             if call.remembered is not None:
                 call.remembered.sent = replace(call.remembered.sent, plan=plan)
         if dialect is not None and dialect.path:
-            path = dialect.path.replace("{model}:{method}", path.rpartition("/")[2])
+            path = path_for(dialect, path, target.model, stream=stream)
+            to_send = body, dialect
+            body = await self.work(call, lambda: sent_body(*to_send))
         elif not face.model_in_path:
             path = rendered.envelope.path
         asked, sent_headers = self._recorded_call(call, target, request)
