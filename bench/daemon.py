@@ -182,7 +182,9 @@ def measure_workers(upstream: Child, requests: int, rounds: int) -> dict[str, fl
             for workers in (1, count):
                 home = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "home"
                 token = create_home(home, upstream.port)
-                process = stack.enter_context(child("daemon", PROGRAM, str(home), "--workers", str(workers)))
+                process = stack.enter_context(
+                    child("daemon", PROGRAM, str(home), "--workers", str(workers))
+                )
                 headers = {"authorization": f"Bearer {token}"}
                 servers.append(Measured(f"{workers} workers", process, headers))
             for server in servers:
