@@ -2,12 +2,12 @@
 
     python bench/_lent.py upstream PORT
     python bench/_lent.py bare PORT UPSTREAM_PORT
-    python bench/_lent.py daemon PORT HOME [OPTION ...]
+    python bench/_lent.py daemon PORT HOME
     python bench/_lent.py no_ledger PORT HOME
 
 `upstream` gives the same answers to all requests. `bare` is a pass-through of the same library,
-aiohttp at both ends, with nothing around it; `daemon` is `anaphora serve` with those options;
-`no_ledger` is the same without holds and settlements, which are left out of the steps of its calls.
+aiohttp at both ends, with nothing around it; `daemon` is `anaphora serve`; `no_ledger` is the same
+without holds and settlements, which are left out of the steps of its calls.
 """
 
 from __future__ import annotations
