@@ -18,6 +18,7 @@ import signal
 import subprocess
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any, NoReturn
@@ -95,7 +96,7 @@ def _arm(point: str) -> None:
         setattr(owner, name, replacement)
 
 
-def _serve(home: Path, point: str) -> None:
+def _serve(home: Path, point: str, workers: int) -> None:
     from anaphora.daemon.home.settings import ServeOptions
     from anaphora.daemon.server import Daemon, serve
 
@@ -108,7 +109,7 @@ def _serve(home: Path, point: str) -> None:
     def ready(_: Daemon) -> None:
         os.write(output, b"ready\n")
 
-    serve(ServeOptions(home=home, port=0), ready)
+    serve(ServeOptions(home=home, port=0, workers=workers), ready)
 
 
 def main() -> None:
@@ -128,8 +129,10 @@ def main() -> None:
         child = os.fork()
         if not child:
             try:
-                _serve(Path(command["home"]), command["point"])
+                _serve(Path(command["home"]), command["point"], command["workers"])
                 os._exit(0)
+            except BaseException:
+                traceback.print_exc()  # to its log
             finally:
                 os._exit(1)
         os.write(1, b"%d\n" % child)
@@ -145,9 +148,9 @@ class CrashingDaemons:
         self._output = output
         self._process = 0
 
-    def start(self, home: Path, point: str = "") -> bool:
+    def start(self, home: Path, point: str = "", workers: int = 1) -> bool:
         """Whether it serves; for a step of the recovery, it may have died there."""
-        command = {"home": str(home), "point": point}
+        command = {"home": str(home), "point": point, "workers": workers}
         self._commands.write(json.dumps(command).encode() + b"\n")
         self._commands.flush()
         self._process = int(self._output.readline())
@@ -165,6 +168,11 @@ class CrashingDaemons:
     def kill(self) -> None:
         os.kill(self._process, signal.SIGKILL)
         self.wait()
+
+    def workers(self) -> list[int]:
+        """The processes of its workers."""
+        tasks = Path(f"/proc/{self._process}/task").glob("*/children")
+        return [int(child) for task in tasks for child in task.read_text().split()]
 
     def signal(self, number: signal.Signals) -> None:
         os.kill(self._process, number)

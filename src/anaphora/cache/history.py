@@ -154,23 +154,23 @@ def _has_summary(earlier: SentCall, later: Rendered, new: tuple[int, ...]) -> bo
 
 
 def _is_compacted(rendered: Rendered, chunk: int) -> bool:
-    data = rendered.chunk(chunk).data
+    data = rendered.chunk_data(chunk)
     return any(sign in data for sign in _COMPACTED)
 
 
 def _repeats_reply(earlier: SentCall, later: Rendered, new: tuple[int, ...]) -> bool:
     """Whether messages that are not the model's contain long lines of the earlier reply, and the
     model's do not: otherwise the reply itself is sent, and the others quote it."""
-    if not earlier.reply_lines:
+    if not (lines := earlier.lines):
         return False
     prompt, texts, replies = _blocks(later), bytearray(), bytearray()
     for at in new:
-        block = later.chunk(at).data[:_MOST_SEARCHED]
+        block = later.chunk_data(at)[:_MOST_SEARCHED]
         is_reply = prompt.from_model(at) or _MODELS_OWN.search(block)
         found = replies if is_reply else texts
         if len(found) < _MOST_SEARCHED:
             found += block
-    return _repeats(texts, earlier.reply_lines) and not _repeats(replies, earlier.reply_lines)
+    return _repeats(texts, lines) and not _repeats(replies, lines)
 
 
 def _repeats(data: bytes | bytearray, lines: tuple[str, ...]) -> bool:
@@ -183,7 +183,7 @@ def _has_grown(before: Rendered, after: Rendered, blocks: BlockChanges, first: i
     conversation as one message."""
     if first not in blocks.removed or first not in blocks.new:
         return False
-    was, now = before.chunk(first).data, after.chunk(first).data
+    was, now = before.chunk_data(first), after.chunk_data(first)
     if common_length(was, now) < max(_SAME_BEGINNING, len(was) // 2):
         return False
     removed = sum(_size(before, at) for at in blocks.removed)

@@ -7,7 +7,7 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -151,6 +151,7 @@ class Explanations:
     def __init__(self, shared: SharedState) -> None:
         self._shared = shared
         self._apps = BoundedMap[str, BoundedMap[str, AppReply]](_MOST_APPS)
+        self._puts = not shared.alone and not shared.provide(self._provided)
 
     def add(self, call: AppCall, reply: AppReply) -> None:
         calls = self._apps.use(call.app.id)
@@ -159,15 +160,27 @@ class Explanations:
         # Without the reply: only figures are kept.
         kept = replace(reply, body=None, reply=None)
         calls[call.request_id] = kept
-        if not self._shared.alone:
+        if self._puts:
             shown = _explained(call.request_id, _without_names(kept))
             self._shared.put(_name(call.app.id, call.request_id), _encode(shown))
 
-    async def find(self, app: str, request_id: str) -> dict[str, Any] | None:
+    def _provided(self, name: str) -> bytes | None:
+        """For another worker of this daemon."""
+        kind, _, rest = name.partition(" ")
+        size, _, names = rest.partition(" ")
+        if kind != _KIND or not size.isdecimal():
+            return None
+        found = self._find(names[: int(size)], names[int(size) + 1 :])
+        return None if found is None else _encode(found)
+
+    def _find(self, app: str, request_id: str) -> dict[str, Any] | None:
         calls = self._apps.get(app)
         reply = None if calls is None else calls.get(request_id)
-        if reply is not None:
-            return _explained(request_id, reply)
+        return None if reply is None else _explained(request_id, reply)
+
+    async def find(self, app: str, request_id: str) -> dict[str, Any] | None:
+        if (found := self._find(app, request_id)) is not None:
+            return found
         stored = None if self._shared.alone else await self._shared.get(_name(app, request_id))
         try:
             return None if stored is None else _decode(stored)
@@ -175,13 +188,14 @@ class Explanations:
             return None  # of another version
 
 
+_KIND = "explanation"
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 def _name(app: str, request_id: str) -> str:
     """The length of the app's id keeps two pairs from having the same name."""
-    return f"explanation {len(app)} {app} {request_id}"
+    return f"{_KIND} {len(app)} {app} {request_id}"
 
 
 def _explained(request_id: str, reply: AppReply) -> dict[str, Any]:
@@ -274,6 +288,8 @@ class BreakTexts:
         self._texts = BoundedMap[str, BreakText](MOST_TEXTS)
         self._lock = threading.Lock()
         self._allowed = False
+        self.publish: Callable[[str, BreakText], None] | None = None
+        """In a worker: sends each text to the process that has the pages."""
 
     @property
     def allowed(self) -> bool:
@@ -292,10 +308,16 @@ class BreakTexts:
         change = verdict.change
         if change is None:
             return
+        text = BreakText(change.path, change.character, change.excerpts)
+        if self.publish is not None:
+            self.publish(call.request_id, text)
+        else:
+            self.put(call.request_id, text)
+
+    def put(self, request_id: str, text: BreakText) -> None:
         with self._lock:
             if self._allowed:
-                text = BreakText(change.path, change.character, change.excerpts)
-                self._texts[call.request_id] = text
+                self._texts[request_id] = text
 
     def find(self, request_id: str) -> BreakText | None:
         with self._lock:
