@@ -13,6 +13,7 @@ from support.emulated_client import MODELS
 from support.waiting import PATIENCE
 
 from anaphora.audit.reading import rows
+from anaphora.audit.writer import LogWriter
 from anaphora.daemon.calls import pipeline
 from anaphora.daemon.calls.behind import AnsweredCall, AnsweredCalls
 from anaphora.daemon.calls.call import AppCall, AppReply, CallOutcome
@@ -224,7 +225,9 @@ def test_calls_wait_while_no_more_rows_can_wait_for_the_audit_log(
 
     async def main() -> None:
         async with delegating(emu, tmp_path, ["anthropic"]) as daemon:
-            store, append = daemon.audit._writer.store, daemon.audit._writer.store.append
+            writer = daemon.audit._writer
+            assert isinstance(writer, LogWriter)
+            store, append = writer.store, writer.store.append
 
             def fail(*_: object) -> None:
                 raise OSError(28, "No space left on device")
