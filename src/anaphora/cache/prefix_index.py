@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
 import msgspec
@@ -31,10 +31,15 @@ from .compared_prompt import (
     is_edit,
     keys_from,
     message_chunks,
+    run_hashes,
     scope_salt,
 )
+from .kept_texts import KeptTexts
 from .simulator import RenderedPrompt
 from .simulator.view import deepest_known
+
+#: What a call takes besides its text, and what each of its chunks takes.
+_CALL_BYTES, _CHUNK_BYTES = 4000, 300
 
 Call = TypeVar("Call")
 
@@ -84,7 +89,6 @@ class _Remembered(msgspec.Struct, Generic[Call], eq=False, kw_only=True):
     prompt: RenderedPrompt
     hints: CallHints
     conversation: KnownConversation
-    size: int
     salts: tuple[bytes, ...]
     """The salt of its chunks' keys."""
     reply: tuple[Hashable, str] | None
@@ -112,12 +116,20 @@ class PrefixIndex(Generic[Call]):
     The least recent calls are forgotten first. Of each conversation the last two calls are kept.
     """
 
-    def __init__(self, most_calls: int = 4096, most_bytes: int = 64 * 1024 * 1024) -> None:
-        """`most_bytes` limits the prompts of all remembered calls."""
+    def __init__(
+        self,
+        most_calls: int = 4096,
+        most_bytes: int = 64 * 1024 * 1024,
+        *,
+        drop_text: Callable[[Call, bool], Call] | None = None,
+    ) -> None:
+        """`most_bytes` limits the texts of all remembered calls. Calls are forgotten then or, if
+        there is `drop_text`, lose the text that can be dropped: it returns the call without its
+        text, or without that of its messages only (False)."""
         self._most_calls = most_calls
         self._most_bytes = most_bytes
-        self.size = 0
-        """The bytes of the remembered prompts."""
+        self._drop_text = drop_text
+        self._texts = KeptTexts()
         self._number = 0
         self._calls: OrderedDict[int, _Remembered[Call]] = OrderedDict()
         self._branches: dict[bytes, _Branch] = {}
@@ -129,6 +141,16 @@ class PrefixIndex(Generic[Call]):
 
     def __len__(self) -> int:
         return len(self._calls)
+
+    @property
+    def size(self) -> int:
+        """The bytes of the remembered texts."""
+        return self._texts.size
+
+    @property
+    def memory(self) -> int:
+        """The bytes that the remembered calls take besides, about."""
+        return _CALL_BYTES * len(self._calls) + _CHUNK_BYTES * len(self._branches)
 
     def calls(self) -> list[Call]:
         """The remembered calls, the least recent first."""
@@ -187,7 +209,6 @@ class PrefixIndex(Generic[Call]):
             prompt=compared,
             hints=found.hints,
             conversation=conversation,
-            size=rendered.size,
             salts=tuple(found.places),
             reply=(scope, reply_id) if reply_id else None,
             before=before,
@@ -200,10 +221,27 @@ class PrefixIndex(Generic[Call]):
             self._insert(new, salt, place)
         if new.reply is not None:
             self._replies[new.reply] = new.number
-        self.size += new.size
-        while len(self._calls) > self._most_calls or self.size > self._most_bytes:
+        self._texts.add(new.number, rendered)
+        while len(self._calls) > self._most_calls:
             self._forget(next(iter(self._calls)))
+        self.shrink(self._most_bytes)
         return earlier
+
+    def shrink(self, most_bytes: int) -> None:
+        """Reduces the texts to so many bytes."""
+        while (found := self._texts.oldest(most_bytes)) is not None:
+            number, leading = found
+            old = self._calls[number]
+            if self._drop_text is None or not old.prompt.rendered.can_drop_text:
+                self._forget(number)
+                continue
+            if number == self._number:
+                break  # it may be needed for the verdict
+            for run in old.prompt.rendered.runs:
+                run_hashes(run)
+            old.call = self._drop_text(old.call, leading)
+            old.prompt = RenderedPrompt(old.prompt.rendered.without_text(leading=leading), Plan())
+            self._texts.drop(number, leading=leading)
 
     # ── Finding ──────────────────────────────────────────────────────────────────────────────────
 
@@ -365,7 +403,7 @@ class PrefixIndex(Generic[Call]):
         old = self._calls.pop(number, None)
         if old is None:
             return
-        self.size -= old.size
+        self._texts.drop(number, leading=True)
         if old.reply is not None and self._replies.get(old.reply) == number:
             del self._replies[old.reply]
         for salt in old.salts:

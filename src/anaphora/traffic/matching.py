@@ -53,8 +53,8 @@ class RequestPairs:
     ) -> None:
         """`most_bytes` limits the prompts of remembered requests. `steps` are learned from bills,
         and learn from these."""
-        self._near: PrefixIndex[SentRequest] = PrefixIndex(most_calls, most_bytes)
-        self._anywhere: PrefixIndex[SentRequest] = PrefixIndex(most_calls, most_bytes)
+        self._near = PrefixIndex[SentRequest](most_calls, most_bytes, drop_text=_without_text)
+        self._anywhere = PrefixIndex[SentRequest](most_calls, most_bytes, drop_text=_without_text)
         self._steps = LearnedSteps() if steps is None else steps
         self._only: dict[_Scope, _Scope | None] = {}
         """The only model and host of a provider seen so far; None if there are several. Only then
@@ -97,6 +97,12 @@ class RequestPairs:
         if sent.usage is not None:
             read, conversation = sent.usage.read, request.conversation
             self._steps.learn(sent.route, rules, read, conversation=conversation)
+
+
+def _without_text(request: SentRequest, leading: bool) -> SentRequest:
+    """A copy: the caller may still use the request."""
+    rendered = request.sent.rendered.without_text(leading=leading)
+    return replace(request, sent=replace(request.sent, rendered=rendered))
 
 
 def same_cache(one: SentRequest, two: SentRequest) -> bool:
@@ -167,6 +173,9 @@ class RememberedCall(ComparedCall, kw_only=True, eq=False):
     """the predicted read; both set once they were looked up."""
     line: Any = None
     """Where it is saved for other processes."""
+    dropped: bool | None = None
+    """Its text is to be dropped when it has ended: all, or that of its messages only (False)."""
+    ended: bool = False
 
     @property
     def continues(self) -> bool:
@@ -183,6 +192,21 @@ class RememberedCall(ComparedCall, kw_only=True, eq=False):
         """The call was not answered, so nothing is known to be cached by it."""
         self.failed = True
         self.before = self.expected = None
+        self.end()
+
+    def end(self) -> None:
+        """Nothing will be read from its text any more, except by later calls."""
+        self.ended = True
+        if self.dropped is not None:
+            rendered = self.sent.rendered.without_text(leading=self.dropped)
+            self.sent = replace(self.sent, rendered=rendered)
+
+    def drop_text(self, leading: bool) -> RememberedCall:
+        """Drops its text, or that of its messages only, once it has ended."""
+        self.dropped = leading
+        if self.ended:
+            self.end()
+        return self
 
     def expect(self, rules: CacheRules) -> Prediction | None:
         """What the call should read from the cache, by the program's own earlier calls; None if

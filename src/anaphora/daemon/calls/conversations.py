@@ -25,10 +25,11 @@ from anaphora.traffic.planning import ConversationPlans, ReadRequest
 from .own_prefixes import OwnPrefixes, PrefixScope
 from .shared_conversations import SharedConversations
 
-#: Limits per app and model: remembered calls, and bytes of their prompts.
-_MOST_CALLS, _MOST_BYTES = 1024, 8 * 1024 * 1024
-#: Limits of all: pairs of app and model, and bytes of their prompts.
-_MOST_SCOPES, _MOST_TOTAL = 256, 32 * 1024 * 1024
+#: Limits per app and model: remembered calls, and bytes of their texts. A call is remembered longer
+#: than its text.
+_MOST_CALLS, _MOST_TEXT = 32_768, 8 * 1024 * 1024
+#: Limits of all: pairs of app and model, bytes of texts, and bytes of what is remembered besides.
+_MOST_SCOPES, _MOST_TEXTS, _MOST_MEMORY = 256, 32 * 1024 * 1024, 128 * 1024 * 1024
 
 
 class CallMemory:
@@ -63,6 +64,7 @@ class CallMemory:
             conversation=found.conversation,
             turn=found.call.turn,
             line=found.line,
+            ended=True,
         )
         if found.continues:
             index.add(call.sent.rendered, call, scope=scope, hints=found.hints)
@@ -123,6 +125,7 @@ class CallMemory:
         call.earlier = call.before = call.expected = None
         if call.line is not None and self._shared is not None:
             self._shared.save(call)
+        call.end()
 
     def refreshed(self, call: RememberedCall, sent: SentCall) -> None:
         """Records that the call's prefix was kept alive, at the time in `sent`."""
@@ -133,14 +136,23 @@ class CallMemory:
     def _index(self, scope: Hashable) -> PrefixIndex[RememberedCall]:
         index = self._indexes.get(scope)
         if index is None:
-            index = self._indexes[scope] = PrefixIndex(_MOST_CALLS, _MOST_BYTES)
+            index = self._indexes[scope] = PrefixIndex(
+                _MOST_CALLS, _MOST_TEXT, drop_text=RememberedCall.drop_text
+            )
         self._indexes.move_to_end(scope)
         return index
 
     def _trim(self) -> None:
+        """Drops texts of the least recently used apps and models, then what else is remembered of
+        them."""
+        texts = sum([index.size for index in self._indexes.values()])
+        for index in self._indexes.values() if texts > _MOST_TEXTS else ():
+            texts -= index.size
+            index.shrink(max(0, _MOST_TEXTS - texts))
+            texts += index.size
         while len(self._indexes) > 1 and (
             len(self._indexes) > _MOST_SCOPES
-            or sum(index.size for index in self._indexes.values()) > _MOST_TOTAL
+            or sum([index.memory for index in self._indexes.values()]) > _MOST_MEMORY
         ):
             self._indexes.popitem(last=False)
 
