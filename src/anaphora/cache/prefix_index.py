@@ -121,11 +121,11 @@ class PrefixIndex(Generic[Call]):
         most_calls: int = 4096,
         most_bytes: int = 64 * 1024 * 1024,
         *,
-        drop_text: Callable[[Call, bool], Call] | None = None,
+        drop_text: Callable[[Call, Rendered], Call] | None = None,
     ) -> None:
         """`most_bytes` limits the texts of all remembered calls. Calls are forgotten then or, if
-        there is `drop_text`, lose the text that can be dropped: it returns the call without its
-        text, or without that of its messages only (False)."""
+        there is `drop_text`, lose the text that can be dropped: it returns the call with the prompt
+        that it is given."""
         self._most_calls = most_calls
         self._most_bytes = most_bytes
         self._drop_text = drop_text
@@ -239,8 +239,9 @@ class PrefixIndex(Generic[Call]):
                 break  # it may be needed for the verdict
             for run in old.prompt.rendered.runs:
                 run_hashes(run)
-            old.call = self._drop_text(old.call, leading)
-            old.prompt = RenderedPrompt(old.prompt.rendered.without_text(leading=leading), Plan())
+            bare = old.prompt.rendered.without_text(leading=leading)
+            old.call = self._drop_text(old.call, bare)
+            old.prompt.replace_texts(bare)
             self._texts.drop(number, leading=leading)
 
     # ── Finding ──────────────────────────────────────────────────────────────────────────────────

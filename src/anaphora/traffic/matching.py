@@ -32,7 +32,7 @@ from anaphora.cache.verdict import (
 from anaphora.cache.verdict.judgement import ComparedCall, JudgedPair
 from anaphora.cache.verdict.values import agrees
 from anaphora.catalog import CacheRules, Price, Profile
-from anaphora.rendered import Plan
+from anaphora.rendered import Plan, Rendered
 
 from .planning import PlannedCall
 from .sent_requests import SentRequest
@@ -99,10 +99,14 @@ class RequestPairs:
             self._steps.learn(sent.route, rules, read, conversation=conversation)
 
 
-def _without_text(request: SentRequest, leading: bool) -> SentRequest:
+def _without_text(request: SentRequest, bare: Rendered) -> SentRequest:
     """A copy: the caller may still use the request."""
-    rendered = request.sent.rendered.without_text(leading=leading)
-    return replace(request, sent=replace(request.sent, rendered=rendered))
+    return replace(request, sent=_with_prompt(request.sent, bare))
+
+
+def _with_prompt(sent: SentCall, bare: Rendered) -> SentCall:
+    rendered = replace(sent.rendered, runs=bare.runs, envelope=bare.envelope)
+    return replace(sent, rendered=rendered)
 
 
 def same_cache(one: SentRequest, two: SentRequest) -> bool:
@@ -173,8 +177,8 @@ class RememberedCall(ComparedCall, kw_only=True, eq=False):
     """the predicted read; both set once they were looked up."""
     line: Any = None
     """Where it is saved for other processes."""
-    dropped: bool | None = None
-    """Its text is to be dropped when it has ended: all, or that of its messages only (False)."""
+    bare: Rendered | None = None
+    """Its prompt without text that is to be dropped when it has ended."""
     ended: bool = False
 
     @property
@@ -196,14 +200,13 @@ class RememberedCall(ComparedCall, kw_only=True, eq=False):
 
     def end(self) -> None:
         """Nothing will be read from its text any more, except by later calls."""
-        self.ended = True
-        if self.dropped is not None:
-            rendered = self.sent.rendered.without_text(leading=self.dropped)
-            self.sent = replace(self.sent, rendered=rendered)
+        self.ended, bare = True, self.bare
+        if bare is not None:
+            self.sent, self.bare = _with_prompt(self.sent, bare), None
 
-    def drop_text(self, leading: bool) -> RememberedCall:
-        """Drops its text, or that of its messages only, once it has ended."""
-        self.dropped = leading
+    def drop_text(self, bare: Rendered) -> RememberedCall:
+        """Replaces its prompt by this one, which has less text, once it has ended."""
+        self.bare = bare
         if self.ended:
             self.end()
         return self
