@@ -204,7 +204,9 @@ class RequestSplit:
     def add_section(
         self, name: str, raw: bytes, cut: Callable[[bytes], SplitSection | None]
     ) -> ChunkRun | None:
-        """Add the run that `cut` makes of these bytes, unless it is None."""
+        """Add the run that `cut` makes of a field, unless it is None or the field is missing."""
+        if raw == b"null":
+            return None
         known, key = self._memo.sections, (name, self._whole, digest_of(memoryview(raw)))
         log = known.get(key)
         if log is not None:
@@ -265,9 +267,11 @@ class RequestSplit:
         if last is None:
             return None
         if known < len(raws):
-            log = log.append(append)
-            log.source = digests, marks, whole
-            self._memo.messages[context, self._whole, digests[0]] = log
+            grown = log.append(append)
+            grown.source = digests, marks, whole
+            if grown is not log or not known:
+                self._memo.messages[context, self._whole, digests[0]] = grown
+            log = grown
         if self._elements is not None:
             self._elements.notes.log = ref(log), self._memo, context
             begin = log.start(append.first_chunk)
