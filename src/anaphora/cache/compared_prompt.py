@@ -138,15 +138,18 @@ def block_texts(prompt: RenderedPrompt, begin: int, end: int) -> list[bytes]:
     return found
 
 
-def block_hashes(prompt: RenderedPrompt, begin: int) -> set[int]:
-    """Hashes of the blocks from `begin` on, kept in `prompt.hashed`."""
-    if prompt.hashed is None or prompt.hashed[0] != begin:
-        found: set[int] = set()
-        for run, first in prompt.placed_runs:
-            if first + run.count > begin:
-                found.update(run_hashes(run)[max(0, begin - first) : run.count])
+def block_hashes(prompt: RenderedPrompt, begin: int, end: int | None = None) -> set[int]:
+    """Hashes of the blocks from `begin` on. All from there on are kept in `prompt.hashed`."""
+    if end is None and prompt.hashed is not None and prompt.hashed[0] == begin:
+        return prompt.hashed[1]
+    found: set[int] = set()
+    for run, first in prompt.placed_runs:
+        low, high = max(0, begin - first), run.count if end is None else end - first
+        if low < min(high, run.count):
+            found.update(run_hashes(run)[low : min(high, run.count)])
+    if end is None:
         prompt.hashed = begin, found
-    return prompt.hashed[1]
+    return found
 
 
 def run_hashes(run: ChunkRun) -> array[int]:

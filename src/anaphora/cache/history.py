@@ -13,8 +13,9 @@ import msgspec
 from anaphora.rendered import Plan, Rendered
 from anaphora.tokens import Counts
 
-from .compared_prompt import block_texts
+from .compared_prompt import block_hashes, block_texts
 from .prefix_difference import common_length
+from .rebuilt_text import with_text_of
 from .sent_call import SentCall, cached_chunks
 from .simulator import RenderedPrompt
 
@@ -136,10 +137,10 @@ def is_compacted(earlier: SentCall, later: Rendered, shared: int) -> bool:
         return False
     if any(_is_compacted(later, at) for at in new) or _repeats_reply(earlier, later, new):
         return True
-    newest = block_texts(before, max(shared, len(before) - _NEWEST), len(before))
-    if len(after) >= len(before) or set(newest).isdisjoint(block_texts(after, shared, new[-1] + 1)):
+    newest = block_hashes(before, max(shared, len(before) - _NEWEST))
+    if len(after) >= len(before) or newest.isdisjoint(block_hashes(after, shared, new[-1] + 1)):
         return False
-    return history_change(earlier, later, shared) == "compaction"
+    return history_change(with_text_of(earlier, later), later, shared) == "compaction"
 
 
 def _is_compacted(rendered: Rendered, chunk: int) -> bool:

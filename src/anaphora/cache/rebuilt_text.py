@@ -1,6 +1,6 @@
 """The text of a remembered prompt, as far as a later one has it.
 
-    with_text_of(earlier, later)
+    with_text_of(earlier, later)        for what compares texts
 
 What both prompts begin with, and blocks that occur in both, are read from the later one. The others
 are placeholders of the same size: it is known which block changed, but not its earlier text.
@@ -15,15 +15,16 @@ from anaphora.rendered.chunks import not_kept
 from anaphora.rendered.request_log import RequestLog
 
 from .compared_prompt import GLUE, run_hashes
-from .sent_call import same_keys
+from .sent_call import SentCall, same_keys
 
 
-def with_text_of(earlier: Rendered, later: Rendered) -> Rendered:
-    """The earlier prompt, whose text may have been dropped."""
-    if earlier.has_text:
+def with_text_of(earlier: SentCall, later: Rendered) -> SentCall:
+    """The earlier call, the text of whose prompt may have been dropped."""
+    rendered = earlier.rendered
+    if rendered.has_text:
         return earlier
-    runs = tuple(run if run.log.has_text else _rebuilt(run, later) for run in earlier.runs)
-    return replace(earlier, runs=runs)
+    runs = tuple(run if run.log.has_text else _rebuilt(run, later) for run in rendered.runs)
+    return replace(earlier, rendered=replace(rendered, runs=runs))
 
 
 def _rebuilt(run: ChunkRun, later: Rendered) -> ChunkRun:

@@ -11,7 +11,6 @@ from msgspec.structs import replace
 
 from anaphora.cache.history import is_compacted
 from anaphora.cache.prefix_index import EarlierCall, PrefixIndex
-from anaphora.cache.rebuilt_text import with_text_of
 from anaphora.cache.sent_call import SentCall, cached_chunks
 from anaphora.cache.simulator import Outcome
 from anaphora.cache.simulator.outcome import Prediction
@@ -74,11 +73,9 @@ def comparable(
     """
     if earlier is None:
         return None
-    sent = latest = _with_text(earlier.call.sent, later)
+    sent, latest = earlier.call.sent, earlier.latest.sent
     if earlier.continues:
         return sent
-    if earlier.latest is not earlier.call:
-        latest = _with_text(earlier.latest.sent, later)
     if is_compacted(latest, later, earlier.chunks):
         return latest
     if earlier.chunks < len(sent.rendered):
@@ -92,12 +89,6 @@ def comparable(
         return sent
     answered = sent.began is None or sent.began <= used
     return replace(sent, at=used, began=None if answered else sent.began)
-
-
-def _with_text(sent: SentCall, later: Rendered) -> SentCall:
-    """The call, whose text may have been dropped: as far as the later prompt has it."""
-    rendered = with_text_of(sent.rendered, later)
-    return sent if rendered is sent.rendered else replace(sent, rendered=rendered)
 
 
 def may_be_shared(beginning: SentCall, later: Rendered, rules: CacheRules) -> bool:
