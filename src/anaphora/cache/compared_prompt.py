@@ -246,11 +246,9 @@ def _system(prompt: RenderedPrompt) -> list[int]:
 
 
 class KnownConversation:
-    __slots__ = ("blocks", "tip")
+    __slots__ = ("tip",)
 
     def __init__(self) -> None:
-        self.blocks: set[int] = set()
-        """Hashes of the blocks in its messages."""
         self.tip = 0
         """The number of its latest call."""
 
@@ -277,6 +275,10 @@ class RecentConversations:
         """The latest conversations that have each of these blocks."""
         known = self._with_block
         return {known[block] for block in blocks if block in known}
+
+    def added(self, conversation: KnownConversation) -> set[int]:
+        """The blocks that were new in a conversation while it was one of the latest."""
+        return set(self._order[conversation])
 
     def use(self, conversation: KnownConversation, blocks: set[int]) -> None:
         """Makes a conversation the latest; these blocks are new in it."""

@@ -18,8 +18,9 @@ as long as its logs are in use.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from hashlib import sha256
+from sys import intern
 from typing import Any, TypeAlias, cast
 from weakref import ref
 
@@ -120,7 +121,7 @@ class CutMessages:
         for index in range(append.first_message, end):
             path = f"$.{self._place}[{self._first_message + index}]"
             message, before = self._read(self._raws[index], path), b","
-            role = message.role
+            role = message.role if type(message.role) is not str else intern(message.role)
             for position, block in enumerate(message.blocks):
                 opens = None
                 if position == 0 and (
@@ -135,7 +136,7 @@ class CutMessages:
                 append.chunk(block.kind, before + block.data, block.splice, opens)
                 before = b","
                 count += 1
-            append.end_message(f"m{index}")
+            append.end_message(_message_id(index))
         return last
 
     def text(self, log: ChunkLog, first: int, end: int) -> bytes:
@@ -144,6 +145,12 @@ class CutMessages:
         append = LogAppend(count, first)
         self.add(append, log.role_of(count - 1) if count else None, end, [])
         return b"".join([data for _, _, data in append.chunks])
+
+
+@lru_cache(maxsize=4096)
+def _message_id(index: int) -> str:
+    """The same text in all logs."""
+    return f"m{index}"
 
 
 def _section_text(
@@ -276,7 +283,8 @@ class RequestSplit:
             self._elements.notes.log = ref(log), self._memo, context
             begin = log.start(append.first_chunk)
             text = b"".join([data for _, _, data in append.chunks])
-            log = RequestLog(log, known, begin, text, cut.text)
+            # What was read whole needs no body.
+            log = RequestLog(log, known, begin, text, cut.text if known else _all_read)
         run = ChunkRun(
             "messages",
             log,
