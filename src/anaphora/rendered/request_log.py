@@ -132,22 +132,22 @@ class RequestLog(ChunkLog):
         _, begin, text = self._text
         if start >= end:
             return memoryview(b"")
+        if self._source is None:
+            raise TextNotKept("the text of this prompt is not kept")
         if start < begin:
-            begin, text = self._read_from(start)
-        elif end > begin + len(text):
+            begin, text = self._read_from(start, self._source)
+        if end > begin + len(text):
             raise TextNotKept("this text is not in the prompt")
         return memoryview(text)[start - begin : end - begin]
 
     def begins_with(self, data: memoryview) -> bool:
         return self.slice(0, len(data)) == bytes(data)
 
-    def _read_from(self, start: int) -> tuple[int, bytes]:
+    def _read_from(self, start: int, source: TextSource) -> tuple[int, bytes]:
         """The text from the message at that offset on, which is kept for the next time."""
         message, begin, text = self._text
-        if self._source is None:
-            raise TextNotKept("the text of this prompt is not kept")
         first = self.message_of(bisect_right(self.ends, start))
-        earlier = self._source(self, first, message)
+        earlier = source(self, first, message)
         from_there = self.start(self.message_ends[first - 1]) if first else 0
         if len(earlier) != begin - from_there:
             raise TextNotKept("the body is not that of this prompt")
