@@ -131,3 +131,14 @@ def test_marks_and_plan_need_no_text() -> None:
         RULES,
     )
     assert verdict.result == "hit"
+
+
+def test_what_is_remembered_besides_texts_is_bounded() -> None:
+    index: PrefixIndex[SentCall] = PrefixIndex(most_memory=60_000, drop_text=without)
+    for conversation in range(40):
+        rendered = request([f"{conversation}, {at}" for at in range(9)])
+        index.add(rendered, SentCall(rendered=rendered))
+        assert index.memory <= 60_000
+    assert len(index) == 8
+    index.shrink(0, 0)
+    assert len(index) == 1

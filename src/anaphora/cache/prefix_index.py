@@ -91,13 +91,15 @@ class PrefixIndex(Generic[Call]):
         most_bytes: int = 64 * 1024 * 1024,
         *,
         drop_text: Callable[[Call, Rendered], Call] | None = None,
+        most_memory: int | None = None,
     ) -> None:
         """`most_bytes` limits the texts of all remembered calls. Calls are forgotten then or, if
         there is `drop_text`, lose the text that can be dropped: it returns the call with the prompt
-        that it is given."""
+        that it is given. `most_memory` limits what they take besides."""
         self._most_calls = most_calls
         self._most_bytes = most_bytes
         self._drop_text = drop_text
+        self._most_memory = most_memory
         self._texts = KeptTexts()
         self._number = 0
         self._calls: OrderedDict[int, _Remembered[Call]] = OrderedDict()
@@ -195,11 +197,13 @@ class PrefixIndex(Generic[Call]):
         self._texts.add(new.number, rendered)
         while len(self._calls) > self._most_calls:
             self._forget(next(iter(self._calls)))
-        self.shrink(self._most_bytes)
+        self.shrink(self._most_bytes, self._most_memory)
         return earlier
 
-    def shrink(self, most_bytes: int) -> None:
-        """Reduces the texts to so many bytes."""
+    def shrink(self, most_bytes: int, most_memory: int | None = None) -> None:
+        """Reduces the texts to so many bytes, and what is remembered besides."""
+        while most_memory is not None and self.memory > most_memory and len(self._calls) > 1:
+            self._forget(next(iter(self._calls)))
         while (found := self._texts.oldest(most_bytes)) is not None:
             number, leading = found
             old = self._calls[number]

@@ -25,11 +25,11 @@ from anaphora.traffic.planning import ConversationPlans, ReadRequest
 from .own_prefixes import OwnPrefixes, PrefixScope
 from .shared_conversations import SharedConversations
 
-#: Limits per app and model: remembered calls, and bytes of their texts. A call is remembered longer
-#: than its text.
-_MOST_CALLS, _MOST_TEXT = 32_768, 8 * 1024 * 1024
-#: Limits of all: pairs of app and model, bytes of texts, and bytes of what is remembered besides.
-_MOST_SCOPES, _MOST_TEXTS, _MOST_MEMORY = 256, 32 * 1024 * 1024, 128 * 1024 * 1024
+#: Limits per app and model: remembered calls, bytes of their texts, and bytes of what is remembered
+#: besides. A call is remembered longer than its text.
+_MOST_CALLS, _MOST_TEXT, _MOST_MEMORY = 32_768, 8 * 1024 * 1024, 24 * 1024 * 1024
+#: Limits of all: pairs of app and model, and the same bytes.
+_MOST_SCOPES, _MOST_TEXTS, _MOST_MEMORIES = 256, 32 * 1024 * 1024, 48 * 1024 * 1024
 
 
 class CallMemory:
@@ -137,24 +137,26 @@ class CallMemory:
         index = self._indexes.get(scope)
         if index is None:
             index = self._indexes[scope] = PrefixIndex(
-                _MOST_CALLS, _MOST_TEXT, drop_text=RememberedCall.drop_text
+                _MOST_CALLS,
+                _MOST_TEXT,
+                drop_text=RememberedCall.drop_text,
+                most_memory=_MOST_MEMORY,
             )
         self._indexes.move_to_end(scope)
         return index
 
     def _trim(self) -> None:
-        """Drops texts of the least recently used apps and models, then what else is remembered of
-        them."""
-        texts = sum([index.size for index in self._indexes.values()])
-        for index in self._indexes.values() if texts > _MOST_TEXTS else ():
-            texts -= index.size
-            index.shrink(max(0, _MOST_TEXTS - texts))
-            texts += index.size
-        while len(self._indexes) > 1 and (
-            len(self._indexes) > _MOST_SCOPES
-            or sum([index.memory for index in self._indexes.values()]) > _MOST_MEMORY
-        ):
+        """Drops texts of the least recently used apps and models, and then their calls."""
+        while len(self._indexes) > _MOST_SCOPES:
             self._indexes.popitem(last=False)
+        indexes = self._indexes.values()
+        texts, memory = sum([each.size for each in indexes]), sum([each.memory for each in indexes])
+        if texts <= _MOST_TEXTS and memory <= _MOST_MEMORIES:
+            return
+        for index in indexes:
+            texts, memory = texts - index.size, memory - index.memory
+            index.shrink(max(0, _MOST_TEXTS - texts), max(0, _MOST_MEMORIES - memory))
+            texts, memory = texts + index.size, memory + index.memory
 
 
 def _later(
