@@ -18,7 +18,7 @@ as long as its logs are in use.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from functools import lru_cache, partial
+from functools import partial
 from hashlib import sha256
 from sys import intern
 from typing import Any, TypeAlias, cast
@@ -136,7 +136,7 @@ class CutMessages:
                 append.chunk(block.kind, before + block.data, block.splice, opens)
                 before = b","
                 count += 1
-            append.end_message(_message_id(index))
+            append.end_message(intern(f"m{index}"))  # the same text in all logs
         return last
 
     def text(self, log: ChunkLog, first: int, end: int) -> bytes:
@@ -145,12 +145,6 @@ class CutMessages:
         append = LogAppend(count, first)
         self.add(append, log.role_of(count - 1) if count else None, end, [])
         return b"".join([data for _, _, data in append.chunks])
-
-
-@lru_cache(maxsize=4096)
-def _message_id(index: int) -> str:
-    """The same text in all logs."""
-    return f"m{index}"
 
 
 def _section_text(
