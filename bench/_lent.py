@@ -244,7 +244,7 @@ def main() -> None:
 
         if kind == "no_ledger":
             remove_ledger()
-        sys.exit(run(["serve", "--home", sys.argv[3], "--port", str(port)]))
+        sys.exit(run(["serve", "--home", sys.argv[3], "--port", str(port), *sys.argv[4:]]))
 
 
 if __name__ == "__main__":

@@ -26,6 +26,7 @@ from .envelope import (
     AuditEnvelope,
     AuditRow,
     Boundary,
+    EncodedRow,
     LostRow,
     PrunedRow,
     SegmentRow,
@@ -145,18 +146,23 @@ class LogWriter:
 
     # ── For any thread ───────────────────────────────────────────────────────────────────────────
 
-    def put(self, row: PendingRow) -> None:
-        """Adds a row without waiting. Raises `Io` if there is no room for it."""
+    @property
+    def is_full(self) -> bool:
+        return self._taken - self._done >= MOST_WAITING
+
+    def put(self, *rows: PendingRow) -> None:
+        """Adds rows without waiting. Raises `Io` if there is no room for them."""
         self._check_process()
         with self._changed:
             if self._closing:
                 raise Io("the audit log is closed")
-            if self._taken - self._done >= MOST_WAITING:
-                self._lost += 1
+            if self.is_full:
+                self._lost += len(rows)
                 self._lost_reason = self._lost_reason or "the queue is full"
                 raise Io(f"no more rows can wait for the audit log: {self.failing}")
-            self._taken += 1
-            self._commits.put(row)
+            self._taken += len(rows)
+            for row in rows:
+                self._commits.put(row)
 
     def _check_process(self) -> None:
         if os.getpid() != self._process:
@@ -268,7 +274,7 @@ class LogWriter:
                 row = replace(row, epoch=self.epoch)
             line, head, row = self._sealed(head, row)
             lines.append(line)
-            if isinstance(row, AuditEnvelope) and row.call_id and row.attempts:
+            if isinstance(row, AuditEnvelope | EncodedRow) and row.call_id and row.attempts:
                 calls.append(row.call_id)
         return _Sealed(lines, segment, head, tuple(calls))
 

@@ -8,6 +8,7 @@ depends only on the role before it: that makes appending cheap and exact.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 import msgspec
 
@@ -21,7 +22,9 @@ from anaphora.values import AnyTool, Message, Notice, SegmentRole, Text, ToolCal
 from anaphora.values.codec import is_object
 from anaphora.wire.markers import nearest_ttls, supported_ttl
 from anaphora.wire.rendering import (
+    AddMessages,
     cacheable_count,
+    continued,
     extend_log,
     finish_rendering,
     previous_run,
@@ -78,7 +81,10 @@ def render(
     is the same either way. `previous` may also be an older turn, another branch, or another
     conversation: equal messages are shared. `markers` are those of a dialect.
     """
-    own = markers is None
+    same = continued(call, profile, previous, WIRE, markers, _adding, _close)
+    if same is not None:
+        return same
+    own, given = markers is None, markers
     markers = MARKERS if markers is None else markers
     nearest = NEAREST if own or not markers else nearest_ttls(markers)
     previous = usable_previous(previous, WIRE, call.model)
@@ -107,6 +113,7 @@ def render(
         envelope,
         runs,
         wire=WIRE,
+        given=given,
         cacheable=min(cacheable_count(runs, previous, plan.messages), _settled_chunks(runs)),
         markers=markers,
         nearest=nearest,
@@ -218,38 +225,55 @@ def _segment_log(
     segment: Segment, profile: Profile, last: ChunkRun | None, before: str | None, after: str | None
 ) -> tuple[ChunkLog, int]:
     messages = segment.messages
-
-    def add(append: LogAppend, new: Sequence[Message], last_role: str | None) -> None:
-        encoder: MessageEncoder | None = None
-        chunks, first = append.chunks, append.first_chunk
-        add_id, add_end = append.ids.append, append.message_ends.append
-        for index, message in enumerate(new):
-            role, count = ROLES.get(message.role), len(chunks)
-            joined = role == last_role and type(last_role) is str
-            lead = b"" if last_role is None else b"," if joined else _NEXT.get(role, b"")
-            if role is None or not _add_plain(chunks, message, lead):
-                if encoder is None:
-                    name = segment.role.value
-                    encoder = MessageEncoder(append, new, name, before, after, profile)
-                role, blocks = encoder.encode(index, last_role)
-                joined = joins(role, last_role)
-                lead = b"" if last_role is None else b"," if joined else b"]}," + opening(role)
-                for kind, splice, block in blocks:
-                    chunks.append((kind, splice, lead + block))
-                    lead = b","
-            if not joined and count < len(chunks):
-                append.opens.append(first + count)
-                append.roles.append(role)
-                last_role = role
-            add_id(message.id)
-            add_end(first + len(chunks))
-
+    add = partial(_add_messages, where=segment.role.value, between=(before, after), profile=profile)
     shared = 0
     if last is not None:
         shared = messages.common_prefix(last.source, ids=True)
         if last.log.contextual:
             shared = unchanged_count(messages, shared, last, before, after)
     return extend_log(messages, last, shared, add)
+
+
+def _adding(_: Rendered, profile: Profile) -> AddMessages:
+    """Adds to the history of the turn before."""
+    return partial(_add_messages, where="conversation", between=(None, None), profile=profile)
+
+
+def _close(_: str) -> bytes:
+    return CLOSE
+
+
+def _add_messages(
+    append: LogAppend,
+    new: Sequence[Message],
+    last_role: str | None,
+    *,
+    where: str,
+    between: tuple[str | None, str | None],
+    profile: Profile,
+) -> None:
+    encoder: MessageEncoder | None = None
+    chunks, first = append.chunks, append.first_chunk
+    add_id, add_end = append.ids.append, append.message_ends.append
+    for index, message in enumerate(new):
+        role, count = ROLES.get(message.role), len(chunks)
+        joined = role == last_role and type(last_role) is str
+        lead = b"" if last_role is None else b"," if joined else _NEXT.get(role, b"")
+        if role is None or not _add_plain(chunks, message, lead):
+            if encoder is None:
+                encoder = MessageEncoder(append, new, where, *between, profile)
+            role, blocks = encoder.encode(index, last_role)
+            joined = joins(role, last_role)
+            lead = b"" if last_role is None else b"," if joined else b"]}," + opening(role)
+            for kind, splice, block in blocks:
+                chunks.append((kind, splice, lead + block))
+                lead = b","
+        if not joined and count < len(chunks):
+            append.opens.append(first + count)
+            append.roles.append(role)
+            last_role = role
+        add_id(message.id)
+        add_end(first + len(chunks))
 
 
 def _add_plain(chunks: list[NewChunk], message: Message, lead: bytes) -> bool:
