@@ -32,7 +32,7 @@ class Memo:
     values by their bytes, and the logs of split requests while these are in use."""
 
     def __init__(self) -> None:
-        self.sections: WeakValueDictionary[tuple[str, bytes], ChunkLog] = WeakValueDictionary()
+        self.sections: WeakValueDictionary[Hashable, ChunkLog] = WeakValueDictionary()
         self.messages: WeakValueDictionary[Hashable, ChunkLog] = WeakValueDictionary()
         self._placeholders = Conversation()
         #: Placeholders for messages that were cut into chunks but not read, by their number.
