@@ -13,7 +13,6 @@ import math
 import sqlite3
 from bisect import bisect_left
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Any, TypeAlias
 
 from . import ESTIMATED_KINDS
@@ -192,13 +191,11 @@ def write_rows(database: sqlite3.Connection, rows: Sequence[Row]) -> None:
             values += _NOTHING[len(row) :]
         size = _SIZES[bisect_left(_SIZES, len(some))]
         values += _NOTHING * (size - len(some))
-        database.execute(_statement(size), values)
+        database.execute(_INSERTS[size], values)
 
 
-@lru_cache(maxsize=len(_SIZES))
-def _statement(size: int) -> str:
-    row = f"({', '.join('?' * len(_NOTHING))})"
-    return f"INSERT INTO batch VALUES {', '.join([row] * size)}"
+_ROW = f"({', '.join('?' * len(_NOTHING))})"
+_INSERTS = {size: f"INSERT INTO batch VALUES {', '.join([_ROW] * size)}" for size in _SIZES}
 
 
 def is_stale(problem: sqlite3.Error) -> bool:
