@@ -14,7 +14,6 @@ import contextlib
 import logging
 import resource
 import signal
-import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING
@@ -22,7 +21,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from anaphora.client.failures import log
-from anaphora.errors import AnaphoraError, InvalidConfig
+from anaphora.errors import AnaphoraError
 from anaphora.serving.counts import Counts
 from anaphora.serving.server import (
     ServerAddress,
@@ -294,7 +293,7 @@ async def open_daemon(options: ServeOptions, log: JsonLog | None = None) -> Asyn
         if lock.stale is not None:
             _log.warning("process %d ended without releasing the lock of the home", lock.stale)
         metrics = DaemonMetrics()
-        counts = _shared_counts(stack, options, config)
+        counts = _shared_counts(stack, options)
         services = await _open_services(stack, home, files, options, metrics, counts)
         settings = files.current
         check_required(settings.grants, strict=options.strict)
@@ -339,18 +338,10 @@ async def _open_services(
     )
 
 
-def _shared_counts(
-    stack: contextlib.AsyncExitStack, options: ServeOptions, config: DaemonConfig
-) -> SharedCounts | None:
+def _shared_counts(stack: contextlib.AsyncExitStack, options: ServeOptions) -> SharedCounts | None:
     """Counts for a daemon with workers."""
     if options.workers == 1:
         return None
-    if not hasattr(socket, "SO_REUSEPORT"):
-        raise InvalidConfig("--workers: this system cannot share a port (SO_REUSEPORT); use 1")
-    if config.store is not None or config.shared is not None:
-        raise InvalidConfig(
-            "--workers: with PostgreSQL or Redis, start one node for each core instead"
-        )
     counts = SharedCounts.create(options.workers + 1)
     stack.callback(counts.close)
     return counts

@@ -156,7 +156,7 @@ class Worker:
         self._started: asyncio.Future[Daemon] = asyncio.get_running_loop().create_future()
         self._stopped = asyncio.Event()
         channel.answer(ToWorker.free, self._store.free)
-        channel.answer_all(ToWorker, self._state, "hear", "find_value")
+        channel.answer_all(ToWorker, self._state, "hear", "find_value", "not_saved")
         channel.answer_all(ToWorker, self._relay, "relay_start", "relay_piece", "relay_failed")
         names = ("note", "hang_up", "stop", "hurry", "change_token", "metrics")
         channel.answer_all(ToWorker, self, *names)
