@@ -9,6 +9,7 @@ each process, and how it ended. The package is imported once.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import importlib
 import json
@@ -25,7 +26,7 @@ from typing import IO, Any, NoReturn
 from support.audit_logs import with_tests
 
 #: Steps of a call, in their order.
-CALL_POINTS = ("held", "written", "answered", "settled", "audited")
+CALL_POINTS = ("held", "written", "answered", "behind", "settled", "audited")
 #: Steps of a recovery.
 RECOVERY_POINTS = ("recovered", "marks", "rows_wait", "audited")
 
@@ -48,6 +49,7 @@ def _arm(point: str) -> None:
     from anaphora.audit import log, writer
     from anaphora.client.transport import exchange
     from anaphora.daemon import audit
+    from anaphora.daemon.calls.behind import AnsweredCalls
     from anaphora.daemon.money import ledger, sent_marks
     from anaphora.daemon.store.batch_queue import BatchQueue, SqliteCommits
 
@@ -67,6 +69,13 @@ def _arm(point: str) -> None:
             time.sleep(0.001)
         _die()
 
+    def finish(self: AnsweredCalls) -> None:
+        """Without blocking: delayed settlements are written by the event loop's timers."""
+        if len(self):
+            if not any(map(is_busy, queues)):
+                _die()
+            asyncio.get_running_loop().call_later(0.001, self.finish)
+
     def follow(self: log.AuditLog, durable: object) -> None:
         self._writer.on_durable = _die
 
@@ -74,6 +83,7 @@ def _arm(point: str) -> None:
         "held": (exchange, "_connect", _die),
         "written": (exchange.NetworkExchange, "_write", _after(exchange.NetworkExchange._write)),
         "answered": (ledger.OpenHold, "_settlement", _die),
+        "behind": (AnsweredCalls, "finish", finish),
         "settled": (writer.LogWriter, "_commit", when_settled),
         "audited": (log.AuditLog, "follow_calls", follow),
         "recovered": (sent_marks.SentMarks, "create", _die),

@@ -154,7 +154,7 @@ def _has_summary(earlier: SentCall, later: Rendered, new: tuple[int, ...]) -> bo
 
 
 def _is_compacted(rendered: Rendered, chunk: int) -> bool:
-    data = rendered.chunk(chunk).data
+    data = rendered.chunk_data(chunk)
     return any(sign in data for sign in _COMPACTED)
 
 
@@ -165,7 +165,7 @@ def _repeats_reply(earlier: SentCall, later: Rendered, new: tuple[int, ...]) -> 
         return False
     prompt, texts, replies = _blocks(later), bytearray(), bytearray()
     for at in new:
-        block = later.chunk(at).data[:_MOST_SEARCHED]
+        block = later.chunk_data(at)[:_MOST_SEARCHED]
         is_reply = prompt.from_model(at) or _MODELS_OWN.search(block)
         found = replies if is_reply else texts
         if len(found) < _MOST_SEARCHED:
@@ -183,7 +183,7 @@ def _has_grown(before: Rendered, after: Rendered, blocks: BlockChanges, first: i
     conversation as one message."""
     if first not in blocks.removed or first not in blocks.new:
         return False
-    was, now = before.chunk(first).data, after.chunk(first).data
+    was, now = before.chunk_data(first), after.chunk_data(first)
     if common_length(was, now) < max(_SAME_BEGINNING, len(was) // 2):
         return False
     removed = sum(_size(before, at) for at in blocks.removed)

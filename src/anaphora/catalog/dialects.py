@@ -188,6 +188,8 @@ class Dialect(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     account_variables: dict[str, tuple[str, ...]] = {}
     """Environment variables that usually hold values of the account."""
     auth: Auth = "bearer"
+    deployments: bool = False
+    """The model of a request is the free name of a deployment; the answer names the model."""
     cloud: CloudAuth | None = None
     """The credentials of requests without a key."""
     key_variables: tuple[str, ...] = ()

@@ -288,6 +288,8 @@ class Attempts:
         """The reply is complete."""
         flight = self._flight
         flight.reply, flight.raw_hash = reply, self._digest.hexdigest()
+        if not flight.target.profile.known:
+            flight.target.endpoint.learn_model(flight.target, reply.model)
         now = monotonic()
         self._end_attempt(None, now)
         breaker = flight.target.endpoint.breaker

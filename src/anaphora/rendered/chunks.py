@@ -238,6 +238,12 @@ class Rendered(msgspec.Struct, frozen=True, eq=False, kw_only=True):
             message_id=log.ids[log.message_of(position)] if in_messages else None,
         )
 
+    def chunk_data(self, index: int) -> bytes:
+        """The bytes of a chunk, glue and block."""
+        run, position = self.locate(index)
+        data = run.log.slice(run.log.start(position), run.log.ends[position])
+        return data if position else run.lead + data
+
     def is_sent(self, chunk: int) -> bool:
         """False for chunks of a stored response: hashed, but not in the body."""
         if self.body_order is None:

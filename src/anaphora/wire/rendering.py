@@ -233,8 +233,9 @@ def finish_rendering(
         notices=(*envelope.notices, *section_notices, *notices, *unmarked),
         **fields,
     )
-    source = call, _fixed(call, profile, given), _taken_over(rendered)
-    force_setattr(rendered, "source", source)
+    if len(call.ir.segments) == 1:
+        source = call, _fixed(call, profile, given), _taken_over(rendered)
+        force_setattr(rendered, "source", source)
     return rendered
 
 
@@ -244,7 +245,7 @@ def continued(
     previous: Rendered | None,
     wire: str,
     given: Mapping[Ttl, bytes] | None,
-    add: Callable[[Rendered], AddMessages],
+    add: Callable[[Rendered, Profile], AddMessages],
     close: Callable[[str], bytes],
 ) -> Rendered | None:
     """The rendering of a call that differs from that of the turn before only by messages at its
@@ -254,9 +255,9 @@ def continued(
         return None
     before, fixed, made = previous.source
     ir, old, plan = call.ir, before.ir, call.ir.cache
-    if len(ir.segments) != 1 or len(old.segments) != 1 or plan.marks:
+    if len(ir.segments) != 1 or plan.marks or plan.frozen_through is not None:
         return None
-    if plan.frozen_through is not None or (ir.continuation or old.continuation) is not None:
+    if ir.continuation is not None or old.continuation is not None:
         return None
     if not all(map(is_, _fixed(call, profile, given), fixed)):
         return None
@@ -268,7 +269,7 @@ def continued(
         return None
     if made != _taken_over(previous):
         return None  # a dialect changed it
-    log, count = extend_log(messages, last, shared, add(previous))
+    log, count = extend_log(messages, last, shared, add(previous, profile))
     if log.notices or log.contextual:
         return None
     run: ChunkRun = last.__copy__()  # type: ignore[attr-defined]

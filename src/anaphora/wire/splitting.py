@@ -287,7 +287,8 @@ class RequestSplit:
 def _agreeing(known: list[bytes], digests: list[bytes]) -> int:
     """The number of equal digests at the beginning."""
     count = min(len(known), len(digests))
-    if known[:count] == digests[:count]:
+    first = digests[:count]
+    if known == first or known[:count] == first:
         return count
     return next(index for index in range(count) if known[index] != digests[index])
 

@@ -107,10 +107,10 @@ class CloudCredentials(Table, frozen=True):
         given: dict[Cloud, object] = {"aws": self.aws, "google": self.google, "azure": self.azure}
         return tuple(name for name, value in given.items() if value is not None)
 
-    def keys(self) -> Iterator[tuple[tuple[str, str], Key]]:
-        """The places of secrets, each with its path."""
-        for cloud, account in (("aws", self.aws), ("azure", self.azure)):
-            for name in () if account is None else account.__struct_fields__:
-                value = getattr(account, name)
-                if isinstance(value, Key):
-                    yield (cloud, name), value
+    def names(self) -> Iterator[tuple[str, tuple[str, ...]]]:
+        """The texts in it, each with its path."""
+        for cloud in self.clouds:
+            account = getattr(self, cloud)
+            for name in account.__struct_fields__:
+                if isinstance(value := getattr(account, name), str):
+                    yield value, ("credentials", cloud, name)

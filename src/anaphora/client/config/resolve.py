@@ -197,7 +197,8 @@ class _ProviderCheck(msgspec.Struct, frozen=True):
     def _dialect(self) -> Dialect:
         """The catalog's row for the provider; for a wire without a dialect, that of the wire's own
         provider."""
-        known = dict.fromkeys(row.provider for row in dialects().rows)
+        rows = dialects().rows
+        known = dict.fromkeys(name for row in rows for name in (row.provider, row.known_as) if name)
         wire_name, name = self._provider.wire, self._provider.dialect
         is_dialect = wire_name is not None and wire_name.partition("/")[0] in known
         if name is None:
@@ -288,7 +289,7 @@ class _ProviderCheck(msgspec.Struct, frozen=True):
             (self._id, ()),
             (provider.model, ("model",)),
             (provider.region, ("region",)),
-            *credential_names(provider),
+            *(() if provider.credentials is None else provider.credentials.names()),
             *((model, ("known_models",)) for model in provider.known_models),
             *((model, ("limits", "models")) for model in provider.limits.models),
             *((model, ("prices",)) for model in provider.prices),
@@ -337,16 +338,6 @@ class _ProviderCheck(msgspec.Struct, frozen=True):
         for model, path in named:
             if model is not None and known and model not in known:
                 self._fail(_unlisted(model, self._id, known), *path)
-
-
-def credential_names(provider: ProviderConfig) -> Iterator[tuple[str | None, tuple[str, ...]]]:
-    """The names in `credentials`, each with its path."""
-    given = provider.credentials
-    for cloud in () if given is None else given.clouds:
-        account = getattr(given, cloud)
-        for name in account.__struct_fields__:
-            if isinstance(value := getattr(account, name), str):
-                yield value, ("credentials", cloud, name)
 
 
 def _serves_own_only(row: Dialect, url: str) -> bool:

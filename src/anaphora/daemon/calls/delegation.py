@@ -39,6 +39,7 @@ from anaphora.daemon.shared_state import LocalState, SharedState
 from anaphora.daemon.values import App, GrantedModel
 from anaphora.errors import AnaphoraError, Denied
 from anaphora.tokens import Counts
+from anaphora.wire.dialect.addresses import counted_body
 from anaphora.wire.reading import DECODE_ERRORS, decode_members
 
 from .call import AppCall, AppReply, CallTools, StreamHead, StreamPiece
@@ -320,7 +321,8 @@ async def provider_count(target: Target, prepared: PreparedRequest) -> int | Non
     """The provider's token count; None if it has no such endpoint or does not answer."""
     endpoint, outgoing = target.endpoint, prepared.outgoing
     assert outgoing is not None
-    if endpoint.resolved.dialect is not None:
+    dialect = endpoint.resolved.dialect
+    if dialect is not None and not dialect.count_path:
         return None
     members = decode_members(outgoing.body)
     face = face_of(endpoint.base_wire)
@@ -328,6 +330,8 @@ async def provider_count(target: Target, prepared: PreparedRequest) -> int | Non
     if counted is None:
         return None
     path, body = counted
+    if dialect is not None:
+        path, body = dialect.count_path, counted_body(body, dialect, target.model)
     request = replace(endpoint.outgoing_body(path, (), body), headers=outgoing.headers)
     try:
         async with asyncio.timeout(_TIMEOUT):

@@ -111,7 +111,9 @@ class SettingsFiles:
     def changed(self) -> bool:
         """Whether files changed since the last read, successful or not. One system call per file,
         so that every request can check."""
-        return not self._is_read or have_changed({**self._seen, **self._secrets.seen})
+        if not self._is_read or have_changed(self._seen):
+            return True
+        return have_changed(self._secrets.seen)
 
     def reload(self) -> Settings:
         """Reads the files and returns the settings in force. With an invalid llm.yaml or key,

@@ -12,23 +12,20 @@ from datetime import UTC, datetime
 from typing import Any, TypeAlias, TypeVar, cast
 
 import msgspec
-from msgspec.structs import astuple, replace
 
 from anaphora.errors import AnaphoraError, GrantExceeded
 from anaphora.sqlite_files import transaction
 
-from . import ESTIMATED_KINDS, Hold, Settled, Settlement, SpendLimits
+from . import Hold, Settled, Settlement, SpendLimits
 from .batch_rows import (
     AUDITED,
-    BALANCE,
     ENTRY,
     HOLD,
     HOLD_FIELDS,
-    LABEL_SUM,
     LATE_ENTRY,
     MOST_ROWS,
+    NO_LIMIT,
     SETTLED_FIELDS,
-    SUM,
     KnownRows,
     Row,
     is_stale,
@@ -107,7 +104,7 @@ def apply(
                 check()  # no other process can write meanwhile
                 known.check(database)
                 batch.collect()
-                write_rows(database, batch.rows())
+                write_rows(database, batch.rows)
                 batch.change()
     except BaseException:
         known.clear()
@@ -122,15 +119,14 @@ def apply(
 def _write_known(batch: _Batch, check: Callable[[], bool]) -> bool:
     """Writes a batch that needs only known rows, with one statement. False if another process has
     written, or seems to have damaged the files: that is certain only in a transaction. If one
-    writes right after `check`, this batch counts as the earlier one."""
+    writes right after `check`, the statement fails where it depends on that."""
     try:
         if not check():
             return False
         batch.collect()
-        rows = batch.rows()
-        if len(rows) > MOST_ROWS:
+        if len(batch.rows) > MOST_ROWS:
             return False
-        write_rows(batch.database, rows)
+        write_rows(batch.database, batch.rows)
     except (StoreDamaged, sqlite3.IntegrityError) as problem:
         if isinstance(problem, StoreDamaged) or is_stale(problem):
             return False
@@ -167,12 +163,9 @@ class _Batch:
         self._corrections: list[Correction] = []
         self._held: list[HoldRow] = []
         self._settled: list[str] = []
-        self._rows: list[Row] = []
-        """New rows of most tables."""
-        self._balances: dict[tuple[str, str], list[int]] = {}
-        """Amounts to add to `spent` and `held`, by app and period."""
-        self._sums: dict[tuple[str, ...], list[int]] = {}
-        self._label_sums: dict[tuple[str, ...], list[int]] = {}
+        self.rows: list[Row] = []
+        self._balances: dict[tuple[str, str], int] = {}
+        """Amounts to add to what is spent and held, by app and period."""
         for one in operations:
             match one:
                 case Settlement():
@@ -182,7 +175,7 @@ class _Batch:
                 case HoldRequest():
                     self._requests.append(one)
                 case AuditedCalls():
-                    self._rows.append((AUDITED, _encode(one.request_ids).decode()))
+                    self.rows.append((AUDITED, _encode(one.request_ids).decode()))
                 case TableChange():
                     self._changes.append(one)
                 case Correction():
@@ -197,10 +190,10 @@ class _Batch:
         if not self._settlements.keys() <= known.holds.keys():
             return False
         for request in self._requests:
-            hold = request.hold
-            if hold.at >= known.day_end:
+            today, month = _periods(request.hold.app, known.latest_day)
+            if today not in known.balances or month not in known.balances:
                 return False
-            if not all(one in known.balances for one in _periods(hold.app, known.latest_day)):
+            if request.hold.at >= known.day_end:
                 return False
         return True
 
@@ -230,46 +223,31 @@ class _Batch:
         for id, row in holds.items():
             settlement = wanted[id]
             self._settled.append(id)
-            self._charge(row.app, row.day, settlement.billed, -row.bound)
-            self._enter(row, settlement, ENTRY, epoch)
+            self._enter(row, settlement, ENTRY, settlement.billed - row.bound, epoch)
         if len(holds) < len(wanted):
             missing = [id for id in wanted if id not in holds]
             for entry in self._found(_FIND_ENTRIES, _decode_entries, missing):
                 self._settle_late(entry, wanted[entry.hold.id])
 
-    def _enter(self, row: HoldRow, settlement: Settlement, kind: int, epoch: int = 0) -> None:
-        """`epoch`: of the audit log whose row the entry waits for; 0 for none."""
-        if settlement.model:
-            row = replace(row, model=settlement.model)
-        self._rows.append((
+    def _enter(
+        self, row: HoldRow, settlement: Settlement, kind: int, amount: int, epoch: int = 0
+    ) -> None:
+        """`amount` is added to the balances. `epoch`: of the audit log whose row the entry waits
+        for; 0 for none."""
+        for period in _periods(row.app, row.day):
+            self._balances[period] = self._balances.get(period, 0) + amount
+        self.rows.append((
             kind,
-            row.id, row.app, row.provider, row.model, row.request_id, row.day, row.at, row.bound,
-            settlement.at, settlement.billed, settlement.kind, settlement.input, settlement.read,
-            settlement.written, settlement.output, settlement.saved, settlement.read_by_others,
-            _encode(settlement.labels).decode(), epoch, int(settlement.interrupted),
+            row.id, row.app, row.provider, settlement.model or row.model, row.request_id, row.day,
+            row.at, row.bound, settlement.at, settlement.billed, settlement.kind, settlement.input,
+            settlement.read, settlement.written, settlement.output, settlement.saved,
+            settlement.read_by_others, _encode(settlement.labels).decode(), epoch,
+            int(settlement.interrupted),
         ))  # fmt: skip
-        self._count(row, settlement)
 
     def _settle_late(self, entry: EntryRow, settlement: Settlement) -> None:
-        if not corrects(settlement, entry.kind) or is_corrected(self.database, entry.hold.id):
-            return
-        row = entry.hold
-        self._charge(row.app, row.day, settlement.billed - entry.billed, 0)
-        self._count(row, entry.settlement, -1)
-        self._enter(row, settlement, LATE_ENTRY)
-
-    def _count(self, row: HoldRow, settlement: Settlement, sign: int = 1) -> None:
-        """Adds a settlement to the sums, or subtracts it."""
-        key = (row.day, row.app, row.provider, row.model)
-        kind, billed = settlement.kind, sign * settlement.billed
-        _add(
-            self._sums, key,
-            sign * (kind != "free"), billed, billed if kind in ESTIMATED_KINDS else 0,
-            sign * settlement.saved, sign * settlement.input, sign * settlement.read,
-            sign * settlement.written, sign * settlement.output,
-        )  # fmt: skip
-        for label, amount in settlement.labels.items():
-            _add(self._label_sums, (*key, label), sign, sign * amount)
+        if corrects(settlement, entry.kind) and not is_corrected(self.database, entry.hold.id):
+            self._enter(entry.hold, settlement, LATE_ENTRY, settlement.billed - entry.billed)
 
     # ── Holds ────────────────────────────────────────────────────────────────────────────────────
 
@@ -285,57 +263,45 @@ class _Batch:
                 latest = max(latest, day_of(request.hold.at))
                 known.day_end = end_of_day(latest)
             days.append(latest)
-        charged = self._charged(requests, days)
+        self._read_balances(requests, days)
+        balances, added = known.balances, self._balances
         for request, day in zip(requests, days, strict=True):
             hold = request.hold
-            today, month = periods = _periods(hold.app, day)
-            problem = _exceeded(request, day, charged[today], charged[month])
+            today, month = _periods(hold.app, day)
+            in_day, in_month = added.get(today, 0), added.get(month, 0)
+            problem = _exceeded(request, day, balances[today] + in_day, balances[month] + in_month)
             if problem is not None:
                 self.refused[hold.id] = problem
                 continue
-            for one in periods:
-                charged[one] += hold.bound
-            self._charge(hold.app, day, 0, hold.bound)
-            self._held.append(
-                HoldRow(
-                    hold.id, hold.app, hold.provider, hold.model, hold.request_id, day, hold.at,
-                    hold.bound,
-                )
+            added[today], added[month] = in_day + hold.bound, in_month + hold.bound
+            values = (
+                hold.id, hold.app, hold.provider, hold.model, hold.request_id, day, hold.at,
+                hold.bound,
             )  # fmt: skip
+            self._held.append(HoldRow(*values))
+            limits = request.limits
+            per_day = NO_LIMIT if limits.per_day is None else limits.per_day
+            per_month = NO_LIMIT if limits.per_month is None else limits.per_month
+            self.rows.append((HOLD, *values, per_day, per_month))
         if latest > before:
             self.database.execute("UPDATE clock SET latest_day = ?", (latest,))
             known.latest_day = latest
 
-    def _charged(
-        self, requests: Iterable[HoldRequest], days: Iterable[str]
-    ) -> dict[tuple[str, str], int]:
-        """Settled and held in each app's day and month, with this batch's settlements."""
-        wanted = {
+    def _read_balances(self, requests: Iterable[HoldRequest], days: Iterable[str]) -> None:
+        """Reads what is settled and held in each app's day and month, if it is not known."""
+        known = self._known.balances
+        missing = {
             period
             for request, day in zip(requests, days, strict=True)
             for period in _periods(request.hold.app, day)
+            if period not in known
         }
-        known = self._known.balances
-        if missing := wanted.difference(known):
+        if missing:
             known.update(dict.fromkeys(missing, 0))
             apps, periods = {app for app, _ in missing}, {period for _, period in missing}
             for app, period, amount in self._found(_FIND_BALANCES, _decode_balances, apps, periods):
                 if (app, period) in missing:
                     known[app, period] = amount
-        return {one: known[one] + sum(self._balances.get(one, ())) for one in wanted}
-
-    # ── Tables ───────────────────────────────────────────────────────────────────────────────────
-
-    def rows(self) -> list[Row]:
-        rows = self._rows
-        rows += [(HOLD, *astuple(row)) for row in self._held]
-        for kind, sums in (
-            (BALANCE, self._balances),
-            (SUM, self._sums),
-            (LABEL_SUM, self._label_sums),
-        ):
-            rows += [(kind, *key, *amounts) for key, amounts in sums.items()]
-        return rows
 
     def remember(self) -> None:
         """Updates the cache for the next batch, after the commit."""
@@ -347,17 +313,13 @@ class _Batch:
             known.holds.pop(id, None)
         for row in self._held:
             known.holds[row.id] = row
-        for period, (spent, held) in self._balances.items():
+        for period, amount in self._balances.items():
             if period in known.balances:
-                known.balances[period] += spent + held
+                known.balances[period] += amount
 
     def _found(self, sql: str, decode: Callable[[str], T], *wanted: Iterable[str]) -> T:
         texts = [_encode(list(one)).decode() for one in wanted]
         return decode(self.database.execute(sql, texts).fetchone()[0])
-
-    def _charge(self, app: str, day: str, spent: int, held: int) -> None:
-        for period in _periods(app, day):
-            _add(self._balances, period, spent, held)
 
 
 def corrects(settlement: Settlement, kind: Settled) -> bool:
@@ -368,15 +330,6 @@ def corrects(settlement: Settlement, kind: Settled) -> bool:
 
 def _periods(app: str, day: str) -> tuple[tuple[str, str], tuple[str, str]]:
     return (app, day), (app, day[:7])
-
-
-def _add(sums: dict[Any, list[int]], key: tuple[str, ...], *amounts: int) -> None:
-    found = sums.get(key)
-    if found is None:
-        sums[key] = list(map(int, amounts))
-    else:
-        for at, amount in enumerate(amounts):
-            found[at] += amount
 
 
 def _exceeded(request: HoldRequest, day: str, today: int, month: int) -> GrantExceeded | None:

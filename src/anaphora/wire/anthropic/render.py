@@ -81,7 +81,7 @@ def render(
     is the same either way. `previous` may also be an older turn, another branch, or another
     conversation: equal messages are shared. `markers` are those of a dialect.
     """
-    same = continued(call, profile, previous, WIRE, markers, partial(_adding, profile), _close)
+    same = continued(call, profile, previous, WIRE, markers, _adding, _close)
     if same is not None:
         return same
     own, given = markers is None, markers
@@ -234,7 +234,7 @@ def _segment_log(
     return extend_log(messages, last, shared, add)
 
 
-def _adding(profile: Profile, _: Rendered) -> AddMessages:
+def _adding(_: Rendered, profile: Profile) -> AddMessages:
     """Adds to the history of the turn before."""
     return partial(_add_messages, where="conversation", between=(None, None), profile=profile)
 

@@ -113,8 +113,10 @@ class DialectCodec:
         encoded = encode_params(call, self.dialect)
         last = previous.envelope if previous is not None else None
         own = last if last is not None and last.speaker is self.dialect else None
-        if previous is not None and not _is_reusable(previous.envelope, own):
-            previous = msgspec.structs.replace(previous, envelope=previous.envelope.plain)
+        changes = self.dialect.omitted or self.dialect.constants
+        if previous is not None and (changes or not _is_reusable(previous.envelope, own)):
+            plain = previous.envelope.plain or previous.envelope
+            previous = msgspec.structs.replace(previous, envelope=plain)
         marking, breakpoints = self._marking, profile.explicit_breakpoints
         if self.dialect.markers and breakpoints is not None and breakpoints.value:
             marking = {}  # a model of OpenAI's takes OpenAI's markers

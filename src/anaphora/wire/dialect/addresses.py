@@ -123,7 +123,18 @@ def sent_body(body: bytes, dialect: Dialect) -> bytes:
     if not dialect.constants:
         return body
     members = object_members(body, "$", request_error)
-    sent = {name: raw for name, raw in members.items() if name not in dialect.omitted}
+    return _with_constants(
+        {name: raw for name, raw in members.items() if name not in dialect.omitted}, dialect
+    )
+
+
+def counted_body(body: bytes, dialect: Dialect, model: str) -> bytes:
+    """The body of a request that counts tokens, which names the model."""
+    members = object_members(body, "$", request_error)
+    return _with_constants({"model": msgspec.Raw(dumps(model)), **members}, dialect)
+
+
+def _with_constants(members: Members, dialect: Dialect) -> bytes:
     for name, value in dialect.constants.items():
-        sent.setdefault(name, msgspec.Raw(dumps(value)))
-    return encode_members(sent)
+        members.setdefault(name, msgspec.Raw(dumps(value)))
+    return encode_members(members)

@@ -301,7 +301,7 @@ def add_messages(
         append.end_message(message.id)
 
 
-def _adding(previous: Rendered) -> AddMessages:
+def _adding(previous: Rendered, _: Profile) -> AddMessages:
     """Adds to the history of the turn before."""
     return partial(add_messages, where="conversation", traits=previous.envelope.source[0])
 
