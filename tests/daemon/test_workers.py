@@ -82,7 +82,11 @@ class Served:
     def client(self, app: str = "demo") -> anthropic.Anthropic:
         """Over its own connections."""
         return anthropic.Anthropic(
-            base_url=self.url, api_key=self.token(app), max_retries=0, timeout=PATIENCE
+            base_url=self.url,
+            api_key=self.token(app),
+            max_retries=0,
+            timeout=PATIENCE,
+            http_client=anthropic.DefaultHttpxClient(verify=NO_TLS),
         )
 
     def status(self, app: str = "demo", **body: Any) -> int:

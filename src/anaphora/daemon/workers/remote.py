@@ -14,7 +14,7 @@ from typing import Any
 from anaphora.audit.chain import ChainHead
 from anaphora.audit.envelope import AuditEnvelope, EncodedRow, encode
 from anaphora.audit.group_commit import GroupCommit
-from anaphora.audit.writer import AuditError, PendingRow
+from anaphora.audit.writer import LogWriter, PendingRow
 from anaphora.bounded import BoundedMap
 from anaphora.client.failures import log
 from anaphora.daemon.shared_state import ID_BYTES, Listener, SavedRecord, SharedState
@@ -203,34 +203,21 @@ class RemoteState(SharedState):
 _NO_LIMIT = MinuteLimit()
 
 
-class RemoteWriter:
+class RemoteWriter(LogWriter):
     """Makes the rows of a worker in a thread, for the audit log in the other process."""
 
-    def __init__(self, host: ToHost, store: RemoteStore, epoch: int) -> None:
+    def __init__(self, host: ToHost, epoch: int) -> None:
         self._host = host
-        self._store = store
         self._loop = asyncio.get_running_loop()
         self.epoch = epoch
         self.head, self.first_row = ChainHead(0, ""), 0
-        self.errors: deque[AuditError] = deque()
-        self.on_durable: Callable[[Sequence[str]], None] | None = None
-        self.left_out: frozenset[str] = frozenset()
+        self.errors, self.failing, self._closing = deque(), None, False
         self._rows = GroupCommit[PendingRow](
             "anaphora rows", self._send, lambda *_: None, collect=_COLLECT
         )
 
     def start(self) -> None:
         self._rows.start()
-
-    @property
-    def failing(self) -> str | None:
-        return self._store.state.audit_problem
-
-    problem = failing
-
-    @property
-    def is_full(self) -> bool:
-        return self._store.state.audit_is_full
 
     def put(self, *rows: PendingRow) -> None:
         for row in rows:

@@ -153,6 +153,7 @@ class Worker:
         self._store = RemoteStore(self.host)
         self._state = RemoteState(self.host)
         self._relay = Relay(self.host)
+        self._writer: RemoteWriter | None = None
         self._started: asyncio.Future[Daemon] = asyncio.get_running_loop().create_future()
         self._stopped = asyncio.Event()
         channel.answer(ToWorker.free, self._store.free)
@@ -198,8 +199,9 @@ class Worker:
         audit = None
         if welcome.audit_epoch is not None:
             place = audit_place(home, files.current.daemon)
-            writer = RemoteWriter(self.host, self._store, welcome.audit_epoch)
-            audit = AuditLog(place, writer=writer)
+            self._writer = RemoteWriter(self.host, welcome.audit_epoch)
+            self._writer.failing = self._store.state.audit_problem
+            audit = AuditLog(place, writer=self._writer)
             stack.push_async_callback(asyncio.to_thread, audit.close)
         remote = RemoteParts(self._store, ledger, self._state, audit)
         watchers = metrics.calls(), *call_traces()
@@ -225,6 +227,8 @@ class Worker:
 
     def note(self, state: StoreState) -> None:
         self._store.state = state
+        if self._writer is not None:
+            self._writer.failing = state.audit_problem
 
     def hang_up(self) -> None:
         if self._started.done():
