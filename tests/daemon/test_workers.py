@@ -331,6 +331,7 @@ def _answers(served: Served) -> bool:
         return False
 
 
+@pytest.mark.long
 def test_workers_end_with_their_daemon_and_drain_with_it(
     tmp_path: Path, provider: HeldProvider
 ) -> None:

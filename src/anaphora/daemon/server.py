@@ -15,14 +15,13 @@ import logging
 import resource
 import signal
 from collections.abc import AsyncIterator, Callable, Iterator
-from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from anaphora.client.failures import log
 from anaphora.errors import AnaphoraError
-from anaphora.serving.counts import Counts
+from anaphora.serving.counts import NamedCounts
 from anaphora.serving.server import (
     ServerAddress,
     in_thread,
@@ -51,7 +50,6 @@ from .tracing import call_traces
 
 if TYPE_CHECKING:
     from .ui.service import UiService
-    from .workers.worker import Relay
 
 #: Seconds between checks of files, certificates and expired tokens.
 _LOOK_SECONDS = 1.0
@@ -99,8 +97,9 @@ class Daemon:
             lambda: float(self.unread.total),
         )
         self.log = log
-        self.relay: Relay | None = None
-        """In a worker: passes requests to the process that has the pages."""
+        self.handler_kind: Callable[..., DaemonHandler] = DaemonHandler
+        self.has_pages = True
+        """False in a worker: another process has them."""
         self.on_hang_up: Callable[[], None] = lambda: None
         self._loop = asyncio.get_running_loop()
         self._woken = asyncio.Event()
@@ -138,12 +137,7 @@ class Daemon:
                 reload=self.reload,
             )
         )
-        kind: Callable[..., DaemonHandler] = DaemonHandler
-        if self.relay is not None:
-            from .workers.worker import WorkerHandler
-
-            kind = partial(WorkerHandler, self.relay)
-        return kind(
+        return self.handler_kind(
             self.services.directory,
             pipeline,
             self.services.rpc,
@@ -319,7 +313,7 @@ async def _open_services(
     files: SettingsFiles,
     options: ServeOptions,
     metrics: DaemonMetrics,
-    counts: Counts | None,
+    counts: NamedCounts | None,
 ) -> Services:
     watchers = metrics.calls(), *call_traces()
     config = effective_config(files.current.daemon, options)

@@ -212,12 +212,20 @@ class RemoteWriter(LogWriter):
         self.epoch = epoch
         self.head, self.first_row = ChainHead(0, ""), 0
         self.errors, self.failing, self._closing = deque(), None, False
+        self.state = StoreState()
         self._rows = GroupCommit[PendingRow](
             "anaphora rows", self._send, lambda *_: None, collect=_COLLECT
         )
 
     def start(self) -> None:
         self._rows.start()
+
+    @property
+    def is_full(self) -> bool:
+        return self.state.audit_is_full
+
+    def use(self, state: StoreState) -> None:
+        self.state, self.failing = state, state.audit_problem
 
     def put(self, *rows: PendingRow) -> None:
         for row in rows:

@@ -13,6 +13,7 @@ import itertools
 import signal
 import socket
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -177,7 +178,7 @@ class Worker:
             metrics = DaemonMetrics()
             services = await self._open(stack, home, files, welcome, metrics, number)
             daemon = Daemon(home, files, services, metrics, log)
-            daemon.relay = self._relay
+            daemon.handler_kind, daemon.has_pages = partial(WorkerHandler, self._relay), False
             await listen_as_worker(stack, daemon, config, self._local, self._counts)
             services.calls.tools.texts.allow(config.ui.shows_text)
             self._started.set_result(daemon)
@@ -200,7 +201,7 @@ class Worker:
         if welcome.audit_epoch is not None:
             place = audit_place(home, files.current.daemon)
             self._writer = RemoteWriter(self.host, welcome.audit_epoch)
-            self._writer.failing = self._store.state.audit_problem
+            self._writer.use(self._store.state)
             audit = AuditLog(place, writer=self._writer)
             stack.push_async_callback(asyncio.to_thread, audit.close)
         remote = RemoteParts(self._store, ledger, self._state, audit)
@@ -228,7 +229,7 @@ class Worker:
     def note(self, state: StoreState) -> None:
         self._store.state = state
         if self._writer is not None:
-            self._writer.failing = state.audit_problem
+            self._writer.use(state)
 
     def hang_up(self) -> None:
         if self._started.done():
