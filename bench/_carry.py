@@ -1,6 +1,6 @@
 """What one machine carries: the table of docs/daemon/capacity.md.
 
-    python bench/daemon.py --carry [--workers 1 2 4] [--rounds 3]
+    python bench/daemon.py --carry [--workers 1 2 4] [--rounds 3] [--page docs/daemon/capacity.md]
 
 For each number of workers and each size of a request, calls a second with as many connections as
 keep the daemon busy, the CPU of a call in all processes of the daemon, the first byte of a stream
@@ -55,8 +55,8 @@ class Carried(NamedTuple):
         )
 
 
-def carry(workers: list[int], rounds: int) -> dict[str, Any]:
-    """Prints the table, and returns its figures."""
+def carry(workers: list[int], rounds: int, page: Path | None = None) -> dict[str, Any]:
+    """Prints the table, and returns its figures. The table in `page` is replaced."""
     machine = f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}"
     found: list[Carried] = []
     with child("upstream", _PROGRAM) as upstream:
@@ -64,7 +64,12 @@ def carry(workers: list[int], rounds: int) -> dict[str, Any]:
             for kilobytes in _SIZES:
                 with _daemon(upstream, count) as (daemon, token):
                     found.append(_measured(upstream, daemon, token, count, kilobytes, rounds))
-    print(machine, _HEAD, *(each.row() for each in found), sep="\n")
+    table = "\n".join((_HEAD, *(each.row() for each in found)))
+    print(machine, table, sep="\n")
+    if page is not None:
+        before, _, rest = page.read_text().partition(_HEAD)
+        after = rest.partition("\n\n")[2]
+        page.write_text(f"{before}{table}\n\n{after}")
     return {"machine": machine, "carry": [each._asdict() for each in found]}
 
 

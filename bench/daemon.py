@@ -3,7 +3,7 @@
     python bench/daemon.py [--rounds 3] [--requests 1000] [--asked 200] [--memory 200000]
                            [--long] [--install]
     python bench/daemon.py --hostile [--seconds 60]
-    python bench/daemon.py --carry [--workers 1 2 4] [--rounds 3]
+    python bench/daemon.py --carry [--workers 1 2 4] [--rounds 3] [--page docs/daemon/capacity.md]
 
 Requests of 42 messages and 40 KB on average, the turns of growing conversations on the chat wire,
 100 of those at a time; from a process of their own, to an upstream that answers at once. Beside the
@@ -239,11 +239,14 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60.0, help="of the attacks")
     parser.add_argument("--carry", action="store_true", help="what one machine carries, instead")
     parser.add_argument("--workers", type=int, nargs="+", default=[1], help="of --carry")
+    parser.add_argument("--page", type=Path, help="of --carry: the page whose table is replaced")
     chosen = parser.parse_args()
     compiled()
-    if chosen.hostile or chosen.carry:
-        found = measure(chosen.seconds) if chosen.hostile else carry(chosen.workers, chosen.rounds)
-        print(json.dumps(found))
+    if chosen.carry:
+        print(json.dumps(carry(chosen.workers, chosen.rounds, chosen.page)))
+        return
+    if chosen.hostile:
+        print(json.dumps(measure(chosen.seconds)))
         return
     if chosen.install:
         install()

@@ -265,5 +265,5 @@ def run(channel: int, local: int, counts: int, workers: int, number: int) -> Non
         signal.signal(each, signal.SIG_IGN)  # the process that started it tells what to do
     disable_core_dumps()
     raise_file_limit()
-    with tuned_interpreter():
+    with tuned_interpreter("asyncio"):
         asyncio.run(_run(channel, local, counts, workers, number))
