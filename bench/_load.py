@@ -1,11 +1,12 @@
 """Load from a process of its own: many connections, one thread, and as little work for each answer
 as tells where it ends. A client that costs more than the server would measure itself.
 
-    python bench/_load.py PORT[,PORT...] FILE CONNECTIONS REQUESTS [FIRST [LIVE]]
+    python bench/_load.py PORT[,PORT...] FILE CONNECTIONS REQUESTS [FIRST [LIVE [OWN]]]
 
 Connections go to the ports in turn. FILE is a JSON list of raw requests, sent over and over.
 Requests with a place for the number of a conversation are the turns of one; then many go on at the
-same time (LIVE, or 100), those from request FIRST on. Prints one JSON object.
+same time (LIVE, or 100), those from request FIRST on. With OWN 1, each connection has its own
+conversations; then LIVE is a multiple of CONNECTIONS. Prints one JSON object.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ class Connection:
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.got = b""
         self.asked = 0.0
+        self.number = 0
 
     def ask(self, request: bytes) -> None:
         self.asked = time.perf_counter()
@@ -66,6 +68,7 @@ def load(
     total: int,
     first: int = 0,
     live: int = _LIVE,
+    own: int = 0,
 ) -> dict[str, object]:
     """Each connection asks, waits for the whole answer, and asks again."""
     times: list[float] = []
@@ -77,6 +80,7 @@ def load(
         # Each asks when it is open: a daemon keeps few connections that have not shown a token.
         connection = Connection(ports[at % len(ports)])
         selector.register(connection.socket, selectors.EVENT_READ, connection)
+        connection.number = at
         connection.ask(request_at(requests, first + sent, live))
         sent += 1
     while done < total:
@@ -94,7 +98,8 @@ def load(
             connection.got = b""
             done += 1
             if sent < total:
-                connection.ask(request_at(requests, first + sent, live))
+                connection.number = connection.number + connections if own else sent
+                connection.ask(request_at(requests, first + connection.number, live))
                 sent += 1
     ended = time.perf_counter()
     times.sort()

@@ -81,10 +81,12 @@ class Child:
         total: int,
         first: int = 0,
         live: int = 100,
+        *,
+        own: bool = False,
     ) -> dict[str, Any]:
         """So many requests over so many connections, from another process; `live` conversations go
-        on at the same time."""
-        return load([self], requests, connections, total, first, live)
+        on at the same time, with `own` each over one connection."""
+        return load([self], requests, connections, total, first, live, own=own)
 
 
 def _children(process: int) -> list[int]:
@@ -104,13 +106,16 @@ def load(
     total: int,
     first: int = 0,
     live: int = 100,
+    *,
+    own: bool = False,
 ) -> dict[str, Any]:
     """The same to several servers, which get connections in turn."""
     with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
         json.dump([request.decode() for request in requests], file)
         file.flush()
         ports = ",".join(str(server.port) for server in servers)
-        words = [ports, file.name, str(connections), str(total), str(first), str(live)]
+        numbers = (connections, total, first, live, int(own))
+        words = [ports, file.name, *map(str, numbers)]
         before = sum(server.cpu for server in servers)
         run = subprocess.run(
             [sys.executable, str(HERE / "_load.py"), *words], stdout=subprocess.PIPE, check=True

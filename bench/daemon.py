@@ -21,8 +21,8 @@ reported.
 - `rss_mb`, `rss_growth_mb`: the daemon's memory after so many requests of ever new conversations,
   and how much of it came after the first fifth.
 - `workers_cpu_vs_one`: the CPU of a call of all processes with `--workers 2`, against that of one
-  process, at 40 KB. `workers_scale`: requests a second of 4 workers against those of one process,
-  on 8 or more cores.
+  process, at 40 KB, each conversation on one connection. `workers_scale`: requests a second of 4
+  workers against those of one process, on 8 or more cores.
 - `first_byte_ms`: what the daemon adds to the median time to a stream's first byte, one connection.
 
 `--hostile` attacks the daemon instead (see `_hostile.py`), and calls it as another app meanwhile.
@@ -82,6 +82,16 @@ class Measured:
         if result["statuses"] != {"200": total}:
             raise SystemExit(f"{self.name}: not everything was answered: {result['statuses']}")
         self.sent += total
+        return {**result, "rate": total / result["seconds"]}
+
+    def load_own(self, total: int) -> dict[str, Any]:
+        """Each connection has its own conversations, as agents have."""
+        live = 3 * _CONNECTIONS
+        result = self.server.load(self.requests, _CONNECTIONS, total, self.sent, live, own=True)
+        if result["statuses"] != {"200": total}:
+            raise SystemExit(f"{self.name}: not everything was answered: {result['statuses']}")
+        turns = live * len(self.requests)
+        self.sent += -(-2 * total // turns) * turns  # connections are not equally fast
         return {**result, "rate": total / result["seconds"]}
 
     def measure(self, connections: int, total: int) -> None:
@@ -158,7 +168,7 @@ def workers_against_one(
     requests."""
     found: dict[str, list[float]] = {"server_cpu": [], "rate": []}
     for _ in range(rounds):
-        ours, theirs = (server.load(_CONNECTIONS, total) for server in (several, one))
+        ours, theirs = (server.load_own(total) for server in (several, one))
         for name, ratios in found.items():
             ratios.append(ours[name] / theirs[name])
         print(
@@ -188,7 +198,7 @@ def measure_workers(upstream: Child, requests: int, rounds: int) -> dict[str, fl
                 headers = {"authorization": f"Bearer {token}"}
                 servers.append(Measured(f"{workers} workers", process, headers))
             for server in servers:
-                server.load(_CONNECTIONS, max(200, requests // 2))
+                server.load_own(max(200, requests // 2))
             found = workers_against_one(servers[0], servers[1], requests, rounds)
             ratios = found["server_cpu" if count == 2 else "rate"]
             results[name] = round(float(statistics.median(ratios)), 3)

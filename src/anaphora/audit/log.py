@@ -6,12 +6,11 @@ import asyncio
 import platform
 import time
 import weakref
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Protocol, Self
+from typing import Self
 
 import msgspec
 
@@ -39,34 +38,12 @@ from .log_file import SEGMENT_BYTES, FileStore, Recovered, check_name
 from .log_postgres import PostgresLog, PostgresLogStore
 from .reading import hash_of_row
 from .side_files import WriterLock, key_id, read_anchor, read_or_create_key
-from .writer import AuditError, LogStore, LogWriter, PendingRow
+from .writer import AuditError, LogStore, LogWriter
 
 replace = msgspec.structs.replace
 
 #: Digits of the digest that replaces the name of a conversation.
 _ID_DIGITS = 16
-
-
-class RowWriter(Protocol):
-    """Writes the rows of a log."""
-
-    head: ChainHead
-    first_row: int
-    epoch: int
-    errors: deque[AuditError]
-    on_durable: Callable[[Sequence[str]], None] | None
-    left_out: frozenset[str]
-
-    @property
-    def failing(self) -> str | None: ...
-    @property
-    def problem(self) -> str | None: ...
-    @property
-    def is_full(self) -> bool: ...
-    def start(self) -> None: ...
-    def put(self, *rows: PendingRow) -> None: ...
-    def flush(self, timeout: float | None = None) -> None: ...
-    def close(self) -> None: ...
 
 
 class AuditLog:
@@ -98,7 +75,7 @@ class AuditLog:
         on_error: Callable[[AuditError], None] | None = None,
         collect: float = 0.0,
         row_key: bytes = b"",
-        writer: RowWriter | None = None,
+        writer: LogWriter | None = None,
     ) -> None:
         """`writer` passes rows to another process, which writes them. Raises `Io` if another
         process writes the log, `ChainBroken` if its end was changed,
@@ -115,7 +92,7 @@ class AuditLog:
         self.app = label(app)
         self.node = label(platform.node() if node is None else node)
         self._required = required
-        self._writer: RowWriter = writer or open_writer(
+        self._writer = writer or open_writer(
             self.path,
             app=self.app,
             node=self.node,

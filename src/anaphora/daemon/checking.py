@@ -49,10 +49,9 @@ def check_home(options: ServeOptions) -> HomeCheck:
     home = Home.open(options.home)
     home.token_key()
     files = SettingsFiles(home, allow_env=options.allow_env_keys, resolve=options.resolve)
-    files.load()
+    config = effective_config(files.load().daemon, options)
     token_apps = _token_apps(home, files, options.clock())
     settings = files.current
-    config = effective_config(settings.daemon, options)
     if config.tls is not None:
         ServerCertificate(home.path / config.tls.cert, home.path / config.tls.key)
     check_required(settings.grants, strict=options.strict)

@@ -15,7 +15,7 @@ import msgspec
 from anaphora.errors import Io
 from anaphora.serving.app import HostGuard, ServedApp
 from anaphora.serving.connection_limits import ConnectionLimits
-from anaphora.serving.counts import Counts
+from anaphora.serving.counts import NamedCounts
 from anaphora.serving.exchange import BodyLimits
 from anaphora.serving.listening import SocketServer, tcp_server, unix_server
 from anaphora.serving.server import ServerAddress
@@ -79,7 +79,7 @@ def open_app(stack: contextlib.AsyncExitStack, daemon: Daemon, config: DaemonCon
     if config.ui.enabled:
         from .ui.access import LINKED_PAGES as pages
 
-        if daemon.relay is None:
+        if daemon.has_pages:
             from .ui.mount import open_ui
 
             ui = open_ui(stack, daemon, config, tls=certificate is not None)
@@ -94,7 +94,7 @@ def open_app(stack: contextlib.AsyncExitStack, daemon: Daemon, config: DaemonCon
     return OpenedApp(app, handler, guard, bodies, certificate)
 
 
-def connection_limits(config: DaemonConfig, counts: Counts | None = None) -> ConnectionLimits:
+def connection_limits(config: DaemonConfig, counts: NamedCounts | None = None) -> ConnectionLimits:
     return ConnectionLimits(
         connections=config.max_connections,
         trusted=config.trusted_proxies,
@@ -125,7 +125,7 @@ async def listen_as_worker(
     daemon: Daemon,
     config: DaemonConfig,
     local_socket: socket.socket,
-    counts: Counts,
+    counts: NamedCounts,
 ) -> None:
     """The same for a worker, which shares its port and its Unix socket with others."""
     opened, limits = open_app(stack, daemon, config), connection_limits(config, counts)

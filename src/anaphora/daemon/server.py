@@ -14,16 +14,14 @@ import contextlib
 import logging
 import resource
 import signal
-import socket
 from collections.abc import AsyncIterator, Callable, Iterator
-from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from anaphora.client.failures import log
-from anaphora.errors import AnaphoraError, InvalidConfig
-from anaphora.serving.counts import Counts
+from anaphora.errors import AnaphoraError
+from anaphora.serving.counts import NamedCounts
 from anaphora.serving.server import (
     ServerAddress,
     in_thread,
@@ -52,7 +50,6 @@ from .tracing import call_traces
 
 if TYPE_CHECKING:
     from .ui.service import UiService
-    from .workers.worker import Relay
 
 #: Seconds between checks of files, certificates and expired tokens.
 _LOOK_SECONDS = 1.0
@@ -100,8 +97,9 @@ class Daemon:
             lambda: float(self.unread.total),
         )
         self.log = log
-        self.relay: Relay | None = None
-        """In a worker: passes requests to the process that has the pages."""
+        self.handler_kind: Callable[..., DaemonHandler] = DaemonHandler
+        self.has_pages = True
+        """False in a worker: another process has them."""
         self.on_hang_up: Callable[[], None] = lambda: None
         self._loop = asyncio.get_running_loop()
         self._woken = asyncio.Event()
@@ -139,12 +137,7 @@ class Daemon:
                 reload=self.reload,
             )
         )
-        kind: Callable[..., DaemonHandler] = DaemonHandler
-        if self.relay is not None:
-            from .workers.worker import WorkerHandler
-
-            kind = partial(WorkerHandler, self.relay)
-        return kind(
+        return self.handler_kind(
             self.services.directory,
             pipeline,
             self.services.rpc,
@@ -294,7 +287,7 @@ async def open_daemon(options: ServeOptions, log: JsonLog | None = None) -> Asyn
         if lock.stale is not None:
             _log.warning("process %d ended without releasing the lock of the home", lock.stale)
         metrics = DaemonMetrics()
-        counts = _shared_counts(stack, options, config)
+        counts = _shared_counts(stack, options)
         services = await _open_services(stack, home, files, options, metrics, counts)
         settings = files.current
         check_required(settings.grants, strict=options.strict)
@@ -320,7 +313,7 @@ async def _open_services(
     files: SettingsFiles,
     options: ServeOptions,
     metrics: DaemonMetrics,
-    counts: Counts | None,
+    counts: NamedCounts | None,
 ) -> Services:
     watchers = metrics.calls(), *call_traces()
     config = effective_config(files.current.daemon, options)
@@ -339,18 +332,10 @@ async def _open_services(
     )
 
 
-def _shared_counts(
-    stack: contextlib.AsyncExitStack, options: ServeOptions, config: DaemonConfig
-) -> SharedCounts | None:
+def _shared_counts(stack: contextlib.AsyncExitStack, options: ServeOptions) -> SharedCounts | None:
     """Counts for a daemon with workers."""
     if options.workers == 1:
         return None
-    if not hasattr(socket, "SO_REUSEPORT"):
-        raise InvalidConfig("--workers: this system cannot share a port (SO_REUSEPORT); use 1")
-    if config.store is not None or config.shared is not None:
-        raise InvalidConfig(
-            "--workers: with PostgreSQL or Redis, start one node for each core instead"
-        )
     counts = SharedCounts.create(options.workers + 1)
     stack.callback(counts.close)
     return counts

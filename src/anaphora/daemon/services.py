@@ -14,7 +14,7 @@ from anaphora.audit.log import AuditLog
 from anaphora.audit.log_postgres import PostgresLog
 from anaphora.client.observe import Watcher
 from anaphora.errors import NewerSchema, StoreRefused, StoreUnavailable
-from anaphora.serving.counts import Counts
+from anaphora.serving.counts import NamedCounts
 
 from .access.checks import CallSlots
 from .access.grants import NANO
@@ -64,7 +64,7 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
     endpoints: Endpoints
     off_loop: OffLoop
     """Threads for large requests."""
-    counts: Counts
+    counts: NamedCounts
     """Of running calls, connections and others: shared with the workers, if there are any."""
     recovery: AuditRecovery | None = None
     """None in a worker, and without an audit log."""
@@ -86,7 +86,7 @@ async def open_services(
     *,
     clock: Callable[[], float],
     watchers: Iterable[Watcher] = (),
-    counts: Counts | None = None,
+    counts: NamedCounts | None = None,
     remote: RemoteParts | None = None,
 ) -> Services:
     """Opens the services. `stack` closes them: calls settle while the store is open. `counts` are
@@ -95,7 +95,7 @@ async def open_services(
     from .rpc.service import RpcService
 
     node, recovery, is_shared = None, None, counts is not None
-    counts = counts or Counts()
+    counts = counts or NamedCounts()
     if remote is not None:
         store, ledger = remote.store, remote.ledger
     else:
@@ -154,7 +154,7 @@ async def open_services(
 
 
 async def _open_directory(
-    home: Home, files: SettingsFiles, store: Store, clock: Callable[[], float], counts: Counts
+    home: Home, files: SettingsFiles, store: Store, clock: Callable[[], float], counts: NamedCounts
 ) -> tuple[Directory, Admin]:
     settings = files.current
     directory = await Directory.open(

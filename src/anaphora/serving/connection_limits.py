@@ -31,7 +31,7 @@ from typing import Any
 
 import msgspec
 
-from .counts import Counts
+from .counts import NamedCounts
 
 PEER = "anaphora.peer"
 """In the scope of a request at a Unix socket: the `PeerCredentials`."""
@@ -59,7 +59,7 @@ class ConnectionLimits(msgspec.Struct, frozen=True):
     """Without a request; also the limit for the head of a request."""
     new_seconds: float = 2.0
     """A connection without a request so far counts as idle only after this many seconds."""
-    counts: Counts | None = None
+    counts: NamedCounts | None = None
     """Counts connections together with other processes. Each closes only its own."""
     name: str = "port"
     """Distinguishes the server in `counts`."""
@@ -71,7 +71,7 @@ class _Group:
     __slots__ = ("_counts", "_name", "closes_busy", "idle", "most", "places")
 
     def __init__(
-        self, most: int, counts: Counts | None, name: str, *, closes_busy: bool = False
+        self, most: int, counts: NamedCounts | None, name: str, *, closes_busy: bool = False
     ) -> None:
         self.most = most
         self._counts = counts

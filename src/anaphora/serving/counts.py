@@ -1,6 +1,6 @@
 """Counts by name, in memory: running calls, connections, bytes of unread bodies, failed logins.
 
-    counts = Counts()
+    counts = NamedCounts()
     counts.add("calls notes", 1, most=16)       False: there are 16
     counts.add("calls notes", -1)
 
@@ -18,7 +18,7 @@ from anaphora.bounded import BoundedMap
 MOST_FAILING = 10_000
 
 
-class Counts:
+class NamedCounts:
     """Of one process. Used from one event loop."""
 
     def __init__(self) -> None:

@@ -29,7 +29,7 @@ from anaphora.daemon.shared_state import MinuteLimit, SharedState, Taken
 from anaphora.daemon.values import App
 from anaphora.errors import CapabilityDenied, GrantRateLimited, NotGranted, StoreUnavailable
 from anaphora.redaction import quoted
-from anaphora.serving.counts import Counts
+from anaphora.serving.counts import NamedCounts
 from anaphora.wire.elements import ListElements
 from anaphora.wire.reading import Members
 
@@ -259,13 +259,13 @@ class CallSlots:
         self,
         most: int,
         refused: Callable[[str, GrantRateLimited], None] = lambda *_: None,
-        counts: Counts | None = None,
+        counts: NamedCounts | None = None,
     ) -> None:
         """`refused` is called with the app and the error of each call that gets no slot. `counts`
         may be shared with other processes."""
         self._most = most
         self._refused = refused
-        self._counts = counts or Counts()
+        self._counts = counts or NamedCounts()
         self.count = 0
         """Calls of this process running at present."""
         self.begun = 0
@@ -326,11 +326,11 @@ class UnreadBytes:
     when large bodies fill the budget. The connection limit bounds how many such calls there can be.
     """
 
-    def __init__(self, most: int, counts: Counts | None = None) -> None:
+    def __init__(self, most: int, counts: NamedCounts | None = None) -> None:
         """`counts` may be shared with other processes."""
         self.most = most
         self.most_of_app = most // 2
-        self._counts = counts or Counts()
+        self._counts = counts or NamedCounts()
         self.largest = 0
         """The maximum of `total` so far."""
 

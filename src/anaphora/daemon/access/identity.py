@@ -26,7 +26,7 @@ from anaphora.daemon.values import SOCKET, App, Peer
 from anaphora.errors import GrantRateLimited, InvalidRequest, Unauthenticated
 from anaphora.redaction import shown_name
 from anaphora.serving.connection_limits import network_of
-from anaphora.serving.counts import Counts
+from anaphora.serving.counts import NamedCounts
 
 from .grants import AppGrant
 
@@ -63,10 +63,10 @@ class FailedLogins:
     """Limits the failed logins of a peer per minute. Peers of one IPv6 network (/64) count as
     one."""
 
-    def __init__(self, per_minute: int, counts: Counts | None = None) -> None:
+    def __init__(self, per_minute: int, counts: NamedCounts | None = None) -> None:
         """`counts` may be shared with other processes."""
         self._most = per_minute
-        self._counts = counts or Counts()
+        self._counts = counts or NamedCounts()
 
     def note(self, peer: Peer, now: float) -> None:
         """Counts a failed login. Raises `GrantRateLimited` if there are too many."""
@@ -103,7 +103,7 @@ class Directory:
         owner: int,
         failed_logins_per_minute: int = 20,
         clock: Callable[[], float] = time.time,
-        counts: Counts | None = None,
+        counts: NamedCounts | None = None,
     ) -> None:
         self._store = store
         self._hash = hasher
@@ -129,7 +129,7 @@ class Directory:
         *,
         failed_logins_per_minute: int = 20,
         clock: Callable[[], float] = time.time,
-        counts: Counts | None = None,
+        counts: NamedCounts | None = None,
     ) -> Directory:
         return cls(
             store,

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 from anaphora.client.failures import log
 from anaphora.daemon.access.checks import CallSlots
 from anaphora.errors import AnaphoraError, Timeout
-from anaphora.serving.counts import Counts
+from anaphora.serving.counts import NamedCounts
 
 from .call import AppCall
 from .pipeline import CallPipeline
@@ -45,7 +45,7 @@ class ReadOnCalls:
     def __init__(self) -> None:
         self.slots: CallSlots | None = None
         """Counts them as running calls."""
-        self.counts = Counts()
+        self.counts = NamedCounts()
         """May be shared with other processes."""
         self._counts: Counter[str] = Counter()
         self._reading: set[asyncio.Task[Any]] = set()

@@ -12,6 +12,7 @@ extensions.yaml says: `files.use_generation(generation)`.
 from __future__ import annotations
 
 import os
+import socket
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -207,7 +208,10 @@ def have_changed(files: SeenFiles) -> bool:
 
 
 def effective_config(config: DaemonConfig, options: ServeOptions) -> DaemonConfig:
-    """The daemon section with the command line's options applied."""
+    """The daemon section with the command line's options applied. Raises `InvalidConfig` if they do
+    not fit."""
+    if options.workers > 1:
+        _check_workers(config)
     given = {"host": options.host, "port": options.port}
     try:
         return msgspec.structs.replace(
@@ -215,3 +219,17 @@ def effective_config(config: DaemonConfig, options: ServeOptions) -> DaemonConfi
         )
     except ValueError as problem:
         raise InvalidConfig(str(problem)) from None
+
+
+def _check_workers(config: DaemonConfig) -> None:
+    if not hasattr(socket, "SO_REUSEPORT"):
+        raise InvalidConfig(
+            "--workers: processes cannot share a port on this system, which has no SO_REUSEPORT;"
+            " serve with one worker"
+        )
+    for field in ("store", "shared"):
+        if getattr(config, field) is not None:
+            raise InvalidConfig(
+                f"--workers: daemon.{field} is for several nodes; start a node for each core"
+                " instead, each with its own home"
+            )

@@ -23,7 +23,7 @@ from typing import Self
 from blake3 import blake3
 
 from anaphora.bounded import BoundedMap
-from anaphora.serving.counts import Counts, remaining
+from anaphora.serving.counts import NamedCounts, remaining
 
 #: Rows for counts and for failures, and rows in which a name may be.
 _ROWS, _FAILING_ROWS, _NEAR = 1 << 15, 1 << 14, 64
@@ -34,7 +34,7 @@ _MILLION = 1_000_000
 _MOST_NAMES = 4_096
 
 
-class SharedCounts(Counts):
+class SharedCounts(NamedCounts):
     """One process's view. Used from one event loop."""
 
     def __init__(self, descriptor: int, processes: int, own: int) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from anaphora.audit.envelope import EncodedRow
 from anaphora.daemon.calls.steps.audit import BreakText
-from anaphora.daemon.shared_state import MinuteLimit, SharedState, Taken
+from anaphora.daemon.shared_state import MinuteLimit, SavedRecord, SharedState, Taken
 from anaphora.daemon.store import HandleRow, Hold, Settlement, SpendLimits, Store, interrupted
 from anaphora.serving.connection_limits import PEER, PeerCredentials
 from anaphora.wording import counted
@@ -61,12 +61,11 @@ class HostedWorker:
         channel.answer_all(Store, self._store, *(name for name in STORE_METHODS if name not in own))
         channel.answer_all(SharedState, self._state, "count", "find", "digests")
         channel.answer(SharedState.tell, lambda news: self._state.tell(news, self._hear))
-        channel.answer(ToHost.save, self._state.replace)
         channel.answer(ToHost.find_value, workers.find_value)
         channel.answer(ToHost.add_text, self._add_text)
         names = (
             "welcome", "listening", "settle_later", "add_handles_later", "add_rows", "take",
-            "correct", "release", "begin_relay", "relay_body", "end_relay",
+            "correct", "release", "save", "begin_relay", "relay_body", "end_relay",
         )  # fmt: skip
         channel.answer_all(ToHost, self, *names)
         self._state.listen(self._hear)
@@ -210,6 +209,12 @@ class HostedWorker:
         taken = self._taken.pop(number, None)
         if taken is not None:
             self._state.release(taken)
+
+    def save(
+        self, record: SavedRecord, before: bytes, keys: list[bytes], digests: bytes, first: int
+    ) -> None:
+        if not self._state.replace(record, before, keys, digests, first):
+            self.client.not_saved(record.id)
 
     def _hear(self, news: bytes, age: float) -> None:
         self.client.hear(news, age)

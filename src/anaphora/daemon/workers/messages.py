@@ -87,11 +87,11 @@ class ToHost:
     @sent
     def release(self, number: int) -> None: ...
 
-    @remote
-    async def save(
+    @sent
+    def save(
         self, record: SavedRecord, before: bytes, keys: list[bytes], digests: bytes, first: int
-    ) -> bool:
-        raise NotImplementedError
+    ) -> None:
+        """Answered by `not_saved` if it was not."""
 
     @remote
     async def find_value(self, name: str) -> bytes | None:
@@ -136,6 +136,10 @@ class ToWorker:
 
     @sent
     def hear(self, news: bytes, age: float) -> None: ...
+
+    @sent
+    def not_saved(self, record: bytes) -> None:
+        """Another worker has continued the conversation."""
 
     @sent
     def free(self, holds: list[str]) -> None:

@@ -14,7 +14,8 @@ from typing import Any
 from anaphora.audit.chain import ChainHead
 from anaphora.audit.envelope import AuditEnvelope, EncodedRow, encode
 from anaphora.audit.group_commit import GroupCommit
-from anaphora.audit.writer import AuditError, PendingRow
+from anaphora.audit.writer import LogWriter, PendingRow
+from anaphora.bounded import BoundedMap
 from anaphora.client.failures import log
 from anaphora.daemon.shared_state import ID_BYTES, Listener, SavedRecord, SharedState
 from anaphora.daemon.shared_state.windows import SLOT, MinuteLimit, Taken
@@ -32,6 +33,8 @@ from .messages import StoreState, ToHost
 
 #: Seconds for which audit rows are collected.
 _COLLECT = 0.05
+#: Records whose answer, if there is one, has not arrived for sure.
+_MOST_SAVED = 32
 
 
 #: Methods of the store that a worker calls as they are.
@@ -120,7 +123,8 @@ class RemoteState(SharedState):
         self.channel = host.channel
         self._listeners: list[Listener] = []
         self._values: list[Callable[[str], bytes | None]] = []
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._saved = BoundedMap[bytes, Callable[[], None]](_MOST_SAVED)
+        """How to save the last records again, by their ids."""
 
     async def take(
         self,
@@ -160,23 +164,20 @@ class RemoteState(SharedState):
         digests: Callable[[int], bytes],
         first: int,
     ) -> None:
-        task = asyncio.get_running_loop().create_task(
-            self._save(record, before, list(keys), digests, first)
-        )
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        names = list(keys)
+        self._saved[record.id] = lambda: self._save_again(record, names, digests)
+        self._host.save(record, before, names, digests(first), first)
 
-    async def _save(
-        self,
-        record: SavedRecord,
-        before: bytes,
-        keys: list[bytes],
-        digests: Callable[[int], bytes],
-        first: int,
+    def not_saved(self, id: bytes) -> None:
+        if (again := self._saved.pop(id, None)) is not None:
+            again()
+
+    def _save_again(
+        self, record: SavedRecord, keys: list[bytes], digests: Callable[[int], bytes]
     ) -> None:
-        if not await self._host.save(record, before, keys, digests(first), first):
-            record.id = secrets.token_bytes(ID_BYTES)  # another worker continued it
-            await self._host.save(record, b"", keys, digests(0), 0)
+        """As a record of its own: another worker has continued the conversation."""
+        record.id = secrets.token_bytes(ID_BYTES)
+        self._host.save(record, b"", keys, digests(0), 0)
 
     def listen(self, listener: Listener) -> None:
         self._listeners.append(listener)
@@ -202,18 +203,16 @@ class RemoteState(SharedState):
 _NO_LIMIT = MinuteLimit()
 
 
-class RemoteWriter:
+class RemoteWriter(LogWriter):
     """Makes the rows of a worker in a thread, for the audit log in the other process."""
 
-    def __init__(self, host: ToHost, store: RemoteStore, epoch: int) -> None:
+    def __init__(self, host: ToHost, epoch: int) -> None:
         self._host = host
-        self._store = store
         self._loop = asyncio.get_running_loop()
         self.epoch = epoch
         self.head, self.first_row = ChainHead(0, ""), 0
-        self.errors: deque[AuditError] = deque()
-        self.on_durable: Callable[[Sequence[str]], None] | None = None
-        self.left_out: frozenset[str] = frozenset()
+        self.errors, self.failing, self._closing = deque(), None, False
+        self.state = StoreState()
         self._rows = GroupCommit[PendingRow](
             "anaphora rows", self._send, lambda *_: None, collect=_COLLECT
         )
@@ -222,14 +221,11 @@ class RemoteWriter:
         self._rows.start()
 
     @property
-    def failing(self) -> str | None:
-        return self._store.state.audit_problem
-
-    problem = failing
-
-    @property
     def is_full(self) -> bool:
-        return self._store.state.audit_is_full
+        return self.state.audit_is_full
+
+    def use(self, state: StoreState) -> None:
+        self.state, self.failing = state, state.audit_problem
 
     def put(self, *rows: PendingRow) -> None:
         for row in rows:

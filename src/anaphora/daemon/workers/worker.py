@@ -13,6 +13,7 @@ import itertools
 import signal
 import socket
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -153,10 +154,11 @@ class Worker:
         self._store = RemoteStore(self.host)
         self._state = RemoteState(self.host)
         self._relay = Relay(self.host)
+        self._writer: RemoteWriter | None = None
         self._started: asyncio.Future[Daemon] = asyncio.get_running_loop().create_future()
         self._stopped = asyncio.Event()
         channel.answer(ToWorker.free, self._store.free)
-        channel.answer_all(ToWorker, self._state, "hear", "find_value")
+        channel.answer_all(ToWorker, self._state, "hear", "find_value", "not_saved")
         channel.answer_all(ToWorker, self._relay, "relay_start", "relay_piece", "relay_failed")
         names = ("note", "hang_up", "stop", "hurry", "change_token", "metrics")
         channel.answer_all(ToWorker, self, *names)
@@ -176,7 +178,7 @@ class Worker:
             metrics = DaemonMetrics()
             services = await self._open(stack, home, files, welcome, metrics, number)
             daemon = Daemon(home, files, services, metrics, log)
-            daemon.relay = self._relay
+            daemon.handler_kind, daemon.has_pages = partial(WorkerHandler, self._relay), False
             await listen_as_worker(stack, daemon, config, self._local, self._counts)
             services.calls.tools.texts.allow(config.ui.shows_text)
             self._started.set_result(daemon)
@@ -198,8 +200,9 @@ class Worker:
         audit = None
         if welcome.audit_epoch is not None:
             place = audit_place(home, files.current.daemon)
-            writer = RemoteWriter(self.host, self._store, welcome.audit_epoch)
-            audit = AuditLog(place, writer=writer)
+            self._writer = RemoteWriter(self.host, welcome.audit_epoch)
+            self._writer.use(self._store.state)
+            audit = AuditLog(place, writer=self._writer)
             stack.push_async_callback(asyncio.to_thread, audit.close)
         remote = RemoteParts(self._store, ledger, self._state, audit)
         watchers = metrics.calls(), *call_traces()
@@ -225,6 +228,8 @@ class Worker:
 
     def note(self, state: StoreState) -> None:
         self._store.state = state
+        if self._writer is not None:
+            self._writer.use(state)
 
     def hang_up(self) -> None:
         if self._started.done():
