@@ -81,6 +81,7 @@ _PATHS = {
     "openai_responses": "/v1/responses",
     "gemini": "/v1beta/models",
     "ollama": "/api/chat",
+    "bedrock": "/model",
 }
 
 #: Providers with another name in OpenTelemetry's conventions.
@@ -154,6 +155,8 @@ class Dialect(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     """With `{name}` for values of the account."""
     path: str = ""
     """The path, if not the wire's; `{model}:{method}` if it contains the model."""
+    envelope: Literal["", "invoke"] = ""
+    """What is around the wire's bodies: that of InvokeModel, or nothing."""
     auth: Auth = "bearer"
     key_variables: tuple[str, ...] = ()
     """Environment variables that usually hold the key, if not NAME_API_KEY."""

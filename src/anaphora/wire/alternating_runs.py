@@ -126,6 +126,9 @@ def _segment_log(
         encoder: MessageEncoder | None = None
         chunks, first = append.chunks, append.first_chunk
         add_id, add_end = append.ids.append, append.message_ends.append
+        beside, watch = False, form.check is not None or not form.text_beside_results
+        if watch:
+            beside = _ends_with_results(messages, append.first_message)
         for index, message in enumerate(new):
             role, count = ROLES.get(message.role), len(chunks)
             joined = role == last_role and type(last_role) is str
@@ -140,6 +143,11 @@ def _segment_log(
                 for kind, splice, block in blocks:
                     chunks.append((kind, splice, lead + block))
                     lead = b","
+            if watch:
+                beside = _has_results(message) or (joined and beside)
+                _settle(
+                    form, chunks, count, message, beside, f"{segment.role.value}[{append.message}]"
+                )
             if not joined and count < len(chunks):
                 append.opens.append(first + count)
                 append.roles.append(role)
@@ -153,6 +161,38 @@ def _segment_log(
         if last.log.contextual:
             shared = unchanged_count(form, messages, shared, last, before, after)
     return extend_log(messages, last, shared, add)
+
+
+def _settle(
+    form: MessageForm,
+    chunks: list[NewChunk],
+    count: int,
+    message: Message,
+    beside: bool,
+    place: str,
+) -> None:
+    """Check a message that was added after `count` chunks, and remove places of markers that are
+    refused beside tool results."""
+    if form.check is not None:
+        try:
+            form.check(message, beside)
+        except InvalidRequest as problem:
+            raise problem.within(place) from None
+    if beside and not form.text_beside_results:
+        chunks[count:] = [(kind, None, data) for kind, _, data in chunks[count:]]
+
+
+def _ends_with_results(messages: Sequence[Message], count: int) -> bool:
+    """Whether the next message after so many would be sent together with tool results."""
+    while count and messages[count - 1].role not in ("assistant", "system"):
+        count -= 1
+        if _has_results(messages[count]):
+            return True
+    return False
+
+
+def _has_results(message: Message) -> bool:
+    return any(isinstance(part, ToolResult) for part in message.parts)
 
 
 def _add_plain(form: MessageForm, chunks: list[NewChunk], message: Message, lead: bytes) -> bool:
