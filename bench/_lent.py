@@ -244,7 +244,8 @@ def main() -> None:
 
         if kind == "no_ledger":
             remove_ledger()
-        sys.exit(run(["serve", "--home", sys.argv[3], "--port", str(port)]))
+        workers = ["--workers", *sys.argv[4:]] if sys.argv[4:] else []
+        sys.exit(run(["serve", "--home", sys.argv[3], "--port", str(port), *workers]))
 
 
 if __name__ == "__main__":

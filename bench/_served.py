@@ -71,9 +71,8 @@ class Child:
 
     @property
     def cpu(self) -> float:
-        """Seconds of CPU so far."""
-        stat = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(stat[11]) + int(stat[12])) / 100
+        """Seconds of CPU so far, with those of its workers."""
+        return sum(map(_cpu_of, (self.process.pid, *_children(self.process.pid))))
 
     def load(
         self,
@@ -86,6 +85,16 @@ class Child:
         """So many requests over so many connections, from another process; `live` conversations go
         on at the same time."""
         return load([self], requests, connections, total, first, live)
+
+
+def _children(process: int) -> list[int]:
+    tasks = Path(f"/proc/{process}/task").glob("*/children")
+    return [int(child) for task in tasks for child in task.read_text().split()]
+
+
+def _cpu_of(process: int) -> float:
+    stat = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return (int(stat[11]) + int(stat[12])) / 100
 
 
 def load(

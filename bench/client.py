@@ -1,6 +1,6 @@
 """What a call costs its client: ours, a POST by hand, the official SDKs, pydantic-ai, LiteLLM.
 
-    python bench/client.py [--rounds 5] [--calls 60]
+    python bench/client.py [--rounds 5] [--calls 60] [--long]
 
 A call has 42 messages, tools and a system prompt, about 40 KB, and is answered by a static server
 in another process. All send the same document as far as they let one choose: contents are lists of
@@ -13,7 +13,8 @@ equivalent body, with contents as strings; that is shown as "str" and is no head
 Every client is a process of its own, and warm, its bytecode compiled before; they take turns, so
 that whatever else the machine does falls on all of them. A figure is the CPU of the client's
 process, user and system; ratios are medians of the rounds' ratios, on the same wire, and of several
-wires the worst one counts. _client_ours.py lists what ours does in a call.
+wires the worst one counts. _client_ours.py lists what ours does in a call. With --long, also the
+growth of the client's memory over 100,000 calls (_client_memory.py).
 """
 
 from __future__ import annotations
@@ -55,6 +56,7 @@ OTHERS = [
 ]
 GROWTH_TURNS, GROWTH_SESSIONS = 1000, 3
 IMPORTS = 19
+MEMORY_CALLS = 100_000
 
 
 def strangers() -> str | None:
@@ -118,10 +120,24 @@ def growth() -> float:
     return worst
 
 
+def memory() -> float:
+    """The growth of a client's process over many calls, in MB."""
+    words = [str(HERE / "_client_memory.py"), str(MEMORY_CALLS)]
+    run = subprocess.run([sys.executable, *words], stdout=subprocess.PIPE, check=True)
+    result = json.loads(run.stdout)
+    print(
+        f"memory over {MEMORY_CALLS:,} calls: {result['growth']:.1f} MB; {result['trimmed']:.1f} MB"
+        f" after malloc_trim, {result['objects']:,} objects more"
+    )
+    grown: float = result["growth"]
+    return grown
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5, help="repetitions; medians are reported")
     parser.add_argument("--calls", type=int, default=60, help="of a round; the slow make fewer")
+    parser.add_argument("--long", action="store_true", help="with the growth of memory: minutes")
     chosen = parser.parse_args()
     compiled()
     from _client_same import same_documents  # these import the package
@@ -140,6 +156,7 @@ def main() -> None:
     ours, msgspec, import_ratio = importing("anaphora", "msgspec", IMPORTS)
     print(f"import anaphora {ours * 1e3:.1f} ms   import msgspec {msgspec * 1e3:.1f} ms")
     looked_up = lookup_seconds() * 1e3
+    grown_mb = memory() if chosen.long else None
     print(f"lookup in a full index of beginnings {looked_up:.2f} ms")
     summary = {
         "session_vs_raw": round(max(figures.ratios("session", "raw")), 3),
@@ -151,6 +168,7 @@ def main() -> None:
         "growth_10_to_1000": round(grown, 3),
         "import_vs_msgspec": round(import_ratio, 3),
         "seen_lookup_ms": round(looked_up, 2),
+        "rss_growth_mb_100k": grown_mb,
     }
     print(json.dumps(summary))
 

@@ -19,6 +19,9 @@ reported.
 - `rss_1000_live_400kb_mb`: the daemon's memory after the latter.
 - `rss_mb`, `rss_growth_mb`: the daemon's memory after so many requests of ever new conversations,
   and how much of it came after the first fifth.
+- `workers_cpu_vs_one`: the CPU of a call of all processes with `--workers 2`, against that of one
+  process, at 40 KB. `workers_scale`: requests a second of 4 workers against those of one process,
+  on 8 or more cores.
 - `first_byte_ms`: what the daemon adds to the median time to a stream's first byte, one connection.
 
 `--hostile` attacks the daemon instead (see `_hostile.py`), and calls it as another app meanwhile.
@@ -34,6 +37,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import os
 import statistics
 import tempfile
 from pathlib import Path
@@ -137,6 +141,54 @@ def cpu_ratio(bare: Measured, daemon: Measured, name: str, rounds: int) -> float
     return float(statistics.median(ratios))
 
 
+#: Cores that `workers_scale` needs: for the workers, the process of the store, upstream and load.
+_CORES = 8
+#: Enough that all workers get some.
+_CONNECTIONS = 32
+
+
+def workers_against_one(
+    one: Measured, several: Measured, total: int, rounds: int
+) -> dict[str, list[float]]:
+    """Ratios of CPU a call and of requests a second, in alternating rounds. Both get the same
+    requests."""
+    found: dict[str, list[float]] = {"server_cpu": [], "rate": []}
+    for _ in range(rounds):
+        ours, theirs = (server.load(_CONNECTIONS, total) for server in (several, one))
+        for name, ratios in found.items():
+            ratios.append(ours[name] / theirs[name])
+        print(
+            f"{several.name:10} {ours['server_cpu'] / total * 1e3:6.3f} ms CPU each"
+            f"   one {theirs['server_cpu'] / total * 1e3:6.3f} ms"
+            f"   {found['server_cpu'][-1]:5.2f} times, {found['rate'][-1]:5.2f} times the requests",
+            flush=True,
+        )
+    return found
+
+
+def measure_workers(upstream: Child, requests: int, rounds: int) -> dict[str, float | None]:
+    """`workers_cpu_vs_one` and `workers_scale`."""
+    counts = {"workers_cpu_vs_one": 2, "workers_scale": 4}
+    if (os.cpu_count() or 1) < _CORES:
+        del counts["workers_scale"]
+    results: dict[str, float | None] = {"workers_cpu_vs_one": None, "workers_scale": None}
+    for name, count in counts.items():
+        with contextlib.ExitStack() as stack:
+            servers = []
+            for workers in (1, count):
+                home = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "home"
+                token = create_home(home, upstream.port)
+                process = stack.enter_context(child("daemon", PROGRAM, str(home), str(workers)))
+                headers = {"authorization": f"Bearer {token}"}
+                servers.append(Measured(f"{workers} workers", process, headers))
+            for server in servers:
+                server.load(_CONNECTIONS, max(200, requests // 2))
+            found = workers_against_one(servers[0], servers[1], requests, rounds)
+            ratios = found["server_cpu" if count == 2 else "rate"]
+            results[name] = round(float(statistics.median(ratios)), 3)
+    return results
+
+
 def first_bytes(servers: list[Measured], asked: int) -> dict[str, float]:
     """The median for each server, asked in turn: for the turns of one new conversation after the
     other."""
@@ -206,6 +258,9 @@ def main() -> None:
         cpu = {name: cpu_ratio(bare, daemon, name, chosen.rounds) for name in chosen_sizes}
         live_rss = process.rss_mb if chosen.long else None
         firsts = first_bytes([direct, bare, daemon], chosen.asked)
+        workers = measure_workers(upstream, chosen.requests, chosen.rounds)
+        if workers["workers_scale"] is None:
+            reasons["workers_scale"] = f"needs {_CORES} cores, this machine has {os.cpu_count()}"
         rss, growth = memory(daemon, chosen.memory)
     for name, milliseconds in firsts.items():
         print(f"{name:8} first byte after {milliseconds:6.3f} ms")
@@ -216,6 +271,7 @@ def main() -> None:
         "rss_1000_live_400kb_mb": None if live_rss is None else round(live_rss, 1),
         "rss_mb": round(rss, 1),
         "rss_growth_mb": round(growth, 1),
+        **workers,
         "first_byte_ms": round(firsts["daemon"] - firsts["direct"], 3),
         "bare_first_byte_ms": round(firsts["bare"] - firsts["direct"], 3),
         "requests_a_second": {str(count): round(daemon.rate(count)) for count in CONNECTIONS},

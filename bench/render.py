@@ -85,9 +85,9 @@ def take_turn(call: Call, previous: Rendered | None, planner: Planner) -> tuple[
 
 
 def timed(action: Callable[[], object]) -> float:
-    begin = time.perf_counter()
+    begin = time.process_time()
     action()
-    return time.perf_counter() - begin
+    return time.process_time() - begin
 
 
 def grow(count: int) -> tuple[dict[int, float], dict[int, float], Conversation]:
@@ -100,11 +100,11 @@ def grow(count: int) -> tuple[dict[int, float], dict[int, float], Conversation]:
     for turn, added in enumerate(turns(count), 1):
         conversation = conversation.append(*added)
         call = call_for(conversation, turn)
-        begin = time.perf_counter()
+        begin = time.process_time()
         previous, request = take_turn(call, previous, planner)
-        bare[turn] = time.perf_counter() - begin
+        bare[turn] = time.process_time() - begin
         request.body.join()
-        joined[turn] = time.perf_counter() - begin
+        joined[turn] = time.process_time() - begin
     return bare, joined, conversation
 
 

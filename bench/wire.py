@@ -1,4 +1,4 @@
-"""What reading costs: streams beside the official SDKs, requests beside `json.loads`.
+"""What reading costs: streams beside the official SDKs, requests beside `json.loads`; and signing.
 
     python bench/wire.py [--rounds 7]
 
@@ -9,18 +9,24 @@ same bytes as the SDKs, as a transport would hand them over.
 from __future__ import annotations
 
 import argparse
+import asyncio
 import functools
 import json
 import statistics
 import time
 import warnings
 from collections.abc import Callable
+from hashlib import sha256
 
 from _wire_bedrock import compared
 from _wire_requests import requests
 from _wire_streams import EVENTS, streams
 
 from anaphora import wire
+from anaphora.client.config.secrets import SecretHeaders
+from anaphora.client.credentials.aws import AwsCredentials
+from anaphora.client.credentials.refreshing import Fetched
+from anaphora.client.credentials.sigv4 import AwsKeys
 from anaphora.values import ReplyEnd
 
 
@@ -113,6 +119,29 @@ def parsing_requests(rounds: int, change: Callable[[bytes], bytes] = bytes) -> f
     return slowest
 
 
+def signing(rounds: int, often: int = 500) -> float:
+    """Microseconds to sign a request of 20 kB with temporary keys, without the hash of its body."""
+    keys = AwsKeys("AKIDEXAMPLE", "s" * 40, "t" * 900)
+    signs = AwsCredentials(lambda: Fetched(keys, None), "us-east-1", "bedrock")
+    url = "https://bedrock-runtime.us-east-1.amazonaws.com/model/us.anthropic.claude-sonnet-5/converse"
+    headers = SecretHeaders({"content-type": "application/json", "accept": "*/*"})
+    body = b"x" * 20_000
+
+    async def sign() -> None:
+        for _ in range(often):
+            await signs.headers("POST", url, headers, body)
+
+    def hashing() -> None:
+        for _ in range(often):
+            sha256(body).hexdigest()
+
+    runner = asyncio.Runner()
+    with runner:
+        mine, hashed, _ = beside(lambda: runner.run(sign()), hashing, rounds, (1, 1))
+    print(f"signing: {mine / often * 1e6:.1f} µs, SHA-256 {hashed / often * 1e6:.1f} µs of it")
+    return (mine - hashed) / often * 1e6
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=7, help="repetitions; medians are reported")
@@ -124,6 +153,7 @@ def main() -> None:
     print("one unknown field in each message:")
     unknown = parsing_requests(rounds, with_unknown_fields)
     ratios["parse_unknown_vs_json_loads"] = round(unknown, 3)
+    ratios["sign_us_beyond_sha256"] = round(signing(rounds), 1)
     print()
     print(json.dumps(ratios))
 

@@ -1,5 +1,5 @@
 """300 daemons, killed under load: the provider's own journal, the ledger and the audit log agree call by
-call, with both stores."""
+call, with both stores, and with workers that are killed as well."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from support.servers import PostgresServer
 KILLS = int(os.environ.get("ANAPHORA_KILLS", "300"))
 
 
-@pytest.mark.parametrize("store", ["sqlite", "postgres"])
+@pytest.mark.parametrize("store", ["sqlite", "postgres", "workers"])
 def test_every_call_is_charged_by_what_was_sent_and_has_one_row(store: str, tmp_path: Path) -> None:
     seed = time.time_ns()
-    if store == "sqlite":
-        found = kill_and_compare(tmp_path, KILLS, seed=seed)
+    if store != "postgres":
+        workers = 3 if store == "workers" else 1
+        found = kill_and_compare(tmp_path, KILLS, seed=seed, workers=workers)
     else:
         with PostgresServer() as server:
             url = server.create_database()

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, MutableMapping
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 K = TypeVar("K")
 V = TypeVar("V")
+T = TypeVar("T")
 
 
 class BoundedMap(MutableMapping[K, V]):
@@ -51,6 +52,13 @@ class BoundedMap(MutableMapping[K, V]):
 
     def __getitem__(self, key: K) -> V:
         return self._entries[key]
+
+    @overload
+    def get(self, key: K, default: None = None, /) -> V | None: ...
+    @overload
+    def get(self, key: K, default: V | T, /) -> V | T: ...
+    def get(self, key: K, default: V | T | None = None, /) -> V | T | None:
+        return self._entries.get(key, default)
 
     def use(self, key: K) -> V | None:
         value = self._entries.get(key)

@@ -164,16 +164,25 @@ class Redactor:
     """Replaces given secrets in texts, including secrets that a provider masked or cut off in part.
     Takes time in proportion to the text."""
 
-    __slots__ = ("_pattern", "_secrets")
+    __slots__ = ("_current", "_fixed", "_pattern", "_secrets")
 
-    def __init__(self, secrets: Iterable[str]) -> None:
-        self._secrets = tuple(dict.fromkeys(each for each in secrets if not is_placeholder(each)))
+    def __init__(
+        self, secrets: Iterable[str], current: Callable[[], Iterable[str]] | None = None
+    ) -> None:
+        """`current` returns further secrets, which change from time to time."""
+        self._fixed = tuple(secrets)
+        self._current = current
+        self._secrets = _unique(self._fixed)
         self._pattern: re.Pattern[str] | None = None
 
     def __repr__(self) -> str:
         return f"<Redactor of {len(self._secrets)} secrets>"
 
     def __call__(self, text: str) -> str:
+        if self._current is not None:
+            secrets = _unique((*self._fixed, *self._current()))
+            if secrets != self._secrets:
+                self._secrets, self._pattern = secrets, None
         if not self._secrets or not text:
             return text
         if self._pattern is None:
@@ -213,6 +222,10 @@ class Redactor:
             if (len(begin) > 2 and each.startswith(begin)) or (len(end) > 2 and each.endswith(end)):
                 return MASK
         return text
+
+
+def _unique(secrets: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(each for each in secrets if not is_placeholder(each)))
 
 
 def _pattern(secrets: Iterable[str]) -> re.Pattern[str]:

@@ -63,7 +63,10 @@ the ends of its chunks, and the chunks that are not only text."""
 
 def for_model(rendered: Rendered, profile: Profile) -> Rendered:
     """A split request, counted with this model's ratio."""
-    return replace(rendered, bytes_per_token=profile.bytes_per_token.value)
+    ratio = profile.bytes_per_token.value
+    if rendered.bytes_per_token == ratio:
+        return rendered
+    return replace(rendered, bytes_per_token=ratio)
 
 
 class Counts:

@@ -270,4 +270,4 @@ def test_it_takes_part_in_async_code(emu: Emulator) -> None:
 
 def test_counts_of_a_beginning_become_pauses() -> None:
     gaps = SeenBeginning(last=100.0, started=3, continued=900, pauses=(10.0, 20.0)).gaps()
-    assert (gaps.count, gaps.last, gaps.lengths) == (64, 100.0, [10.0, 20.0])
+    assert (gaps.count, gaps.last, [*gaps.lengths]) == (64, 100.0, [10.0, 20.0])

@@ -14,10 +14,11 @@ import pytest
 from support.emulated_client import LONG, MODELS, connected
 
 from anaphora import errors
+from anaphora.client import pending
 from anaphora.client.options import OnPrefixBreak
 from anaphora.client.session import PrefixWarning, Session
 from anaphora.emulator.server import Emulator
-from anaphora.prompt import ToolChoice
+from anaphora.prompt import PromptIR, ToolChoice
 from anaphora.tools import ToolRegistry
 from anaphora.values import Conversation, Message, ReplyEnd
 
@@ -149,6 +150,31 @@ def test_broken_prefix_is_reported_and_sent(
             assert seen.usage.read == pytest.approx(chat.last.usage.read, rel=0.01)
 
     asyncio.run(main())
+
+
+@CHANGED
+def test_warnings_that_were_shown_are_bounded(
+    emu: Emulator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A prompt with a clock warns at every turn, each time with another text."""
+    most, turns = 3, 9
+    monkeypatch.setattr(pending, "_MOST_SHOWN", most)
+    monkeypatch.setattr(pending, "_shown", {})
+
+    async def main() -> None:
+        async with connected(emu, ["anthropic"]) as emulated:
+            chat = emulated.client.session("anthropic", system=LONG)
+            await chat.send("Hello")
+            for turn in range(turns):
+                chat.prompt = PromptIR(system_text=f"{'It is late. ' * turn}{turn} {LONG}")
+                await chat.send("And now?")
+                assert len(pending._shown) <= most + 1  # the version of the filters counts
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("default")
+        asyncio.run(main())
+    texts = [str(each.message) for each in caught if each.category is PrefixWarning]
+    assert len(set(texts)) > most
 
 
 def test_prompt_below_the_minimum_cannot_be_lost(emu: Emulator) -> None:

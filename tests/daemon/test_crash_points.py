@@ -57,6 +57,7 @@ EXPECTED = {
     "held": ("free", "interrupted"),
     "written": ("bound", "interrupted"),
     "answered": ("bound", "interrupted"),
+    "behind": ("billed", "ok"),
     "settled": ("billed", "ok"),
     "audited": ("billed", "ok"),
 }

@@ -165,6 +165,7 @@ def test_rows_of_calls_and_refusals(emu: Emulator, tmp_path: Path) -> None:
         async with delegating(emu, tmp_path, ["anthropic"], app=app) as daemon:
             call = daemon.request("anthropic", BODY, ignored=("colour",))
             await daemon.service.complete(call)
+            daemon.service.finish_answered()
             for _ in range(4):
                 with pytest.raises(NotGranted):
                     await daemon.service.complete(daemon.request("anthropic", denied))
@@ -184,6 +185,7 @@ def test_rows_of_calls_and_refusals(emu: Emulator, tmp_path: Path) -> None:
 async def charged_in_rows(daemon: Delegating, folder: Path) -> tuple[int, int]:
     """The same as `charged`, by the audit log."""
     await charged(daemon)
+    daemon.service.finish_answered()
     daemon.audit.flush()
     sums = CallTotals()
     for row in rows(folder / "audit"):
@@ -294,7 +296,8 @@ def test_steps_that_fail_after_the_answer_neither_lose_it_nor_show_this_machine(
 
     async def main() -> None:
         async with delegating(emu, tmp_path, ["anthropic"]) as daemon:
-            monkeypatch.setattr(daemon.audit, "call_ended_later", fail)
+            monkeypatch.setattr(daemon.audit._writer, "failing", "No space left on device")
+            monkeypatch.setattr(daemon.audit, "calls_ended", fail)
             monkeypatch.setattr("anaphora.daemon.calls.steps.settle.cost_of_reply", fail)
             monkeypatch.setattr("anaphora.traffic.matching.judge", fail)
             reply = await daemon.service.complete(daemon.request("anthropic", BODY))

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.delegation import Delegating, delegating
 from support.emulated_client import MODELS
+from support.waiting import PATIENCE
 
 from anaphora.audit.reading import rows
 from anaphora.daemon.calls import pipeline
+from anaphora.daemon.calls.behind import AnsweredCall, AnsweredCalls
 from anaphora.daemon.calls.call import AppCall, AppReply, CallOutcome
 from anaphora.daemon.calls.pipeline import AFTER, BEFORE, BEHIND, ORDER, CallStep
+from anaphora.daemon.calls.steps.audit import AuditCall
 from anaphora.emulator.server import Emulator
 from anaphora.errors import Overloaded
 
@@ -161,24 +165,81 @@ def test_a_step_that_fails_after_the_answer_leaves_a_row(
     assert len(calls) == 1
 
 
-def test_answers_do_not_wait_for_what_runs_behind_them(emu: Emulator, tmp_path: Path) -> None:
+def test_answers_do_not_wait_for_what_runs_behind_them(
+    emu: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What fails there is not seen by the app; what is left is run when the daemon stops."""
+    monkeypatch.setattr("anaphora.daemon.calls.behind._COLLECT", PATIENCE)
     ended: list[str] = []
 
-    class Behind(CallStep):
-        name = "audit"
-
-        def behind(self, call: AppCall) -> None:
-            ended.append(call.request_id)
-            raise RuntimeError("fails")
+    def fail(answered: Sequence[AnsweredCall]) -> None:
+        ended.extend(one.call.request_id for one in answered)
+        raise RuntimeError("fails")
 
     async def main() -> None:
         async with delegating(emu, tmp_path, ["anthropic"]) as daemon:
-            daemon.service.pipeline.use(Behind())
-            call = daemon.request("anthropic", BODY)
-            assert (await daemon.service.complete(call)).reply.text
+            monkeypatch.setattr(answered_calls(daemon), "_finish", fail)
+            calls = [daemon.request("anthropic", BODY) for _ in range(2)]
+            for call in calls:
+                assert (await daemon.service.complete(call)).reply.text
             assert not ended
             await daemon.service.close()
-            assert ended == [call.request_id]
+            assert ended == [call.request_id for call in calls]
 
     asyncio.run(main())
+
+
+def answered_calls(daemon: Delegating) -> AnsweredCalls:
+    step = daemon.service.pipeline.steps["audit"]
+    assert isinstance(step, AuditCall)
+    return step.answered
+
+
+def test_a_full_queue_behind_the_answers_is_emptied_by_the_call_that_fills_it(
+    emu: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("anaphora.daemon.calls.behind.MOST_WAITING", 3)
+    monkeypatch.setattr("anaphora.daemon.calls.behind._COLLECT", PATIENCE)
+
+    async def main() -> None:
+        async with delegating(emu, tmp_path, ["anthropic"]) as daemon:
+            waiting = []
+            for _ in range(4):
+                await daemon.service.complete(daemon.request("anthropic", BODY))
+                waiting.append(len(answered_calls(daemon)))
+            assert waiting == [1, 2, 0, 1]
+            assert await daemon.service.explain(daemon.app, "req-4"), "looked at before its time"
+            assert not len(answered_calls(daemon))
+
+    asyncio.run(main())
+    assert (
+        len([row for row in rows(tmp_path / "audit") if getattr(row.content, "call_id", "")]) == 4
+    )
+
+
+def test_calls_wait_while_no_more_rows_can_wait_for_the_audit_log(
+    emu: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("anaphora.audit.writer.MOST_WAITING", 2)
+
+    async def main() -> None:
+        async with delegating(emu, tmp_path, ["anthropic"]) as daemon:
+            store, append = daemon.audit._writer.store, daemon.audit._writer.store.append
+
+            def fail(*_: object) -> None:
+                raise OSError(28, "No space left on device")
+
+            monkeypatch.setattr(store, "append", fail)
+            for _ in range(2):
+                await daemon.service.complete(daemon.request("anthropic", BODY))
+                daemon.service.finish_answered()
+            third = asyncio.create_task(daemon.service.complete(daemon.request("anthropic", BODY)))
+            await asyncio.wait({third}, timeout=0.2)
+            assert not third.done()
+            assert not daemon.transport.sent[2:]
+            monkeypatch.setattr(store, "append", append)
+            assert (await asyncio.wait_for(third, PATIENCE)).reply.text
+
+    asyncio.run(main())
+    written = [row.content for row in rows(tmp_path / "audit")]
+    assert len([row for row in written if getattr(row, "call_id", "")]) == 3

@@ -145,6 +145,28 @@ async def test_own_handles_are_found_by_their_ids(
 
 
 @in_event_loop
+async def test_looking_up_handles_does_not_read_those_of_others(path: Path) -> None:
+    """Each new conversation looks one up, in the event loop."""
+    steps: list[None] = []
+    async with opened(path) as ledger:
+        store = ledger.store
+        assert isinstance(store, SqliteStore)
+        store.add_handles_later(
+            HandleRow(kind="prefix", id=f"p{number}", app="shop", provider="p", created=number)
+            for number in range(2_000)
+        )
+        await store.add_handle(
+            HandleRow(kind="prefix", id="last", app="shop", provider="p", created=3_000)
+        )
+        store._reader.set_progress_handler(lambda: steps.append(None), 1_000)
+        assert list(await store.own_handles("prefix", ["last", "p7"], "shop")) == ["p7", "last"]
+        assert await store.handle("prefix", "last", "shop") is not None
+        assert not steps, "a thousand steps of SQLite or more"
+        assert len(await store.handles("prefix", "shop")) == 2_001
+        assert steps
+
+
+@in_event_loop
 async def test_responses_are_forgotten_after_30_days(place: StorePlace) -> None:
     """What an app has to delete itself stays, and so do containers."""
     row = HandleRow(kind="file", id="file_1", app="shop", provider="p", created=DAY)

@@ -67,6 +67,11 @@ class Handler:
             await request.start(200, {})
             await request.write(b"begun", more=True)
             raise KeyError
+        if request.path == "/header":
+            value = request.headers["x-value"].replace("~", "\r\n")
+            head = {"content-type": "text/plain", "x-value": value}
+            await request.respond(CompleteResponse(200, head, b"whole"))
+            return
         text = f"{request.method} {request.path} {request.query_string.decode()} {len(body)}"
         await request.respond(CompleteResponse(200, {}, text.encode()))
 
@@ -215,6 +220,34 @@ def test_head_and_body_of_a_response_are_one_piece(served: Path | ServerAddress)
         received = connection.recv(65_536)
     assert received.startswith(b"HTTP/1.1 200 OK\r\n")
     assert received.endswith(b"\r\n\r\nGET /one  0")
+
+
+@pytest.mark.parametrize(
+    ("version", "connection", "kept"),
+    [("1.1", "keep-alive", True), ("1.1", "close", False), ("1.0", "close", False)],
+)
+def test_whole_response_has_the_usual_head(
+    served: Path | ServerAddress, version: str, connection: str, kept: bool
+) -> None:
+    head = f"Host: localhost\r\nx-value: a\r\nConnection: {connection}\r\n\r\n"
+    with connect(served, f"GET /header HTTP/{version}\r\n{head}".encode()) as opened:
+        response = read_response(opened)
+        lines = response.head.split("\r\n")
+        assert (response.status, response.body) == (200, b"whole")
+        assert {"content-length: 5", "server: anaphora", "x-value: a"} < set(lines)
+        assert [line[-4:] for line in lines if line.startswith("date: ")] == [" gmt"]
+        assert ("connection: close" in lines) == (not kept and version == "1.1")
+        opened.settimeout(PATIENCE)
+        if kept:
+            opened.sendall(request_bytes("GET", "/other"))
+            assert read_response(opened).status == 200
+        else:
+            assert opened.recv(1) == b""
+
+
+def test_header_with_a_line_break_is_not_written(client: httpx.Client) -> None:
+    with pytest.raises(httpx.HTTPError):
+        client.get("/header", headers={"x-value": "a~x-added: 1"})
 
 
 def test_path_that_is_too_long_is_named(tmp_path: Path) -> None:

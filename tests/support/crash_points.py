@@ -9,6 +9,7 @@ each process, and how it ended. The package is imported once.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import importlib
 import json
@@ -24,7 +25,7 @@ from typing import IO, Any, NoReturn
 from support.audit_logs import with_tests
 
 #: Steps of a call, in their order.
-CALL_POINTS = ("held", "written", "answered", "settled", "audited")
+CALL_POINTS = ("held", "written", "answered", "behind", "settled", "audited")
 #: Steps of a recovery.
 RECOVERY_POINTS = ("recovered", "marks", "rows_wait", "audited")
 
@@ -47,6 +48,7 @@ def _arm(point: str) -> None:
     from anaphora.audit import log, writer
     from anaphora.client.transport import exchange
     from anaphora.daemon import audit
+    from anaphora.daemon.calls.behind import AnsweredCalls
     from anaphora.daemon.money import ledger, sent_marks
     from anaphora.daemon.store.batch_queue import BatchQueue, SqliteCommits
 
@@ -66,6 +68,13 @@ def _arm(point: str) -> None:
             time.sleep(0.001)
         _die()
 
+    def finish(self: AnsweredCalls) -> None:
+        """Without blocking: delayed settlements are written by the event loop's timers."""
+        if len(self):
+            if not any(map(is_busy, queues)):
+                _die()
+            asyncio.get_running_loop().call_later(0.001, self.finish)
+
     def follow(self: log.AuditLog, durable: object) -> None:
         self._writer.on_durable = _die
 
@@ -73,6 +82,7 @@ def _arm(point: str) -> None:
         "held": (exchange, "_connect", _die),
         "written": (exchange.NetworkExchange, "_write", _after(exchange.NetworkExchange._write)),
         "answered": (ledger.OpenHold, "_settlement", _die),
+        "behind": (AnsweredCalls, "finish", finish),
         "settled": (writer.LogWriter, "_commit", when_settled),
         "audited": (log.AuditLog, "follow_calls", follow),
         "recovered": (sent_marks.SentMarks, "create", _die),
@@ -85,7 +95,7 @@ def _arm(point: str) -> None:
         setattr(owner, name, replacement)
 
 
-def _serve(home: Path, point: str) -> None:
+def _serve(home: Path, point: str, workers: int) -> None:
     from anaphora.daemon.home.settings import ServeOptions
     from anaphora.daemon.server import Daemon, serve
 
@@ -98,7 +108,7 @@ def _serve(home: Path, point: str) -> None:
     def ready(_: Daemon) -> None:
         os.write(output, b"ready\n")
 
-    serve(ServeOptions(home=home, port=0), ready)
+    serve(ServeOptions(home=home, port=0, workers=workers), ready)
 
 
 def main() -> None:
@@ -118,7 +128,7 @@ def main() -> None:
         child = os.fork()
         if not child:
             try:
-                _serve(Path(command["home"]), command["point"])
+                _serve(Path(command["home"]), command["point"], command["workers"])
                 os._exit(0)
             finally:
                 os._exit(1)
@@ -135,9 +145,9 @@ class CrashingDaemons:
         self._output = output
         self._process = 0
 
-    def start(self, home: Path, point: str = "") -> bool:
+    def start(self, home: Path, point: str = "", workers: int = 1) -> bool:
         """Whether it serves; for a step of the recovery, it may have died there."""
-        command = {"home": str(home), "point": point}
+        command = {"home": str(home), "point": point, "workers": workers}
         self._commands.write(json.dumps(command).encode() + b"\n")
         self._commands.flush()
         self._process = int(self._output.readline())
@@ -155,6 +165,11 @@ class CrashingDaemons:
     def kill(self) -> None:
         os.kill(self._process, signal.SIGKILL)
         self.wait()
+
+    def workers(self) -> list[int]:
+        """The processes of its workers."""
+        tasks = Path(f"/proc/{self._process}/task").glob("*/children")
+        return [int(child) for task in tasks for child in task.read_text().split()]
 
     def signal(self, number: signal.Signals) -> None:
         os.kill(self._process, number)

@@ -6,10 +6,12 @@ import asyncio
 import platform
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
-from typing import Self
+from typing import Protocol, Self
 
 import msgspec
 
@@ -36,12 +38,34 @@ from .log_file import SEGMENT_BYTES, FileStore, Recovered, check_name
 from .log_postgres import PostgresLog, PostgresLogStore
 from .reading import hash_of_row
 from .side_files import WriterLock, key_id, read_anchor, read_or_create_key
-from .writer import AuditError, LogStore, LogWriter
+from .writer import AuditError, LogStore, LogWriter, PendingRow
 
 replace = msgspec.structs.replace
 
 #: Digits of the digest that replaces the name of a conversation.
 _ID_DIGITS = 16
+
+
+class RowWriter(Protocol):
+    """Writes the rows of a log."""
+
+    head: ChainHead
+    first_row: int
+    epoch: int
+    errors: deque[AuditError]
+    on_durable: Callable[[Sequence[str]], None] | None
+    left_out: frozenset[str]
+
+    @property
+    def failing(self) -> str | None: ...
+    @property
+    def problem(self) -> str | None: ...
+    @property
+    def is_full(self) -> bool: ...
+    def start(self) -> None: ...
+    def put(self, *rows: PendingRow) -> None: ...
+    def flush(self, timeout: float | None = None) -> None: ...
+    def close(self) -> None: ...
 
 
 class AuditLog:
@@ -73,8 +97,10 @@ class AuditLog:
         on_error: Callable[[AuditError], None] | None = None,
         collect: float = 0.0,
         row_key: bytes = b"",
+        writer: RowWriter | None = None,
     ) -> None:
-        """Raises `Io` if another process writes the log, `ChainBroken` if its end was changed,
+        """`writer` passes rows to another process, which writes them. Raises `Io` if another
+        process writes the log, `ChainBroken` if its end was changed,
         `AnchorMismatch` if the anchor belongs to another log."""
         if keep_days is not None and not keep_days > 0:
             raise InvalidRequest(f"must be > 0, got {keep_days}", path="keep_days")
@@ -88,7 +114,7 @@ class AuditLog:
         self.app = label(app)
         self.node = label(platform.node() if node is None else node)
         self._required = required
-        self._writer = open_writer(
+        self._writer: RowWriter = writer or open_writer(
             self.path,
             app=self.app,
             node=self.node,
@@ -134,6 +160,11 @@ class AuditLog:
         """Whether rows wait that could not be written."""
         return self._writer.failing is not None
 
+    @property
+    def is_full(self) -> bool:
+        """Whether no more rows can wait to be written."""
+        return self._writer.is_full
+
     def follow_calls(self, durable: Callable[[Sequence[str]], None]) -> None:
         """Calls `durable` with the ids of a daemon's calls when their rows are committed, in the
         log's thread. To be called before the first call."""
@@ -157,6 +188,10 @@ class AuditLog:
         )
         self._writer.put(lambda: row)
 
+    def append_made(self, make: PendingRow) -> None:
+        """Adds a row that was made for this log in another process."""
+        self._writer.put(make)
+
     def append_correction(self, row: CorrectionRow) -> None:
         """Adds the row of a correction, without waiting."""
         row = replace(row, epoch=self.epoch, node=self.node)
@@ -177,21 +212,19 @@ class AuditLog:
         self._writer.put(lambda: self._row(ended, labels, *described))
         return self._failing()
 
-    def call_ended_later(self, call: EndedCall) -> tuple[Notice, ...]:
-        """The same, with the digests computed in the log's thread: its queue keeps the prompt until
-        then."""
+    def calls_ended(self, calls: Sequence[EndedCall]) -> tuple[Notice, ...]:
+        """Adds many, with the digests computed in the log's thread: its queue keeps the prompts
+        until then."""
         if self.failing:  # the queue may become long
-            return self.call_ended(call)
-        labels = current_labels()
-
-        def row() -> AuditEnvelope:
-            described: tuple[tuple[AuditBlock, ...], str] = ((), "")
-            if call.rendered is not None and call.plan is not None:
-                described = self.describe(call.rendered, call.plan)
-            return self._row(call, labels, *described)
-
-        self._writer.put(row)
+            return tuple({notice: None for call in calls for notice in self.call_ended(call)})
+        self._writer.put(*[partial(self._described_row, call, current_labels()) for call in calls])
         return self._failing()
+
+    def _described_row(self, call: EndedCall, labels: tuple[str, ...]) -> AuditEnvelope:
+        described: tuple[tuple[AuditBlock, ...], str] = ((), "")
+        if call.rendered is not None and call.plan is not None:
+            described = self.describe(call.rendered, call.plan)
+        return self._row(call, labels, *described)
 
     def _row(
         self,

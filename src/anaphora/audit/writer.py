@@ -145,18 +145,23 @@ class LogWriter:
 
     # ── For any thread ───────────────────────────────────────────────────────────────────────────
 
-    def put(self, row: PendingRow) -> None:
-        """Adds a row without waiting. Raises `Io` if there is no room for it."""
+    @property
+    def is_full(self) -> bool:
+        return self._taken - self._done >= MOST_WAITING
+
+    def put(self, *rows: PendingRow) -> None:
+        """Adds rows without waiting. Raises `Io` if there is no room for them."""
         self._check_process()
         with self._changed:
             if self._closing:
                 raise Io("the audit log is closed")
-            if self._taken - self._done >= MOST_WAITING:
-                self._lost += 1
+            if self.is_full:
+                self._lost += len(rows)
                 self._lost_reason = self._lost_reason or "the queue is full"
                 raise Io(f"no more rows can wait for the audit log: {self.failing}")
-            self._taken += 1
-            self._commits.put(row)
+            self._taken += len(rows)
+            for row in rows:
+                self._commits.put(row)
 
     def _check_process(self) -> None:
         if os.getpid() != self._process:

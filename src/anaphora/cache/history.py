@@ -134,35 +134,46 @@ def is_compacted(earlier: SentCall, later: Rendered, shared: int) -> bool:
     new = tuple(range(shared, min(len(after), shared + _NEWEST)))
     if not new:
         return False
-    if any(_is_compacted(later, at) for at in new) or _repeats_reply(earlier, later, new):
+    if _has_summary(earlier, later, new):
         return True
+    if len(after) >= len(before):
+        return False
     newest = block_texts(before, max(shared, len(before) - _NEWEST), len(before))
-    if len(after) >= len(before) or set(newest).isdisjoint(block_texts(after, shared, new[-1] + 1)):
+    if set(newest).isdisjoint(block_texts(after, shared, new[-1] + 1)):
         return False
     return history_change(earlier, later, shared) == "compaction"
 
 
+def _has_summary(earlier: SentCall, later: Rendered, new: tuple[int, ...]) -> bool:
+    """Whether new blocks are a compacted history or repeat the earlier reply. Mostly they contain
+    nothing of either: that is found without looking at each block."""
+    data = later.data(new[-1] + 1)[later.offset(new[0]) :]
+    if any(sign in data for sign in _COMPACTED):
+        return True
+    return _repeats(data, earlier.reply_lines) and _repeats_reply(earlier, later, new)
+
+
 def _is_compacted(rendered: Rendered, chunk: int) -> bool:
-    data = rendered.chunk(chunk).data
+    data = rendered.chunk_data(chunk)
     return any(sign in data for sign in _COMPACTED)
 
 
 def _repeats_reply(earlier: SentCall, later: Rendered, new: tuple[int, ...]) -> bool:
     """Whether messages that are not the model's contain long lines of the earlier reply, and the
     model's do not: otherwise the reply itself is sent, and the others quote it."""
-    if not earlier.reply_lines:
+    if not (lines := earlier.lines):
         return False
     prompt, texts, replies = _blocks(later), bytearray(), bytearray()
     for at in new:
-        block = later.chunk(at).data[:_MOST_SEARCHED]
+        block = later.chunk_data(at)[:_MOST_SEARCHED]
         is_reply = prompt.from_model(at) or _MODELS_OWN.search(block)
         found = replies if is_reply else texts
         if len(found) < _MOST_SEARCHED:
             found += block
-    return _repeats(texts, earlier.reply_lines) and not _repeats(replies, earlier.reply_lines)
+    return _repeats(texts, lines) and not _repeats(replies, lines)
 
 
-def _repeats(data: bytearray, lines: tuple[str, ...]) -> bool:
+def _repeats(data: bytes | bytearray, lines: tuple[str, ...]) -> bool:
     found = sum(len(line) for line in lines if _contains(data, line))
     return found >= _REPEATED * sum(map(len, lines))
 
@@ -172,14 +183,14 @@ def _has_grown(before: Rendered, after: Rendered, blocks: BlockChanges, first: i
     conversation as one message."""
     if first not in blocks.removed or first not in blocks.new:
         return False
-    was, now = before.chunk(first).data, after.chunk(first).data
+    was, now = before.chunk_data(first), after.chunk_data(first)
     if common_length(was, now) < max(_SAME_BEGINNING, len(was) // 2):
         return False
     removed = sum(_size(before, at) for at in blocks.removed)
     return sum(_size(after, at) for at in blocks.new) >= removed
 
 
-def _contains(data: bytearray, line: str) -> bool:
+def _contains(data: bytes | bytearray, line: str) -> bool:
     """Whether JSON contains a text, with or without escapes."""
     if msgspec.json.encode(line)[1:-1] in data:
         return True

@@ -174,7 +174,7 @@ def _excerpt(rendered: Rendered, offset: int, size: int) -> str:
         return ""
     chunk = rendered.at_offset(offset)
     begin = offset - rendered.offset(chunk)
-    data = rendered.chunk(chunk).data
+    data = rendered.chunk_data(chunk)
     return data[max(0, begin - _EXCERPT // 2) : begin + _EXCERPT].decode(errors="replace")
 
 

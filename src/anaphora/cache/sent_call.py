@@ -43,6 +43,8 @@ class SentCall(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     usage: Usage | None = None
     reply_lines: tuple[str, ...] = ()
     """Long lines of the reply, if it is known: a later prompt may have it as a summary."""
+    reply: Message | None = None
+    """The reply itself, in place of its lines, if the conversation holds it anyway."""
     began_by: BeganBy | None = None
     """The origin of this call's history, if a recording states it."""
     route: str = ""
@@ -57,6 +59,10 @@ class SentCall(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         if self.plan is not None:
             return self.plan
         return Plan(marks=self.rendered.marks, automatic=self.rendered.automatic)
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        return self.reply_lines if self.reply is None else reply_lines(self.reply)
 
     @property
     def is_marked(self) -> bool:

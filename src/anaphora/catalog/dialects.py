@@ -7,8 +7,10 @@ A row holds only the differences, so a provider with a known protocol is added b
 from __future__ import annotations
 
 import datetime
+import re
 from collections.abc import Container
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
@@ -20,9 +22,12 @@ from .names import ALIASES
 from .values import decode_structs, read_toml
 
 FILE = "dialects.toml"
+_FIELD = re.compile(r"\{\w+\}")
 
 Auth: TypeAlias = Literal["bearer", "x-api-key", "api-key", "x-goog-api-key", "none"]
 """Where the key goes: `Authorization: Bearer …`, a header of that name, or nowhere."""
+
+Cloud: TypeAlias = Literal["aws", "google", "azure"]
 
 Param: TypeAlias = Literal[
     "max_tokens",
@@ -140,6 +145,20 @@ class ErrorShape(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     """The HTTP status, if always the same."""
 
 
+class CloudAuth(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The cloud whose credentials authenticate requests without a key."""
+
+    kind: Cloud
+    service: str = ""
+    """AWS: the name of the service in signatures."""
+    scope: str = ""
+    """Azure: the scope of tokens."""
+
+    def __post_init__(self) -> None:
+        if bool(self.service) != (self.kind == "aws") or bool(self.scope) != (self.kind == "azure"):
+            raise ValueError("cloud: `service` is for aws, `scope` for azure")
+
+
 class Dialect(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One provider on one wire."""
 
@@ -147,17 +166,35 @@ class Dialect(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     wire: str
     surface: str = ""
     """One of several endpoints of a provider with the same wire; empty: the default."""
+    known_as: str = ""
+    """The name of a cloud, if it is not the provider: `vertex`. Models of its makers have a row
+    each."""
     source: Annotated[str, msgspec.Meta(min_length=1)]
     date: datetime.date
     hosts: tuple[str, ...] = ()
     """The hosts; `*` is a wildcard."""
     base_url: str
     """With `{name}` for values of the account."""
+    region_hosts: dict[str, str] = {}
+    """The host of `base_url` by region, if it differs; `*`: other regions."""
     path: str = ""
-    """The path, if not the wire's; `{model}:{method}` if it contains the model."""
+    """The path, if not the wire's. With `{model}` and `{method}` if it names them, and `{name}` for
+    other values of the account."""
+    methods: dict[Literal["once", "stream"], str] = {}
+    """The method in the path, if it is not the wire's."""
+    count_path: str = ""
+    """The path of requests that count tokens, if it is not the wire's."""
+    account_defaults: dict[str, str] = {}
+    """Values of the account that need not be given."""
+    account_variables: dict[str, tuple[str, ...]] = {}
+    """Environment variables that usually hold values of the account."""
     envelope: Literal["", "invoke"] = ""
     """What is around the wire's bodies: that of InvokeModel, or nothing."""
     auth: Auth = "bearer"
+    deployments: bool = False
+    """The model of a request is the free name of a deployment; the answer names the model."""
+    cloud: CloudAuth | None = None
+    """The credentials of requests without a key."""
     key_variables: tuple[str, ...] = ()
     """Environment variables that usually hold the key, if not NAME_API_KEY."""
     url_variables: tuple[str, ...] = ()
@@ -175,8 +212,12 @@ class Dialect(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     """The request path as written by some clients, without its version."""
     headers: dict[str, str] = {}
     """Sent with every request, in addition to the wire's."""
+    needed_headers: tuple[str, ...] = ()
+    """Headers with values of the account, which a configuration must give."""
     fields: dict[Param, str | Literal[False] | ParamPlace] = {}
     """Parameters with another place than the wire's; false: not sent."""
+    constants: dict[str, str] = {}
+    """Fields that every body has, unless the call sets them."""
     omitted: tuple[str, ...] = ()
     """Fields that the wire sends by default and this provider refuses."""
     markers: dict[Ttl, dict[str, Any]] | None = None
@@ -201,6 +242,13 @@ class Dialect(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
         """The fixed beginning of request paths."""
         return self.path or _PATHS[self.wire]
 
+    def has_path(self, path: str) -> bool:
+        """Whether it is the path of requests of this row."""
+        own = self.path.partition("?")[0]
+        if "{" not in own:
+            return bool(own) and own == path
+        return _template(own).search(path) is not None
+
     def place(self, param: Param) -> ParamPlace | None:
         """The place of a parameter of `fields`; None: not sent."""
         value = self.fields[param]
@@ -215,6 +263,12 @@ class Dialect(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
                 raise ValueError(f"fields.{param} needs either `at` or `header`")
 
 
+@lru_cache(maxsize=256)
+def _template(path: str) -> re.Pattern[str]:
+    """Finds a path with placeholders at the end of another."""
+    return re.compile("[^/]+".join(map(re.escape, _FIELD.split(path))) + r"\Z")
+
+
 class Dialects(msgspec.Struct, frozen=True):
     """All rows; of two with the same provider, wire and surface the later one counts."""
 
@@ -223,6 +277,9 @@ class Dialects(msgspec.Struct, frozen=True):
     def find(self, provider: str, wire: str | None = None, surface: str = "") -> Dialect:
         """The provider's row for a wire and surface; its first row if no wire is given."""
         own = [row for row in self.rows if row.provider == provider]
+        if not own:
+            own = [row for row in self.rows if row.known_as == provider]
+            surface = surface or next((row.surface for row in own), "")
         if not own:
             known = ", ".join(dict.fromkeys(row.provider for row in self.rows))
             raise InvalidRequest(f"no dialect of {provider!r}; there are {known}", path="provider")
@@ -248,7 +305,7 @@ class Dialects(msgspec.Struct, frozen=True):
             if row.wire == wire and any(fnmatchcase(host, known) for known in row.hosts)
         ]
         # Routers serve several providers at one host, each under its own path.
-        return next((row for row in found if row.path and row.path == path), *found[:1] or (None,))
+        return next((row for row in found if row.has_path(path)), *found[:1] or (None,))
 
     def is_public(self, host: str) -> bool:
         """Whether this host is shared by all users of a provider: it contains no account, and is

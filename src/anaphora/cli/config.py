@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import click
 from click.shell_completion import get_completion_class
 
+from anaphora.redaction import shown_name
+
 from .common import (
     COMPLETE,
     EXISTING_FILE,
@@ -85,9 +87,25 @@ def _fields(one: ResolvedProvider, missing: MissingSecret | None) -> dict[str, A
         "base_url": one.shown_url,
         "auth_header": one.auth_header,
         "key": None if key is None else {"from": str(key), "found": missing is None},
+        "credentials": _credentials(one),
         "model": one.provider.model,
         "notices": one.notices,
     }
+
+
+def _credentials(one: ResolvedProvider) -> str | None:
+    """Where the credentials of a cloud are found."""
+    if one.credentials is None or one.dialect is None or one.dialect.cloud is None:
+        return None
+    given = one.provider.credentials
+    for cloud in () if given is None else given.clouds:
+        account = getattr(given, cloud)
+        for name in account.__struct_fields__:
+            value = getattr(account, name)
+            if value is not None and not isinstance(value, bool):
+                shown = shown_name(value) if isinstance(value, str) else str(value)
+                return f"{cloud}: {name} {shown}"
+    return f"{one.dialect.cloud.kind}: ambient"
 
 
 def _lines(config: ClientConfig, providers: Resolutions) -> Iterator[Line]:
@@ -100,6 +118,8 @@ def _lines(config: ClientConfig, providers: Resolutions) -> Iterator[Line]:
             if missing is None:
                 found = "set" if one.provider.key.env is not None else "found"
             key = f"from {one.provider.key} ({found})"
+        elif (credentials := _credentials(one)) is not None:
+            key = credentials
         rows.add_row(one.id, one.wire, one.shown_url, key, one.provider.model or "")
     yield rows
     yield from (f"route {name}: {_hops(config, name)}" for name in config.routes)

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import datetime
 import json
+import os
 import re
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
@@ -32,6 +33,27 @@ if TYPE_CHECKING:
     from anaphora.daemon.server import Daemon
 
 
+#: More would share too few places of the ledger's marks.
+_MOST_WORKERS = 128
+
+
+class WorkerCount(click.ParamType[int]):
+    """A number, or `auto` for the cores that this process may use."""
+
+    name = "N|auto"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if value == "auto":
+            return min(len(os.sched_getaffinity(0)), _MOST_WORKERS)
+        if isinstance(value, int):
+            return value
+        if not value.isdecimal() or not 1 <= int(value) <= _MOST_WORKERS:
+            self.fail(
+                f"{value!r} is neither a number from 1 to {_MOST_WORKERS} nor auto", param, ctx
+            )
+        return int(value)
+
+
 @click.command()
 @home_option
 @click.option("--host", help="Address to bind, instead of that in llm.yaml.")
@@ -39,6 +61,14 @@ if TYPE_CHECKING:
     "--port",
     type=click.IntRange(0, 65_535),
     help="Port to listen on, instead of that in llm.yaml; 0 for any free one.",
+)
+@click.option(
+    "--workers",
+    type=WorkerCount(),
+    default=1,
+    show_default=True,
+    help="Processes that answer calls, or `auto`: one for each core. With more than one, another"
+    " process keeps the store.",
 )
 @click.option(
     "--check", is_flag=True, help="Validate files, keys, grants, prices and the store, and exit."
@@ -64,6 +94,7 @@ def command(
     home: Path,
     host: str | None,
     port: int | None,
+    workers: int,
     check: bool,
     emulate: bool,
     strict: bool,
@@ -95,12 +126,15 @@ def command(
         port=port,
         strict=strict,
         allow_env_keys=allow_env_keys,
+        workers=workers,
         progress=lambda line: _echo(f"anaphora: {line}"),
     )
     if emulate:
         is_given = ctx.get_parameter_source("home") is not click.core.ParameterSource.DEFAULT
         if check:
             raise click.UsageError("--check or --emulate, not both")
+        if workers > 1:
+            raise click.UsageError("--workers or --emulate, not both: the emulator is one process")
         _serve_emulated(options, home if is_given else None)
     elif check:
         _check(options, as_json)

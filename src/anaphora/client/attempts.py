@@ -30,7 +30,7 @@ from .provider_errors import partial_of, read_reply, status_error, stream_error
 from .response import Attempt
 from .retry import AttemptFailed, RetrySteps, retry_policy
 from .target import Target
-from .transport import HttpResponse, read_answer, read_error_body
+from .transport import HttpResponse, read_error_body
 from .transport.timer import Deadline, DeadlinePassed
 
 if TYPE_CHECKING:
@@ -134,7 +134,8 @@ class Attempts:
             answer = await self._send(target, prepared, admission)
             try:
                 self._response_began(answer, admission)
-                data = await read_answer(answer)
+                fine = answer.status < 300
+                data = await (answer.read() if fine else read_error_body(answer))
                 reply = read_reply(target.endpoint, answer, data)
                 self._flight.body = data
                 self._digest.update(data)
@@ -276,7 +277,10 @@ class Attempts:
         now = flight.first_at = time.time()
         headers = flight.headers = answer.headers
         self._admitted, self._digest = admission, blake3()
-        flight.guarded("limits_failed", None, admission.update, answer.status, headers, now)
+        try:
+            admission.update(answer.status, headers, now)
+        except Exception as problem:
+            flight.failed("limits_failed", problem)
         if answer.status < 300:
             self._caller.response_began()
 
@@ -284,12 +288,17 @@ class Attempts:
         """The reply is complete."""
         flight = self._flight
         flight.reply, flight.raw_hash = reply, self._digest.hexdigest()
+        if not flight.target.profile.known:
+            flight.target.endpoint.learn_model(flight.target, reply.model)
         now = monotonic()
         self._end_attempt(None, now)
         breaker = flight.target.endpoint.breaker
         if not breaker.calm:
             flight.guarded("limits_failed", None, breaker.succeeded, now)
-        flight.guarded("limits_failed", None, self._admitted.settle, reply.usage)
+        try:
+            self._admitted.settle(reply.usage)
+        except Exception as problem:
+            flight.failed("limits_failed", problem)
 
     async def _drain(self, pieces: AsyncIterator[bytes]) -> bytes:
         """Reads the end of the body. Failures are ignored: the reply is complete."""

@@ -13,11 +13,12 @@ from typing import NoReturn
 
 from anaphora import catalog
 from anaphora.errors import InvalidRequest, MissingSecret
+from anaphora.prompt import Call
 from anaphora.redaction import quoted
 from anaphora.values import Notice
 from anaphora.yaml_values import nearest
 
-from .config.environment import Environment, advice, default_rows
+from .config.environment import Environment, advice, default_rows, environment_rows, row_name
 from .config.secrets import ResolvedProvider
 from .options import CALL_KEYWORDS
 
@@ -62,7 +63,7 @@ class ProviderChooser:
 
     def resolved(self, name: str) -> ResolvedProvider:
         """A provider by its id, with its key."""
-        if self._environment is not None and name in default_rows():
+        if self._environment is not None and name in environment_rows():
             return self._environment.find(name)
         self._check_name(name)
         return self._providers[name]
@@ -70,7 +71,7 @@ class ProviderChooser:
     def _check_name(self, provider: str) -> None:
         if provider in self._providers or provider in self._routes:
             return
-        if self._environment is not None and provider in default_rows():
+        if self._environment is not None and provider in environment_rows():
             self._environment.find(provider)
             return
         names = (*self._providers, *self._routes)
@@ -90,6 +91,10 @@ class ProviderChooser:
         first, slash, rest = model.partition("/")
         if not slash or not rest:
             return None
+        if self._environment is not None:
+            cloud = row_name(first, rest)
+            if cloud in environment_rows() and cloud not in default_rows():
+                return self._environment.find(cloud).id, rest
         if first in self._routes and first not in self._providers:
             return first, rest
         one = self._providers.get(first)
@@ -189,7 +194,9 @@ def check_content(
     """Raises if the content is missing, given by a keyword, or part of a whole request body."""
     if content is None or not options.keys().isdisjoint(_CONTENT):
         raise missing_content(model, options, model_first=model_first)
-    if not isinstance(content, Mapping) or "role" in content or "type" in content:
+    if isinstance(content, str | Call) or not isinstance(content, Mapping):
+        return
+    if "role" in content or "type" in content:
         return
     if not content.keys().isdisjoint(_CONTENT):
         model = model or content.get("model")

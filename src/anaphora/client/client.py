@@ -349,7 +349,7 @@ class AsyncClient:
         if remember is not None:
             flag_of(remember, "remember")
         elif (remember := self._remember) is None:
-            remember = remembers()
+            remember = self._remember = remembers()  # of the environment, read once
         if not remember:
             return None
         from .seen import seen_index

@@ -127,16 +127,11 @@ class InFlight:
         self, account: Callable[..., T], prepared: PreparedRequest, price: Price | None
     ) -> T | None:
         """The result of the conversation's `account`; a failure becomes a notice."""
-        return self.guarded(
-            "verdict_failed",
-            None,
-            account,
-            prepared,
-            self.reply,
-            at=self.sent_at,
-            first=self.first_at,
-            price=price,
-        )
+        try:
+            return account(prepared, self.reply, at=self.sent_at, first=self.first_at, price=price)
+        except Exception as problem:
+            self.failed("verdict_failed", problem)
+            return None
 
     def ended_call(self, record: Record) -> EndedCall:
         """The ended call, for watchers and audit logs."""
@@ -181,7 +176,18 @@ class InFlight:
     ) -> Record:
         reply, params = self.reply, prepared.call.params
         assert reply is not None
-        return self._basic_record(
+        target = self.target
+        endpoint = target.endpoint
+        return Record(
+            operation="prewarm" if self.request.prewarm else "chat",
+            provider=endpoint.id,
+            system=endpoint.system,
+            wire=endpoint.wire_name,
+            host=endpoint.host,
+            model=target.model,
+            streamed=self.stream,
+            at=self.began,
+            seconds=time.time() - self.began,
             answered_by=reply.model,
             response_id=reply.id,
             request_id=self.request_id,

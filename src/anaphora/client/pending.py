@@ -156,12 +156,16 @@ def call_site() -> CodeSite:
 #: The place at which the application waits for a call that runs in another thread.
 waiting_site: ContextVar[CodeSite | None] = ContextVar("waiting_site", default=None)
 
-#: Warnings that were shown already, by text and line; see `warnings.warn_explicit`.
+#: Warnings that were shown already, by text and line; see `warnings.warn_explicit`. A text may name
+#: any model, so they are forgotten when there are this many.
 _shown: dict[Any, Any] = {}
+_MOST_SHOWN = 512
 
 
 def warn(message: str, category: type[Warning]) -> None:
     """Warns at the application's line that made the call."""
     site = waiting_site.get() or call_site()
     text = visible(message)  # a terminal shows it
+    if len(_shown) >= _MOST_SHOWN:
+        _shown.clear()
     warnings.warn_explicit(text, category, site.file, site.line, registry=_shown)

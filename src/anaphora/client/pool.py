@@ -57,6 +57,10 @@ class ProviderPool:
             transport = self._transport
             if transport is None or isinstance(transport, TransportLayer):
                 transport = self._transport_for(resolved)
+            elif resolved.credentials is not None:
+                from .credentials.sending import AuthenticatingTransport
+
+                transport = AuthenticatingTransport(transport)
             endpoint = Endpoint(resolved, transport, self.affinity)
             if self.on_endpoint is not None:
                 self.on_endpoint(endpoint)

@@ -28,7 +28,7 @@ def find_price(target: Target, at: float, tier: str, *, batch: bool = False) -> 
     endpoint = target.endpoint
     return catalog.price(
         endpoint.system,
-        target.model,
+        endpoint.listed_model(target.model),
         datetime.datetime.fromtimestamp(at, datetime.UTC),
         rules=target.rules,
         wire=endpoint.base_wire,

@@ -62,7 +62,8 @@ class Target(msgspec.Struct, frozen=True, eq=False):
         """The model's limits for the cost bound of a call; looked up once."""
         if self._bounds is None:
             endpoint = self.endpoint
-            found = bounds_of(endpoint.system, self.model, endpoint.base_wire)
+            model = endpoint.listed_model(self.model)
+            found = bounds_of(endpoint.system, model, endpoint.base_wire)
             msgspec.structs.force_setattr(self, "_bounds", found)
             return found
         return self._bounds
@@ -150,6 +151,8 @@ class Endpoint:
         )
         self.steps = LearnedSteps()
         """The steps of cache reads, learned from bills with unmasked usage."""
+        self._deployments = BoundedMap[str, Target](_MOST_TARGETS)
+        """Targets of deployments whose model is known from an answer."""
         self._learned = BoundedMap[str, Target](_MOST_TARGETS)
         """Targets by model, for models whose bills contradict the catalog."""
 
@@ -181,6 +184,8 @@ class Endpoint:
     ) -> HttpRequest:
         """The request for a body given as bytes."""
         self.affinity.enter()
+        for name, value in self.resolved.path_values.items():
+            path = path.replace(f"{{{name}}}", value)
         return HttpRequest(
             method=method,
             url=self.base_url + path.removeprefix(self._path_start),
@@ -190,14 +195,29 @@ class Endpoint:
             max_response_bytes=self.config.max_response_bytes,
             provider=self.system,
             path=path,
+            credentials=self.resolved.credentials,
         )
+
+    def outgoing_resource(self, request: Request) -> HttpRequest:
+        """The request for a resource of the account, such as a cached content. At Google Cloud,
+        such resources are next to the publishers of models, and name models in full."""
+        base, mark, account = self.base_url.partition("/projects/")
+        if not mark:
+            return self.outgoing(request)
+        location = f"projects/{account.partition('/publishers/')[0]}"
+        name = request.path.removeprefix(f"/{location}")
+        full = b'{"model":"projects/%b/models/' % account.encode()
+        body = request.body.join().replace(b'{"model":"models/', full, 1)
+        made = self.outgoing_body(name, request.headers, body, method=request.method)
+        return replace(made, url=f"{base}/{location}{name}")
 
     def repeated(self, request: HttpRequest, body: bytes) -> HttpRequest:
         """An earlier request with another body, and with the current key."""
         self.affinity.enter()
         own = {name: value for name, value in self._headers.items() if name not in _LISTS}
         headers = SecretHeaders({**request.headers, **own})
-        return replace(request, headers=headers, body=body)
+        credentials = self.resolved.credentials
+        return replace(request, headers=headers, body=body, credentials=credentials)
 
     def _with_headers(self, headers: tuple[tuple[str, str], ...]) -> SecretHeaders:
         if headers is not self._last_headers[0]:
@@ -217,9 +237,31 @@ class Endpoint:
             self._targets[target.model] = target
         return target
 
+    def listed_model(self, name: str) -> str:
+        """The catalog's model behind the name of a deployment, if an answer has named it."""
+        deployed = self._deployments.get(name)
+        return name if deployed is None else deployed.profile.id
+
+    def learn_model(self, target: Target, answered: str) -> None:
+        """Learns from an answer which model a deployment has: rules and prices are the model's."""
+        dialect = self.resolved.dialect
+        if dialect is None or not dialect.deployments or target.profile.known:
+            return
+        found = catalog.profile(self.system, answered)
+        if not found.known or self.listed_model(target.model) == found.id:
+            return
+        rules = catalog.rules(self.system, found.id, self.base_wire)
+        self._deployments[target.model] = replace(
+            target, profile=found, rules=rules, memory=AppMemory(rules)
+        )
+        target.prices.clear()
+        msgspec.structs.force_setattr(target, "_bounds", None)
+
     def begun(self, target: Target) -> Target:
-        """The target for a conversation that begins now, used to its end: with the steps of cache
-        reads learned from bills, if they contradict the catalog."""
+        """The target for a conversation that begins now, used to its end: with the model that a
+        deployment was learned to have, and the steps of cache reads learned from bills, if they
+        contradict the catalog."""
+        target = self._deployments.get(target.model, target)
         rules = self.steps.begin(self.host, target.rules)
         if rules is target.rules:
             return target

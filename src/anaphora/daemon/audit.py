@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -144,6 +144,13 @@ class AuditRecovery:
         self._audit.follow_calls(self._ledger.audited)
         self._taken += await self._store.unaudited()
         await self._store.begin_audit(self._audit.epoch)
+        await self._add()
+        await self._write()
+
+    async def recover_calls(self, ids: Collection[str]) -> None:
+        """Writes the rows that calls of a killed worker lack."""
+        await self._audit.aflush()
+        self._taken += [one for one in await self._store.unaudited() if one.request_id in ids]
         await self._add()
         await self._write()
 

@@ -6,11 +6,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import socket
+import ssl
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from anaphora.errors import Io
 from anaphora.serving.app import HostGuard, ServedApp
 from anaphora.serving.connection_limits import ConnectionLimits
+from anaphora.serving.counts import Counts
 from anaphora.serving.exchange import BodyLimits
 from anaphora.serving.listening import SocketServer, tcp_server, unix_server
 from anaphora.serving.server import ServerAddress
@@ -43,10 +48,26 @@ def certificate_of(home: Home, config: DaemonConfig) -> ServerCertificate | None
     return ServerCertificate(home.path / config.tls.cert, home.path / config.tls.key)
 
 
-async def listen(stack: contextlib.AsyncExitStack, daemon: Daemon, config: DaemonConfig) -> None:
-    """Opens the listeners; when the stack closes, the daemon drains first."""
-    home, metrics = daemon.home, daemon.metrics
-    certificate = certificate_of(home, config)
+class OpenedApp(msgspec.Struct, frozen=True, eq=False):
+    """The application of a daemon, before anything listens."""
+
+    app: ServedApp
+    handler: DaemonHandler
+    guard: HostGuard
+    bodies: BodyLimits
+    certificate: ServerCertificate | None
+
+    @property
+    def tls(self) -> ssl.SSLContext | None:
+        return None if self.certificate is None else self.certificate.context
+
+    @property
+    def scheme(self) -> str:
+        return "http" if self.certificate is None else "https"
+
+
+def open_app(stack: contextlib.AsyncExitStack, daemon: Daemon, config: DaemonConfig) -> OpenedApp:
+    metrics, certificate = daemon.metrics, certificate_of(daemon.home, config)
     if certificate is not None:
         metrics.gauge(
             "anaphora_daemon_certificate_expires_seconds",
@@ -56,10 +77,12 @@ async def listen(stack: contextlib.AsyncExitStack, daemon: Daemon, config: Daemo
     ui: UiService | None = None
     pages: tuple[str, ...] = ()
     if config.ui.enabled:
-        from .ui.access import LINKED_PAGES
-        from .ui.mount import open_ui
+        from .ui.access import LINKED_PAGES as pages
 
-        ui, pages = open_ui(stack, daemon, config, tls=certificate is not None), LINKED_PAGES
+        if daemon.relay is None:
+            from .ui.mount import open_ui
+
+            ui = open_ui(stack, daemon, config, tls=certificate is not None)
     handler = daemon.handler(config, tls=certificate is not None, ui=ui)
     guard = HostGuard(config.host, config.allowed_hosts, pages=pages, hint=_HINT)
     bodies = BodyLimits(
@@ -68,29 +91,82 @@ async def listen(stack: contextlib.AsyncExitStack, daemon: Daemon, config: Daemo
         write_seconds=config.write_timeout,
     )
     app = ServedApp(handler, guard, bodies, ended=handler.ended)
-    limits = ConnectionLimits(
+    return OpenedApp(app, handler, guard, bodies, certificate)
+
+
+def connection_limits(config: DaemonConfig, counts: Counts | None = None) -> ConnectionLimits:
+    return ConnectionLimits(
         connections=config.max_connections,
         trusted=config.trusted_proxies,
         header_bytes=config.max_header_bytes,
+        counts=counts,
     )
-    tls = None if certificate is None else certificate.context
-    scheme = "http" if tls is None else "https"
+
+
+async def listen(stack: contextlib.AsyncExitStack, daemon: Daemon, config: DaemonConfig) -> None:
+    """Opens the listeners; when the stack closes, the daemon drains first."""
+    opened, limits = open_app(stack, daemon, config), connection_limits(config)
+    app, tls = opened.app, opened.tls
     port = SocketServer.at_port(app, host=config.host, port=config.port, tls=tls, limits=limits)
     stack.push_async_callback(port.close)
-    daemon.address = ServerAddress(config.host, port.port, scheme=scheme)
-    daemon.socket = home.path / config.socket
+    daemon.address = ServerAddress(config.host, port.port, scheme=opened.scheme)
+    daemon.socket = daemon.home.path / config.socket
     local = await stack.enter_async_context(
         unix_server(app, daemon.socket, mode=socket_mode(daemon.settings.grants), limits=limits)
     )
+    await open_status(stack, daemon, config, opened)
+    drain = daemon.drain = Drain(app, port, local, daemon.readiness)
+    await _begin(stack, daemon, drain, config)
+    run_until_closed(stack, daemon, config, opened)
+
+
+async def listen_as_worker(
+    stack: contextlib.AsyncExitStack,
+    daemon: Daemon,
+    config: DaemonConfig,
+    local_socket: socket.socket,
+    counts: Counts,
+) -> None:
+    """The same for a worker, which shares its port and its Unix socket with others."""
+    opened, limits = open_app(stack, daemon, config), connection_limits(config, counts)
+    port = SocketServer.at_port(
+        opened.app,
+        host=config.host,
+        port=config.port,
+        tls=opened.tls,
+        limits=limits,
+        is_shared=True,
+    )
+    stack.push_async_callback(port.close)
+    local_limits = msgspec.structs.replace(limits, name="socket")
+    local = SocketServer.at_socket(opened.app, local_socket, local_limits)
+    stack.push_async_callback(local.close)
+    daemon.address = ServerAddress(config.host, config.port, scheme=opened.scheme)
+    daemon.socket = daemon.home.path / config.socket
+    drain = daemon.drain = Drain(opened.app, port, local, daemon.readiness)
+    await local.listen()
+    await _begin(stack, daemon, drain, config)
+    run_until_closed(stack, daemon, config, opened)
+
+
+async def open_status(
+    stack: contextlib.AsyncExitStack, daemon: Daemon, config: DaemonConfig, opened: OpenedApp
+) -> None:
     if config.status_port is not None:
-        pages_app = ServedApp(StatusHandler(handler), guard, bodies, ended=handler.ended)
-        status = tcp_server(pages_app, host=config.host, port=config.status_port, tls=tls)
+        handler = opened.handler
+        app = ServedApp(StatusHandler(handler), opened.guard, opened.bodies, ended=handler.ended)
+        status = tcp_server(app, host=config.host, port=config.status_port, tls=opened.tls)
         daemon.status_address = await stack.enter_async_context(status)
-    daemon.drain = Drain(app, port, local, daemon.readiness)
-    await _begin(stack, daemon, daemon.drain, config)
-    for work in (daemon.run_maintenance(handler, certificate), daemon.health.run()):
+
+
+def run_until_closed(
+    stack: contextlib.AsyncExitStack, daemon: Daemon, config: DaemonConfig, opened: OpenedApp
+) -> None:
+    """Runs what a daemon does besides, and drains it when the stack closes."""
+    handler = opened.handler
+    for work in (daemon.run_maintenance(handler, opened.certificate), daemon.health.run()):
         stack.callback(asyncio.create_task(work).cancel)
-    stack.push_async_callback(_stop, daemon, app, handler, config.drain_timeout)
+    stack.push_async_callback(_stop, daemon, opened.app, handler, config.drain_timeout)
 
 
 async def _begin(

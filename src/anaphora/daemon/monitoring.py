@@ -5,7 +5,7 @@
 The log has one JSON object per line, with the request's id. A thread writes the lines, so that a
 full pipe or slow disk delays no call. It contains no bodies, headers or query strings.
 
-Counting is one addition to a dictionary; prometheus_client is loaded and fed when `/metrics` is
+Requests are counted many at a time; prometheus_client is loaded and fed when `/metrics` is
 requested. The number of series is bounded by the apps, the routes and the statuses.
 """
 
@@ -42,16 +42,22 @@ REQUEST_ID: ContextVar[str] = ContextVar("anaphora_request_id", default="")
 _MOST_WAITING = 10_000
 #: Seconds for which lines are collected and then written together.
 _COLLECT_SECONDS = 0.05
-_encode = msgspec.json.Encoder().encode
+_encode = msgspec.json.Encoder(enc_hook=str).encode
 
 
 class JsonLog:
     """Writes to standard output, or to a file that `reopen` opens again after a rename."""
 
-    def __init__(self, file: Path | None = None) -> None:
+    def __init__(
+        self,
+        file: Path | None = None,
+        lock: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
+    ) -> None:
+        """`lock` keeps the lines of several processes apart."""
         self._file = file
+        self._lock = lock
         self._descriptor = _opened(file)
-        self._waiting: deque[bytes] = deque()
+        self._waiting: deque[tuple[float, str, str, str, dict[str, Any]]] = deque()
         self._left_out = 0
         self._wake = threading.Event()
         self._writing = threading.Lock()
@@ -73,11 +79,8 @@ class JsonLog:
         if len(self._waiting) >= _MOST_WAITING:
             self._left_out += 1
             return
-        row = {"time": self._timestamp(time.time()), "level": level, "message": message}
-        if "request_id" not in fields and (request_id := REQUEST_ID.get()):
-            row["request_id"] = request_id
-        row |= fields
-        self._waiting.append(visible_json(_encode(row)))
+        request_id = "" if "request_id" in fields else REQUEST_ID.get()
+        self._waiting.append((time.time(), level, message, request_id, fields))
         if not self._wake.is_set():
             self._wake.set()
 
@@ -112,7 +115,11 @@ class JsonLog:
         lines = []
         with contextlib.suppress(IndexError):
             while True:
-                lines.append(self._waiting.popleft())
+                at, level, message, request_id, fields = self._waiting.popleft()
+                row = {"time": self._timestamp(at), "level": level, "message": message}
+                if request_id:
+                    row["request_id"] = request_id
+                lines.append(visible_json(_encode(row | fields)))
         left_out, self._left_out = self._left_out, 0
         if left_out:
             text = f"{left_out:,} log lines were left out: the log is written too slowly"
@@ -120,7 +127,7 @@ class JsonLog:
             lines.append(_encode(row))
         data = memoryview(b"".join(line + b"\n" for line in lines))
         # A full disk or a closed pipe must not end the daemon.
-        with self._writing, contextlib.suppress(OSError):
+        with self._writing, contextlib.suppress(OSError), self._lock():
             while data:
                 data = data[os.write(self._descriptor, data) :]
 
@@ -171,6 +178,8 @@ def logging_to(log: JsonLog) -> Iterator[None]:
 #: Upper bounds of the histogram, in seconds.
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 _MOST_APPS, _MOST_ROUTES = 500, 60
+#: Requests that are counted together.
+_MOST_UNCOUNTED = 64
 _UI = "/ui"
 _PAGES = frozenset(("/healthz", "/readyz", "/metrics", "/rpc", _UI))
 #: Routes on which a 404 concerns the model.
@@ -237,15 +246,31 @@ class DaemonMetrics:
         self._requests: Counter[tuple[str, str, str]] = Counter()
         self._denied: Counter[str] = Counter()
         self._seconds: dict[str, _Histogram] = {}
+        self._ended: list[tuple[str, str, str, int, float]] = []
+        """Requests that are not counted yet."""
+        self.before_page: list[Callable[[], None]] = []
+        """Called before the page is made."""
         self._apps = BoundedNames(_MOST_APPS)
         self._routes = BoundedNames(_MOST_ROUTES)
         self._route_of = lru_cache(maxsize=512)(route_of)
         self._gauges: list[Gauge] = []
         self._registries: list[Any] = []
+        self.of_workers: Callable[[], Awaitable[Iterable[bytes]]] | None = None
+        """The pages of workers, which are added to that of this process."""
         started = time.time()
         self.gauge("anaphora_daemon_start_seconds", "Start, since 1970", lambda: started)
 
     def request(self, app: str, method: str, path: str, status: int, seconds: float) -> None:
+        self._ended.append((app, method, path, status, seconds))
+        if len(self._ended) >= _MOST_UNCOUNTED:
+            self._count_ended()
+
+    def _count_ended(self) -> None:
+        ended, self._ended = self._ended, []
+        for request in ended:
+            self._count(*request)
+
+    def _count(self, app: str, method: str, path: str, status: int, seconds: float) -> None:
         # Unauthenticated and unknown paths would make too many series.
         route = self._route_of(path)
         known = route in _PAGES or (app and (status not in (404, 405) or route in _CALLS))
@@ -283,8 +308,18 @@ class DaemonMetrics:
 
     async def page(self) -> tuple[str, bytes]:
         """The content type and text of the metrics page."""
+        kind, text = await self.own_page()
+        if self.of_workers is not None:
+            text = summed((text, *await self.of_workers()))
+        return kind, text
+
+    async def own_page(self) -> tuple[str, bytes]:
+        """Without those of workers."""
         from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, CollectorRegistry, generate_latest
 
+        self._count_ended()
+        for prepare in self.before_page:
+            prepare()
         looked_up = [(gauge, await gauge.values()) for gauge in self._gauges]
         registry = CollectorRegistry(auto_describe=False)
         registry.register(_Collected(self._families(looked_up)))
@@ -324,6 +359,38 @@ class DaemonMetrics:
             for of, value in values.items():
                 family.add_metric(of, value)
             yield family
+
+
+#: Gauges that are added up over workers; the others are of the daemon as a whole.
+SUMMED_GAUGES = frozenset(("anaphora_daemon_open_requests", "anaphora_daemon_read_on_calls"))
+
+
+def summed(pages: Iterable[bytes]) -> bytes:
+    """One page with the sums of counters and histograms. Other gauges are those of the first
+    page."""
+    comments: dict[str, list[str]] = {}
+    sums: dict[str, dict[str, float]] = {}
+    for number, page in enumerate(pages):
+        family, adds = "", True
+        for line in page.decode().splitlines():
+            if line.startswith("# HELP "):
+                family = line.split(" ", 3)[2]
+                if family not in comments:
+                    comments[family], sums[family] = [line], {}
+            elif line.startswith("# TYPE "):
+                if len(comments[family]) == 1:
+                    comments[family].append(line)
+                is_gauge = line.endswith(" gauge")
+                adds = not number or not is_gauge or family in SUMMED_GAUGES
+            elif line and adds:
+                name, _, value = line.rpartition(" ")
+                sums[family][name] = sums[family].get(name, 0.0) + float(value)
+    lines = (
+        line
+        for family, found in sums.items()
+        for line in (*comments[family], *(f"{name} {value!r}" for name, value in found.items()))
+    )
+    return "".join(f"{line}\n" for line in lines).encode()
 
 
 class _Collected:

@@ -14,13 +14,16 @@ import contextlib
 import logging
 import resource
 import signal
+import socket
 from collections.abc import AsyncIterator, Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from anaphora.client.failures import log
-from anaphora.errors import AnaphoraError
+from anaphora.errors import AnaphoraError, InvalidConfig
+from anaphora.serving.counts import Counts
 from anaphora.serving.server import (
     ServerAddress,
     in_thread,
@@ -43,11 +46,13 @@ from .home.tls import ServerCertificate
 from .listeners import certificate_of, listen, socket_mode
 from .monitoring import DaemonMetrics, JsonLog, logging_to
 from .services import Services, open_services, parts_of, service_gauges
+from .shared_state.shared_counts import SharedCounts
 from .starting import WaitingStart, waiting_pages
 from .tracing import call_traces
 
 if TYPE_CHECKING:
     from .ui.service import UiService
+    from .workers.worker import Relay
 
 #: Seconds between checks of files, certificates and expired tokens.
 _LOOK_SECONDS = 1.0
@@ -81,20 +86,23 @@ class Daemon:
             problems=self._problems,
             can_write=lambda: "store" not in self.health.down(),
             down=self.health.down,
-            read_on=lambda: services.calls.read_on.count,
+            read_on=lambda: services.calls.read_on.total,
         )
         if (node := services.node) is not None:
             self.readiness.is_drained = lambda: node.is_draining or self.refuses_connections
             node.describe = self._report
         self.metrics = metrics
         self._files = files
-        self.unread = UnreadBytes(files.current.daemon.max_unread_bytes)
+        self.unread = UnreadBytes(files.current.daemon.max_unread_bytes, services.counts)
         metrics.gauge(
             "anaphora_daemon_unread_bytes",
             "Bytes of request bodies that are not read yet",
             lambda: float(self.unread.total),
         )
         self.log = log
+        self.relay: Relay | None = None
+        """In a worker: passes requests to the process that has the pages."""
+        self.on_hang_up: Callable[[], None] = lambda: None
         self._loop = asyncio.get_running_loop()
         self._woken = asyncio.Event()
 
@@ -131,7 +139,12 @@ class Daemon:
                 reload=self.reload,
             )
         )
-        return DaemonHandler(
+        kind: Callable[..., DaemonHandler] = DaemonHandler
+        if self.relay is not None:
+            from .workers.worker import WorkerHandler
+
+            kind = partial(WorkerHandler, self.relay)
+        return kind(
             self.services.directory,
             pipeline,
             self.services.rpc,
@@ -187,6 +200,7 @@ class Daemon:
         except AnaphoraError as problem:
             _log.error("%s", problem)
         self.reload()
+        self.on_hang_up()
         self._woken.set()
 
     async def run_maintenance(
@@ -280,12 +294,19 @@ async def open_daemon(options: ServeOptions, log: JsonLog | None = None) -> Asyn
         if lock.stale is not None:
             _log.warning("process %d ended without releasing the lock of the home", lock.stale)
         metrics = DaemonMetrics()
-        services = await _open_services(stack, home, files, options, metrics)
+        counts = _shared_counts(stack, options, config)
+        services = await _open_services(stack, home, files, options, metrics, counts)
         settings = files.current
         check_required(settings.grants, strict=options.strict)
         metrics.gauges(*service_gauges(services, options.clock))
+        metrics.before_page.append(services.calls.finish_answered)
         daemon = Daemon(home, files, services, metrics, log)
-        await listen(stack, daemon, config)
+        if counts is None:
+            await listen(stack, daemon, config)
+        else:
+            from .workers.hosting import host
+
+            await host(stack, daemon, config, options, counts, lock)
         log_warnings(settings, services.directory)
         for warning in price_warnings(options.clock()):
             _log.warning("%s", warning)
@@ -299,12 +320,15 @@ async def _open_services(
     files: SettingsFiles,
     options: ServeOptions,
     metrics: DaemonMetrics,
+    counts: Counts | None,
 ) -> Services:
     watchers = metrics.calls(), *call_traces()
     config = effective_config(files.current.daemon, options)
 
     async def open_parts(opening: contextlib.AsyncExitStack) -> Services:
-        return await open_services(opening, home, files, clock=options.clock, watchers=watchers)
+        return await open_services(
+            opening, home, files, clock=options.clock, watchers=watchers, counts=counts
+        )
 
     if config.store is None:
         return await open_parts(stack)
@@ -313,6 +337,23 @@ async def _open_services(
     return await WaitingStart(options.progress).opened(
         stack, open_parts, lambda waiting: waiting_pages(waiting, home, config, tls)
     )
+
+
+def _shared_counts(
+    stack: contextlib.AsyncExitStack, options: ServeOptions, config: DaemonConfig
+) -> SharedCounts | None:
+    """Counts for a daemon with workers."""
+    if options.workers == 1:
+        return None
+    if not hasattr(socket, "SO_REUSEPORT"):
+        raise InvalidConfig("--workers: this system cannot share a port (SO_REUSEPORT); use 1")
+    if config.store is not None or config.shared is not None:
+        raise InvalidConfig(
+            "--workers: with PostgreSQL or Redis, start one node for each core instead"
+        )
+    counts = SharedCounts.create(options.workers + 1)
+    stack.callback(counts.close)
+    return counts
 
 
 @contextlib.contextmanager
@@ -330,7 +371,7 @@ def running(
         yield daemon
 
 
-def _raise_file_limit() -> None:
+def raise_file_limit() -> None:
     """Connections need more files than many systems allow by default."""
     allowed, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _OPEN_FILES if most == resource.RLIM_INFINITY else min(_OPEN_FILES, most)
@@ -344,7 +385,7 @@ def serve(options: ServeOptions, ready: Callable[[Daemon], None] = lambda _: Non
     and opens its log again. SIGTERM first gives balancers `drain_delay` seconds to notice; a second
     signal ends it at once."""
     disable_core_dumps()
-    _raise_file_limit()
+    raise_file_limit()
     ends = {signal.SIGINT, signal.SIGTERM}
     with (
         received_signals(*ends, signal.SIGHUP) as signals,

@@ -14,6 +14,7 @@ from anaphora.audit.log import AuditLog
 from anaphora.audit.log_postgres import PostgresLog
 from anaphora.client.observe import Watcher
 from anaphora.errors import NewerSchema, StoreRefused, StoreUnavailable
+from anaphora.serving.counts import Counts
 
 from .access.checks import CallSlots
 from .access.grants import NANO
@@ -29,6 +30,7 @@ from .money.ledger import Ledger
 from .monitoring import Gauge, Values
 from .off_loop import OffLoop
 from .shared_state import LocalState, SharedState
+from .shared_state.memory import HostedState
 from .shared_state.redis import RedisState
 from .store.opening import password, store_address
 from .store.sqlite import SqliteStore
@@ -62,6 +64,19 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
     endpoints: Endpoints
     off_loop: OffLoop
     """Threads for large requests."""
+    counts: Counts
+    """Of running calls, connections and others: shared with the workers, if there are any."""
+    recovery: AuditRecovery | None = None
+    """None in a worker, and without an audit log."""
+
+
+class RemoteParts(msgspec.Struct, frozen=True):
+    """What a worker has in the process that keeps the store."""
+
+    store: Store
+    ledger: Ledger
+    shared: SharedState
+    audit: AuditLog | None
 
 
 async def open_services(
@@ -71,27 +86,35 @@ async def open_services(
     *,
     clock: Callable[[], float],
     watchers: Iterable[Watcher] = (),
+    counts: Counts | None = None,
+    remote: RemoteParts | None = None,
 ) -> Services:
-    """Opens the services. `stack` closes them: calls settle while the store is open."""
+    """Opens the services. `stack` closes them: calls settle while the store is open. `counts` are
+    shared with workers; one of those has `remote` parts."""
     from .calls.delegation import CallService
     from .rpc.service import RpcService
 
-    store, node = await _open_store(stack, home, files, clock)
+    node, recovery, is_shared = None, None, counts is not None
+    counts = counts or Counts()
+    if remote is not None:
+        store, ledger = remote.store, remote.ledger
+    else:
+        store, node = await _open_store(stack, home, files, clock)
+        ledger = Ledger(store, clock)
+        ledger.notes_calls = is_shared
+        await ledger.recover(home.sent_marks)
     settings = files.current
-    ledger = Ledger(store, clock)
-    await ledger.recover(home.sent_marks)
-    directory, admin = await _open_directory(home, files, store, clock)
+    directory, admin = await _open_directory(home, files, store, clock, counts)
     if node is not None:
         await _follow_changes(stack, node, directory, admin, files)
-    shared = await _open_shared(stack, home, settings.daemon, node)
-    place, audit = audit_place(home, settings.daemon), None
+    place = audit_place(home, settings.daemon)
     if isinstance(place, PostgresLog):
         stack.callback(place.close)
-    if settings.daemon.audit:
-        audit = await open_audit(stack, place, store, settings.daemon.node_name, row_key(home))
-        await _recover_audit(stack, store, AuditRecovery(ledger, audit, place), node)
+    if remote is not None:
+        shared, audit = remote.shared, remote.audit
     else:
-        await store.begin_audit(0)
+        shared = await _open_shared(stack, home, settings.daemon, node, is_hosted=is_shared)
+        audit, recovery = await _open_audit(stack, home, settings.daemon, ledger, place, node)
     SpendAdmin(store, audit, clock=clock).register(admin)
     off_loop = stack.enter_context(contextlib.closing(OffLoop()))
     calls = CallService(
@@ -108,7 +131,9 @@ async def open_services(
     calls.use_grants(settings.grants.apps.values())
     directory.on_revoke(calls.forget)
     stack.push_async_callback(calls.close)
-    slots = calls.read_on.slots = CallSlots(settings.daemon.max_streams_per_app, calls.deny_slot)
+    calls.read_on.counts = counts
+    most = settings.daemon.max_streams_per_app
+    slots = calls.read_on.slots = CallSlots(most, calls.deny_slot, counts)
     return Services(
         store=store,
         node=node,
@@ -123,11 +148,13 @@ async def open_services(
         rpc=RpcService(calls, admin.methods(), slots, off_loop),
         endpoints=_endpoints(stack, files, store, calls, audit, clock),
         off_loop=off_loop,
+        counts=counts,
+        recovery=recovery,
     )
 
 
 async def _open_directory(
-    home: Home, files: SettingsFiles, store: Store, clock: Callable[[], float]
+    home: Home, files: SettingsFiles, store: Store, clock: Callable[[], float], counts: Counts
 ) -> tuple[Directory, Admin]:
     settings = files.current
     directory = await Directory.open(
@@ -136,6 +163,7 @@ async def _open_directory(
         settings.grants,
         failed_logins_per_minute=settings.daemon.failed_logins_per_minute,
         clock=clock,
+        counts=counts,
     )
     directory.note_groups()
     admin = Admin(
@@ -181,22 +209,31 @@ def _endpoints(
     return Endpoints(calls, store, stored, embeddings, clock=clock)
 
 
-async def _recover_audit(
+async def _open_audit(
     stack: contextlib.AsyncExitStack,
-    store: Store,
-    recovery: AuditRecovery,
+    home: Home,
+    config: DaemonConfig,
+    ledger: Ledger,
+    place: Path | PostgresLog,
     node: NodeMembership | None,
-) -> None:
-    """Writes missing audit rows; those of dead nodes until `stack` closes."""
+) -> tuple[AuditLog | None, AuditRecovery | None]:
+    """The audit log, if there is to be one. Writes missing rows; those of dead nodes until `stack`
+    closes."""
+    store = ledger.store
+    if not config.audit:
+        await store.begin_audit(0)
+        return None, None
+    audit = await open_audit(stack, place, store, config.node_name, row_key(home))
+    recovery = AuditRecovery(ledger, audit, place)
     await recovery.begin()
-    if node is None:
-        return
-    from .store.postgres import PostgresStore
+    if node is not None:
+        from .store.postgres import PostgresStore
 
-    assert isinstance(store, PostgresStore)
-    recovery.follow_fences(store.on_fenced)
-    looking = asyncio.create_task(recovery.run())
-    stack.push_async_callback(_cancelled, looking)
+        assert isinstance(store, PostgresStore)
+        recovery.follow_fences(store.on_fenced)
+        looking = asyncio.create_task(recovery.run())
+        stack.push_async_callback(_cancelled, looking)
+    return audit, recovery
 
 
 async def _open_store(
@@ -263,13 +300,15 @@ async def _open_shared(
     home: Home,
     config: DaemonConfig,
     node: NodeMembership | None,
+    *,
+    is_hosted: bool,
 ) -> SharedState:
     secret = password(home, config.shared_password, "shared")
 
     def nodes() -> int:
         return 1 if node is None else node.count
 
-    shared: SharedState = LocalState(nodes=nodes)
+    shared: SharedState = HostedState() if is_hosted else LocalState(nodes=nodes)
     if config.shared is not None:
         shared = RedisState.of(config.shared, secret, nodes=nodes)
     await shared.start()
@@ -281,7 +320,7 @@ def parts_of(services: Services) -> dict[str, Part]:
     """The parts that the daemon depends on."""
     store, shared = services.store, services.shared
     parts = {"store": Part(store.probe, lambda: store.problem)}
-    if not shared.alone:
+    if isinstance(shared, RedisState):
         parts["redis"] = Part(shared.probe, lambda: shared.problem)
     return parts
 

@@ -13,8 +13,6 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, NoReturn
 
-import msgspec
-
 from anaphora import catalog
 from anaphora.canonical import dumps
 from anaphora.catalog import Profile
@@ -128,8 +126,17 @@ class Engine:
             reason = f"Not found: {request.method} {request.path}"
             error = NotFound(reason, status=404, code="not_found_error")
             return _error_response(error, entry, self.routes.codec(request.path, request.headers))
-        fields = msgspec.structs.asdict(request) | {"now": now}
-        return self._respond_routed(RoutedRequest(**fields, route=route, entry=entry))
+        routed = RoutedRequest(
+            method=request.method,
+            path=request.path,
+            query=request.query,
+            headers=request.headers,
+            body=request.body,
+            now=now,
+            route=route,
+            entry=entry,
+        )
+        return self._respond_routed(routed)
 
     def _respond_routed(self, request: RoutedRequest) -> EmulatorResponse:
         host, route, entry = request.host, request.route, request.entry

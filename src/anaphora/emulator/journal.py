@@ -1,9 +1,9 @@
 """The state of every account: prompt caches, rate-limit counters, and the journal of all calls with
 markers, cache reads and writes, verdict and cost.
 
-Details of a call are computed when the journal is read, so a call costs one entry. Prompts are kept
-up to a number of bytes; the details of a call are computed before its prompt is dropped. The
-journal may be read from any thread.
+Details of a call, and the earlier call that it is compared with, are found when the journal is
+read, so a call costs one entry. Prompts are kept up to a number of bytes; the details of a call are
+computed before its prompt is dropped. The journal may be read from any thread.
 """
 
 from __future__ import annotations
@@ -113,6 +113,8 @@ class UsageWindows:
 
 #: Bytes of prompts that are kept, over all calls.
 _MAX_BYTES = 64 * 1024 * 1024
+#: Calls that are indexed at a time while the journal is read.
+_INDEXED_TOGETHER = 32
 #: The fields of an entry that are not shown by their names.
 _HIDDEN = ("output", "billed", "earlier", "judged", "price", "details", "shown")
 
@@ -204,6 +206,10 @@ class Journal:
         self._bytes = 0
         self._by_reply: dict[tuple[str, str], JournalEntry] = {}
         self._index: PrefixIndex[CallRecord] = PrefixIndex(max_entries, max_bytes)
+        self._unindexed: deque[tuple[JournalEntry, CallRecord]] = deque()
+        """The calls since the journal was read: twice its entries at most, so that each entry can
+        be compared with the calls before it."""
+        self._unindexed_bytes = 0
         self._count = self._added = 0
         self._lock = threading.RLock()
         self._showing = showing
@@ -223,14 +229,12 @@ class Journal:
         billed = entry.billed
         if billed is not None:
             self._bytes += billed.size
-            model = billed.facts.profile.id
-            entry.earlier = self._index.add(
-                billed.sent.rendered,
-                billed,
-                scope=(entry.workspace, entry.provider, entry.wire, model),
-                hints=billed.hints,
-                reply_id=entry.reply_id,
-            )
+            self._unindexed.append((entry, billed))
+            self._unindexed_bytes += billed.size
+            if len(self._unindexed) > 2 * self._max_entries:
+                self._unindexed_bytes -= self._unindexed.popleft()[1].size
+            if self._unindexed_bytes > self._max_bytes:
+                self._index_calls(len(self._unindexed))
             self._by_reply[entry.workspace, entry.reply_id] = entry
         while len(self._entries) > self._max_entries:
             self._drop_prompt(self._entries.popleft())
@@ -244,11 +248,13 @@ class Journal:
 
     def entries(self, last: int | None = None) -> list[dict[str, Any]]:
         """The calls, the newest first."""
+        self._index_all()
         return [self._locked_details(entry) for entry in self._newest(last)]
 
     def shown(self, after: int) -> tuple[int, list[ShownCall]]:
         """The number of entries so far, and the rows for pages of those after the first `after`:
         billed or failed calls, the oldest first."""
+        self._index_all()
         with self._lock:
             added, entries = self._added, self._newest(self._added - after)
         found: list[ShownCall] = []
@@ -260,7 +266,27 @@ class Journal:
 
     def _newest(self, count: int | None) -> list[JournalEntry]:
         with self._lock:
+            self._index_calls(len(self._unindexed))
             return list(itertools.islice(reversed(self._entries), count))
+
+    def _index_all(self) -> None:
+        """A few calls at a time, so that requests do not wait long."""
+        while self._unindexed:
+            with self._lock:
+                self._index_calls(_INDEXED_TOGETHER)
+
+    def _index_calls(self, count: int) -> None:
+        """Finds the calls that the next ones are compared with."""
+        for _ in range(min(count, len(self._unindexed))):
+            entry, billed = self._unindexed.popleft()
+            self._unindexed_bytes -= billed.size
+            entry.earlier = self._index.add(
+                billed.sent.rendered,
+                billed,
+                scope=(entry.workspace, entry.provider, entry.wire, billed.facts.profile.id),
+                hints=billed.hints,
+                reply_id=entry.reply_id,
+            )
 
     def _locked_details(self, entry: JournalEntry) -> dict[str, Any]:
         with self._lock:
@@ -275,6 +301,7 @@ class Journal:
         return entry.shown
 
     def _shrink(self) -> None:
+        self._index_calls(len(self._unindexed))
         for entry in self._entries:
             if self._bytes <= self._max_bytes // 2:
                 break

@@ -7,6 +7,7 @@ if the emulator's clock was moved past it. Tests therefore do not start to fail 
 from __future__ import annotations
 
 import datetime
+import functools
 
 import msgspec
 
@@ -21,6 +22,8 @@ _MOVED = 86_400.0
 #: Minimum similarity of an unknown name to the model that the error suggests.
 _ALIKE = 0.5
 _NOT_FOUND = "model_not_found"
+#: Names of models that are remembered.
+_NAMES = 1024
 
 
 class ModelClock(msgspec.Struct, frozen=True):
@@ -36,7 +39,7 @@ class ModelClock(msgspec.Struct, frozen=True):
             return False
         day = datetime.datetime.fromtimestamp(self.now, datetime.UTC).date()
         if abs(self.offset) < _MOVED:
-            day = min(day, catalog.models_date(profile.provider))
+            day = min(day, _date_of(profile.provider))
         return profile.retires.value <= day
 
     def models(self, provider: str) -> tuple[Profile, ...]:
@@ -51,7 +54,7 @@ def check_model(profile: Profile, wire: str, clock: ModelClock, asked: str = "")
     date."""
     provider, model = profile.provider, profile.id
     retired = clock.has_retired(profile)
-    if not retired and catalog.may_serve(provider, model) and not _is_misspelled(provider, model):
+    if not retired and _may_serve(provider, model):
         return
     near = _nearest(provider, model, clock)
     hints = [f"Did you mean {near}?"] if near else []
@@ -61,8 +64,14 @@ def check_model(profile: Profile, wire: str, clock: ModelClock, asked: str = "")
     raise model_error(profile, wire, " ".join(hints), retired=retired, asked=asked)
 
 
-def _is_misspelled(provider: str, model: str) -> bool:
-    return not catalog.serves_own_only(provider) and catalog.is_misspelled(provider, model)
+@functools.lru_cache(_NAMES)
+def _may_serve(provider: str, model: str) -> bool:
+    if not catalog.may_serve(provider, model):
+        return False
+    return catalog.serves_own_only(provider) or not catalog.is_misspelled(provider, model)
+
+
+_date_of = functools.cache(catalog.models_date)
 
 
 def model_error(

@@ -62,6 +62,8 @@ _OPTIONS = frozenset({"", "close", "keep-alive"})
 #: or of one that a request needs.
 _KEPT = _OPTIONS | {"host"}
 _NO_BODY = frozenset({204, 304})
+#: Seconds after which a client that disconnects is noticed: sooner, most calls are not worth it.
+_WATCH_SECONDS = 0.05
 #: Characters not allowed in headers; the parser of responses accepts some of them.
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]").search
 
@@ -295,7 +297,7 @@ class _Relaying:
         body = b"".join(pieces) if len(pieces) > 1 else data
         if self._keeps and size <= KEPT_BYTES:
             self.call.request_body = body
-        self._exchange.watch()
+        self._exchange.watch_later(_WATCH_SECONDS)
         return body
 
     async def _rest(self, pieces: list[bytes], size: int) -> AsyncIterator[bytes]:
@@ -315,7 +317,7 @@ class _Relaying:
             raise
         if pieces:
             self.call.request_body = b"".join(pieces)
-        exchange.watch()
+        exchange.watch_later(_WATCH_SECONDS)
         yield data
 
     async def _next(self, size: int) -> tuple[bytes, bool]:

@@ -188,6 +188,8 @@ class Rendered(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     bills: tuple[tuple[int, int], ...] = ()
     """(estimated, billed) tokens earlier in the conversation."""
     notices: tuple[Notice, ...] = ()
+    source: Any = None
+    """The call that was rendered, for the next turn (`wire.rendering.continued`)."""
 
     def __repr__(self) -> str:
         return f"<Rendered {self.model} on {self.wire}: {len(self)} chunks, {self.size} bytes>"
@@ -235,6 +237,12 @@ class Rendered(msgspec.Struct, frozen=True, eq=False, kw_only=True):
             role=run.role,
             message_id=log.ids[log.message_of(position)] if in_messages else None,
         )
+
+    def chunk_data(self, index: int) -> bytes:
+        """The bytes of a chunk, glue and block."""
+        run, position = self.locate(index)
+        data = run.log.slice(run.log.start(position), run.log.ends[position])
+        return data if position else run.lead + data
 
     def is_sent(self, chunk: int) -> bool:
         """False for chunks of a stored response: hashed, but not in the body."""

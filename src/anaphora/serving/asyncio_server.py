@@ -11,9 +11,11 @@ import logging
 import select
 import ssl
 from collections.abc import Callable
+from http import HTTPStatus
 from typing import Any
 
-from aiohttp import web
+from aiohttp import HttpVersion11, web
+from aiohttp.helpers import rfc822_formatted_time
 from aiohttp.web_protocol import RequestHandler
 
 from .connection_limits import (
@@ -38,6 +40,13 @@ _DISCARDED_AT_ONCE = 2
 
 _WITHOUT_BODY = (204, 304)
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+_STATUS_LINES = {
+    each.value: f"HTTP/1.1 {each.value} {each.phrase}\r\n".encode()
+    for each in HTTPStatus
+    if each >= HTTPStatus.OK and each not in _WITHOUT_BODY
+}
+#: Headers of a response that need aiohttp's care.
+_UNUSUAL = frozenset((b"connection", b"date", b"server", b"transfer-encoding", b"upgrade"))
 
 _quiet = logging.Logger("anaphora.serving", logging.CRITICAL + 1)
 
@@ -255,13 +264,14 @@ class _Response(web.StreamResponse):
 class _AsgiExchange:
     """ASGI's `receive` and `send` for one request."""
 
-    __slots__ = ("_connection", "_continue", "_read", "_request", "_response")
+    __slots__ = ("_connection", "_continue", "_read", "_request", "_response", "_start")
 
     def __init__(self, request: web.BaseRequest, connection: _Connection) -> None:
         self._request = request
         self._connection = connection
         self._read = False
         self._continue = request.headers.get("expect", "").lower() == "100-continue"
+        self._start: Any = None
         self._response: web.StreamResponse | None = None
 
     async def receive(self) -> dict[str, Any]:
@@ -281,10 +291,15 @@ class _AsgiExchange:
 
     async def send(self, message: Any) -> None:
         if message["type"] == "http.response.start":
-            self._response = _response(message, ends=self._connection.ends_each)
+            self._start = message
             return
+        assert self._start is not None, "a response starts with its status"
         response, body = self._response, message.get("body", b"")
-        assert response is not None, "a response starts with its status"
+        if response is None:
+            ends = self._connection.ends_each
+            if not message.get("more_body") and not ends and await self._send_whole(body):
+                return
+            response = self._response = _response(self._start, ends=ends)
         if self._request.method == "HEAD" or response.status in _WITHOUT_BODY:
             body = b""
         try:
@@ -297,6 +312,27 @@ class _AsgiExchange:
                 await response.write_eof(body)
         except ConnectionError:
             return  # as ASGI has it: `receive` tells that the client is gone
+
+    async def _send_whole(self, body: bytes) -> bool:
+        """Writes head and body at once; False if the response or its request is not an ordinary
+        one, which is left to aiohttp."""
+        request, start = self._request, self._start
+        line = _STATUS_LINES.get(start["status"])
+        if line is None or request.version != HttpVersion11 or request.method == "HEAD":
+            return False
+        if not request.keep_alive:
+            return False
+        head = _head(start["headers"], len(body))
+        transport = self._connection.transport
+        if head is None or transport is None or transport.is_closing():
+            return False
+        transport.write(b"".join((line, head, body)))
+        try:
+            await request._payload_writer.drain()
+        except ConnectionError:
+            return True
+        self._response = _SENT
+        return True
 
     async def discard(self, discarding: asyncio.Semaphore) -> None:
         """Reads the rest of a body that its handler did not read, slowly and for a limited time.
@@ -317,7 +353,7 @@ class _AsgiExchange:
     def response(self) -> web.StreamResponse:
         """The response, after the application has returned."""
         response = self._response
-        if response is None or not response.prepared or not response._eof_sent:
+        if response is None or not response._eof_sent:
             self.cut()
             raise ConnectionResetError
         return response
@@ -326,6 +362,31 @@ class _AsgiExchange:
         """Ends the connection immediately."""
         if (transport := self._connection.transport) is not None:
             transport.abort()
+
+
+def _sent() -> web.StreamResponse:
+    response = web.StreamResponse()
+    response._eof_sent = response._keep_alive = True
+    return response
+
+
+#: Tells aiohttp that a response was written and its connection stays.
+_SENT = _sent()
+
+
+def _head(headers: list[tuple[bytes, bytes]], size: int) -> bytes | None:
+    """The headers of a response with a body of that size, as bytes; None if some of them are
+    unusual or missing."""
+    named = dict(headers)
+    if named.get(b"content-length") != b"%d" % size or b"content-type" not in named:
+        return None
+    lines = [b"%b: %b\r\n" % pair for pair in headers]
+    lines.append(b"server: anaphora\r\nDate: %b\r\n\r\n" % rfc822_formatted_time().encode())
+    head = b"".join(lines)
+    count = len(lines) + 2
+    if not _UNUSUAL.isdisjoint(named) or b"\0" in head or head.count(b"\n") != count:
+        return None
+    return head if head.count(b"\r") == count else None
 
 
 def _response(message: Any, *, ends: bool) -> web.StreamResponse:

@@ -31,6 +31,8 @@ from typing import Any
 
 import msgspec
 
+from .counts import Counts
+
 PEER = "anaphora.peer"
 """In the scope of a request at a Unix socket: the `PeerCredentials`."""
 #: Linux: process, user and group of the peer.
@@ -57,28 +59,52 @@ class ConnectionLimits(msgspec.Struct, frozen=True):
     """Without a request; also the limit for the head of a request."""
     new_seconds: float = 2.0
     """A connection without a request so far counts as idle only after this many seconds."""
+    counts: Counts | None = None
+    """Counts connections together with other processes. Each closes only its own."""
+    name: str = "port"
+    """Distinguishes the server in `counts`."""
 
 
 class _Group:
     """Connections that share a number of places."""
 
-    __slots__ = ("closes_busy", "idle", "most", "places")
+    __slots__ = ("_counts", "_name", "closes_busy", "idle", "most", "places")
 
-    def __init__(self, most: int, *, closes_busy: bool = False) -> None:
+    def __init__(
+        self, most: int, counts: Counts | None, name: str, *, closes_busy: bool = False
+    ) -> None:
         self.most = most
+        self._counts = counts
+        self._name = name
         self.closes_busy = closes_busy
         self.places: OrderedDict[ConnectionPlace, None] = OrderedDict()
         self.idle: OrderedDict[ConnectionPlace, None] = OrderedDict()
         """The longest idle first."""
 
     @property
+    def size(self) -> int:
+        """With the connections of other processes."""
+        return len(self.places) if self._counts is None else self._counts.of(self._name)
+
+    @property
     def is_full(self) -> bool:
-        return len(self.places) >= self.most
+        return self.size >= self.most
+
+    def add(self, place: ConnectionPlace) -> None:
+        self.places[place] = None
+        if self._counts is not None:
+            self._counts.add(self._name, 1)
+
+    def remove(self, place: ConnectionPlace) -> None:
+        self.idle.pop(place, None)
+        del self.places[place]
+        if self._counts is not None:
+            self._counts.add(self._name, -1)
 
     def make_room(self, opened_before: float = math.inf) -> bool:
         """Whether there is a place. To make one, an idle connection may be closed; among those that
         have sent no request, only one opened before that time."""
-        while len(self.places) >= self.most:
+        while self.size >= self.most:
             if not self.close_oldest(opened_before):
                 return False
         return True
@@ -105,9 +131,11 @@ class ConnectionTable:
         self._clock = clock
         self._networks = [ipaddress.ip_network(each, strict=False) for each in limits.trusted]
         trusted = limits.connections // 2 if self._networks else 0
-        self._trusted = _Group(trusted)
-        self._all = _Group(limits.connections - trusted)
-        self._strangers = _Group(min(limits.strangers, self._all.most), closes_busy=True)
+        counts = self._counts = limits.counts
+        self._trusted = _Group(trusted, counts, f"{limits.name}: trusted")
+        self._all = _Group(limits.connections - trusted, counts, f"{limits.name}: all")
+        strangers = min(limits.strangers, self._all.most)
+        self._strangers = _Group(strangers, counts, f"{limits.name}: strangers", closes_busy=True)
         self._peers: dict[str, _Group] = {}
         self._apps: dict[str, _Group] = {}
         self.closed = 0
@@ -126,7 +154,8 @@ class ConnectionTable:
         name, now = network_of(peer), self._clock()
         group = self._peers.get(name)
         if group is None:
-            group = _Group(self._limits.strangers_of_peer)
+            most, of_peer = self._limits.strangers_of_peer, f"{self._limits.name}: peer {name}"
+            group = _Group(most, self._counts, of_peer)
         # Requests that arrive together show their tokens a moment later: none is closed for another
         # one of the same peer.
         group.make_room(now - self._limits.new_seconds)
@@ -144,20 +173,21 @@ class ConnectionTable:
         if group is None:
             return
         before = self._clock() - self._limits.new_seconds
-        while len(group.places) > group.most and group.close_oldest(before):
+        while group.size > group.most and group.close_oldest(before):
             pass
 
     def _close_of_largest(self) -> None:
         """Closes one of the peer with the most connections, if it exceeds its places."""
         largest = max(self._peers.values(), key=lambda group: len(group.places), default=None)
-        if largest is not None and len(largest.places) > largest.most:
+        if largest is not None and largest.size > largest.most:
             largest.close_oldest()
 
     def use(self, place: ConnectionPlace, app: str) -> bool:
         """Counts a connection as one of an app. False if the app has too many."""
         group = self._apps.get(app)
         if group is None:
-            group = _Group(self._limits.of_app)
+            of_app = f"{self._limits.name}: app {app}"
+            group = _Group(self._limits.of_app, self._counts, of_app)
         if not group.make_room():
             return False
         self._apps[app] = group
@@ -232,11 +262,10 @@ class ConnectionPlace:
     def move(self, groups: tuple[_Group, ...], app: str | None = None) -> None:
         """Moves to other groups."""
         for group in self.groups:
-            group.places.pop(self, None)
-            group.idle.pop(self, None)
+            group.remove(self)
         left, self.groups = self.groups, groups
         for group in groups:
-            group.places[self] = None
+            group.add(self)
             if not self.busy and not self.keeps:
                 group.idle[self] = None
         if left:
@@ -247,7 +276,7 @@ class ConnectionPlace:
     def is_surplus(self) -> bool:
         """Whether its peer has more connections than it may keep."""
         for group in self.groups:  # noqa: SIM110
-            if len(group.places) > group.most:
+            if group.size > group.most:
                 return True
         return False
 

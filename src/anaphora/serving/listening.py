@@ -78,17 +78,25 @@ class SocketServer:
         port: int = 0,
         tls: ssl.SSLContext | None = None,
         limits: ConnectionLimits | None = None,
+        is_shared: bool = False,
     ) -> SocketServer:
         """At any free port if `port` is 0. New connections use the current content of `tls`. Raises
         `Io` if the port cannot be used."""
         bound = [port]
 
         def bind() -> socket.socket:
-            found = bound_socket(host, bound[0])
+            found = bound_socket(host, bound[0], is_shared=is_shared)
             bound[0] = found.getsockname()[1]  # the same one, when it listens again
             return found
 
         return cls(app, bind, limits, tls)
+
+    @classmethod
+    def at_socket(
+        cls, app: StoppableApp, listener: socket.socket, limits: ConnectionLimits | None = None
+    ) -> SocketServer:
+        """At a socket that other processes also accept connections from."""
+        return cls(app, lambda: listener, limits)
 
     @classmethod
     def at_path(
@@ -101,7 +109,7 @@ class SocketServer:
     ) -> SocketServer:
         """At a Unix socket. The file of an earlier server is replaced: the caller has made sure
         that no other server is running."""
-        return cls(app, lambda: _bound_path(path, mode), limits)
+        return cls(app, lambda: bound_path(path, mode), limits)
 
     @property
     def port(self) -> int:
@@ -209,7 +217,7 @@ async def connected_server(
         await connections.shutdown(CLOSE_SECONDS)
 
 
-def _bound_path(path: Path, mode: int) -> socket.socket:
+def bound_path(path: Path, mode: int) -> socket.socket:
     if len(os.fsencode(path)) > _LONGEST_PATH:
         raise Io(f"{path}: the path of a socket may have {_LONGEST_PATH} bytes; name a shorter one")
     listener = socket.socket(socket.AF_UNIX)

@@ -304,12 +304,15 @@ def free_port(host: str, port: int = 0) -> int:
         return bound
 
 
-def bound_socket(host: str, port: int) -> socket.socket:
-    """Raises `Io` if the port cannot be used."""
+def bound_socket(host: str, port: int, *, is_shared: bool = False) -> socket.socket:
+    """With `is_shared`, other processes of the same user can bind the port likewise, and get a part
+    of its connections. Raises `Io` if the port cannot be used."""
     ip = ip_of(host)
     listener = socket.socket(socket.AF_INET6 if ":" in ip else socket.AF_INET)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if is_shared:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         listener.bind((ip, port))
     except OSError as problem:
         listener.close()

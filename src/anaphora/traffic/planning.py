@@ -184,9 +184,10 @@ class ConversationPlans:
     ) -> PlannedCall:
         """Plans a request and remembers it. `scope` is the account at `host`."""
         own = _own_scope(request, scope)
-        call = self._start(request, own)
+        memory = self._memory(own, request.rules)
+        call = _begun(request, memory)
         found = self._index.add(request.rendered, call, scope=own, hints=request.hints)
-        return self._plan(call, request, found, own, at, host)
+        return self._plan(call, request, found, memory, at, host)
 
     def add_found(
         self,
@@ -198,23 +199,19 @@ class ConversationPlans:
     ) -> PlannedCall:
         """The same for a request whose earlier call is known: no lookup, and the caller remembers
         the request."""
-        own = _own_scope(request, scope)
-        return self._plan(self._start(request, own), request, found, own, at)
-
-    def _start(self, request: ReadRequest, own: Hashable) -> PlannedCall:
-        memory = self._memory(own, request.rules)
-        return PlannedCall(plan=None, state=memory.start(), chunks=len(request.rendered))
+        memory = self._memory_of(request, scope)
+        return self._plan(_begun(request, memory), request, found, memory, at)
 
     def _plan(
         self,
         call: PlannedCall,
         request: ReadRequest,
         found: EarlierCall[PlannedCall] | None,
-        scope: Hashable,
+        memory: AppMemory,
         at: float,
         host: str = "",
     ) -> PlannedCall:
-        memory, rendered, state = self._memories[scope], request.rendered, None
+        rendered, state = request.rendered, None
         if self._own_markers == "replace":
             rendered = replace(rendered, marks=())
         if found is not None and found.continues:
@@ -297,6 +294,10 @@ class ConversationPlans:
         if memory is None:
             memory = self._memories[own] = AppMemory(rules, self._numbers())
         return memory
+
+
+def _begun(request: ReadRequest, memory: AppMemory) -> PlannedCall:
+    return PlannedCall(plan=None, state=memory.start(), chunks=len(request.rendered))
 
 
 def _own_scope(request: ReadRequest, scope: Hashable) -> Hashable:

@@ -160,7 +160,7 @@ def dialect_of(name: str) -> Dialect:
 
     provider, *rest = name.split("/", 2)
     rows = dialects()
-    if not any(row.provider == provider for row in rows.rows):
+    if not any(provider in (row.provider, row.known_as) for row in rows.rows):
         known = ", ".join(dict.fromkeys(row.provider for row in rows.rows))
         raise InvalidRequest(
             f"{name!r} is neither a wire ({', '.join(WIRES)}) nor one of the providers {known}",

@@ -7,6 +7,7 @@ before it: that makes appending cheap and exact.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import msgspec
 
@@ -30,7 +31,7 @@ from .alternating import (
     undecided_start,
 )
 from .markers import MarkLocation, find_message
-from .rendering import extend_log, previous_run
+from .rendering import AddMessages, extend_log, previous_run
 
 # Looked up once: access to an enum member is slow, and every turn needs it.
 _TAIL = SegmentRole.VOLATILE_TAIL
@@ -120,47 +121,83 @@ def _segment_log(
     before: str | None,
     after: str | None,
 ) -> tuple[ChunkLog, int]:
-    messages = segment.messages
-
-    def add(append: LogAppend, new: Sequence[Message], last_role: str | None) -> None:
-        encoder: MessageEncoder | None = None
-        chunks, first = append.chunks, append.first_chunk
-        add_id, add_end = append.ids.append, append.message_ends.append
-        beside, watch = False, form.check is not None or not form.text_beside_results
-        if watch:
-            beside = _ends_with_results(messages, append.first_message)
-        for index, message in enumerate(new):
-            role, count = ROLES.get(message.role), len(chunks)
-            joined = role == last_role and type(last_role) is str
-            lead = b"" if last_role is None else b"," if joined else _NEXT.get(role, b"")
-            if role is None or not _add_plain(form, chunks, message, lead):
-                if encoder is None:
-                    name = segment.role.value
-                    encoder = MessageEncoder(form, append, new, name, before, after, profile)
-                role, blocks = encoder.encode(index, last_role)
-                joined = joins(role, last_role)
-                lead = b"" if last_role is None else b"," if joined else b"]}," + opening(role)
-                for kind, splice, block in blocks:
-                    chunks.append((kind, splice, lead + block))
-                    lead = b","
-            if watch:
-                beside = _has_results(message) or (joined and beside)
-                _settle(
-                    form, chunks, count, message, beside, f"{segment.role.value}[{append.message}]"
-                )
-            if not joined and count < len(chunks):
-                append.opens.append(first + count)
-                append.roles.append(role)
-                last_role = role
-            add_id(message.id)
-            add_end(first + len(chunks))
-
+    messages, between = segment.messages, (before, after)
+    add = partial(
+        _add_messages,
+        form=form,
+        history=messages,
+        where=segment.role.value,
+        between=between,
+        profile=profile,
+    )
     shared = 0
     if last is not None:
         shared = messages.common_prefix(last.source, ids=True)
         if last.log.contextual:
             shared = unchanged_count(form, messages, shared, last, before, after)
     return extend_log(messages, last, shared, add)
+
+
+def adding(form: MessageForm) -> Callable[[Rendered, Profile], AddMessages]:
+    """Adds to the history of the turn before."""
+
+    def add(previous: Rendered, profile: Profile) -> AddMessages:
+        return partial(
+            _add_messages,
+            form=form,
+            history=previous.runs[-1].source,
+            where=_HISTORY.value,
+            between=(None, None),
+            profile=profile,
+        )
+
+    return add
+
+
+def closing(_: str) -> bytes:
+    """The end of the list of messages after one of that role."""
+    return CLOSE
+
+
+def _add_messages(
+    append: LogAppend,
+    new: Sequence[Message],
+    last_role: str | None,
+    *,
+    form: MessageForm,
+    history: Sequence[Message],
+    where: str,
+    between: tuple[str | None, str | None],
+    profile: Profile,
+) -> None:
+    encoder: MessageEncoder | None = None
+    chunks, first = append.chunks, append.first_chunk
+    add_id, add_end = append.ids.append, append.message_ends.append
+    beside, watch = False, form.check is not None or not form.text_beside_results
+    if watch:
+        beside = _ends_with_results(history, append.first_message)
+    for index, message in enumerate(new):
+        role, count = ROLES.get(message.role), len(chunks)
+        joined = role == last_role and type(last_role) is str
+        lead = b"" if last_role is None else b"," if joined else _NEXT.get(role, b"")
+        if role is None or not _add_plain(form, chunks, message, lead):
+            if encoder is None:
+                encoder = MessageEncoder(form, append, new, where, *between, profile)
+            role, blocks = encoder.encode(index, last_role)
+            joined = joins(role, last_role)
+            lead = b"" if last_role is None else b"," if joined else b"]}," + opening(role)
+            for kind, splice, block in blocks:
+                chunks.append((kind, splice, lead + block))
+                lead = b","
+        if watch:
+            beside = _has_results(message) or (joined and beside)
+            _settle(form, chunks, count, message, beside, f"{where}[{append.message}]")
+        if not joined and count < len(chunks):
+            append.opens.append(first + count)
+            append.roles.append(role)
+            last_role = role
+        add_id(message.id)
+        add_end(first + len(chunks))
 
 
 def _settle(

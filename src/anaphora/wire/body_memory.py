@@ -19,6 +19,7 @@ from array import array
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
+from functools import lru_cache
 from itertools import takewhile
 from typing import Any, Generic, TypeAlias, TypeVar
 
@@ -55,27 +56,26 @@ _Key: TypeAlias = tuple[Hashable, str, bytes]
 
 
 class RunningDigest:
-    """Digests of the beginnings of one body, which is hashed once."""
+    """Digests of the beginnings of one body, hashed once if the shorter ones are taken first."""
 
-    __slots__ = ("_ends", "_states", "_view", "data")
+    __slots__ = ("_end", "_found", "_state", "_view", "data")
 
     def __init__(self, data: bytes) -> None:
         self.data = data
         self._view = memoryview(data)
-        self._ends = [0]
-        self._states: list[Any] = [long_hash(b"")]
+        self._found: dict[int, bytes] = {}
+        self._end = 0
+        self._state: Any = long_hash(b"")
 
     def at(self, end: int) -> bytes:
         """Of the bytes up to there."""
-        index = bisect_right(self._ends, end) - 1
-        start = self._ends[index]
-        if start < end:
-            state = self._states[index].copy()
-            state.update(self._view[start:end])
-            index += 1
-            self._ends.insert(index, end)
-            self._states.insert(index, state)
-        digest: bytes = self._states[index].digest()
+        digest = self._found.get(end)
+        if digest is None:
+            if end < self._end:
+                self._end, self._state = 0, long_hash(b"")
+            self._state.update(self._view[self._end : end])
+            self._end = end
+            digest = self._found[end] = self._state.digest()
         return digest
 
 
@@ -292,13 +292,9 @@ class BodyMemory(Generic[Facts]):
         while self._bytes > self._most_bytes:
             self._forget(next(iter(self._kept)))
 
-    def _places(self, end: int, steps: int) -> list[int]:
+    def _places(self, end: int, steps: int) -> tuple[int, ...]:
         """The offsets up to `end` by which a body may be found, the first ones first."""
-        places: set[int] = set()
-        for grid in self._grids:
-            last = end - end % grid
-            places.update(range(last, max(0, last - steps * grid), -grid))
-        return sorted(places)
+        return _places(end // self._grids[0], steps, self._grids)
 
     def _use(self, kept: KeptBody[Facts]) -> None:
         if kept in self._kept:
@@ -340,6 +336,16 @@ class RequestBodies:
             if outline is not None:
                 self._memory.keep(scope, wire, outline, beginning, lambda: None)
         return body
+
+
+@lru_cache(maxsize=1024)
+def _places(units: int, steps: int, grids: tuple[int, ...]) -> tuple[int, ...]:
+    """The last multiples of each grid; the first grid divides the others."""
+    places: set[int] = set()
+    for grid in grids:
+        last = units * grids[0] // grid * grid
+        places.update(range(last, max(0, last - steps * grid), -grid))
+    return tuple(sorted(places))
 
 
 def list_of_messages(wire: str, data: bytes, members: Members) -> ListElements | None:

@@ -117,10 +117,7 @@ class _Splicing:
         self._places = places
         self._dialect = dialect
         self._notices = notices
-        own = None if dialect is None else dialect.markers
-        self._table = request_table(rendered.wire)
-        marker = (self._table.marker,)
-        self._names = marker if not own else tuple({n for m in own.values() for n in m})
+        self._names: tuple[str, ...] = ()
         """The members of a marker."""
         self.edits: list[Edit] = []
         self._root: dict[str, MemberSpan] | None = None
@@ -130,6 +127,11 @@ class _Splicing:
     # ── Markers ──────────────────────────────────────────────────────────────────────────────────
 
     def place(self, plan: Plan, *, replace: bool, slots: int | None) -> None:
+        own_form = None if self._dialect is None else self._dialect.markers
+        self._table = request_table(self._rendered.wire)
+        self._names = (self._table.marker,)
+        if own_form:
+            self._names = tuple({name for form in own_form.values() for name in form})
         own = {(mark.chunk, mark.splice): mark for mark in self._rendered.marks}
         wanted = {(mark.chunk, mark.splice): mark for mark in plan.marks}
         if replace:
@@ -253,7 +255,7 @@ class _Splicing:
         Chunks hold members without white space and without markers, and end with their block."""
         if inside is None:
             return _Target(block)
-        size = len(self._rendered.chunk(chunk).data)
+        size = len(self._rendered.chunk_data(chunk))
         if self._places.joined:
             return self._joined(block, size, inside)
         bare, found = self._inner_blocks(block)
@@ -369,7 +371,7 @@ class _Splicing:
                 added.append(place + string(plan.key))
         if not added:
             return headers
-        end = document_span(self._body).end - 1
+        end = self._body.rindex(b"}")
         names = self._members() if self._decoded is None or self._root else self._decoded
         for field in added:
             name = next(iter(decode_members(b"{" + field[1:] + b"}")))

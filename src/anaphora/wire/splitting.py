@@ -118,7 +118,9 @@ class RequestSplit:
     def add_section(
         self, name: str, raw: bytes, cut: Callable[[bytes], SplitSection | None]
     ) -> ChunkRun | None:
-        """Add the run that `cut` makes of these bytes, unless it is None."""
+        """Add the run that `cut` makes of a field, unless it is None or the field is missing."""
+        if raw == b"null":
+            return None
         known, key = self._memo.sections, (name, digest_of(memoryview(raw)))
         log = known.get(key)
         if log is not None:
@@ -188,9 +190,11 @@ class RequestSplit:
         if last is None:
             return None
         if known < len(raws):
-            log = log.append(append)
-            log.source = digests, marks, whole
-            self._memo.messages[context, digests[0]] = log
+            grown = log.append(append)
+            grown.source = digests, marks, whole
+            if grown is not log or not known:
+                self._memo.messages[context, digests[0]] = grown
+            log = grown
         run = ChunkRun(
             "messages",
             log,
@@ -283,7 +287,8 @@ class RequestSplit:
 def _agreeing(known: list[bytes], digests: list[bytes]) -> int:
     """The number of equal digests at the beginning."""
     count = min(len(known), len(digests))
-    if known[:count] == digests[:count]:
+    first = digests[:count]
+    if known == first or known[:count] == first:
         return count
     return next(index for index in range(count) if known[index] != digests[index])
 

@@ -26,6 +26,12 @@ from anaphora.client.config import (
     Timeouts,
     schema,
 )
+from anaphora.client.config.accounts import (
+    AwsAccount,
+    AzureAccount,
+    CloudCredentials,
+    GoogleAccount,
+)
 from anaphora.client.config.resolve import check, resolve
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -33,6 +39,10 @@ PAGE = (DOCS / "config.md").read_text()
 SECTIONS: dict[str, type[msgspec.Struct]] = {
     "providers.<id>": ProviderConfig,
     "key": Key,
+    "credentials": CloudCredentials,
+    "credentials.aws": AwsAccount,
+    "credentials.google": GoogleAccount,
+    "credentials.azure": AzureAccount,
     "timeouts": Timeouts,
     "retry": RetryConfig,
     "breaker": BreakerConfig,
@@ -61,7 +71,9 @@ def test_documented_defaults_are_the_real_ones(section: str, kind: type[msgspec.
     fields = {field.name: field for field in msgspec.structs.fields(kind)}
     for name, cell in rows(section):
         default = fields[name].default
-        if isinstance(default, int | float):
+        if isinstance(default, bool):
+            assert cell == str(default).lower(), name
+        elif isinstance(default, int | float):
             assert cell == f"{default:.16g}", name
         else:
             assert not cell[0].isdigit(), name

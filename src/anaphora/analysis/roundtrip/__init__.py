@@ -23,6 +23,7 @@ from anaphora.catalog import Dialect
 from anaphora.errors import AnaphoraError, InvalidRequest, Parse, Upstream
 from anaphora.rendered import Plan
 from anaphora.values import Notice, ReplyEnd, ReplyFail
+from anaphora.wire.dialect.addresses import names_model
 from anaphora.wire.errors import NO_ERROR_OBJECT
 from anaphora.wire.reading import DECODE_ERRORS
 
@@ -253,6 +254,8 @@ def check_exchange(exchange: RecordedExchange, rules: WireRules) -> RoundTripRes
     if row is not None:
         codec, provider = wire.codec_for(row), row.provider
         edits = rules.for_dialect(row) | edits
+        if names_model(row):
+            edits = {"the path names the model": [remove("", "model")]} | edits
     try:
         result = _check_request(exchange, result, edits, codec, provider)
     except (AnaphoraError, *DECODE_ERRORS) as problem:
@@ -270,8 +273,8 @@ def _check_request(
     codec: wire.Wire,
     provider: str,
 ) -> RoundTripResult:
-    call = codec.parse(exchange.request.encode(), exchange.path)
     try:
+        call = codec.parse(exchange.request.encode(), exchange.path)
         rendered = codec.render(call, catalog.profile(provider, call.model))
     except InvalidRequest:
         if 400 <= exchange.status < 500:

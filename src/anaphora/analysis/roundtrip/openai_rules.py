@@ -187,8 +187,9 @@ def _item_type(item: Body) -> None:
 
 def _text_as_part(item: Body) -> None:
     name = "output" if item["type"] == "function_call_output" else "content"
-    if isinstance(item.get(name), str) and item.get("role") != "assistant":
-        item[name] = [{"type": "input_text", "text": item[name]}]
+    if isinstance(item.get(name), str):
+        kind = "output_text" if item.get("role") == "assistant" else "input_text"
+        item[name] = [{"type": kind, "text": item[name]}]
 
 
 def _drop_blank_instructions(body: Body) -> None:

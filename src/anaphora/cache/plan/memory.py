@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from array import array
 from bisect import bisect_left, bisect_right, insort
 from collections import OrderedDict, deque
 from collections.abc import Hashable, Iterable
@@ -47,8 +48,9 @@ class Gaps:
     __slots__ = ("_sorted", "count", "last", "lengths")
 
     def __init__(self, lengths: Iterable[float] = ()) -> None:
-        self.lengths = list(lengths)  # short, and there are many of these objects
-        self._sorted = sorted(self.lengths)
+        # Arrays, since there are many of these objects, and lists take twice the memory.
+        self.lengths = array("d", lengths)
+        self._sorted = array("d", sorted(self.lengths))
         self.last: float | None = None
         """When the last use was."""
         self.count = 0

@@ -82,7 +82,7 @@ class _CallPlanner(RecallingPlanner):
         if the prompt itself is too short."""
         if not rendered.markers or not rendered.cacheable:
             return None
-        prompt, minimum = self._prompt_of(rendered), self._rules.minimum_tokens.value
+        prompt, minimum = self._prompt_of(rendered), self._minimum
         if prompt.total < minimum:
             return None
         shared = self._candidates_of(rendered).shared

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePath
 from typing import Annotated, Any, ClassVar, Literal
@@ -15,7 +14,6 @@ from msgspec import Meta
 from anaphora.errors import InvalidConfig, Io
 from anaphora.redaction import (
     ELLIPSIS,
-    could_be_secret,
     hides_arguments,
     looks_like_key,
     shown_name,
@@ -23,21 +21,19 @@ from anaphora.redaction import (
 )
 from anaphora.yaml_values import Origin, from_python, read_yaml
 
-Positive = Annotated[float, Meta(gt=0)]
-Count = Annotated[int, Meta(ge=1)]
-Dollars = Annotated[float, Meta(ge=0)]
-Name = Annotated[str, Meta(min_length=1)]
-
-
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
-_FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*\Z")
+from .accounts import CloudCredentials
+from .tables import Count as Count
+from .tables import Dollars as Dollars
+from .tables import Key as Key
+from .tables import Name as Name
+from .tables import Positive as Positive
 
 #: A longer file is not a configuration.
 _MAX_BYTES = 4 * 1024 * 1024
 
 
 class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Base of all tables."""
+    """Base of the tables here."""
 
 
 class Timeouts(_Table, frozen=True):
@@ -115,41 +111,6 @@ class ModelPrice(_Table, frozen=True):
             raise ValueError("tiers must be listed once each, lowest first")
 
 
-class Key(_Table, frozen=True):
-    """The place of the key: an environment variable, or a file `secrets/<NAME>.txt` next to the
-    configuration. Exactly one of the two."""
-
-    example: ClassVar[str] = (
-        "write `key: {env: NAME}` for an environment variable, or `key: {secret: NAME}` for the"
-        " file secrets/NAME.txt"
-    )
-
-    env: Name | None = None
-    secret: Name | None = None
-
-    def __post_init__(self) -> None:
-        if (self.env is None) == (self.secret is None):
-            raise ValueError("name either `env` or `secret`")
-        if self.env is not None and not _VARIABLE.match(self.env):
-            raise ValueError(
-                "env is the name of an environment variable, not the key itself: " + self.example
-            )
-        if self.secret is not None and not _FILE.match(self.secret):
-            raise ValueError("secret is the plain name NAME of a file secrets/NAME.txt")
-
-    def __str__(self) -> str:
-        name = self.env or self.secret or ""
-        # The key itself, written here by mistake, must not appear in an error or a log.
-        shown = "…" if could_be_secret(name) else name
-        return f"secrets/{shown}.txt" if self.env is None else f"${shown}"
-
-    def __repr__(self) -> str:
-        return f"Key({self})"
-
-    def __rich_repr__(self) -> list[tuple[str, Any]]:
-        return [("name", str(self))]
-
-
 class McpServer(_Table, frozen=True):
     """An MCP server that is started as a process (`command`), or reached at an address (`url`)."""
 
@@ -216,11 +177,13 @@ class ProviderConfig(_Table, frozen=True):
     """`deepseek`, `minimax/anthropic`, …; by default that of the wire's own provider."""
     base_url: Name | None = None
     key: Key | None = None
+    credentials: CloudCredentials | None = None
+    """Credentials of a cloud instead of a key; by default, those that its SDK would find."""
     headers: dict[str, str] = {}
     region: str | None = None
     """Replaces `{region}` and `{location}` in the URL."""
     account: dict[str, str] = {}
-    """Replaces the other placeholders of the URL, by name."""
+    """Replaces the other placeholders of the URL, by name: `project`, `resource`, …"""
     model: Name | None = None
     """The model of calls that name none."""
     known_models: tuple[Name, ...] = ()

@@ -16,19 +16,32 @@ from typing import Any, NamedTuple
 import msgspec
 
 from anaphora import catalog
-from anaphora.catalog import Dialect, is_maker
+from anaphora.catalog import Dialect, is_maker, maker_of
+from anaphora.client.credentials.aws_profiles import region_of
 from anaphora.errors import InvalidConfig, MissingSecret
 
 from . import ClientConfig
 from .resolve import resolve_each
-from .secrets import ResolvedProvider
+from .secrets import ResolvedProvider, SecretVariables
 
 #: Output limit for wires that require one: room for a long answer.
 MAX_TOKENS = 8192
 
+#: Variables that show that credentials of a cloud are meant to be used.
+_CLOUDS = {
+    "aws": (
+        *("AWS_ACCESS_KEY_ID", "AWS_PROFILE", "AWS_WEB_IDENTITY_TOKEN_FILE"),
+        *("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "AWS_CONTAINER_CREDENTIALS_FULL_URI"),
+    ),
+    "google": ("GOOGLE_CLOUD_PROJECT", "ANTHROPIC_VERTEX_PROJECT_ID", "GOOGLE_VERTEX_PROJECT"),
+    "azure": ("AZURE_OPENAI_ENDPOINT", "AZURE_RESOURCE_NAME", "ANTHROPIC_FOUNDRY_RESOURCE"),
+}
+_PLACEHOLDER = re.compile(r"\{(\w+)\}")
+
 _REMEMBER = "ANAPHORA_REMEMBER"
 #: Variables whose key is sent as a bearer token, even if the provider has another header.
 _BEARER = frozenset({"ANTHROPIC_AUTH_TOKEN"})
+_PLACE = re.compile(r"(?P<version>/v\w+)/projects/.*")
 _OLLAMA_HOST = re.compile(
     r"(?P<scheme>https?://)?(?P<host>[^/:]*|\[[^]]*\])(?P<port>:\d+)?(/.*)?\Z"
 )
@@ -42,7 +55,7 @@ class Environment:
         self._problems: dict[str, InvalidConfig] = {}
         self.providers = {
             name: self._resolve(name, row)
-            for name, row in default_rows().items()
+            for name, row in environment_rows().items()
             if self._is_set(row)
         }
 
@@ -53,12 +66,14 @@ class Environment:
         return ClientConfig(providers=providers)
 
     def find(self, name: str) -> ResolvedProvider:
-        """A provider of the catalog. Raises if its key is missing or a variable is invalid."""
+        """A provider of the catalog. Raises if its key is missing or a variable is invalid. The
+        credentials of a cloud are looked for when they are needed."""
         one = self.providers.get(name)
         if one is None:
-            row = default_rows()[name]
-            if not is_local(row):
-                raise MissingSecret(f"no key for {name} in the environment: {advice(name)}")
+            row = environment_rows()[name]
+            if not is_local(row) and not (row.cloud is not None and self._has_address(row)):
+                what = "account" if _has_account_path(row) else "key"
+                raise MissingSecret(f"no {what} for {name} in the environment: {advice(name)}")
             one = self.providers[name] = self._resolve(name, row)
         if name in self._problems:
             raise self._problems[name]
@@ -73,10 +88,28 @@ class Environment:
             )
 
     def _is_set(self, row: Dialect) -> bool:
-        if "{" in row.base_url and not self._first(row.url_variables):
+        if not self._has_address(row):
             return False
         needed = url_variables(row) if is_local(row) else key_variables(row)
-        return self._first(needed) is not None
+        if self._first(needed) is not None:
+            return True
+        return row.cloud is not None and self._first(_CLOUDS[row.cloud.kind]) is not None
+
+    def _has_address(self, row: Dialect) -> bool:
+        """Whether the values of the account in the provider's URL are known."""
+        if self._first(row.url_variables) is not None and not _has_account_path(row):
+            return True
+        names = _PLACEHOLDER.findall(row.base_url)
+        return not any(self._account(row, name) is None for name in names)
+
+    def _account(self, row: Dialect, name: str) -> str | None:
+        """A value of the account."""
+        found = self._first(row.account_variables.get(name, ()))
+        if found is not None:
+            return self._variables[found]
+        if row.cloud is not None and row.cloud.kind == "aws" and name == "region":
+            return region_of(SecretVariables(self._variables))
+        return row.account_defaults.get(name)
 
     def _first(self, names: tuple[str, ...]) -> str | None:
         """The first of these variables that is set."""
@@ -88,11 +121,14 @@ class Environment:
             for variable, header in row.header_variables.items()
             if (value := self._variables.get(variable))
         }
-        settings: dict[str, Any] = {"dialect": name, "max_tokens": MAX_TOKENS}
+        settings: dict[str, Any] = {"dialect": row.name, "max_tokens": MAX_TOKENS}
         if headers:
             settings["headers"] = headers
         if (key := self._first(key_variables(row))) is not None:
             settings["key"] = {"env": key}
+        account = {name: self._account(row, name) for name in _PLACEHOLDER.findall(row.base_url)}
+        if given := {name: value for name, value in account.items() if value is not None}:
+            settings["account"] = given
         start, url = "", self._first(url_variables(row))
         if url is not None:
             start, settings["base_url"] = _base_url(row, url, self._variables[url])
@@ -119,6 +155,8 @@ class _Defaults(NamedTuple):
     """The providers that are used without a configuration; constant for the process."""
 
     rows: dict[str, Dialect]
+    every: dict[str, Dialect]
+    """With the rows of clouds: `vertex`, and `vertex/anthropic` for the models of a maker."""
     variables: frozenset[str]
 
 
@@ -128,15 +166,36 @@ def _defaults() -> _Defaults:
     for row in catalog.dialects().rows:
         first.setdefault(row.provider, row)
     rows = {name: first[name] for name in sorted(first, key=lambda name: not is_maker(name))}
-    read = [name for row in rows.values() for name in (*key_variables(row), *url_variables(row))]
-    read += [name for row in rows.values() for name in row.header_variables]
-    return _Defaults(rows, frozenset(read))
+    every = dict(rows)
+    for row in catalog.dialects().rows:
+        if row.known_as and row not in every.values():
+            taken = row.known_as in every
+            every[f"{row.known_as}/{row.provider}" if taken else row.known_as] = row
+    read: list[str] = []
+    for row in every.values():
+        read += (*key_variables(row), *url_variables(row), *row.header_variables)
+        read += [name for names in row.account_variables.values() for name in names]
+    read += [name for names in _CLOUDS.values() for name in names]
+    return _Defaults(rows, every, frozenset(read))
+
+
+def row_name(provider: str, model: str) -> str:
+    """The name of a cloud's row for the maker of a model; that of the provider itself if there is
+    none."""
+    maker = maker_of(model)
+    name = f"{provider}/{maker}"
+    return name if maker is not None and name in environment_rows() else provider
 
 
 def default_rows() -> dict[str, Dialect]:
     """The row of each provider of the catalog that is used without a configuration; makers of
     models come before hosts."""
     return _defaults().rows
+
+
+def environment_rows() -> dict[str, Dialect]:
+    """The rows of `default_rows`, and those of clouds: `vertex` and `vertex/anthropic`."""
+    return _defaults().every
 
 
 def state() -> int:
@@ -192,11 +251,23 @@ def is_local(row: Dialect) -> bool:
 
 def advice(name: str) -> str:
     """Which variables to set for a provider."""
-    row = default_rows()[name]
+    row = environment_rows()[name]
+    needed = [
+        variables[0]
+        for place, variables in row.account_variables.items()
+        if place not in row.account_defaults
+    ]
+    if needed and _has_account_path(row):
+        return f"set {' and '.join(needed)}; the credentials are those of Google Cloud"
     if "{" in row.base_url and not row.url_variables:
         return f"its URL needs more than a key; configure {name} in llm.yaml"
     variables = [key_variables(row)[0], *(url_variables(row)[:1] if "{" in row.base_url else ())]
     return f"set {' and '.join(variables)}"
+
+
+def _has_account_path(row: Dialect) -> bool:
+    """Whether the account is in the path of the base URL: /v1/projects/{project}/…"""
+    return _PLACE.search(row.base_url) is not None
 
 
 def _base_url(row: Dialect, variable: str, value: str) -> tuple[str, str]:
@@ -209,6 +280,9 @@ def _base_url(row: Dialect, variable: str, value: str) -> tuple[str, str]:
     for length in range(len(steps), 1, -1):
         if url.endswith(doubled := "/".join(steps[:length])):
             return "", url.removesuffix(doubled)
+    place = _PLACE.search(row.base_url)
+    if place is not None:
+        return "", url.removesuffix(place["version"]) + place[0]
     return start, url
 
 

@@ -20,6 +20,7 @@ import msgspec
 
 from anaphora import wire
 from anaphora.catalog import Dialect, dialects, serves_own_only
+from anaphora.client.credentials.choosing import CredentialSource
 from anaphora.errors import InvalidRequest, MissingSecret
 from anaphora.redaction import (
     hides_arguments,
@@ -80,10 +81,21 @@ def resolve_each(
     origin, folder = _origin(config, file)
     variables = SecretVariables(environ)
     del environ  # collectors of tracebacks save local variables
+    source = CredentialSource(
+        origin=origin,
+        folder=folder,
+        variables=variables,
+        find_key=lambda key, path: find_key(key, folder, variables, origin=origin, path=path),
+    )
     for provider in check(config, file).values():
         key = provider.provider.key
-        if key is None:
-            yield provider, None
+        if key is None or provider.provider.credentials is not None:
+            try:
+                credentials = source.of(provider)
+            except MissingSecret as error:
+                yield provider, error.with_traceback(None)
+            else:
+                yield msgspec.structs.replace(provider, credentials=credentials), None
             continue
         path, notices = ("providers", provider.id, "key"), provider.notices
         try:
@@ -151,13 +163,14 @@ class _ProviderCheck(msgspec.Struct, frozen=True):
             secret=None,
             provider=provider,
             own_models_only=_serves_own_only(row, url),
+            path_values=self._path_values(row),
             notices=tuple(self._notices(row, url, header)),
         )
 
     def _notices(self, row: Dialect, url: str, header: str) -> Iterator[Notice]:
         """Values that the URL has no placeholder for; a key that is unused or not encrypted."""
         provider, place = self._provider, shown_path(("providers", self._id))
-        names = set(_PLACEHOLDER.findall(provider.base_url or row.base_url))
+        names = set(_PLACEHOLDER.findall((provider.base_url or row.base_url) + row.path))
         unused = [
             (shown_name(name), f"account.{shown_name(name)}")
             for name in provider.account
@@ -167,6 +180,11 @@ class _ProviderCheck(msgspec.Struct, frozen=True):
             unused.append(("region", "region"))
         for name, field in unused:
             yield Notice("fills_nothing", f"the URL has no {{{name}}}", f"{place}.{field}")
+        given = {name.lower() for name in provider.headers}
+        for name in row.needed_headers:
+            if name not in given:
+                reason = f"requests need the header {name}; set it with `headers`"
+                yield Notice("header_missing", reason, f"{place}.headers")
         if provider.key is None:
             return
         parts = urlsplit(url)
@@ -179,7 +197,8 @@ class _ProviderCheck(msgspec.Struct, frozen=True):
     def _dialect(self) -> Dialect:
         """The catalog's row for the provider; for a wire without a dialect, that of the wire's own
         provider."""
-        known = dict.fromkeys(row.provider for row in dialects().rows)
+        rows = dialects().rows
+        known = dict.fromkeys(name for row in rows for name in (row.provider, row.known_as) if name)
         wire_name, name = self._provider.wire, self._provider.dialect
         is_dialect = wire_name is not None and wire_name.partition("/")[0] in known
         if name is None:
@@ -216,7 +235,9 @@ class _ProviderCheck(msgspec.Struct, frozen=True):
 
     def _base_url(self, row: Dialect) -> str:
         given = self._provider.base_url
-        url = _PLACEHOLDER.sub(self._fill, given or row.base_url)
+        url = _PLACEHOLDER.sub(
+            lambda found: self._fill(found[1], row), given or self._regional(row)
+        )
         try:
             parts = _split(url)
             if "{" in url or "}" in url:
@@ -230,9 +251,26 @@ class _ProviderCheck(msgspec.Struct, frozen=True):
             self._fail(str(error), "dialect" if given is None else "base_url")
         return url.rstrip("/")
 
-    def _fill(self, placeholder: re.Match[str]) -> str:
-        name, account, region = placeholder[1], self._provider.account, self._provider.region
+    def _regional(self, row: Dialect) -> str:
+        """The row's base URL with the host of the region."""
+        if not row.region_hosts:
+            return row.base_url
+        account, default = self._provider.account, row.account_defaults.get("location", "")
+        place = self._provider.region or account.get("location", default)
+        host = row.region_hosts.get(place, row.region_hosts["*"])
+        return row.base_url.replace(urlsplit(row.base_url).netloc, host, 1)
+
+    def _path_values(self, row: Dialect) -> dict[str, str]:
+        """The values of the account in request paths."""
+        names = dict.fromkeys(_PLACEHOLDER.findall(row.path))
+        own = [name for name in names if name not in ("model", "method")]
+        return {name: self._fill(name, row) for name in own}
+
+    def _fill(self, name: str, row: Dialect) -> str:
+        account, region = self._provider.account, self._provider.region
         value = account.get(name, region if name in _REGION else None)
+        if value is None:
+            value = row.account_defaults.get(name)
         if value is None:
             near = nearest(name, account)
             advice = f" (is {near} a misspelling?)" if near else ""
@@ -251,6 +289,7 @@ class _ProviderCheck(msgspec.Struct, frozen=True):
             (self._id, ()),
             (provider.model, ("model",)),
             (provider.region, ("region",)),
+            *(() if provider.credentials is None else provider.credentials.names()),
             *((model, ("known_models",)) for model in provider.known_models),
             *((model, ("limits", "models")) for model in provider.limits.models),
             *((model, ("prices",)) for model in provider.prices),

@@ -16,7 +16,7 @@ import re
 import stat
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 from urllib.parse import unquote, urlsplit
 
 import msgspec
@@ -36,6 +36,9 @@ from anaphora.values import Notice
 from anaphora.yaml_values import Origin
 
 from . import Key, ProviderConfig
+
+if TYPE_CHECKING:
+    from anaphora.client.credentials import Credentials
 
 #: A longer file is not a key.
 _MAX_BYTES = 16 * 1024
@@ -138,6 +141,11 @@ class SecretVariables(_Holder):
     def __repr__(self) -> str:
         return "<environment variables>"
 
+    @property
+    def is_process(self) -> bool:
+        """Whether they are the process's own, which SDKs read."""
+        return self._variables is None or self._variables is os.environ
+
     def get(self, name: str) -> Secret | None:
         value = (os.environ if self._variables is None else self._variables).get(name)
         return None if value is None else Secret(value)
@@ -218,12 +226,16 @@ class ResolvedProvider(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """In lower case; empty if the provider takes no key."""
     auth_prefix: str
     secret: Secret | None
+    credentials: Credentials | None = None
+    """Credentials of a cloud, if there is no key."""
     provider: ProviderConfig
     """The configuration; `ca` is relative to the working directory."""
     own_models_only: bool = False
     """Whether it is the address of a maker that serves only its own models."""
     path_start: str = ""
     """The start of request paths that `base_url` replaces, as the base URL of some SDKs does."""
+    path_values: dict[str, str] = {}
+    """Values of the account that request paths contain, by the placeholder's name."""
     notices: tuple[Notice, ...] = ()
 
     @property
@@ -250,7 +262,8 @@ class ResolvedProvider(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     def redactor(self) -> Redactor:
         """Removes this provider's secrets from texts."""
-        return Redactor(self._secrets())
+        current = None if self.credentials is None else self.credentials.secrets
+        return Redactor(self._secrets(), current)
 
     def _secrets(self) -> Iterator[str]:
         if self.secret is not None:

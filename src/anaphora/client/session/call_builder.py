@@ -25,7 +25,7 @@ from anaphora.prompt import (
     RenderedContext,
     Segment,
 )
-from anaphora.values import Extras, Message, SegmentRole
+from anaphora.values import Extras, Message, SegmentRole, Text
 
 from .compaction import PromptSizes, shortened, token_limit
 from .provider_state import ProviderState
@@ -65,7 +65,7 @@ def is_plain(prompt: PromptIR) -> bool:
     continuation."""
     if prompt.continuation is not None or prompt.cache.frozen_through is not None:
         return False
-    return all(segment.role is not _HISTORY for segment in prompt.segments)
+    return not prompt.segments or all(each.role is not _HISTORY for each in prompt.segments)
 
 
 class CallBuilder(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -184,7 +184,7 @@ class CallBuilder(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         # Nearly every turn is a text.
         text = content if isinstance(content, str) and not content.isspace() else ""
         return TurnRequest(
-            messages=(Message.user(text),) if text else messages_of(content),
+            messages=(Message(role="user", parts=(Text(text),)),) if text else messages_of(content),
             params=params_of(options, tools=self.tools.source.current) if options else {},
             output=None if output is None else self.output(output),
             timeout=None if timeout is None else seconds_of(timeout, "timeout"),

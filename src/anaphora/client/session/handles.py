@@ -132,7 +132,8 @@ class Handles:
     async def _send(self, prelude: Prelude, rendered: Rendered | None) -> Any:
         endpoint = self._state.endpoint
         wire: Any = endpoint.wire
-        answer = await endpoint.transport.send(endpoint.outgoing(wire.prelude(rendered, prelude)))
+        outgoing = endpoint.outgoing_resource(wire.prelude(rendered, prelude))
+        answer = await endpoint.transport.send(outgoing)
         try:
             data = await read_answer(answer)
         finally:

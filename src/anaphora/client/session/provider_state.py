@@ -12,11 +12,11 @@ import copy
 from typing import Self
 from weakref import ref
 
-from msgspec.structs import replace
+from msgspec.structs import force_setattr, replace
 
 from anaphora.cache.plan import Planner
 from anaphora.cache.plan.deferred import SentTurn
-from anaphora.cache.sent_call import begins_with, reply_lines, updated_bills
+from anaphora.cache.sent_call import begins_with, updated_bills
 from anaphora.cache.simulator import Chance, Outcome, SlotPredictor
 from anaphora.cache.verdict import Prediction, SentCall, diagnosis_of
 from anaphora.cache.verdict.prediction import predict_slot_read
@@ -86,13 +86,12 @@ class ProviderState:
         if self.past is None:
             last = self.sent.rendered if self.sent is not None else None
             rendered = self.target.render(call, last)
+            force_setattr(rendered, "bills", self.bills)  # no one has it yet
         else:
             rendered = self.past.render(self.target, call)
             if self.sent is None:
                 self.sent = self.past.restore(rendered, self.target, self.predictor)
-            rendered = self.past.limited(rendered)
-        if self.bills:
-            rendered = replace(rendered, bills=self.bills)
+            rendered = replace(self.past.limited(rendered), bills=self.bills)
         plan = self.planner(at).plan(rendered, at=at)
         return PreparedRequest(call=call, rendered=rendered, plan=plan, at=at)
 
@@ -145,7 +144,7 @@ class ProviderState:
             at=at,
             began=first,
             usage=usage,
-            reply_lines=reply_lines(reply.message),
+            reply=reply.message,
         )
         diagnosis = diagnosis_of(reply) if prepared.call.ir.cache.diagnose else None
         facts = TurnFacts(self.target, self.sent, self.simulated, sent, made, price, diagnosis)

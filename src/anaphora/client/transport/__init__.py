@@ -15,6 +15,7 @@ import msgspec
 
 from anaphora.client.config import Timeouts
 from anaphora.client.config.secrets import SecretHeaders
+from anaphora.client.credentials import Credentials
 from anaphora.redaction import shown_url
 from anaphora.wire.errors import MAX_ERROR_BYTES
 
@@ -33,6 +34,8 @@ class HttpRequest(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """The provider's name in the catalog, for transports that record."""
     path: str = ""
     """The path at the provider's own base URL, for transports that record."""
+    credentials: Credentials | None = None
+    """What the connection's transport adds headers with, when it sends the request."""
     on_write: Callable[[], None] | None = None
     """Called right before the first byte of the request is written to a connection, by a transport
     that `tells_writing`. If it raises, nothing is written."""
@@ -82,7 +85,8 @@ async def read_answer(response: HttpResponse) -> bytes:
 
 class HttpTransport(Protocol):
     """Raises `errors.Transport` for every network failure. If it calls `on_write` of requests, its
-    attribute `tells_writing` is true."""
+    attribute `tells_writing` is true. `AuthenticatingTransport` adds the headers of
+    `HttpRequest.credentials` for transports that do not."""
 
     async def send(self, request: HttpRequest) -> HttpResponse: ...
     async def close(self) -> None: ...

@@ -8,11 +8,13 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Mapping
+from typing import cast
 from weakref import WeakSet
 
 from yarl import URL
 
 from anaphora.client.config.secrets import Secret, SecretHeaders
+from anaphora.client.credentials.sending import send_authenticated
 from anaphora.errors import InvalidRequest
 
 from . import HttpRequest, errors
@@ -112,6 +114,9 @@ class AiohttpTransport:
         self._open: WeakSet[AiohttpResponse] = WeakSet()
 
     async def send(self, request: HttpRequest) -> AiohttpResponse:
+        if request.credentials is not None:
+            answer = await send_authenticated(self, request, request.credentials)
+            return cast(AiohttpResponse, answer)
         if self._connections.connector is None:
             if self._connections.closed:
                 raise errors.permanent("the client is closed", "connect")

@@ -19,7 +19,6 @@ of the grant that lacks it.
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from fnmatch import fnmatchcase
 from time import monotonic
@@ -30,6 +29,7 @@ from anaphora.daemon.shared_state import MinuteLimit, SharedState, Taken
 from anaphora.daemon.values import App
 from anaphora.errors import CapabilityDenied, GrantRateLimited, NotGranted, StoreUnavailable
 from anaphora.redaction import quoted
+from anaphora.serving.counts import Counts
 from anaphora.wire.elements import ListElements
 from anaphora.wire.reading import Members
 
@@ -194,6 +194,8 @@ def _missing(what: str, where: str, param: str) -> NotGranted:
 FREE_BYTES = 64 * 1024
 #: Seconds after which a caller may try again.
 _RETRY_SECONDS = 2.0
+#: The name of the count of unread bytes.
+_UNREAD = "unread"
 
 
 class GrantRates:
@@ -254,24 +256,28 @@ class CallSlots:
     batch counts."""
 
     def __init__(
-        self, most: int, refused: Callable[[str, GrantRateLimited], None] = lambda *_: None
+        self,
+        most: int,
+        refused: Callable[[str, GrantRateLimited], None] = lambda *_: None,
+        counts: Counts | None = None,
     ) -> None:
-        """`refused` is called with the app and the error of each call that gets no slot."""
+        """`refused` is called with the app and the error of each call that gets no slot. `counts`
+        may be shared with other processes."""
         self._most = most
         self._refused = refused
-        self._running: Counter[str] = Counter()
+        self._counts = counts or Counts()
+        self.count = 0
+        """Calls of this process running at present."""
         self.begun = 0
         """Calls since the start."""
-
-    @property
-    def count(self) -> int:
-        """Calls running at present."""
-        return self._running.total()
 
     def running(self, app: str) -> TakenSlot:
         """A context that counts one running call. Raises `GrantRateLimited` if too many are
         running."""
-        if self._running[app] >= self._most:
+        return TakenSlot(self, app)
+
+    def take(self, app: str) -> None:
+        if not self._counts.add(f"calls {app}", 1, self._most):
             refusal = GrantRateLimited(
                 f"{self._most} calls of this app are running: wait until one has ended",
                 limit="max_streams_per_app",
@@ -280,32 +286,33 @@ class CallSlots:
             self._refused(app, refusal)
             raise refusal
         self.begun += 1
-        return TakenSlot(self._running, app)
+        self.count += 1
+
+    def release(self, app: str) -> None:
+        self._counts.add(f"calls {app}", -1)
+        self.count -= 1
 
     def keep(self, app: str) -> Callable[[], None]:
         """Counts a call as running until the returned function is called."""
-        self._running[app] += 1
-
-        def release() -> None:
-            self._running[app] -= 1
-
-        return release
+        self._counts.add(f"calls {app}", 1)
+        self.count += 1
+        return lambda: self.release(app)
 
 
 class TakenSlot:
     """Counts a call of an app while the block runs."""
 
-    __slots__ = ("_app", "_running")
+    __slots__ = ("_app", "_slots")
 
-    def __init__(self, running: Counter[str], app: str) -> None:
-        self._running = running
+    def __init__(self, slots: CallSlots, app: str) -> None:
+        self._slots = slots
         self._app = app
 
     def __enter__(self) -> None:
-        self._running[self._app] += 1
+        self._slots.take(self._app)
 
     def __exit__(self, *exc_info: object) -> None:
-        self._running[self._app] -= 1
+        self._slots.release(self._app)
 
 
 # ── Bodies ────────────────────────────────────────────────────────────────────────────────────────
@@ -319,32 +326,32 @@ class UnreadBytes:
     when large bodies fill the budget. The connection limit bounds how many such calls there can be.
     """
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, counts: Counts | None = None) -> None:
+        """`counts` may be shared with other processes."""
         self.most = most
         self.most_of_app = most // 2
-        self.total = 0
+        self._counts = counts or Counts()
         self.largest = 0
         """The maximum of `total` so far."""
-        self._of_app: Counter[str] = Counter()
+
+    @property
+    def total(self) -> int:
+        return self._counts.of(_UNREAD)
 
     def account(self, app: str) -> UnreadAccount:
         return UnreadAccount(self, app)
 
     def of_app(self, app: str) -> int:
-        return self._of_app[app]
+        return self._counts.of(f"{_UNREAD} {app}")
 
     def change(self, app: str, size: int) -> None:
         """Raises `StoreUnavailable`, without counting, if the budget would be exceeded."""
-        if size > 0:
-            if self._of_app[app] + size > self.most_of_app:
-                raise _full("of this app ", self.most_of_app)
-            if self.total + size > self.most:
-                raise _full("", self.most)
-        self.total += size
+        if not self._counts.add(f"{_UNREAD} {app}", size, self.most_of_app):
+            raise _full("of this app ", self.most_of_app)
+        if not self._counts.add(_UNREAD, size, self.most):
+            self._counts.add(f"{_UNREAD} {app}", -size)
+            raise _full("", self.most)
         self.largest = max(self.largest, self.total)
-        self._of_app[app] += size
-        if not self._of_app[app]:
-            del self._of_app[app]
 
 
 def _full(whose: str, most: int) -> StoreUnavailable:

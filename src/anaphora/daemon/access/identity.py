@@ -13,13 +13,12 @@ from __future__ import annotations
 import hmac
 import secrets
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING
 
 import msgspec
 from blake3 import blake3
 
-from anaphora.bounded import BoundedMap
 from anaphora.client.config.secrets import Secret
 from anaphora.daemon.home.extensions import Grants
 from anaphora.daemon.store import Store, TokenRow
@@ -27,6 +26,7 @@ from anaphora.daemon.values import SOCKET, App, Peer
 from anaphora.errors import GrantRateLimited, InvalidRequest, Unauthenticated
 from anaphora.redaction import shown_name
 from anaphora.serving.connection_limits import network_of
+from anaphora.serving.counts import Counts
 
 from .grants import AppGrant
 
@@ -39,7 +39,6 @@ ADMIN = ""
 """The `app` of an administrator's token."""
 
 _TOKEN_BYTES = 32
-_MOST_PEERS = 10_000
 _MINUTE = 60.0
 
 
@@ -64,18 +63,16 @@ class FailedLogins:
     """Limits the failed logins of a peer per minute. Peers of one IPv6 network (/64) count as
     one."""
 
-    def __init__(self, per_minute: int) -> None:
+    def __init__(self, per_minute: int, counts: Counts | None = None) -> None:
+        """`counts` may be shared with other processes."""
         self._most = per_minute
-        self._used = BoundedMap[str, tuple[float, float]](_MOST_PEERS)
+        self._counts = counts or Counts()
 
     def note(self, peer: Peer, now: float) -> None:
         """Counts a failed login. Raises `GrantRateLimited` if there are too many."""
-        name, rate = _peer_name(peer), self._most / _MINUTE
-        used, since = self._used.pop(name, (0.0, now))
-        used = max(0.0, used - max(0.0, now - since) * rate)
-        refused = used + 1 > self._most
-        self._used[name] = (used if refused else used + 1, now)
-        if refused:
+        rate = self._most / _MINUTE
+        used = self._counts.add_failure(f"logins {_peer_name(peer)}", now, rate, self._most)
+        if used + 1 > self._most:
             raise GrantRateLimited(
                 "too many failed logins from this address",
                 limit="failed_logins",
@@ -106,17 +103,20 @@ class Directory:
         owner: int,
         failed_logins_per_minute: int = 20,
         clock: Callable[[], float] = time.time,
+        counts: Counts | None = None,
     ) -> None:
         self._store = store
         self._hash = hasher
         self._grants = grants
         self._owner = owner
-        self._failed = FailedLogins(failed_logins_per_minute)
+        self._failed = FailedLogins(failed_logins_per_minute, counts)
         self._clock = clock
         self._latest = clock()
         self._by_digest: dict[bytes, TokenRow] = {}
         self._by_id: dict[str, TokenRow] = {}
         self._revoked: list[Callable[[str], None]] = []
+        self.publish: Callable[[TokenRow], Awaitable[None]] | None = None
+        """Called with each changed row; returns when all processes know it."""
         for row in rows:
             self._keep(row)
 
@@ -129,6 +129,7 @@ class Directory:
         *,
         failed_logins_per_minute: int = 20,
         clock: Callable[[], float] = time.time,
+        counts: Counts | None = None,
     ) -> Directory:
         return cls(
             store,
@@ -138,6 +139,7 @@ class Directory:
             owner=home.owner,
             failed_logins_per_minute=failed_logins_per_minute,
             clock=clock,
+            counts=counts,
         )
 
     # ── For every request ────────────────────────────────────────────────────────────────────────
@@ -249,7 +251,7 @@ class Directory:
             expires=None if lifetime is None else now + lifetime,
         )
         await self._store.add_token(row)
-        self._keep(row)
+        await self._change(row)
         return NewToken(row=row, token=token)
 
     async def expire_token(self, token_id: str, *, after: float) -> TokenRow:
@@ -259,17 +261,27 @@ class Directory:
         if row.expires is None or expires < row.expires:
             row = msgspec.structs.replace(row, expires=expires)
             await self._store.change_token(token_id, expires=expires)
-            self._keep(row)
+            await self._change(row)
         return row
 
     async def revoke_token(self, token_id: str) -> TokenRow:
         """Revokes a token at once, before the store has written it."""
         row = msgspec.structs.replace(self._row(token_id), revoked=self._now())
-        self._keep(row)
-        for callback in self._revoked:
-            callback(token_id)
+        await self._change(row)
         await self._store.change_token(token_id, revoked=row.revoked)
         return row
+
+    async def _change(self, row: TokenRow) -> None:
+        self.use(row)
+        if self.publish is not None:
+            await self.publish(row)
+
+    def use(self, row: TokenRow) -> None:
+        """A row that is new or has changed, from now on."""
+        self._keep(row)
+        if not self._is_live(row):
+            for callback in self._revoked:
+                callback(row.id)
 
     async def refresh(self) -> None:
         """Reads changes made by other nodes and commands. A token revoked here stays revoked; if
@@ -282,10 +294,7 @@ class Directory:
                 continue
             if row == before:
                 continue
-            self._keep(row)
-            if not self._is_live(row):
-                for callback in self._revoked:
-                    callback(row.id)
+            await self._change(row)
 
     def _row(self, token_id: str) -> TokenRow:
         row = self._by_id.get(token_id)

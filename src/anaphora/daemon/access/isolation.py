@@ -86,10 +86,10 @@ class SharedProviders:
 
 @hides_arguments
 def account_of(one: ResolvedProvider) -> Hashable:
-    """Provider, address and a digest of the key: entries of llm.yaml that are equal in these share
-    a cache."""
+    """Provider, address, a digest of the key and the credentials: entries of llm.yaml that are
+    equal in these share a cache."""
     key = b"" if one.secret is None else blake3(one.secret.reveal().encode()).digest()
-    return one.system, one.base_url, key
+    return one.system, one.base_url, key, one.provider.credentials
 
 
 def keys_separate(rules: CacheRules) -> bool:

@@ -265,6 +265,8 @@ class AppCall(msgspec.Struct, kw_only=True, eq=False):
     """How much of a stream's cache read can be the app's own."""
     record: Record | None = None
     """All figures of the call, until the watchers have seen them."""
+    audited: bool = False
+    """Its row was given to the audit log."""
     reply: AppReply | None = None
     """The result for the app; of a stream, set at its end."""
 

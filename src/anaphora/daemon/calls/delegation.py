@@ -39,6 +39,7 @@ from anaphora.daemon.shared_state import LocalState, SharedState
 from anaphora.daemon.values import App, GrantedModel
 from anaphora.errors import AnaphoraError, Denied
 from anaphora.tokens import Counts
+from anaphora.wire.dialect.addresses import counted_body
 from anaphora.wire.reading import DECODE_ERRORS, decode_members
 
 from .call import AppCall, AppReply, CallTools, StreamHead, StreamPiece
@@ -109,9 +110,11 @@ class CallService:
                 RelayAnswer(tools),
                 SettleBill(tools),
                 JudgeCache(tools),
-                AuditCall(tools),
+                audit_call := AuditCall(tools),
             ]
         )
+        self.finish_answered = audit_call.answered.finish
+        """Does what is left to do for answered calls now: before anyone looks at their figures."""
 
     # ── Life ─────────────────────────────────────────────────────────────────────────────────────
 
@@ -158,7 +161,8 @@ class CallService:
         if self.tools.refresher is not None:
             await self.tools.refresher.close()
         await self.read_on.close()
-        await asyncio.sleep(0)  # what runs behind the last answers
+        await asyncio.sleep(0)  # the tasks of the last answers end
+        self.finish_answered()
         await self.tools.pool.close()
         await self.prefixes.close()
 
@@ -196,6 +200,7 @@ class CallService:
 
     async def explain(self, app: App, request_id: str) -> dict[str, Any] | None:
         """The verdict of one of the app's recent calls, as JSON values."""
+        self.finish_answered()
         return await self.tools.explanations.find(app.id, request_id)
 
     def deny(self, app: App, method: str, error: Denied, *, request_id: str = "") -> None:
@@ -316,7 +321,8 @@ async def provider_count(target: Target, prepared: PreparedRequest) -> int | Non
     """The provider's token count; None if it has no such endpoint or does not answer."""
     endpoint, outgoing = target.endpoint, prepared.outgoing
     assert outgoing is not None
-    if endpoint.resolved.dialect is not None:
+    dialect = endpoint.resolved.dialect
+    if dialect is not None and not dialect.count_path:
         return None
     members = decode_members(outgoing.body)
     face = face_of(endpoint.base_wire)
@@ -324,6 +330,8 @@ async def provider_count(target: Target, prepared: PreparedRequest) -> int | Non
     if counted is None:
         return None
     path, body = counted
+    if dialect is not None:
+        path, body = dialect.count_path, counted_body(body, dialect, target.model)
     request = replace(endpoint.outgoing_body(path, (), body), headers=outgoing.headers)
     try:
         async with asyncio.timeout(_TIMEOUT):

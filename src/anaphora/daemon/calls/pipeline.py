@@ -19,14 +19,14 @@ each attempt, when the client requests it; the others run once.
 | `behind` | the service, when the answer has gone to the app | audit |
 
 The provider answers between `begin` and `end`; `relay` turns the pieces of a stream into what the
-app may see. Verdict and cost are known at `answer` and sent with the reply. The audit log's thread
-makes and writes the rows; a daemon killed before that writes them at its next start (decision
-0028).
+app may see. Verdict and cost are known at `answer` and sent with the reply. Audit rows, metrics and
+explanations are made afterwards, for many calls at a time (`calls.behind`), and the rows are
+written by the audit log's thread; a daemon killed before that writes them at its next start
+(decision 0028).
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Iterable
 
@@ -62,7 +62,7 @@ class CallStep:
         """On the way back. Never raises: an answer that has arrived is sent to its app."""
 
     def behind(self, call: AppCall) -> None:
-        """After the answer was sent. Never raises."""
+        """After the answer was sent: queues what is left to do. Never raises."""
 
 
 class CallPipeline:
@@ -103,11 +103,8 @@ class CallPipeline:
             step(call, outcome)
 
     def behind(self, call: AppCall) -> None:
-        """Runs the remaining steps after the app has its answer: in the next iteration of the event
-        loop, and so in the order of the calls."""
-        asyncio.get_running_loop().call_soon(self._run_behind, call)
-
-    def _run_behind(self, call: AppCall) -> None:
+        """Runs the remaining steps when the app has its answer. They only queue what is left to
+        do, and so in the order of the calls."""
         for step in self._behind:
             try:
                 step(call)

@@ -37,6 +37,7 @@ from anaphora.prompt import Call, Params, Reasoning
 from anaphora.rendered import Plan, Rendered
 from anaphora.traffic.planning import ReadRequest
 from anaphora.values import Notice
+from anaphora.wire.dialect.addresses import from_path
 from anaphora.wire.gemini.types import camel
 from anaphora.wire.reading import Members, decode_members
 from anaphora.wire.spans import MemberSpan, document_span, member_spans
@@ -247,7 +248,9 @@ def _check(
     those of the app's request. `headers` are the request's own, without configured ones. The prompt
     of a request of a wire was checked before; that of a call of JSON-RPC is checked here."""
     grant, endpoint = call.app.grant.llm, target.endpoint
-    members = decode_members(outgoing.body)
+    members, dialect = decode_members(outgoing.body), endpoint.resolved.dialect
+    if dialect is not None:
+        members = from_path(members, dialect, outgoing.path)
     facts = call.facts = read_facts(endpoint.wire_name, members, outgoing.path, headers)
     check_grant(facts, grant, models=[target.model])
     if call.request is None and grant.approved_prompt is not None:

@@ -87,6 +87,7 @@ class Forwarder:
             max_response_bytes=resolved.provider.max_response_bytes,
             provider=resolved.system,
             path=path,
+            credentials=resolved.credentials,
             on_write=on_write,
         )
         try:

@@ -71,8 +71,11 @@ def forwarded_headers(
             reason = f"{name} must be a date like {face.default_version}, not {version[:40]!r}"
             raise RequestRejected(reason, status=400, param=name)
         forwarded.append((face.version_header, version))
+    named = headers.get(face.beta_header)
+    if not named:
+        return tuple(forwarded), ()
     granted = []
-    for each in headers.get(face.beta_header, "").split(","):
+    for each in named.split(","):
         beta = each.strip()
         if is_granted(beta, grant.betas) and _BETA.fullmatch(beta):
             granted.append(beta)
@@ -114,9 +117,9 @@ def returned_headers(pairs: Iterable[tuple[str, str]], *, file: bool = False) ->
     returned = {}
     for name, value in pairs:
         name = name.lower()
-        if not value.isascii() or not value.isprintable():
+        if name not in _RESPONSE and not (file and name in _FILE_RESPONSE):
             continue
-        if name in _RESPONSE or (file and name in _FILE_RESPONSE):
+        if value.isascii() and value.isprintable():
             returned[name] = value
     if file and not _FILE_TYPE.fullmatch(returned.get("content-type", "")):
         returned["content-type"] = "application/octet-stream"

@@ -106,7 +106,8 @@ class StoredObject(NamedTuple):
 
 def stored_objects(value: Any, path: str = "") -> Iterator[StoredObject]:
     """The stored objects named in a decoded body, or in its field at `path`."""
-    yield from _untyped(value, path)
+    if path in _ITEM_LISTS or (type(value) is dict and ("input" in value or "items" in value)):
+        yield from _untyped(value, path)
     stack: list[Any] = [value]
     while stack:
         one = stack.pop()

@@ -360,12 +360,10 @@ def facts_before(
 
 def _digest_without(members: Members, name: str) -> bytes:
     """Of the names, sizes and values of all members but one, in their order."""
-    hashed = long_hash(b"")
+    pieces: list[bytes | msgspec.Raw] = []
     for each, raw in members.items():
         if each != name:
-            view = memoryview(raw)
-            hashed.update(b"%d %d " % (len(each), view.nbytes))
-            hashed.update(each.encode(errors="surrogatepass"))
-            hashed.update(view)
-    digest: bytes = hashed.digest()
+            text = each.encode(errors="surrogatepass")
+            pieces += b"%d %d " % (len(text), memoryview(raw).nbytes), text, raw
+    digest: bytes = long_hash(b"".join(pieces)).digest()
     return digest

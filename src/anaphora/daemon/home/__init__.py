@@ -12,6 +12,7 @@ import fcntl
 import os
 import re
 import stat
+import time
 from pathlib import Path
 from secrets import token_hex
 from typing import Self
@@ -26,6 +27,8 @@ from anaphora.errors import InvalidConfig, Io
 from .private_files import UnsafeFile, read_private, write_private
 
 _KEY_BYTES = 32
+#: Seconds that the workers of a killed daemon may take to end.
+_WORKERS_SECONDS = 5.0
 _TOKEN_KEY = re.compile(r"[0-9a-f]{64}\Z")
 
 LLM_YAML = """\
@@ -249,7 +252,8 @@ class HomeLock:
     releasing the lock."""
 
     def __init__(self, descriptor: int, stale: int | None) -> None:
-        self._descriptor = descriptor
+        self.descriptor = descriptor
+        """Workers inherit it: the lock is held until they have ended as well."""
         self.stale = stale
 
     @classmethod
@@ -260,7 +264,7 @@ class HomeLock:
         except OSError as error:
             raise Io(f"{path}: the lock cannot be opened: {error.strerror or error}") from None
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock(descriptor)
         except OSError as error:
             holder = _process_in(descriptor)
             os.close(descriptor)
@@ -274,10 +278,34 @@ class HomeLock:
         return cls(descriptor, stale)
 
     def release(self) -> None:
-        if self._descriptor >= 0:
-            os.ftruncate(self._descriptor, 0)
-            os.close(self._descriptor)
-            self._descriptor = -1
+        if self.descriptor >= 0:
+            os.ftruncate(self.descriptor, 0)
+            os.close(self.descriptor)
+            self.descriptor = -1
+
+
+def _lock(descriptor: int) -> None:
+    """Waits a moment for the workers of a daemon that was killed: they end with it."""
+    end = time.monotonic() + _WORKERS_SECONDS
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except OSError:
+            holder = _process_in(descriptor)
+            if holder is None or _runs(holder) or time.monotonic() > end:
+                raise
+        time.sleep(0.01)
+
+
+def _runs(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        pass  # of another user
+    return True
 
 
 def _process_in(descriptor: int) -> int | None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from anaphora.client.config import ClientConfig
+from anaphora.client.config import ClientConfig, Key
 from anaphora.client.config.resolve import check
 from anaphora.client.config.secrets import (
     KEY_TEXT,
@@ -25,8 +25,10 @@ from anaphora.client.config.secrets import (
     SecretVariables,
     find_key,
 )
+from anaphora.client.credentials.choosing import CredentialSource
 from anaphora.errors import InvalidConfig, InvalidRequest, MissingSecret
 from anaphora.redaction import hides_arguments, shown_name
+from anaphora.yaml_values import Origin
 
 from .private_files import (
     SeenFiles,
@@ -42,6 +44,8 @@ if TYPE_CHECKING:
 
 SECRET_NAME = re.compile(r"[A-Z][A-Z0-9_]{1,63}\Z")
 MAX_BYTES = 8192
+#: The longest file of a cloud's credentials.
+MAX_FILE_BYTES = 64 * 1024
 
 _FINAL_BREAK = re.compile(r"\r?\n\Z")
 
@@ -122,46 +126,73 @@ def resolve_providers(
     allow_env: bool = False,
     folder: SecretsFolder | None = None,
 ) -> dict[str, ResolvedProvider]:
-    """Every provider with its key. Raises `MissingSecret` for the first key that is missing."""
+    """Every provider with its key or its credentials. Raises `MissingSecret` for the first one
+    that is missing. Credentials of this machine are used only by entries that say so."""
     folder = folder or SecretsFolder(home.secrets)
-    return {
-        id: _with_key(one, config, folder, home, allow_env=allow_env)
-        for id, one in check(config).items()
-    }
+    keys = _Keys(home, config.origin, folder, allow_env)
+    source = CredentialSource(
+        origin=config.origin,
+        folder=home.path,
+        variables=SecretVariables(),
+        find_key=keys.find,
+        ambient_by_default=False,
+    )
+    return {id: _with_key(one, keys, source) for id, one in check(config).items()}
 
 
-def _with_key(
-    one: ResolvedProvider,
-    config: ClientConfig,
-    folder: SecretsFolder,
-    home: Home,
-    *,
-    allow_env: bool,
-) -> ResolvedProvider:
-    key, path, origin = one.provider.key, ("providers", one.id, "key"), config.origin
-    if key is None:
-        return one
-    if key.env is not None:
-        if not allow_env:
-            raise origin.invalid(
-                f"{key} is in the environment, which every process of the user can read: write"
-                " `key: {secret: NAME}` and store it with `anaphora secrets set NAME`, or start"
-                " with --allow-env-keys",
-                *path,
-            )
-        found = find_key(key, Path(), SecretVariables(), origin=origin, path=path)
-        return msgspec.structs.replace(one, secret=found)
-    assert key.secret is not None
-    try:
-        return msgspec.structs.replace(one, secret=folder.read(key.secret))
-    except InvalidRequest as problem:
-        raise origin.error(str(problem), *path, "secret", kind=InvalidConfig) from None
-    except MissingSecret as problem:
-        advice = ""
-        if not folder.path(key.secret).exists():
-            name = shown_name(key.secret)
-            advice = f"; store it with: anaphora secrets set {name} --home {home.path}"
-        raise origin.error(f"{problem}{advice}", *path, kind=MissingSecret) from None
+def _with_key(one: ResolvedProvider, keys: _Keys, source: CredentialSource) -> ResolvedProvider:
+    key = one.provider.key
+    if key is None or one.provider.credentials is not None:
+        credentials = source.of(one)
+        keys.check_google_file(one)
+        return msgspec.structs.replace(one, credentials=credentials)
+    return msgspec.structs.replace(one, secret=keys.find(key, ("providers", one.id, "key")))
+
+
+class _Keys(msgspec.Struct, frozen=True):
+    """Finds the secrets that a configuration names."""
+
+    _home: Home
+    _origin: Origin
+    _folder: SecretsFolder
+    _allow_env: bool
+
+    @hides_arguments
+    def find(self, key: Key, path: tuple[str, ...]) -> Secret:
+        origin, folder = self._origin, self._folder
+        if key.env is not None:
+            if not self._allow_env:
+                raise origin.invalid(
+                    f"{key} is in the environment, which every process of the user can read: write"
+                    f" `{path[-1]}: {{secret: NAME}}` and store it with `anaphora secrets set"
+                    " NAME`, or start with --allow-env-keys",
+                    *path,
+                )
+            return find_key(key, Path(), SecretVariables(), origin=origin, path=path)
+        assert key.secret is not None
+        try:
+            return folder.read(key.secret)
+        except InvalidRequest as problem:
+            raise origin.error(str(problem), *path, "secret", kind=InvalidConfig) from None
+        except MissingSecret as problem:
+            advice = ""
+            if not folder.path(key.secret).exists():
+                name = shown_name(key.secret)
+                advice = f"; store it with: anaphora secrets set {name} --home {self._home.path}"
+            raise origin.error(f"{problem}{advice}", *path, kind=MissingSecret) from None
+
+    def check_google_file(self, one: ResolvedProvider) -> None:
+        """Refuses a file of credentials that others may read."""
+        given = one.provider.credentials
+        if given is None or given.google is None or given.google.file is None:
+            return
+        file = self._home.path / given.google.file
+        try:
+            read_private(file, MAX_FILE_BYTES)
+        except UnsafeFile as problem:
+            path = ("providers", one.id, "credentials", "google", "file")
+            reason = str(problem).format(file)
+            raise self._origin.error(reason, *path, kind=MissingSecret) from None
 
 
 @hides_arguments

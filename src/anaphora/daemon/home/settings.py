@@ -44,6 +44,8 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     strict: bool = False
     """Refuse to start if an app requires a capability that it is not granted."""
     allow_env_keys: bool = False
+    workers: int = 1
+    """Processes that answer calls; with more than one, another one keeps the store."""
     resolve: Callable[[ClientConfig], Providers] | None = None
     """Replaces the addresses and keys of providers, for an emulator, which accepts any key."""
     clock: Callable[[], float] = time.time
@@ -108,7 +110,9 @@ class SettingsFiles:
     def changed(self) -> bool:
         """Whether files changed since the last read, successful or not. One system call per file,
         so that every request can check."""
-        return not self._is_read or have_changed({**self._seen, **self._secrets.seen})
+        if not self._is_read or have_changed(self._seen):
+            return True
+        return have_changed(self._secrets.seen)
 
     def reload(self) -> Settings:
         """Reads the files and returns the settings in force. With an invalid llm.yaml or key,

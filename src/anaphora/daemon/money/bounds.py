@@ -31,6 +31,7 @@ from anaphora.values import Ttl
 from .billed_prices import price_factor
 
 _MILLION = 1_000_000
+_FREE = Decimal(0)
 #: Handles of history that is billed as input.
 HISTORY_KINDS = frozenset({"response", "item", "conversation", "cached_content"})
 
@@ -57,6 +58,9 @@ class _ToolCosts(NamedTuple):
     passes: int = 1
     """How often the model reads the prompt."""
     usd: Decimal = Decimal(0)
+
+
+_NO_TOOLS = _ToolCosts()
 
 
 def cost_bound(
@@ -89,7 +93,9 @@ def cost_bound(
         if tools.passes > 1:
             input_tokens = tools.passes * max(input_tokens, _context(target))
             output_tokens *= tools.passes
-        attempts = 1 + sum(param.startswith("fallbacks") for param, _ in facts.models)
+        attempts = 1
+        for param, _ in facts.models:
+            attempts += param.startswith("fallbacks")
         input_tokens, output_tokens = attempts * input_tokens, attempts * output_tokens
         rate_in, rate_out = _dearest(facts, target, at, input_tokens, ttls)
     except _NoBound as problem:
@@ -176,6 +182,8 @@ def _server_tools(facts: RequestFacts, target: Target, most: ModelBounds) -> _To
     if most.calls_own_tools:
         raise _NoBound(f"{target.model} calls tools of its host, without a limit")
     tools = facts.server_tools
+    if not tools and not facts.remote_mcp:
+        return _NO_TOOLS
     if facts.remote_mcp:
         tools += (ServerTool(param=facts.remote_mcp[0], type="mcp"),)
     tokens, passes, usd = 0, 1, Decimal(0)
@@ -214,7 +222,7 @@ def _dearest(
     if factor is None:
         fields = ", ".join(f"{param} {value}" for param, value in facts.tiers)
         raise _NoBound(f"no price is known for {fields or facts.geo}")
-    rate_in, rate_out = Decimal(0), Decimal(0)
+    rate_in = rate_out = _FREE
     for price in _prices(facts, target, at):
         levels: list[Rates] = [price]
         if price.tiers:
@@ -227,6 +235,8 @@ def _dearest(
                 if ttls is None or ttl in ttls:
                     rate_in = max(rate_in, rate)
             rate_out = max(rate_out, rates.output)
+    if factor == 1:
+        return rate_in, rate_out
     return rate_in * factor, rate_out * factor
 
 

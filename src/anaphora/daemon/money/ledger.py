@@ -55,7 +55,7 @@ class Ledger:
         self._numbers = itertools.count()
         self.bound_exceeded: Counter[tuple[str, str]] = Counter()
         """Number of bills above the hold, by app and provider."""
-        self._marks: SentMarks | None = None
+        self.marks: SentMarks | None = None
         self._lock = threading.RLock()  # reentrant: a hold's `__del__` may run while it is held
         self._open: dict[str, int] = {}
         """Number of open holds by request id."""
@@ -63,7 +63,8 @@ class Ledger:
         """Request ids of those whose audit row is durable."""
         self.notes_calls = False
         """Whether `unaudited_calls` is used."""
-        self._unaudited = BoundedMap[str, None](_MOST_UNAUDITED)
+        self._unaudited = BoundedMap[str, int](_MOST_UNAUDITED)
+        """The worker of each noted call; 0: this process."""
 
     async def recover(self, marks: Path | None = None) -> RecoveredHolds:
         """Settles the open holds of a killed daemon: at the bound, or free if the file `marks`
@@ -78,9 +79,15 @@ class Ledger:
                 counted(recovered.count, "hold"), recovered.unsent,
             )  # fmt: skip
         if marks is not None:
-            self._marks = SentMarks.create(marks, self._name)
-            self.store.follow_holds(self._marks.free)
+            self.marks = SentMarks.create(marks, self._name)
+            self.store.follow_holds(self.marks.free)
         return recovered
+
+    def share(self, marks: SentMarks, first: int) -> None:
+        """For a worker: marks its holds in a file that it shares with others. The numbers in its
+        ids begin with `first`."""
+        self._name, self.marks, self._numbers = marks.ledger, marks, itertools.count(first)
+        self.store.follow_holds(marks.free)
 
     async def hold(
         self, app: App, *, provider: str, model: str, request_id: str, bound: int
@@ -101,25 +108,31 @@ class Ledger:
         try:
             await self.store.hold(hold, limits)
         except Exception:  # not if cancelled: the store accepts or refuses the hold later
-            if self._marks is not None:
-                self._marks.free(hold.id)
+            if self.marks is not None:
+                self.marks.free(hold.id)
             raise
-        with self._lock:
-            self._open[request_id] = self._open.get(request_id, 0) + 1
-            if self.notes_calls and request_id not in self._unaudited:
-                self._unaudited[request_id] = None
+        self.put_held(hold)
         return OpenHold(self, hold)
 
-    def unaudited_calls(self) -> list[str]:
-        """Calls that had a hold and whose audit row is not durable yet."""
+    def put_held(self, hold: Hold, worker: int = 0) -> None:
+        """Called when a hold is durable."""
+        id = hold.request_id
         with self._lock:
-            return list(self._unaudited)
+            self._open[id] = self._open.get(id, 0) + 1
+            if self.notes_calls and id not in self._unaudited:
+                self._unaudited[id] = worker
+
+    def unaudited_calls(self, worker: int | None = None) -> list[str]:
+        """Calls, of all workers or one, that had a hold and whose audit row is not durable yet."""
+        with self._lock:
+            calls = self._unaudited.items()
+            return [id for id, of in calls if worker is None or of == worker]
 
     def _new_id(self, now: float) -> str:
         """Ids sort by time, so that the entries of a day are adjacent. Ends with the slot of the
         hold's mark."""
         start = f"{int(now * 1000):012x}{self._name}{next(self._numbers) & 0xFFFFFFFF:08x}"
-        return f"{start}0000" if self._marks is None else self._marks.add(start)
+        return f"{start}0000" if self.marks is None else self.marks.add(start)
 
     def audited(self, request_ids: Sequence[str]) -> None:
         """Notes that the audit rows of these calls are durable, possibly before all their holds are
@@ -131,7 +144,7 @@ class Ledger:
                 self._unaudited.pop(id, None)
         self.store.audited(request_ids)
 
-    def _put_settled(self, hold: Hold) -> None:
+    def put_settled(self, hold: Hold) -> None:
         """Called when the settlement of an open hold is queued."""
         id = hold.request_id
         with self._lock:
@@ -146,8 +159,8 @@ class Ledger:
 
     def mark_sent(self, hold: str) -> None:
         """Called before the first byte of the request is written to a connection."""
-        if self._marks is not None:
-            self._marks.mark(hold)
+        if self.marks is not None:
+            self.marks.mark(hold)
 
     def settled_hold(self, hold: Hold) -> OpenHold:
         """A hold that some node settled at its bound, to be settled to its bill."""
@@ -193,14 +206,14 @@ class OpenHold:
             await self._ledger.store.settle(settlement)
         finally:
             if was_open:
-                self._ledger._put_settled(self.hold)
+                self._ledger.put_settled(self.hold)
 
     def settle_later(self, billed: int, kind: Settled, **details: Unpack[SettledDetails]) -> None:
         """The same without waiting. Never raises."""
         was_open = not self._settled
         self._ledger.store.settle_later(self._settlement(billed, kind, **details))
         if was_open:
-            self._ledger._put_settled(self.hold)
+            self._ledger.put_settled(self.hold)
 
     def settle_at_bound(self) -> None:
         """Settles an attempt that was sent and has no bill."""

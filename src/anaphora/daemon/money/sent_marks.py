@@ -112,13 +112,32 @@ class SentMarks:
                     data = data[os.write(opened, data) :]
                 memory = mmap.mmap(opened, _HEAD + SLOTS)
                 os.replace(unfinished, path)
+                return cls(memory, ledger)
             finally:
                 os.close(opened)
                 with suppress(FileNotFoundError):
                     unfinished.unlink()
         except OSError as error:
             raise Io(f"{path}: cannot be written: {error.strerror or error}") from None
-        return cls(memory, ledger)
+
+    @classmethod
+    def attach(cls, path: Path, ledger: str, slots: range) -> Self:
+        """The file of another process, of which this one has some slots."""
+        opened = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            marks = cls(mmap.mmap(opened, _HEAD + SLOTS), ledger)
+        finally:
+            os.close(opened)
+        marks.keep(slots)
+        return marks
+
+    def keep(self, slots: range) -> None:
+        """Leaves the other slots to other processes."""
+        self._free = deque(slots)
+
+    def as_earlier(self) -> EarlierMarks:
+        """The marks as they are now."""
+        return EarlierMarks(self.ledger, self._memory[_HEAD:])
 
     def add(self, start: str) -> str:
         """The id of a new hold: `start` and a slot. Called before the hold is written."""
@@ -142,6 +161,11 @@ class SentMarks:
         slot = self._slots.pop(hold, None)
         if slot is not None:
             self._free.append(slot)
+
+
+def slot_of(hold: str) -> int:
+    """The slot of a hold; 0 if it has none."""
+    return int(hold[_SLOT], 16) if len(hold) == _LENGTH else 0
 
 
 def boot_id() -> str:

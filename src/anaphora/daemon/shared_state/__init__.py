@@ -129,6 +129,10 @@ class SharedState(ABC):
     def put(self, name: str, value: bytes) -> None:  # noqa: B027
         """Stores a value for `get` on any node."""
 
+    def provide(self, find: Callable[[str], bytes | None]) -> bool:  # noqa: ARG002
+        """Whether `get` of others will ask `find`, so that nothing has to be `put`."""
+        return False
+
     def tell(self, news: bytes) -> None:  # noqa: B027
         """Sends news to the other nodes, within a second."""
 

@@ -1,32 +1,42 @@
 """Applies a batch of operations to the tables in one transaction.
 
-A statement reads or writes many rows: ids are passed and rows returned as one JSON array, and many
-rows are inserted at once.
+A batch of holds and settlements whose rows are known from earlier batches is one statement. Others
+read rows first, many with one statement: ids are passed and rows returned as one JSON array.
 """
 
 from __future__ import annotations
 
-import math
 import sqlite3
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any, TypeAlias, TypeVar, cast
 
 import msgspec
-from msgspec.structs import astuple, replace
 
 from anaphora.errors import AnaphoraError, GrantExceeded
-from anaphora.sqlite_files import RowInsert, transaction
+from anaphora.sqlite_files import transaction
 
-from . import ESTIMATED_KINDS, Hold, Settled, Settlement, SpendLimits
+from . import Hold, Settled, Settlement, SpendLimits
+from .batch_rows import (
+    AUDITED,
+    ENTRY,
+    HOLD,
+    HOLD_FIELDS,
+    LATE_ENTRY,
+    MOST_ROWS,
+    NO_LIMIT,
+    SETTLED_FIELDS,
+    KnownRows,
+    Row,
+    is_stale,
+    write_rows,
+)
 from .corrections import Correction, book, is_corrected
+from .file_watch import StoreDamaged
 from .reading import day_of, end_of_day, end_of_month
 from .schema import EntryRow, HoldRow
 
 T = TypeVar("T")
-
-#: Maximum number of balances, and of holds, that are cached.
-_MOST_KNOWN = 10_000
 
 
 class HoldRequest(msgspec.Struct, frozen=True):
@@ -43,20 +53,20 @@ class TableChange(msgspec.Struct, frozen=True):
     values: Sequence[Any]
 
 
-Operation: TypeAlias = HoldRequest | Settlement | TableChange | Correction
+class AuditedCalls(msgspec.Struct, frozen=True):
+    """The audit rows of these calls are durable."""
+
+    request_ids: Sequence[str]
+
+
+Operation: TypeAlias = HoldRequest | Settlement | TableChange | AuditedCalls | Correction
 Outcome: TypeAlias = AnaphoraError | None
 """Why an operation was refused. Others of its batch are not affected."""
 
 
-_HOLD_FIELDS = HoldRow.__struct_fields__
-_SETTLED_FIELDS = EntryRow.__struct_fields__[:-1]
-_SUM_KEY = ("day", "app", "provider", "model")
-_SUM_FIELDS = ("calls", "billed", "estimated", "saved", "input", "read", "written", "output")
-
-
 def _find(table: str, *more: str) -> str:
     """SQL that reads the rows of a JSON array of ids as one JSON array."""
-    row = f"json_array({', '.join(f'row.{name}' for name in _HOLD_FIELDS)})"
+    row = f"json_array({', '.join(f'row.{name}' for name in HOLD_FIELDS)})"
     if more:
         row = f"json_array({', '.join(f'row.{name}' for name in more)}, {row})"
     return (
@@ -66,112 +76,66 @@ def _find(table: str, *more: str) -> str:
 
 
 _FIND_HOLDS = _find("holds")
-_FIND_ENTRIES = _find("entries", *_SETTLED_FIELDS)
+_FIND_ENTRIES = _find("entries", *SETTLED_FIELDS)
 _FIND_BALANCES = (
     "SELECT json_group_array(json_array(app, period, spent + held)) FROM balances"
     " WHERE app IN (SELECT value FROM json_each(?)) AND period IN (SELECT value FROM json_each(?))"
 )
-_REMOVE_HOLDS = "DELETE FROM holds WHERE id IN (SELECT value FROM json_each(?))"
-
-_ADD_HOLDS = RowInsert("holds", _HOLD_FIELDS)
-_PUT_ENTRIES = RowInsert("entries", (*_HOLD_FIELDS, *_SETTLED_FIELDS), verb="INSERT OR REPLACE")
-_MARK_UNAUDITED = RowInsert(
-    "unaudited", ("request_id", "hold", "epoch", "interrupted"), verb="INSERT OR IGNORE"
-)
-_ADD_BALANCES = RowInsert("balances", ("app", "period", "spent", "held"), ("app", "period"))
-_ADD_SUMS = RowInsert("sums", (*_SUM_KEY, *_SUM_FIELDS), _SUM_KEY)
-_ADD_LABEL_SUMS = RowInsert(
-    "label_sums", (*_SUM_KEY, "label", "calls", "billed"), (*_SUM_KEY, "label")
-)
-
 _encode = msgspec.json.Encoder().encode
 _decode_holds = msgspec.json.Decoder(list[HoldRow]).decode
 _decode_entries = msgspec.json.Decoder(list[EntryRow]).decode
 _decode_balances = msgspec.json.Decoder(list[tuple[str, str, int]]).decode
 
 
-class KnownRows:
-    """A cache of rows as the last batch of a connection left them, which the next one mostly needs.
-    Valid until another connection writes. Bounded."""
-
-    def __init__(self) -> None:
-        self.latest_day: str | None = None
-        self.day_end = -math.inf
-        """When the latest day ends, in seconds since 1970."""
-        self.balances: dict[tuple[str, str], int] = {}
-        """Spent and held by app and period; 0 if there is no row."""
-        self.holds: dict[str, HoldRow] = {}
-        """By their ids."""
-        self.audit_epoch = 0
-        """Epoch of the audit log's writer: settlements are marked until their call has its row. 0
-        without an audit log."""
-        self._version: int | None = None
-
-    def check(self, database: sqlite3.Connection) -> None:
-        """Clears the cache if another connection has written."""
-        version = database.execute("PRAGMA data_version").fetchone()[0]
-        full = len(self.balances) > _MOST_KNOWN or len(self.holds) > _MOST_KNOWN
-        if version != self._version or full:
-            self.clear()
-            self._version = version
-
-    def clear(self) -> None:
-        self.latest_day = self._version = None
-        self.day_end = -math.inf
-        self.balances.clear()
-        self.holds.clear()
-
-
 def apply(
     database: sqlite3.Connection,
     operations: Sequence[Operation],
     known: KnownRows,
-    check: Callable[[], None] = lambda: None,
+    check: Callable[[], bool] = lambda: False,
 ) -> list[Outcome]:
     """Durable when it returns; if it raises, nothing has changed. Settlements come first, since
     they make room for holds. `known` is the connection's cache. `check` raises if nothing may be
-    written; no other process can write meanwhile."""
+    written, and returns whether no other process has written since the last batch."""
+    batch = _Batch(database, known, operations)
     try:
-        with transaction(database):
-            check()
-            known.check(database)
-            batch = _Batch(database, known)
-            settlements: list[Settlement] = []
-            requests: list[HoldRequest] = []
-            changes: list[TableChange] = []
-            corrections: list[Correction] = []
-            for one in operations:
-                match one:
-                    case Settlement():
-                        settlements.append(one)
-                    case HoldRequest():
-                        requests.append(one)
-                    case TableChange():
-                        changes.append(one)
-                    case Correction():
-                        corrections.append(one)
-            batch.settle(settlements)
-            refused = batch.hold(requests) if requests else {}
-            batch.write()
-            for change in changes:
-                database.execute(change.sql, change.values)
-            wrong: dict[int, Outcome] = {}
-            for correction in corrections:
-                wrong[id(correction)] = book(database, correction)
+        if not batch.is_known or not _write_known(batch, check):
+            batch = _Batch(database, known, operations)
+            with transaction(database):
+                check()  # no other process can write meanwhile
+                known.check(database)
+                batch.collect()
+                write_rows(database, batch.rows)
+                batch.change()
     except BaseException:
         known.clear()
         raise
     batch.remember()
-    if corrections:
-        known.clear()  # they change balances
     return [
-        refused.get(one.hold.id) if isinstance(one, HoldRequest) else wrong.get(id(one))
+        batch.refused.get(one.hold.id) if isinstance(one, HoldRequest) else batch.wrong.get(id(one))
         for one in operations
     ]
 
 
+def _write_known(batch: _Batch, check: Callable[[], bool]) -> bool:
+    """Writes a batch that needs only known rows, with one statement. False if another process has
+    written, or seems to have damaged the files: that is certain only in a transaction. If one
+    writes right after `check`, the statement fails where it depends on that."""
+    try:
+        if not check():
+            return False
+        batch.collect()
+        if len(batch.rows) > MOST_ROWS:
+            return False
+        write_rows(batch.database, batch.rows)
+    except (StoreDamaged, sqlite3.IntegrityError) as problem:
+        if isinstance(problem, StoreDamaged) or is_stale(problem):
+            return False
+        raise
+    return True
+
+
 def open_holds(database: sqlite3.Connection) -> list[HoldRow]:
-    rows = database.execute(f"SELECT {', '.join(_HOLD_FIELDS)} FROM holds ORDER BY id")
+    rows = database.execute(f"SELECT {', '.join(HOLD_FIELDS)} FROM holds ORDER BY id")
     return [HoldRow(*row) for row in rows]
 
 
@@ -183,81 +147,115 @@ def latest_day(database: sqlite3.Connection) -> str:
 class _Batch:
     """Collects the changes of a batch to each table."""
 
-    def __init__(self, database: sqlite3.Connection, known: KnownRows) -> None:
-        self._database = database
+    def __init__(
+        self, database: sqlite3.Connection, known: KnownRows, operations: Iterable[Operation]
+    ) -> None:
+        self.database = database
+        self.refused: dict[str, GrantExceeded] = {}
+        """Why holds were refused, by their ids."""
+        self.wrong: dict[int, Outcome] = {}
+        """Why corrections were refused, by their identity."""
         self._known = known
+        self._settlements: dict[str, Settlement] = {}
+        """One of each hold."""
+        self._requests: list[HoldRequest] = []
+        self._changes: list[TableChange] = []
+        self._corrections: list[Correction] = []
         self._held: list[HoldRow] = []
         self._settled: list[str] = []
-        self._entries: dict[str, Sequence[Any]] = {}
-        self._balances: dict[tuple[str, str], list[int]] = {}
-        """Amounts to add to `spent` and `held`, by app and period."""
-        self._sums: dict[tuple[str, ...], list[int]] = {}
-        self._label_sums: dict[tuple[str, ...], list[int]] = {}
-        self._unaudited: list[Sequence[Any]] = []
+        self.rows: list[Row] = []
+        self._balances: dict[tuple[str, str], int] = {}
+        """Amounts to add to what is spent and held, by app and period."""
+        for one in operations:
+            match one:
+                case Settlement():
+                    before = self._settlements.get(one.hold)
+                    if before is None or corrects(one, before.kind):
+                        self._settlements[one.hold] = one
+                case HoldRequest():
+                    self._requests.append(one)
+                case AuditedCalls():
+                    self.rows.append((AUDITED, _encode(one.request_ids).decode()))
+                case TableChange():
+                    self._changes.append(one)
+                case Correction():
+                    self._corrections.append(one)
+
+    @property
+    def is_known(self) -> bool:
+        """Whether it only needs rows that are known, and no more than a statement writes."""
+        known = self._known
+        if self._changes or self._corrections or known.latest_day is None:
+            return False
+        if not self._settlements.keys() <= known.holds.keys():
+            return False
+        for request in self._requests:
+            today, month = _periods(request.hold.app, known.latest_day)
+            if today not in known.balances or month not in known.balances:
+                return False
+            if request.hold.at >= known.day_end:
+                return False
+        return True
+
+    def collect(self) -> None:
+        """Reads the rows that are not known, and computes the new ones."""
+        if self._settlements:
+            self._settle()
+        if self._requests:
+            self._hold()
+
+    def change(self) -> None:
+        """Changes the tables of tokens and handles, and books corrections."""
+        for change in self._changes:
+            self.database.execute(change.sql, change.values)
+        for correction in self._corrections:
+            self.wrong[id(correction)] = book(self.database, correction)
 
     # ── Settlements ──────────────────────────────────────────────────────────────────────────────
 
-    def settle(self, settlements: Sequence[Settlement]) -> None:
-        if not settlements:
-            return
-        wanted: dict[str, Settlement] = {}
-        for one in settlements:
-            if one.hold not in wanted or corrects(one, wanted[one.hold].kind):
-                wanted[one.hold] = one
+    def _settle(self) -> None:
+        wanted = self._settlements
         known, epoch = self._known.holds, self._known.audit_epoch
         holds = {id: known[id] for id in wanted if id in known}
-        if others := [id for id in wanted if id not in known]:
+        if len(holds) < len(wanted):
+            others = [id for id in wanted if id not in known]
             holds |= {row.id: row for row in self._found(_FIND_HOLDS, _decode_holds, others)}
         for id, row in holds.items():
+            settlement = wanted[id]
             self._settled.append(id)
-            self._charge(row.app, row.day, wanted[id].billed, -row.bound)
-            self._enter(row, wanted[id])
-            if epoch:
-                self._unaudited.append((row.request_id, id, epoch, wanted[id].interrupted))
-        missing = [id for id in wanted if id not in holds]
-        if missing:
+            self._enter(row, settlement, ENTRY, settlement.billed - row.bound, epoch)
+        if len(holds) < len(wanted):
+            missing = [id for id in wanted if id not in holds]
             for entry in self._found(_FIND_ENTRIES, _decode_entries, missing):
                 self._settle_late(entry, wanted[entry.hold.id])
 
-    def _enter(self, row: HoldRow, settlement: Settlement) -> None:
-        if settlement.model:
-            row = replace(row, model=settlement.model)
-        self._entries[row.id] = (
-            row.id, row.app, row.provider, row.model, row.request_id, row.day, row.at, row.bound,
-            settlement.at, settlement.billed, settlement.kind, settlement.input, settlement.read,
-            settlement.written, settlement.output, settlement.saved, settlement.read_by_others,
-            _encode(settlement.labels).decode(),
-        )  # fmt: skip
-        self._count(row, settlement)
+    def _enter(
+        self, row: HoldRow, settlement: Settlement, kind: int, amount: int, epoch: int = 0
+    ) -> None:
+        """`amount` is added to the balances. `epoch`: of the audit log whose row the entry waits
+        for; 0 for none."""
+        for period in _periods(row.app, row.day):
+            self._balances[period] = self._balances.get(period, 0) + amount
+        self.rows.append((
+            kind,
+            row.id, row.app, row.provider, settlement.model or row.model, row.request_id, row.day,
+            row.at, row.bound, settlement.at, settlement.billed, settlement.kind, settlement.input,
+            settlement.read, settlement.written, settlement.output, settlement.saved,
+            settlement.read_by_others, _encode(settlement.labels).decode(), epoch,
+            int(settlement.interrupted),
+        ))  # fmt: skip
 
     def _settle_late(self, entry: EntryRow, settlement: Settlement) -> None:
-        if not corrects(settlement, entry.kind) or is_corrected(self._database, entry.hold.id):
-            return
-        row = entry.hold
-        self._charge(row.app, row.day, settlement.billed - entry.billed, 0)
-        self._count(row, entry.settlement, -1)
-        self._enter(row, settlement)
-
-    def _count(self, row: HoldRow, settlement: Settlement, sign: int = 1) -> None:
-        """Adds a settlement to the sums, or subtracts it."""
-        key = (row.day, row.app, row.provider, row.model)
-        kind, billed = settlement.kind, sign * settlement.billed
-        _add(
-            self._sums, key,
-            sign * (kind != "free"), billed, billed if kind in ESTIMATED_KINDS else 0,
-            sign * settlement.saved, sign * settlement.input, sign * settlement.read,
-            sign * settlement.written, sign * settlement.output,
-        )  # fmt: skip
-        for label, amount in settlement.labels.items():
-            _add(self._label_sums, (*key, label), sign, sign * amount)
+        if corrects(settlement, entry.kind) and not is_corrected(self.database, entry.hold.id):
+            self._enter(entry.hold, settlement, LATE_ENTRY, settlement.billed - entry.billed)
 
     # ── Holds ────────────────────────────────────────────────────────────────────────────────────
 
-    def hold(self, requests: Sequence[HoldRequest]) -> dict[str, GrantExceeded]:
-        """Takes the holds that their limits allow, in order. Returns why others were refused."""
-        known = self._known
+    def _hold(self) -> None:
+        """Takes the holds that their limits allow, in order."""
+        known, requests = self._known, self._requests
         if known.latest_day is None:
-            known.latest_day = latest_day(self._database)
+            known.latest_day = latest_day(self.database)
         latest = before = known.latest_day
         days = []
         for request in requests:
@@ -265,80 +263,63 @@ class _Batch:
                 latest = max(latest, day_of(request.hold.at))
                 known.day_end = end_of_day(latest)
             days.append(latest)
-        refused: dict[str, GrantExceeded] = {}
-        charged = self._charged(requests, days)
+        self._read_balances(requests, days)
+        balances, added = known.balances, self._balances
         for request, day in zip(requests, days, strict=True):
-            hold, periods = request.hold, _periods(request.hold.app, day)
-            problem = _exceeded(request, day, *(charged[one] for one in periods))
+            hold = request.hold
+            today, month = _periods(hold.app, day)
+            in_day, in_month = added.get(today, 0), added.get(month, 0)
+            problem = _exceeded(request, day, balances[today] + in_day, balances[month] + in_month)
             if problem is not None:
-                refused[hold.id] = problem
+                self.refused[hold.id] = problem
                 continue
-            for one in periods:
-                charged[one] += hold.bound
-            self._charge(hold.app, day, 0, hold.bound)
-            self._held.append(
-                HoldRow(
-                    hold.id, hold.app, hold.provider, hold.model, hold.request_id, day, hold.at,
-                    hold.bound,
-                )
+            added[today], added[month] = in_day + hold.bound, in_month + hold.bound
+            values = (
+                hold.id, hold.app, hold.provider, hold.model, hold.request_id, day, hold.at,
+                hold.bound,
             )  # fmt: skip
+            self._held.append(HoldRow(*values))
+            limits = request.limits
+            per_day = NO_LIMIT if limits.per_day is None else limits.per_day
+            per_month = NO_LIMIT if limits.per_month is None else limits.per_month
+            self.rows.append((HOLD, *values, per_day, per_month))
         if latest > before:
-            self._database.execute("UPDATE clock SET latest_day = ?", (latest,))
+            self.database.execute("UPDATE clock SET latest_day = ?", (latest,))
             known.latest_day = latest
-        return refused
 
-    def _charged(
-        self, requests: Iterable[HoldRequest], days: Iterable[str]
-    ) -> dict[tuple[str, str], int]:
-        """Settled and held in each app's day and month, with this batch's settlements."""
-        wanted = {
+    def _read_balances(self, requests: Iterable[HoldRequest], days: Iterable[str]) -> None:
+        """Reads what is settled and held in each app's day and month, if it is not known."""
+        known = self._known.balances
+        missing = {
             period
             for request, day in zip(requests, days, strict=True)
             for period in _periods(request.hold.app, day)
+            if period not in known
         }
-        known = self._known.balances
-        if missing := wanted.difference(known):
+        if missing:
             known.update(dict.fromkeys(missing, 0))
             apps, periods = {app for app, _ in missing}, {period for _, period in missing}
             for app, period, amount in self._found(_FIND_BALANCES, _decode_balances, apps, periods):
                 if (app, period) in missing:
                     known[app, period] = amount
-        return {one: known[one] + sum(self._balances.get(one, ())) for one in wanted}
-
-    # ── Tables ───────────────────────────────────────────────────────────────────────────────────
-
-    def write(self) -> None:
-        if self._settled:
-            self._database.execute(_REMOVE_HOLDS, (_encode(self._settled).decode(),))
-        for insert, rows in (
-            (_ADD_HOLDS, list(map(astuple, self._held))),
-            (_PUT_ENTRIES, list(self._entries.values())),
-            (_ADD_BALANCES, _rows(self._balances) if self._balances else []),
-            (_ADD_SUMS, _rows(self._sums) if self._sums else []),
-            (_ADD_LABEL_SUMS, _rows(self._label_sums) if self._label_sums else []),
-            (_MARK_UNAUDITED, self._unaudited),
-        ):
-            if rows:
-                insert.run(self._database, rows)
 
     def remember(self) -> None:
         """Updates the cache for the next batch, after the commit."""
         known = self._known
+        if self._corrections:
+            known.clear()  # they change balances
+            return
         for id in self._settled:
             known.holds.pop(id, None)
         for row in self._held:
             known.holds[row.id] = row
-        for period, (spent, held) in self._balances.items():
+        for period, amount in self._balances.items():
             if period in known.balances:
-                known.balances[period] += spent + held
+                known.balances[period] += amount
 
     def _found(self, sql: str, decode: Callable[[str], T], *wanted: Iterable[str]) -> T:
         texts = [_encode(list(one)).decode() for one in wanted]
-        return decode(self._database.execute(sql, texts).fetchone()[0])
-
-    def _charge(self, app: str, day: str, spent: int, held: int) -> None:
-        for period in _periods(app, day):
-            _add(self._balances, period, spent, held)
+        return decode(self.database.execute(sql, texts).fetchone()[0])
 
 
 def corrects(settlement: Settlement, kind: Settled) -> bool:
@@ -349,19 +330,6 @@ def corrects(settlement: Settlement, kind: Settled) -> bool:
 
 def _periods(app: str, day: str) -> tuple[tuple[str, str], tuple[str, str]]:
     return (app, day), (app, day[:7])
-
-
-def _add(sums: dict[Any, list[int]], key: tuple[str, ...], *amounts: int) -> None:
-    found = sums.get(key)
-    if found is None:
-        sums[key] = list(map(int, amounts))
-    else:
-        for at, amount in enumerate(amounts):
-            found[at] += amount
-
-
-def _rows(sums: dict[Any, list[int]]) -> list[tuple[Any, ...]]:
-    return [(*key, *amounts) for key, amounts in sums.items()]
 
 
 def _exceeded(request: HoldRequest, day: str, today: int, month: int) -> GrantExceeded | None:

@@ -140,26 +140,30 @@ class BatchQueue:
         self._later.append(PendingOperation(operation, None, kept=True))
         if isinstance(operation, Settlement):
             self._open.discard(operation.hold)
-            if not self._open:  # no call is left to wait for
-                self._send(None)
-                return
         if not self._wake_is_due:
             try:
-                asyncio.get_running_loop().call_later(_LINGER, self._wake_up)
+                loop = asyncio.get_running_loop()
             except RuntimeError:  # not in an event loop: called by a finalizer
                 self._send(None)
             else:
                 self._wake_is_due = True
+                loop.call_later(_LINGER, self._wake_up, loop)
 
     def put_without_waking(self, operation: Operation) -> None:
         """Queues the operation for the next batch, without causing one. Thread-safe."""
         if not self._closed:
             self._later.append(PendingOperation(operation, None, kept=True))
 
-    def _wake_up(self) -> None:
-        """Writes delayed operations; mostly a hold's batch has already written them."""
+    def _wake_up(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Writes delayed operations, unless a hold's batch has: then the others came after it."""
         self._wake_is_due = False
-        if self._later:
+        if not self._later:
+            return
+        wait = self._submitted + _LINGER - loop.time()
+        if wait > 0:
+            self._wake_is_due = True
+            loop.call_later(wait, self._wake_up, loop)
+        else:
             self._send(None)
 
     async def probe(self) -> None:

@@ -13,6 +13,7 @@ import mmap
 import os
 import stat
 import struct
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -74,6 +75,7 @@ class WatchedFiles:
     def __init__(self, path: Path) -> None:
         """Created after a connection has read the store, so that log and index exist."""
         self._paths = [path.with_name(path.name + suffix) for suffix in _SUFFIXES]
+        self._names = [str(each) for each in self._paths]
         self._files: list[int] = []
         try:
             for each in self._paths:
@@ -88,6 +90,9 @@ class WatchedFiles:
         self._size = os.fstat(self._files[0]).st_size
         self._header = os.pread(self._files[0], _HEADER, 0)
         self._state = self._copied()
+        self._checked = self._ours = b""
+        """The beginning of the index at the last check, and after the last commit of this
+        process."""
 
     def close(self) -> None:
         """Called after closing the connections: closing a file releases this process's locks on
@@ -98,17 +103,26 @@ class WatchedFiles:
         for file in files:
             os.close(file)
 
-    def note(self) -> None:
-        """Called after a commit of this process, which may have copied the log into the store."""
-        state = self._copied()
+    def note(self, *, wrote: bool) -> bool:
+        """Called after a commit of this process, which may have copied the log into the store.
+        Returns whether no other process has written since the check."""
+        state, now = self._copied(), self._shared[: _INDEX.size]
+        alone = state is not None and bool(self._checked)
+        if alone:
+            changes = int.from_bytes(now[8:12], sys.byteorder)
+            checked = int.from_bytes(self._checked[8:12], sys.byteorder)
+            alone = changes == (checked + wrote) & 0xFFFFFFFF
+        self._ours = now if alone else b""
         if state is None or state != self._state:
             self._header = os.pread(self._files[0], _HEADER, 0)
             self._state = state
+        return alone
 
-    def check(self) -> None:
-        """Raises `StoreDamaged`. Called within a transaction, so that no other process writes
-        meanwhile."""
+    def check(self) -> bool:
+        """Raises `StoreDamaged`: for certain within a transaction, where no other process writes
+        meanwhile. Returns whether none has written since the last commit of this one."""
         store, log, _ = self._sizes()
+        self._checked = self._shared[: _INDEX.size]
         index = self._index()
         if index is not None:
             self._check_log(index, log)
@@ -119,17 +133,18 @@ class WatchedFiles:
             raise StoreDamaged(self._paths[0].name, "was truncated")
         self._check_header(index)
         self._size = store
+        return index is not None and self._checked == self._ours
 
     def _sizes(self) -> Sequence[int]:
         """Sizes of the files by name."""
         found = []
-        for path, identity in zip(self._paths, self._identities, strict=True):
+        for at, identity in enumerate(self._identities):
             try:
-                status = os.stat(path)
+                status = os.stat(self._names[at])
             except FileNotFoundError:
-                raise StoreDamaged(path.name, "was deleted or moved") from None
+                raise StoreDamaged(self._paths[at].name, "was deleted or moved") from None
             if (status.st_dev, status.st_ino) != identity or not stat.S_ISREG(status.st_mode):
-                raise StoreDamaged(path.name, "was replaced")
+                raise StoreDamaged(self._paths[at].name, "was replaced")
             found.append(status.st_size)
         return found
 

@@ -12,8 +12,6 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-import msgspec
-
 from anaphora.errors import InvalidRequest, Io, StoreUnavailable
 
 from . import (
@@ -36,8 +34,8 @@ from . import (
     recovered,
 )
 from .batch import (
+    AuditedCalls,
     HoldRequest,
-    KnownRows,
     Operation,
     Outcome,
     TableChange,
@@ -46,6 +44,7 @@ from .batch import (
     open_holds,
 )
 from .batch_queue import SqliteCommits
+from .batch_rows import KnownRows, create_view
 from .corrections import Correction, entry_rows
 from .file_watch import StoreDamaged, WatchedFiles
 from .reading import (
@@ -71,8 +70,6 @@ from .tables import SmallTables
 _log = logging.getLogger("anaphora.daemon")
 
 T = TypeVar("T")
-
-_AUDITED = "DELETE FROM unaudited WHERE request_id IN (SELECT value FROM json_each(?))"
 
 
 class SqliteStore(SmallTables):
@@ -109,6 +106,7 @@ class SqliteStore(SmallTables):
             writer = connect(path)
             stack.callback(writer.close)
             before = prepare(writer, path)
+            create_view(writer)
             reader = connect_to_read(path)
             stack.callback(reader.close)
             latest_day(reader)  # now the log and its index are there
@@ -168,8 +166,7 @@ class SqliteStore(SmallTables):
             self._known.audit_epoch = epoch
 
     def audited(self, request_ids: Sequence[str]) -> None:
-        ids = msgspec.json.encode(request_ids).decode()
-        self._commits.put_without_waking(TableChange(_AUDITED, (ids,)))
+        self._commits.put_without_waking(AuditedCalls(request_ids))
 
     async def unaudited(self) -> list[UnauditedEntry]:
         def read() -> list[UnauditedEntry]:
@@ -267,22 +264,26 @@ class SqliteStore(SmallTables):
 
     def _apply(self, operations: Sequence[Operation]) -> list[Outcome]:
         """Runs in the writing thread."""
+        before = self._writer.total_changes
         try:
             outcomes = apply(self._writer, operations, self._known, self._check)
         except sqlite3.Error:
             self._check()  # says why, if the files were changed
             raise
-        self._files.note()
+        if not self._files.note(wrote=self._writer.total_changes != before):
+            self._known.clear()
         return outcomes
 
-    def _check(self) -> None:
-        """Raises if the files were damaged, so that nothing is written to them."""
+    def _check(self) -> bool:
+        """Raises if the files were damaged, so that nothing is written to them. Returns whether no
+        other process has written since the last batch."""
         try:
-            self._files.check()
+            alone = self._files.check()
         except StoreDamaged as damage:
             self._damage = damage.strerror
             raise
         self._damage = None
+        return alone
 
     async def close(self) -> None:
         await self._commits.close()

@@ -106,11 +106,11 @@ class SmallTables(ABC):
         return await self._handles("kind = $1 AND app = $2", kind, app)
 
     async def _handles(self, condition: str, *values: str) -> list[HandleRow]:
-        rows = await self._fetch(
-            f"SELECT {_HANDLE_FIELDS} FROM handles WHERE {condition} ORDER BY created, id", *values
-        )
+        rows = await self._fetch(f"SELECT {_HANDLE_FIELDS} FROM handles WHERE {condition}", *values)
         names = _HANDLE_FIELDS.split(", ")
-        return [HandleRow(**dict(zip(names, row, strict=True))) for row in rows]
+        found = [HandleRow(**dict(zip(names, row, strict=True))) for row in rows]
+        # Not in SQL: to have them in order, SQLite would read all rows of the kind by their age.
+        return sorted(found, key=lambda row: (row.created, row.id))
 
     async def grow_handle(
         self, row: HandleRow, growth: int | None, size: int | None = None

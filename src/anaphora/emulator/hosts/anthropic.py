@@ -80,7 +80,8 @@ class AnthropicHost(Host):
         headers = {"request-id": request.entry.request_id}
         if window is None:
             return headers
-        reset = datetime.datetime.fromtimestamp(int(window.reset), datetime.UTC)
+        at = datetime.datetime.fromtimestamp(int(window.reset), datetime.UTC)
+        reset = f"{at:%Y-%m-%dT%H:%M:%SZ}"
         for name, limit, used in (
             ("requests", REQUEST_LIMIT, window.requests),
             ("input-tokens", INPUT_LIMIT, window.input),
@@ -89,7 +90,7 @@ class AnthropicHost(Host):
         ):
             headers[f"anthropic-ratelimit-{name}-limit"] = str(limit)
             headers[f"anthropic-ratelimit-{name}-remaining"] = str(max(0, limit - used))
-            headers[f"anthropic-ratelimit-{name}-reset"] = f"{reset:%Y-%m-%dT%H:%M:%SZ}"
+            headers[f"anthropic-ratelimit-{name}-reset"] = reset
         return headers
 
     def thinking(self, wanted: Reasoning | None, profile: Profile, random: SeededRandom) -> Thought:

@@ -108,7 +108,8 @@ class IdGenerator:
 
     def next(self, prefix: str = "") -> str:
         self._count += 1
-        return prefix + SeededRandom(self._seed + join_seed(b"%d" % self._count)).id(22)
+        drawn = blake3(self._seed + join_seed(b"%d" % self._count)).digest(22)
+        return prefix + drawn.translate(_BYTE_TO_LETTER).decode()
 
 
 #: Characters of arguments in one event of a stream.

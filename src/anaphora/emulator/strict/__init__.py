@@ -8,6 +8,7 @@ about their models.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 
@@ -28,7 +29,7 @@ Object: TypeAlias = dict[str, Any]
 SAMPLING = ("temperature", "top_p", "top_k")
 
 
-class CheckedRequest(msgspec.Struct, frozen=True, kw_only=True):
+class CheckedRequest(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """A request as the checks read it. Values of `body` may have any type."""
 
     http: EmulatorRequest
@@ -49,14 +50,22 @@ class CheckedRequest(msgspec.Struct, frozen=True, kw_only=True):
         """Reads the blocks of its messages."""
         return _WALKS[self.facts.wire]
 
-    def blocks(self, index: int, message: Object) -> list[WalkedBlock]:
-        """The blocks in a message that are objects."""
-        path = f"{self.walk.table.messages}[{index}]"
-        inner = self.walk.inner(self.walk.message(message, path))
-        return [block for block in inner if isinstance(block.raw, dict)]
+    @functools.cached_property
+    def blocks(self) -> dict[int, list[WalkedBlock]]:
+        """The blocks that are objects, by the index of their message. Messages that are only text
+        have none, and are left out."""
+        walk, found = self.walk, dict[int, list[WalkedBlock]]()
+        for index, message in self.messages:
+            if _NESTED.isdisjoint(map(type, message.values())):
+                continue
+            inner = walk.inner(walk.message(message, f"{walk.table.messages}[{index}]"))
+            found[index] = [block for block in inner if isinstance(block.raw, dict)]
+        return found
 
 
 _WALKS = {name: Walk(request_table(name), VALUES) for name in wires.WIRES}
+_NESTED = frozenset((dict, list))
+_decode_object = msgspec.json.Decoder(Object).decode
 
 
 Check: TypeAlias = Callable[[CheckedRequest], None]
@@ -85,7 +94,7 @@ def check(
     `params` and `tokens` are of the parsed request; without them only its bytes are checked.
     """
     try:
-        body = msgspec.json.decode(http.body, type=Object)
+        body = _decode_object(http.body)
         if counts and "generateContentRequest" in body:
             # Gemini's countTokens may hold a whole request.
             body = msgspec.convert(body["generateContentRequest"], Object)
@@ -211,24 +220,24 @@ def check_media(find: Callable[[CheckedRequest], Iterator[FoundMedium]]) -> Call
 
 
 def chat_media(request: CheckedRequest) -> Iterator[FoundMedium]:
-    for index, message in request.messages:
-        for part in request.blocks(index, message):
+    for parts in request.blocks.values():
+        for part in parts:
             url, data = nested(part.raw, "image_url", "url"), nested(part.raw, "file", "file_data")
             yield f"{part.path}.image_url.url", "image", _of_data_url(url)
             yield f"{part.path}.file.file_data", "file", _of_data_url(data)
 
 
 def responses_media(request: CheckedRequest) -> Iterator[FoundMedium]:
-    for index, item in request.messages:
-        for part in request.blocks(index, item):
+    for parts in request.blocks.values():
+        for part in parts:
             yield f"{part.path}.image_url", "image", _of_data_url(part.raw.get("image_url"))
             yield f"{part.path}.file_data", "file", _of_data_url(part.raw.get("file_data"))
 
 
 def anthropic_media(request: CheckedRequest) -> Iterator[FoundMedium]:
     """Also inside tool results."""
-    for index, message in request.messages:
-        for block in request.blocks(index, message):
+    for blocks in request.blocks.values():
+        for block in blocks:
             for each in (*request.walk.all_blocks(block), block):
                 source = each.members.get("source")
                 if each.row.medium is not None and nested(source, "type") == "base64":
@@ -238,8 +247,8 @@ def anthropic_media(request: CheckedRequest) -> Iterator[FoundMedium]:
 
 
 def gemini_media(request: CheckedRequest) -> Iterator[FoundMedium]:
-    for index, content in request.messages:
-        for part in request.blocks(index, content):
+    for parts in request.blocks.values():
+        for part in parts:
             data = part.members.get("inlineData")
             given = nested(data, "mimeType") or nested(data, "mime_type")
             kind: MediaKind = "image" if str(given).startswith("image/") else "file"

@@ -44,6 +44,7 @@ MAX_BYTES = 32 * 1024 * 1024
 _TOP = TOP | frozenset(SAMPLING)
 _EXTRA = "Extra inputs are not permitted"
 _THINKING = frozenset(("thinking", "redacted_thinking"))
+_TOOL_BLOCKS = frozenset(("tool_use", "tool_result"))
 
 
 def _rejected_at(path: str, reason: str) -> Upstream:
@@ -93,7 +94,7 @@ def _known_fields(request: CheckedRequest) -> Iterator[FieldRow]:
         yield system, BLOCKS["text"], f"system.{index}."
     for index, message in request.messages:
         yield message, MESSAGE | BETA_MESSAGE if beta else MESSAGE, f"messages.{index}."
-        for block in request.blocks(index, message):
+        for block in request.blocks.get(index, ()):
             kind, path = block.type, dotted(block.path)
             if not isinstance(block.raw.get("type"), str):
                 raise _rejected_at(f"{path}.type", "Field required")
@@ -204,6 +205,9 @@ def _tool_pairs(request: CheckedRequest) -> None:
     Consecutive messages of one role are one turn [A]. anthropics/claude-code#2697, #5989;
     decocms/studio#1803.
     """
+    kinds = {block.type for blocks in request.blocks.values() for block in blocks}
+    if kinds.isdisjoint(_TOOL_BLOCKS):
+        return
     calls: dict[str, int] = {}
     turns = itertools.groupby(request.messages, lambda pair: str(pair[1].get("role")))
     for number, (_, messages) in enumerate(turns):
@@ -300,18 +304,16 @@ def _slots(request: CheckedRequest) -> Iterator[tuple[str, Object, bool]]:
     """Blocks and tools that could carry a marker, in hash order: the path, the block, and whether
     it is inside another one, where the automatic marker has no slot."""
     walk = request.walk
-    body = request.body
-    sections = walk.tools(body.get("tools"), "tools"), walk.section(body.get("system"), "system")
-    for block in itertools.chain(*sections):
-        if isinstance(block.raw, dict):
-            yield dotted(block.path), block.raw, False
-    for index, message in request.messages:
-        for block in request.blocks(index, message):
+    for section in ("tools", "system"):
+        for index, each in objects(request.body.get(section)):
+            yield f"{section}[{index}]", each, False
+    for blocks in request.blocks.values():
+        for block in blocks:
             # Inner blocks are hashed before the block ends.
-            for inner in walk.all_blocks(block):
+            for inner in walk.all_blocks(block) if block.row.inside else ():
                 if isinstance(inner.raw, dict):
-                    yield dotted(inner.path), inner.raw, True
-            yield dotted(block.path), block.raw, False
+                    yield inner.path, inner.raw, True
+            yield block.path, block.raw, False
 
 
 def _is_empty_text(block: Object) -> bool:
@@ -322,7 +324,7 @@ def _markers(request: CheckedRequest) -> None:
     """The form, number and order of all markers."""
     slots = list(_slots(request))
     marked = [(path, block) for path, block, _ in slots if block.get("cache_control") is not None]
-    markers = [(f"{path}.cache_control", block["cache_control"]) for path, block in marked]
+    markers = [(f"{dotted(path)}.cache_control", block["cache_control"]) for path, block in marked]
     if (automatic := request.body.get("cache_control")) is not None:
         markers.append(("cache_control", automatic))  # it follows all others
     for field, marker in markers:  # source: CacheControlEphemeralParam
@@ -335,17 +337,19 @@ def _markers(request: CheckedRequest) -> None:
     for path, block in marked:  # askalf/dario#1066
         if _is_empty_text(block):
             reason = "cache_control cannot be set for empty text blocks"
-            raise _rejected_at(f"{path}.text", reason)
+            raise _rejected_at(f"{dotted(path)}.text", reason)
     _too_many(request, len(marked))
     if request.facts.rules.longer_ttl_first.value:
         _ttl_order([(field, _ttl(request, marker)) for field, marker in markers])
     clashes = request.facts.rules.automatic_refused
+    if automatic is None or clashes is None:
+        return
     able = [
         (path, block.get("cache_control"))
         for path, block, inside in slots
         if not (inside or text(block.get("type")) in _THINKING or _is_empty_text(block))
     ]
-    if automatic is None or clashes is None or not able:
+    if not able:
         return
     # It takes a slot of its own, unless the block that it lands on is marked for as long already
     # (PROVIDERS.md, caching).
@@ -353,7 +357,7 @@ def _markers(request: CheckedRequest) -> None:
     if own is None and "slots_full" in clashes.value:
         _too_many(request, len(marked) + 1)
     if own and "other_ttl" in clashes.value and _ttl(request, own) != _ttl(request, automatic):
-        raise _rejected_at("cache_control", f"{path} is marked with another ttl")
+        raise _rejected_at("cache_control", f"{dotted(path)} is marked with another ttl")
 
 
 def _too_many(request: CheckedRequest, count: int) -> None:

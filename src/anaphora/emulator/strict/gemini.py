@@ -64,7 +64,7 @@ def _known_fields(request: CheckedRequest) -> Iterator[FieldRow]:
     yield _get(request.body, "generationConfig"), GENERATION_CONFIG, "generation_config"
     for index, content in request.messages:
         yield content, CONTENT, f"contents[{index}]"
-        for part in request.blocks(index, content):
+        for part in request.blocks.get(index, ()):
             yield part.raw, PART, part.path
 
 

@@ -133,7 +133,7 @@ def _chat_fields(request: CheckedRequest) -> None:
     for index, message in request.messages:
         path = f"messages[{index}]."
         rows.append((message, MESSAGES.get(text(message.get("role"))), path))
-        parts = request.blocks(index, message)
+        parts = request.blocks.get(index, ())
         rows += [(part.raw, part.row.members, f"{part.path}.") for part in parts]
     check_fields(rows, unknown_parameter)
 

@@ -11,10 +11,17 @@ from anaphora.catalog import Profile
 from anaphora.prompt import Call, PromptCachePlan
 from anaphora.rendered import ChunkRun, Rendered
 from anaphora.values import AnyTool, Notice, Ttl
-from anaphora.wire.alternating_runs import alternating_runs, locate, settled_chunks
+from anaphora.wire.alternating_runs import (
+    adding,
+    alternating_runs,
+    closing,
+    locate,
+    settled_chunks,
+)
 from anaphora.wire.markers import nearest_ttls, supported_ttl
 from anaphora.wire.rendering import (
     cacheable_count,
+    continued,
     finish_rendering,
     previous_run,
     section_run,
@@ -25,6 +32,8 @@ from anaphora.wire.rendering import (
 from .params import MARKERS, NEAREST, envelope_of
 from .parts import FORM, deferred_tools, loaded_tools, nested_splice, system_log, tool_log
 from .types import MEMO, WIRE
+
+_ADDING = adding(FORM)
 
 
 def render(
@@ -39,7 +48,10 @@ def render(
     is the same either way. `previous` may also be an older turn, another branch, or another
     conversation: equal messages are shared. `markers` are those of a dialect.
     """
-    own = markers is None
+    same = continued(call, profile, previous, WIRE, markers, _ADDING, closing)
+    if same is not None:
+        return same
+    own, given = markers is None, markers
     markers = MARKERS if markers is None else markers
     nearest = NEAREST if own or not markers else nearest_ttls(markers)
     previous = usable_previous(previous, WIRE, call.model)
@@ -68,6 +80,7 @@ def render(
         envelope,
         runs,
         wire=WIRE,
+        given=given,
         cacheable=min(cacheable_count(runs, previous, plan.messages), settled_chunks(FORM, runs)),
         markers=markers,
         nearest=nearest,

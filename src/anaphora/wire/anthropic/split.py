@@ -129,7 +129,7 @@ def _is_deferred(members: Members) -> bool:
 
 
 def _split_message(raw: msgspec.Raw, path: str) -> SplitMessage:
-    members = _WALK.message(raw, path).members
+    members = _WALK.members(raw, path)
     role = required_text(members, "role", path)
     if "content" not in members:
         raise request_error("is missing", f"{path}.content")

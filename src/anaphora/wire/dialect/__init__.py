@@ -19,7 +19,7 @@ from anaphora.catalog import Dialect, Profile
 from anaphora.catalog.dialects import ErrorKind, ErrorShape, UsageShape
 from anaphora.errors import Upstream
 from anaphora.prompt import Call
-from anaphora.rendered import Envelope, Plan, Rendered, Request
+from anaphora.rendered import Envelope, Plan, Prelude, Rendered, Request
 from anaphora.values import (
     Event,
     Message,
@@ -40,12 +40,17 @@ from anaphora.wire.reading import (
     DECODE_ERRORS,
     converts_errors,
     decode_members,
-    encode_members,
-    object_members,
     request_error,
 )
 from anaphora.wire.replies import positive_counts, valid_count
 
+from .addresses import (
+    body_from_path,
+    changed_head,
+    changed_tail,
+    path_for,
+    split_from_path,
+)
 from .requests import (
     EncodedParams,
     decode_marks,
@@ -108,8 +113,10 @@ class DialectCodec:
         encoded = encode_params(call, self.dialect)
         last = previous.envelope if previous is not None else None
         own = last if last is not None and last.speaker is self.dialect else None
-        if previous is not None and not _is_reusable(previous.envelope, own):
-            previous = msgspec.structs.replace(previous, envelope=previous.envelope.plain)
+        changes = self.dialect.omitted or self.dialect.constants
+        if previous is not None and (changes or not _is_reusable(previous.envelope, own)):
+            plain = previous.envelope.plain or previous.envelope
+            previous = msgspec.structs.replace(previous, envelope=plain)
         marking, breakpoints = self._marking, profile.explicit_breakpoints
         if self.dialect.markers and breakpoints is not None and breakpoints.value:
             marking = {}  # a model of OpenAI's takes OpenAI's markers
@@ -132,8 +139,18 @@ class DialectCodec:
         request: Request = self._codec.assemble(rendered, plan)
         return request
 
+    def prelude(self, rendered: Rendered, wanted: Prelude) -> Request:
+        """A request for a cache handle; its path is below the account's own collection."""
+        request: Request = self._codec.prelude(rendered, wanted)
+        path = "/" + request.path.removeprefix("/v1beta/") if self.dialect.path else request.path
+        return msgspec.structs.replace(request, path=path)
+
+    def read_held(self, body: bytes) -> Any:
+        return self._codec.read_held(body)
+
     @converts_errors(request_error)
     def parse(self, body: bytes, path: str = "") -> Call:
+        body = body_from_path(body, self.dialect, path)
         body, unsupported = separate_unsupported(body, self.dialect)
         call = with_unsupported(self._codec.parse(body, path), self.dialect, unsupported)
         call = own_call(decode_params(call, self.dialect), self.dialect)
@@ -144,6 +161,7 @@ class DialectCodec:
         self, body: SplitInput, headers: tuple[tuple[str, str], ...] = (), path: str = ""
     ) -> Rendered:
         more = {"markers": self.dialect.markers} if self.dialect.wire == "openai_chat" else {}
+        body = split_from_path(body, self.dialect, path)
         rendered = self._in_hash_order(self._codec.split(body, headers, path, **more))
         if not self._marking:
             return rendered
@@ -181,12 +199,13 @@ class DialectCodec:
         made_from = (plain, headers, cache_params)
         if last is not None and (last.plain, last.headers, last.cache_params) == made_from:
             return last
-        path = dialect.path.replace("{model}:{method}", plain.path.rpartition("/")[2])
+        call = encoded.call
         return msgspec.structs.replace(
             plain,
-            path=path or plain.path,
+            path=path_for(dialect, plain.path, call.model, stream=call.params.stream),
             headers=headers,
-            tail=_without(plain.tail, dialect.omitted) if dialect.omitted else plain.tail,
+            head=changed_head(plain, dialect),
+            tail=changed_tail(plain, dialect),
             cache_params=cache_params,
             plain=plain,
             speaker=dialect,
@@ -286,15 +305,6 @@ def _is_reusable(envelope: Envelope, own: Envelope | None) -> bool:
     with the same cache parameters."""
     plain = envelope.plain
     return plain is None or (envelope is own and envelope.cache_params is plain.cache_params)
-
-
-def _without(tail: bytes, names: tuple[str, ...]) -> bytes:
-    """The end of a body without some of its fields."""
-    if not tail.startswith(b","):
-        return tail
-    members = object_members(b"{" + tail[1:], "$", request_error)
-    rest = encode_members({n: raw for n, raw in members.items() if n not in names})
-    return b"," + rest[1:] if len(rest) > 2 else b"}"
 
 
 # ── Replies ───────────────────────────────────────────────────────────────────────────────────────

@@ -97,7 +97,7 @@ def _split_tools(raw: bytes) -> SplitSection | None:
 
 def _split_message(raw: Raw, path: str) -> SplitMessage:
     """A message is one chunk."""
-    members = _WALK.message(raw, path).members
+    members = _WALK.members(raw, path)
     role = required_text(members, "role", path).lower()
     if role == "tool":
         kind = Kind.TOOL_RESULT

@@ -42,7 +42,9 @@ from anaphora.wire.parts import (
 )
 from anaphora.wire.reading import encode_members
 from anaphora.wire.rendering import (
+    AddMessages,
     cacheable_count,
+    continued,
     finish_rendering,
     section_run,
     usable_previous,
@@ -83,6 +85,9 @@ def render(
     With the rendering of an earlier turn in `previous`, only the difference is rendered; the result
     is the same either way. `markers` are those of a dialect.
     """
+    same = continued(call, profile, previous, WIRE, markers, _adding, close)
+    if same is not None:
+        return same
     traits = traits_of(profile, markers)
     previous = usable_previous(previous, WIRE, call.model)
     if previous is not None and previous.envelope.source[0] != traits:
@@ -114,6 +119,7 @@ def render(
         request,
         runs,
         wire=WIRE,
+        given=markers,
         cacheable=cacheable_count(runs, previous, call.ir.cache.messages),
         markers=traits.markers,
         nearest=traits.nearest,
@@ -193,12 +199,16 @@ def add_messages(
     """Appends the chunks of these messages. `role` is the wire role before them; None at the
     beginning of a log, whose first chunk has no glue."""
     splice = BEFORE_BRACE if traits.breakpoints else None
+    chunks, first = append.chunks, append.first_chunk
     for message in messages:
         plain = _plain(message, traits)
         if plain is not None:
             kind, data, markable, after = plain
-            append.chunk(kind, glue(role) + data, splice if markable else None, after)
-            append.end_message(message.id)
+            append.opens.append(first + len(chunks))
+            append.roles.append(after)
+            chunks.append((kind, splice if markable else None, glue(role) + data))
+            append.ids.append(message.id)
+            append.message_ends.append(first + len(chunks))
             role = after
             continue
         notices: Notices = []
@@ -213,6 +223,11 @@ def add_messages(
             append.notice(notice)
         note_foreign_fields(append, message, WIRE, place)
         append.end_message(message.id)
+
+
+def _adding(previous: Rendered, _: Profile) -> AddMessages:
+    """Adds to the history of the turn before."""
+    return partial(add_messages, where="conversation", traits=previous.envelope.source[0])
 
 
 def _plain(message: Message, traits: Traits) -> tuple[Kind, bytes, bool, str] | None:

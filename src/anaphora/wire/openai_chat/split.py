@@ -128,7 +128,7 @@ def _split_tools(raw: bytes) -> SplitSection | None:
 def _split_message(
     raw: bytes | msgspec.Raw, path: str, markers: DialectMarkers | None
 ) -> SplitMessage:
-    members = _WALK.message(raw, path).members
+    members = _WALK.members(raw, path)
     role = required_text(members, "role", path)
     if role == "assistant":
         kind = Kind.TOOL_CALL if "tool_calls" in members else Kind.TEXT

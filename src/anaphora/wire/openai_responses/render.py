@@ -46,7 +46,9 @@ from anaphora.wire.parts import (
     unknown_role,
 )
 from anaphora.wire.rendering import (
+    AddMessages,
     cacheable_count,
+    continued,
     finish_rendering,
     section_run,
     usable_previous,
@@ -90,6 +92,9 @@ def render(call: Call, profile: Profile, previous: Rendered | None = None) -> Re
     With the rendering of an earlier turn in `previous`, only the difference is rendered; the result
     is the same either way.
     """
+    same = continued(call, profile, previous, WIRE, None, _adding, close)
+    if same is not None:
+        return same
     blocks = call.ir.system_field_blocks()
     place = place_of(blocks)
     # JSON mode requires that a message mentions JSON.
@@ -269,13 +274,17 @@ def add_messages(
     `CLOSED`, or None at the beginning of a log."""
     splice = BEFORE_BRACE if traits.explicit else None
     followed = ReasoningFollowed(messages, _follows)
+    chunks, first = append.chunks, append.first_chunk
     for index, message in enumerate(messages):
         plain = plain_items(message)
         if plain is not None:
             for kind, data, markable, after in plain:
-                append.chunk(kind, glue(state) + data, splice if markable else None, after)
+                append.opens.append(first + len(chunks))
+                append.roles.append(after)
+                chunks.append((kind, splice if markable else None, glue(state) + data))
                 state = after
-            append.end_message(message.id)
+            append.ids.append(message.id)
+            append.message_ends.append(first + len(chunks))
             continue
         place = f"{where}[{append.message}]"
         notices: Notices = []
@@ -290,6 +299,11 @@ def add_messages(
             append.notice(notice)
         note_foreign_fields(append, message, WIRE, place)
         append.end_message(message.id)
+
+
+def _adding(previous: Rendered, _: Profile) -> AddMessages:
+    """Adds to the history of the turn before."""
+    return partial(add_messages, where="conversation", traits=previous.envelope.source[0])
 
 
 def lay_out(

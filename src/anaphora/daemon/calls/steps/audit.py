@@ -3,70 +3,115 @@ refusals."""
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import threading
+import time
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
+from anaphora.audit.log import AuditLog
 from anaphora.bounded import BoundedMap
 from anaphora.cache.verdict import Verdict
 from anaphora.cache.verdict.values import CHANGED, CHANGES, PARAMETERS, Cause
+from anaphora.client.failures import log, reported
 from anaphora.client.in_flight import InFlight
 from anaphora.client.observe import EndedCall, OwnBill
 from anaphora.client.response import Record
+from anaphora.daemon.calls.behind import AnsweredCall, AnsweredCalls
 from anaphora.daemon.calls.call import AppCall, AppReply, CallOutcome, CallTools
 from anaphora.daemon.calls.pipeline import CallStep
 from anaphora.daemon.shared_state import SharedState
-from anaphora.errors import Denied
+from anaphora.errors import Denied, StoreUnavailable
 from anaphora.values import Notice
 
 from .answer import public_notices
 
 #: Maximum number of kept calls: per app, and in total.
 _MOST_OF_APP, _MOST_APPS = 256, 64
+#: Seconds that a call waits for room in the audit log's queue, and between looks at it.
+_MOST_SECONDS, _LOOK_SECONDS = 30.0, 0.05
 
 
 class AuditCall(CallStep):
-    """Queues the row of each call at the audit log, which makes and writes it in its own thread."""
+    """Queues each call behind its answer. From there, its row goes to the audit log, which makes
+    and writes it in its own thread, and its figures to the watchers."""
 
     name = "audit"
 
     def __init__(self, tools: CallTools) -> None:
         self._tools = tools
         self._watchers = tools.watchers
-        self._audit = tools.watchers.audit
+        audit = tools.watchers.audit
+        assert audit is None or isinstance(audit, AuditLog)
+        self._audit = audit
+        self.answered = AnsweredCalls(self._finish)
 
     async def before(self, call: AppCall) -> None:  # noqa: ARG002
-        """Raises if rows are required and cannot be written."""
-        if self._audit is not None:
-            self._audit.check()
+        """Raises if rows are required and cannot be written. Waits if no more rows can wait to be
+        written."""
+        audit = self._audit
+        if audit is None:
+            return
+        audit.check()
+        if audit.is_full:
+            deadline = time.monotonic() + _MOST_SECONDS
+            while audit.is_full:
+                if time.monotonic() > deadline:
+                    raise StoreUnavailable("no more rows can wait for the audit log")
+                await asyncio.sleep(_LOOK_SECONDS)
 
     def after(self, call: AppCall, outcome: CallOutcome) -> None:
-        flight, record, error = call.flight, call.record, outcome.error
+        flight, error, audit = call.flight, outcome.error, self._audit
         assert flight is not None
         if isinstance(error, Denied) and not call.sent:  # it gets a row among the refusals
             self._tools.refuse(call, error)
-        elif self._audit is not None and record is not None:
-            notices = flight.guarded("audit_failed", (), self._add_row, call, flight, record)
-            notices += flight.take_notices()
-            if notices and call.reply is not None:
-                call.reply.notices += public_notices(notices)
-
-    def _add_row(self, call: AppCall, flight: InFlight, record: Record) -> tuple[Notice, ...]:
-        assert self._audit is not None
-        later = getattr(self._audit, "call_ended_later", self._audit.call_ended)
-        notices: tuple[Notice, ...] = later(ended_call(call, flight, record))
-        return notices
+            call.audited = True
+            return
+        notices: tuple[Notice, ...] = ()
+        if audit is not None and audit.failing and call.record is not None:
+            notices = self._add_rows([call])  # now, so that the app gets a notice
+        notices += flight.take_notices()
+        if notices and call.reply is not None:
+            call.reply.notices += public_notices(notices)
 
     def behind(self, call: AppCall) -> None:
-        record, reply = call.record, call.reply
-        if record is not None:
-            call.record = None
-            self._watchers(record)
+        if call.record is not None:
+            self.answered.add(call)
+
+    def _finish(self, answered: Sequence[AnsweredCall]) -> None:
+        self._add_rows([one.call for one in answered if not one.call.audited])
+        explanations, texts = self._tools.explanations, self._tools.texts
+        for one in answered:
+            call = one.call
+            record, reply, call.record = call.record, call.reply, None
+            assert record is not None
+            one.context.run(self._watchers, record)
             if reply is not None:
-                self._tools.explanations.add(call, reply)
-                self._tools.texts.add(call, reply)
+                try:
+                    explanations.add(call, reply)
+                    texts.add(call, reply)
+                except Exception as problem:
+                    log(logging.ERROR, "a call cannot be explained", problem)
+
+    def _add_rows(self, calls: Sequence[AppCall]) -> tuple[Notice, ...]:
+        if self._audit is None:
+            return ()
+        rows: list[EndedCall] = []
+        for call in calls:
+            call.audited, flight, record = True, call.flight, call.record
+            assert flight is not None
+            assert record is not None
+            row = flight.guarded("audit_failed", None, ended_call, call, flight, record)
+            if row is not None:
+                rows.append(row)
+        try:
+            return self._audit.calls_ended(rows)
+        except Exception as problem:
+            return (reported("audit_failed", problem),)
 
 
 def ended_call(call: AppCall, flight: InFlight, record: Record) -> EndedCall:
@@ -106,6 +151,7 @@ class Explanations:
     def __init__(self, shared: SharedState) -> None:
         self._shared = shared
         self._apps = BoundedMap[str, BoundedMap[str, AppReply]](_MOST_APPS)
+        self._puts = not shared.alone and not shared.provide(self._provided)
 
     def add(self, call: AppCall, reply: AppReply) -> None:
         calls = self._apps.use(call.app.id)
@@ -114,15 +160,27 @@ class Explanations:
         # Without the reply: only figures are kept.
         kept = replace(reply, body=None, reply=None)
         calls[call.request_id] = kept
-        if not self._shared.alone:
+        if self._puts:
             shown = _explained(call.request_id, _without_names(kept))
             self._shared.put(_name(call.app.id, call.request_id), _encode(shown))
 
-    async def find(self, app: str, request_id: str) -> dict[str, Any] | None:
+    def _provided(self, name: str) -> bytes | None:
+        """For another worker of this daemon."""
+        kind, _, rest = name.partition(" ")
+        size, _, names = rest.partition(" ")
+        if kind != _KIND or not size.isdecimal():
+            return None
+        found = self._find(names[: int(size)], names[int(size) + 1 :])
+        return None if found is None else _encode(found)
+
+    def _find(self, app: str, request_id: str) -> dict[str, Any] | None:
         calls = self._apps.get(app)
         reply = None if calls is None else calls.get(request_id)
-        if reply is not None:
-            return _explained(request_id, reply)
+        return None if reply is None else _explained(request_id, reply)
+
+    async def find(self, app: str, request_id: str) -> dict[str, Any] | None:
+        if (found := self._find(app, request_id)) is not None:
+            return found
         stored = None if self._shared.alone else await self._shared.get(_name(app, request_id))
         try:
             return None if stored is None else _decode(stored)
@@ -130,13 +188,14 @@ class Explanations:
             return None  # of another version
 
 
+_KIND = "explanation"
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 def _name(app: str, request_id: str) -> str:
     """The length of the app's id keeps two pairs from having the same name."""
-    return f"explanation {len(app)} {app} {request_id}"
+    return f"{_KIND} {len(app)} {app} {request_id}"
 
 
 def _explained(request_id: str, reply: AppReply) -> dict[str, Any]:
@@ -229,6 +288,8 @@ class BreakTexts:
         self._texts = BoundedMap[str, BreakText](MOST_TEXTS)
         self._lock = threading.Lock()
         self._allowed = False
+        self.publish: Callable[[str, BreakText], None] | None = None
+        """In a worker: sends each text to the process that has the pages."""
 
     @property
     def allowed(self) -> bool:
@@ -247,10 +308,16 @@ class BreakTexts:
         change = verdict.change
         if change is None:
             return
+        text = BreakText(change.path, change.character, change.excerpts)
+        if self.publish is not None:
+            self.publish(call.request_id, text)
+        else:
+            self.put(call.request_id, text)
+
+    def put(self, request_id: str, text: BreakText) -> None:
         with self._lock:
             if self._allowed:
-                text = BreakText(change.path, change.character, change.excerpts)
-                self._texts[call.request_id] = text
+                self._texts[request_id] = text
 
     def find(self, request_id: str) -> BreakText | None:
         with self._lock:

@@ -37,11 +37,12 @@ from anaphora.daemon.money.bounds import CostBound, cost_bound
 from anaphora.daemon.values import WireRequest
 from anaphora.errors import NotGranted
 from anaphora.prompt import Call, Params, PromptIR
-from anaphora.rendered import Plan, Rendered
+from anaphora.rendered import Plan
 from anaphora.tokens import Counts, for_model
 from anaphora.traffic.matching import RememberedCall
 from anaphora.traffic.planning import ReadRequest, own_plan, read_split
 from anaphora.values import Notice
+from anaphora.wire.dialect.addresses import path_for, sent_body
 from anaphora.wire.elements import DecodedBody
 from anaphora.wire.reading import Members, known_text
 from anaphora.wire.splicing import splice
@@ -97,7 +98,10 @@ class PlanRequest(CallStep):
             call.grown = await tools.history.begin(app.id, facts, call.bound.output_tokens)
         grant = app.grant.llm
         if call.rated is None and (grant.requests_per_minute or grant.tokens_per_minute):
-            counted = await self.work(call, lambda: Counts(prepared.rendered).total)
+            if call.is_large:
+                counted = await self.work(call, lambda: Counts(prepared.rendered).total)
+            else:
+                counted = Counts(prepared.rendered).total
             call.rated = await tools.rates.admit(app, counted + call.bound.output_tokens)
 
     def after(self, call: AppCall, outcome: CallOutcome) -> None:
@@ -152,29 +156,15 @@ class PlanRequest(CallStep):
         self, call: AppCall, target: Target, request: WireRequest, stream: bool
     ) -> PreparedRequest:
         endpoint, dialect, rules = target.endpoint, target.endpoint.resolved.dialect, target.rules
-        notices: list[Notice] = []
-        filled = await self.work(call, lambda: _fill(call, target, request, notices))
-        body, members = filled.body, filled.members
-        changes = _changes(call, target, members, stream, notices)
-        if changes:
-            given = body, members, changes
-            body = await self.work(call, lambda: with_members(*given))
-            members = members | {name: msgspec.Raw(value) for name, value in changes.items()}
-        face, path = face_of(endpoint.base_wire), request.path
+        face, path, now = face_of(endpoint.base_wire), request.path, time.time()
         if face.model_in_path:
             path = face.path_to(target.model, stream=stream)
-        decoded = DecodedBody(members, request.elements)
-        split_path, now = path, time.time()
-
-        def split() -> tuple[Rendered, Plan, ReadRequest]:
-            rendered = for_model(endpoint.wire.split(decoded, (), split_path), target.profile)
-            own, hints = own_plan(rendered, rules, members), hints_of({}, members)
-            read = read_split(rendered, members, hints, rules, endpoint.system, dialect)
-            if call.is_large:
-                translation.hash_blocks(read.rendered)
-            return rendered, own, read
-
-        rendered, own, read = await self.work(call, split)
+        notices: list[Notice] = []
+        if call.is_large:
+            act = functools.partial(_split, call, target, request, path, stream, notices)
+            body, decoded, own, read = await self.work(call, act)
+        else:
+            body, decoded, own, read = _split(call, target, request, path, stream, notices)
         plan = await self.place_markers(call, target, read, own, now)
         headers: tuple[tuple[str, str], ...] = ()
         if plan is not own:
@@ -182,18 +172,23 @@ class PlanRequest(CallStep):
             if plan.automatic is not None:
                 slots -= rules.automatic_slots.value
             to_splice = body, plan, read.rendered, dialect
-            spliced = await self.work(
-                call, lambda: splice(*to_splice, slots=slots, decoded=decoded)
-            )
+            if call.is_large:
+                act_splice = functools.partial(splice, *to_splice, slots=slots, decoded=decoded)
+                spliced = await self.work(call, act_splice)
+            else:
+                spliced = splice(*to_splice, slots=slots, decoded=decoded)
             body, headers = spliced.body, spliced.headers
             notices += spliced.notices
-            plan = replace(plan, marks=spliced.marks)
-            if call.remembered is not None:
-                call.remembered.sent = replace(call.remembered.sent, plan=plan)
+            if spliced.marks != plan.marks:
+                plan = replace(plan, marks=spliced.marks)
+                if call.remembered is not None:
+                    call.remembered.sent = replace(call.remembered.sent, plan=plan)
         if dialect is not None and dialect.path:
-            path = dialect.path.replace("{model}:{method}", path.rpartition("/")[2])
+            path = path_for(dialect, path, target.model, stream=stream)
+            to_send = body, dialect
+            body = await self.work(call, lambda: sent_body(*to_send))
         elif not face.model_in_path:
-            path = rendered.envelope.path
+            path = read.rendered.envelope.path
         asked, sent_headers = self._recorded_call(call, target, request)
         return PreparedRequest(
             call=asked,
@@ -251,6 +246,32 @@ class PlanRequest(CallStep):
         if plan is not own:
             remembered.sent = replace(remembered.sent, plan=plan)
         return plan
+
+
+def _split(
+    call: AppCall,
+    target: Target,
+    request: WireRequest,
+    path: str,
+    stream: bool,
+    notices: list[Notice],
+) -> tuple[bytes, DecodedBody, Plan, ReadRequest]:
+    """The request for a target, before markers are placed: its body, the members of that, its own
+    plan, and its chunks."""
+    endpoint, dialect, rules = target.endpoint, target.endpoint.resolved.dialect, target.rules
+    filled = _fill(call, target, request, notices)
+    body, members = filled.body, filled.members
+    changes = _changes(call, target, members, stream, notices)
+    if changes:
+        body = with_members(body, members, changes)
+        members = members | {name: msgspec.Raw(value) for name, value in changes.items()}
+    decoded = DecodedBody(members, request.elements)
+    rendered = for_model(endpoint.wire.split(decoded, (), path), target.profile)
+    own, hints = own_plan(rendered, rules, members), hints_of({}, members)
+    read = read_split(rendered, members, hints, rules, endpoint.system, dialect)
+    if call.is_large:
+        translation.hash_blocks(read.rendered)
+    return body, decoded, own, read
 
 
 def bound_of(call: AppCall, prepared: PreparedRequest, target: Target) -> CostBound:

@@ -1,0 +1,139 @@
+"""Counts that the processes of one daemon share, in memory that they inherit.
+
+    counts = SharedCounts.create(processes=3)           in the process that starts the others
+    counts = SharedCounts(counts.descriptor, 3, 1)      in one of those, which inherits the file
+    counts.add("calls notes", 1, most=16)               exact over all processes
+    counts.clear(1)                                     a process has ended, and its counts with it
+
+A row of the table has the digest of a name and a number for each process. A process changes only
+its own number, with the file locked; the system releases the lock of a process that is killed.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from math import inf
+from typing import Self
+
+from blake3 import blake3
+
+from anaphora.bounded import BoundedMap
+from anaphora.serving.counts import Counts, remaining
+
+#: Rows for counts and for failures, and rows in which a name may be.
+_ROWS, _FAILING_ROWS, _NEAR = 1 << 15, 1 << 14, 64
+#: Numbers of a row before those of the processes: the digest of its name.
+_HEAD = 2
+#: Of failures: how many, in millionths, and when, in microseconds.
+_MILLION = 1_000_000
+_MOST_NAMES = 4_096
+
+
+class SharedCounts(Counts):
+    """One process's view. Used from one event loop."""
+
+    def __init__(self, descriptor: int, processes: int, own: int) -> None:
+        """`own` is the number of this process, from 0 on."""
+        super().__init__()
+        self.descriptor = descriptor
+        self._width = _HEAD + max(processes, 2)
+        self._own = _HEAD + own
+        self._memory = mmap.mmap(descriptor, _size(processes))
+        self._cells = memoryview(self._memory).cast("q")
+        self._places = BoundedMap[str, tuple[int, int, int]](_MOST_NAMES)
+
+    @classmethod
+    def create(cls, processes: int) -> Self:
+        with tempfile.TemporaryFile() as file:
+            file.truncate(_size(processes))
+            return cls(os.dup(file.fileno()), processes, 0)
+
+    def close(self) -> None:
+        self._cells.release()
+        self._memory.close()
+        os.close(self.descriptor)
+
+    def add(self, name: str, by: int, most: float = inf) -> bool:
+        # Not in a context: this runs several times in each call.
+        fcntl.lockf(self.descriptor, fcntl.LOCK_EX, 1)
+        try:
+            row = self._row(name)
+            if by > 0 and most != inf and self._sum(row) + by > most:
+                return False
+            self._cells[row + self._own] += by
+            return True
+        finally:
+            fcntl.lockf(self.descriptor, fcntl.LOCK_UN, 1)
+
+    def of(self, name: str) -> int:
+        with self._locked():
+            return self._sum(self._row(name))
+
+    def add_failure(self, name: str, now: float, rate: float, most: float) -> float:
+        cells = self._cells
+        with self._locked():
+            row = self._row(name, failing=True)
+            found, since = cells[row + _HEAD] / _MILLION, cells[row + _HEAD + 1] / _MILLION
+            used = remaining(found, since, now, rate) if found else 0.0
+            cells[row + _HEAD] = round((used if used + 1 > most else used + 1) * _MILLION)
+            cells[row + _HEAD + 1] = round(now * _MILLION)
+            return used
+
+    def clear(self, process: int) -> None:
+        """Forgets the counts of a process that has ended."""
+        with self._locked():
+            for row in range(0, _ROWS * self._width, self._width):
+                if self._cells[row + _HEAD + process]:
+                    self._cells[row + _HEAD + process] = 0
+
+    @contextmanager
+    def _locked(self, part: int = 0) -> Iterator[None]:
+        fcntl.lockf(self.descriptor, fcntl.LOCK_EX, 1, part)
+        try:
+            yield
+        finally:
+            fcntl.lockf(self.descriptor, fcntl.LOCK_UN, 1, part)
+
+    def log_lock(self) -> AbstractContextManager[None]:
+        """Only one process writes to the log at a time. For another thread than the rest."""
+        return self._locked(1)
+
+    def _sum(self, row: int) -> int:
+        return sum(self._cells[row + _HEAD : row + self._width])
+
+    def _row(self, name: str, *, failing: bool = False) -> int:
+        """The place of a name. If it has none, it gets one that is not in use."""
+        place = self._places.use(name)
+        if place is None:
+            digest = blake3(name.encode(errors="replace")).digest(16)
+            low, high = (int.from_bytes(part, signed=True) for part in (digest[:8], digest[8:]))
+            rows = _FAILING_ROWS if failing else _ROWS
+            first = (_ROWS if failing else 0) + low % (rows - _NEAR)
+            place = self._places[name] = first, low, high or 1
+        first, low, high = place
+        cells, width, unused, oldest = self._cells, self._width, -1, inf
+        for row in range(first * width, (first + _NEAR) * width, width):
+            if cells[row] == low and cells[row + 1] == high:
+                return row
+            if not cells[row + 1]:  # never used, so no later one is
+                unused = row if unused < 0 else unused
+                break
+            if failing:
+                if cells[row + _HEAD + 1] < oldest:
+                    unused, oldest = row, cells[row + _HEAD + 1]
+            elif unused < 0 and not any(cells[row + _HEAD : row + width]):
+                unused = row
+        assert unused >= 0, "the table of counts is full"
+        cells[unused], cells[unused + 1] = low, high
+        for cell in range(unused + _HEAD, unused + width):
+            cells[cell] = 0
+        return unused
+
+
+def _size(processes: int) -> int:
+    return 8 * (_HEAD + max(processes, 2)) * (_ROWS + _FAILING_ROWS)
