@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -276,4 +277,4 @@ def test_prices_differ_by_region_type() -> None:
     arn = "arn:aws:bedrock:eu-west-1:1:inference-profile/eu.anthropic.claude-sonnet-5"
     found = [catalog.price("bedrock", name, when) for name in (*names, arn)]
     usage = Usage(uncached=1_000_000, output=0)
-    assert [price and float(price.of(usage)) for price in found] == [2.0, 2.2, 2.2]
+    assert [price and price.of(usage) for price in found] == [*map(Decimal, ("2", "2.2", "2.2"))]
