@@ -34,7 +34,7 @@ from anaphora.values import (
     Usage,
     WriteTtl,
 )
-from anaphora.wire.bedrock.parts import document_name
+from anaphora.wire.bedrock.media import document_name
 from anaphora.wire.eventstream import encode_event
 
 CLAUDE = "us.anthropic.claude-sonnet-4-5-20250929-v1:0"

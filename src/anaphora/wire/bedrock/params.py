@@ -7,7 +7,7 @@ family of the model. For a model of an unknown family that object is kept unchan
 from __future__ import annotations
 
 import re
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 from msgspec import Raw
@@ -16,14 +16,12 @@ from anaphora import catalog
 from anaphora.canonical import dumps, string
 from anaphora.catalog import Family, Feature, Profile
 from anaphora.errors import InvalidRequest
-from anaphora.prompt import Call, OutputSchema, Params, ToolChoice
+from anaphora.prompt import Call, OutputSchema, Params
 from anaphora.rendered import Envelope
 from anaphora.values import Extras, Notice, Ttl
-from anaphora.wire.lenient import LenientDecoder, Partial, Unknown, Whole
+from anaphora.wire.lenient import Unknown
 from anaphora.wire.params import (
     FORCED_TOOLS,
-    Param,
-    ParamTable,
     check_tool_choice,
     closing_members,
     common_notices,
@@ -31,8 +29,6 @@ from anaphora.wire.params import (
     has_thinking_budget,
     joined_fields,
     sampling_checks,
-    schema_object,
-    whole_number,
 )
 from anaphora.wire.parts import following
 from anaphora.wire.reading import (
@@ -44,6 +40,7 @@ from anaphora.wire.reading import (
     request_error,
 )
 
+from .families import FIELDS, MORE, TABLES, TIERS
 from .types import (
     MEMO,
     NULL,
@@ -54,7 +51,6 @@ from .types import (
     InferenceConfig,
     OutputConfig,
     ServiceTier,
-    TextFormat,
     ToolConfig,
 )
 
@@ -100,206 +96,6 @@ def read_path(path: str) -> tuple[str, bool]:
     return match[1], match[2] == _STREAM
 
 
-# ── Parameters by family ─────────────────────────────────────────────────────────────────────────
-
-_MORE = "additionalModelRequestFields"
-
-
-class _Fields(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The fields of a family."""
-
-
-class _Thinking(_Fields, frozen=True):
-    type: Literal["adaptive", "enabled", "disabled", "between_tools"]
-    budget_tokens: int | None = None
-    display: Literal["summarized", "omitted"] | None = None
-
-
-class _Effort(_Fields, frozen=True):
-    effort: str | None = None
-
-
-class _NoTools(_Fields, frozen=True):
-    type: Literal["none"]
-
-
-class _ClaudeFields(_Fields, frozen=True):
-    thinking: Partial[_Thinking | None] = None
-    output_config: Partial[_Effort | None] = None
-    top_k: Whole[int | None] = None
-    tool_choice: Whole[_NoTools | None] = None
-
-
-class _TopK(_Fields, frozen=True):
-    topK: Whole[int | None] = None
-
-
-class _NovaFields(_Fields, frozen=True):
-    inferenceConfig: Partial[_TopK | None] = None
-
-
-class _OpenAIFields(_Fields, frozen=True):
-    reasoning: Partial[_Effort | None] = None
-
-
-class _OpenWeightFields(_Fields, frozen=True):
-    reasoning_effort: Whole[str | None] = None
-
-
-class _QwenFields(_Fields, frozen=True):
-    reasoning_config: Whole[str | None] = None
-
-
-_FIELDS: dict[Family | None, LenientDecoder[Any]] = {
-    "claude": LenientDecoder(_ClaudeFields),
-    "nova": LenientDecoder(_NovaFields),
-    "openai": LenientDecoder(_OpenAIFields),
-    "gpt-oss": LenientDecoder(_OpenWeightFields),
-    "qwen": LenientDecoder(_QwenFields),
-    None: LenientDecoder(_Fields),
-}
-
-
-def _has_mode(call: Call) -> bool:
-    return call.params.reasoning is not None and call.params.reasoning.mode is not None
-
-
-def _is_none(choice: ToolChoice) -> bytes | None:
-    return b'{"type":"none"}' if choice.mode == "none" else None
-
-
-def _left_out(name: str, reason: str) -> Param:
-    return Param(name, None, reason=reason)
-
-
-_NO_BUDGET = (
-    _left_out("reasoning.mode", "this model takes an effort, and no mode of thinking"),
-    _left_out("reasoning.budget_tokens", "this model takes no budget for thinking"),
-    _left_out("reasoning.display", "this model takes no display of thinking"),
-)
-_NO_THINKING = (
-    _left_out("reasoning.effort", "no field for an effort is known for this model"),
-    _left_out("reasoning.mode", "no field for thinking is known for this model"),
-    _left_out("reasoning.budget_tokens", "no field for thinking is known for this model"),
-    _left_out("reasoning.display", "no field for thinking is known for this model"),
-)
-_NO_TOP_K = _left_out("top_k", "no field for top_k is known for this model")
-_ROWS: dict[Family | None, tuple[Param, ...]] = {
-    "claude": (
-        Param(
-            "tool_choice",
-            f"{_MORE}.tool_choice",
-            encode=_is_none,
-            decode=lambda _: ToolChoice("none"),
-        ),
-        Param("top_k", f"{_MORE}.top_k"),
-        Param("reasoning.mode", f"{_MORE}.thinking.type"),
-        Param(
-            "reasoning.budget_tokens",
-            f"{_MORE}.thinking.budget_tokens",
-            when=_has_mode,
-            reason="a budget needs a reasoning mode",
-        ),
-        Param(
-            "reasoning.display",
-            f"{_MORE}.thinking.display",
-            when=_has_mode,
-            reason="a display needs a reasoning mode",
-        ),
-        Param("reasoning.effort", f"{_MORE}.output_config.effort"),
-    ),
-    "nova": (Param("top_k", f"{_MORE}.inferenceConfig.topK"), *_NO_THINKING),
-    "openai": (Param("reasoning.effort", f"{_MORE}.reasoning.effort"), _NO_TOP_K, *_NO_BUDGET),
-    "gpt-oss": (Param("reasoning.effort", f"{_MORE}.reasoning_effort"), _NO_TOP_K, *_NO_BUDGET),
-    "qwen": (Param("reasoning.effort", f"{_MORE}.reasoning_config"), _NO_TOP_K, *_NO_BUDGET),
-    None: (_NO_TOP_K, *_NO_THINKING),
-}
-
-_TIERS = ("priority", "default", "flex", "reserved")
-_CHOICES = {"auto": b'{"auto":{}}', "required": b'{"any":{}}'}
-_NO_FIELD = (
-    "user seed n frequency_penalty presence_penalty verbosity store include truncation".split()
-)
-_NO_OPTION = ("key", "mode", "retention", "prewarm", "diagnose", "automatic")
-_DEFAULT_NAME = OutputSchema("{}").name
-
-
-def _choice(choice: ToolChoice) -> bytes | None:
-    if choice.mode == "tool":
-        return b'{"tool":{"name":' + string(choice.name or "") + b"}}"
-    return _CHOICES.get(choice.mode)
-
-
-def _read_choice(choice: Choice) -> ToolChoice | None:
-    if choice.tool is not None:
-        return ToolChoice("tool", choice.tool.name)
-    return ToolChoice("auto" if choice.auto is not None else "required")
-
-
-def _text_format(output: OutputSchema) -> bytes:
-    """The schema is a text that holds JSON."""
-    members = [b'"schema":' + string(schema_object(output).decode())]
-    if output.name != _DEFAULT_NAME:
-        members.append(b'"name":' + string(output.name))
-    if output.description is not None:
-        members.append(b'"description":' + string(output.description))
-    schema = b",".join(members)
-    return b'{"type":"json_schema","structure":{"jsonSchema":{' + schema + b"}}}"
-
-
-def _read_format(format: TextFormat) -> OutputSchema:
-    schema = format.structure.jsonSchema
-    return OutputSchema(schema.schema, schema.name or _DEFAULT_NAME, schema.description)
-
-
-def _table(family: Family | None) -> ParamTable:
-    none = "the tools stay on offer: Converse has no tool choice 'none' for this model"
-    return ParamTable(
-        Param("tool_choice", "toolConfig.toolChoice", encode=_choice, decode=_read_choice),
-        Param(
-            "tool_choice",
-            None,
-            when=lambda call: (
-                family == "claude"
-                or call.params.tool_choice is None
-                or call.params.tool_choice.mode != "none"
-            ),
-            reason=none,
-        ),
-        Param("max_tokens", "inferenceConfig.maxTokens", encode=whole_number),
-        Param("temperature", "inferenceConfig.temperature"),
-        Param("top_p", "inferenceConfig.topP"),
-        Param("stop", "inferenceConfig.stopSequences", decode=lambda stop: stop or None),
-        *_ROWS[family],
-        Param("reasoning.summary", None, reason="Converse has no summary setting"),
-        Param(
-            "output",
-            "outputConfig.textFormat",
-            encode=_text_format,
-            decode=_read_format,
-            when=lambda call: call.params.output != "json",
-            reason="Converse has no JSON mode; give a schema",
-        ),
-        Param(
-            "service_tier",
-            "serviceTier.type",
-            when=lambda call: call.params.service_tier in _TIERS,
-            reason=f"Bedrock's tiers are {', '.join(_TIERS)}",
-        ),
-        Param("metadata", "requestMetadata", decode=lambda found: found or None),
-        *(Param(name, None, reason=f"Converse has no {name}") for name in _NO_FIELD),
-        Param("tool_choice.parallel", None, reason="Converse has no setting for parallel calls"),
-        *(
-            Param(f"cache.{name}", None, reason="Converse has no such option")
-            for name in _NO_OPTION
-        ),
-        cache_params={},
-    )
-
-
-_TABLES = {family: _table(family) for family in _ROWS}
-
-
 def family_of(profile: Profile) -> Family | None:
     return None if profile.converse_family is None else profile.converse_family.value
 
@@ -324,7 +120,7 @@ def envelope(call: Call, profile: Profile, last: Envelope | None, *, tools: bool
 
     def make(source: object) -> Envelope:
         _check(call, profile)
-        table = _TABLES[family_of(profile)]
+        table = TABLES[family_of(profile)]
         tree: dict[str, Any] = dict(table.encode(call))
         notices = [*table.notices(call), *common_notices(call, WIRE, (WIRE,))]
         if not tools and tree.pop("toolConfig", None) is not None:
@@ -386,7 +182,7 @@ _CACHE_FIELDS = {
 def _cache_params(model: str, fields: dict[str, bytes]) -> tuple[tuple[str, bytes], ...]:
     """The encoded parameters that affect the cache without being part of the prompt, by their names
     in the cache rules."""
-    more, output = _object(fields.get(_MORE)), _object(fields.get("outputConfig"))
+    more, output = _object(fields.get(MORE)), _object(fields.get("outputConfig"))
     named = [
         ("tool_choice", fields.get("toolConfig", b"null")),
         *((rule, bytes(more[name])) for name, rule in _CACHE_FIELDS.items() if name in more),
@@ -463,11 +259,11 @@ def read_params(
     if raw != NULL:
         kept: Raw | None = raw
         if bytes(raw)[:1] == b"{":
-            fields, unknown = _FIELDS[family].decode(raw, f"$.{_MORE}", request_error)
+            fields, unknown = FIELDS[family].decode(raw, f"$.{MORE}", request_error)
             kept = _unknown_object(unknown)
         if kept is not None:
-            rest[_MORE] = kept
-    if tier is not None and tier.type not in _TIERS:
+            rest[MORE] = kept
+    if tier is not None and tier.type not in TIERS:
         rest["serviceTier"], tier = Raw(dumps({"type": tier.type})), None
     if config is not None and config.toolChoice is not None:
         config = _read_config(config, config.toolChoice, rest)
@@ -482,7 +278,7 @@ def read_params(
         serviceTier=tier,
         requestMetadata=request.requestMetadata,
     )
-    params, _ = _TABLES[family].decode(sent)
+    params, _ = TABLES[family].decode(sent)
     if stream:
         params = msgspec.structs.replace(params, stream=True)
     return params, extras_of(WIRE, rest)

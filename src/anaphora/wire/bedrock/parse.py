@@ -28,11 +28,9 @@ from anaphora.prompt import (
 from anaphora.values import (
     AnyTool,
     Audio,
-    Bytes,
     Conversation,
     Document,
     Extras,
-    FileId,
     Image,
     Opaque,
     Part,
@@ -40,7 +38,6 @@ from anaphora.values import (
     ResultPart,
     Role,
     SegmentRole,
-    Source,
     Text,
     Thinking,
     Tool,
@@ -67,17 +64,14 @@ from anaphora.wire.reading import (
 from anaphora.wire.splitting import SYSTEM_PROMPTS, TOOL_LISTS
 
 from . import types
+from .media import read_media
 from .params import read_marker, read_params, read_path
-from .parts import DOCUMENTS, MEDIA_TYPES
 from .types import FORM, MEMO, MESSAGE_FIELDS, NULL, SERVER_TOOL, WIRE
 
 _REQUEST = LenientDecoder[types.ConverseRequest](types.ConverseRequest)
 _SYSTEM = LenientDecoder[types.SystemBlock](types.SystemBlock)
 _CONFIG = LenientDecoder[types.ToolConfig](types.ToolConfig)
 _TOOL = LenientDecoder[types.ToolObject](types.ToolObject)
-_MEDIA = LenientDecoder[types.MediaObject](types.MediaObject)
-_DOCUMENT = LenientDecoder[types.DocumentObject](types.DocumentObject)
-_SOURCE = LenientDecoder[types.MediaSource](types.MediaSource)
 _CITED = LenientDecoder[types.CitationsContent](types.CitationsContent)
 _NOTHING: dict[int, Unknown] = {}
 #: Key in the extras: the text is that of a JSON value.
@@ -260,52 +254,6 @@ def _cited(raw: Raw, unknown: Unknown | None) -> Text | None:
 
 def _opaque(raw: Raw) -> Opaque:
     return Opaque(WIRE, next(iter(decode_members(raw)), "block"), bytes(raw).decode())
-
-
-def read_media(
-    kind: str, raw: Raw, beside: Members, path: str, fail: ErrorFactory
-) -> Image | Document | Audio | None:
-    """An image, document or audio; None if it has a form that a part cannot hold."""
-    decoder: LenientDecoder[types.MediaObject] | LenientDecoder[types.DocumentObject]
-    decoder = _DOCUMENT if kind == "document" else _MEDIA
-    media, unknown = decoder.decode(raw, path, fail)
-    format = media.format
-    media_type = DOCUMENTS.get(format) if kind == "document" else _media_type(kind, format)
-    source, form = (None, "") if media_type is None else _source(media.source, media_type, fail)
-    if source is None:
-        return None
-    if unknown is not None and (inner := unknown.remaining()):
-        beside[kind] = Raw(encode_members(inner))
-    extras: dict[str, str] = {WIRE: encode_members(beside).decode()} if beside else {}
-    if form:
-        extras[FORM] = f'"{form}"'
-    kept = FrozenExtras(extras) if extras else None
-    if isinstance(media, types.DocumentObject):
-        return Document(source, media.name, media.context, kept)
-    return Image(source, extras=kept) if kind == "image" else Audio(source, extras=kept)
-
-
-def _media_type(kind: str, format: str) -> str | None:
-    """None for a format that would be written differently."""
-    return (
-        None if format in ("jpg", "mpeg", "x-wav") else f"{kind}/{MEDIA_TYPES.get(format, format)}"
-    )
-
-
-def _source(raw: Raw, media_type: str, fail: ErrorFactory) -> tuple[Source | None, str]:
-    """The source, and its form if that is not the usual one."""
-    source, unknown = _SOURCE.decode(raw, "source", fail)
-    if unknown is not None:
-        return None, ""
-    data, text, file = source.bytes, source.text, source.s3Location
-    if data is not None and text is None and file is None:
-        decoded = types.decode_base64(data)
-        return (None if decoded is None else Bytes(decoded, media_type)), ""
-    if text is not None and data is None and file is None:
-        return Bytes(text.encode(), media_type), "text"
-    if file is not None and data is None and text is None:
-        return FileId(WIRE, file.uri, media_type), ""
-    return None, ""
 
 
 # ── Parsing ──────────────────────────────────────────────────────────────────────────────────────

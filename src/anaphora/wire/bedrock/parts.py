@@ -6,14 +6,11 @@ Fields have one fixed order. A marker is a block of its own after the one that i
 
 from __future__ import annotations
 
-import base64
-import re
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeAlias
 
 import msgspec
-from blake3 import blake3
 
 from anaphora.canonical import dumps, string
 from anaphora.catalog import Profile
@@ -23,10 +20,7 @@ from anaphora.rendered import ChunkLog, Kind
 from anaphora.values import (
     AnyTool,
     Audio,
-    Bytes,
     Document,
-    Extras,
-    FileId,
     Image,
     Message,
     Notice,
@@ -35,7 +29,6 @@ from anaphora.values import (
     ProviderTool,
     Refusal,
     ResultPart,
-    Source,
     Text,
     Thinking,
     ToolCall,
@@ -43,9 +36,7 @@ from anaphora.values import (
 )
 from anaphora.values.codec import check_object
 from anaphora.wire.alternating import UNSIGNED, Encoder, MessageForm
-from anaphora.wire.params import merge_fields
 from anaphora.wire.parts import (
-    check_image,
     check_part,
     is_fields_part,
     object_arguments,
@@ -55,7 +46,8 @@ from anaphora.wire.parts import (
 )
 from anaphora.wire.reading import DECODE_ERRORS, Members, decode_members
 
-from .types import CACHE_POINT, FORM, MESSAGE_FIELDS, WIRE
+from .media import DOCUMENTS, encode_audio, encode_document, encode_image, merged, read_form
+from .types import CACHE_POINT, MESSAGE_FIELDS, WIRE
 
 Notices: TypeAlias = list[Notice]
 
@@ -71,27 +63,6 @@ _MARKABLE_OTHERS = ("guardContent", "searchResult")
 
 _BLANK = Notice("blank_text", "a blank text block is refused, so it is left out")
 
-#: The formats of documents, and their media types.
-DOCUMENTS = {
-    "pdf": "application/pdf",
-    "csv": "text/csv",
-    "doc": "application/msword",
-    "docx": "application/vnd.openxmlformats-officedocument.wordprocessingml.document",
-    "xls": "application/vnd.ms-excel",
-    "xlsx": "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet",
-    "html": "text/html",
-    "txt": "text/plain",
-    "md": "text/markdown",
-}
-_DOCUMENT_FORMATS = {media_type: name for name, media_type in DOCUMENTS.items()}
-#: The formats of images and audio whose media type has another name.
-MEDIA_TYPES = {"jpg": "jpeg", "mp3": "mpeg", "m4a": "mp4"}
-_MEDIA_FORMATS = {"mpeg": "mp3", "x-wav": "wav"}
-_NAME_LIMIT = 200
-#: Characters that the name of a document may not have.
-_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9 _()\[\]-]+|\s{2,}")
-
-
 # ── Tools and system blocks ──────────────────────────────────────────────────────────────────────
 
 
@@ -102,7 +73,7 @@ def tool_log(tools: tuple[AnyTool, ...], splice: int | None) -> ChunkLog:
 
 def system_log(blocks: tuple[PromptBlock, ...], splice: int | None) -> ChunkLog:
     def encode(block: PromptBlock) -> bytes:
-        return _merged(TEXT + string(block.text) + b"}", block.extras)
+        return merged(TEXT + string(block.text) + b"}", block.extras)
 
     texts = render_items("system", blocks, encode, splice)
     return ChunkLog.of(texts, [block.label for block in blocks], [b.cache for b in blocks])
@@ -115,7 +86,7 @@ def _tool(tool: AnyTool) -> bytes:
     description = b',"description":' + string(tool.description) if tool.description else b""
     schema = b',"inputSchema":{"json":' + check_object(tool.schema, path="schema").encode() + b"}"
     strict = b"" if tool.strict is None else b',"strict":' + dumps(tool.strict)
-    return _merged(name + description + schema + strict + b"}}", tool.extras)
+    return merged(name + description + schema + strict + b"}}", tool.extras)
 
 
 # ── Texts, calls, reasoning ──────────────────────────────────────────────────────────────────────
@@ -125,19 +96,11 @@ def _text(part: Text, notices: Notices, *, blank: bool = False) -> bytes | None:
     """A text; `blank`: whether one of white space is accepted."""
     if part.extras is not None and "citationsContent" in own_members(part.extras, WIRE):
         content = b'"content":[' + TEXT + string(part.text) + b"}]" if part.text else b""
-        return _merged(b'{"citationsContent":{' + content + b"}}", part.extras)
+        return merged(b'{"citationsContent":{' + content + b"}}", part.extras)
     if not part.text or (part.text.isspace() and not blank):
         notices.append(_BLANK)
         return None
-    return _merged(TEXT + string(part.text) + b"}", part.extras)
-
-
-def _merged(block: bytes, extras: Extras | None) -> bytes:
-    """A block with its unknown members, which may be inside of objects in it."""
-    if extras is None or WIRE not in extras:
-        return block
-    path = f"extras.{WIRE}"
-    return merge_fields(block, check_object(extras[WIRE], path=path).encode(), path)
+    return merged(TEXT + string(part.text) + b"}", part.extras)
 
 
 def _refusal(part: Refusal, notices: Notices) -> bytes | None:
@@ -148,7 +111,7 @@ def _refusal(part: Refusal, notices: Notices) -> bytes | None:
 def _tool_call(part: ToolCall, notices: Notices) -> bytes:
     names = string(part.id), string(part.name)
     call = TOOL_USE % (*names, object_arguments(part.arguments, notices))
-    return _merged(call + b"}}", part.extras)
+    return merged(call + b"}}", part.extras)
 
 
 def _thinking(part: Thinking, notices: Notices) -> bytes | None:
@@ -158,7 +121,7 @@ def _thinking(part: Thinking, notices: Notices) -> bytes | None:
         return None
     if part.data is not None and part.signature is None:
         content = b'{"reasoningContent":{"redactedContent":' + string(part.data) + b"}}"
-        return _merged(content, part.extras)
+        return merged(content, part.extras)
     if part.data is not None:
         reason = "signed reasoning holds no data; left out"
         notices.append(Notice("redacted_left_out", reason, "data"))
@@ -167,7 +130,7 @@ def _thinking(part: Thinking, notices: Notices) -> bytes | None:
         return None
     signed = b"" if part.signature is None else b',"signature":' + string(part.signature)
     text = b'{"reasoningContent":{"reasoningText":{"text":' + string(part.text) + signed + b"}}}"
-    return _merged(text, part.extras)
+    return merged(text, part.extras)
 
 
 def is_unsigned(part: Part, profile: Profile) -> bool:
@@ -189,113 +152,12 @@ def _opaque(part: Opaque, notices: Notices) -> bytes | None:
     return opaque_json(part, notices, (WIRE,), "Bedrock")
 
 
-# ── Media ────────────────────────────────────────────────────────────────────────────────────────
-
-
-def _image(part: Image, notices: Notices) -> bytes | None:
-    check_image(part.source)
-    if part.detail is not None:
-        reason = "Bedrock has no image detail; left out"
-        notices.append(Notice("detail_unsupported", reason, "detail"))
-    return _media("image", part.source, part.extras, notices)
-
-
-def _audio(part: Audio, notices: Notices) -> bytes | None:
-    source = part.source
-    if isinstance(source, Bytes) and not source.media_type.startswith("audio/"):
-        reason = f"{source.media_type} is not an audio type; left out"
-        notices.append(Notice("audio_source", reason))
-        return None
-    return _media("audio", source, part.extras, notices)
-
-
-def _media(kind: str, source: Source, extras: Extras | None, notices: Notices) -> bytes | None:
-    encoded = _source(source, notices)
-    if encoded is None:
-        return None
-    name = (source.media_type or f"{kind}/").partition("/")[2] or _extension(source)
-    format = string(_MEDIA_FORMATS.get(name, name))
-    return _merged(b'{"%b":{"format":%b,"source":%b}}' % (kind.encode(), format, encoded), extras)
-
-
-def _document(part: Document, notices: Notices) -> bytes | None:
-    source = part.source
-    media_type = source.media_type or DOCUMENTS.get(_extension(source), "")
-    format = _DOCUMENT_FORMATS.get(media_type.partition(";")[0])
-    if format is None and not isinstance(source, Bytes):
-        format = "pdf"  # what most of them are
-    if format is None:
-        reason = f"Bedrock takes no document of the type {media_type}; left out"
-        notices.append(Notice("document_type", reason))
-        return None
-    as_text = read_form(part.extras) == b'"text"'
-    encoded = _text_source(source) if as_text else _source(source, notices)
-    if encoded is None:
-        return None
-    name = string(document_name(part, notices))
-    context = b"" if part.context is None else b',"context":' + string(part.context)
-    begin = b'{"document":{"name":%b,"format":"%b","source":%b' % (name, format.encode(), encoded)
-    return _merged(begin + context + b"}}", part.extras)
-
-
-def document_name(part: Document, notices: Notices) -> str:
-    """The name, which Bedrock requires: one made of the content if the document has no title."""
-    if part.title is None or not part.title.strip():
-        source = part.source
-        data = source.data if isinstance(source, Bytes) else _address(source).encode()
-        return f"document-{blake3(data).hexdigest()[:8]}"
-    name = _NOT_IN_NAMES.sub(lambda found: " " if found[0].isspace() else "-", part.title)
-    name = name[:_NAME_LIMIT]
-    if name != part.title:
-        reason = f"Bedrock takes no such name of a document; sent as {name!r}"
-        notices.append(Notice("document_renamed", reason, "title"))
-    return name
-
-
-def _source(source: Source, notices: Notices) -> bytes | None:
-    if isinstance(source, Bytes):
-        return b'{"bytes":"' + base64.b64encode(source.data) + b'"}'
-    if isinstance(source, FileId) and source.provider == WIRE:
-        return b'{"s3Location":{"uri":' + string(source.id) + b"}}"
-    if isinstance(source, FileId):
-        reason = f"a file id of {source.provider} is unknown to Bedrock; left out"
-        notices.append(Notice("foreign_file", reason))
-    elif source.url.startswith("s3://"):
-        return b'{"s3Location":{"uri":' + string(source.url) + b"}}"
-    else:
-        reason = "Bedrock fetches nothing but s3:// addresses; give the bytes instead; left out"
-        notices.append(Notice("url_unsupported", reason))
-    return None
-
-
-def _text_source(source: Source) -> bytes:
-    assert isinstance(source, Bytes)
-    try:
-        return TEXT + string(source.data.decode()) + b"}"
-    except UnicodeDecodeError as problem:
-        reason = f"text is not UTF-8 at byte {problem.start}"
-        raise InvalidRequest(reason, path="source.data") from None
-
-
-def _address(source: Source) -> str:
-    return source.id if isinstance(source, FileId) else getattr(source, "url", "")
-
-
-def _extension(source: Source) -> str:
-    return _address(source).rpartition(".")[2].lower()
-
-
 def reply_block(part: Part) -> bytes | None:
     """The block of a part of a reply, which may be a blank text; None if there is none for it."""
     if isinstance(part, Text | Refusal) and (not part.text or part.text.isspace()):
         cited = "citationsContent" in own_members(part.extras, WIRE)
         return _text(Text("", part.extras), []) if cited else TEXT + string(part.text) + b"}"
     return ENCODERS[type(part)][1](part, [])
-
-
-def read_form(extras: Extras | None) -> bytes:
-    """The form in which a value was read, as JSON; empty if there is none."""
-    return extras[FORM].encode() if extras is not None and FORM in extras else b""
 
 
 # ── Tool results ─────────────────────────────────────────────────────────────────────────────────
@@ -310,7 +172,7 @@ def _tool_result(part: ToolResult, notices: Notices, *, status: bool = True) -> 
         reason = "this model takes no status of a result, so a failure is told by its text only"
         notices.append(Notice("result_status_left_out", reason))
     begin = TOOL_RESULT % string(part.call_id) + b",".join(blocks) + b"]"
-    return _merged(begin + failed + b"}}", part.extras)
+    return merged(begin + failed + b"}}", part.extras)
 
 
 def _result_blocks(parts: Sequence[ResultPart], notices: Notices) -> list[bytes]:
@@ -341,9 +203,9 @@ def _json(part: Text, notices: Notices) -> bytes | None:
 
 ENCODERS: dict[type, tuple[Kind, Encoder]] = {
     Text: (Kind.TEXT, _text),
-    Image: (Kind.IMAGE, _image),
-    Document: (Kind.DOCUMENT, _document),
-    Audio: (Kind.AUDIO, _audio),
+    Image: (Kind.IMAGE, encode_image),
+    Document: (Kind.DOCUMENT, encode_document),
+    Audio: (Kind.AUDIO, encode_audio),
     ToolCall: (Kind.TOOL_CALL, _tool_call),
     ToolResult: (Kind.TOOL_RESULT, _tool_result),
     Thinking: (Kind.THINKING, _thinking),

@@ -24,7 +24,7 @@ from anaphora.wire.replies import positive_counts, read_counts, valid_count
 
 from .parse import BlockReader
 from .parts import reply_block
-from .types import WIRE, ConverseReply, TokenUsage
+from .types import WIRE, ConverseReply, UsageCounts
 
 STOPS: dict[str, StopReason] = {
     "end_turn": "end",
@@ -43,7 +43,7 @@ _STOP_REASONS: dict[StopReason, str] = {
 _METRICS = Raw(b'{"latencyMs":0}')
 
 _REPLY = LenientDecoder[ConverseReply](ConverseReply)
-_decode_usage = msgspec.json.Decoder(TokenUsage).decode
+_decode_usage = msgspec.json.Decoder(UsageCounts).decode
 
 
 @replaces_lone_surrogates
@@ -87,7 +87,7 @@ def read_usage(raw: bytes) -> Usage:
     )
 
 
-def _written(usage: TokenUsage) -> dict[WriteTtl, int] | None:
+def _written(usage: UsageCounts) -> dict[WriteTtl, int] | None:
     total = valid_count(usage.cacheWriteInputTokens)
     if total is None:
         return None

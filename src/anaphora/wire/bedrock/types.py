@@ -219,7 +219,7 @@ class CacheDetail(msgspec.Struct, frozen=True):
     inputTokens: int | None = None
 
 
-class TokenUsage(msgspec.Struct, frozen=True):
+class UsageCounts(msgspec.Struct, frozen=True):
     """The counts that are read; the whole object is kept as well."""
 
     inputTokens: int | None = None
