@@ -127,6 +127,15 @@ def hosted_model(provider: str, model: str) -> tuple[str, str] | None:
     return (maker, name) if dot and maker in HOSTED.get(provider, ()) else None
 
 
+def is_among(model: str, listed: tuple[str, ...]) -> bool:
+    """Whether a name is listed, or begins like one that is listed with `*` at its end."""
+    if model in listed:
+        return True
+    return bool(model) and any(
+        each.endswith("*") and model.startswith(each[:-1]) for each in listed
+    )
+
+
 def spelling(model: str) -> str:
     """A normalized spelling, the same for gateways and makers."""
     return re.sub(r"[._]", "-", model.lower())

@@ -54,7 +54,7 @@ import msgspec
 from anaphora.errors import InvalidCatalog
 
 from .cache_rules import CacheRules
-from .names import HOSTED, base_model, hosted_model, model_in_arn, spelling, vendor_of
+from .names import HOSTED, base_model, hosted_model, is_among, model_in_arn, spelling, vendor_of
 from .values import Profile, as_figure, convert, derived, read_toml, selected_part, tables_of
 
 T = TypeVar("T")
@@ -319,7 +319,7 @@ class ProviderEntries:
 
     def _layers(self, id: str, served: tuple[str, str] | None) -> list[CatalogRow]:
         """The rows that apply to a model, lowest first."""
-        rows = [row for row in self.rows if not row.models or _names(row, id)]
+        rows = [row for row in self.rows if not row.models or is_among(id, row.models)]
         if self._vendors is None or served is None:
             return rows
         vendor, known_as = served
@@ -373,13 +373,6 @@ def without_prefix(provider: str, model: str) -> str:
     collection, or the beginning of an ARN."""
     name = model.removeprefix(f"{provider}/").removeprefix(_COLLECTIONS.get(provider, ""))
     return model_in_arn(name) if provider in HOSTED else name
-
-
-def _names(row: CatalogRow, id: str) -> bool:
-    """Whether a row is for a model, or for all that begin like it."""
-    if id in row.models:
-        return True
-    return bool(id) and any(each.endswith("*") and id.startswith(each[:-1]) for each in row.models)
 
 
 def match(model: str, known: Container[str]) -> str | None:

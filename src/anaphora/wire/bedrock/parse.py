@@ -1,9 +1,8 @@
 """Reads a Converse request into a call.
 
-Positions and spelling are kept: arguments and schemas keep their text, markers become the caller's
-marks, unknown fields become extras, unknown kinds of blocks opaque parts. A marker that follows no
-block which can be marked stays a block. The few forms that are normalised are listed in
-`analysis/roundtrip/bedrock_rules.py`.
+Arguments and schemas keep their text, markers become the caller's marks, unknown fields extras, and
+unknown kinds of blocks opaque parts. A marker that follows no block which can be marked stays a
+block. The forms that are normalised are listed in `analysis/roundtrip/bedrock_rules.py`.
 """
 
 from __future__ import annotations
