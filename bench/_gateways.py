@@ -64,7 +64,9 @@ def litellm(upstream_port: int) -> Iterator[Child]:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "config.yaml"
         file.write_text(json.dumps(config))
-        command = [str(_LITELLM), "--config", str(file), "--port", str(port), "--num_workers", "1"]
+        # Under load it takes longer than the usual five seconds to read from a connection.
+        options = f"--port {port} --num_workers 1 --keepalive_timeout {_PATIENCE:.0f}".split()
+        command = [str(_LITELLM), "--config", str(file), *options]
         environ = os.environ | {"LITELLM_LOG": "ERROR", "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
         environ.pop("PYTHONPATH", None)
         with started(

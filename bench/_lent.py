@@ -244,8 +244,7 @@ def main() -> None:
 
         if kind == "no_ledger":
             remove_ledger()
-        workers = ["--workers", *sys.argv[4:]] if sys.argv[4:] else []
-        sys.exit(run(["serve", "--home", sys.argv[3], "--port", str(port), *workers]))
+        sys.exit(run(["serve", "--home", sys.argv[3], "--port", str(port), *sys.argv[4:]]))
 
 
 if __name__ == "__main__":

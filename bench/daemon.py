@@ -3,6 +3,7 @@
     python bench/daemon.py [--rounds 3] [--requests 1000] [--asked 200] [--memory 200000]
                            [--long] [--install]
     python bench/daemon.py --hostile [--seconds 60]
+    python bench/daemon.py --carry [--workers 1 2 4] [--rounds 3] [--page docs/daemon/capacity.md]
 
 Requests of 42 messages and 40 KB on average, the turns of growing conversations on the chat wire,
 100 of those at a time; from a process of their own, to an upstream that answers at once. Beside the
@@ -30,6 +31,8 @@ reported.
 - `bystander_p99_ratio`: the other app's calls, against the same beside as many bytes a second of
   ordinary calls, at most 2.
 - `rss_peak_mb`: proportional set size of all processes of the daemon, at most 400.
+
+`--carry` prints the table of docs/daemon/capacity.md instead (see `_carry.py`).
 """
 
 from __future__ import annotations
@@ -44,6 +47,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from _bytecode import compiled
+from _carry import carry
 from _gateways import GATEWAYS, install, missing
 from _hostile import measure
 from _lent import KEY, create_home, raw_requests
@@ -178,7 +182,9 @@ def measure_workers(upstream: Child, requests: int, rounds: int) -> dict[str, fl
             for workers in (1, count):
                 home = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "home"
                 token = create_home(home, upstream.port)
-                process = stack.enter_context(child("daemon", PROGRAM, str(home), str(workers)))
+                process = stack.enter_context(
+                    child("daemon", PROGRAM, str(home), "--workers", str(workers))
+                )
                 headers = {"authorization": f"Bearer {token}"}
                 servers.append(Measured(f"{workers} workers", process, headers))
             for server in servers:
@@ -221,8 +227,14 @@ def main() -> None:
     parser.add_argument("--install", action="store_true", help="install the other gateways first")
     parser.add_argument("--hostile", action="store_true", help="attack the daemon instead")
     parser.add_argument("--seconds", type=float, default=60.0, help="of the attacks")
+    parser.add_argument("--carry", action="store_true", help="what one machine carries, instead")
+    parser.add_argument("--workers", type=int, nargs="+", default=[1], help="of --carry")
+    parser.add_argument("--page", type=Path, help="of --carry: the page whose table is replaced")
     chosen = parser.parse_args()
     compiled()
+    if chosen.carry:
+        print(json.dumps(carry(chosen.workers, chosen.rounds, chosen.page)))
+        return
     if chosen.hostile:
         print(json.dumps(measure(chosen.seconds)))
         return

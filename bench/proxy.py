@@ -1,6 +1,6 @@
 """What the proxy costs with verdicts on, beside a bare pass-through of the same libraries.
 
-    python bench/proxy.py [--rounds 5] [--requests 800] [--asked 400]
+    python bench/proxy.py [--rounds 5] [--requests 800] [--asked 400] [--long-rounds 3]
 
 Throughput: 32 connections from a process of their own, four wires, streams and single answers
 mixed, agents' requests of about 8 KB; the upstream answers at once with what the emulator once
@@ -10,8 +10,10 @@ of the relay, and a round begins when the last one's are done.
 
 - `vs_bare`: requests a second until the last one is answered, while verdicts may still wait.
 - `vs_bare_sustained`: requests a second until the last one has its verdict.
-- `vs_bare_compared`: the same until also the costs with Anaphora's markers are known, which are
-  compared when no verdict waits. This is what the proxy keeps up with for hours.
+- `vs_bare_sustained_400kb`: the same for the turns of 100 conversations of 400 KB that go on at the
+  same time, on the chat wire.
+- `vs_bare_compared`: requests a second until also the costs with Anaphora's markers are known: they
+  are compared when no verdict waits. This is what the proxy keeps up with for hours.
 
 First byte: one connection, a stream asked for again and again, directly and through each server in
 turn; `first_byte_ms` is what the proxy adds to the median, `bare_first_byte_ms` what the bare
@@ -21,6 +23,7 @@ pass-through adds.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import http.client
 import json
 import socket
@@ -29,22 +32,25 @@ import time
 from typing import Any
 
 from _bytecode import compiled
+from _lent import TURNS, raw_requests
 from _proxied import COMPARED, JUDGED
 from _requests import mixed
 from _served import Child, child
 
 CONNECTIONS = 32
 PROGRAM = "_proxied.py"
+#: Conversations that go on at the same time, and their size, on average over their turns.
+LIVE, MESSAGES, BYTES = 100, 42, 400_000
 _END = b"0\r\n\r\n"
 
 
 def loaded(
-    server: Child, requests: list[bytes], total: int, *, watched: bool = False
+    server: Child, requests: list[bytes], total: int, *, watched: bool = False, first: int = 0
 ) -> dict[str, Any]:
     """The load, and the seconds until the last answer, until the last verdict, and until their
     costs are compared."""
     before, cpu = asked(server.port, JUDGED) if watched else 0, server.cpu
-    result = server.load(requests, CONNECTIONS, total)
+    result = server.load(requests, CONNECTIONS, total, first, LIVE)
     if result["statuses"] != {"200": total}:
         raise SystemExit(f"not everything was answered: {result['statuses']}")
     until = {}
@@ -65,6 +71,24 @@ def asked(port: int, path: str, wanted: int = 0) -> int:
         return int(connection.getresponse().read())
     finally:
         connection.close()
+
+
+def long_conversations(rounds: int) -> float | None:
+    """Requests a second until the last verdict, against the bare pass-through. The upstream answers
+    as one that has the conversations in its cache."""
+    requests = raw_requests({"authorization": "Bearer k"}, messages=MESSAGES, size=BYTES)
+    total, ratios = LIVE * TURNS, []
+    with contextlib.ExitStack() as stack:
+        to = str(stack.enter_context(child("upstream", "_lent.py")).port)
+        bare, proxy = (stack.enter_context(child(kind, PROGRAM, to)) for kind in ("bare", "proxy"))
+        for number in range(rounds):
+            # New conversations, all of whose turns are sent in a round.
+            fixed = loaded(bare, requests, total, first=number * total)
+            ours = loaded(proxy, requests, total, watched=True, first=number * total)
+            line("bare 400 KB", fixed)
+            line("proxy 400 KB", ours)
+            ratios.append(fixed["seconds"] / ours["sustained"])
+    return round(statistics.median(ratios), 3) if ratios else None
 
 
 def line(name: str, result: dict[str, Any]) -> None:
@@ -115,6 +139,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5, help="repetitions; medians are reported")
     parser.add_argument("--requests", type=int, default=800, help="of a round")
     parser.add_argument("--asked", type=int, default=400, help="streams for the first byte")
+    parser.add_argument("--long-rounds", type=int, default=3, help="with 400 KB; 0: none")
     chosen = parser.parse_args()
     compiled()
     requests = mixed(800)
@@ -141,6 +166,7 @@ def main() -> None:
                 unwatched_ratios.append(fixed["seconds"] / silent["seconds"])
             ports = {"direct": upstream.port, "bare": bare.port, "proxy": proxy.port}
             firsts = first_bytes(ports, chosen.asked)
+    long = long_conversations(chosen.long_rounds)
     for name, milliseconds in firsts.items():
         print(f"{name:12} first byte after {milliseconds:6.3f} ms")
     print(
@@ -152,6 +178,7 @@ def main() -> None:
     result = {
         "vs_bare": round(statistics.median(ratios), 3),
         "vs_bare_sustained": round(statistics.median(sustained), 3),
+        "vs_bare_sustained_400kb": long,
         "vs_bare_compared": round(statistics.median(compared), 3),
         "first_byte_ms": round(firsts["proxy"] - firsts["direct"], 3),
         "bare_first_byte_ms": round(firsts["bare"] - firsts["direct"], 3),

@@ -28,6 +28,7 @@ from msgspec.structs import replace
 
 from anaphora.catalog import Profile, tool_overhead
 from anaphora.rendered import ChunkLog, ChunkRun, Kind, Rendered
+from anaphora.rendered.chunks import are_like
 from anaphora.rendered.media import LONG, NOT_TEXT, Odd, Size, not_text, with_definitions
 
 #: Tokens of framing without bytes: recorded prompts were billed up to 70 more.
@@ -186,7 +187,7 @@ class _Lead:
     __slots__ = ("first", "cache_params", "known", "other", "rows", "runs", "text", "wire")
 
     def __init__(self, rendered: Rendered) -> None:
-        self.runs = rendered.runs[:-1]
+        self.runs = tuple([run.without_text() for run in rendered.runs[:-1]])
         self.cache_params = rendered.envelope.cache_params
         self.wire = rendered.wire
         self.known: dict[tuple[int, float], int] = {}
@@ -201,7 +202,7 @@ class _Lead:
                 other = tool_overhead(rendered.wire)
                 break
         self.rows: list[_Row] = []
-        for run in self.runs:
+        for run in rendered.runs[:-1]:
             odd = non_text_chunks(run.log, run.count, rendered.runs)
             row = first, text + len(run.lead), other, run.log.ends, odd
             self.rows.append(row)
@@ -212,7 +213,9 @@ class _Lead:
 
     def leads(self, rendered: Rendered) -> bool:
         """Whether these are the runs before the last one of this prompt."""
-        if self.runs != rendered.runs[:-1] or self.wire != rendered.wire:
+        if len(self.runs) != len(rendered.runs) - 1 or not are_like(self.runs, rendered.runs):
+            return False
+        if self.wire != rendered.wire:
             return False
         return self.cache_params == rendered.envelope.cache_params
 

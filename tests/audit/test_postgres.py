@@ -41,6 +41,7 @@ from anaphora.audit.log_postgres import PostgresLog, append_rows, write_anchor
 from anaphora.audit.moving import copy_log
 from anaphora.audit.reading import VerifiedLog, update_anchor
 from anaphora.audit.side_files import key_id
+from anaphora.audit.writer import LogWriter
 from anaphora.errors import AnaphoraError, AnchorMismatch, ChainBroken, InvalidRequest, Io
 
 if TYPE_CHECKING:
@@ -636,6 +637,7 @@ def test_an_anchor_elsewhere_finds_a_log_that_was_cut_off_everywhere(
         checked(log)
         with pytest.raises(AnchorMismatch, match="chain 2, node-b: the log was cut off"):
             verify(log, anchor=anchor)
+        assert isinstance(writer._writer, LogWriter)
         writer._writer.store.close()
 
 

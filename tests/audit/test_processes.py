@@ -14,6 +14,7 @@ from click.testing import CliRunner
 
 from anaphora.audit import AuditEnvelope, AuditLog, prune, rows, verify
 from anaphora.audit.envelope import LostRow
+from anaphora.audit.writer import LogWriter
 from anaphora.cli.audit import command
 from anaphora.errors import InvalidRequest, Io
 
@@ -158,6 +159,7 @@ def test_a_log_is_read_in_one_state_while_it_is_pruned(tmp_path: Path) -> None:
             log.flush()
         reading = rows(path)
         next(reading)
+        assert isinstance(log._writer, LogWriter)
         log._writer.prune(1e-9, time.time() + 1)
         with pytest.raises(Io, match="was deleted while the log was read; try again"):
             list(reading)

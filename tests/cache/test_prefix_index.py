@@ -108,15 +108,16 @@ def test_memory_is_bounded(
         assert index.size <= size
         # A call has a digest for each chunk: among its conversation's, and among all.
         kept = sum(len(known.prompt) for known in index._calls.values())
-        assert len(index._branches) <= 2 * kept
-        assert len(index._ends) <= 2 * len(index)
+        trees = index._trees.values()
+        assert index._chunks == sum(len(tree.chunks) for tree in trees) <= 2 * kept
+        assert sum(len(tree.ends) for tree in trees) <= 2 * len(index)
         assert len(index._replies) <= len(index)
         assert sum(map(len, index._conversations.values())) <= 2 * len(index)
     while index._calls:
         index._forget(next(iter(index._calls)))
-    for kept_keys in (index._branches, index._ends, index._replies, index._conversations):
+    for kept_keys in (index._trees, index._replies, index._conversations):
         assert not kept_keys
-    assert index.size == 0
+    assert index.size == index.memory == 0
 
 
 # ── One conversation, or a new one ───────────────────────────────────────────────────────────────
@@ -339,7 +340,8 @@ def test_growing_conversation_keeps_two_prompts(reminder: str) -> None:
         texts += [f"reply {number}", f"question {number}"]
     assert len(index) == 2
     depth = 0
-    branch = next(reversed(index._branches.values()))
+    [tree] = index._trees.values()
+    branch = next(reversed(tree.chunks.values()))
     while branch.parent is not None:
         branch, depth = branch.parent, depth + 1
     assert depth < 3

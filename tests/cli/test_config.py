@@ -154,3 +154,16 @@ def test_schema() -> None:
     run = CliRunner().invoke(command, ["schema"])
     assert run.exit_code == 0
     assert json.loads(run.stdout) == json.loads(msgspec.json.encode(schema()))
+
+
+def test_credentials_of_a_cloud_are_named(tmp_path: Path) -> None:
+    file = tmp_path / "llm.yaml"
+    file.write_text(
+        "providers:\n"
+        "  a: {dialect: azure, account: {resource: r}, credentials: {azure: {client_id: mine}}}\n"
+        "  v: {dialect: vertex, account: {project: p}}\n"
+    )
+    shown = CliRunner().invoke(command, ["check", str(file)])
+    assert shown.exit_code == 0, shown.output
+    assert "azure: client_id mine" in shown.output
+    assert "google: ambient" in shown.output

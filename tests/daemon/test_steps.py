@@ -224,7 +224,8 @@ def test_calls_wait_while_no_more_rows_can_wait_for_the_audit_log(
 
     async def main() -> None:
         async with delegating(emu, tmp_path, ["anthropic"]) as daemon:
-            store, append = daemon.audit._writer.store, daemon.audit._writer.store.append
+            writer: Any = daemon.audit._writer
+            store, append = writer.store, writer.store.append
 
             def fail(*_: object) -> None:
                 raise OSError(28, "No space left on device")

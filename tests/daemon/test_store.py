@@ -79,6 +79,23 @@ async def test_tokens_are_kept_changed_and_revoked(place: StorePlace) -> None:
 
 
 @in_event_loop
+async def test_no_mark_is_left_of_a_call_that_is_settled_and_audited_in_one_batch(
+    place: StorePlace,
+) -> None:
+    async with opened(place) as ledger:
+        await ledger.store.begin_audit(1)
+        for number in range(3):
+            hold = await ledger.hold(
+                an_app("shop"), provider="p", model="m", request_id=f"r{number}", bound=6
+            )
+            hold.settle_later(5, "billed")
+            ledger.audited([f"r{number}"])
+        await ledger.store.probe()
+        assert rows(place, "SELECT hold FROM unaudited") == []
+        assert rows(place, "SELECT SUM(billed) FROM sums") == [(15,)]
+
+
+@in_event_loop
 async def test_spend_of_all_apps_is_that_of_each(place: StorePlace) -> None:
     clock = Clock()
     async with opened(place, clock) as ledger:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import re
@@ -24,7 +25,7 @@ from anaphora.emulator.engine import Engine, show_calls
 from anaphora.emulator.exchange import EmulatorRequest
 from anaphora.emulator.journal import Journal
 from anaphora.emulator.replies.script import Script
-from anaphora.emulator.server import Emulator
+from anaphora.emulator.server import Emulator, serve
 from anaphora.errors import InvalidRequest, Io
 
 LONG = "A beginning that stays the same. " * 400
@@ -143,6 +144,33 @@ def test_journal_is_bounded_by_calls_and_by_bytes() -> None:
     )
     kept = [entry for entry in engine.journal._entries if entry.billed is not None]
     assert len(kept) <= 3
+
+
+def test_calls_are_compared_with_earlier_ones_however_late_the_journal_is_read() -> None:
+    unread, always_read = (Engine(EmulatorOptions(remembered=5)) for _ in range(2))
+    for turn in range(6):
+        for name in "abc":
+            texts = [f"{name} says {at}: {LONG}" for at in range(2 * turn + 1)]
+            for engine in (unread, always_read):
+                ask(engine, body(LONG, *texts), float(turn))
+            always_read.journal.entries()
+    late, current = unread.journal.entries(), always_read.journal.entries()
+    assert [entry["compared_with"] for entry in late] == [15, 14, 13, 12, 11]
+    for one, other in zip(late, current, strict=True):
+        assert (one["verdict"], one["compared_with"]) == (other["verdict"], other["compared_with"])
+
+
+def test_unread_calls_are_bounded_by_number_and_bytes() -> None:
+    engine = Engine(EmulatorOptions(remembered=5))
+    for number in range(30):
+        ask(engine, body(LONG, f"Question {number}"), float(number))
+    assert len(engine.journal._unindexed) == 10
+    engine.journal = engine._generator._journal = Journal(5, show_calls, max_bytes=3 * len(LONG))
+    for number in range(9):
+        ask(engine, body(LONG, f"Question {number}"), float(number))
+    waiting = engine.journal._unindexed
+    assert sum(billed.size for _, billed in waiting) == engine.journal._unindexed_bytes
+    assert engine.journal._unindexed_bytes <= 3 * len(LONG)
 
 
 # ── The clock, and starting anew ─────────────────────────────────────────────────────────────────
@@ -376,3 +404,18 @@ def test_control_paths_may_end_with_a_slash(emu: Emulator) -> None:
         assert answer.status_code == 200, path
     assert httpx.post(f"{emu.url}/_emulator/requests/").status_code == 405
     assert httpx.get(f"{emu.url}/_emulator/nothing/").status_code == 404
+
+
+def test_interpreter_is_set_up_for_an_emulator_in_the_foreground() -> None:
+    before = sys.getswitchinterval(), gc.get_threshold()
+    during = []
+
+    def ready(_: Emulator) -> None:
+        during.append((sys.getswitchinterval(), gc.get_threshold()[0]))
+        signal.raise_signal(signal.SIGINT)
+
+    serve(port=0, ready=ready)
+    ((interval, young),) = during
+    assert interval < before[0]
+    assert young > before[1][0]
+    assert (sys.getswitchinterval(), gc.get_threshold()) == before

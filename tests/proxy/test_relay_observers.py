@@ -228,7 +228,7 @@ def test_the_interpreter_is_set_up_only_in_a_process_of_the_proxys_own() -> None
 
 
 @pytest.mark.parametrize(
-    ("before", "during"), [((700, 10, 10), 10_000), ((50_000, 5, 5), 50_000), ((0, 10, 10), 0)]
+    ("before", "during"), [((700, 10, 10), 50_000), ((70_000, 5, 5), 70_000), ((0, 10, 10), 0)]
 )
 def test_the_collector_runs_less_often_never_more(
     before: tuple[int, int, int], during: int
@@ -242,6 +242,22 @@ def test_the_collector_runs_less_often_never_more(
         assert gc.get_threshold()[0] == before[0]
     finally:
         gc.set_threshold(*usual)
+
+
+def test_threads_switch_as_suits_the_server() -> None:
+    """Sooner for Granian's thread beside the event loop's; never later than before."""
+    usual = sys.getswitchinterval()
+    with tuned_interpreter("granian"):
+        soon = sys.getswitchinterval()
+    with tuned_interpreter("asyncio"):
+        default = sys.getswitchinterval()
+    sys.setswitchinterval(0.0001)
+    try:
+        with tuned_interpreter("asyncio"):
+            assert sys.getswitchinterval() < 0.0002
+    finally:
+        sys.setswitchinterval(usual)
+    assert soon < default == pytest.approx(usual)
 
 
 def test_freed_memory_is_given_back_while_a_server_runs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,7 @@ import signal
 import subprocess
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any, NoReturn
@@ -130,6 +131,8 @@ def main() -> None:
             try:
                 _serve(Path(command["home"]), command["point"], command["workers"])
                 os._exit(0)
+            except BaseException:
+                traceback.print_exc()  # to its log
             finally:
                 os._exit(1)
         os.write(1, b"%d\n" % child)

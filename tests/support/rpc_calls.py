@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -75,7 +76,14 @@ def request(method: str, number: Any = 1, /, **params: Any) -> dict[str, Any]:
 
 def audit_rows(daemon: TestedDaemon) -> list[AuditEnvelope]:
     """The audit rows of all calls so far."""
-    audit = daemon.daemon.services.audit
-    assert audit is not None
-    audit.flush()
+    services, done = daemon.daemon.services, threading.Event()
+
+    def finish() -> None:
+        services.calls.finish_answered()
+        done.set()
+
+    daemon.daemon._loop.call_soon_threadsafe(finish)
+    assert done.wait(PATIENCE)
+    assert services.audit is not None
+    services.audit.flush()
     return [row for _, row in calls(daemon.home / "audit")]

@@ -412,7 +412,7 @@ def test_a_turn_shares_the_messages_of_the_turn_before(name: str) -> None:
     for _ in range(4):
         relay.send(name, place, body(place, prompt))
         assert relay.judge.last_sent is not None
-        logs.append([run.log for run in relay.judge.last_sent.rendered.runs])
+        logs.append([run.log.base for run in relay.judge.last_sent.rendered.runs])
         prompt = grown(prompt)
     assert all(log is first for turn in logs[1:] for log, first in zip(turn, logs[0], strict=True))
 

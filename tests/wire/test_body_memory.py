@@ -12,7 +12,11 @@ from hypothesis import given
 from support.growing_bodies import PATHS, Body, attempt, conversations
 
 from anaphora import wire
-from anaphora.rendered import Rendered
+from anaphora.cache.compared_prompt import block_hashes
+from anaphora.cache.simulator import RenderedPrompt
+from anaphora.rendered import Plan, Rendered
+from anaphora.rendered.request_log import TextNotKept
+from anaphora.tokens import Counts
 from anaphora.wire.body_memory import BodyMemory, RequestBodies, RunningDigest, list_of_messages
 from anaphora.wire.reading import decode_members
 
@@ -22,14 +26,17 @@ def parts(rendered: Rendered | None) -> Any:
     if rendered is None:
         return None
     chunks = [(chunk.path, chunk.label, chunk.data, chunk.splice) for chunk in rendered]
-    return chunks, rendered.marks, rendered.data(), rendered.model, rendered.envelope.tail
+    prompt, count = RenderedPrompt(rendered, Plan()), len(rendered)
+    keys = [prompt.key(position) for position in range(count)]
+    hashed = keys, block_hashes(prompt, 0), rendered.digest(count), Counts(rendered).total
+    return chunks, rendered.marks, rendered.data(), rendered.model, rendered.envelope.tail, hashed
 
 
 @pytest.mark.parametrize("name", PATHS)
 @given(conversation=conversations())
 def test_body_is_split_as_if_it_were_the_first(name: str, conversation: list[Body]) -> None:
     codec, path = wire.get(name), PATHS[name]
-    bodies, kept = RequestBodies(grids=(64, 512)), []
+    bodies, kept = RequestBodies(grids=(64, 512)), list[Rendered | None]()
     for each in conversation:
         data = each.write(name)
         whole, problem = attempt(lambda: codec.split(data, (), path))  # noqa: B023
@@ -37,8 +44,36 @@ def test_body_is_split_as_if_it_were_the_first(name: str, conversation: list[Bod
             lambda: codec.split(bodies.read("program", name, data), (), path)  # noqa: B023
         )
         assert refused == problem
+        if split is not None and len(kept) % 2:
+            block_hashes(RenderedPrompt(split, Plan()), 0)  # before the text is read from the body
         assert parts(split) == parts(whole)
-        kept.append(split)  # as long as a request is in use, its chunks are
+        # As long as a request is in use, its chunks are; its text is not needed.
+        kept.append(split if split is None or len(kept) % 3 == 0 else split.without_text())
+
+
+def test_remembered_request_has_no_text() -> None:
+    """Nothing is computed from text that is gone."""
+    split, bodies = wire.get("openai_chat").split, RequestBodies()
+    first = split(bodies.read("program", "openai_chat", chat("a", "b")), (), "")
+    prompt = RenderedPrompt(first, Plan())
+    keys = [prompt.key(position) for position in range(2)]
+    bare = first.without_text()
+    assert first.has_text
+    assert not bare.has_text
+    assert [RenderedPrompt(bare, Plan()).key(position) for position in range(2)] == keys
+    assert Counts(bare).total == Counts(first).total
+    for read in (bare.data, lambda: bare.chunk(1), lambda: bare.digest(2)):
+        with pytest.raises(TextNotKept, match="not kept"):
+            read()
+    # The next turn has its own text, also of the messages that were known.
+    grown = chat("a", "b", "c")
+    again = split(bodies.read("program", "openai_chat", grown), (), "")
+    assert again.runs[0].log.base is bare.runs[0].log.base
+    assert again.data() == split(grown, (), "").data()
+    # Requests that are split from bytes share nothing with those.
+    other = split(grown, (), "")
+    assert other.runs[0].log.base is other.runs[0].log
+    assert other.without_text().data() == other.data()
 
 
 def chat(*texts: str, **fields: Any) -> bytes:

@@ -76,7 +76,7 @@ class BlockDigests:
     def of_chunk(self, log: ChunkLog, chunk: int) -> str:
         """Digest of one chunk of tools or system blocks, whose log does not change."""
         with self._lock:
-            known = (self._logs.get(log) or self._new(log)).chunks
+            known = (self._logs.get(log.base) or self._new(log.base)).chunks
             if chunk not in known:
                 data = log.slice(log.start(chunk), log.ends[chunk])
                 known[chunk] = blake3(data, key=self._key).hexdigest(length=_DIGEST_BYTES)
@@ -85,7 +85,7 @@ class BlockDigests:
     def upto(self, log: ChunkLog, count: int) -> str:
         """Digest of the first chunks of a log that may still grow."""
         with self._lock:
-            known = self._logs.get(log) or self._new(log)
+            known = self._logs.get(log.base) or self._new(log.base)
             if count in known.upto:
                 return known.upto[count]
             state = known.state

@@ -30,6 +30,7 @@ from .envelope import (
     AuditEnvelope,
     AuditRow,
     CorrectionRow,
+    EncodedRow,
     RecoveryRow,
     StartRow,
     encode,
@@ -188,9 +189,9 @@ class AuditLog:
         )
         self._writer.put(lambda: row)
 
-    def append_made(self, make: PendingRow) -> None:
-        """Adds a row that was made for this log in another process."""
-        self._writer.put(make)
+    def append_encoded(self, row: EncodedRow) -> None:
+        """Adds a row that another process has made, without waiting."""
+        self._writer.put(lambda: row)
 
     def append_correction(self, row: CorrectionRow) -> None:
         """Adds the row of a correction, without waiting."""

@@ -3,15 +3,18 @@ of prompts with different beginnings."""
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_left
 from collections import OrderedDict
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from functools import lru_cache
 from math import ceil
 from typing import Any
 
 import msgspec
 from blake3 import blake3
+
+from anaphora.rendered import ChunkRun
 
 from .prefix_difference import equal_around
 from .simulator import RenderedPrompt
@@ -21,7 +24,7 @@ _MOST_COMPARED = 64
 #: Bytes of a block that are compared to tell an edit from a new text.
 _LONG_BLOCK = 1024
 #: Glue before a block: the closing of the message before, and a comma.
-_GLUE = b'"]}, \t\r\n'
+GLUE = b'"]}, \t\r\n'
 
 
 #: Headers and fields of the body that name a conversation, in this order: Claude Code, Codex (two
@@ -131,22 +134,48 @@ def block_texts(prompt: RenderedPrompt, begin: int, end: int) -> list[bytes]:
     found: list[bytes] = []
     for run, first in prompt.placed_runs:
         if first < end and first + run.count > begin:
-            log, low = run.log, max(0, begin - first)
-            ends = log.ends[low : min(run.count, end - first)]
-            start, cut = log.start(low), 0
-            data = log.slice(start, ends[-1])
-            for stop in ends:
-                stop -= start
-                found.append(data[cut:stop].lstrip(_GLUE))
-                cut = stop
+            found += run_texts(run, max(0, begin - first), min(run.count, end - first))
     return found
 
 
-def block_hashes(prompt: RenderedPrompt, begin: int) -> set[int]:
-    """Hashes of the blocks from `begin` on, kept in `prompt.hashed`."""
-    if prompt.hashed is None or prompt.hashed[0] != begin:
-        prompt.hashed = begin, set(map(hash, block_texts(prompt, begin, len(prompt))))
-    return prompt.hashed[1]
+def block_hashes(prompt: RenderedPrompt, begin: int, end: int | None = None) -> set[int]:
+    """Hashes of the blocks from `begin` on. All from there on are kept in `prompt.hashed`."""
+    if end is None and prompt.hashed is not None and prompt.hashed[0] == begin:
+        return prompt.hashed[1]
+    found: set[int] = set()
+    for run, first in prompt.placed_runs:
+        low, high = max(0, begin - first), run.count if end is None else end - first
+        if low < min(high, run.count):
+            found.update(run_hashes(run)[low : min(high, run.count)])
+    if end is None:
+        prompt.hashed = begin, found
+    return found
+
+
+def run_hashes(run: ChunkRun) -> array[int]:
+    """Hashes of the blocks of a run, at least. Those of a log are computed once."""
+    base = run.log.base
+    if base.hashes is None:
+        base.hashes = array("q")
+    known, done = base.hashes, len(base.hashes)
+    if done < run.count:
+        new = array("q", map(hash, run_texts(run, done, run.count)))
+        # In one step, since another thread may add the same ones.
+        known[done : run.count] = new
+    return known
+
+
+def run_texts(run: ChunkRun, low: int, high: int) -> list[bytes]:
+    """Some blocks of a run without the glue before each."""
+    log, cut = run.log, 0
+    ends, start = log.ends[low:high], log.start(low)
+    data = log.slice(start, ends[-1]) if ends else b""
+    found: list[bytes] = []
+    for stop in ends:
+        stop -= start
+        found.append(data[cut:stop].lstrip(GLUE))
+        cut = stop
+    return found
 
 
 def begins_like(one: RenderedPrompt, other: RenderedPrompt) -> bool:
@@ -156,6 +185,10 @@ def begins_like(one: RenderedPrompt, other: RenderedPrompt) -> bool:
     system = _system(one)
     if system and system == _system(other):
         return True
+    if not all(run.log.has_text for run in (*_leading(one), *_leading(other))):
+        was, now = (dict(_leading_sizes(prompt)) for prompt in (one, other))
+        equal = sum(now[block] for block in now.keys() & was.keys())
+        return 2 * equal >= min(sum(was.values()), sum(now.values()))
     leading = [block_texts(prompt, 0, prompt.leading + 1) for prompt in (one, other)]
     first, second = map(b"".join, leading)
     half = min(len(first), len(second)) / 2
@@ -174,6 +207,8 @@ def is_edit(later: RenderedPrompt, earlier: RenderedPrompt, position: int) -> bo
         return False
     if min(_size(later, position), _size(earlier, position)) < _LONG_BLOCK:
         return False
+    if not earlier.run_of(position)[0].log.has_text:
+        return False
     [now], [then] = (block_texts(each, position, position + 1) for each in (later, earlier))
     least = max(_LONG_BLOCK, len(now) / 2, len(then) / 2)
     if min(len(now), len(then)) < least:
@@ -190,21 +225,30 @@ def _size(prompt: RenderedPrompt, position: int) -> int:
     return run.log.ends[position - first] - run.log.start(position - first)
 
 
-def _system(prompt: RenderedPrompt) -> list[bytes]:
+def _leading(prompt: RenderedPrompt) -> list[ChunkRun]:
+    return [run for run, _ in prompt.placed_runs if run.section != "messages"]
+
+
+def _leading_sizes(prompt: RenderedPrompt) -> Iterator[tuple[int, int]]:
+    """The blocks of tools and system prompt by their hashes, and their sizes."""
+    for run in _leading(prompt):
+        for index, block in enumerate(run_hashes(run)[: run.count]):
+            yield block, run.log.ends[index] - run.log.start(index)
+
+
+def _system(prompt: RenderedPrompt) -> list[int]:
     return [
         block
-        for run, first in prompt.placed_runs
+        for run in _leading(prompt)
         if run.section == "system"
-        for block in block_texts(prompt, first, first + run.count)
+        for block in run_hashes(run)[: run.count]
     ]
 
 
 class KnownConversation:
-    __slots__ = ("blocks", "tip")
+    __slots__ = ("tip",)
 
     def __init__(self) -> None:
-        self.blocks: set[int] = set()
-        """Hashes of the blocks in its messages."""
         self.tip = 0
         """The number of its latest call."""
 
@@ -231,6 +275,10 @@ class RecentConversations:
         """The latest conversations that have each of these blocks."""
         known = self._with_block
         return {known[block] for block in blocks if block in known}
+
+    def added(self, conversation: KnownConversation) -> set[int]:
+        """The blocks that were new in a conversation while it was one of the latest."""
+        return set(self._order[conversation])
 
     def use(self, conversation: KnownConversation, blocks: set[int]) -> None:
         """Makes a conversation the latest; these blocks are new in it."""

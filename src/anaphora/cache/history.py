@@ -13,8 +13,9 @@ import msgspec
 from anaphora.rendered import Plan, Rendered
 from anaphora.tokens import Counts
 
-from .compared_prompt import block_texts
+from .compared_prompt import block_hashes, block_texts
 from .prefix_difference import common_length
+from .rebuilt_text import with_text_of
 from .sent_call import SentCall, cached_chunks
 from .simulator import RenderedPrompt
 
@@ -138,16 +139,16 @@ def is_compacted(earlier: SentCall, later: Rendered, shared: int) -> bool:
         return True
     if len(after) >= len(before):
         return False
-    newest = block_texts(before, max(shared, len(before) - _NEWEST), len(before))
-    if set(newest).isdisjoint(block_texts(after, shared, new[-1] + 1)):
+    newest = block_hashes(before, max(shared, len(before) - _NEWEST))
+    if newest.isdisjoint(block_hashes(after, shared, new[-1] + 1)):
         return False
-    return history_change(earlier, later, shared) == "compaction"
+    return history_change(with_text_of(earlier, later), later, shared) == "compaction"
 
 
 def _has_summary(earlier: SentCall, later: Rendered, new: tuple[int, ...]) -> bool:
     """Whether new blocks are a compacted history or repeat the earlier reply. Mostly they contain
     nothing of either: that is found without looking at each block."""
-    data = later.data(new[-1] + 1)[later.offset(new[0]) :]
+    data = later.data_from(new[0], new[-1] + 1)
     if any(sign in data for sign in _COMPACTED):
         return True
     return _repeats(data, earlier.reply_lines) and _repeats_reply(earlier, later, new)

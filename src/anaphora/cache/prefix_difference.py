@@ -38,9 +38,11 @@ def tokens_behind(
 def first_difference(earlier: Rendered, later: Rendered, chunks: int) -> int | None:
     """The first byte in which the later prompt differs from the first `chunks` chunks of the
     earlier one; None if it begins with all of them."""
-    if shared_chunks(later, earlier) >= chunks:
+    shared = shared_chunks(later, earlier)
+    if shared >= chunks:
         return None
-    offset = common_length(later.data(), earlier.data(chunks))
+    after, before = later.data_from(shared, len(later)), earlier.data_from(shared, chunks)
+    offset = earlier.offset(shared) + common_length(after, before)
     return None if offset >= earlier.offset(chunks) else offset
 
 

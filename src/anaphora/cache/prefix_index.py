@@ -11,9 +11,8 @@ by galloping back from the end of the prompt, and a call takes time only for its
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
 import msgspec
@@ -29,12 +28,16 @@ from .compared_prompt import (
     common_chunks,
     group_salt,
     is_edit,
-    keys_from,
     message_chunks,
+    run_hashes,
     scope_salt,
 )
+from .kept_texts import KeptTexts
+from .prefix_branches import Branch, BranchTree, Place
 from .simulator import RenderedPrompt
-from .simulator.view import deepest_known
+
+#: What a call takes besides its text, and what each of its chunks takes.
+_CALL_BYTES, _CHUNK_BYTES = 4000, 300
 
 Call = TypeVar("Call")
 
@@ -52,39 +55,12 @@ class EarlierCall(msgspec.Struct, Generic[Call], frozen=True, eq=False, kw_only=
     """The last call that sent these chunks: each use keeps a cache entry alive."""
 
 
-class _Branch:
-    """Consecutive chunks, from their fork off another branch on."""
-
-    __slots__ = ("begin", "forked", "keys", "opened", "parent", "uses")
-
-    def __init__(self, parent: _Branch | None, begin: int, opened: tuple[int, int]) -> None:
-        self.parent = parent
-        self.begin = begin
-        self.opened = opened
-        """The last position and the number of the call that opened it."""
-        self.forked = begin
-        """The last position at which another branch begins."""
-        self.keys: list[bytes] = []
-        self.uses: list[tuple[int, int]] = []
-        """Last positions and numbers of calls: the later, the less deep."""
-
-    @property
-    def end(self) -> int:
-        return self.begin + len(self.keys)
-
-    def use(self, position: int, number: int) -> None:
-        while self.uses and self.uses[-1][0] <= position:
-            self.uses.pop()
-        self.uses.append((position, number))
-
-
 class _Remembered(msgspec.Struct, Generic[Call], eq=False, kw_only=True):
     number: int
     call: Call
     prompt: RenderedPrompt
     hints: CallHints
     conversation: KnownConversation
-    size: int
     salts: tuple[bytes, ...]
     """The salt of its chunks' keys."""
     reply: tuple[Hashable, str] | None
@@ -92,13 +68,10 @@ class _Remembered(msgspec.Struct, Generic[Call], eq=False, kw_only=True):
     """The call whose messages it continues; 0 if there is none."""
 
 
-_Place = tuple[int, "_Branch | None"]
-
-
 class _Lookup(msgspec.Struct, Generic[Call], eq=False):
     prompt: RenderedPrompt
     hints: CallHints
-    places: dict[bytes, _Place]
+    places: dict[bytes, Place]
     """The deepest known chunk, by the salt of the keys: among calls with the same hints, then in
     the whole scope."""
     continued: _Remembered[Call] | None = None
@@ -112,16 +85,27 @@ class PrefixIndex(Generic[Call]):
     The least recent calls are forgotten first. Of each conversation the last two calls are kept.
     """
 
-    def __init__(self, most_calls: int = 4096, most_bytes: int = 64 * 1024 * 1024) -> None:
-        """`most_bytes` limits the prompts of all remembered calls."""
+    def __init__(
+        self,
+        most_calls: int = 4096,
+        most_bytes: int = 64 * 1024 * 1024,
+        *,
+        drop_text: Callable[[Call, Rendered], Call] | None = None,
+        most_memory: int | None = None,
+    ) -> None:
+        """`most_bytes` limits the texts of all remembered calls. Calls are forgotten then or, if
+        there is `drop_text`, lose the text that can be dropped: it returns the call with the prompt
+        that it is given. `most_memory` limits what they take besides."""
         self._most_calls = most_calls
         self._most_bytes = most_bytes
-        self.size = 0
-        """The bytes of the remembered prompts."""
+        self._drop_text = drop_text
+        self._most_memory = most_memory
+        self._texts = KeptTexts()
         self._number = 0
         self._calls: OrderedDict[int, _Remembered[Call]] = OrderedDict()
-        self._branches: dict[bytes, _Branch] = {}
-        self._ends: dict[bytes, int] = {}
+        self._trees: dict[bytes, BranchTree] = {}
+        """The chunks, by the salt that separates scopes and hints."""
+        self._chunks = 0
         self._replies: dict[tuple[Hashable, str], int] = {}
         self._conversations: dict[bytes, RecentConversations] = {}
         self._last_lookup: tuple[Rendered, Hashable, CallHints, int, _Lookup[Call]] | None = None
@@ -129,6 +113,16 @@ class PrefixIndex(Generic[Call]):
 
     def __len__(self) -> int:
         return len(self._calls)
+
+    @property
+    def size(self) -> int:
+        """The bytes of the remembered texts."""
+        return self._texts.size
+
+    @property
+    def memory(self) -> int:
+        """The bytes that the remembered calls take besides, about."""
+        return _CALL_BYTES * len(self._calls) + _CHUNK_BYTES * self._chunks
 
     def calls(self) -> list[Call]:
         """The remembered calls, the least recent first."""
@@ -177,7 +171,6 @@ class PrefixIndex(Generic[Call]):
             if continued.hints == found.hints:
                 conversation, known = continued.conversation, max(known, earlier.chunks)
         blocks = block_hashes(compared, known)
-        conversation.blocks |= blocks
         conversation.tip = self._number
         if prompt is None:
             compared.hashed = None
@@ -187,23 +180,44 @@ class PrefixIndex(Generic[Call]):
             prompt=compared,
             hints=found.hints,
             conversation=conversation,
-            size=rendered.size,
             salts=tuple(found.places),
             reply=(scope, reply_id) if reply_id else None,
             before=before,
         )
         for salt, place in found.places.items():
-            recent = self._conversations.get(salt)
+            recent, tree = self._conversations.get(salt), self._trees.get(salt)
             if recent is None:
                 recent = self._conversations[salt] = RecentConversations()
             recent.use(conversation, blocks)
-            self._insert(new, salt, place)
+            if tree is None:
+                tree = self._trees[salt] = BranchTree(self._calls)
+            self._chunks += tree.insert(new.number, compared, place)
         if new.reply is not None:
             self._replies[new.reply] = new.number
-        self.size += new.size
-        while len(self._calls) > self._most_calls or self.size > self._most_bytes:
+        self._texts.add(new.number, rendered)
+        while len(self._calls) > self._most_calls:
             self._forget(next(iter(self._calls)))
+        self.shrink(self._most_bytes, self._most_memory)
         return earlier
+
+    def shrink(self, most_bytes: int, most_memory: int | None = None) -> None:
+        """Reduces the texts to so many bytes, and what is remembered besides."""
+        while most_memory is not None and self.memory > most_memory and len(self._calls) > 1:
+            self._forget(next(iter(self._calls)))
+        while (found := self._texts.oldest(most_bytes)) is not None:
+            number, leading = found
+            old = self._calls[number]
+            if self._drop_text is None or not old.prompt.rendered.can_drop_text:
+                self._forget(number)
+                continue
+            if number == self._number:
+                break  # it may be needed for the verdict
+            for run in old.prompt.rendered.runs:
+                run_hashes(run)
+            bare = old.prompt.rendered.without_text(leading=leading)
+            old.call = self._drop_text(old.call, bare)
+            old.prompt.replace_texts(bare)
+            self._texts.drop(number, leading=leading)
 
     # ── Finding ──────────────────────────────────────────────────────────────────────────────────
 
@@ -212,7 +226,7 @@ class PrefixIndex(Generic[Call]):
         if hints.previous_reply:
             previous = self._calls.get(self._replies.get((scope, hints.previous_reply), 0))
             hints = CallHints(conversation=hints.conversation, user=hints.user)
-        places: dict[bytes, _Place] = {}
+        places: dict[bytes, Place] = {}
         if hints.conversation or hints.user:
             salt = group_salt((scope, hints.conversation, hints.user))
             places[salt] = self._deepest(prompt, salt)
@@ -227,14 +241,12 @@ class PrefixIndex(Generic[Call]):
             found.earlier = self._same_beginning(prompt, salt, places[salt])
         return found
 
-    def _deepest(self, prompt: RenderedPrompt, salt: bytes) -> _Place:
-        """The deepest chunk that an earlier prompt had."""
-        branches, key = self._branches, prompt.key
-        position = deepest_known(len(prompt), lambda index: salt + key(index) in branches)
-        return position, None if position < 0 else branches[salt + key(position)]
+    def _deepest(self, prompt: RenderedPrompt, salt: bytes) -> Place:
+        tree = self._trees.get(salt)
+        return (-1, None) if tree is None else tree.deepest(prompt)
 
     def _continued(
-        self, prompt: RenderedPrompt, hints: CallHints, places: dict[bytes, _Place]
+        self, prompt: RenderedPrompt, hints: CallHints, places: dict[bytes, Place]
     ) -> _Remembered[Call] | None:
         """The call before this one in its conversation."""
         for salt, place in places.items():
@@ -247,14 +259,14 @@ class PrefixIndex(Generic[Call]):
         return None
 
     def _extended(
-        self, prompt: RenderedPrompt, salt: bytes, place: _Place
+        self, prompt: RenderedPrompt, salt: bytes, place: Place
     ) -> _Remembered[Call] | None:
         """The call whose whole prompt this one begins with, else one that differs at its end."""
         position, branch = place
-        whole = self._calls.get(self._ends.get(salt + prompt.key(position), 0))
+        whole = self._calls.get(self._trees[salt].ends.get(prompt.key(position), 0))
         if whole is not None:
             return whole
-        position, latest = self._latest(branch, position)
+        position, latest = self._latest(salt, branch, position)
         held = 0 if latest is None else message_chunks(latest.prompt)
         shared = position - prompt.leading
         return latest if held < message_chunks(prompt) and held <= 2 * shared else None
@@ -271,7 +283,9 @@ class PrefixIndex(Generic[Call]):
         rest = block_hashes(prompt, prompt.leading + 1 + shared)
         found: list[tuple[int, int, _Remembered[Call]]] = []
         for conversation in recent.with_any(rest):
-            tip, common = self._calls[conversation.tip], len(rest & conversation.blocks)
+            tip = self._calls[conversation.tip]
+            known = block_hashes(tip.prompt, tip.prompt.leading + 1) | recent.added(conversation)
+            tip.prompt.hashed, common = None, len(rest & known)
             most_common = min(len(rest), max(1, message_chunks(tip.prompt) - shared))
             if 2 * common >= most_common and tip.hints.agrees(hints):
                 found.append((common, tip.number, tip))
@@ -281,11 +295,11 @@ class PrefixIndex(Generic[Call]):
         return None
 
     def _edited(
-        self, prompt: RenderedPrompt, salt: bytes, place: _Place, hints: CallHints
+        self, prompt: RenderedPrompt, salt: bytes, place: Place, hints: CallHints
     ) -> _Remembered[Call] | None:
         """The last call with the same beginning, if this one edits a long block of it."""
         position, branch = place
-        latest = self._latest(branch, position)[1]
+        latest = self._latest(salt, branch, position)[1]
         if branch is None and salt in self._conversations:
             latest = self._calls[self._conversations[salt].latest.tip]
         if latest is None or not latest.hints.agrees(hints):
@@ -293,14 +307,14 @@ class PrefixIndex(Generic[Call]):
         return latest if is_edit(prompt, latest.prompt, position + 1) else None
 
     def _same_beginning(
-        self, prompt: RenderedPrompt, salt: bytes, place: _Place
+        self, prompt: RenderedPrompt, salt: bytes, place: Place
     ) -> EarlierCall[Call] | None:
         """The first call that sent the longest common beginning, while it is remembered."""
-        position, latest = self._latest(place[1], place[0])
+        position, latest = self._latest(salt, place[1], place[0])
         if latest is None:
             return None
-        branch = self._branches.get(salt + prompt.key(position))
-        first = self._calls.get(self._ends.get(salt + prompt.key(position), 0))
+        tree, key = self._trees[salt], prompt.key(position)
+        branch, first = tree.chunks.get(key), self._calls.get(tree.ends.get(key, 0))
         if first is None and branch is not None and branch.opened[0] >= position:
             first = self._calls.get(branch.opened[1])
         return EarlierCall(
@@ -311,88 +325,31 @@ class PrefixIndex(Generic[Call]):
         )
 
     def _latest(
-        self, branch: _Branch | None, position: int
+        self, salt: bytes, branch: Branch | None, position: int
     ) -> tuple[int, _Remembered[Call] | None]:
         """The last remembered call that sent the chunks up to a position, else up to the next
         position before it."""
-        while branch is not None:
-            index = bisect_right(branch.uses, -position, key=lambda use: -use[0])
-            for reached, number in branch.uses[max(0, index - 1) :]:
-                if number in self._calls:
-                    return min(position, reached), self._calls[number]
-            position, branch = branch.begin - 1, branch.parent
-        return -1, None
-
-    # ── Remembering ──────────────────────────────────────────────────────────────────────────────
-
-    def _insert(self, new: _Remembered[Call], salt: bytes, place: _Place) -> None:
-        """Adds the chunks of a call that are new. Its branch and all before it are in use."""
-        position, branch = place
-        count = len(new.prompt)
-        begin = position + 1
-        if branch is not None and begin < branch.end <= count and branch.forked <= begin:
-            self._set_aside(branch, begin)
-        elif branch is None or begin < min(count, branch.end):
-            if branch is not None:
-                branch.forked = max(branch.forked, begin)
-            branch = _Branch(branch, begin, (count - 1, new.number))
-        keys = [salt + key for key in keys_from(new.prompt, branch.end)]
-        branch.keys += keys
-        self._branches.update(dict.fromkeys(keys, branch))
-        if count:
-            self._ends[salt + new.prompt.key(count - 1)] = new.number
-        used: _Branch | None = branch
-        deepest = count - 1
-        while used is not None:
-            used.use(deepest, new.number)
-            deepest, used = used.begin - 1, used.parent
-
-    def _set_aside(self, branch: _Branch, begin: int) -> None:
-        """Move the end of a branch to a new branch. So a conversation whose end changes at every
-        call stays one branch, and a lookup does not pass through all earlier ends."""
-        aside = _Branch(branch, begin, branch.opened)
-        aside.keys = branch.keys[begin - branch.begin :]
-        del branch.keys[begin - branch.begin :]
-        self._branches.update(dict.fromkeys(aside.keys, aside))
-        aside.uses = [use for use in branch.uses if use[0] >= begin]
-        branch.uses = branch.uses[len(aside.uses) :]
-        if aside.uses and (not branch.uses or branch.uses[0][0] < begin - 1):
-            branch.uses.insert(0, (begin - 1, aside.uses[-1][1]))
-        branch.opened = min(branch.opened[0], begin - 1), branch.opened[1]
-        branch.forked = begin
+        if branch is None:
+            return -1, None
+        reached, number = self._trees[salt].latest(branch, position)
+        return reached, self._calls.get(number)
 
     def _forget(self, number: int) -> None:
         old = self._calls.pop(number, None)
         if old is None:
             return
-        self.size -= old.size
+        self._texts.drop(number, leading=True)
         if old.reply is not None and self._replies.get(old.reply) == number:
             del self._replies[old.reply]
         for salt in old.salts:
-            end = salt + old.prompt.key(len(old.prompt) - 1) if len(old.prompt) else b""
-            branch = self._branches.get(end)
-            if self._ends.get(end) == number:
-                del self._ends[end]
-            recent = self._conversations.get(salt)
+            tree, recent = self._trees[salt], self._conversations.get(salt)
             if recent is not None and old.conversation.tip == number:
                 recent.drop(old.conversation)
                 if not recent:
                     del self._conversations[salt]
-            while branch is not None and self._trim(branch):
-                branch = branch.parent
-
-    def _trim(self, branch: _Branch) -> bool:
-        """Drop the chunks that no remembered call uses; returns whether there were any."""
-        uses = branch.uses
-        while uses and uses[0][1] not in self._calls:
-            del uses[0]
-        needed = uses[0][0] + 1 - branch.begin if uses else 0
-        for key in branch.keys[needed:]:
-            if self._branches.get(key) is branch:
-                del self._branches[key]
-        dropped = len(branch.keys) > needed
-        del branch.keys[needed:]
-        return dropped or not uses
+            self._chunks -= tree.forget(number, old.prompt)
+            if not tree.chunks:
+                del self._trees[salt]
 
 
 def _scope(rendered: Rendered, scope: Hashable) -> Hashable:

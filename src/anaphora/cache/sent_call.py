@@ -11,12 +11,13 @@ verdicts, planner, client and daemon use these functions.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
 
 from anaphora.catalog import CacheRules, Moment
-from anaphora.rendered import Plan, Rendered
+from anaphora.rendered import ChunkLog, Plan, Rendered
 from anaphora.tokens import Bills, Counts
 from anaphora.values import TTL_SECONDS, Message, Ttl, Usage
 
@@ -97,17 +98,31 @@ def begins_with(later: Rendered, earlier: Rendered) -> bool:
 
 
 def shared_chunks(one: Rendered, two: Rendered) -> int:
-    """How many leading chunks are the same bytes in memory."""
+    """How many leading chunks are the same bytes in memory, or have the same keys."""
     chunks = 0
     for mine, other in zip(one.runs, two.runs, strict=False):
         if mine is not other:
-            if mine.log is not other.log or mine.lead != other.lead:
+            shared = min(mine.count, other.count)
+            if mine.log.base is not other.log.base or mine.lead != other.lead:
+                shared = same_keys(mine.log, other.log, shared)
+            chunks += shared
+            if shared < mine.count or shared < other.count:
                 break
-            if mine.count != other.count:
-                chunks += min(mine.count, other.count)
-                break
+            continue
         chunks += mine.count
     return chunks
+
+
+def same_keys(one: ChunkLog, two: ChunkLog, count: int) -> int:
+    """How many of the first blocks of two requests' logs have the same keys, as far as these are
+    known."""
+    if one.base is one or two.base is two or one.keys is None or two.keys is None:
+        return 0
+    (base, mine), (other_base, other) = one.keys, two.keys
+    count = min(count, len(mine), len(other)) if base == other_base else 0
+    if count and mine[count - 1] == other[count - 1]:
+        return count
+    return bisect_left(range(count), True, key=lambda index: mine[index] != other[index])
 
 
 def updated_bills(

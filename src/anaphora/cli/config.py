@@ -80,14 +80,14 @@ def print_schema() -> None:
 
 
 def _fields(one: ResolvedProvider, missing: MissingSecret | None) -> dict[str, Any]:
-    key = one.provider.key
+    key, credentials = one.provider.key, _credentials(one)
     return {
         "id": one.id,
         "wire": one.wire,
         "base_url": one.shown_url,
         "auth_header": one.auth_header,
         "key": None if key is None else {"from": str(key), "found": missing is None},
-        "credentials": _credentials(one),
+        **({} if credentials is None else {"credentials": credentials}),
         "model": one.provider.model,
         "notices": one.notices,
     }

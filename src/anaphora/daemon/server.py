@@ -391,7 +391,7 @@ def serve(options: ServeOptions, ready: Callable[[Daemon], None] = lambda _: Non
         received_signals(*ends, signal.SIGHUP) as signals,
         contextlib.suppress(asyncio.CancelledError),
         running(options, gives_up=lambda: not ends.isdisjoint(signals.seen)) as daemon,
-        tuned_interpreter(),
+        tuned_interpreter("asyncio"),
     ):
         ready(daemon)
         while (number := next(signals)) == signal.SIGHUP:

@@ -250,7 +250,9 @@ class Generator:
         for reply, own in zip(replies, seeds, strict=True):
             parts = host.sign_calls(reply.parts, profile, own)
             parts = host.bind_thinking(parts, profile, prompt.rendered)
-            signed.append(msgspec.structs.replace(reply, parts=parts))
+            if parts is not reply.parts:
+                reply = msgspec.structs.replace(reply, parts=parts)
+            signed.append(reply)
         return signed
 
     def _generated(self, call: Call, host: Host, profile: Profile, seed: bytes) -> GeneratedReply:

@@ -11,9 +11,11 @@ import threading
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeAlias
+from weakref import ref
 
 import msgspec
 from blake3 import blake3
+from msgspec.structs import replace
 
 from anaphora.values import Notice, Section, SegmentRole, Ttl
 from anaphora.values.stability import Kind
@@ -23,8 +25,11 @@ from .plan import Envelope, Mark
 
 #: The label of a block whose text is not known here.
 UNKNOWN_LABEL = "not known on this node"
+#: The text of a block that this node had, but has dropped.
+NOT_KEPT_LABEL = "no longer kept"
 #: In place of the text of such a block: a byte that no JSON has.
 _UNKNOWN = b"\0"
+_NOT_KEPT = b"\0\1"
 
 
 def placeholder(digest: bytes, size: int) -> bytes:
@@ -33,8 +38,18 @@ def placeholder(digest: bytes, size: int) -> bytes:
     return (_UNKNOWN + digest).ljust(size, _UNKNOWN)[: max(1, size)]
 
 
+def not_kept(key: int, size: int) -> bytes:
+    """A placeholder for a block whose text was dropped; `key` has 64 bits."""
+    return (_NOT_KEPT + key.to_bytes(8, "big", signed=True)).ljust(size, _UNKNOWN)[: max(1, size)]
+
+
 def is_placeholder(data: bytes) -> bool:
     return _UNKNOWN in data
+
+
+def placeholder_label(data: bytes) -> str:
+    """What is said in place of the text of a placeholder."""
+    return NOT_KEPT_LABEL if _NOT_KEPT in data else UNKNOWN_LABEL
 
 
 class DeferredTool(msgspec.Struct, frozen=True, gc=False):
@@ -89,6 +104,28 @@ class ChunkRun(msgspec.Struct, frozen=True, eq=False, weakref=True):
     def last_role(self) -> str:
         return self.log.role_of(self.count - 1)
 
+    def without_text(self) -> ChunkRun:
+        log = self.log
+        if log.base is log or not log.has_text:
+            return self
+        if self.section == "messages":
+            return replace(self, log=log.without_text())
+        # Tools and system blocks are mostly those of other calls.
+        known: ref[ChunkRun] | None = log.base.run
+        run = None if known is None else known()
+        if run is None or run.lead != self.lead or run.log.keys is not log.keys:
+            run = replace(self, log=log.without_text())
+            log.base.run = ref(run)
+        return run
+
+    def is_like(self, other: ChunkRun) -> bool:
+        """Whether both are of one request or of equal parts of two, whose logs have their own
+        text."""
+        mine, log = self.log, other.log
+        if mine.base is not log.base or mine.base is mine:
+            return False
+        return self.count == other.count and self.lead == other.lead
+
     def offset(self, chunk: int) -> int:
         """Where a chunk begins, glue included, from the start of the run."""
         return len(self.lead) + self.log.start(chunk) if chunk else 0
@@ -131,6 +168,16 @@ class ChunkRun(msgspec.Struct, frozen=True, eq=False, weakref=True):
         return (
             f"<ChunkRun of {self.count} chunks, {self.role.value if self.role else self.section}>"
         )
+
+
+def are_like(first: tuple[ChunkRun, ...], runs: tuple[ChunkRun, ...]) -> bool:
+    """Whether runs begin with those."""
+    if len(runs) < len(first):
+        return False
+    for mine, other in zip(first, runs, strict=False):
+        if mine is not other and not mine.is_like(other):
+            return False
+    return True
 
 
 class Chunk(msgspec.Struct, frozen=True):
@@ -275,14 +322,38 @@ class Rendered(msgspec.Struct, frozen=True, eq=False, kw_only=True):
 
     def data(self, chunks: int | None = None) -> bytes:
         """The bytes of the first `chunks` chunks, or of all."""
-        left = len(self) if chunks is None else chunks
+        return self.data_from(0, len(self) if chunks is None else chunks)
+
+    def data_from(self, first: int, end: int) -> bytes:
+        """The bytes of the chunks from one up to another."""
         pieces: list[bytes | memoryview] = []
         for run in self.runs:
-            take = min(left, run.count)
-            if take:
-                pieces += run.lead, memoryview(run.log.buffer)[: run.log.start(take)]
-            left -= take
+            low, high = max(0, first), min(end, run.count)
+            if low < high:
+                log = run.log
+                pieces += b"" if low else run.lead, log.view(log.start(low), log.start(high))
+            first, end = first - run.count, end - run.count
         return b"".join(pieces)
+
+    @property
+    def has_text(self) -> bool:
+        return all(run.log.has_text for run in self.runs)
+
+    @property
+    def can_drop_text(self) -> bool:
+        return all(run.log.base is not run.log for run in self.runs)
+
+    def without_text(self, *, leading: bool = True) -> Rendered:
+        """What is remembered of a prompt: its chunks and parameters, without text that can be
+        dropped. `leading`: also without that of tools and system blocks."""
+        runs = tuple(
+            [
+                run.without_text() if leading or run.section == "messages" else run
+                for run in self.runs
+            ]
+        )
+        envelope = replace(self.envelope, head=b"", tail=b"", plain=None)
+        return replace(self, runs=runs, envelope=envelope)
 
     def stretches(self, chunks: int) -> Stretches:
         """The stretches of the first chunks, without a copy of their bytes."""
@@ -326,10 +397,9 @@ def same_bytes(one: Stretches, two: Stretches) -> bool:
     for (lead, mine, count), (other_lead, other, other_count) in zip(one, two, strict=True):
         if count != other_count or lead != other_lead:
             return _joined(one) == _joined(two)  # divided differently
-        if mine is not other:
-            end = mine.start(count)
-            view = memoryview(other.buffer)[: other.start(count)]
-            if len(view) != end or not mine.buffer.startswith(view):
+        if mine.base is not other.base:
+            end = other.start(count)
+            if mine.start(count) != end or not mine.begins_with(other.view(0, end)):
                 return False
     return True
 
@@ -373,9 +443,10 @@ class RunningHash:
 
     def _advance(self, before: Stretches, lead: bytes, log: ChunkLog, count: int) -> None:
         # Logs compare by identity, so only the glue is compared by bytes.
-        if self._before != before or self._lead != lead:
+        kept = tuple([(glue, each.base, chunks) for glue, each, chunks in before])
+        if self._before != kept or self._lead != lead:
             self._state = self._separate(before, lead, log, 0)
-            self._before, self._lead, self._reached, self._digests = before, lead, 0, {}
+            self._before, self._lead, self._reached, self._digests = kept, lead, 0, {}
         if self._reached < count:
             log.update(self._state, self._reached, count)
             self._reached = count

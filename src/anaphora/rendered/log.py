@@ -84,6 +84,8 @@ class ChunkLog:
 
     keys: tuple[bytes, list[bytes]] | None = None
     """Keys of the simulators: the prefix before the log, and that up to each block so far."""
+    hashes: array[int] | None = None
+    """Hashes of the blocks so far, in this process (`compared_prompt.run_hashes`)."""
     first_image: tuple[int, int | None] = (0, None)
     """How many chunks were searched for images, and the first one with an image."""
     tool_references: tuple[int, tuple[tuple[int, tuple[str, ...]], ...]] = (0, ())
@@ -129,6 +131,20 @@ class ChunkLog:
         self._lock = threading.Lock()
         self._positions: dict[str, int] = {}
         """Message id -> index of the source message (the last one of that id)."""
+
+    @property
+    def base(self) -> ChunkLog:
+        """The log that this one is a view of: the same chunks of two views with one base are equal.
+        Mostly the log itself."""
+        return self
+
+    @property
+    def has_text(self) -> bool:
+        return True
+
+    def without_text(self) -> ChunkLog:
+        """The log without its text, if that can be dropped."""
+        return self
 
     def __len__(self) -> int:
         return len(self.ends)
@@ -191,19 +207,29 @@ class ChunkLog:
         """A copy of some bytes: a view would pin the buffer."""
         return bytes(memoryview(self.buffer)[start:end])
 
+    def view(self, start: int, end: int) -> memoryview:
+        """Some bytes without a copy, for a short time: a view pins the buffer."""
+        return memoryview(self.buffer)[start:end]
+
+    def begins_with(self, data: memoryview) -> bool:
+        return self.buffer.startswith(data)
+
     def update(self, state: blake3, first: int, last: int) -> None:
         """Feed the chunks from `first` up to `last` to a hash."""
-        with memoryview(self.buffer) as view:
-            state.update(view[self.start(first) : self.start(last)])
+        with self.view(self.start(first), self.start(last)) as view:
+            state.update(view)
 
     def _extend(self, addition: LogAppend) -> None:
-        pieces, kinds, ends, splices = addition.columns(len(self.buffer))
-        data = b"".join(pieces)
+        data = b"".join(self._extend_columns(addition))
         try:
             self.buffer += data
         except BufferError:
             # A live view pins the buffer's size: leave it to its readers.
             self.buffer = self.buffer + data
+
+    def _extend_columns(self, addition: LogAppend) -> Sequence[bytes]:
+        """Returns the text of the new chunks."""
+        pieces, kinds, ends, splices = addition.columns(self.start(len(self.ends)))
         self.ends.fromlist(ends)
         self.splices.fromlist(splices)
         self.kinds += kinds
@@ -213,15 +239,22 @@ class ChunkLog:
         self.roles += addition.roles
         self.contextual |= addition.contextual
         self.notices += addition.notices
+        return pieces
 
     def _copy(self, chunks: int, messages: int) -> ChunkLog:
         copy = ChunkLog()
         copy.buffer = self.buffer[: self.start(chunks)]
+        self._copy_columns(copy, chunks, messages)
+        return copy
+
+    def _copy_columns(self, copy: ChunkLog, chunks: int, messages: int) -> None:
         copy.ends = self.ends[:chunks]
         copy.splices = self.splices[:chunks]
         copy.kinds = self.kinds[:chunks]
         if self.keys is not None:
             copy.keys = self.keys[0], self.keys[1][:chunks]
+        if self.base.hashes is not None:
+            copy.hashes = self.base.hashes[:chunks]
         copy.message_ends = self.message_ends[:messages]
         copy.ids = self.ids[:messages]
         opened = bisect_right(self.opens, chunks - 1) if chunks else 0
@@ -229,7 +262,6 @@ class ChunkLog:
         copy.roles = self.roles[:opened]
         copy.contextual = self.contextual
         copy.notices = [(index, notice) for index, notice in self.notices if index < messages]
-        return copy
 
 
 Piece = bytes | tuple[ChunkLog, int, int]
@@ -261,7 +293,7 @@ class Body:
 
     def _slices(self) -> list[bytes | memoryview]:
         return [
-            piece if isinstance(piece, bytes) else memoryview(piece[0].buffer)[piece[1] : piece[2]]
+            piece if isinstance(piece, bytes) else piece[0].view(piece[1], piece[2])
             for piece in self._pieces
         ]
 

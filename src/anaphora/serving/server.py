@@ -17,20 +17,23 @@ import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, Literal, Protocol, Self, TypeAlias, TypeVar
 
 import msgspec
 
 from anaphora.errors import InvalidRequest, Io, MissingExtra
 
 T = TypeVar("T")
+ServerKind: TypeAlias = Literal["granian", "asyncio"]
 
 #: Seconds to wait for the server to start, and to stop.
 _START_SECONDS, _STOP_SECONDS = 10.0, 10.0
-#: Maximum seconds that a byte waits for a thread that computes: a tenth of Python's default.
-_SWITCH_SECONDS = 0.0005
-#: New objects before the garbage collector runs: those of some dozens of requests.
-_YOUNG_OBJECTS = 10_000
+#: Maximum seconds that a thread waits for one that computes. Granian's own thread passes every
+#: request to the event loop, beside observers that compute: a tenth of Python's default. In the
+#: daemon, the event loop does nearly all of the work, and more switches only cost.
+_SWITCH_SECONDS: dict[ServerKind, float] = {"granian": 0.0005, "asyncio": 0.005}
+#: New objects before the garbage collector runs: those of some hundred requests.
+_YOUNG_OBJECTS = 50_000
 #: Seconds between returns of freed memory to the system.
 _TRIM_SECONDS = 2.0
 #: Seconds that Granian's threads may take to end.
@@ -180,7 +183,8 @@ def _wait_for_threads(until: float) -> None:
 def serve(server: contextlib.AbstractContextManager[Any], ready: Callable[[Any], None]) -> None:
     """Runs a server (see `running`) in the foreground, until it is interrupted. It also runs in a
     thread: Granian's own threads must end before the interpreter does."""
-    with received_signals(signal.SIGINT, signal.SIGTERM) as signals, server as started:
+    ends = signal.SIGINT, signal.SIGTERM
+    with received_signals(*ends) as signals, server as started, tuned_interpreter():
         ready(started)
         next(signals)
 
@@ -225,13 +229,14 @@ def received_signals(*numbers: int) -> Iterator[ReceivedSignals]:
 
 
 @contextlib.contextmanager
-def tuned_interpreter() -> Iterator[None]:
-    """Threads switch sooner, and the garbage collector skips existing objects: scanning them would
-    block the server repeatedly. It also runs less often, so that most requests have ended before it
-    looks at their objects. Freed memory is returned to the system."""
+def tuned_interpreter(kind: ServerKind = "granian") -> Iterator[None]:
+    """Sets up the interpreter for a server until the block ends. Threads switch as suits
+    the server. The garbage collector skips existing objects: scanning them would block the server
+    repeatedly. It also runs less often, so that most requests have ended before it looks at their
+    objects. Freed memory is returned to the system."""
     interval, froze = sys.getswitchinterval(), not gc.get_freeze_count()
     thresholds = gc.get_threshold()
-    sys.setswitchinterval(min(interval, _SWITCH_SECONDS))
+    sys.setswitchinterval(min(interval, _SWITCH_SECONDS[kind]))
     if thresholds[0]:  # zero: it is off
         gc.set_threshold(max(thresholds[0], _YOUNG_OBJECTS), *thresholds[1:])
     if froze:

@@ -32,7 +32,7 @@ from anaphora.cache.verdict import (
 from anaphora.cache.verdict.judgement import ComparedCall, JudgedPair
 from anaphora.cache.verdict.values import agrees
 from anaphora.catalog import CacheRules, Price, Profile
-from anaphora.rendered import Plan
+from anaphora.rendered import Plan, Rendered
 
 from .planning import PlannedCall
 from .sent_requests import SentRequest
@@ -53,8 +53,8 @@ class RequestPairs:
     ) -> None:
         """`most_bytes` limits the prompts of remembered requests. `steps` are learned from bills,
         and learn from these."""
-        self._near: PrefixIndex[SentRequest] = PrefixIndex(most_calls, most_bytes)
-        self._anywhere: PrefixIndex[SentRequest] = PrefixIndex(most_calls, most_bytes)
+        self._near = PrefixIndex[SentRequest](most_calls, most_bytes, drop_text=_without_text)
+        self._anywhere = PrefixIndex[SentRequest](most_calls, most_bytes, drop_text=_without_text)
         self._steps = LearnedSteps() if steps is None else steps
         self._only: dict[_Scope, _Scope | None] = {}
         """The only model and host of a provider seen so far; None if there are several. Only then
@@ -97,6 +97,16 @@ class RequestPairs:
         if sent.usage is not None:
             read, conversation = sent.usage.read, request.conversation
             self._steps.learn(sent.route, rules, read, conversation=conversation)
+
+
+def _without_text(request: SentRequest, bare: Rendered) -> SentRequest:
+    """A copy: the caller may still use the request."""
+    return replace(request, sent=_with_prompt(request.sent, bare))
+
+
+def _with_prompt(sent: SentCall, bare: Rendered) -> SentCall:
+    rendered = replace(sent.rendered, runs=bare.runs, envelope=bare.envelope)
+    return replace(sent, rendered=rendered)
 
 
 def same_cache(one: SentRequest, two: SentRequest) -> bool:
@@ -167,6 +177,9 @@ class RememberedCall(ComparedCall, kw_only=True, eq=False):
     """the predicted read; both set once they were looked up."""
     line: Any = None
     """Where it is saved for other processes."""
+    bare: Rendered | None = None
+    """Its prompt without text that is to be dropped when it has ended."""
+    ended: bool = False
 
     @property
     def continues(self) -> bool:
@@ -183,6 +196,20 @@ class RememberedCall(ComparedCall, kw_only=True, eq=False):
         """The call was not answered, so nothing is known to be cached by it."""
         self.failed = True
         self.before = self.expected = None
+        self.end()
+
+    def end(self) -> None:
+        """Nothing will be read from its text any more, except by later calls."""
+        self.ended, bare = True, self.bare
+        if bare is not None:
+            self.sent, self.bare = _with_prompt(self.sent, bare), None
+
+    def drop_text(self, bare: Rendered) -> RememberedCall:
+        """Replaces its prompt by this one, which has less text, once it has ended."""
+        self.bare = bare
+        if self.ended:
+            self.end()
+        return self
 
     def expect(self, rules: CacheRules) -> Prediction | None:
         """What the call should read from the cache, by the program's own earlier calls; None if

@@ -44,7 +44,7 @@ from .tables import request_table
 _GRIDS = (1024, 8192, 65536)
 _KEPT_PLACES, _PLACES = 3, 16
 #: What all kept bodies may take, and what one takes besides its messages, and for each of them.
-_MOST_BYTES = 48 * 1024 * 1024
+_MOST_BYTES = 28 * 1024 * 1024
 _BODY_BYTES, _MESSAGE_BYTES = 3000, 128
 _BLANK = b" \t\n\r"
 _SEPARATOR = re.compile(rb"[ \t\n\r]*,[ \t\n\r]*")

@@ -100,10 +100,12 @@ class ElementNotes(msgspec.Struct, eq=False):
     """Of each."""
     plain: int = 0
     """How many of the first elements are known to hold only text and tool calls."""
+    log: Any = None
+    """Where `splitting` finds the chunks that it cut before."""
 
     def begin(self, count: int) -> ElementNotes:
         """Those of the first elements, to which others may be added."""
-        return ElementNotes(self.digests[:count], min(self.plain, count))
+        return ElementNotes(self.digests[:count], min(self.plain, count), self.log)
 
 
 class DecodedBody(msgspec.Struct, frozen=True, eq=False):

@@ -32,9 +32,11 @@ class Memo:
     values by their bytes, and the logs of split requests while these are in use."""
 
     def __init__(self) -> None:
-        self.sections: WeakValueDictionary[tuple[str, bytes], ChunkLog] = WeakValueDictionary()
+        self.sections: WeakValueDictionary[Hashable, ChunkLog] = WeakValueDictionary()
         self.messages: WeakValueDictionary[Hashable, ChunkLog] = WeakValueDictionary()
         self._placeholders = Conversation()
+        #: Placeholders for messages that were cut into chunks but not read, by their number.
+        self.placeholders = functools.lru_cache(maxsize=1024)(self._make_placeholders)
         self._on_clear: list[Callable[[], None]] = []
         # A log holds its source, so an id in here cannot come to mean another object.
         self._section_logs: WeakValueDictionary[tuple[int, Hashable], ChunkLog]
@@ -54,8 +56,7 @@ class Memo:
 
     # ── Requests that were read ──────────────────────────────────────────────────────────────────
 
-    def placeholders(self, count: int) -> Conversation:
-        """Placeholders for messages that were cut into chunks but not read."""
+    def _make_placeholders(self, count: int) -> Conversation:
         placeholders = self._placeholders
         missing = count - len(placeholders)
         if missing > 0:

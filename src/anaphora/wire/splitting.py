@@ -18,7 +18,9 @@ as long as its logs are in use.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
+from functools import partial
 from hashlib import sha256
+from sys import intern
 from typing import Any, TypeAlias, cast
 from weakref import ref
 
@@ -26,6 +28,7 @@ import msgspec
 
 from anaphora.canonical import encode_text
 from anaphora.rendered import ChunkLog, ChunkRun, Envelope, Kind, LogAppend, Mark, Rendered
+from anaphora.rendered.request_log import LogColumns, RequestLog
 from anaphora.values import CachePolicy, Section, SegmentRole, Ttl
 
 from .elements import DecodedBody, ListElements, SplitInput, digest_of
@@ -82,6 +85,87 @@ class SplitMessage(msgspec.Struct, frozen=True, gc=False):
     blocks: Sequence[SplitBlock]
 
 
+class CutMessages:
+    """The chunks of messages."""
+
+    __slots__ = ("_first_message", "_glue", "_joins", "_place", "_raws", "_read")
+
+    def __init__(
+        self,
+        raws: Sequence[msgspec.Raw],
+        read: Callable[[msgspec.Raw, str], SplitMessage],
+        glue: Callable[[str], bytes],
+        joins: Callable[[str, str], bool] | None,
+        place: str,
+        first_message: int,
+    ) -> None:
+        """See `RequestSplit.add_messages`."""
+        self._raws = raws
+        self._read = read
+        self._glue = glue
+        self._joins = joins
+        self._place = place
+        self._first_message = first_message
+
+    def add(
+        self,
+        append: LogAppend,
+        last: str | None,
+        end: int,
+        marks: list[tuple[int, Mark]],
+        lead: bytes = b"",
+    ) -> str | None:
+        """Adds the messages up to `end`, and their marks. `last` is the role of the message before
+        them; returns that of the last one."""
+        joins, glue, count = self._joins, self._glue, append.first_chunk
+        for index in range(append.first_message, end):
+            path = f"$.{self._place}[{self._first_message + index}]"
+            message, before = self._read(self._raws[index], path), b","
+            role = message.role if type(message.role) is not str else intern(message.role)
+            for position, block in enumerate(message.blocks):
+                opens = None
+                if position == 0 and (
+                    joins is None or last is None or role != last or not joins(role, last)
+                ):
+                    before = message.opening if last is None else glue(last) + message.opening
+                    opens = last = role
+                for offset, ttl in block.marks:
+                    if offset is not None:
+                        offset += len(before) + (0 if count else len(lead))
+                    marks.append((index, Mark(count, ttl, offset)))
+                append.chunk(block.kind, before + block.data, block.splice, opens)
+                before = b","
+                count += 1
+            append.end_message(intern(f"m{index}"))  # the same text in all logs
+        return last
+
+    def text(self, log: ChunkLog, first: int, end: int) -> bytes:
+        """The text of the messages from one up to another, which `log` has."""
+        count = log.message_ends[first - 1] if first else 0
+        append = LogAppend(count, first)
+        self.add(append, log.role_of(count - 1) if count else None, end, [])
+        return b"".join([data for _, _, data in append.chunks])
+
+
+def _section_text(
+    raw: bytes,
+    cut: Callable[[bytes], SplitSection | None],
+    log: ChunkLog,  # noqa: ARG001
+    first: int,  # noqa: ARG001
+    end: int,  # noqa: ARG001
+) -> bytes:
+    section = cut(raw)
+    if section is None:
+        return b""
+    whole = section[0].log
+    return whole.slice(0, whole.start(len(whole)))
+
+
+def _all_read(log: ChunkLog, first: int, end: int) -> bytes:  # noqa: ARG001
+    """The source of a text that was read whole."""
+    return b""
+
+
 class RequestSplit:
     """One request that is being cut. Runs are added in hash order; fields that are not taken become
     the envelope."""
@@ -92,6 +176,9 @@ class RequestSplit:
         if isinstance(body, DecodedBody):
             self._elements = body.elements
             body = body.members
+        self._whole = self._elements is None
+        """Logs keep their text, and share it. Otherwise each request has its own, so that it can
+        be remembered without."""
         self.members: Members = (
             dict(body) if isinstance(body, dict) else object_members(body, "$", request_error)
         )
@@ -121,22 +208,29 @@ class RequestSplit:
         """Add the run that `cut` makes of a field, unless it is None or the field is missing."""
         if raw == b"null":
             return None
-        known, key = self._memo.sections, (name, digest_of(memoryview(raw)))
+        known, key = self._memo.sections, (name, self._whole, digest_of(memoryview(raw)))
         log = known.get(key)
         if log is not None:
             bare, marks, last = cast(_KnownSection, log.source)
             run = last()
             if run is None:
-                run = msgspec.structs.replace(bare, log=log)
+                if not self._whole:
+                    source = partial(_section_text, raw, cut)
+                    of_request = RequestLog(log, 0, log.start(len(log)), b"", source)
+                run = msgspec.structs.replace(bare, log=log if self._whole else of_request)
                 log.source = bare, marks, ref(run)
         else:
             section = cut(raw)
             if section is None:
                 return None
             run, marks = section
+            log = run.log
+            if not self._whole:
+                text, log = log.slice(0, log.start(len(log))), LogColumns.of_log(log)
+                run = msgspec.structs.replace(run, log=RequestLog(log, 0, 0, text, _all_read))
             # Without the log: a log that refers to itself would not be released.
-            run.log.source = msgspec.structs.replace(run, log=cast(Any, None)), marks, ref(run)
-            known[key] = run.log
+            log.source = msgspec.structs.replace(run, log=cast(Any, None)), marks, ref(run)
+            known[key] = log
         self.add_run(run, marks)
         return run
 
@@ -167,34 +261,24 @@ class RequestSplit:
         log, known, digests, whole = self._known_messages(raws, context, place)
         marks = [each for each in cast(_Source, log.source)[1] if each[0] < known]
         count = log.message_ends[known - 1] if known else 0
-        last = log.role_of(count - 1) if count else None
+        cut = CutMessages(raws, read, glue, joins, place, first_message)
         append = LogAppend(count, known)
-        for index in range(known, len(raws)):
-            message, before = read(raws[index], f"$.{place}[{first_message + index}]"), b","
-            role = message.role
-            for position, block in enumerate(message.blocks):
-                opens = None
-                if position == 0 and (
-                    joins is None or last is None or role != last or not joins(role, last)
-                ):
-                    before = message.opening if last is None else glue(last) + message.opening
-                    opens = last = role
-                for offset, ttl in block.marks:
-                    if offset is not None:
-                        offset += len(before) + (0 if count else len(lead))
-                    marks.append((index, Mark(count, ttl, offset)))
-                append.chunk(block.kind, before + block.data, block.splice, opens)
-                before = b","
-                count += 1
-            append.end_message(f"m{index}")
+        last = cut.add(append, log.role_of(count - 1) if count else None, len(raws), marks, lead)
+        count += len(append.chunks)
         if last is None:
             return None
         if known < len(raws):
             grown = log.append(append)
             grown.source = digests, marks, whole
             if grown is not log or not known:
-                self._memo.messages[context, digests[0]] = grown
+                self._memo.messages[context, self._whole, digests[0]] = grown
             log = grown
+        if self._elements is not None:
+            self._elements.notes.log = ref(log), self._memo, context
+            begin = log.start(append.first_chunk)
+            text = b"".join([data for _, _, data in append.chunks])
+            # What was read whole needs no body.
+            log = RequestLog(log, known, begin, text, cut.text if known else _all_read)
         run = ChunkRun(
             "messages",
             log,
@@ -218,9 +302,9 @@ class RequestSplit:
         if self._elements is not None and self._elements.name == place:
             return self._known_elements(self._elements, len(raws), context)
         first = [digest_of(raws[0])] if raws else []
-        log = self._memo.messages.get((context, first[0])) if first else None
+        log = self._memo.messages.get((context, self._whole, first[0])) if first else None
         if log is None:
-            log = ChunkLog()
+            log = ChunkLog() if self._whole else LogColumns()
             log.source = [], [], b""
             digests = first + [digest_of(raw) for raw in raws[1:]]
             return log, 0, digests, _hash_of(raws).digest()
@@ -242,9 +326,13 @@ class RequestSplit:
         """`_known_messages` for the last `count` elements of a list whose digests are kept."""
         digests = elements.notes.digests
         digests = digests[len(digests) - count :]
-        log = self._memo.messages.get((context, digests[0])) if digests else None
+        log, of = None, elements.notes.log
+        if of is not None and of[1] is self._memo and of[2] == context:
+            log = of[0]()
+        if log is None and digests:
+            log = self._memo.messages.get((context, self._whole, digests[0]))
         if log is None:
-            log = ChunkLog()
+            log = LogColumns()
             log.source = [], [], b""
             return log, 0, digests, b""
         return log, _agreeing(cast(_Source, log.source)[0], digests), digests, b""

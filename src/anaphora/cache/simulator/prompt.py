@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from hashlib import sha256
+from itertools import takewhile
 from typing import Any
 
 from blake3 import blake3
 
 from anaphora.rendered import ChunkRun, Kind, Plan, Rendered
+from anaphora.rendered.chunks import are_like
 from anaphora.tokens import Counts
 from anaphora.values import Section
 
@@ -48,8 +50,10 @@ class RenderedPrompt:
             log.leading = lead
         self.leading = lead.count - 1
         """`leading` is the last block before the messages; -1 if there is none."""
-        self.placed_runs, first = lead.placed.copy(), lead.count
-        for run in runs[len(lead.runs) :]:
+        self.placed_runs: list[tuple[ChunkRun, int]] = []
+        """The runs, and the first position of each."""
+        first = 0
+        for run in runs:
             self.placed_runs.append((run, first))
             first += run.count
         self._count = first
@@ -66,6 +70,13 @@ class RenderedPrompt:
         else:
             self._params = self.cache_params = dict(params)
         self.mark(plan)
+
+    def replace_texts(self, rendered: Rendered) -> None:
+        """Takes the same prompt with other texts, or without."""
+        self.rendered, self._counts, self._before = rendered, None, None
+        self.placed_runs = [
+            (run, first) for run, (_, first) in zip(rendered.runs, self.placed_runs, strict=True)
+        ]
 
     def mark(self, plan: Plan) -> None:
         key = None if plan.key is None else plan.key.encode()
@@ -93,7 +104,7 @@ class RenderedPrompt:
 
     def key(self, position: int) -> bytes:
         if position <= self.leading:
-            return (self.lead.keys or self.lead.hash())[position]
+            return (self.lead.keys or self.lead.hash(self.placed_runs))[position]
         index = len(self.placed_runs) - 1  # nearly every lookup is in the last run
         while position < self.placed_runs[index][1]:
             index -= 1
@@ -201,25 +212,20 @@ class RenderedPrompt:
         before = b""
         if first:
             lead = self.lead
-            before = (lead.keys or lead.hash())[-1] if first == lead.count else self.key(first - 1)
+            known = (lead.keys or lead.hash(self.placed_runs)) if first == lead.count else None
+            before = self.key(first - 1) if known is None else known[-1]
         keys = self._chains[index] = _chain(run, before)
         return keys
 
 
 class LeadingRuns:
-    """The runs before the messages: tools and system blocks, the same objects from turn to turn."""
+    """The runs before the messages: tools and system blocks, the same from turn to turn."""
 
     def __init__(self, runs: tuple[ChunkRun, ...]) -> None:
         """`runs` are all of a prompt."""
-        self.count = 0
-        self.placed: list[tuple[ChunkRun, int]] = []
-        """The runs, and the first position of each."""
-        for run in runs:
-            if run.section == "messages":
-                break
-            self.placed.append((run, self.count))
-            self.count += run.count
-        self.runs = runs[: len(self.placed)]
+        leading = takewhile(lambda run: run.section != "messages", runs)
+        self.runs = tuple([run.without_text() for run in leading])
+        self.count = sum([run.count for run in self.runs])
         self.keys: list[bytes] = []
         """The keys of all blocks, once they were needed."""
         self.candidates: Any = None
@@ -227,14 +233,15 @@ class LeadingRuns:
 
     def leads(self, runs: tuple[ChunkRun, ...]) -> bool:
         """Whether these are the runs before the messages of this prompt."""
-        count = len(self.runs)
-        if runs[:count] != self.runs:
+        if not are_like(self.runs, runs):
             return False
+        count = len(self.runs)
         return len(runs) == count or runs[count].section == "messages"
 
-    def hash(self) -> list[bytes]:
+    def hash(self, placed: list[tuple[ChunkRun, int]]) -> list[bytes]:
+        """`placed` are the runs of a prompt that begins with these."""
         keys: list[bytes] = []
-        for run, first in self.placed:
+        for run, first in placed[: len(self.runs)]:
             keys += _chain(run, keys[-1] if first else b"")[: run.count]
         self.keys = keys
         return keys
@@ -245,7 +252,10 @@ def _chain(run: ChunkRun, before: bytes) -> list[bytes]:
     base, log = before + b"\0" + run.lead, run.log
     known = log.keys
     if known is None or known[0] != base:
-        known = log.keys = (base, [])
+        known = log.base.keys
+        if known is None or known[0] != base:
+            known = (base, [])
+        log.keys = log.base.keys = known
     keys = known[1]
     done = len(keys)
     if done < run.count:

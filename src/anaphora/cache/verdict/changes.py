@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from anaphora.cache.prefix_difference import common_length, first_difference
 from anaphora.cache.sent_call import SentCall, cached_chunks
 from anaphora.rendered import Chunk, Kind, Rendered
-from anaphora.rendered.chunks import UNKNOWN_LABEL, is_placeholder
+from anaphora.rendered.chunks import UNKNOWN_LABEL, is_placeholder, placeholder_label
 
 from .json_blocks import (
     UNREADABLE,
@@ -59,7 +59,7 @@ def change_at(earlier: Rendered, later: Rendered, offset: int) -> Change:
         section=place.section,
         label=place.label,
         path=_field_path(place.path, found.path, members=found.members),
-        before=UNKNOWN_LABEL
+        before=placeholder_label(before.data)
         if is_placeholder(before.data)
         else excerpt(earlier, offset, in_text=found.character is not None),
         after=excerpt(later, offset, in_text=found.character is not None),

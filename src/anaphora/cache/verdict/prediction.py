@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from anaphora.cache.history import removed_tokens
 from anaphora.cache.prefix_difference import first_difference
+from anaphora.cache.rebuilt_text import with_text_of
 from anaphora.cache.sent_call import (
     MadeCall,
     SentCall,
@@ -55,7 +56,7 @@ def predict(
         pair = simulate_extension(rules, earlier, later, made, then, later.rendered.bills)
         if pair is not None:
             return predict_read(pair[0], earlier.usage, pair[1], rules, marked=earlier.is_marked)
-    simulator = Simulator(rules)
+    earlier, simulator = with_text_of(earlier, later.rendered), Simulator(rules)
     # The later prompt carries the bill of the earlier one.
     before = RenderedPrompt(replace(earlier.rendered, bills=later.rendered.bills), earlier.marks)
     if outcome is None:
@@ -279,6 +280,7 @@ def explain_loss(
     result: Result,
 ) -> Loss:
     """The loss of a call with this bill: `read` tokens were read, and more had been cached."""
+    earlier = with_text_of(earlier, later.rendered)
     change = find_change(earlier, later)
     if result == "hit":
         if change is None:

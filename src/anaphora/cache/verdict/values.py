@@ -115,6 +115,8 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
         where = self.path if self.label == self.path else f"{self.path} ({self.label})"
         if self.character is not None:
             return f"{text} at character {self.character:,} of {where}"
+        if self.kind == "block_changed":  # its earlier text is not known
+            return f"{text} in {where}, which begins at byte {self.offset:,} of the prompt"
         return f"{text} in {where}, at byte {self.offset:,} of the prompt"
 
     @property

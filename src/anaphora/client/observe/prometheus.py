@@ -157,10 +157,12 @@ class _Families:
         for histogram, seconds in observed:
             histogram.observe(seconds)
 
-    def _add(self, counter: Counter, amount: float = 1) -> None:
-        if amount < 0:
-            raise ValueError("a counter only rises")
-        self._added[counter] = self._added.get(counter, 0.0) + float(amount)
+    def _add(self, amounts: Iterable[tuple[Counter, float]]) -> None:
+        added = self._added
+        for counter, amount in amounts:
+            if amount < 0:
+                raise ValueError("a counter only rises")
+            added[counter] = added.get(counter, 0.0) + amount
 
     def _series(self, record: Record) -> _CallSeries:
         key = record.provider, record.model
@@ -172,47 +174,50 @@ class _Families:
         return series
 
     def _count(self, record: Record) -> None:
-        series, add, usage = self._series(record), self._add, record.usage
-        call, known, observed = series.names, series.counters, self._observed
+        series, usage, amounts = self._series(record), record.usage, list[tuple[Counter, float]]()
+        call, known, observed, add = series.names, series.counters, self._observed, amounts.append
         if record.error is None:
-            add(known.get("ok") or known.setdefault("ok", self.calls(*call, "ok")))
+            add((known.get("ok") or known.setdefault("ok", self.calls(*call, "ok")), 1))
         else:
-            add(self.calls(*call, outcome(record.error)))
+            add((self.calls(*call, outcome(record.error)), 1))
         if record.operation == "prewarm":
-            add(self.prewarms(*call))
+            add((self.prewarms(*call), 1))
         observed.append((self.seconds(*call), record.seconds))
         observed.append((self.queued(*call), queued(record)))
         if record.first is not None:
             observed.append((self.first(*call), record.first))
         for attempt in record.attempts:
             provider = self.providers(label(attempt.provider))
-            add(self.attempts(provider, outcome(attempt.error)))
+            add((self.attempts(provider, outcome(attempt.error)), 1))
         for kind, tokens in (
             ("uncached", usage.uncached),
             ("read", usage.read),
             ("output", usage.output),
         ):
             if tokens is not None:
-                add(known.get(kind) or known.setdefault(kind, self.tokens(*call, kind)), tokens)
+                add((known.get(kind) or known.setdefault(kind, self.tokens(*call, kind)), tokens))
         for ttl, tokens in (usage.written or {}).items():
             if tokens is not None:
-                add(self.tokens(*call, f"written_{ttl}"), tokens)
-        self._count_blocks(record, series)
+                add((self.tokens(*call, f"written_{ttl}"), tokens))
         if record.cost_usd is None:
-            add(self.unpriced(*call))
+            add((self.unpriced(*call), 1))
         else:
-            add(self.cost_usd(*call), float(record.cost_usd))
+            add((self.cost_usd(*call), float(record.cost_usd)))
         if record.saved is not None:
             # A counter only rises, so a call that wrote more than it saved has its own.
             saved = float(record.saved)
-            add((self.saved if saved >= 0 else self.unsaved)(*call), abs(saved))
+            add(((self.saved if saved >= 0 else self.unsaved)(*call), abs(saved)))
+        self._count_blocks(record, series, amounts)
         if record.verdict is not None:
-            self._count_verdict(record.verdict)
+            self._count_verdict(record.verdict, amounts)
+        self._add(amounts)
 
-    def _count_blocks(self, record: Record, series: _CallSeries) -> None:
+    def _count_blocks(
+        self, record: Record, series: _CallSeries, amounts: list[tuple[Counter, float]]
+    ) -> None:
         if len(record.blocks) > MAX_LABELS:
             for name, tokens in shares(record.blocks, MAX_LABELS).items():
-                self._add(self.blocks(*series.names, self.labels(name)), tokens)
+                amounts.append((self.blocks(*series.names, self.labels(name)), tokens))
             return
         for block in record.blocks:
             key = block.label, block.section
@@ -222,15 +227,15 @@ class _Families:
                     series.blocks.clear()
                 name = self.labels(block_label(*key))
                 counter = series.blocks[key] = self.blocks(*series.names, name)
-            self._add(counter, block.tokens)
+            amounts.append((counter, block.tokens))
 
-    def _count_verdict(self, verdict: Verdict) -> None:
-        self._add(self.verdicts(verdict.result, verdict.cause or "none"))
+    def _count_verdict(self, verdict: Verdict, amounts: list[tuple[Counter, float]]) -> None:
+        amounts.append((self.verdicts(verdict.result, verdict.cause or "none"), 1))
         for kind, tokens in verdict.losses.items():
-            self._add(self.lost(kind), tokens)
+            amounts.append((self.lost(kind), tokens))
             if verdict.cost_usd is not None:
                 share = float(verdict.cost_usd) * tokens / verdict.lost
-                self._add(self.lost_usd(kind), max(0.0, share))
+                amounts.append((self.lost_usd(kind), max(0.0, share)))
 
 
 def _register(families: Sequence[Counter | Histogram], registry: CollectorRegistry) -> None:

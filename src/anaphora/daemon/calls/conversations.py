@@ -25,10 +25,11 @@ from anaphora.traffic.planning import ConversationPlans, ReadRequest
 from .own_prefixes import OwnPrefixes, PrefixScope
 from .shared_conversations import SharedConversations
 
-#: Limits per app and model: remembered calls, and bytes of their prompts.
-_MOST_CALLS, _MOST_BYTES = 1024, 8 * 1024 * 1024
-#: Limits of all: pairs of app and model, and bytes of their prompts.
-_MOST_SCOPES, _MOST_TOTAL = 256, 32 * 1024 * 1024
+#: Limits per app and model: remembered calls, bytes of their texts, and bytes of what is remembered
+#: besides. A call is remembered longer than its text.
+_MOST_CALLS, _MOST_TEXT, _MOST_MEMORY = 32_768, 8 * 1024 * 1024, 24 * 1024 * 1024
+#: Limits of all: pairs of app and model, and the same bytes.
+_MOST_SCOPES, _MOST_TEXTS, _MOST_MEMORIES = 256, 32 * 1024 * 1024, 48 * 1024 * 1024
 
 
 class CallMemory:
@@ -63,6 +64,7 @@ class CallMemory:
             conversation=found.conversation,
             turn=found.call.turn,
             line=found.line,
+            ended=True,
         )
         if found.continues:
             index.add(call.sent.rendered, call, scope=scope, hints=found.hints)
@@ -123,6 +125,7 @@ class CallMemory:
         call.earlier = call.before = call.expected = None
         if call.line is not None and self._shared is not None:
             self._shared.save(call)
+        call.end()
 
     def refreshed(self, call: RememberedCall, sent: SentCall) -> None:
         """Records that the call's prefix was kept alive, at the time in `sent`."""
@@ -133,16 +136,27 @@ class CallMemory:
     def _index(self, scope: Hashable) -> PrefixIndex[RememberedCall]:
         index = self._indexes.get(scope)
         if index is None:
-            index = self._indexes[scope] = PrefixIndex(_MOST_CALLS, _MOST_BYTES)
+            index = self._indexes[scope] = PrefixIndex(
+                _MOST_CALLS,
+                _MOST_TEXT,
+                drop_text=RememberedCall.drop_text,
+                most_memory=_MOST_MEMORY,
+            )
         self._indexes.move_to_end(scope)
         return index
 
     def _trim(self) -> None:
-        while len(self._indexes) > 1 and (
-            len(self._indexes) > _MOST_SCOPES
-            or sum(index.size for index in self._indexes.values()) > _MOST_TOTAL
-        ):
+        """Drops texts of the least recently used apps and models, and then their calls."""
+        while len(self._indexes) > _MOST_SCOPES:
             self._indexes.popitem(last=False)
+        indexes = self._indexes.values()
+        texts, memory = sum([each.size for each in indexes]), sum([each.memory for each in indexes])
+        if texts <= _MOST_TEXTS and memory <= _MOST_MEMORIES:
+            return
+        for index in indexes:
+            texts, memory = texts - index.size, memory - index.memory
+            index.shrink(max(0, _MOST_TEXTS - texts), max(0, _MOST_MEMORIES - memory))
+            texts, memory = texts + index.size, memory + index.memory
 
 
 def _later(

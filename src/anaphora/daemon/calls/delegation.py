@@ -200,7 +200,6 @@ class CallService:
 
     async def explain(self, app: App, request_id: str) -> dict[str, Any] | None:
         """The verdict of one of the app's recent calls, as JSON values."""
-        self.finish_answered()
         return await self.tools.explanations.find(app.id, request_id)
 
     def deny(self, app: App, method: str, error: Denied, *, request_id: str = "") -> None:

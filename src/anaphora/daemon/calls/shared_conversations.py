@@ -334,6 +334,7 @@ class SharedConversations:
         )
         self._shared.save(record, before, names, entries_from, done)
         line.saved_chunks = len(prompt)
+        line.request = replace(request, rendered=request.rendered.without_text())
 
 
 def _shared_call(call: RememberedCall, end: bytes) -> SharedCall:

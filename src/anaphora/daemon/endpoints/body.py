@@ -232,6 +232,8 @@ class MessageFacts(msgspec.Struct, frozen=True, eq=False):
     @property
     def size(self) -> int:
         """About the bytes of memory that they take, without the counts."""
+        if not self.references:
+            return 0
         return sum(400 + len(one.id) + len(one.param) for _, one in self.references)
 
 

@@ -169,6 +169,8 @@ def known_fields(name: str) -> KnownFields:
         if rest and (first not in top or first in nested):
             nested[first] = nested.get(first, frozenset()) | {rest[0]}
         top.add(first)
+    if dialect is not None:
+        top.update(dialect.constants)
     if dialect is not None and dialect.markers:
         (marker,) = {next(iter(each)) for each in dialect.markers.values()}
         table = msgspec.structs.replace(table, marker=marker)

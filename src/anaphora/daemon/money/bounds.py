@@ -87,7 +87,8 @@ def cost_bound(
         most = target.bounds
         input_tokens = _prompt_tokens(facts, rendered, target, most)
         output_tokens = _output_tokens(facts, target, most)
-        input_tokens += _stored(facts, stored_tokens)
+        if facts.handles or stored_tokens is not None:
+            input_tokens += _stored(facts, stored_tokens)
         tools = _server_tools(facts, target, most)
         input_tokens += tools.tokens
         if tools.passes > 1:
@@ -129,7 +130,9 @@ def _prompt_tokens(
 ) -> int:
     """Text by its bytes with its overhead, and media."""
     media, overhead = facts.media, most.overhead
-    text = max(facts.size, rendered.size) - media.inline
+    text = max(facts.size, rendered.size)
+    if media.spans:
+        text -= media.inline
     tokens = max(0, text) + overhead.request + overhead.block * len(rendered)
     count = len(facts.tools) + len(facts.server_tools) + len(facts.remote_mcp)
     if count:

@@ -159,6 +159,7 @@ class _Batch:
         self._settlements: dict[str, Settlement] = {}
         """One of each hold."""
         self._requests: list[HoldRequest] = []
+        self._audited: list[str] = []
         self._changes: list[TableChange] = []
         self._corrections: list[Correction] = []
         self._held: list[HoldRow] = []
@@ -175,7 +176,7 @@ class _Batch:
                 case HoldRequest():
                     self._requests.append(one)
                 case AuditedCalls():
-                    self.rows.append((AUDITED, _encode(one.request_ids).decode()))
+                    self._audited += one.request_ids
                 case TableChange():
                     self._changes.append(one)
                 case Correction():
@@ -203,6 +204,8 @@ class _Batch:
             self._settle()
         if self._requests:
             self._hold()
+        if self._audited:  # after the settlements, which mark their calls
+            self.rows.append((AUDITED, _encode(self._audited).decode()))
 
     def change(self) -> None:
         """Changes the tables of tokens and handles, and books corrections."""

@@ -7,7 +7,7 @@ import ctypes
 import logging
 import sqlite3
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
@@ -131,11 +131,11 @@ class SqliteStore(SmallTables):
 
     # ── Ledger ───────────────────────────────────────────────────────────────────────────────────
 
-    async def hold(self, hold: Hold, limits: SpendLimits) -> None:
+    def hold(self, hold: Hold, limits: SpendLimits) -> Coroutine[Any, Any, None]:
         if not 0 <= hold.bound <= LARGEST_AMOUNT:
             reason = f"must be 0 to {LARGEST_AMOUNT:,} nano-dollars, got {hold.bound:,}"
             raise InvalidRequest(reason)
-        await self._commits.commit(HoldRequest(hold, limits))
+        return self._commits.commit(HoldRequest(hold, limits))
 
     async def settle(self, settlement: Settlement) -> None:
         await self._commits.commit(settlement, kept=True)

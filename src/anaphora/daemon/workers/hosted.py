@@ -13,9 +13,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
-from anaphora.audit.envelope import AuditEnvelope
+from anaphora.audit.envelope import EncodedRow
 from anaphora.daemon.calls.steps.audit import BreakText
 from anaphora.daemon.shared_state import MinuteLimit, SharedState, Taken
 from anaphora.daemon.store import HandleRow, Hold, Settlement, SpendLimits, Store, interrupted
@@ -31,11 +29,9 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("anaphora.daemon")
 
-MODULE = "anaphora.daemon.workers.worker"
+_MODULE = "anaphora.daemon.workers"
 #: Seconds that a worker may take to end once it has closed its channel.
 _END_SECONDS = 5.0
-
-_decode_row = msgspec.msgpack.Decoder(AuditEnvelope).decode
 
 
 class HostedWorker:
@@ -83,7 +79,7 @@ class HostedWorker:
         given = (theirs.fileno(), local, counts, self._workers.count, self.number)
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", MODULE, *map(str, given)],
+                [sys.executable, "-m", _MODULE, *map(str, given)],
                 stdin=subprocess.DEVNULL,
                 pass_fds=(theirs.fileno(), *inherited),
             )
@@ -187,11 +183,11 @@ class HostedWorker:
     def add_handles_later(self, handles: list[HandleRow]) -> None:
         self._store.add_handles_later(handles)
 
-    def add_rows(self, rows: list[bytes]) -> None:
+    def add_rows(self, rows: list[EncodedRow]) -> None:
         audit = self._services.audit
         assert audit is not None
         for row in rows:
-            audit.append_made(lambda row=row: _decode_row(row))  # type: ignore[misc]
+            audit.append_encoded(row)
 
     def _add_freed(self) -> None:
         if self.freed:

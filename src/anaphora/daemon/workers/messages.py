@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import msgspec
 
+from anaphora.audit.envelope import EncodedRow
 from anaphora.daemon.calls.steps.audit import BreakText
 from anaphora.daemon.shared_state import SavedRecord
 from anaphora.daemon.shared_state.windows import MinuteLimit, Taken
@@ -73,8 +74,7 @@ class ToHost:
     def add_handles_later(self, handles: list[HandleRow]) -> None: ...
 
     @sent
-    def add_rows(self, rows: list[bytes]) -> None:
-        """Rows of the audit log, encoded."""
+    def add_rows(self, rows: list[EncodedRow]) -> None: ...
 
     @remote
     async def take(self, name: str, limit: MinuteLimit, tokens: int) -> tuple[Taken, int]:

@@ -11,9 +11,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from time import monotonic
 from typing import Any
 
-import msgspec
-
 from anaphora.audit.chain import ChainHead
+from anaphora.audit.envelope import AuditEnvelope, EncodedRow, encode
 from anaphora.audit.group_commit import GroupCommit
 from anaphora.audit.writer import AuditError, PendingRow
 from anaphora.client.failures import log
@@ -201,7 +200,6 @@ class RemoteState(SharedState):
 
 
 _NO_LIMIT = MinuteLimit()
-_encode_row = msgspec.msgpack.Encoder().encode
 
 
 class RemoteWriter:
@@ -241,7 +239,13 @@ class RemoteWriter:
         made = []
         for make in rows:
             try:
-                made.append(_encode_row(make()))
+                row = make()
+                assert isinstance(row, AuditEnvelope)
+                made.append(
+                    EncodedRow(
+                        at=row.at, call_id=row.call_id, attempts=row.attempts, body=encode(row)
+                    )
+                )
             except Exception as problem:
                 log(logging.ERROR, f"an audit row was not made: {type(problem).__name__}", problem)
         self._loop.call_soon_threadsafe(self._host.add_rows, made)

@@ -1,7 +1,7 @@
 """A worker: a process that answers calls at the port and the socket of a daemon. Its store, its
 shared state and its audit log are in the process that started it; when that ends, it ends.
 
-    python -m anaphora.daemon.workers.worker CHANNEL SOCKET COUNTS WORKERS NUMBER
+    python -m anaphora.daemon.workers CHANNEL SOCKET COUNTS WORKERS NUMBER
 
 The first three are inherited descriptors. Everything else it reads in the home, or is told."""
 
@@ -10,10 +10,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-import os
 import signal
 import socket
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -250,22 +248,17 @@ class Worker:
 
 
 async def _run(channel: int, local: int, counts: int, workers: int, number: int) -> None:
-    loop = asyncio.get_running_loop()
-    # At once: the holds of this worker are recovered when the next daemon starts.
-    connection = socket.socket(fileno=channel)
-    _, own = await loop.create_connection(lambda: Channel(lambda: os._exit(1)), sock=connection)
+    loop, connection = asyncio.get_running_loop(), socket.socket(fileno=channel)
+    _, own = await loop.create_connection(Channel, sock=connection)
     shared = SharedCounts(counts, workers + 1, number)
     await Worker(own, socket.socket(fileno=local), shared).run(number)
 
 
-def main() -> None:
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)  # the process that started it tells what to do
+def run(channel: int, local: int, counts: int, workers: int, number: int) -> None:
+    """Descriptors, the number of workers, and which one this is."""
+    for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(each, signal.SIG_IGN)  # the process that started it tells what to do
     disable_core_dumps()
     raise_file_limit()
-    with tuned_interpreter():
-        asyncio.run(_run(*map(int, sys.argv[1:6])))
-
-
-if __name__ == "__main__":
-    main()
+    with tuned_interpreter("asyncio"):
+        asyncio.run(_run(channel, local, counts, workers, number))

@@ -53,10 +53,13 @@ class CheckedRequest(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     @functools.cached_property
     def blocks(self) -> dict[int, list[WalkedBlock]]:
         """The blocks that are objects, by the index of their message. Messages that are only text
-        have none, and are left out."""
+        are left out: nothing in them can be wrong."""
         walk, found = self.walk, dict[int, list[WalkedBlock]]()
+        in_parts = walk.table.message.inside == ("parts",)
         for index, message in self.messages:
             if _NESTED.isdisjoint(map(type, message.values())):
+                continue
+            if in_parts and _is_text(message.get("parts")):
                 continue
             inner = walk.inner(walk.message(message, f"{walk.table.messages}[{index}]"))
             found[index] = [block for block in inner if isinstance(block.raw, dict)]
@@ -64,8 +67,15 @@ class CheckedRequest(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
 
 _WALKS = {name: Walk(request_table(name), VALUES) for name in wires.WIRES}
-_NESTED = frozenset((dict, list))
+_NESTED, _TEXT = frozenset((dict, list)), {"text"}
 _decode_object = msgspec.json.Decoder(Object).decode
+
+
+def _is_text(parts: Any) -> bool:
+    """Whether these are parts of Gemini's contents that have nothing but a text."""
+    if type(parts) is not list:
+        return False
+    return all(type(part) is dict and part.keys() == _TEXT for part in parts)
 
 
 Check: TypeAlias = Callable[[CheckedRequest], None]

@@ -49,6 +49,7 @@ class AuditCall(CallStep):
         assert audit is None or isinstance(audit, AuditLog)
         self._audit = audit
         self.answered = AnsweredCalls(self._finish)
+        tools.explanations.before_find = self.answered.finish
 
     async def before(self, call: AppCall) -> None:  # noqa: ARG002
         """Raises if rows are required and cannot be written. Waits if no more rows can wait to be
@@ -81,6 +82,8 @@ class AuditCall(CallStep):
     def behind(self, call: AppCall) -> None:
         if call.record is not None:
             self.answered.add(call)
+            if self._tools.explanations.puts:  # another node may be asked at once
+                self.answered.finish()
 
     def _finish(self, answered: Sequence[AnsweredCall]) -> None:
         self._add_rows([one.call for one in answered if not one.call.audited])
@@ -151,7 +154,10 @@ class Explanations:
     def __init__(self, shared: SharedState) -> None:
         self._shared = shared
         self._apps = BoundedMap[str, BoundedMap[str, AppReply]](_MOST_APPS)
-        self._puts = not shared.alone and not shared.provide(self._provided)
+        self.puts = not shared.alone and not shared.provide(self._provided)
+        """Whether each is given to the other nodes."""
+        self.before_find: Callable[[], None] = lambda: None
+        """Adds the calls that are still to be added."""
 
     def add(self, call: AppCall, reply: AppReply) -> None:
         calls = self._apps.use(call.app.id)
@@ -160,7 +166,7 @@ class Explanations:
         # Without the reply: only figures are kept.
         kept = replace(reply, body=None, reply=None)
         calls[call.request_id] = kept
-        if self._puts:
+        if self.puts:
             shown = _explained(call.request_id, _without_names(kept))
             self._shared.put(_name(call.app.id, call.request_id), _encode(shown))
 
@@ -174,6 +180,7 @@ class Explanations:
         return None if found is None else _encode(found)
 
     def _find(self, app: str, request_id: str) -> dict[str, Any] | None:
+        self.before_find()
         calls = self._apps.get(app)
         reply = None if calls is None else calls.get(request_id)
         return None if reply is None else _explained(request_id, reply)

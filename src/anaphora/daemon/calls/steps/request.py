@@ -169,8 +169,11 @@ def _checked(call: AppCall, targets: tuple[Target, ...]) -> RequestFacts | None:
             call.call, notice = lowered
             call.notices += (notice,)
         return None
-    ends = [target.endpoint for target in targets if target.endpoint.base_wire == request.wire]
-    name = ends[0].wire_name if ends else request.wire
+    name = request.wire
+    for target in targets:
+        if target.endpoint.base_wire == name:
+            name = target.endpoint.wire_name
+            break
     members, path, headers = request.members, request.path, request.headers
     facts, elements = None, request.elements
     if elements is not None:

@@ -1,0 +1,133 @@
+"""The chunks of remembered calls as a tree, whose branches are conversations."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Container
+from typing import TypeAlias
+
+from .compared_prompt import keys_from
+from .simulator import RenderedPrompt
+from .simulator.view import deepest_known
+
+
+class Branch:
+    """Consecutive chunks, from their fork off another branch on."""
+
+    __slots__ = ("begin", "forked", "keys", "opened", "parent", "uses")
+
+    def __init__(self, parent: Branch | None, begin: int, opened: tuple[int, int]) -> None:
+        self.parent = parent
+        self.begin = begin
+        self.opened = opened
+        """The last position and the number of the call that opened it."""
+        self.forked = begin
+        """The last position at which another branch begins."""
+        self.keys: list[bytes] = []
+        self.uses: list[tuple[int, int]] = []
+        """Last positions and numbers of calls: the later, the less deep."""
+
+    @property
+    def end(self) -> int:
+        return self.begin + len(self.keys)
+
+    def use(self, position: int, number: int) -> None:
+        while self.uses and self.uses[-1][0] <= position:
+            self.uses.pop()
+        self.uses.append((position, number))
+
+
+Place: TypeAlias = tuple[int, "Branch | None"]
+"""The deepest known chunk of a prompt, and its branch."""
+
+
+class BranchTree:
+    """The chunks of calls that may continue each other, by their keys."""
+
+    __slots__ = ("_calls", "chunks", "ends")
+
+    def __init__(self, calls: Container[int]) -> None:
+        """`calls` are the numbers of the remembered calls."""
+        self._calls = calls
+        self.chunks: dict[bytes, Branch] = {}
+        self.ends: dict[bytes, int] = {}
+        """The last call that ends with a chunk."""
+
+    def deepest(self, prompt: RenderedPrompt) -> Place:
+        """The deepest chunk that an earlier prompt had."""
+        chunks, key = self.chunks, prompt.key
+        position = deepest_known(len(prompt), lambda index: key(index) in chunks)
+        return position, None if position < 0 else chunks[key(position)]
+
+    def latest(self, branch: Branch | None, position: int) -> tuple[int, int]:
+        """The last remembered call that sent the chunks up to a position, else up to the next
+        position before it. 0 if there is none."""
+        while branch is not None:
+            index = bisect_right(branch.uses, -position, key=lambda use: -use[0])
+            for reached, number in branch.uses[max(0, index - 1) :]:
+                if number in self._calls:
+                    return min(position, reached), number
+            position, branch = branch.begin - 1, branch.parent
+        return -1, 0
+
+    def insert(self, number: int, prompt: RenderedPrompt, place: Place) -> int:
+        """Adds the chunks of a call that are new; returns how many there are. Its branch and all
+        before it are in use."""
+        position, branch = place
+        count = len(prompt)
+        begin = position + 1
+        if branch is not None and begin < branch.end <= count and branch.forked <= begin:
+            self._set_aside(branch, begin)
+        elif branch is None or begin < min(count, branch.end):
+            if branch is not None:
+                branch.forked = max(branch.forked, begin)
+            branch = Branch(branch, begin, (count - 1, number))
+        keys, before = keys_from(prompt, branch.end), len(self.chunks)
+        branch.keys += keys
+        self.chunks.update(dict.fromkeys(keys, branch))
+        if count:
+            self.ends[prompt.key(count - 1)] = number
+        used: Branch | None = branch
+        deepest = count - 1
+        while used is not None:
+            used.use(deepest, number)
+            deepest, used = used.begin - 1, used.parent
+        return len(self.chunks) - before
+
+    def _set_aside(self, branch: Branch, begin: int) -> None:
+        """Move the end of a branch to a new branch. So a conversation whose end changes at every
+        call stays one branch, and a lookup does not pass through all earlier ends."""
+        aside = Branch(branch, begin, branch.opened)
+        aside.keys = branch.keys[begin - branch.begin :]
+        del branch.keys[begin - branch.begin :]
+        self.chunks.update(dict.fromkeys(aside.keys, aside))
+        aside.uses = [use for use in branch.uses if use[0] >= begin]
+        branch.uses = branch.uses[len(aside.uses) :]
+        if aside.uses and (not branch.uses or branch.uses[0][0] < begin - 1):
+            branch.uses.insert(0, (begin - 1, aside.uses[-1][1]))
+        branch.opened = min(branch.opened[0], begin - 1), branch.opened[1]
+        branch.forked = begin
+
+    def forget(self, number: int, prompt: RenderedPrompt) -> int:
+        """Drops the chunks that only a forgotten call used; returns how many there were."""
+        before = len(self.chunks)
+        end = prompt.key(len(prompt) - 1) if len(prompt) else b""
+        branch = self.chunks.get(end)
+        if self.ends.get(end) == number:
+            del self.ends[end]
+        while branch is not None and self._trim(branch):
+            branch = branch.parent
+        return before - len(self.chunks)
+
+    def _trim(self, branch: Branch) -> bool:
+        """Drop the chunks that no remembered call uses; returns whether there were any."""
+        uses = branch.uses
+        while uses and uses[0][1] not in self._calls:
+            del uses[0]
+        needed = uses[0][0] + 1 - branch.begin if uses else 0
+        for key in branch.keys[needed:]:
+            if self.chunks.get(key) is branch:
+                del self.chunks[key]
+        dropped = len(branch.keys) > needed
+        del branch.keys[needed:]
+        return dropped or not uses

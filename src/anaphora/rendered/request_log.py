@@ -1,0 +1,156 @@
+"""Logs of requests that others send whole at every turn: where the chunks are is kept once for a
+conversation, and each request has its own text.
+
+    columns = LogColumns()
+    columns.append(addition)                          what a request adds
+    RequestLog(columns, begin, text, source)          the log of that request
+
+The text of a request is what it adds; that of the chunks before is read from its body when it is
+needed, which is seldom. `without_text` is what is remembered of a request: ends, kinds, keys and
+other facts. Reading text from it raises, so that nothing can be computed from text that is gone.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+from .log import ChunkLog, LogAppend
+
+TextSource: TypeAlias = Callable[[ChunkLog, int, int], bytes]
+"""Returns the text of the messages from one number up to another; for tools and system blocks, all
+of it."""
+
+
+class TextNotKept(LookupError):
+    """The text of a remembered request was asked for."""
+
+
+class LogColumns(ChunkLog):
+    """Chunks without their text, and the facts about them that all requests share."""
+
+    @classmethod
+    def of_log(cls, log: ChunkLog) -> LogColumns:
+        """Those of a log with text."""
+        columns = cls()
+        log._copy_columns(columns, len(log), len(log.message_ends))
+        columns.labels, columns.policies = log.labels, log.policies
+        return columns
+
+    @property
+    def has_text(self) -> bool:
+        return False
+
+    def slice(self, start: int, end: int) -> bytes:
+        return bytes(self.view(start, end))
+
+    def view(self, start: int, end: int) -> memoryview:
+        if start < end:
+            raise TextNotKept("the text of this prompt is not kept")
+        return memoryview(b"")
+
+    def _extend(self, addition: LogAppend) -> None:
+        self._extend_columns(addition)
+
+    def _copy(self, chunks: int, messages: int) -> ChunkLog:
+        copy = LogColumns()
+        self._copy_columns(copy, chunks, messages)
+        return copy
+
+
+def _of_columns(name: str) -> Any:
+    """A fact that all requests share."""
+
+    def get(log: RequestLog) -> Any:
+        return getattr(log.base, name)
+
+    def put(log: RequestLog, value: Any) -> None:
+        setattr(log.base, name, value)
+
+    return property(get, put)
+
+
+class RequestLog(ChunkLog):
+    """The chunks of one request. Those of its columns that come after it are not its own."""
+
+    first_image = _of_columns("first_image")
+    tool_references = _of_columns("tool_references")
+    odd = _of_columns("odd")
+    leading = _of_columns("leading")
+    hashing = _of_columns("hashing")
+
+    def __init__(
+        self, columns: ChunkLog, message: int, begin: int, text: bytes, source: TextSource | None
+    ) -> None:
+        """`text` is that from a message on, which begins at the offset `begin`; `source` has what
+        is before it. None: the text is not kept."""
+        self._columns = columns
+        self._text = message, begin, text
+        self._source = source
+        self.keys = columns.keys
+        self.ends = columns.ends
+        self.splices = columns.splices
+        self.kinds = columns.kinds
+        self.message_ends = columns.message_ends
+        self.ids = columns.ids
+        self.opens = columns.opens
+        self.roles = columns.roles
+        self.notices = columns.notices
+        self.labels = columns.labels
+        self.policies = columns.policies
+        self.contextual = columns.contextual
+
+    @property
+    def base(self) -> ChunkLog:
+        return self._columns
+
+    @property
+    def has_text(self) -> bool:
+        return self._source is not None
+
+    def without_text(self) -> ChunkLog:
+        if self._source is None:
+            return self
+        bare = RequestLog(self._columns, 0, 0, b"", None)
+        bare.keys = self.keys
+        return bare
+
+    def append(self, addition: LogAppend) -> ChunkLog:
+        forked = ChunkLog()
+        forked.buffer += self.view(0, self.start(addition.first_chunk))
+        self._copy_columns(forked, addition.first_chunk, addition.first_message)
+        return forked.append(addition)
+
+    def position_of(self, message_id: str) -> int | None:
+        return self._columns.position_of(message_id)
+
+    def slice(self, start: int, end: int) -> bytes:
+        return bytes(self.view(start, end))
+
+    def view(self, start: int, end: int) -> memoryview:
+        _, begin, text = self._text
+        if start >= end:
+            return memoryview(b"")
+        if self._source is None:
+            raise TextNotKept("the text of this prompt is not kept")
+        if start < begin:
+            begin, text = self._read_from(start, self._source)
+        if end > begin + len(text):
+            raise TextNotKept("this text is not in the prompt")
+        return memoryview(text)[start - begin : end - begin]
+
+    def begins_with(self, data: memoryview) -> bool:
+        return self.slice(0, len(data)) == bytes(data)
+
+    def _read_from(self, start: int, source: TextSource) -> tuple[int, bytes]:
+        """The text from the message at that offset on, which is kept for the next time."""
+        message, begin, text = self._text
+        first = self.message_of(bisect_right(self.ends, start))
+        earlier = source(self, first, message)
+        from_there = self.start(self.message_ends[first - 1]) if first else 0
+        if len(earlier) != begin - from_there:
+            raise TextNotKept("the body is not that of this prompt")
+        text = earlier + text
+        self._text = first, from_there, text
+        return from_there, text
