@@ -31,6 +31,8 @@ def requests() -> Iterator[tuple[str, str, bytes]]:
     yield "gemini", "with ids", json.dumps({"contents": _each(_gemini_with_ids)}).encode()
     yield "ollama", "ollama-py", _sent_by_ollama()
     yield "ollama", "with ids", _body(messages=_each(_ollama_with_ids))
+    config = {"inferenceConfig": {"maxTokens": 10}}
+    yield "bedrock", "", json.dumps({"messages": _each(_converse), **config}).encode()
 
 
 def _text() -> str:
@@ -61,6 +63,16 @@ def _anthropic(call_id: str, arguments: Json) -> list[Json]:
         {"role": "user", "content": TEXT},
         {"role": "assistant", "content": [{"type": "text", "text": TEXT}, call]},
         {"role": "user", "content": [result]},
+    ]
+
+
+def _converse(call_id: str, arguments: Json) -> list[Json]:
+    call = {"toolUseId": call_id, "name": "read", "input": arguments}
+    result = {"toolUseId": call_id, "content": [{"text": TEXT}], "status": "success"}
+    return [
+        {"role": "user", "content": [{"text": TEXT}]},
+        {"role": "assistant", "content": [{"text": TEXT}, {"toolUse": call}]},
+        {"role": "user", "content": [{"toolResult": result}]},
     ]
 
 

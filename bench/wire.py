@@ -18,6 +18,7 @@ import warnings
 from collections.abc import Callable
 from hashlib import sha256
 
+from _wire_bedrock import compared
 from _wire_requests import requests
 from _wire_streams import EVENTS, streams
 
@@ -61,9 +62,9 @@ def beside(
     return one, other, statistics.median(b / a for a, b in times)
 
 
-def reading_streams(rounds: int) -> dict[str, float]:
-    """How many times the CPU an SDK takes, by the SDK."""
-    ratios: dict[str, float] = {}
+def reading_streams(rounds: int) -> dict[str, float | None]:
+    """How many times the CPU an SDK takes, by the SDK; None if it is not installed."""
+    ratios: dict[str, float | None] = {}
     for name, rival, pieces, theirs in streams():
         worst = float("inf")
         for cut, cut_pieces in (("per event", pieces), ("large reads", large(pieces))):
@@ -75,6 +76,17 @@ def reading_streams(rounds: int) -> dict[str, float]:
                 f"   SDK {sdk * 1e3:8.2f} ms   {ratio:6.1f} times"
             )
         ratios[f"stream_vs_{rival}_sdk"] = round(worst, 1)
+
+    def compare(cut: str, pieces: list[bytes], theirs: Callable[[], None]) -> float:
+        read = functools.partial(ours, "bedrock", pieces)
+        mine, sdk, ratio = beside(read, theirs, rounds, (5, 1))
+        print(
+            f"{'bedrock':12} {EVENTS} events, {cut:12} {mine * 1e3:8.2f} ms"
+            f"   botocore {sdk * 1e3:8.2f} ms   {ratio:6.1f} times"
+        )
+        return ratio
+
+    ratios["stream_vs_botocore"] = compared(compare)
     return ratios
 
 

@@ -30,7 +30,7 @@ def sent_by(name: str, provider: str, model: str) -> tuple[bytes, list[str]]:
 @each_row(
     "name, provider, model",
     [
-        ("bedrock", "bedrock", "openai.gpt-5.6"),
+        ("bedrock/openai_responses", "bedrock", "openai.gpt-5.6"),
         ("bedrock/openai_chat", "bedrock", "openai.gpt-oss-120b"),
         ("openai_chat", "openai", "gpt-5.6"),
         ("openai_responses", "openai", "gpt-5.6"),

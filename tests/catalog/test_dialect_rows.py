@@ -29,7 +29,9 @@ def named(name: str) -> Dialect:
         ("zai", "https://api.z.ai/api/paas/v4/chat/completions"),
         ("groq", "https://api.groq.com/openai/v1/chat/completions"),
         ("openrouter", "https://openrouter.ai/api/v1/chat/completions"),
-        ("bedrock", "https://bedrock-mantle.{region}.api.aws/openai/v1/responses"),
+        ("bedrock", "https://bedrock-runtime.{region}.amazonaws.com"),
+        ("bedrock/openai_responses", "https://bedrock-mantle.{region}.api.aws/openai/v1/responses"),
+        ("bedrock/anthropic", "https://bedrock-mantle.{region}.api.aws/anthropic/v1/messages"),
         (
             "google/gemini/vertex",
             "https://aiplatform.googleapis.com/v1/projects/{project}/locations/{location}"

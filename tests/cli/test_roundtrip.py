@@ -120,7 +120,7 @@ NO_ANSWERS = [
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("status", [200, 502])
-@pytest.mark.parametrize("name", sorted(wire.WIRES))
+@pytest.mark.parametrize("name", sorted(REQUESTS))
 def test_invalid_response_is_reported_and_skipped(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, status: int, stream: bool
 ) -> None:

@@ -22,7 +22,7 @@ from anaphora.daemon.endpoints.headers import (
     returned_headers,
 )
 from anaphora.daemon.endpoints.writing import StreamBody
-from anaphora.daemon.faces import STARTS, find_route, wire_of
+from anaphora.daemon.faces import FACES, STARTS, find_route, wire_of
 from anaphora.daemon.faces.face import checked_model
 from anaphora.daemon.facts.handles import references
 from anaphora.errors import AnaphoraError, NotGranted, RequestRejected
@@ -293,7 +293,7 @@ DENIALS: list[tuple[AnaphoraError, int, str | None, str | None]] = [
 ]
 
 
-@each_row("name", wire.WIRES)
+@each_row("name", FACES)
 @each_row(("problem", "status", "should_retry", "retry_after"), DENIALS)
 def test_d13_statuses_and_headers(
     name: str,

@@ -15,11 +15,13 @@ from anaphora.emulator import EmulatorOptions
 from anaphora.emulator.engine import Engine
 from anaphora.emulator.exchange import EmulatorRequest
 from anaphora.emulator.faults import HEADER
+from anaphora.emulator.hosts import HOSTS
 from anaphora.emulator.server import Emulator
 from anaphora.values import ReplyEnd
 
 LONG = "A beginning that stays the same. " * 600
-ROWS = {row.name: row for row in catalog.dialects().rows}
+#: Of the wires that have a host.
+ROWS = {row.name: row for row in catalog.dialects().rows if row.wire in HOSTS and not row.envelope}
 TAILS = {
     "anthropic": "/v1/messages",
     "openai_chat": "/v1/chat/completions",

@@ -25,6 +25,7 @@ from anaphora.emulator.exchange import (
 )
 from anaphora.emulator.fault_effects import KINDS, Fault
 from anaphora.emulator.faults import HEADER, Faults
+from anaphora.emulator.hosts import HOSTS
 from anaphora.errors import InvalidConfig, InvalidRequest, Upstream
 from anaphora.values import (
     Message,
@@ -39,7 +40,7 @@ from anaphora.values import (
     Usage,
 )
 
-WIRES = list(wire.WIRES)
+WIRES = list(HOSTS)
 NOW = datetime.datetime(2026, 11, 15, 12, 0, 0, tzinfo=datetime.UTC)
 TEXT = "One two three four."
 REPLY = Reply(

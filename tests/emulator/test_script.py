@@ -32,7 +32,7 @@ MODELS = {
     "gemini": "gemini-2.5-flash",
     "ollama": "llama3.2",
 }
-every_wire = each_row("name", list(wire.WIRES))
+every_wire = each_row("name", list(MODELS))
 
 
 def script_input(

@@ -52,6 +52,7 @@ MODELS = {
     "openai_responses": "gpt-5.6",
     "ollama": "qwen3",
     "gemini": "gemini-2.5-flash",
+    "bedrock": "us.anthropic.claude-sonnet-4-5-20250929-v1:0",
 }
 WIRES = {name: Target(name, wire.PROVIDERS[name], model) for name, model in MODELS.items()}
 PAIRS = list(itertools.permutations(sorted(MODELS), 2))
@@ -183,6 +184,8 @@ def check_leaks(call: Call, first: Target, second: Target) -> None:
 
 
 def spoken_by(row: catalog.Dialect) -> Target:
+    if row.wire == "bedrock" or row.envelope:
+        return Target(row.name, row.provider, MODELS["bedrock"])
     known = [profile.id for profile in catalog.models(row.provider)[:1]]
     return Target(row.name, row.provider, (*known, "unheard-of")[0])
 
@@ -278,6 +281,7 @@ FOREIGN = {
     "openai_responses": ["prompt_cache_breakpoint", "function_call", "max_output_tokens"],
     "ollama": ["tool_calls", "tool_name", "num_predict"],
     "gemini": ["contents", "functionCall", "maxOutputTokens"],
+    "bedrock": ["cachePoint", "toolUse", "inferenceConfig"],
 }
 
 
@@ -313,7 +317,7 @@ def test_law_6_a_fallback_is_rendered_anew_and_nothing_leaks(first: str, second:
     )
     parsed = wire.get(first).parse(planned(first, call))
     other = send(WIRES[second], parsed).body.decode()
-    if second != "gemini":  # which names the model in the path
+    if second not in ("gemini", "bedrock"):  # which name the model in the path
         assert json.loads(other)["model"] == MODELS[second]
     for word in set(FOREIGN[first]) - set(FOREIGN[second]):
         assert f'"{word}"' not in other

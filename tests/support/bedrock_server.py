@@ -170,7 +170,7 @@ def _blocks(blocks: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def _messages(fields: dict[str, Any]) -> dict[str, Any]:
     sent: dict[str, Any] = {
-        "max_tokens": fields["inferenceConfig"]["maxTokens"],
+        "max_tokens": fields.get("inferenceConfig", {}).get("maxTokens", 4096),
         "system": _blocks(fields["system"]),
         "messages": [
             {"role": each["role"], "content": _blocks(each["content"])}

@@ -112,7 +112,7 @@ def another(name: str) -> str:
 
 def thought(name: str) -> list[Message]:
     """A tool loop with the provider's reasoning, as its wire reads the reply."""
-    thinking = Thinking("hm", "c2ln" if name in ("anthropic", "gemini") else None)
+    thinking = Thinking("hm", "c2ln" if name in ("anthropic", "gemini", "bedrock") else None)
     if name == "openai_responses":
         thinking = Thinking("hm", data="c2ln")
     parts = (thinking, ToolCall("c1", "look", "{}"))
@@ -130,6 +130,7 @@ _PROVIDER_TOOLS = {
     "openai_responses": '{"type":"web_search"}',
     "gemini": '{"googleSearch":{}}',
     "ollama": '{"type":"web_search"}',
+    "bedrock": '{"systemTool":{"name":"web_search"}}',
 }
 
 
@@ -155,7 +156,7 @@ def earlier(name: str) -> Call:
 
 
 def opaque(name: str) -> Call:
-    kind, json = "x", '{"x":1}' if name == "gemini" else '{"type":"x","x":1}'
+    kind, json = "x", '{"x":1}' if name in ("gemini", "bedrock") else '{"type":"x","x":1}'
     message = Message.assistant("ok", Opaque(name, kind, json))
     return base(messages=[Message.user("hello"), message, Message.user("go on")])
 

@@ -57,10 +57,12 @@ def _texts(call: Call) -> list[tuple[str, str]]:
 
 
 def _order(call: Call) -> list[Any]:
-    """Texts, images, calls and results in the order they come."""
+    """Texts, images, calls and results in the order they come; without images by URL, which some
+    wires leave out."""
     kept = (Text, Image, ToolCall, ToolResult)
     messages = call.ir.body_chat()
-    parts = [part for message in messages for part in message.parts if isinstance(part, kept)]
+    found = [part for message in messages for part in message.parts if isinstance(part, kept)]
+    parts = [p for p in found if not isinstance(p, Image) or not isinstance(p.source, Url)]
     return [part.text if isinstance(part, Text) else type(part).__name__ for part in parts]
 
 

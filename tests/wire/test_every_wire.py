@@ -21,6 +21,7 @@ MODELS = {
     "openai_responses": "gpt-5.6",
     "ollama": "qwen3",
     "gemini": "gemini-2.5-flash",
+    "bedrock": "us.anthropic.claude-sonnet-4-5-20250929-v1:0",
 }
 every_wire = each_row("name", sorted(MODELS))
 
@@ -40,6 +41,9 @@ def render(name: str, made: Call, previous: Rendered | None = None) -> Rendered:
 def body(name: str, **more: Any) -> bytes:
     if name == "gemini":
         return json.dumps({"contents": [{"role": "user", "parts": []}], **more}).encode()
+    if name == "bedrock":
+        content = [{"text": "x"}]
+        return json.dumps({"messages": [{"role": "user", "content": content}], **more}).encode()
     encoded: dict[str, Any] = {"model": "m", "max_tokens": 5}
     encoded["input" if name == "openai_responses" else "messages"] = [
         {"role": "user", "content": "x"}
@@ -129,7 +133,7 @@ def test_foreign_fields_give_notices(name: str) -> None:
     assert "logit_bias, top_a of somewhere_else" in reported[0]
 
 
-@pytest.mark.parametrize("name", ["anthropic", "openai_chat", "ollama", "gemini"])
+@pytest.mark.parametrize("name", ["anthropic", "openai_chat", "ollama", "gemini", "bedrock"])
 def test_unsupported_continuation_gives_notice(name: str) -> None:
     requested = b'{"model":"gpt-5.6","input":"hi","previous_response_id":"r","max_output_tokens":9}'
     parsed = wire.get("openai_responses").parse(requested)
@@ -156,6 +160,7 @@ def test_a_part_that_begins_twice_is_a_failure() -> None:
         ("openai_responses", "standard_only"),
         ("ollama", "flex"),
         ("gemini", "standard_only"),
+        ("bedrock", "standard_only"),
     ],
 )
 def test_law_6_a_tier_of_another_provider_does_not_leak(name: str, tier: str) -> None:

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support import strategies as some
-from support.laws import anthropic, gemini, ollama, openai_chat, openai_responses
+from support.laws import anthropic, bedrock, gemini, ollama, openai_chat, openai_responses
 from support.laws.case import WireCase, counts_of, grown, to_bytes
 
 from anaphora import cache
@@ -41,9 +41,10 @@ from anaphora.values import (
     to_json,
 )
 
-CASES = [module.CASE for module in (anthropic, openai_chat, openai_responses, gemini, ollama)]
+MODULES = (anthropic, openai_chat, openai_responses, gemini, ollama, bedrock)
+CASES = [*(module.CASE for module in MODULES), bedrock.UNMARKED]
 
-every_wire = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+every_wire = pytest.mark.parametrize("case", CASES, ids=lambda case: case.label)
 
 
 def draw_call(case: WireCase, data: st.DataObject) -> Call:
@@ -523,7 +524,7 @@ def test_any_stream_begins_and_ends_once(case: WireCase, data: st.DataObject) ->
     templates = st.sampled_from(case.stream_templates)
     values = case.values | st.binary(max_size=60).map(lambda b: b.translate(None, b"\r\n"))
     lines = data.draw(st.lists(st.builds(filled, templates, values), min_size=1, max_size=4))
-    events = case.read_stream(b"".join(lines) + data.draw(st.binary(max_size=10)))
+    events = case.read_stream(b"".join(map(case.framed, lines)) + data.draw(st.binary(max_size=10)))
     assert isinstance(events[0], ReplyStart)
     ends = [event for event in events if isinstance(event, ReplyEnd | ReplyFail)]
     assert ends == [events[-1]]

@@ -29,7 +29,7 @@ from .names import MAKERS, maker_of
 from .price_data import PRICE_SLOT, PriceRows, decode_prices
 from .prices import Price, Rates, tool_overhead
 from .pricing import price
-from .values import Capability, Effort, Feature, Figure, Profile
+from .values import Capability, Effort, Family, Feature, Figure, Profile
 
 
 def shipped() -> Catalog:
@@ -209,6 +209,7 @@ __all__ = [
     "Dialect",
     "Dialects",
     "Effort",
+    "Family",
     "Feature",
     "Figure",
     "Lifetime",

@@ -72,6 +72,8 @@ class CacheRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     hash_order: Figure[tuple[Section, ...]]
     minimum_tokens: Figure[Count]
     """Shorter prefixes are not cached, without an error."""
+    maximum_tokens: Figure[Count] | None = None
+    """Longer prefixes are not cached; None: no limit is known."""
     granule_tokens: Figure[Annotated[int, msgspec.Meta(ge=1)]]
     """Cached lengths are multiples of this; 1 if the boundary is exact."""
     granule_offset: Figure[Count] | None = None

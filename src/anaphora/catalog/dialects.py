@@ -86,6 +86,7 @@ _PATHS = {
     "openai_responses": "/v1/responses",
     "gemini": "/v1beta/models",
     "ollama": "/api/chat",
+    "bedrock": "/model",
 }
 
 #: Providers with another name in OpenTelemetry's conventions.
@@ -187,6 +188,8 @@ class Dialect(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     """Values of the account that need not be given."""
     account_variables: dict[str, tuple[str, ...]] = {}
     """Environment variables that usually hold values of the account."""
+    envelope: Literal["", "invoke"] = ""
+    """What is around the wire's bodies: that of InvokeModel, or nothing."""
     auth: Auth = "bearer"
     deployments: bool = False
     """The model of a request is the free name of a deployment; the answer names the model."""

@@ -23,7 +23,7 @@ from anaphora.errors import InvalidCatalog, InvalidRequest
 from . import dialects
 from .cache_rules import CacheRules
 from .dialects import Dialects, decode_dialects
-from .names import GATEWAYS
+from .names import GATEWAYS, HOSTED
 from .price_data import ROWS_FILE, TABLE_FILE, PriceRows, PriceTable, decode_prices, decode_table
 from .rows import CatalogRow, ProviderEntries, decode_defaults, decode_rows
 from .values import Profile, decode_structs, read_toml
@@ -183,7 +183,7 @@ class ShippedTables:
         read = functools.partial
         entries: dict[str, ProviderEntries] = {}
         for name in FILES:
-            vendors = entries if name in GATEWAYS else None
+            vendors = entries if name in GATEWAYS or name in HOSTED else None
             entries[name] = ProviderEntries(name, read(self._rows_of, name), vendors)
         return Catalog(entries)
 

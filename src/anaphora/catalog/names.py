@@ -3,6 +3,8 @@ gateway's model.
 
     names.maker_of("claude-sonnet-9")                          "anthropic"
     names.vendor_of("moonshotai/kimi-k3", providers)           ("moonshot", "kimi-k3")
+    names.base_model("bedrock", "us.anthropic.claude-sonnet-4-5-20250929-v1:0")
+                                                               "anthropic.claude-sonnet-4-5-20250929"
 """
 
 from __future__ import annotations
@@ -61,6 +63,17 @@ MAKERS = {maker: re.compile(pattern) for maker, pattern in _BEGINNINGS.items()}
 #: maker.
 GATEWAYS = frozenset(("openrouter", "vercel", "litellm", "opencode", "copilot"))
 
+#: Clouds that host the models of a maker under its name and theirs, such as
+#: `anthropic.claude-sonnet-5`: what the cloud does not state itself holds as at the maker's.
+HOSTED = {"bedrock": ("anthropic",)}
+
+#: Of a model's id at AWS: the region type of an inference profile, and the version at its end.
+_REGION_TYPE = re.compile(r"(?:us|eu|apac|jp|au|ca|in|global|us-gov)\.(?=[a-z0-9])")
+_VERSION = re.compile(r"(?:-v[0-9]+(?::[0-9a-z]+)*|-[0-9]+:[0-9]+)\Z")
+#: An ARN that ends with a model's id. Those of other resources name a model only at AWS.
+_MODEL_ARN = re.compile(r"arn:aws[a-z-]*:bedrock:[^/]*:(?:foundation-model|inference-profile)/(.+)")
+_OTHER_ARN = re.compile(r"arn:aws[a-z-]*:")
+
 #: Suffixes that gateways add to a model's name to choose among its hosts (`:free`, `:nitro`).
 _VARIANT = re.compile(r":[a-z]+\Z")
 
@@ -84,6 +97,43 @@ def vendor_of(model: str, known: Container[str]) -> tuple[str, str] | None:
             return (provider, name) if provider in known else None
     maker = maker_of(name)
     return None if maker is None else (maker, name)
+
+
+def model_in_arn(model: str) -> str:
+    """The model's id in an ARN that contains one; any other name unchanged."""
+    found = _MODEL_ARN.fullmatch(model)
+    return model if found is None else found[1]
+
+
+def is_opaque(model: str) -> bool:
+    """Whether a name is an ARN from which the model cannot be read, such as that of an application
+    inference profile."""
+    return _OTHER_ARN.match(model_in_arn(model)) is not None
+
+
+def base_model(provider: str, model: str) -> str:
+    """The model's id without the region type and version that a cloud puts around it."""
+    if provider not in HOSTED:
+        return model
+    name = model_in_arn(model)
+    return _VERSION.sub(
+        "", _REGION_TYPE.sub("", name, count=1) if _REGION_TYPE.match(name) else name
+    )
+
+
+def hosted_model(provider: str, model: str) -> tuple[str, str] | None:
+    """The maker of a model that a cloud hosts, and its name there; None for other models."""
+    maker, dot, name = base_model(provider, model).partition(".")
+    return (maker, name) if dot and maker in HOSTED.get(provider, ()) else None
+
+
+def is_among(model: str, listed: tuple[str, ...]) -> bool:
+    """Whether a name is listed, or begins like one that is listed with `*` at its end."""
+    if model in listed:
+        return True
+    return bool(model) and any(
+        each.endswith("*") and model.startswith(each[:-1]) for each in listed
+    )
 
 
 def spelling(model: str) -> str:

@@ -33,9 +33,13 @@ field that the provider does not have:
     [[profiles]]
     without = ["max_tokens_field"]
 
+A name that ends with `*` stands for the models that begin so: such a row applies to all of them,
+and to models that no other row names.
+
 A gateway's models are cached by the provider that serves them, so the cache rules of that one lie
 between the gateway's stand-ins for every model and all else that its file states. Limits, routing
-and isolation are the gateway's own; so are prices, if its file states any.
+and isolation are the gateway's own; so are prices, if its file states any. For a cloud that hosts
+a maker's models (names.HOSTED), the maker's profiles lie there as well.
 """
 
 from __future__ import annotations
@@ -50,7 +54,7 @@ import msgspec
 from anaphora.errors import InvalidCatalog
 
 from .cache_rules import CacheRules
-from .names import spelling, vendor_of
+from .names import HOSTED, base_model, hosted_model, is_among, model_in_arn, spelling, vendor_of
 from .values import Profile, as_figure, convert, derived, read_toml, selected_part, tables_of
 
 T = TypeVar("T")
@@ -65,6 +69,8 @@ _SUFFIX = re.compile(r"(?:[-@][0-9]{8}|-[0-9]{4}-[0-9]{2}-[0-9]{2}|-latest)\Z")
 
 #: Figures of the gateway itself, regardless of the provider that serves the model.
 _GATEWAY_FIGURES = ("isolation", "key_requests", "route_seconds", "reads_limited")
+#: Figures of a maker's own API, which a cloud that hosts its models does not have.
+_MAKER_FIGURES = ("api_version", "version_refusals")
 _PRICES = ("read_price", "automatic_read_price", "write_price", "storage_price")
 
 #: Prefixes that some APIs put before a model's id.
@@ -226,14 +232,22 @@ class ProviderEntries:
     @functools.cached_property
     def ids(self) -> dict[str, None]:
         """The known models, in the order the rows introduce them."""
-        ids = dict.fromkeys(id for row in self.rows if row.kind == "profiles" for id in row.models)
+        named = (id for row in self.rows if row.kind == "profiles" for id in row.models)
+        ids = dict.fromkeys(id for id in named if not id.endswith("*"))
         for row in self.rows:
             # Only a profile row introduces a model; an id that only a rules row has is a
             # misspelling.
-            if unknown := [id for id in row.models if id not in ids]:
+            unknown = [id for id in row.models if id not in ids and not id.endswith("*")]
+            if unknown:
                 message = f"no profile names {unknown[0]!r}"
                 raise InvalidCatalog(message, file=row.file, row=row.name)
         return ids
+
+    @functools.cached_property
+    def _beginnings(self) -> tuple[str, ...]:
+        """The names that end with `*`, the longest first."""
+        found = {id for row in self.rows for id in row.models if id.endswith("*")}
+        return tuple(sorted(found, key=lambda id: (-len(id), id)))
 
     @property
     def default(self) -> ModelEntry:
@@ -271,12 +285,22 @@ class ProviderEntries:
         return ProviderEntries(self.provider, lambda: self.rows, entries)
 
     def _id(self, model: str) -> str:
-        return match(without_prefix(self.provider, model), self.ids) or ""
+        """The known model, or the beginning that a row has of it; empty if there is neither."""
+        name = base_model(self.provider, without_prefix(self.provider, model))
+        found = match(name, self.ids)
+        if found is None and self._beginnings:
+            found = next((each for each in self._beginnings if name.startswith(each[:-1])), None)
+        return found or ""
 
     def _vendor(self, model: str) -> tuple[str, str] | None:
         """The provider of a gateway's model, and the model's id there; empty: unknown."""
-        served = None if self._vendors is None else vendor_of(model, self._vendors)
-        if served is None or self._vendors is None:
+        if self._vendors is None:
+            return None
+        if self.provider in HOSTED:
+            served = hosted_model(self.provider, without_prefix(self.provider, model))
+        else:
+            served = vendor_of(model, self._vendors)
+        if served is None:
             return None
         return served[0], self._vendors[served[0]].spelled(served[1])
 
@@ -295,22 +319,25 @@ class ProviderEntries:
 
     def _layers(self, id: str, served: tuple[str, str] | None) -> list[CatalogRow]:
         """The rows that apply to a model, lowest first."""
-        rows = [row for row in self.rows if not row.models or id in row.models]
+        rows = [row for row in self.rows if not row.models or is_among(id, row.models)]
         if self._vendors is None or served is None:
             return rows
         vendor, known_as = served
+        hosted = self.provider in HOSTED
+        kinds = ("rules", "profiles") if hosted else ("rules",)
         left_out = (*_GATEWAY_FIGURES, *(_PRICES if self._has_prices else ()))
+        left_out += _MAKER_FIGURES if hosted else ()
         theirs = [
             _for_gateway(row, left_out)
             for row in self._vendors[vendor].rows
-            if row.provider and row.kind == "rules" and (not row.models or known_as in row.models)
+            if row.provider and row.kind in kinds and (not row.models or known_as in row.models)
         ]
-        common = [row for row in rows if not row.models and row.kind == "rules"]
+        common = [row for row in rows if not row.models and row.kind in kinds]
         return [
             *(_part(row, stand_ins=True) for row in common),
             *theirs,
             *(_part(row, stand_ins=False) for row in common),
-            *(row for row in rows if row.models or row.kind != "rules"),
+            *(row for row in rows if row.models or row.kind not in kinds),
         ]
 
     def _entry(self, id: str, served: tuple[str, str] | None) -> ModelEntry:
@@ -318,18 +345,20 @@ class ProviderEntries:
             rows = self._layers(id, served)
             wires = dict.fromkeys(wire for row in rows for wire in row.wires)
             figures = _merged(rows, "profiles")
+            name = "" if id.endswith("*") else id
+            resold = served is not None
             self._merged[id, served] = ModelEntry(
-                Profile(provider=self.provider, id=id, known=bool(id), **figures),
-                self._rules(rows, id, None),
-                {wire: self._rules(rows, id, wire) for wire in wires},
+                Profile(provider=self.provider, id=name, known=bool(name), **figures),
+                self._rules(rows, name, None, resold),
+                {wire: self._rules(rows, name, wire, resold) for wire in wires},
             )
         return self._merged[id, served]
 
-    def _rules(self, rows: list[CatalogRow], id: str, wire: str | None) -> CacheRules:
+    def _rules(self, rows: list[CatalogRow], id: str, wire: str | None, resold: bool) -> CacheRules:
         applying = [row for row in rows if not row.wires or wire in row.wires]
         try:
             figures = _merged(applying, "rules")
-            if self._vendors is not None and self._has_prices:
+            if resold and self._has_prices:
                 own = [row for row in applying if row.provider in ("", self.provider)]
                 _keep_prices(figures, _merged(own, "rules"))
             return CacheRules(provider=self.provider, model=id, **figures)
@@ -340,9 +369,10 @@ class ProviderEntries:
 
 
 def without_prefix(provider: str, model: str) -> str:
-    """The model's id without a prefix: the provider's name, which gateways add, or the name of a
-    collection."""
-    return model.removeprefix(f"{provider}/").removeprefix(_COLLECTIONS.get(provider, ""))
+    """The model's id without a prefix: the provider's name, which gateways add, the name of a
+    collection, or the beginning of an ARN."""
+    name = model.removeprefix(f"{provider}/").removeprefix(_COLLECTIONS.get(provider, ""))
+    return model_in_arn(name) if provider in HOSTED else name
 
 
 def match(model: str, known: Container[str]) -> str | None:

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Generic, Literal, NoReturn, TypeAlias, TypeVa
 import msgspec
 
 from anaphora.errors import InvalidCatalog
+from anaphora.values import Ttl
 
 T = TypeVar("T")
 
@@ -63,12 +64,36 @@ Feature: TypeAlias = Literal[
     "stop",
     "unsigned_calls",
     "unbound_thinking",
+    "output_schema",
+    "assistant_first",
+    "calls_without_tools",
+    "parts_beside_results",
+    "documents_beside_results",
+    "images_in_results",
+    "documents_in_results",
+    "binary_documents_in_results",
+    "result_status",
+    "stored_images",
+    "video",
+    "citations",
 ]
 """Parts of a request that some model or API version refuses with a 400: temperature, top_p and
 top_k; tool choice any or a named tool, always or while thinking is on; thinking turned off;
 thinking with a token budget; documents in assistant messages; citations on user text; temperature
 or top_p other than their default 1; stop sequences; tool calls of the current turn without the
-signature they came with; signed thinking after another prompt than the one it was written for."""
+signature they came with; signed thinking after another prompt than the one it was written for; an
+output schema and strict tools; a conversation that begins with the assistant; tool calls in the
+history of a request without tools; anything, or documents and video, in one message with tool
+results; images, documents, or documents that are not text inside them; their status; images
+in the provider's storage; video; citations of documents."""
+
+Family: TypeAlias = Literal["claude", "nova", "openai", "gpt-oss", "qwen"]
+"""Models that take parameters of their own in the same form."""
+
+CachePlace: TypeAlias = Literal[
+    "tools", "system", "text", "image", "document", "toolUse", "toolResult"
+]
+"""The lists and blocks of Converse that a cache point may follow."""
 
 Capability: TypeAlias = Literal[
     "images",
@@ -147,6 +172,15 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     """An assistant message with tool calls is refused without its reasoning."""
     explicit_breakpoints: Figure[bool] | None = None
     """Accepts `prompt_cache_breakpoint` on content, and `prompt_cache_options`."""
+
+    converse_family: Figure[Family] | None = None
+    """The form of the model's own parameters on Converse."""
+    converse_refusals: Figure[tuple[Feature, ...]] | None = None
+    """Features that this model refuses on Converse, besides its `refusals`."""
+    cache_points: Figure[tuple[CachePlace, ...]] | None = None
+    """Where Converse takes a cache point for this model: anywhere else it refuses the request."""
+    cache_point_ttls: Figure[tuple[Ttl, ...]] | None = None
+    """The TTLs of cache points; None: all."""
 
     api_version: Figure[str] | None = None
     """The version header to send unless the caller sets another."""

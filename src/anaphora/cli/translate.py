@@ -137,9 +137,10 @@ def roundtrip(files: tuple[Path, ...], only: str | None, as_json: bool) -> None:
     """Check that recorded exchanges survive parsing and rendering.
 
     Each line of FILES (JSON lines, gzipped or not; a folder stands for the logs in it) is one
-    exchange: `id`, `wire`, `status`, `stream`, `request` and `response`, both bodies as text. Every
-    request is parsed and rendered again, every response is read and written again; the meaning must
-    stay the same. Exchanges of unknown wires are counted and skipped.
+    exchange: `id`, `wire`, `status`, `stream`, `request` and `response`, both bodies as text (a
+    binary stream as `response_base64`). Every request is parsed and rendered again, every response
+    is read and written again; the meaning must stay the same. Exchanges of unknown wires are
+    counted and skipped.
 
     Input that cannot be read is reported on standard error. Exit code 1 when something was lost or
     could not be read, 2 when no exchange was checked.
@@ -154,9 +155,9 @@ def roundtrip(files: tuple[Path, ...], only: str | None, as_json: bool) -> None:
     for exchange in _exchanges(files):
         if isinstance(exchange, str):
             problems.append(exchange)
-        elif only is not None and exchange.wire != only:
+        elif only is not None and exchange.wire_name != only:
             continue
-        elif exchange.wire in wire.WIRES:
+        elif exchange.wire_name in wire.WIRES:
             outcomes.append(check(exchange))
         else:
             skipped[exchange.wire] += 1

@@ -13,7 +13,7 @@ from anaphora import catalog, wire
 from anaphora.bounded import BoundedMap
 from anaphora.cache.learned_steps import LearnedSteps
 from anaphora.cache.plan import AppMemory
-from anaphora.catalog import CacheRules, Price, Profile
+from anaphora.catalog import CacheRules, Price, Profile, names
 from anaphora.catalog.api_limits import ModelBounds, bounds_of
 from anaphora.errors import InvalidRequest
 from anaphora.prompt import Call, Params
@@ -238,7 +238,11 @@ class Endpoint:
         return target
 
     def listed_model(self, name: str) -> str:
-        """The catalog's model behind the name of a deployment, if an answer has named it."""
+        """The catalog's model behind a name: the configured one, or that which an answer of the
+        deployment has named."""
+        named = self.resolved.provider.models.get(name)
+        if named is not None:
+            return named.model
         deployed = self._deployments.get(name)
         return name if deployed is None else deployed.profile.id
 
@@ -288,11 +292,19 @@ class Endpoint:
 
     def _new_target(self, model: object) -> Target:
         name = checked_model(self.resolved, model)
-        notices = unknown_model(self.resolved, name)
+        listed = self.listed_model(name)
+        if listed == name and self.system in names.HOSTED and names.is_opaque(name):
+            raise InvalidRequest(
+                f"the ARN {name[:200]!r} does not tell its model, so neither prices nor cache rules"
+                f" are known; write it into llm.yaml: providers.{self.resolved.id}.models, under"
+                " the ARN: {model: anthropic.claude-sonnet-5}",
+                path="model",
+            )
+        notices = unknown_model(self.resolved, listed)
         for notice in notices:
             warn(notice.message, UnknownModelWarning)
-        rules = catalog.rules(self.system, name, self.base_wire)
-        profile, gate = catalog.profile(self.system, name), self._gate.of_model(name, rules)
+        rules = catalog.rules(self.system, listed, self.base_wire)
+        profile, gate = catalog.profile(self.system, listed), self._gate.of_model(name, rules)
         return Target(self, name, profile, rules, AppMemory(rules), gate, {}, notices)
 
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-import struct
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from typing import Literal, NamedTuple
@@ -21,11 +20,11 @@ from urllib.parse import unquote
 import msgspec
 
 from anaphora.traffic.calls import Headers, header_of
+from anaphora.wire.eventstream import CONTENT_TYPE, FrameDecoder
 
 from . import converse
 
 BEDROCK, WIRE = "bedrock", "anthropic"
-CONTENT_TYPE = "application/vnd.amazon.eventstream"
 _HOSTS = ("bedrock-runtime*.*.amazonaws.com", "bedrock-runtime*.*.amazonaws.com.cn")
 #: The model may be an ARN with slashes, decoded or not.
 _AT_BEDROCK = re.compile(
@@ -37,10 +36,6 @@ _AT_VERTEX = re.compile(
 #: Of a model's id: the region that an inference profile begins with, and the version at its end.
 _REGION = re.compile(r"\A(?:[a-z]{2,6}|us-gov)\.(?=anthropic\.)")
 _VERSION = re.compile(r"(?:-\d{8})?-v\d+(?::\d+)?\Z")
-#: Lengths and checksum before an event's headers, and the checksum after its payload.
-_PRELUDE, _CHECKSUM = struct.Struct(">III"), 4
-#: The type of a header whose value is text; events have no others.
-_TEXT_HEADER, _SIZE = 7, struct.Struct(">H")
 
 #: Headers and scheme of signed requests.
 _SIGNED_HEADERS = ("x-amz-content-sha256", "signature", "signature-input")
@@ -135,27 +130,5 @@ def invoked_events(data: bytes) -> bytes:
 
 def frames(data: bytes) -> Iterator[tuple[str, bytes]]:
     """Type and payload of each event in a binary stream, up to one that is incomplete."""
-    at = 0
-    while at + _PRELUDE.size <= len(data):
-        size, headers, _ = _PRELUDE.unpack_from(data, at)
-        if size < _PRELUDE.size + headers + _CHECKSUM or at + size > len(data):
-            return
-        start = at + _PRELUDE.size
-        kind = _header(data[start : start + headers], b":event-type")
-        yield kind, data[start + headers : at + size - _CHECKSUM]
-        at += size
-
-
-def _header(data: bytes, wanted: bytes) -> str:
-    """A header of an event; empty if it has none of that name."""
-    at = 0
-    while at < len(data):
-        value = at + 1 + data[at]
-        name, value = data[at + 1 : value], value + 3
-        if value > len(data) or data[value - 3] != _TEXT_HEADER:
-            return ""
-        (size,) = _SIZE.unpack_from(data, value - 2)
-        if name == wanted:
-            return data[value : value + size].decode(errors="replace")
-        at = value + size
-    return ""
+    for frame in FrameDecoder().feed(data):
+        yield frame.headers.get(":event-type", ""), frame.payload

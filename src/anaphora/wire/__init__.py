@@ -43,6 +43,7 @@ WIRES: dict[str, str] = {
     "openai_responses": "OpenAI Responses",
     "ollama": "Ollama",
     "gemini": "Gemini generateContent",
+    "bedrock": "Amazon Bedrock Converse",
 }
 
 #: The provider whose models a wire serves by default.
@@ -52,6 +53,7 @@ PROVIDERS: dict[str, str] = {
     "openai_responses": "openai",
     "ollama": "ollama",
     "gemini": "google",
+    "bedrock": "bedrock",
 }
 
 
@@ -72,6 +74,7 @@ class WireFeatures(msgspec.Struct, frozen=True):
 
 
 _FEATURES = {
+    "bedrock": WireFeatures(max_temperature=1.0),
     "anthropic": WireFeatures(
         requires_max_tokens=True, max_temperature=1.0, prewarms=True, batches="inline"
     ),
@@ -132,7 +135,12 @@ def codec_for(dialect: Dialect) -> Wire:
     if dialect.wire not in WIRES:
         known = ", ".join(WIRES)
         raise InvalidRequest(f"no wire {dialect.wire!r}; there are {known}", path="dialect.wire")
-    return DialectCodec(import_module(f"anaphora.wire.{dialect.wire}"), dialect)
+    codec = import_module(f"anaphora.wire.{dialect.wire}")
+    if dialect.envelope == "invoke":
+        from .dialect.invoke import InvokeCodec
+
+        return InvokeCodec(codec, dialect)
+    return DialectCodec(codec, dialect)
 
 
 def host_marks(call: Call, origin: str, target: str) -> Call:

@@ -40,7 +40,8 @@ RESOLVED = [
     ({"dialect": "deepseek/anthropic"}, "deepseek/anthropic", "https://api.deepseek.com", "x-api-key"),
     ({"dialect": "deepseek/anthropic", "wire": "anthropic"}, "deepseek/anthropic", "https://api.deepseek.com", "x-api-key"),
     ({"dialect": "azure/openai_responses", "account": {"resource": "mine"}}, "azure/openai_responses", "https://mine.openai.azure.com", "api-key"),
-    ({"dialect": "bedrock", "region": "eu-west-1"}, "bedrock/openai_responses", "https://bedrock-mantle.eu-west-1.api.aws", "authorization"),
+    ({"dialect": "bedrock", "region": "eu-west-1"}, "bedrock", "https://bedrock-runtime.eu-west-1.amazonaws.com", "authorization"),
+    ({"dialect": "bedrock/openai_responses", "region": "eu-west-1"}, "bedrock/openai_responses", "https://bedrock-mantle.eu-west-1.api.aws", "authorization"),
     (
         {"dialect": "google/gemini/vertex", "region": "global", "account": {"project": "p-1"}},
         "google/gemini/vertex",

@@ -12,6 +12,7 @@ from support import strategies as some
 
 from anaphora import catalog, wire
 from anaphora.cache.plan import plan_once
+from anaphora.catalog import Profile
 from anaphora.prompt import Call, Params
 from anaphora.rendered import Plan, Rendered
 from anaphora.values import Conversation, Message, Part, Reply, Ttl, Usage
@@ -96,9 +97,17 @@ class WireCase:
     request_templates: tuple[bytes, ...] = (b"%b",)
     reply_templates: tuple[bytes, ...] = (b"%b",)
     stream_templates: tuple[bytes, ...] = (b"data: %b\n\n",)
+    #: A filled template as a piece of a stream.
+    framed: Callable[[bytes], bytes] = lambda data: data
+    #: The profile that the laws render by: without refusals, which have tests of their own.
+    relaxed: Callable[[Profile], Profile] = lambda profile: profile
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
-        printer.text(self.name)  # all that a failed example should show
+        printer.text(self.label)  # all that a failed example should show
+
+    @property
+    def label(self) -> str:
+        return self.name if self.path is None else f"{self.name} {self.models[0]}"
 
     @property
     def codec(self) -> Any:
@@ -109,7 +118,7 @@ class WireCase:
 
     def render(self, call: Call, previous: Rendered | None = None) -> Rendered:
         """A rendering; a warm one equals a cold one."""
-        profile = catalog.profile(self.provider, call.model)
+        profile = self.relaxed(catalog.profile(self.provider, call.model))
         rendered: Rendered = self.codec.render(call, profile, previous)
         if previous is None:
             return rendered
@@ -137,7 +146,7 @@ class WireCase:
         return self.assemble(rendered, self.own_plan(rendered))
 
     def plan(self, rendered: Rendered) -> Plan:
-        rules = catalog.rules(self.provider, rendered.model)
+        rules = catalog.rules(self.provider, rendered.model, self.name)
         return plan_once(rendered, rules, reuse_expected=True)
 
     def encode_planned(self, call: Call) -> bytes:

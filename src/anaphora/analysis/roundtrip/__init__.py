@@ -9,6 +9,7 @@ wire, and the check that uses them, are in `rules`.
 
 from __future__ import annotations
 
+import base64
 import copy
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -194,13 +195,32 @@ class RecordedExchange(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     wire: str
     request: str
-    response: str
+    response: str | None = None
+    response_base64: str = ""
+    """The response, if it is not a text: a binary event stream."""
+    response_headers: dict[str, str] | None = None
     status: int = 200
     stream: bool = False
     host: str = ""
     path: str = ""
     source: str = ""
     content_type: str | None = None
+
+    @property
+    def wire_name(self) -> str:
+        """The wire, as it is called here."""
+        return _NAMES.get(self.wire, self.wire)
+
+    @property
+    def body(self) -> bytes:
+        """The response's."""
+        if self.response_base64:
+            return base64.b64decode(self.response_base64)
+        return (self.response or "").encode()
+
+
+#: Names of wires in recordings.
+_NAMES = {"bedrock_converse": "bedrock"}
 
 
 class RoundTripResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -228,8 +248,9 @@ class RoundTripResult(msgspec.Struct, frozen=True, kw_only=True):
 def check_exchange(exchange: RecordedExchange, rules: WireRules) -> RoundTripResult:
     """Reads both halves of an exchange, writes them again, and compares."""
     result = RoundTripResult(id=exchange.id, wire=exchange.wire)
-    row = catalog.dialects().at_host(exchange.host, exchange.wire, exchange.path)
-    codec, provider, edits = wire.get(exchange.wire), wire.PROVIDERS[exchange.wire], rules.request
+    name = exchange.wire_name
+    row = catalog.dialects().at_host(exchange.host, name, exchange.path)
+    codec, provider, edits = wire.get(name), wire.PROVIDERS[name], rules.request
     if row is not None:
         codec, provider = wire.codec_for(row), row.provider
         edits = rules.for_dialect(row) | edits
@@ -271,9 +292,9 @@ def _check_request(
 
 def _lost(exchange: RecordedExchange, rules: WireRules, codec: wire.Wire) -> str:
     """The first place where the reply lost something."""
-    body = exchange.response.encode()
+    body = exchange.body
     if exchange.status >= 400:
-        error = codec.read_error(exchange.status, {}, body)
+        error = codec.read_error(exchange.status, exchange.response_headers or {}, body)
         return "" if error.code or NO_ERROR_OBJECT not in str(error) else "$.error"
     if exchange.stream:
         return _lost_in_stream(codec, body)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 from typing import Any
 
+from anaphora.catalog import Dialect
 from anaphora.wire.gemini.types import camel, decode_base64
 
 from . import (
@@ -34,6 +35,7 @@ from . import (
     replace,
     text_as_list,
 )
+from .bedrock_rules import BEDROCK
 from .openai_rules import OPENAI_CHAT, OPENAI_RESPONSES
 
 # ── Anthropic ────────────────────────────────────────────────────────────────────────────────────
@@ -81,8 +83,16 @@ def _sign(where: str) -> Edit:
     return fill(where, signature="").when(lambda block: block.get("type") == "thinking")
 
 
+def _of_dialect(dialect: Dialect) -> Rules:
+    if dialect.envelope != "invoke":
+        return {}
+    version = fill("", anthropic_version="bedrock-2023-05-31")
+    return {"a body of InvokeModel has a version": [version]}
+
+
 _ANTHROPIC = WireRules(
     wire="anthropic",
+    for_dialect=_of_dialect,
     request={
         NULLS: [drop_nulls()],
         _UNSIGNED: [_sign("messages[].content[]")],
@@ -323,10 +333,11 @@ _OLLAMA = WireRules(
 )
 
 RULES = {
-    rules.wire: rules for rules in (_ANTHROPIC, OPENAI_CHAT, OPENAI_RESPONSES, _GEMINI, _OLLAMA)
+    rules.wire: rules
+    for rules in (_ANTHROPIC, OPENAI_CHAT, OPENAI_RESPONSES, _GEMINI, _OLLAMA, BEDROCK)
 }
 
 
 def check(exchange: RecordedExchange) -> RoundTripResult:
     """Reads both halves of an exchange, writes them again, and compares."""
-    return check_exchange(exchange, RULES[exchange.wire])
+    return check_exchange(exchange, RULES[exchange.wire_name])

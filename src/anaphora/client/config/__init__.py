@@ -98,6 +98,13 @@ class PriceTier(_Table, frozen=True):
     output: Dollars
 
 
+class NamedModel(_Table, frozen=True):
+    """The model behind a name of the user's own."""
+
+    model: Name
+    """As in the catalog: `anthropic.claude-sonnet-5`."""
+
+
 class ModelPrice(_Table, frozen=True):
     """Dollars per million tokens. Cache prices are multiples of `input`, by the cache rules."""
 
@@ -186,6 +193,8 @@ class ProviderConfig(_Table, frozen=True):
     """Replaces the other placeholders of the URL, by name: `project`, `resource`, …"""
     model: Name | None = None
     """The model of calls that name none."""
+    models: dict[Name, NamedModel] = {}
+    """The models behind names that do not tell: ARNs of application inference profiles."""
     known_models: tuple[Name, ...] = ()
     """If given, calls of other models are refused."""
     max_tokens: Count = 1024

@@ -291,6 +291,7 @@ class _ProviderCheck(msgspec.Struct, frozen=True):
             (provider.region, ("region",)),
             *(() if provider.credentials is None else provider.credentials.names()),
             *((model, ("known_models",)) for model in provider.known_models),
+            *((model, ("models",)) for model in provider.models),
             *((model, ("limits", "models")) for model in provider.limits.models),
             *((model, ("prices",)) for model in provider.prices),
             *((name, ("headers",)) for name in provider.headers),

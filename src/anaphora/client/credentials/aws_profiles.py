@@ -97,7 +97,7 @@ def _sections(path: str) -> Mapping[str, Mapping[str, str]]:
     try:
         with Path(path).open(encoding="utf-8") as file:
             parser.read_file(file)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return {}
     except OSError as error:
         raise Io(f"{path}: cannot be read: {error.strerror}") from None

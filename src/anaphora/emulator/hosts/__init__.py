@@ -48,7 +48,8 @@ class HostRoutes:
         self._rows: dict[str, list[tuple[str, Dialect]]] = {"": []}
         for row in catalog.dialects().rows:
             rows = self._rows.setdefault(row.provider, [])
-            if not self.hosts[row.wire].generate_path:
+            host = self.hosts.get(row.wire)
+            if host is None or not host.generate_path or row.envelope:
                 continue
             rows.append((self._root(row), row))
             if row.provider == wire.PROVIDERS[row.wire]:

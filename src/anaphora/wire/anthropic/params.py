@@ -1,5 +1,5 @@
 """Anthropic's parameters as a table, the envelope around the prompt, and its cache markers: their
-bytes, how they are read, and where a caller's mark lands."""
+bytes, and how they are read."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from msgspec import Raw
 from anaphora.canonical import dumps, string
 from anaphora.catalog import Profile
 from anaphora.errors import InvalidRequest
-from anaphora.prompt import BlockMark, Call, MarkRequest, OutputSchema, ToolMark
-from anaphora.rendered import ChunkRun, Envelope
-from anaphora.values import AnyTool, Extras, Notice, ToolResult, Ttl
+from anaphora.prompt import Call, OutputSchema
+from anaphora.rendered import Envelope
+from anaphora.values import Extras, Notice, Ttl
 from anaphora.wire.lenient import LenientDecoder, Unknown
-from anaphora.wire.markers import MarkLocation, find_message, marker_field_notices
+from anaphora.wire.markers import marker_field_notices
 from anaphora.wire.params import (
     FORCED_TOOLS,
     Param,
@@ -32,7 +32,6 @@ from anaphora.wire.params import (
 )
 from anaphora.wire.reading import ErrorFactory, Members
 
-from .parts import loaded_tools, nested_splice, sent_parts
 from .types import WIRE, CacheControl, ContentBlock, MessagesRequest, ToolDefinition
 
 PATH = "/v1/messages"
@@ -264,61 +263,3 @@ def _read(
     if marker.ttl == "1h":
         return "1h", extras
     raise fail(f"{marker.ttl!r} is not a TTL; use 5m or 1h", f"{path}.ttl")
-
-
-def locate(
-    request: MarkRequest,
-    call: Call,
-    profile: Profile,
-    tools: tuple[AnyTool, ...],
-    runs: list[ChunkRun],
-) -> MarkLocation:
-    """The chunk of a mark request, or the reason why there is none."""
-    loaded = loaded_tools(tools)
-    if isinstance(request, ToolMark):
-        for index, tool in enumerate(loaded):
-            if tool.name == request.name:
-                return index, None
-        if any(tool.name == request.name for tool in tools):
-            return f"tool {request.name} is deferred, so it cannot be cached"
-        return f"no tool {request.name}"
-    if isinstance(request, BlockMark):
-        position = call.ir.system_field_index(request.index)
-        if position is None:
-            return f"no system block {request.index}, or a blank one"
-        return len(loaded) + position, None
-    match = find_message(runs, request.message_id)
-    if match is None:
-        return f"no message {request.message_id}"
-    run, first, chunks = match
-    name = f"message {request.message_id}"
-    if chunks.stop > run.count:
-        return f"{name} carries the state this turn, so it cannot be cached"
-    if not request.path:
-        last = next((chunk for chunk in reversed(chunks) if run.log.splices[chunk] >= 0), None)
-        return f"no part of {name} can carry a marker" if last is None else (first + last, None)
-    name = f"part {list(request.path)} of {name}"
-    message = run.source[run.log.message_of(chunks.start)] if chunks else None
-    if message is None or not 0 <= request.path[0] < len(message.parts):
-        return f"no {name}"
-    sent, position = sent_parts(message, profile), request.path[0]
-    chunk = chunks.start + sum(sent[:position])
-    if not sent[position] or chunk >= chunks.stop:  # reasoning at the end may be left out
-        return f"{name} is left out of the request"
-    if len(request.path) > 1:
-        part, inside = message.parts[position], None
-        if len(request.path) == 2 and isinstance(part, ToolResult):
-            inside = nested_splice(part, request.path[1])
-        if inside is None:
-            return f"no {name} that can carry a marker"
-        return first + chunk, _block_offset(run, chunk) + inside
-    if run.log.splices[chunk] < 0:
-        return f"{name} takes no marker"
-    return first + chunk, None
-
-
-def _block_offset(run: ChunkRun, chunk: int) -> int:
-    """The number of bytes before the block in a chunk's data."""
-    lead = len(run.lead) if chunk == 0 else 0
-    data = run.log.slice(run.log.start(chunk), run.log.ends[chunk])
-    return lead + data.index(b'{"type":"tool_result"')

@@ -7,8 +7,8 @@ Fields have one fixed order, content is always an array.
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Sequence
+from typing import TypeAlias
 
 import msgspec
 
@@ -24,7 +24,6 @@ from anaphora.values import (
     Document,
     Extras,
     Image,
-    Message,
     Notice,
     Opaque,
     Part,
@@ -39,6 +38,7 @@ from anaphora.values import (
     Url,
 )
 from anaphora.values.codec import check_object
+from anaphora.wire.alternating import UNSIGNED, Encoder, MessageForm
 from anaphora.wire.parts import (
     check_image,
     check_part,
@@ -52,7 +52,6 @@ from .fields import TABLE
 from .types import MESSAGE_FIELDS, WIRE
 
 Notices: TypeAlias = list[Notice]
-Encoder: TypeAlias = Callable[[Any, Notices], bytes | None]
 
 TEXT = b'{"type":"text","text":'
 TOOL_CALL = b'{"type":"tool_use","id":%b,"name":%b,"input":%b'
@@ -63,9 +62,6 @@ BEFORE_BRACE = -1
 _DEFERRED = "defer_loading"
 
 _BLANK = Notice("blank_text", "a blank text block is refused, so it is left out")
-UNSIGNED = Notice(
-    "unsigned_thinking", "reasoning without a signature is refused, so it is left out"
-)
 
 
 # ── Tools and system blocks ──────────────────────────────────────────────────────────────────────
@@ -259,12 +255,6 @@ def _thinking(part: Thinking, notices: Notices) -> bytes | None:
     return None
 
 
-def sent_parts(message: Message, profile: Profile) -> list[bool]:
-    """The parts of a message that become blocks."""
-    assistant = message.role == "assistant"
-    return [is_sent(part, assistant) and not is_unsigned(part, profile) for part in message.parts]
-
-
 def is_unsigned(part: Part, profile: Profile) -> bool:
     """Whether reasoning lacks the signature that Anthropic requires: a stream that is cut off
     leaves it empty. Other hosts of this wire may send none and still require the block back."""
@@ -318,3 +308,16 @@ ENCODERS: dict[type, tuple[Kind, int | None, Encoder]] = {
     Refusal: (Kind.TEXT, BEFORE_BRACE, _refusal),
 }
 _ASSISTANT_ENCODERS = {**ENCODERS, Text: (Kind.TEXT, BEFORE_BRACE, _assistant_text)}
+
+FORM = MessageForm(
+    wire=WIRE,
+    host="Anthropic",
+    fields=MESSAGE_FIELDS,
+    encoder_for=encoder_for,
+    is_unsigned=is_unsigned,
+    text=TEXT,
+    call=TOOL_CALL + b"}",
+    result=TOOL_RESULT,
+    result_end=b"]}",
+    splices=(BEFORE_BRACE, BEFORE_BRACE, BEFORE_BRACE),
+)

@@ -15,6 +15,8 @@ import msgspec
 from anaphora.errors import InvalidRequest
 from anaphora.rendered import DeferredTool, Kind, Rendered
 from anaphora.values import Section, Ttl
+from anaphora.wire.alternating import RoleWithFields
+from anaphora.wire.alternating_runs import CLOSE, MESSAGES, OPENINGS, joins, opening
 from anaphora.wire.elements import SplitInput
 from anaphora.wire.lenient import Unknown
 from anaphora.wire.markers import INNER_LEVELS
@@ -41,10 +43,8 @@ from anaphora.wire.tables import BlockType
 from anaphora.wire.walking import Walk, WalkedBlock
 
 from .fields import TABLE
-from .messages import RoleWithFields
 from .params import MARKERS, PARAMS, PATH, read_marker, take_marker
 from .parts import deferred_tool
-from .render import CLOSE, OPENINGS, joins, opening
 from .types import MEMO, WIRE
 
 #: The offsets of markers in a block (None: at its end), and their TTLs.
@@ -72,7 +72,7 @@ def split(
     messages = request.add_messages(
         request.take_elements("messages"),
         _split_message,
-        lead=b'"messages":[',
+        lead=MESSAGES,
         glue=lambda _: b"]},",
         close=lambda _: CLOSE,
         joins=joins,

@@ -114,7 +114,9 @@ class DialectCodec:
         last = previous.envelope if previous is not None else None
         own = last if last is not None and last.speaker is self.dialect else None
         changes = self.dialect.omitted or self.dialect.constants
-        if previous is not None and (changes or not _is_reusable(previous.envelope, own)):
+        if previous is not None and (
+            changes or self.dialect.envelope or not _is_reusable(previous.envelope, own)
+        ):
             plain = previous.envelope.plain or previous.envelope
             previous = msgspec.structs.replace(previous, envelope=plain)
         marking, breakpoints = self._marking, profile.explicit_breakpoints

@@ -1,10 +1,13 @@
-"""Encodes messages as content blocks: the roles of system messages, reasoning that is left out,
-unknown fields of messages, and the volatile tail."""
+"""Messages of alternating roles as lists of blocks, which Anthropic and Converse take: the roles of
+system messages, reasoning that is left out, unknown fields of messages, and the volatile tail.
+
+A wire describes its blocks in a `MessageForm`; the runs of messages are in alternating_runs.py.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TypeAlias
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -29,8 +32,9 @@ from anaphora.values import (
     ToolCall,
     ToolResult,
 )
-from anaphora.wire.message_runs import UNFINISHED_REASONING, ReasoningFollowed
-from anaphora.wire.parts import (
+
+from .message_runs import UNFINISHED_REASONING, ReasoningFollowed
+from .parts import (
     bare_members,
     has_extras,
     is_fields_part,
@@ -39,11 +43,10 @@ from anaphora.wire.parts import (
     unknown_role,
 )
 
-from .parts import BEFORE_BRACE, TEXT, UNSIGNED, encoder_for, is_sent, is_unsigned
-from .types import MESSAGE_FIELDS, WIRE
-
 #: The block of a part: its kind in the cache rules, the offset of a marker in it, and its bytes.
 Block: TypeAlias = tuple[Kind, int | None, bytes]
+#: Encodes a part, with notices; None if it is left out.
+Encoder: TypeAlias = Callable[[Any, list[Notice]], bytes | None]
 
 #: Looked up once: access to an enum member is slow.
 _TEXT_KIND = Kind.TEXT
@@ -51,11 +54,56 @@ _HISTORY = SegmentRole.CONVERSATION
 
 ROLES = {"user": "user", "tool": "user", "assistant": "assistant"}
 
+UNSIGNED = Notice(
+    "unsigned_thinking", "reasoning without a signature is refused, so it is left out"
+)
 _STRIPS_THINKING = Notice(
     "state_strips_thinking",
     "the state cannot be put into a tool result, and as a user block it makes this model drop its"
     " earlier thinking, which voids the cached messages",
 )
+
+
+class MessageForm(msgspec.Struct, frozen=True, kw_only=True):
+    """The blocks of a wire, and the bytes of those that nearly all messages consist of."""
+
+    wire: str
+    host: str
+    """The provider's name, for errors."""
+    fields: str
+    """The kind of an opaque part that holds the unknown fields of its message."""
+    encoder_for: Callable[[object, bool], tuple[Kind, int | None, Encoder]]
+    """The kind of a part's block, its marker's offset, and its encoder. The second argument tells
+    whether the part is the assistant's."""
+    is_unsigned: Callable[[Part, Profile], bool]
+    """Whether reasoning lacks the signature that the model requires."""
+    text: bytes
+    """A text block up to its text."""
+    call: bytes
+    """A tool call, with places for id, name and arguments."""
+    result: bytes
+    """A tool result up to its first block, with a place for the call's id."""
+    result_end: bytes
+    """The end of a tool result after its blocks."""
+    splices: tuple[int | None, int | None, int | None]
+    """The offsets of markers on texts, calls and results."""
+    text_beside_results: bool = True
+    """Whether a text in a message with tool results takes a marker."""
+    check: Callable[[Message, bool], None] | None = None
+    """Raises for a message that the model refuses. The second argument tells whether the message is
+    sent together with tool results."""
+
+    def is_sent(self, part: Part, assistant: bool = False) -> bool:
+        """Whether a part becomes a block."""
+        return self.encoder_for(part, assistant)[2](part, []) is not None
+
+    def sent_parts(self, message: Message, profile: Profile) -> list[bool]:
+        """The parts of a message that become blocks."""
+        assistant = message.role == "assistant"
+        return [
+            self.is_sent(part, assistant) and not self.is_unsigned(part, profile)
+            for part in message.parts
+        ]
 
 
 class RoleWithFields(str):
@@ -76,6 +124,7 @@ class MessageEncoder:
 
     def __init__(
         self,
+        form: MessageForm,
         append: LogAppend,
         messages: Sequence[Message],
         segment: str,
@@ -83,13 +132,14 @@ class MessageEncoder:
         after: str | None,
         profile: Profile,
     ) -> None:
+        self.form = form
         self.append = append
         self.messages = messages
         self.segment = segment
         self.before = before
         self.after = after
         self.profile = profile
-        self.followed = ReasoningFollowed(messages, _may_follow)
+        self.followed = ReasoningFollowed(messages, self._may_follow)
 
     @property
     def place(self) -> str:
@@ -98,25 +148,25 @@ class MessageEncoder:
 
     def encode(self, index: int, last_role: str | None) -> tuple[str, list[Block]]:
         """The wire role of a message, and its blocks; notices are added."""
-        append, message = self.append, self.messages[index]
+        append, form, message = self.append, self.form, self.messages[index]
         parts, foreign = message.parts, False
         role = ROLES.get(message.role) or self._system_role(index, last_role)
         last = parts[-1] if parts else None
-        if type(last) is Opaque and is_fields_part(last, (WIRE,), MESSAGE_FIELDS):
+        if type(last) is Opaque and is_fields_part(last, (form.wire,), form.fields):
             role = self._role_with_fields(message, last, role)
         blocks: list[Block] = []
         for part, value in enumerate(parts):
             try:
                 if type(value) is Text and value.extras is None and value.text.strip():
-                    block = TEXT + string(value.text) + b"}"
-                    blocks.append((_TEXT_KIND, BEFORE_BRACE, block))
+                    block = form.text + string(value.text) + b"}"
+                    blocks.append((_TEXT_KIND, form.splices[0], block))
                 else:
                     foreign = foreign or has_extras(value)
                     blocks += self._block(index, part, value, role == "assistant")
             except InvalidRequest as problem:
                 raise problem.within(f"{self.place}.parts[{part}]") from None
         if foreign:
-            note_foreign_fields(append, message, WIRE, self.place)
+            note_foreign_fields(append, message, form.wire, self.place)
         if not blocks and isinstance(role, RoleWithFields):
             append.notice(_fields_left_out("a message without content", self.place))
         if not parts:
@@ -126,7 +176,7 @@ class MessageEncoder:
 
     def _block(self, index: int, part: int, value: Part, assistant: bool) -> list[Block]:
         """The block of one part; none if it is left out, with notices."""
-        kind, splice, encode = encoder_for(value, assistant)
+        kind, splice, encode = self.form.encoder_for(value, assistant)
         notices: list[Notice] = []
         block = encode(value, notices)
         if assistant and type(value) is not ToolCall and block is not None:
@@ -147,7 +197,7 @@ class MessageEncoder:
             return None
         if not self.followed(index, part):
             return UNFINISHED_REASONING
-        return UNSIGNED if is_unsigned(value, self.profile) else None
+        return UNSIGNED if self.form.is_unsigned(value, self.profile) else None
 
     def _role_with_fields(self, message: Message, fields: Opaque, role: str) -> str:
         """The role of a message with unknown fields. A system message that is sent as user text
@@ -169,20 +219,33 @@ class MessageEncoder:
         if (
             self.profile.mid_conversation_system.value
             and (last_role or self.before) in ("user", "system")
-            and _assistant_follows(self.messages, index + 1, self.after)
+            and _assistant_follows(self.form, self.messages, index + 1, self.after)
         ):
             return "system"
         reason = "this model accepts no system message here, so it is sent as user text"
         self.append.notice(Notice("system_as_user", reason, self.place))
         return "user"
 
+    def _may_follow(self, part: Part, role: Role) -> bool | None:
+        """Whether a part may follow reasoning; None if it does not reach the wire."""
+        assistant = role == "assistant"
+        if assistant and _is_blank(part):
+            return None
+        plain = isinstance(part, ToolCall | ToolResult)
+        if plain or (isinstance(part, Text) and part.text.strip()):
+            return assistant  # known without encoding it
+        try:
+            return assistant if self.form.is_sent(part, assistant) else None
+        except InvalidRequest:
+            return assistant  # raised again where it is rendered, with its path
 
-def has_content(message: Message) -> bool:
+
+def has_content(form: MessageForm, message: Message) -> bool:
     """Whether anything of a message reaches the wire. Reasoning alone does not."""
     assistant = message.role == "assistant"
     if assistant and _only_reasoning(message):
         return False
-    return any(is_sent(part, assistant) for part in message.parts)
+    return any(form.is_sent(part, assistant) for part in message.parts)
 
 
 def _only_reasoning(message: Message) -> bool:
@@ -196,19 +259,6 @@ def _is_blank(part: Part) -> bool:
     return isinstance(part, Text) and not part.text.strip()
 
 
-def _may_follow(part: Part, role: Role) -> bool | None:
-    """Whether a part may follow reasoning; None if it does not reach the wire."""
-    assistant = role == "assistant"
-    if assistant and _is_blank(part):
-        return None
-    if isinstance(part, ToolCall | ToolResult) or (isinstance(part, Text) and part.text.strip()):
-        return assistant  # known without encoding it
-    try:
-        return assistant if is_sent(part, assistant) else None
-    except InvalidRequest:
-        return assistant  # raised again where it is rendered, with its path
-
-
 def _fields_left_out(whose: str, place: str) -> Notice:
     return Notice("fields_left_out", f"the fields of {whose} are left out", place)
 
@@ -216,30 +266,37 @@ def _fields_left_out(whose: str, place: str) -> Notice:
 # ── System messages ───────────────────────────────────────────────────────────────────────────────
 
 
-def undecided_start(messages: Conversation, end: int) -> int:
+def undecided_start(form: MessageForm, messages: Conversation, end: int) -> int:
     """The first of the last messages that are system messages or without content."""
-    while end and (messages[end - 1].role == "system" or not has_content(messages[end - 1])):
+    while end and (messages[end - 1].role == "system" or not has_content(form, messages[end - 1])):
         end -= 1
     return end
 
 
 def unchanged_count(
-    messages: Conversation, shared: int, last: ChunkRun, before: str | None, after: str | None
+    form: MessageForm,
+    messages: Conversation,
+    shared: int,
+    last: ChunkRun,
+    before: str | None,
+    after: str | None,
 ) -> int:
     """How many of the shared messages may keep their bytes: the role of a system message depends
     on its neighbours."""
     if (last.before, last.after) != (before, after):
         return 0
-    start = undecided_start(messages, shared)
-    follows = _assistant_follows(messages, start, after)
-    return shared if follows == _assistant_follows(last.source, start, after) else start
+    start = undecided_start(form, messages, shared)
+    follows = _assistant_follows(form, messages, start, after)
+    return shared if follows == _assistant_follows(form, last.source, start, after) else start
 
 
-def _assistant_follows(messages: Sequence[Message], index: int, after: str | None) -> bool:
+def _assistant_follows(
+    form: MessageForm, messages: Sequence[Message], index: int, after: str | None
+) -> bool:
     """Whether the assistant is next, past any system messages, or no message follows."""
     while index < len(messages):
         message = messages[index]
-        if message.role != "system" and has_content(message):
+        if message.role != "system" and has_content(form, message):
             return message.role == "assistant"
         index += 1
     return after in (None, "assistant")

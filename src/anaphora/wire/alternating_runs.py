@@ -1,0 +1,366 @@
+"""Runs of messages of alternating roles, one for each segment, and where a caller's mark lands.
+
+Neighbouring messages of one role become one. The glue before a block depends only on the role
+before it: that makes appending cheap and exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import msgspec
+
+from anaphora.canonical import encode_text, string
+from anaphora.catalog import Profile
+from anaphora.errors import InvalidRequest
+from anaphora.prompt import BlockMark, Call, MarkRequest, Segment, ToolMark
+from anaphora.rendered import ChunkLog, ChunkRun, Kind, LogAppend, Rendered
+from anaphora.rendered.log import NewChunk
+from anaphora.values import AnyTool, Message, Notice, SegmentRole, Text, ToolCall, ToolResult
+from anaphora.values.codec import is_object
+
+from .alternating import (
+    ROLES,
+    MessageEncoder,
+    MessageForm,
+    RoleWithFields,
+    has_content,
+    place_tail,
+    unchanged_count,
+    undecided_start,
+)
+from .markers import MarkLocation, find_message
+from .rendering import AddMessages, extend_log, previous_run
+
+# Looked up once: access to an enum member is slow, and every turn needs it.
+_TAIL = SegmentRole.VOLATILE_TAIL
+_DYNAMIC = SegmentRole.DYNAMIC_CONTEXT
+_HISTORY = SegmentRole.CONVERSATION
+_TEXT_KIND, _CALL_KIND, _RESULT_KIND = Kind.TEXT, Kind.TOOL_CALL, Kind.TOOL_RESULT
+
+MESSAGES = b'"messages":['
+OPENINGS = {
+    role: b'{"role":"%b","content":[' % role.encode() for role in ("user", "assistant", "system")
+}
+#: The same, after a message of another role.
+_NEXT: dict[str | None, bytes] = {role: b"]}," + opened for role, opened in OPENINGS.items()}
+CLOSE = b"]}]"
+
+
+# ── Roles and glue ────────────────────────────────────────────────────────────────────────────────
+
+
+def opening(role: str) -> bytes:
+    """A message up to its first block."""
+    if type(role) is RoleWithFields:
+        return b'{"role":%b,%b,"content":[' % (string(role), role.fields)
+    return OPENINGS.get(role) or b'{"role":%b,"content":[' % string(role)
+
+
+def joins(role: str, last: str | None) -> bool:
+    """Whether a message is merged into the one before it."""
+    return role == last and type(role) is str and type(last) is str
+
+
+# ── Message runs ──────────────────────────────────────────────────────────────────────────────────
+
+
+def alternating_runs(
+    form: MessageForm, call: Call, profile: Profile, previous: Rendered | None
+) -> tuple[list[ChunkRun], list[Notice]]:
+    """One run per segment, glued to the one before it."""
+    segments = call.ir.body_runs()
+    runs: list[ChunkRun] = []
+    notices: list[Notice] = []
+    for index, segment in enumerate(segments):
+        if segment.role is _TAIL:
+            segment, runs, notice = place_tail(segment, runs, call.params, profile)
+            notices += [notice] if notice else []
+        before, after = runs[-1].last_role if runs else None, _role_after(form, segments, index)
+        last = previous_run(previous, "messages", segment.role)
+        log, count = _segment_log(form, segment, profile, last, before, after)
+        if log.notices:
+            notices += [notice for at, notice in log.notices if at < len(segment.messages)]
+        if count:
+            lead, message, block = _joint(runs[-1] if runs else None, before, log.roles[0])
+            run = ChunkRun(
+                "messages",
+                log,
+                count,
+                role=segment.role,
+                lead=lead,
+                source=segment.messages,
+                first_message=message,
+                first_block=block,
+                before=before,
+                after=after,
+            )
+            runs.append(run)
+    if not runs:
+        raise InvalidRequest(f"{form.host} needs at least one message with content", path="ir")
+    msgspec.structs.force_setattr(runs[-1], "close", CLOSE)  # made above, and seen by no one yet
+    return runs, notices
+
+
+def _joint(last: ChunkRun | None, before: str | None, role: str) -> tuple[bytes, int, int]:
+    """The glue between two runs, and where the second begins: message on the wire, block in it."""
+    if last is None:
+        return MESSAGES + opening(role), 0, 0
+    message, block = last.position(last.count - 1)
+    if joins(role, before):
+        return b",", message, block + 1
+    return b"]}," + opening(role), message + 1, 0
+
+
+def _segment_log(
+    form: MessageForm,
+    segment: Segment,
+    profile: Profile,
+    last: ChunkRun | None,
+    before: str | None,
+    after: str | None,
+) -> tuple[ChunkLog, int]:
+    messages, between = segment.messages, (before, after)
+    add = partial(
+        _add_messages,
+        form=form,
+        history=messages,
+        where=segment.role.value,
+        between=between,
+        profile=profile,
+    )
+    shared = 0
+    if last is not None:
+        shared = messages.common_prefix(last.source, ids=True)
+        if last.log.contextual:
+            shared = unchanged_count(form, messages, shared, last, before, after)
+    return extend_log(messages, last, shared, add)
+
+
+def adding(form: MessageForm) -> Callable[[Rendered, Profile], AddMessages]:
+    """Adds to the history of the turn before."""
+
+    def add(previous: Rendered, profile: Profile) -> AddMessages:
+        return partial(
+            _add_messages,
+            form=form,
+            history=previous.runs[-1].source,
+            where=_HISTORY.value,
+            between=(None, None),
+            profile=profile,
+        )
+
+    return add
+
+
+def closing(_: str) -> bytes:
+    """The end of the list of messages after one of that role."""
+    return CLOSE
+
+
+def _add_messages(
+    append: LogAppend,
+    new: Sequence[Message],
+    last_role: str | None,
+    *,
+    form: MessageForm,
+    history: Sequence[Message],
+    where: str,
+    between: tuple[str | None, str | None],
+    profile: Profile,
+) -> None:
+    encoder: MessageEncoder | None = None
+    chunks, first = append.chunks, append.first_chunk
+    add_id, add_end = append.ids.append, append.message_ends.append
+    beside, watch = False, form.check is not None or not form.text_beside_results
+    if watch:
+        beside = _ends_with_results(history, append.first_message)
+    for index, message in enumerate(new):
+        role, count = ROLES.get(message.role), len(chunks)
+        joined = role == last_role and type(last_role) is str
+        lead = b"" if last_role is None else b"," if joined else _NEXT.get(role, b"")
+        if role is None or not _add_plain(form, chunks, message, lead):
+            if encoder is None:
+                encoder = MessageEncoder(form, append, new, where, *between, profile)
+            role, blocks = encoder.encode(index, last_role)
+            joined = joins(role, last_role)
+            lead = b"" if last_role is None else b"," if joined else b"]}," + opening(role)
+            for kind, splice, block in blocks:
+                chunks.append((kind, splice, lead + block))
+                lead = b","
+        if watch:
+            beside = _has_results(message) or (joined and beside)
+            _settle(form, chunks, count, message, beside, f"{where}[{append.message}]")
+        if not joined and count < len(chunks):
+            append.opens.append(first + count)
+            append.roles.append(role)
+            last_role = role
+        add_id(message.id)
+        add_end(first + len(chunks))
+
+
+def _settle(
+    form: MessageForm,
+    chunks: list[NewChunk],
+    count: int,
+    message: Message,
+    beside: bool,
+    place: str,
+) -> None:
+    """Check a message that was added after `count` chunks, and remove places of markers that are
+    refused beside tool results."""
+    if form.check is not None:
+        try:
+            form.check(message, beside)
+        except InvalidRequest as problem:
+            raise problem.within(place) from None
+    if beside and not form.text_beside_results:
+        chunks[count:] = [(kind, None, data) for kind, _, data in chunks[count:]]
+
+
+def _ends_with_results(messages: Sequence[Message], count: int) -> bool:
+    """Whether the next message after so many would be sent together with tool results."""
+    while count and messages[count - 1].role not in ("assistant", "system"):
+        count -= 1
+        if _has_results(messages[count]):
+            return True
+    return False
+
+
+def _has_results(message: Message) -> bool:
+    return any(isinstance(part, ToolResult) for part in message.parts)
+
+
+def _add_plain(form: MessageForm, chunks: list[NewChunk], message: Message, lead: bytes) -> bool:
+    """Add a message of texts, calls and text results, as nearly all are, with `lead` before the
+    first block. False for any other, and for one that gives notices or is rejected."""
+    count = len(chunks)
+    of_text, of_call, of_result = form.splices
+    try:
+        for part in message.parts:
+            if type(part) is Text:
+                text = part.text
+                if part.extras is not None or not text or text.isspace():
+                    break
+                block = b"".join((lead, form.text, encode_text(text), b"}"))
+                chunks.append((_TEXT_KIND, of_text, block))
+            elif type(part) is ToolCall:
+                given = part.arguments
+                if part.extras is not None or not is_object(given):
+                    break
+                names = encode_text(part.id), encode_text(part.name)
+                block = lead + form.call % (*names, given.encode())
+                chunks.append((_CALL_KIND, of_call, block))
+            elif type(part) is ToolResult and type(part.content) is str:
+                text = part.content
+                if part.extras is not None or part.error or not text or text.isspace():
+                    break
+                begin = form.result % encode_text(part.call_id)
+                encoded = encode_text(text)
+                block = b"".join((lead, begin, form.text, encoded, b"}", form.result_end))
+                chunks.append((_RESULT_KIND, of_result, block))
+            else:
+                break
+            lead = b","
+        else:
+            return count < len(chunks)
+    except (InvalidRequest, UnicodeEncodeError):
+        pass  # raised again, with its path
+    del chunks[count:]
+    return False
+
+
+def settled_chunks(form: MessageForm, runs: list[ChunkRun]) -> int:
+    """The chunks before a system message that ends the conversation: until the assistant answers,
+    the next message may still change its role."""
+    first = 0
+    for run in runs:
+        if run.role is _HISTORY and run.log.contextual:
+            start = undecided_start(form, run.source, len(run.source))
+            decided = run.log.message_ends[start - 1] if start else 0
+            if start < len(run.source) and decided < run.count:
+                return first + decided
+        first += run.count
+    return first
+
+
+def _role_after(form: MessageForm, segments: tuple[Segment, ...], index: int) -> str | None:
+    """The role of the next message with content after a segment. After the conversation it is that
+    of the reply, or of the dynamic context if that was moved there; the volatile tail is placed
+    separately."""
+    for following in segments[index + 1 :]:
+        if segments[index].role is _HISTORY and following.role is not _DYNAMIC:
+            break
+        for message in following.messages:
+            if has_content(form, message):
+                return message.role
+    return None
+
+
+# ── Marks ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def locate(
+    form: MessageForm,
+    request: MarkRequest,
+    call: Call,
+    profile: Profile,
+    tools: tuple[AnyTool, ...],
+    runs: list[ChunkRun],
+    loaded: tuple[AnyTool, ...],
+    nested: Callable[[ToolResult, int], int | None] | None = None,
+) -> MarkLocation:
+    """The chunk of a mark request, or the reason why there is none. `loaded` are the tools that
+    have chunks; `nested` tells the offset of a marker on a part inside a tool result."""
+    if isinstance(request, ToolMark):
+        for index, tool in enumerate(loaded):
+            if tool.name == request.name:
+                return _marked_chunk(runs[0], index, 0, f"tool {request.name}")
+        if any(tool.name == request.name for tool in tools):
+            return f"tool {request.name} is deferred, so it cannot be cached"
+        return f"no tool {request.name}"
+    if isinstance(request, BlockMark):
+        position = call.ir.system_field_index(request.index)
+        if position is None:
+            return f"no system block {request.index}, or a blank one"
+        run = runs[1 if loaded else 0]
+        return _marked_chunk(run, position, len(loaded), f"system block {request.index}")
+    match = find_message(runs, request.message_id)
+    if match is None:
+        return f"no message {request.message_id}"
+    run, first, chunks = match
+    name = f"message {request.message_id}"
+    if chunks.stop > run.count:
+        return f"{name} carries the state this turn, so it cannot be cached"
+    if not request.path:
+        last = next((chunk for chunk in reversed(chunks) if run.log.splices[chunk] >= 0), None)
+        return f"no part of {name} can carry a marker" if last is None else (first + last, None)
+    name = f"part {list(request.path)} of {name}"
+    message = run.source[run.log.message_of(chunks.start)] if chunks else None
+    if message is None or not 0 <= request.path[0] < len(message.parts):
+        return f"no {name}"
+    sent, position = form.sent_parts(message, profile), request.path[0]
+    chunk = chunks.start + sum(sent[:position])
+    if not sent[position] or chunk >= chunks.stop:  # reasoning at the end may be left out
+        return f"{name} is left out of the request"
+    if len(request.path) > 1:
+        part, inside = message.parts[position], None
+        if len(request.path) == 2 and isinstance(part, ToolResult) and nested is not None:
+            inside = nested(part, request.path[1])
+        if inside is None:
+            return f"no {name} that can carry a marker"
+        return first + chunk, _block_offset(form, run, chunk) + inside
+    return _marked_chunk(run, chunk, first, name)
+
+
+def _marked_chunk(run: ChunkRun, chunk: int, first: int, name: str) -> MarkLocation:
+    """A chunk of a run whose first one is `first`."""
+    return f"{name} takes no marker" if run.log.splices[chunk] < 0 else (first + chunk, None)
+
+
+def _block_offset(form: MessageForm, run: ChunkRun, chunk: int) -> int:
+    """The number of bytes before the block in a chunk's data."""
+    lead = len(run.lead) if chunk == 0 else 0
+    data = run.log.slice(run.log.start(chunk), run.log.ends[chunk])
+    return lead + data.index(form.result.partition(b"%b")[0])

@@ -1,0 +1,26 @@
+"""Codec of Bedrock's Converse: `POST /model/{model}/converse` and `/converse-stream`."""
+
+from __future__ import annotations
+
+from anaphora.wire.rendering import assemble
+
+from .errors import read_error, write_error
+from .parse import parse
+from .render import render
+from .reply import read_reply, write_reply
+from .split import split
+from .stream import StreamReader as reader
+from .writer import StreamWriter as writer
+
+__all__ = [
+    "assemble",
+    "parse",
+    "read_error",
+    "read_reply",
+    "reader",
+    "render",
+    "split",
+    "write_error",
+    "write_reply",
+    "writer",
+]

@@ -1,0 +1,104 @@
+"""Renders a call as a Converse request: tools, system and messages as chunks, in hash order.
+
+A marker is a block `cachePoint` after the one that it marks. Where a model takes one differs by its
+family, and a marker anywhere else fails the whole call; so do some combinations of blocks, which
+are refused here with the reason.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from anaphora.catalog import Profile
+from anaphora.prompt import Call
+from anaphora.rendered import ChunkRun, Rendered
+from anaphora.values import Ttl
+from anaphora.wire.alternating_runs import alternating_runs, locate, settled_chunks
+from anaphora.wire.markers import nearest_ttls
+from anaphora.wire.rendering import (
+    cacheable_count,
+    finish_rendering,
+    previous_run,
+    section_run,
+    usable_previous,
+    without_foreign_tools,
+)
+
+from . import params
+from .params import markers_of, places_of
+from .parts import form_of, splice_at, system_log, tool_log
+from .refusals import check_first, message_check
+from .types import MEMO, WIRE
+
+#: The bytes before and after the tools, which the envelope begins, and the system blocks.
+TOOLS = b'"tools":['
+CLOSE_TOOLS = b"]},"
+TOOLS_PLACE = "toolConfig.tools"
+SYSTEM = b'"system":['
+CLOSE_SYSTEM = b"],"
+
+#: Used if the model takes no markers: none is sent.
+_ANY_TTL: dict[Ttl, Ttl] = {ttl: ttl for ttl in ("5m", "30m", "1h", "12h", "24h")}
+
+
+def render(call: Call, profile: Profile, previous: Rendered | None = None) -> Rendered:
+    """The whole prompt as chunks, unmarked.
+
+    With the rendering of the turn before in `previous`, only what was added is rendered; the result
+    is the same either way. `previous` may also be an older turn, another branch, or another
+    conversation: equal messages are shared.
+    """
+    previous = usable_previous(previous, WIRE, call.model)
+    places, markers = places_of(profile), markers_of(profile)
+    tools, notices = without_foreign_tools(call.tools, (WIRE,))
+    check = message_check(call, profile, has_tools=bool(tools))
+    status = "result_status" not in params.refusals_of(profile)
+    form = form_of(places, check, status=status, blank=params.takes_blank_text(profile))
+    if not tools and previous_run(previous, "tools") is not None:
+        previous = None  # its calls are to be checked again
+    last = previous.envelope if previous is not None else None
+    envelope = params.envelope(call, profile, last, tools=bool(tools))
+    runs: list[ChunkRun] = []
+    if tools:
+        splice = splice_at("tools", places)
+        runs.append(
+            section_run(
+                "tools",
+                tools,
+                partial(tool_log, splice=splice),
+                previous,
+                MEMO,
+                lead=TOOLS,
+                close=CLOSE_TOOLS,
+                place=TOOLS_PLACE,
+                variant=splice,
+            )
+        )
+    if blocks := call.ir.system_field_blocks():
+        splice = splice_at("system", places)
+        log = partial(system_log, splice=splice)
+        run = section_run(
+            "system", blocks, log, previous, MEMO, lead=SYSTEM, close=CLOSE_SYSTEM, variant=splice
+        )
+        runs.append(run)
+    messages, message_notices = alternating_runs(form, call, profile, previous)
+    check_first(messages, call, profile)
+    runs += messages
+    return finish_rendering(
+        call,
+        profile,
+        envelope,
+        runs,
+        wire=WIRE,
+        cacheable=min(
+            cacheable_count(runs, previous, call.ir.cache.messages), settled_chunks(form, runs)
+        ),
+        markers=markers,
+        nearest=nearest_ttls(markers) or _ANY_TTL,
+        locate=lambda request: (
+            locate(form, request, call, profile, tools, runs, tools)
+            if markers
+            else f"{call.model} takes no cache points"
+        ),
+        notices=[*notices, *message_notices],
+    )

@@ -1,0 +1,155 @@
+"""Writes replies as Converse would stream them: frames with padding."""
+
+from __future__ import annotations
+
+from msgspec import Raw
+
+from anaphora.canonical import string
+from anaphora.values import (
+    Event,
+    Opaque,
+    Part,
+    PartDelta,
+    PartEnd,
+    PartStart,
+    Refusal,
+    Reply,
+    ReplyEnd,
+    ReplyFail,
+    ReplyStart,
+    Text,
+    Thinking,
+    ToolCall,
+    Usage,
+    UsageUpdate,
+)
+from anaphora.wire.eventstream import encode_event, padded
+from anaphora.wire.parts import following, own_members
+from anaphora.wire.reading import decode_elements, decode_members, encode_members
+
+from .errors import write_failure
+from .parts import reply_block
+from .reply import write_metadata, write_stop
+from .types import WIRE
+
+_LEADS = {
+    "text": (b'{"text":', b"}"),
+    "refusal": (b'{"text":', b"}"),
+    "thinking": (b'{"reasoningContent":{"text":', b"}}"),
+    "tool_call": (b'{"toolUse":{"input":', b"}}"),
+}
+
+
+class StreamWriter:
+    """Events in, bytes out. Signatures, citations and opaque blocks are written at the end of their
+    part."""
+
+    def __init__(self) -> None:
+        self._usage = Usage()
+        self._starts: dict[int, PartStart] = {}
+        self._written: set[int] = set()
+
+    def write(self, event: Event) -> bytes:
+        if isinstance(event, ReplyStart):
+            return _event("messageStart", b'{"role":"assistant"}')
+        if isinstance(event, PartStart):
+            self._starts[event.index] = event
+            return self._begin_call(event) if event.kind == "tool_call" else b""
+        if isinstance(event, PartDelta):
+            return self._delta(event)
+        if isinstance(event, PartEnd):
+            return self._end_part(event.index, event.part)
+        if isinstance(event, UsageUpdate):
+            self._usage = event.usage
+            return b""
+        if isinstance(event, ReplyEnd):
+            return self._end(event.reply)
+        assert isinstance(event, ReplyFail)
+        return write_failure(event)
+
+    def _begin_call(self, event: PartStart) -> bytes:
+        own = own_members(event.extras, WIRE)
+        inner = decode_members(own.pop("toolUse", b"{}"))
+        named = b'"toolUseId":%b,"name":%b' % (string(event.id or ""), string(event.name or ""))
+        call = b'"toolUse":{' + named + following(inner) + b"}" + following(own)
+        return _block("contentBlockStart", event.index, b'"start":{' + call + b"}")
+
+    def _delta(self, event: PartDelta) -> bytes:
+        start = self._starts.get(event.index)
+        lead, end = _LEADS.get("text" if start is None else start.kind, (b"", b""))
+        if not lead:
+            return b""
+        self._written.add(event.index)
+        return _delta(event.index, lead + string(event.delta) + end)
+
+    def _end_part(self, index: int, part: Part) -> bytes:
+        written = b""
+        if isinstance(part, Thinking):
+            if part.provider in (None, WIRE):
+                written = _thinking_end(index, part, index in self._written)
+        elif isinstance(part, Text) and part.extras is not None:
+            written = self._citations(index, part)
+        elif isinstance(part, Opaque):
+            written = _opaque(index, part)
+        if not written and index not in self._written and not isinstance(part, ToolCall):
+            block = reply_block(part)
+            if block is None:
+                return b""
+            if not isinstance(part, Text | Refusal | Thinking):
+                written = _block("contentBlockStart", index, b'"start":' + block)
+        return written + _block("contentBlockStop", index, b"")
+
+    def _citations(self, index: int, part: Text) -> bytes:
+        cited = own_members(part.extras, WIRE).get("citationsContent", Raw(b"{}"))
+        listed = decode_elements(decode_members(cited).get("citations", b"[]"))
+        return b"".join(_delta(index, b'{"citation":' + bytes(each) + b"}") for each in listed)
+
+    def _end(self, reply: Reply) -> bytes:
+        fields = own_members(reply.extras, WIRE)
+        stop = b'{"stopReason":' + string(write_stop(reply))
+        more = fields.pop("additionalModelResponseFields", None)
+        stop += following({} if more is None else {"additionalModelResponseFields": more}) + b"}"
+        usage = reply.usage if reply.usage != Usage() else self._usage
+        return _event("messageStop", stop) + _event("metadata", write_metadata(usage, fields))
+
+
+def _event(kind: str, payload: bytes) -> bytes:
+    return encode_event(kind, padded(payload))
+
+
+def _block(kind: str, index: int, member: bytes) -> bytes:
+    return _event(kind, b'{"contentBlockIndex":%d%b}' % (index, b"," + member if member else b""))
+
+
+def _delta(index: int, delta: bytes) -> bytes:
+    return _block("contentBlockDelta", index, b'"delta":' + delta)
+
+
+def _thinking_end(index: int, part: Thinking, has_text: bool) -> bytes:
+    if part.signature is None and part.data is not None and not has_text:
+        return _delta(index, b'{"reasoningContent":{"redactedContent":' + string(part.data) + b"}}")
+    if part.signature:
+        signed = _delta(
+            index, b'{"reasoningContent":{"signature":' + string(part.signature) + b"}}"
+        )
+        return signed
+    return b""
+
+
+def _opaque(index: int, part: Opaque) -> bytes:
+    """A block that is kept whole. Calls of the provider's tools, and their results, have pieces."""
+    if part.provider != WIRE:
+        return b""
+    members = decode_members(part.json)
+    for kind, name in (("toolUse", "input"), ("toolResult", "content")):
+        if len(members) == 1 and bytes(members.get(kind, b""))[:1] == b"{":
+            inner = decode_members(members[kind])
+            value = inner.pop(name, None)
+            if kind == "toolUse" and value is not None:
+                value = Raw(b'{"input":' + string(bytes(value).decode()) + b"}")
+            start = b'"start":{"%b":%b}' % (kind.encode(), encode_members(inner))
+            begin = _block("contentBlockStart", index, start)
+            if value is None:
+                return begin
+            return begin + _delta(index, b'{"%b":%b}' % (kind.encode(), bytes(value)))
+    return _block("contentBlockStart", index, b'"start":' + encode_members(members))
