@@ -75,10 +75,8 @@ class AuditLog:
         on_error: Callable[[AuditError], None] | None = None,
         collect: float = 0.0,
         row_key: bytes = b"",
-        writer: LogWriter | None = None,
     ) -> None:
-        """`writer` passes rows to another process, which writes them. Raises `Io` if another
-        process writes the log, `ChainBroken` if its end was changed,
+        """Raises `Io` if another process writes the log, `ChainBroken` if its end was changed,
         `AnchorMismatch` if the anchor belongs to another log."""
         if keep_days is not None and not keep_days > 0:
             raise InvalidRequest(f"must be > 0, got {keep_days}", path="keep_days")
@@ -92,7 +90,7 @@ class AuditLog:
         self.app = label(app)
         self.node = label(platform.node() if node is None else node)
         self._required = required
-        self._writer = writer or open_writer(
+        writer = open_writer(
             self.path,
             app=self.app,
             node=self.node,
@@ -103,12 +101,24 @@ class AuditLog:
             collect=collect,
             row_key=row_key,
         )
-        self.first_row = self._writer.first_row
+        self._write_with(writer)
+
+    @classmethod
+    def over(cls, path: Path | PostgresLog, writer: LogWriter) -> Self:
+        """The log of a process whose `writer` passes rows to another one, which writes them."""
+        log = cls.__new__(cls)
+        log.path, log.app, log.node, log._required = path, "", label(platform.node()), False
+        log._write_with(writer)
+        return log
+
+    def _write_with(self, writer: LogWriter) -> None:
+        self._writer = writer
+        self.first_row = writer.first_row
         """Number of the first row written by this log."""
         self._digests = BlockDigests(_key_of(self.path))
-        self._writer.start()
+        writer.start()
         # An unclosed log is closed when it is garbage-collected, or at exit.
-        self._close = weakref.finalize(self, self._writer.close)
+        self._close = weakref.finalize(self, writer.close)
 
     def __enter__(self) -> Self:
         return self

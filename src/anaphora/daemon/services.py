@@ -24,7 +24,7 @@ from .audit import AuditRecovery, audit_place, close_chains_of_dead_nodes, open_
 from .checking import price_table_days
 from .health import Part
 from .home import Home, derived_key
-from .home.settings import SettingsFiles
+from .home.settings import Settings, SettingsFiles
 from .money.administration import SpendAdmin
 from .money.ledger import Ledger
 from .monitoring import Gauge, Values
@@ -91,7 +91,6 @@ async def open_services(
 ) -> Services:
     """Opens the services. `stack` closes them: calls settle while the store is open. `counts` are
     shared with workers; one of those has `remote` parts."""
-    from .calls.delegation import CallService
     from .rpc.service import RpcService
 
     node, recovery, is_shared = None, None, counts is not None
@@ -100,16 +99,12 @@ async def open_services(
         store, ledger = remote.store, remote.ledger
     else:
         store, node = await _open_store(stack, home, files, clock)
-        ledger = Ledger(store, clock)
-        ledger.notes_calls = is_shared
-        await ledger.recover(home.sent_marks)
+        ledger = await _open_ledger(store, clock, home, notes_calls=is_shared)
     settings = files.current
     directory, admin = await _open_directory(home, files, store, clock, counts)
     if node is not None:
         await _follow_changes(stack, node, directory, admin, files)
-    place = audit_place(home, settings.daemon)
-    if isinstance(place, PostgresLog):
-        stack.callback(place.close)
+    place = _open_place(stack, home, settings.daemon)
     if remote is not None:
         shared, audit = remote.shared, remote.audit
     else:
@@ -117,23 +112,11 @@ async def open_services(
         audit, recovery = await _open_audit(stack, home, settings.daemon, ledger, place, node)
     SpendAdmin(store, audit, clock=clock).register(admin)
     off_loop = stack.enter_context(contextlib.closing(OffLoop()))
-    calls = CallService(
-        settings.config,
-        settings.providers,
-        ledger,
-        audit,
-        clock=clock,
-        watchers=watchers,
-        shared_state=shared,
-        prefix_key=derived_key(home, "prefixes of prompts"),
-        off_loop=off_loop,
+    calls = _open_calls(
+        home, settings, ledger, audit, shared, clock=clock, watchers=watchers, off_loop=off_loop
     )
-    calls.use_grants(settings.grants.apps.values())
-    directory.on_revoke(calls.forget)
     stack.push_async_callback(calls.close)
-    calls.read_on.counts = counts
-    most = settings.daemon.max_streams_per_app
-    slots = calls.read_on.slots = CallSlots(most, calls.deny_slot, counts)
+    slots = _begin_calls(calls, settings, directory, counts)
     return Services(
         store=store,
         node=node,
@@ -151,6 +134,61 @@ async def open_services(
         counts=counts,
         recovery=recovery,
     )
+
+
+async def _open_ledger(
+    store: Store, clock: Callable[[], float], home: Home, *, notes_calls: bool
+) -> Ledger:
+    ledger = Ledger(store, clock)
+    ledger.notes_calls = notes_calls
+    await ledger.recover(home.sent_marks)
+    return ledger
+
+
+def _open_place(
+    stack: contextlib.AsyncExitStack, home: Home, config: DaemonConfig
+) -> Path | PostgresLog:
+    place = audit_place(home, config)
+    if isinstance(place, PostgresLog):
+        stack.callback(place.close)
+    return place
+
+
+def _open_calls(
+    home: Home,
+    settings: Settings,
+    ledger: Ledger,
+    audit: AuditLog | None,
+    shared: SharedState,
+    *,
+    clock: Callable[[], float],
+    watchers: Iterable[Watcher],
+    off_loop: OffLoop,
+) -> CallService:
+    from .calls.delegation import CallService
+
+    return CallService(
+        settings.config,
+        settings.providers,
+        ledger,
+        audit,
+        clock=clock,
+        watchers=watchers,
+        shared_state=shared,
+        prefix_key=derived_key(home, "prefixes of prompts"),
+        off_loop=off_loop,
+    )
+
+
+def _begin_calls(
+    calls: CallService, settings: Settings, directory: Directory, counts: NamedCounts
+) -> CallSlots:
+    calls.use_grants(settings.grants.apps.values())
+    directory.on_revoke(calls.forget)
+    calls.read_on.counts = counts
+    most = settings.daemon.max_streams_per_app
+    calls.read_on.slots = slots = CallSlots(most, calls.deny_slot, counts)
+    return slots
 
 
 async def _open_directory(

@@ -195,6 +195,7 @@ class BodyMemory(Generic[Facts]):
         """`size_of` is the memory that facts take."""
         self._most_bytes = most_bytes
         self._grids = grids
+        self._known_places = lru_cache(maxsize=1024)(_places)
         self._size_of = size_of
         self._bytes = 0
         self._found: dict[_Key, KeptBody[Facts]] = {}
@@ -294,7 +295,7 @@ class BodyMemory(Generic[Facts]):
 
     def _places(self, end: int, steps: int) -> tuple[int, ...]:
         """The offsets up to `end` by which a body may be found, the first ones first."""
-        return _places(end // self._grids[0], steps, self._grids)
+        return self._known_places(end // self._grids[0], steps, self._grids)
 
     def _use(self, kept: KeptBody[Facts]) -> None:
         if kept in self._kept:
@@ -338,7 +339,6 @@ class RequestBodies:
         return body
 
 
-@lru_cache(maxsize=1024)
 def _places(units: int, steps: int, grids: tuple[int, ...]) -> tuple[int, ...]:
     """The last multiples of each grid; the first grid divides the others."""
     places: set[int] = set()

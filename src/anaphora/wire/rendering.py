@@ -195,7 +195,6 @@ def finish_rendering(
     runs: list[ChunkRun],
     *,
     wire: str,
-    given: Mapping[Ttl, bytes] | None = None,
     markers: Mapping[Ttl, bytes],
     nearest: Mapping[Ttl, Ttl],
     locate: Locate,
@@ -203,8 +202,8 @@ def finish_rendering(
     **fields: Any,
 ) -> Rendered:
     """The prompt with the caller's marks in place. `nearest` has the wire's TTL for each that may
-    be requested; `given` are the markers that `render` was called with; `fields` are the other
-    fields of `Rendered`. Extras of other wires on tools and system blocks give notices."""
+    be requested; `fields` are the other fields of `Rendered`. Extras of other wires on tools and
+    system blocks give notices."""
     plan = call.ir.cache
     marks: tuple[Mark, ...] = ()
     frozen: int | None = None
@@ -219,7 +218,7 @@ def finish_rendering(
     functions = _FUNCTIONS.issuperset(map(type, tools))
     if not functions or any(map(_extras_of, tools)) or any(map(_extras_of, blocks)):
         section_notices = foreign_sections(call, wire)
-    rendered = Rendered(
+    return Rendered(
         wire=wire,
         model=call.model,
         runs=tuple(runs),
@@ -233,6 +232,12 @@ def finish_rendering(
         notices=(*envelope.notices, *section_notices, *notices, *unmarked),
         **fields,
     )
+
+
+def continuable(
+    rendered: Rendered, call: Call, profile: Profile, given: Mapping[Ttl, bytes] | None = None
+) -> Rendered:
+    """Notes what `continued` needs. `given` are the markers that `render` was called with."""
     if len(call.ir.segments) == 1:
         source = call, _fixed(call, profile, given), _taken_over(rendered)
         force_setattr(rendered, "source", source)
@@ -249,7 +254,7 @@ def continued(
     close: Callable[[str], bytes],
 ) -> Rendered | None:
     """The rendering of a call that differs from that of the turn before only by messages at its
-    end, as nearly all turns do; None for any other. `given` is as for `finish_rendering`; `add` and
+    end, as nearly all turns do; None for any other. `given` is as for `continuable`; `add` and
     `close` are the wire's, the first one for the turn before."""
     if previous is None or previous.source is None or previous.wire != wire:
         return None

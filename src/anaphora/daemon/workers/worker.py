@@ -202,7 +202,7 @@ class Worker:
             place = audit_place(home, files.current.daemon)
             self._writer = RemoteWriter(self.host, welcome.audit_epoch)
             self._writer.use(self._store.state)
-            audit = AuditLog(place, writer=self._writer)
+            audit = AuditLog.over(place, self._writer)
             stack.push_async_callback(asyncio.to_thread, audit.close)
         remote = RemoteParts(self._store, ledger, self._state, audit)
         watchers = metrics.calls(), *call_traces()

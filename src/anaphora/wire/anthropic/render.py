@@ -21,6 +21,7 @@ from anaphora.wire.alternating_runs import (
 from anaphora.wire.markers import nearest_ttls, supported_ttl
 from anaphora.wire.rendering import (
     cacheable_count,
+    continuable,
     continued,
     finish_rendering,
     previous_run,
@@ -74,13 +75,12 @@ def render(
     runs += messages
     notices = [*notices, *message_notices]
     plan = call.ir.cache
-    return finish_rendering(
+    rendered = finish_rendering(
         call,
         profile,
         envelope,
         runs,
         wire=WIRE,
-        given=given,
         cacheable=min(cacheable_count(runs, previous, plan.messages), settled_chunks(FORM, runs)),
         markers=markers,
         nearest=nearest,
@@ -93,6 +93,7 @@ def render(
         notices=notices,
         request_markers=markers if own else {},
     )
+    return continuable(rendered, call, profile, given)
 
 
 def _tools_run(tools: tuple[AnyTool, ...], previous: Rendered | None) -> ChunkRun:

@@ -12,7 +12,7 @@ from functools import partial
 from anaphora.catalog import Profile
 from anaphora.prompt import Call
 from anaphora.rendered import ChunkRun, Rendered
-from anaphora.values import Ttl
+from anaphora.values import AnyTool, Ttl
 from anaphora.wire.alternating_runs import alternating_runs, locate, settled_chunks
 from anaphora.wire.markers import nearest_ttls
 from anaphora.wire.rendering import (
@@ -60,20 +60,7 @@ def render(call: Call, profile: Profile, previous: Rendered | None = None) -> Re
     envelope = params.envelope(call, profile, last, tools=bool(tools))
     runs: list[ChunkRun] = []
     if tools:
-        splice = splice_at("tools", places)
-        runs.append(
-            section_run(
-                "tools",
-                tools,
-                partial(tool_log, splice=splice),
-                previous,
-                MEMO,
-                lead=TOOLS,
-                close=CLOSE_TOOLS,
-                place=TOOLS_PLACE,
-                variant=splice,
-            )
-        )
+        runs.append(_tools_run(tools, previous, splice_at("tools", places)))
     if blocks := call.ir.system_field_blocks():
         splice = splice_at("system", places)
         log = partial(system_log, splice=splice)
@@ -101,4 +88,20 @@ def render(call: Call, profile: Profile, previous: Rendered | None = None) -> Re
             else f"{call.model} takes no cache points"
         ),
         notices=[*notices, *message_notices],
+    )
+
+
+def _tools_run(
+    tools: tuple[AnyTool, ...], previous: Rendered | None, splice: int | None
+) -> ChunkRun:
+    return section_run(
+        "tools",
+        tools,
+        partial(tool_log, splice=splice),
+        previous,
+        MEMO,
+        lead=TOOLS,
+        close=CLOSE_TOOLS,
+        place=TOOLS_PLACE,
+        variant=splice,
     )

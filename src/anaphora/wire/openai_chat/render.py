@@ -44,6 +44,7 @@ from anaphora.wire.reading import encode_members
 from anaphora.wire.rendering import (
     AddMessages,
     cacheable_count,
+    continuable,
     continued,
     finish_rendering,
     section_run,
@@ -113,13 +114,12 @@ def render(
     if not blocks and not messages:
         raise InvalidRequest("OpenAI needs at least one message with content", path="ir")
     runs += messages
-    return finish_rendering(
+    rendered = finish_rendering(
         call,
         profile,
         request,
         runs,
         wire=WIRE,
-        given=markers,
         cacheable=cacheable_count(runs, previous, call.ir.cache.messages),
         markers=traits.markers,
         nearest=traits.nearest,
@@ -133,6 +133,7 @@ def render(
         only_marks=ONLY_MARKS if traits.options and options_free(call) else None,
         automatic="30m" if traits.options and call.ir.cache.mode != "explicit" else None,
     )
+    return continuable(rendered, call, profile, markers)
 
 
 def _system_run(

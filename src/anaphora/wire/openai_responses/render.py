@@ -48,6 +48,7 @@ from anaphora.wire.parts import (
 from anaphora.wire.rendering import (
     AddMessages,
     cacheable_count,
+    continuable,
     continued,
     finish_rendering,
     section_run,
@@ -127,7 +128,7 @@ def render(call: Call, profile: Profile, previous: Rendered | None = None) -> Re
     body = [*before, *sent]
     if traits.explicit:
         notices += policy_notices(call.tools, blocks, NEAREST)
-    return finish_rendering(
+    rendered = finish_rendering(
         call,
         profile,
         request,
@@ -144,6 +145,7 @@ def render(call: Call, profile: Profile, previous: Rendered | None = None) -> Re
         only_marks=ONLY_MARKS if traits.explicit and options_free(call) else None,
         automatic=automatic_ttl(call, traits),
     )
+    return continuable(rendered, call, profile)
 
 
 def _locate(
