@@ -233,7 +233,9 @@ def test_recorded_exchanges(run: Run) -> None:
         pytest.skip(f"{EXCHANGES} is not there")
     done = run("explain", "--json", str(EXCHANGES))
     report = json.loads(done.stdout)
-    assert report["summary"]["turns"] == 700
+    assert report["summary"]["turns"] == 701
+    models = {turn["model"] for turn in report["turns"] if turn["provider"] == "bedrock"}
+    assert "us.anthropic.claude-sonnet-4-20250514-v1:0" in models
     read_more = [
         turn
         for turn in report["turns"]

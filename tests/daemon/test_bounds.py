@@ -18,6 +18,7 @@ from anaphora import catalog
 from anaphora import wire as wires
 from anaphora.client.target import Target
 from anaphora.daemon.calls.translation import fill_max_tokens
+from anaphora.daemon.faces import FACES
 from anaphora.daemon.facts.reading import RequestFacts, read_facts
 from anaphora.daemon.money.billed_prices import NO_SURCHARGE, Surcharge, price_factor, surcharge_of
 from anaphora.daemon.money.bounds import CostBound, cost_bound, nano_usd, storage_bound
@@ -99,10 +100,11 @@ def usage_of(record: Json, codec: wires.Wire) -> Usage | None:
 
 @needs_exchanges
 def test_bound_covers_the_bill_of_every_recorded_exchange() -> None:
-    """Where a request sets no limit of its output, the one that was billed is filled in."""
+    """If a request sets no limit of its output, the one that was billed is filled in. Calls of wires
+    without a face are refused."""
     seen: Counter[str] = Counter()
     for record in all_records():
-        if record["wire"] not in wires.WIRES or record["status"] != 200:
+        if record["wire"] not in FACES or record["status"] != 200:
             continue
         row = catalog.dialects().at_host(record["host"], record["wire"], record["path"])
         own = row is None or row.provider == wires.PROVIDERS[record["wire"]]

@@ -699,7 +699,7 @@ PARAMS: list[dict[str, Any]] = [
 
 
 #: Of the wires that have a face.
-SPOKEN = [row.name for row in catalog.dialects().rows if row.wire in FACES and not row.envelope]
+SPOKEN = [row.name for row in catalog.dialects().rows if row.wire in FACES]
 
 
 @each_row("name", [*BODIES, *SPOKEN])

@@ -95,7 +95,7 @@ def _fields(one: ResolvedProvider, missing: MissingSecret | None) -> dict[str, A
 
 def _credentials(one: ResolvedProvider) -> str | None:
     """Where the credentials of a cloud are found."""
-    if one.credentials is None or one.dialect is None or one.dialect.cloud is None:
+    if one.credentials is None or one.cloud is None:
         return None
     given = one.provider.credentials
     for cloud in () if given is None else given.clouds:
@@ -105,7 +105,7 @@ def _credentials(one: ResolvedProvider) -> str | None:
             if value is not None and not isinstance(value, bool):
                 shown = shown_name(value) if isinstance(value, str) else str(value)
                 return f"{cloud}: {name} {shown}"
-    return f"{one.dialect.cloud.kind}: ambient"
+    return f"{one.cloud.kind}: ambient"
 
 
 def _lines(config: ClientConfig, providers: Resolutions) -> Iterator[Line]:

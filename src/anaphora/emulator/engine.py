@@ -123,7 +123,7 @@ class Engine:
     ) -> EmulatorResponse:
         route = self._route(request.method, request.path, request.headers)
         if route is None:
-            reason = f"Not found: {request.method} {request.path}"
+            reason = f"Not found: {request.method} {request.path}; the emulator has no such path"
             error = NotFound(reason, status=404, code="not_found_error")
             return _error_response(error, entry, self.routes.codec(request.path, request.headers))
         routed = RoutedRequest(

@@ -238,7 +238,7 @@ def continuable(
     rendered: Rendered, call: Call, profile: Profile, given: Mapping[Ttl, bytes] | None = None
 ) -> Rendered:
     """Notes what `continued` needs. `given` are the markers that `render` was called with."""
-    if len(call.ir.segments) == 1:
+    if call.ir.only_conversation() is not None:
         source = call, _fixed(call, profile, given), _taken_over(rendered)
         force_setattr(rendered, "source", source)
     return rendered
@@ -260,14 +260,15 @@ def continued(
         return None
     before, fixed, made = previous.source
     ir, old, plan = call.ir, before.ir, call.ir.cache
-    if len(ir.segments) != 1 or plan.marks or plan.frozen_through is not None:
+    messages = ir.only_conversation()
+    if messages is None or plan.marks or plan.frozen_through is not None:
         return None
     if ir.continuation is not None or old.continuation is not None:
         return None
     if not all(map(is_, _fixed(call, profile, given), fixed)):
         return None
-    messages, last = ir.segments[0].messages, previous.runs[-1]
-    if ir.segments[0].role is not _HISTORY or last.role is not _HISTORY:
+    last = previous.runs[-1]
+    if last.role is not _HISTORY:
         return None
     shared = messages.common_prefix(last.source, ids=True)
     if shared < len(last.source) or last.log.notices or last.log.contextual:
@@ -293,9 +294,8 @@ def continued(
 
 def _fixed(call: Call, profile: Profile, given: object) -> tuple[object, ...]:
     """Everything that a rendering depends on, but for the messages."""
-    ir = call.ir
-    prompt = ir.system_text, ir.system_blocks, ir.cache
-    return (profile, given, call.model, call.tools, call.params, call.extras, *prompt)
+    others = call.ir.besides_messages()
+    return (profile, given, call.model, call.tools, call.params, call.extras, *others)
 
 
 def cacheable_count(

@@ -22,7 +22,8 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 
 from anaphora import wire
-from anaphora.catalog import Dialect
+from anaphora.catalog import Dialect, dialects
+from anaphora.catalog.dialects import CloudAuth
 from anaphora.errors import MissingSecret
 from anaphora.redaction import (
     MASK,
@@ -242,6 +243,13 @@ class ResolvedProvider(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     def system(self) -> str:
         """The provider's name in the catalog."""
         return wire.provider_of(self.wire)
+
+    @property
+    def cloud(self) -> CloudAuth | None:
+        """The credentials that the provider takes instead of a key. A wire's own provider, which is
+        no dialect, may be a cloud."""
+        row = self.dialect
+        return (dialects().find(self.system, self.wire) if row is None else row).cloud
 
     @property
     def shown_url(self) -> str:

@@ -32,8 +32,7 @@ class CredentialSource(msgspec.Struct, frozen=True, kw_only=True):
 
     def of(self, one: ResolvedProvider) -> Credentials | None:
         """The credentials of an entry; None: it has a key, or needs none."""
-        row, given = one.dialect, one.provider.credentials
-        cloud = None if row is None else row.cloud
+        cloud, given = one.cloud, one.provider.credentials
         if given is None:
             # Ambient credentials are never sent without encryption.
             if cloud is None or one.provider.key is not None or one.base_url.startswith("http:"):
@@ -43,7 +42,7 @@ class CredentialSource(msgspec.Struct, frozen=True, kw_only=True):
             given = AMBIENT
         elif one.provider.key is not None:
             self._fail(one, "there is also a `key`; name one of the two")
-        elif cloud is None or row is None:
+        elif cloud is None:
             self._fail(one, f"{one.wire} takes a `key`, and no credentials of a cloud")
         if given.clouds and given.clouds != (cloud.kind,):
             self._fail(one, f"{one.wire} takes credentials of {cloud.kind}", *given.clouds)

@@ -282,6 +282,7 @@ class AdaptedParams:
 
     def __init__(self, target: Target, wire: str | None) -> None:
         self._target = target
+        self._face = face_of(target.endpoint.base_wire)
         self._wire = wire
         self.changes: dict[str, object] = {}
         self.notices: list[Notice] = []
@@ -304,8 +305,7 @@ class AdaptedParams:
         if params.n is not None and params.n > 1:
             reason = f"{target.endpoint.id} returns one choice per call here; {params.n} requested"
             raise InvalidRequest(reason, path=face_of(self._wire).choices_field)
-        face = face_of(target.endpoint.base_wire)
-        if params.reasoning is not None and face.budgets_thinking:
+        if params.reasoning is not None and self._face.budgets_thinking:
             self._adapt_thinking(params.reasoning, params.max_tokens or max_tokens)
 
     def _adapt_thinking(self, reasoning: Reasoning, max_tokens: int) -> None:

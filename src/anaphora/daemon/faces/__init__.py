@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from anaphora.errors import NotFound, RequestRejected
+from anaphora.errors import InvalidRequest, NotFound, RequestRejected
 
 from .anthropic import AnthropicFace
 from .face import Face, Operation, Route, checked_model, path_not_found, wrong_method
@@ -48,8 +48,14 @@ STARTS = tuple(
 )
 """Beginnings of endpoint paths: errors there have the format of a wire."""
 
-face_of = FACES.__getitem__
-"""The face of a wire, a name of `wire.WIRES`."""
+
+def face_of(wire: str) -> Face:
+    """The face of a wire, a name of `wire.WIRES`. Raises `InvalidRequest` if it has none."""
+    face = FACES.get(wire)
+    if face is None:
+        reason = f"the daemon cannot call providers of the wire {wire} yet, only those of"
+        raise InvalidRequest(f"{reason} {', '.join(FACES)}, and of their dialects")
+    return face
 
 
 def _list_endpoints() -> str:

@@ -46,10 +46,14 @@ class HostRoutes:
     def __init__(self, billing: Billing, ids: IdGenerator) -> None:
         self.hosts = {name: host(billing, ids) for name, host in HOSTS.items()}
         self._rows: dict[str, list[tuple[str, Dialect]]] = {"": []}
+        self._unanswered: list[tuple[str, Dialect]] = []
         for row in catalog.dialects().rows:
             rows = self._rows.setdefault(row.provider, [])
             host = self.hosts.get(row.wire)
-            if host is None or not host.generate_path or row.envelope:
+            if host is None or row.envelope:
+                self._unanswered.append((row.request_path + "/", row))
+                continue
+            if not host.generate_path:
                 continue
             rows.append((self._root(row), row))
             if row.provider == wire.PROVIDERS[row.wire]:
@@ -68,8 +72,11 @@ class HostRoutes:
     def codec(self, path: str, headers: Mapping[str, str]) -> Wire:
         """The error format that a client expects at a path where no host answers."""
         path = "/" + path.strip("/")
-        first = path[1:].partition("/")[0]
+        first, _, rest = path[1:].partition("/")
         rows = self._rows.get(first) if first else None
+        for start, row in self._unanswered:
+            if path.startswith(start) or (first == row.provider and f"/{rest}".startswith(start)):
+                return wire.codec_for(row)
         if rows:
             return wire.codec_for(rows[0][1])
         if "anthropic-version" in headers or "/messages" in path:

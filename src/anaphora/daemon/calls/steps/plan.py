@@ -365,8 +365,8 @@ def _speaks(target: Target, request: WireRequest) -> bool:
     if target.endpoint.base_wire != request.wire:
         return False
     dialect = target.endpoint.resolved.dialect
-    if dialect is None:
-        return True
+    if dialect is None or dialect.envelope:
+        return dialect is None
     named = _PLAIN.difference(dialect.fields)
     return all(name in named for name in request.members if name != "stream_options")
 
