@@ -9,11 +9,11 @@ from itertools import product
 from typing import Any
 
 from support.raw_server import answering, raw_server, reply
+from support.stream_events import stream_of, stream_type
 from support.tables import each_row
 
 from anaphora import AsyncClient, Message, Response, wire
 from anaphora.values import Reply, Usage
-from anaphora.wire.replies import reply_events
 
 REPLY = Reply(
     id="r",
@@ -28,10 +28,10 @@ FIELDS = {
     "model": "model modelVersion",
     "date": "created created_at",
     "object": "object",
-    "usage": "usage usageMetadata prompt_eval_count eval_count",
+    "usage": "usage usageMetadata prompt_eval_count eval_count metrics",
     "role": "role",
-    "stop": "finish_reason finishReason stop_reason stop_sequence status done_reason error",
-    "place": "index output_index content_index sequence_number",
+    "stop": "finish_reason finishReason stop_reason stopReason stop_sequence status done_reason error",
+    "place": "index output_index content_index contentBlockIndex sequence_number",
 }
 FIELDS["all"] = " ".join(FIELDS.values())
 #: In a stream: what tells blocks apart, and says that it is complete.
@@ -48,25 +48,18 @@ def stripped(value: Any, names: set[str], null: bool) -> Any:
 
 
 def body_of(name: str, streamed: bool, names: set[str], null: bool) -> bytes:
-    codec = wire.get(name)
-    writer = codec.writer()
-    data = b"".join(map(writer.write, reply_events(REPLY)))
-    if not streamed:
-        data = codec.write_reply(REPLY)
-    lines = []
-    for line in data.splitlines():
-        start = line.find(b"{")
-        if start >= 0:
-            event = stripped(json.loads(line[start:]), names, null)
-            line = line[:start] + json.dumps(event).encode()
-        lines.append(line + b"\n")
-    return b"".join(lines)
+    def change(data: bytes) -> bytes:
+        return json.dumps(stripped(json.loads(data), names, null)).encode()
+
+    if streamed:
+        return b"".join(stream_of(name, REPLY, change))
+    return change(wire.get(name).write_reply(REPLY))
 
 
 async def response_to(name: str, body: bytes, *, streamed: bool) -> tuple[str, Response]:
     """The text that was streamed, and the response."""
-    kind = "application/x-ndjson" if name == "ollama" else "text/event-stream"
-    answer = reply(body, "200 OK", f"Content-Type: {kind if streamed else 'application/json'}")
+    kind = stream_type(name) if streamed else "application/json"
+    answer = reply(body, "200 OK", f"Content-Type: {kind}")
     provider = {"wire": name, "key": {"env": "KEY"}, "retry": {"max_attempts": 1}}
     async with raw_server(answering(answer)) as server:
         settings = {"providers": {"local": {**provider, "base_url": server.url}}}

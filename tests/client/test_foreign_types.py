@@ -3,12 +3,13 @@ among them, the error is an `AnaphoraError`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import pytest
-from support.emulated_client import settings
+from support.emulated_client import serving, settings
 from support.tables import each_row
 
 from anaphora import (
@@ -46,9 +47,12 @@ def test_json_of_subclasses_is_what_they_hold() -> None:
     assert check_object(Words("{}")) == "{}"
 
 
-def client_of(running: emulator.Emulator, name: str) -> Client:
-    config = {"providers": settings(running.url, [name])}
-    return Client.from_config(config, environ={"KEY": "k"})
+@contextmanager
+def client_of(running: emulator.Emulator, name: str) -> Iterator[Client]:
+    with serving(running, name) as server:
+        config = {"providers": settings(server.url, [name])}
+        with Client.from_config(config, environ={"KEY": "k"}) as client:
+            yield client
 
 
 GIVEN: dict[str, Callable[[Any, str], object]] = {

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 
 import pytest
-from support.emulated_client import LONG, connected
+from support.emulated_client import LONG, Serving, connected, serving
 
 from anaphora import Message, PromptBlock, Text, Tool, ToolResult, wire
 from anaphora.client.session import Session
@@ -31,8 +31,8 @@ def test_changes_in_place_between_turns_are_not_sent(emu: Emulator, name: str) -
     messages = [message, Message.assistant("Seen.")]
     stop, metadata = ["END"], {"user_id": "before"}
 
-    async def main() -> list[bytes]:
-        async with connected(emu, [name]) as emulated:
+    async def main(server: Serving) -> list[bytes]:
+        async with connected(server, [name]) as emulated:
             chat = emulated.client.session(
                 name,
                 model="gpt-4o" if name == "openai_chat" else None,  # gpt-5.2 takes no stop
@@ -54,7 +54,8 @@ def test_changes_in_place_between_turns_are_not_sent(emu: Emulator, name: str) -
             await send(chat)
             return emulated.transport.bodies
 
-    first, second = asyncio.run(main())
+    with serving(emu, name) as server:
+        first, second = asyncio.run(main(server))
     assert b"before" in first
     assert b"after" not in second
     assert first.count(b"before") == second.count(b"before")
@@ -64,8 +65,8 @@ def test_changes_in_place_between_turns_are_not_sent(emu: Emulator, name: str) -
 def test_extras_of_a_session_are_those_it_began_with(emu: Emulator, name: str) -> None:
     extras = {name: '{"unknown_field":"before"}'}
 
-    async def main() -> list[bytes]:
-        async with connected(emu, [name]) as emulated:
+    async def main(server: Serving) -> list[bytes]:
+        async with connected(server, [name]) as emulated:
             with pytest.raises(InvalidRequest, match=r"extras\.x: must be a dict of fields"):
                 emulated.client.session(name, extras={"x": 1})  # type: ignore[dict-item]
             chat = emulated.client.session(name, extras=extras)
@@ -73,7 +74,8 @@ def test_extras_of_a_session_are_those_it_began_with(emu: Emulator, name: str) -
             await send(chat)
             return emulated.transport.bodies
 
-    (body,) = asyncio.run(main())
+    with serving(emu, name) as server:
+        (body,) = asyncio.run(main(server))
     assert b"before" in body
     assert b"after" not in body
 

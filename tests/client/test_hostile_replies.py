@@ -7,12 +7,12 @@ import json
 
 import pytest
 from support.raw_server import answering, raw_server
+from support.stream_events import stream_of
 from support.tables import each_row
 
 from anaphora import AsyncClient, Message, Response, wire
 from anaphora.errors import Parse, RateLimited, Upstream
 from anaphora.values import Event, Reply, ReplyEnd, ReplyFail, Thinking, Usage
-from anaphora.wire.replies import reply_events
 
 REPLY = Reply(
     id="r",
@@ -76,14 +76,10 @@ def test_a_reply_with_a_deeply_nested_field(name: str, depth: int) -> None:
 @each_row("depth", [900, 1_000, 100_000])
 def test_a_stream_whose_events_have_a_deeply_nested_field(name: str, depth: int) -> None:
     nested = b',"unknown":' + b'{"a":' * depth + b"1" + b"}" * depth
-    codec = wire.get(name)
-    writer, reader = codec.writer(), codec.reader()
-    stream = b"".join(map(writer.write, reply_events(REPLY)))
+    reader = wire.get(name).reader()
     events: list[Event] = []
-    for line in stream.splitlines(keepends=True):
-        end = line.rfind(b"}")
-        pieces = [line[:end], nested, line[end:]] if end >= 0 else [line]
-        events += reader.feed(b"".join(pieces))
+    for piece in stream_of(name, REPLY, lambda event: event[:-1] + nested + b"}"):
+        events += reader.feed(piece)
     events += reader.close()
     assert isinstance(events[-1], ReplyEnd | ReplyFail)
 
@@ -100,11 +96,12 @@ def test_reply_of_a_server_that_signs_no_thinking() -> None:
 @pytest.mark.parametrize("name", wire.WIRES)
 @pytest.mark.parametrize("streamed", [False, True])
 def test_half_of_a_surrogate_pair_is_replaced(name: str, streamed: bool) -> None:
-    codec = wire.get(name)
-    writer = codec.writer()
-    stream = b"".join(map(writer.write, reply_events(REPLY)))
-    body = stream if streamed else codec.write_reply(REPLY)
-    body = body.replace(b"Hi.", rb"\ud83d \uDE00 \ud83d\ude00 \\ud83d")
+    def with_halves(data: bytes) -> bytes:
+        return data.replace(b"Hi.", rb"\ud83d \uDE00 \ud83d\ude00 \\ud83d")
+
+    body = with_halves(wire.get(name).write_reply(REPLY))
+    if streamed:
+        body = b"".join(stream_of(name, REPLY, with_halves))
     response = asyncio.run(response_to(name, http("200 OK", body)))
     assert response.text == "\ufffd \ufffd \N{GRINNING FACE} \\ud83d"
 

@@ -241,12 +241,13 @@ GENERATING = {
     "openai_responses": "/openai/v1/responses",
     "gemini": "/google/v1beta/models/gemini-2.5-pro:generateContent",
     "ollama": "/ollama/api/chat",
+    "bedrock": "/bedrock/model/anthropic.claude-sonnet-4-5-20250929-v1%3A0/converse",
 }
 
 
 @pytest.mark.parametrize("name", wire.WIRES)
 def test_upstream_that_cannot_be_reached_is_a_502_of_the_wire(name: str) -> None:
-    nowhere = dict.fromkeys(("anthropic", "openai", "google", "ollama"), "http://127.0.0.1:1")
+    nowhere = dict.fromkeys(wire.PROVIDERS.values(), "http://127.0.0.1:1")
     with running(default_routes(nowhere)) as proxy:
         answer = exchange(proxy.port, request_bytes("POST", GENERATING[name], b"{}"))
     assert answer.status == 502

@@ -171,23 +171,28 @@ def _blocks(blocks: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def _messages(fields: dict[str, Any]) -> dict[str, Any]:
     sent: dict[str, Any] = {
         "max_tokens": fields.get("inferenceConfig", {}).get("maxTokens", 4096),
-        "system": _blocks(fields["system"]),
+        "system": _blocks(fields.get("system", [])),
         "messages": [
             {"role": each["role"], "content": _blocks(each["content"])}
             for each in fields["messages"]
         ],
     }
     if "toolConfig" in fields:
-        specs = [tool["toolSpec"] for tool in fields["toolConfig"]["tools"]]
-        sent["tools"] = [
-            {
-                "name": each["name"],
-                "description": each["description"],
-                "input_schema": each["inputSchema"]["json"],
-            }
-            for each in specs
-        ]
+        sent["tools"] = _tools(fields["toolConfig"]["tools"])
     return sent
+
+
+def _tools(tools: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    for tool in tools:
+        if "cachePoint" in tool:
+            found[-1]["cache_control"] = {"type": "ephemeral"}
+        else:
+            spec = tool["toolSpec"]
+            schema = spec["inputSchema"]["json"]
+            described = spec.get("description", "")
+            found.append({"name": spec["name"], "description": described, "input_schema": schema})
+    return found
 
 
 def _usage(usage: dict[str, Any]) -> dict[str, int]:

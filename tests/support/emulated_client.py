@@ -12,8 +12,8 @@ The end of the block asserts that no task and no connection is left open.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Protocol
 
 import msgspec
@@ -25,6 +25,8 @@ from anaphora.client.transport import HttpRequest, HttpResponse
 from anaphora.client.transport.over_aiohttp import AiohttpTransport
 from anaphora.emulator import Latency
 from anaphora.emulator.faults import HEADER
+
+from .bedrock_server import bedrock_server
 
 KEY = "sk-canary-4711"
 
@@ -41,6 +43,9 @@ MODELS: dict[str, str] = {
 }
 WIRES = ("anthropic", "openai_chat", "openai_responses", "gemini", "ollama")
 
+#: Of Bedrock, whose paths the emulator does not serve yet: see `serving`.
+BEDROCK_MODEL = "us.anthropic.claude-sonnet-4-5-20250929-v1:0"
+
 AT_ONCE = Latency(first=0.0)
 """For tests without concurrent calls: those that write cache entries do not wait for others."""
 
@@ -53,6 +58,16 @@ class Serving(Protocol):
 
     @property
     def url(self) -> str: ...
+
+
+@contextmanager
+def serving(emulated: Serving, name: str) -> Iterator[Serving]:
+    """The server of a provider: the emulator, or one of Bedrock whose answers are the emulator's."""
+    if name != "bedrock":
+        yield emulated
+        return
+    with bedrock_server(emulated.url) as server:
+        yield server
 
 
 class RecordedResponse:
@@ -151,8 +166,9 @@ def settings(url: str, names: Iterable[str], **provider: Any) -> dict[str, Any]:
 
 
 def _provider(url: str, name: str) -> dict[str, Any]:
-    common = {"key": {"env": "KEY"}, "model": MODELS[name]}
-    if name in WIRES:
+    model = BEDROCK_MODEL if name == "bedrock" else MODELS[name]
+    common = {"key": {"env": "KEY"}, "model": model}
+    if name in WIRES or name == "bedrock":
         return {"wire": name, "base_url": url, **common}
     prefix = name.partition("/")[0]
     return {"dialect": name, "base_url": f"{url}/{prefix}", **common}

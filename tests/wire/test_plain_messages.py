@@ -10,7 +10,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anaphora import Call, Message, Params, PromptIR, Text, ToolCall, ToolResult, catalog, wire
+from anaphora import (
+    Call,
+    Message,
+    Params,
+    PromptIR,
+    Text,
+    Tool,
+    ToolCall,
+    ToolResult,
+    catalog,
+    wire,
+)
 from anaphora.rendered import Plan
 from anaphora.values import Part
 
@@ -20,6 +31,7 @@ MODELS = {
     "openai_responses": "gpt-5.6",
     "ollama": "llama3.2",
     "gemini": "gemini-2.5-flash",
+    "bedrock": "anthropic.claude-sonnet-4-5-20250929-v1:0",
 }
 FOREIGN = {"elsewhere": "{}"}
 
@@ -49,6 +61,7 @@ def chunks(name: str, conversation: list[Message]) -> tuple[list[Any], bytes]:
     call = Call(
         ir=PromptIR.chat([*conversation, Message.user("The end.")]),
         model=MODELS[name],
+        tools=(Tool("look"),),  # Bedrock's models refuse tool calls in a request without tools
         params=Params(max_tokens=9),
     )
     codec = wire.get(name)

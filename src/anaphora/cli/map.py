@@ -16,13 +16,7 @@ from anaphora.catalog import Effort
 from anaphora.client.client import AsyncClient
 from anaphora.client.config.environment import remembers
 from anaphora.client.config.resolve import resolve_each
-from anaphora.client.fan_out import (
-    FanOut,
-    FanOutItem,
-    FanOutProgress,
-    FanOutResult,
-    FanOutSettings,
-)
+from anaphora.client.fan_out import FanOut, FanOutItem, FanOutProgress, FanOutResult, FanOutSettings
 from anaphora.client.fan_out.kept import state_path
 from anaphora.client.fan_out.values import split_options
 from anaphora.client.oneshot import OneShot

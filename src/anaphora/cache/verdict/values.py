@@ -397,5 +397,5 @@ def agrees(
     kinds, sections = known
     if any(cause.kind in kinds for cause in causes):
         return True
-    bytes_changed = any(cause.kind in CHANGED for cause in causes)
-    return bytes_changed and change is not None and change.section in sections
+    in_section = change is not None and change.section in sections
+    return in_section and any(cause.kind in CHANGED for cause in causes)

@@ -171,9 +171,9 @@ class StreamReader:
         if kind == "contentBlockDelta":
             try:
                 event = _decode_delta(payload)
-                delta = event.delta
-                if delta.text is not None and event.contentBlockIndex in self._build.open:
-                    events.append(self._build.add_text(event.contentBlockIndex, delta.text))
+                delta, index = event.delta, event.contentBlockIndex or 0
+                if delta.text is not None and index in self._build.open:
+                    events.append(self._build.add_text(index, delta.text))
                     return
                 events += self._on_delta(event, None)
                 return
@@ -194,7 +194,7 @@ class StreamReader:
         if kind == "contentBlockStop":
             stop, unknown = _STOP.decode(payload, "stream", reply_error)
             self._note(kind, unknown)
-            return self._end(stop.contentBlockIndex)
+            return self._end(stop.contentBlockIndex or 0)
         if kind == "messageStart":
             _, unknown = _MESSAGE_START.decode(payload, "stream", reply_error)
             self._keep(unknown)
@@ -235,7 +235,7 @@ class StreamReader:
     # ── Blocks ───────────────────────────────────────────────────────────────────────────────────
 
     def _on_start(self, event: StartEvent, unknown: Unknown | None) -> list[Event]:
-        build, index, call = self._build, event.contentBlockIndex, event.start.toolUse
+        build, index, call = self._build, event.contentBlockIndex or 0, event.start.toolUse
         if index in build.open or index in self._ended:
             raise Parse(f"part {index} begins twice", path="stream")
         block = self._blocks[index] = _OpenBlock()
@@ -262,7 +262,7 @@ class StreamReader:
         return self._build.begin(index, "tool_call", finish, id=id, name=name, extras=extras)
 
     def _on_delta(self, event: DeltaEvent, unknown: Unknown | None) -> list[Event]:
-        index, delta = event.contentBlockIndex, event.delta
+        index, delta = event.contentBlockIndex or 0, event.delta
         if index in self._ended:
             raise Parse(f"more of part {index}, which is not open", path="stream")
         inner = unknown.take("delta") if unknown is not None else None

@@ -270,7 +270,7 @@ class BlockDelta(_Object, frozen=True):
 
 class DeltaEvent(_Object, frozen=True):
     delta: BlockDelta
-    contentBlockIndex: int = 0
+    contentBlockIndex: int | None = 0
     p: Raw = NULL
     """Padding of random length: every event has it."""
 
@@ -286,12 +286,12 @@ class BlockStart(_Object, frozen=True):
 
 class StartEvent(_Object, frozen=True):
     start: BlockStart = BlockStart()
-    contentBlockIndex: int = 0
+    contentBlockIndex: int | None = 0
     p: Raw = NULL
 
 
 class StopEvent(_Object, frozen=True):
-    contentBlockIndex: int = 0
+    contentBlockIndex: int | None = 0
     p: Raw = NULL
 
 
