@@ -6,7 +6,6 @@ async with delegating(emu, tmp_path, models=["claude-*"]) as daemon:
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import time
 from collections.abc import AsyncIterator, Iterable
@@ -32,6 +31,7 @@ from anaphora.wire.gemini.params import path_of
 from anaphora.wire.reading import decode_members
 
 from .emulated_client import KEY, MODELS, RecordingTransport, Serving, settings
+from .waiting import until
 
 PATHS = {
     "anthropic": "/v1/messages",
@@ -141,11 +141,12 @@ class Delegating:
 
     async def spent(self, app: App | None = None) -> Spent:
         """What an app has spent, once everything is settled: that happens behind the answer."""
-        for _ in range(400):
+
+        async def settled() -> Spent | None:
             spent = await self.store.spent((app or self.app).id, time.time())
-            if not spent.held:
-                break
-            await asyncio.sleep(0.005)
+            return None if spent.held else spent
+
+        spent: Spent = await until(settled, "nothing is held")
         return spent
 
     @property

@@ -22,7 +22,7 @@ from urllib.parse import SplitResult, urlsplit
 
 import msgspec
 
-from anaphora import catalog
+from anaphora.client.config.environment import default_rows
 from anaphora.client.transport.errors import read_url
 from anaphora.errors import AnaphoraError, Upstream
 from anaphora.serving.app import ANY, HostGuard, ServedApp
@@ -60,10 +60,11 @@ class Forwarding(NamedTuple):
 
     def opened(self, routes: Iterable[ProxyRoute]) -> dict[str, ProxyRoute]:
         """The routes of hosts whose tunnels are opened."""
-        bases = {row.provider: row.base_url for row in catalog.dialects().rows}
+        rows = default_rows()  # not those of clouds that serve the provider's models
         found = {}
         for route in routes:
-            parts = urlsplit(bases.get(route.provider, ""))
+            row = rows.get(route.provider)
+            parts = urlsplit("" if row is None else row.base_url)
             if route.prefix and parts.scheme == "https" and "{" not in parts.netloc:
                 found[_target(parts)] = msgspec.structs.replace(route, prefix="")
         for provider, url in self.base_urls.items():

@@ -13,6 +13,7 @@ from collections.abc import (
     Iterable,
     Mapping,
 )
+from contextlib import aclosing
 from typing import Any, TypeVar
 
 import msgspec
@@ -256,10 +257,22 @@ class CallStream:
         if self._pieces is None:
             service, call = self._service, self._call
             await service.pipeline.before("enter", call)
-            self._pieces = ClientCall(service.pipeline, service.tools, call).pieces()
+            pieces = ClientCall(service.pipeline, service.tools, call).pieces()
+            self._pieces = pieces if self._waited is not None else self._without_run(pieces)
             self._first = await self._next()
         assert self._call.head is not None
         return self._call.head
+
+    async def _without_run(
+        self, pieces: AsyncGenerator[StreamPiece, None]
+    ) -> AsyncGenerator[StreamPiece, None]:
+        """The pieces of a stream that is read without `run`: its audit row is made at their end."""
+        try:
+            async with aclosing(pieces):
+                async for piece in pieces:
+                    yield piece
+        finally:
+            self._service.pipeline.behind(self._call)
 
     def __aiter__(self) -> AsyncIterator[StreamPiece]:
         return self._iterate()
