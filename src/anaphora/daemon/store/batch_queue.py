@@ -140,6 +140,9 @@ class BatchQueue:
         self._later.append(PendingOperation(operation, None, kept=True))
         if isinstance(operation, Settlement):
             self._open.discard(operation.hold)
+            if not self._open:  # no call is left to wait for
+                self._send(None)
+                return
         if not self._wake_is_due:
             try:
                 loop = asyncio.get_running_loop()
