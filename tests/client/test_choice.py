@@ -315,7 +315,7 @@ def test_google_spelling_has_a_price(emu: Emulator) -> None:
         ("", "anthropic/claude-sonnet-5-5", "set ANTHROPIC_API_KEY"),
         ("", "gemini/gemini-3.8-flash", "set GEMINI_API_KEY"),
         ("", "azure/mine", "set AZURE_OPENAI_API_KEY and AZURE_OPENAI_ENDPOINT"),
-        ("", "bedrock/mine", "set AWS_BEARER_TOKEN_BEDROCK and AWS_ENDPOINT_URL_BEDROCK_RUNTIME"),
+        ("", "bedrock/mine", "set AWS_REGION"),
         ("", "mine", "no key of a provider in the environment"),
         ("OPENAI_API_KEY", "claude-sonnet-5-5", "claude-sonnet-5-5 is a model of anthropic, which has no key in the environment: set ANTHROPIC_API_KEY"),
         ("OPENROUTER_API_KEY", "claude-sonnet-5-5", "or name another provider: provider/claude-sonnet-5-5"),

@@ -164,6 +164,14 @@ def test_problems_of_one_provider_are_errors_of_its_calls_only(
     asyncio.run(main())
 
 
+def test_bedrock_without_a_region_says_how_to_name_one() -> None:
+    environ = {"AWS_BEARER_TOKEN_BEDROCK": KEY, "AWS_CONFIG_FILE": "/nowhere"}
+    client = Client.from_env({"ANTHROPIC_API_KEY": KEY} | environ, transport=ToNowhere())
+    with pytest.raises(MissingSecret, match="set AWS_REGION, or `region`") as raised:
+        client.complete("Hi", "bedrock", model="us.anthropic.claude-sonnet-5")
+    assert KEY not in str(raised.value)
+
+
 def test_the_page_lists_every_variable() -> None:
     page = (Path(__file__).parents[3] / "docs" / "config.md").read_text()
     section = page.partition("## Environment variables")[2].partition("\n## ")[0]

@@ -72,6 +72,12 @@ class Environment:
         if one is None:
             row = environment_rows()[name]
             if not is_local(row) and not (row.cloud is not None and self._has_address(row)):
+                if row.cloud is not None and row.cloud.kind == "aws":
+                    raise MissingSecret(
+                        f"no region for {name} in the environment: set AWS_REGION, or `region` in"
+                        " ~/.aws/config; the credentials are those of AWS, or a key in "
+                        + " or ".join(key_variables(row))
+                    )
                 what = "account" if _has_account_path(row) else "key"
                 raise MissingSecret(f"no {what} for {name} in the environment: {advice(name)}")
             one = self.providers[name] = self._resolve(name, row)
