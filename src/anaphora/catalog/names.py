@@ -72,6 +72,7 @@ _REGION_TYPE = re.compile(r"(?:us|eu|apac|jp|au|ca|in|global|us-gov)\.(?=[a-z0-9
 _VERSION = re.compile(r"(?:-v[0-9]+(?::[0-9a-z]+)*|-[0-9]+:[0-9]+)\Z")
 #: An ARN that ends with a model's id. Those of other resources name a model only at AWS.
 _MODEL_ARN = re.compile(r"arn:aws[a-z-]*:bedrock:[^/]*:(?:foundation-model|inference-profile)/(.+)")
+_AWS_ID = re.compile(r"arn:aws|[a-z0-9-]+\.[a-z]")
 _OTHER_ARN = re.compile(r"arn:aws[a-z-]*:")
 
 #: Suffixes that gateways add to a model's name to choose among its hosts (`:free`, `:nitro`).
@@ -109,6 +110,17 @@ def is_opaque(model: str) -> bool:
     """Whether a name is an ARN from which the model cannot be read, such as that of an application
     inference profile."""
     return _OTHER_ARN.match(model_in_arn(model)) is not None
+
+
+def is_aws_id(model: str) -> bool:
+    """Whether a name has the form of AWS's ids of models: an ARN, or one with its maker."""
+    return _AWS_ID.match(model) is not None
+
+
+def is_inference_profile(model: str) -> bool:
+    """Whether an id of AWS names an inference profile instead of the model itself."""
+    name = model_in_arn(model)
+    return _REGION_TYPE.match(name) is not None or is_opaque(name)
 
 
 def base_model(provider: str, model: str) -> str:
