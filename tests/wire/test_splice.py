@@ -215,8 +215,8 @@ def requests(draw: Draw, wire_name: str) -> Json:
                 messages.append({"role": "user", "content": converse_texts(draw)})
             if turn + 1 < turns:
                 called = {"toolUseId": f"t{turn}", "name": "f", "input": {"a": 1e2}}
-                thought = {"reasoningText": {"text": "…", "signature": "c2ln"}}
-                content: list[Json] = [{"reasoningContent": thought}, {"toolUse": called}]
+                reasoning = {"reasoningText": {"text": "…", "signature": "c2ln"}}
+                content: list[Json] = [{"reasoningContent": reasoning}, {"toolUse": called}]
                 messages.append({"role": "assistant", "content": content})
                 result = {"toolUseId": f"t{turn}", "content": converse_texts(draw)}
                 messages.append({"role": "user", "content": [{"toolResult": result}]})
