@@ -74,8 +74,6 @@ class AnthropicFace(Face):
     keepers = ("anthropic",)
     limit_place = ("", "max_tokens")
     budgets_thinking = True
-    count_path = "/count_tokens"
-    counted_fields = frozenset("model messages system tools tool_choice thinking".split())
 
     def own_error(self, error: Upstream) -> Upstream:
         """Clients recognize by these words that they have to shorten a conversation."""
