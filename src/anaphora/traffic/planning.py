@@ -37,6 +37,7 @@ from anaphora.wire.markers import MARKER_PLACES
 from anaphora.wire.reading import Members, object_members, request_error
 
 from .calls import LoggedCall, counts_tokens, wire_at
+from .clouds import unread_model
 
 if TYPE_CHECKING:
     from anaphora.client.seen import SeenIndex
@@ -99,6 +100,8 @@ def read_request(
     wire = wire_at(path)
     encoded = is_encoded(headers)
     if method != "POST" or wire is None or not provider or encoded or counts_tokens(path):
+        return None
+    if unread_model(path):
         return None
     logged = LoggedCall(request=body, response=b"", wire=wire, provider=provider, path=path)
     codec, provider = logged.codec()
