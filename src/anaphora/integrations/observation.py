@@ -45,6 +45,7 @@ from anaphora.traffic.judging import CallJudge
 from anaphora.traffic.placing import Placer
 from anaphora.traffic.sums import CallSums, JudgedCall
 from anaphora.values import Usage
+from anaphora.wire.cloud_paths import provider_at
 
 from .addresses import Addresses, RequestAddress
 
@@ -344,7 +345,7 @@ def begin(
     with guarded("reading a request"):
         data, known = body(), [*routes.values()]
         route = next((route for route in known if route.provider), known[0])
-        route = replace(route, provider=clouds.provider_at(address.path, route.provider))
+        route = replace(route, provider=provider_at(address.path, route.provider))
         call = ObservedCall(
             tuple(routes),
             RelayedCall(

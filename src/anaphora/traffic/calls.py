@@ -16,9 +16,7 @@ from anaphora.client.transport.decoding import InvalidCompression, UnknownCompre
 from anaphora.errors import InvalidRequest
 from anaphora.redaction import shown_url
 from anaphora.values import Notice, Reply, ReplyEnd, ReplyFail, Usage
-from anaphora.wire import Wire
-
-from . import clouds
+from anaphora.wire import Wire, cloud_paths
 
 #: Parts of the paths of token-counting calls.
 _COUNTING = ("/count_tokens", ":counttokens", "/responses/input_tokens", "/count-tokens")
@@ -172,7 +170,9 @@ _FIRST_ERROR = 400
 def wire_at(path: str) -> str | None:
     """The wire of requests posted to a path; None if prompts are not posted there."""
     low = path.lower()
-    return next((name for end, name in _ENDS if low.endswith(end)), None) or clouds.wire_of(path)
+    return next((name for end, name in _ENDS if low.endswith(end)), None) or cloud_paths.wire_of(
+        path
+    )
 
 
 def counts_tokens(path: str) -> bool:
@@ -261,7 +261,7 @@ def kind_of(call: RelayedCall, wire: str, path: str) -> tuple[CallKind, str]:
         return "counts_tokens", "not billed"
     if call.status >= _FIRST_ERROR:
         return "error", _error(call, wire, path)
-    if model := clouds.unread_model(path):
+    if model := cloud_paths.unread_model(path):
         return "not_judged", f"InvokeModel bodies of {model} are not read"
     if call.method != "POST" or not wire:
         return "other", "not a call of a model"

@@ -26,6 +26,7 @@ from anaphora.client.transport.decoding import InvalidCompression, UnknownCompre
 from anaphora.errors import AnaphoraError
 from anaphora.redaction import Redactor
 from anaphora.rendered import Plan
+from anaphora.wire import cloud_paths
 from anaphora.wire.body_memory import RequestBodies
 from anaphora.wire.reading import Members
 
@@ -164,7 +165,7 @@ class CallJudge:
                 judged.kind, judged.reason = call.outcome, why_ended(call)
         elif call.realtime is not None:
             self._add_bill(judged, call.realtime)
-        elif judged.kind == "not_judged" and (model := clouds.unread_model(path)):
+        elif judged.kind == "not_judged" and (model := cloud_paths.unread_model(path)):
             self._add_unread(call, judged, model)
         elif judged.wire:
             judged.model = named_model(call)

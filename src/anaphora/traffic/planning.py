@@ -33,11 +33,11 @@ from anaphora.catalog import CacheRules, Dialect
 from anaphora.rendered import Plan, Rendered
 from anaphora.tokens import Bills, for_model
 from anaphora.wire.breakpoints import plannable
+from anaphora.wire.cloud_paths import unread_model
 from anaphora.wire.markers import MARKER_PLACES
 from anaphora.wire.reading import Members, object_members, request_error
 
 from .calls import LoggedCall, counts_tokens, wire_at
-from .clouds import unread_model
 
 if TYPE_CHECKING:
     from anaphora.client.seen import SeenIndex
