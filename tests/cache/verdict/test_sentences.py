@@ -383,18 +383,18 @@ def test_a_verdict_names_the_unverified_figure_it_rests_on(
 
 def test_a_changed_parameter_that_may_not_matter_says_so() -> None:
     """What Bedrock's cache depends on is taken from Anthropic's page."""
-    body_ = {
+    body_: Json = {
         "messages": [{"role": "user", "content": [{"text": LONG}, {"cachePoint": {"type": "default"}}]}],
         "toolConfig": {"tools": [{"toolSpec": {"name": "f", "inputSchema": {"json": {}}}}]},
     }  # fmt: skip
     path = "/model/us.anthropic.claude-sonnet-5/converse"
     calls = []
     for choice in ({"auto": {}}, {"any": {}}):
-        body_["toolConfig"]["toolChoice"] = choice  # type: ignore[call-overload]
+        body_["toolConfig"]["toolChoice"] = choice
         rendered = wire.get("bedrock").split(json.dumps(body_).encode(), (), path)
         usage = Usage(uncached=9, read=0, written={"5m": Counts(rendered).total}, output=1)
         calls.append(SentCall(rendered=rendered, at=float(len(calls) * 60), usage=usage))
     rules = catalog.rules("bedrock", "us.anthropic.claude-sonnet-5", "bedrock")
-    found = judge(*calls, rules)
+    found = judge(calls[0], calls[1], rules)
     assert found.cause == "parameter_changed"
     assert "Not verified: invalidates.tool_choice in the catalog." in found.sentence
