@@ -388,9 +388,9 @@ def test_a_changed_parameter_that_may_not_matter_says_so() -> None:
         "toolConfig": {"tools": [{"toolSpec": {"name": "f", "inputSchema": {"json": {}}}}]},
     }  # fmt: skip
     path = "/model/us.anthropic.claude-sonnet-5/converse"
-    calls = []
-    for choice in ({"auto": {}}, {"any": {}}):
-        body_["toolConfig"]["toolChoice"] = choice
+    calls: list[SentCall] = []
+    for choice in ("auto", "any"):
+        body_["toolConfig"]["toolChoice"] = {choice: {}}
         rendered = wire.get("bedrock").split(json.dumps(body_).encode(), (), path)
         usage = Usage(uncached=9, read=0, written={"5m": Counts(rendered).total}, output=1)
         calls.append(SentCall(rendered=rendered, at=float(len(calls) * 60), usage=usage))
