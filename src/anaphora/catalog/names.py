@@ -72,6 +72,7 @@ _REGION_TYPE = re.compile(r"\A(?:us|eu|apac|jp|au|ca|in|global|us-gov)\.(?=[a-z0
 _VERSION = re.compile(r"(?:-v[0-9]+(?::[0-9a-z]+)*|-[0-9]+:[0-9]+)\Z")
 #: An ARN that ends with a model's id. Those of other resources name a model only at AWS.
 _MODEL_ARN = re.compile(r"arn:aws[a-z-]*:bedrock:[^/]*:(?:foundation-model|inference-profile)/(.+)")
+_AWS_ID = re.compile(r"arn:aws|[a-z0-9-]+\.[a-z]")
 _OTHER_ARN = re.compile(r"arn:aws[a-z-]*:")
 
 #: Suffixes that gateways add to a model's name to choose among its hosts (`:free`, `:nitro`).
@@ -114,6 +115,17 @@ def is_opaque(model: str) -> bool:
 def foundation_model(model: str) -> str:
     """The model's id without the region type of an inference profile."""
     return _REGION_TYPE.sub("", model_in_arn(model), count=1)
+
+
+def is_aws_id(model: str) -> bool:
+    """Whether a name has the form of AWS's ids of models: an ARN, or one with its maker."""
+    return _AWS_ID.match(model) is not None
+
+
+def is_inference_profile(model: str) -> bool:
+    """Whether an id of AWS names an inference profile instead of the model itself."""
+    name = model_in_arn(model)
+    return _REGION_TYPE.match(name) is not None or is_opaque(name)
 
 
 def base_model(provider: str, model: str) -> str:

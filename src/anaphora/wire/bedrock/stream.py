@@ -41,6 +41,7 @@ from anaphora.wire.reading import (
 from anaphora.wire.replies import TEXT_LIMIT, ReplyBuilder, whole_body_events
 
 from .errors import read_exception
+from .media import read_media
 from .params import read_path
 from .reply import STOPS, read_inclusive_usage, read_reply, read_usage
 from .types import (
@@ -103,7 +104,13 @@ class _OpenBlock:
         if text and isinstance(self.others.get("toolUse"), dict):
             self.others["toolUse"]["input"] = Raw(text.encode())
         kind = next(iter(self.others), "block")
-        return Opaque(WIRE, kind, msgspec.json.encode(self.others).decode())
+        raw = msgspec.json.encode(self.others)
+        if [*self.others] == ["image"]:
+            members = decode_members(raw)
+            image = read_media("image", members["image"], {}, "stream.image", reply_error)
+            if image is not None:
+                return image
+        return Opaque(WIRE, kind, raw.decode())
 
     def add(self, kind: str, value: Any) -> None:
         """More of a block that is kept whole."""
@@ -111,11 +118,21 @@ class _OpenBlock:
         if isinstance(value, list) and isinstance(known, dict):
             known["content"] = [*known.get("content", ()), *value]
         elif isinstance(value, dict) and isinstance(known, dict):
-            for name, each in value.items():
-                joins = isinstance(each, str) and isinstance(known.get(name), str)
-                known[name] = known[name] + each if joins else each
+            _join(known, value)
         else:
             self.others[kind] = value
+
+
+def _join(known: dict[str, Any], value: dict[str, Any]) -> None:
+    """Adds the members of a piece: texts and bytes continue those before."""
+    for name, each in value.items():
+        before = known.get(name)
+        if isinstance(before, dict) and isinstance(each, dict):
+            _join(before, each)
+        elif isinstance(before, str) and isinstance(each, str):
+            known[name] = _joined([before, each]) if name == "bytes" else before + each
+        else:
+            known[name] = each
 
 
 def _joined(data: list[str]) -> str:
@@ -264,7 +281,7 @@ class StreamReader:
         for kind, raw in others.items():
             block.count(len(bytes(raw)))
             block.add(kind, msgspec.json.decode(raw))
-        kind = "opaque" if others else "text"
+        kind = "image" if [*others] == ["image"] else "opaque" if others else "text"
         return build.begin(index, kind, block.whole if others else block.text)
 
     def _begin_call(self, index: int, id: str, name: str, extras: Extras | None) -> list[Event]:
