@@ -11,6 +11,7 @@ from typing import Any
 from anaphora.canonical import dumps
 from anaphora.client.config.secrets import Secret
 from anaphora.daemon.access.granted_models import name_nearest
+from anaphora.daemon.access.signatures import RETRIED
 from anaphora.daemon.calls.call import AppCall, AppReply, StreamHead
 from anaphora.daemon.calls.delegation import CallService, CallStream
 from anaphora.daemon.calls.steps.request import ReadBody
@@ -91,7 +92,15 @@ class Endpoints:
         except AnaphoraError as problem:
             if exchange.started:
                 raise
-            await exchange.respond(self.error(exchange, provider_error(problem)))
+            response = self.error(exchange, provider_error(problem))
+            if call.signature and response.status in RETRIED and not call.unbilled:
+                await self.release(call)
+            await exchange.respond(response)
+
+    async def release(self, call: AppCall) -> None:
+        """Lets the signature of a call be used again, by a retry."""
+        with contextlib.suppress(StoreUnavailable):
+            await self._store.remove_handle("signature", call.signature, call.request_id)
 
     async def _answer(self, exchange: HttpExchange, call: AppCall) -> None:
         check_headers(exchange.header_pairs)
