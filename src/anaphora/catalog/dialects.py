@@ -189,7 +189,8 @@ class Dialect(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     methods: dict[Literal["once", "stream"], str] = {}
     """The method in the path, if it is not the wire's."""
     count_path: str = ""
-    """The path of requests that count tokens, if it is not the wire's."""
+    """The path of requests that count tokens, with `{model}` if it names it; empty: there are
+    none."""
     account_defaults: dict[str, str] = {}
     """Values of the account that need not be given."""
     account_variables: dict[str, tuple[str, ...]] = {}

@@ -191,7 +191,7 @@ class Engine:
     def _other_body(self, request: RoutedRequest) -> bytes | EmulatorResponse:
         host, route = request.host, request.route
         if route.operation == "count":
-            return host.count_body(self._count(request))
+            return host.count_body(self._count(host.rewrite(request)))
         if route.operation == "models":
             return host.list_models(self._models(request), request.query)
         if route.operation != "model":
@@ -236,7 +236,8 @@ class Engine:
         strict.check(checks, request, facts, params=params, tokens=tokens, counts=counts)
 
     def _check_model(self, request: RoutedRequest, facts: ModelFacts) -> None:
-        if not self.options.any_model:
+        # The name of a deployment is its owner's.
+        if not self.options.any_model and not request.route.dialect.deployments:
             clock = ModelClock(request.now, self.offset)
             check_model(facts.profile, request.host.wire, clock, _asked_model(request))
 

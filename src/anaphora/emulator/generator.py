@@ -15,7 +15,7 @@ from anaphora.errors import InvalidRequest, RequestRejected
 from anaphora.prompt import Call
 from anaphora.rendered import Mark, Plan, Rendered
 from anaphora.tokens import for_model
-from anaphora.values import Message, Part, Reply, Text, ToolCall, Usage
+from anaphora.values import Message, Part, Reply, Text, ToolCall
 from anaphora.wire.reading import Members
 from anaphora.yaml_values import seconds_in
 
@@ -189,7 +189,7 @@ class Generator:
         )
         reply = Reply(
             id=self._ids.next(host.reply_id_prefix),
-            model=prompt.rendered.model,
+            model=host.reply_model(prompt.rendered.model),
             message=message,
             stop_reason=generated.stop_reason,
             stop_sequence=generated.stop_sequence,
@@ -319,13 +319,13 @@ def _extras(context: ReplyContext, others: list[GeneratedReply]) -> dict[str, st
 def _stream_response(request: RoutedRequest, reply: Reply, latency: Latency) -> EmulatorResponse:
     """A chunk for each event that has data."""
     host = request.host
-    if not host.reports_stream_usage(request):
-        reply = msgspec.structs.replace(reply, usage=Usage())
+    usage = host.stream_usage(request, reply.usage)
+    if usage is not reply.usage:
+        reply = msgspec.structs.replace(reply, usage=usage)
     writer = request.route.codec.writer()
     written = b"".join(writer.write(event) for event in stream_events(reply, request.now))
     # One write may hold several events.
-    end = host.event_end
-    chunks = [ResponseChunk(latency.pace, data + end) for data in written.split(end) if data]
+    chunks = [ResponseChunk(latency.pace, data) for data in host.split_stream(written)]
     chunks[0].delay = latency.first or 0.0
     headers = {"content-type": host.stream_type, "cache-control": "no-cache"}
     response = EmulatorResponse(headers=headers, chunks=chunks, stream=True)

@@ -68,7 +68,8 @@ _JSON_TYPE = re.compile(
 _FREE_NAMES = frozenset(
     "metadata client_metadata labels parameters parametersJsonSchema parameters_json_schema"
     " response_schema responseSchema responseJsonSchema response_json_schema input_schema schema"
-    " json_schema format output_schema logit_bias variables headers".split()
+    " json_schema format output_schema logit_bias variables headers inputSchema requestMetadata"
+    " promptVariables".split()
 )
 _TOOL_LISTS = frozenset(("tools", "functionDeclarations", "function_declarations"))
 
