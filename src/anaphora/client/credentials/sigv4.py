@@ -72,6 +72,21 @@ class AwsKeys:
         return (self.access_key, self._secret.reveal(), *token)
 
 
+class Scope(NamedTuple):
+    """What a signature says of itself."""
+
+    access_key: str
+    region: str
+    service: str
+
+
+def scope_in(authorization: str) -> Scope | None:
+    """The scope of a signed request by its Authorization header, which is not verified; None if it
+    is not signed."""
+    found = _AUTHORIZATION.match(authorization)
+    return None if found is None else Scope(found["access"], found["region"], found["service"])
+
+
 def signing_key(secret: Secret, day: str, region: str, service: str) -> bytes:
     """The key that signs the requests of a day."""
     key = f"AWS4{secret.reveal()}".encode()
