@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Raw
 
 from anaphora.canonical import dumps
+from anaphora.catalog import names
 from anaphora.errors import AnaphoraError, Parse, Transport
 from anaphora.values import (
     Event,
@@ -41,7 +42,8 @@ from anaphora.wire.replies import TEXT_LIMIT, ReplyBuilder, whole_body_events
 
 from .errors import read_exception
 from .media import read_media
-from .reply import STOPS, read_reply, read_usage
+from .params import read_path
+from .reply import STOPS, read_inclusive_usage, read_reply, read_usage
 from .types import (
     NULL,
     SERVER_TOOL,
@@ -63,6 +65,8 @@ _MESSAGE_START = LenientDecoder[MessageStart](MessageStart)
 _MESSAGE_STOP = LenientDecoder[MessageStop](MessageStop)
 _METADATA = LenientDecoder[MetadataEvent](MetadataEvent)
 _decode_delta = _DELTA.strict
+#: Models whose streams count cached tokens as input (maximhq/bifrost#6942, 2026-09-07).
+_CACHED_IN_INPUT = "openai."
 
 
 class _OpenBlock:
@@ -150,8 +154,16 @@ class StreamReader:
         self._build = ReplyBuilder()
         self._blocks: dict[int, _OpenBlock] = {}
         self._counted = False
+        self._read_usage = read_usage
         self._fields: Members = {}
         self._ended: set[int] = set()
+
+    def use_model(self, model: str) -> None:
+        """Read the counts of this model's streams; it may be the path of a request."""
+        if model.startswith("/"):
+            model = read_path(model)[0]
+        if names.base_model(WIRE, model).startswith(_CACHED_IN_INPUT):
+            self._read_usage = read_inclusive_usage
 
     def feed(self, data: bytes) -> list[Event]:
         build = self._build
@@ -227,7 +239,7 @@ class StreamReader:
             self._keep(unknown)
             events = build.start("", "")
             if metadata.usage != NULL:
-                events += build.read_usage(read_usage, bytes(metadata.usage), "stream.usage")
+                events += build.read_usage(self._read_usage, bytes(metadata.usage), "stream.usage")
             self._counted = True
             return events + (self._finish() if build.stop_reason_raw is not None else [])
         return []
