@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -18,6 +19,9 @@ from anaphora.tokens import for_model
 from anaphora.values import Message, Part, Reply, Text, ToolCall
 from anaphora.wire.reading import Members
 from anaphora.yaml_values import seconds_in
+
+if TYPE_CHECKING:
+    from anaphora.client.credentials.sigv4 import AwsKeys
 
 from .exchange import EmulatorResponse, ResponseChunk
 from .faults import Faults
@@ -62,6 +66,8 @@ class EmulatorOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The providers to serve; empty: all."""
     keys: frozenset[str] | None = None
     """The API keys to accept; None: any."""
+    aws_keys: tuple[AwsKeys, ...] | None = None
+    """The key pairs whose signatures are accepted by AWS's services; None: any, unverified."""
     script: Script = Script()
     """Scripted replies; requests that match no rule get a generated reply."""
     faults: Faults = Faults()

@@ -12,6 +12,7 @@ import msgspec
 from blake3 import blake3
 
 from anaphora import catalog, wire
+from anaphora.client.credentials.sigv4 import ALGORITHM, scope_in
 from anaphora.client.transport.decoding import InvalidCompression, UnknownCompression, decoded
 from anaphora.errors import InvalidRequest
 from anaphora.redaction import shown_url
@@ -57,7 +58,12 @@ class ProxyRoute(msgspec.Struct, frozen=True, kw_only=True):
     provider: str
     """A provider of the catalog; empty if unknown: then calls are not judged."""
     upstream: str
-    """The base URL, such as https://api.anthropic.com."""
+    """The base URL, such as https://api.anthropic.com. `{region}` and `{vertex}` are filled in by a
+    request's signature and path."""
+    name: str = ""
+    """That of a cloud, if it is not the provider."""
+    region: str = ""
+    """The region of requests that name none."""
 
     @property
     def host(self) -> str:
@@ -326,10 +332,12 @@ def as_logged(call: RelayedCall, wire: str, path: str, answer: bytes) -> LoggedC
 
 
 #: Headers and query parameters that hold credentials.
-_HEADERS = frozenset({"authorization", "x-api-key", "api-key", "x-goog-api-key", "cookie"})
+_HEADERS = frozenset(
+    "authorization x-api-key api-key x-goog-api-key cookie x-amz-security-token".split()
+)
 _QUERY = ("key", "api_key", "access_token")
 #: Of those, the ones that do not identify an account.
-_NO_ACCOUNT = ("cookie",)
+_NO_ACCOUNT = ("cookie", "x-amz-security-token")
 #: Requests whose digests are kept.
 _MOST_KNOWN = 64
 
@@ -360,10 +368,16 @@ def decoded_path(path: str) -> str:
 
 def credentials(headers: Headers, query: str) -> Credentials:
     """The credentials of a request, by header or parameter name."""
-    found = [pair for pair in headers if pair[0] in _HEADERS]
+    found = [_lasting(pair) for pair in headers if pair[0] in _HEADERS]
     if query:
         found += [pair for pair in parse_qsl(query) if pair[0] in _QUERY]
     return tuple(found)
+
+
+def _lasting(pair: tuple[str, str]) -> tuple[str, str]:
+    """A credential; of a signature, which each request has its own of, the id of the key."""
+    scope = scope_in(pair[1]) if pair[0] == "authorization" else None
+    return pair if scope is None else (pair[0], f"{ALGORITHM} {scope.access_key}")
 
 
 def keys_in(found: Credentials) -> list[str]:

@@ -13,7 +13,7 @@ from anaphora.catalog import Feature
 from anaphora.emulator.exchange import nested
 from anaphora.errors import Upstream
 from anaphora.values import TTL_SECONDS, Ttl
-from anaphora.wire.bedrock.params import refusals_of
+from anaphora.wire.bedrock.params import refusals_of, takes_blank_text
 from anaphora.wire.bedrock.types import CACHE_POINT
 from anaphora.wire.walking import WalkedBlock
 
@@ -38,13 +38,18 @@ _NO_VIDEO = (
     "This model doesn't support the video content block that you provided. Update the content "
     "block and try again."
 )
-_NO_S3 = "This model doesn't support the s3Uri field. Remove s3Uri and try again."
 #: strands-agents/harness-sdk#1223, langchain-ai/langchain-aws#141
 _ONE_KIND = "Conversation blocks and tool result blocks cannot be provided in the same turn."
 
 
 def _refused(message: str, path: str = "") -> Upstream:
     return rejected(message, param=path or None, code=_CODE)
+
+
+def _unsupported(field: str, path: str) -> Upstream:
+    """Recorded of Claude, for `s3Uri`."""
+    reason = f"This model doesn't support the {field} field. Remove {field} and try again."
+    return _refused(reason, path)
 
 
 def _malformed(path: str, key: str) -> Upstream:
@@ -70,7 +75,7 @@ def _limits(request: CheckedRequest) -> None:
 
 def _contents(request: CheckedRequest) -> None:
     """earendil-works/pi#3443; NousResearch/hermes-agent#55092, which was measured."""
-    family = request.profile.converse_family
+    family, blank = request.profile.converse_family, takes_blank_text(request.profile)
     for index, message in request.messages:
         if message.get("content") == []:
             raise _refused(
@@ -80,7 +85,7 @@ def _contents(request: CheckedRequest) -> None:
             )
     for block in _blocks(request):
         said, path = block.raw.get("text"), dotted(block.path)
-        if isinstance(said, str) and not said.strip():
+        if said == "" or (isinstance(said, str) and not blank and not said.strip()):
             raise _refused(
                 f"The text field in the ContentBlock object at {path} is blank. Add text to the "
                 "text field, and try again.",
@@ -148,9 +153,14 @@ def _family(request: CheckedRequest) -> None:
             "starts with a user message.",
             "messages",
         )
-    if "output_schema" in refused and nested(request.body, "outputConfig", "textFormat"):
-        reason = "This model doesn't support the outputConfig.textFormat field."
-        raise _refused(f"{reason} Remove outputConfig.textFormat and try again.", "outputConfig")
+    fields: tuple[tuple[Feature, str, str], ...] = (
+        ("output_schema", "outputConfig", "textFormat"),
+        ("sampling", "inferenceConfig", "temperature"),
+        ("sampling", "inferenceConfig", "topP"),
+    )
+    for feature, outer, name in fields:
+        if feature in refused and nested(request.body, outer, name) is not None:
+            raise _unsupported(name, f"{outer}.{name}")
     for blocks in request.blocks.values():
         beside = any(block.type == "toolResult" for block in blocks)
         for block in blocks:
@@ -169,10 +179,9 @@ def _uses(
         if each.type == "video":
             yield "video", _refused(_NO_VIDEO, each.path)
         if nested(each.raw, "image", "source", "s3Location") is not None:
-            yield "stored_images", _refused(_NO_S3, each.path)
+            yield "stored_images", _unsupported("s3Uri", each.path)
         if nested(each.raw, "document", "citations", "enabled"):
-            reason = "This model doesn't support the citations field. Remove citations"
-            yield "citations", _refused(f"{reason} and try again.", each.path)
+            yield "citations", _unsupported("citations", each.path)
     for each in in_result:
         malformed = _malformed(path, "toolResult")
         if each.type == "image":
