@@ -112,8 +112,10 @@ def bedrock_bearer(daemon: TestedDaemon) -> Any:
 def test_tool_loop_of_anthropic(make: Any, model: str, daemon: TestedDaemon) -> None:
     choice = {"type": "tool", "name": "weather"}
     with make(daemon) as client:
-        messages = [{"role": "user", "content": f"Weather in Rome? {make.__name__} {model}"}]
-        asked = {"model": model, "max_tokens": 200, "tools": [TOOL]}
+        messages: list[Any] = [
+            {"role": "user", "content": f"Weather in Rome? {make.__name__} {model}"}
+        ]
+        asked: dict[str, Any] = {"model": model, "max_tokens": 200, "tools": [TOOL]}
         first = client.messages.create(messages=messages, tool_choice=choice, **asked)
         (use,) = [block for block in first.content if block.type == "tool_use"]
         result = {"type": "tool_result", "tool_use_id": use.id, "content": "Sunny."}
