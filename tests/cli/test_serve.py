@@ -149,10 +149,6 @@ def test_check_with_workers(home: Path, run: Run) -> None:
     done = run("serve", "--emulate", "--workers", "2")
     assert done.returncode == 2
     assert "--workers or --emulate" in done.stderr
-    change(home / "llm.yaml", lambda llm: llm["daemon"].update(store="postgresql://db/anaphora"))
-    done = run("serve", "--home", str(home), "--check", "--workers", "2")
-    assert done.returncode == 2
-    assert "daemon.store is for several nodes" in done.stderr
 
 
 @pytest.fixture

@@ -120,15 +120,16 @@ def _wait(home: Home, node: str, *, quiet: bool) -> int:
     shown = -1
     while True:
         rows = call_admin(home, "admin.nodes.list", {})["nodes"]
-        running = [one for one in rows if one["name"] == node and one["state"] in _RUNNING]
-        if not running:  # it was stopped meanwhile
-            return 0
-        report = running[-1]["report"]
-        if running[-1]["state"] == "alive":
+        running = {one["name"]: one for one in rows if one["state"] in _RUNNING}
+        # With its workers, which are `node/1`, `node/2` and so on.
+        found = [one for name, one in running.items() if f"{name}/".startswith(f"{node}/")]
+        if any(one["state"] == "alive" for one in found):
             raise InvalidRequest(f"{node} was put back into service meanwhile")
-        if report["refuses_calls"] and not report["calls"]:
+        calls = sum(one["report"]["calls"] for one in found)
+        # None is left if it was stopped meanwhile.
+        if not calls and all(one["report"]["refuses_calls"] for one in found):
             return 0
-        if report["calls"] != shown and not quiet:
-            shown = report["calls"]
+        if calls != shown and not quiet:
+            shown = calls
             click.echo(f"{node}: {counted(shown, 'call')} running", err=True)
         time.sleep(_INTERVAL)

@@ -369,7 +369,9 @@ class DaemonMetrics:
 
 
 #: Gauges that are added up over workers; the others are of the daemon as a whole.
-SUMMED_GAUGES = frozenset(("anaphora_daemon_open_requests", "anaphora_daemon_read_on_calls"))
+SUMMED_GAUGES = frozenset(
+    f"anaphora_daemon_{name}" for name in ("open_requests", "read_on_calls", "waiting_settlements")
+)
 
 
 def summed(pages: Iterable[bytes]) -> bytes:

@@ -71,12 +71,13 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RemoteParts(msgspec.Struct, frozen=True):
-    """What a worker has in the process that keeps the store."""
+    """What a worker has in the process that started it. One that is a node has its own store and
+    audit log, and maybe a shared state."""
 
-    store: Store
-    ledger: Ledger
-    shared: SharedState
-    audit: AuditLog | None
+    workers: int = 1
+    shared: SharedState | None = None
+    ledger: Ledger | None = None
+    audit: AuditLog | None = None
 
 
 async def open_services(
@@ -94,9 +95,9 @@ async def open_services(
     from .rpc.service import RpcService
 
     node, recovery, is_shared = None, None, counts is not None
-    counts = counts or NamedCounts()
-    if remote is not None:
-        store, ledger = remote.store, remote.ledger
+    counts, remote = counts or NamedCounts(), remote or RemoteParts()
+    if remote.ledger is not None:
+        ledger, store = remote.ledger, remote.ledger.store
     else:
         store, node = await _open_store(stack, home, files, clock)
         ledger = await _open_ledger(store, clock, home, notes_calls=is_shared)
@@ -105,10 +106,12 @@ async def open_services(
     if node is not None:
         await _follow_changes(stack, node, directory, admin, files)
     place = _open_place(stack, home, settings.daemon)
-    if remote is not None:
-        shared, audit = remote.shared, remote.audit
-    else:
-        shared = await _open_shared(stack, home, settings.daemon, node, is_hosted=is_shared)
+    shared, audit = remote.shared, remote.audit
+    if shared is None:
+        shared = await _open_shared(
+            stack, home, settings.daemon, node, workers=remote.workers, is_hosted=is_shared
+        )
+    if remote.ledger is None:
         audit, recovery = await _open_audit(stack, home, settings.daemon, ledger, place, node)
     SpendAdmin(store, audit, clock=clock).register(admin)
     off_loop = stack.enter_context(contextlib.closing(OffLoop()))
@@ -263,7 +266,8 @@ async def _open_audit(
     if not config.audit:
         await store.begin_audit(0)
         return None, None
-    audit = await open_audit(stack, place, store, config.node_name, row_key(home))
+    name = home.node_name(config.node_name)
+    audit = await open_audit(stack, place, store, name, row_key(home))
     recovery = AuditRecovery(ledger, audit, place)
     await recovery.begin()
     if node is not None:
@@ -284,7 +288,7 @@ async def _open_store(
 ) -> tuple[Store, NodeMembership | None]:
     """Opens the store. With PostgreSQL, the grants of the store are in force from then on."""
     config = files.current.daemon
-    address = store_address(home, config)
+    address, name = store_address(home, config), home.node_name(config.node_name)
     if address is None:
         file = SqliteStore.open(home.store, clock=clock)
         stack.push_async_callback(file.close)
@@ -297,7 +301,7 @@ async def _open_store(
     try:
         store = await PostgresStore.open(
             address,
-            node=config.node_name,
+            node=name,
             version=__version__,
             journal=home.settlements_journal,
             clock=clock,
@@ -306,8 +310,8 @@ async def _open_store(
     except NewerSchema as problem:
         raise StoreRefused(str(problem)) from None
     stack.push_async_callback(store.close)
-    close_chains_of_dead_nodes(store, config.node_name, row_key(home))
-    node = await NodeMembership.join(address, config.node_name, home=home, files=files)
+    close_chains_of_dead_nodes(store, name, row_key(home))
+    node = await NodeMembership.join(address, name, home=home, files=files)
     node.clock = store.clock_check
     store.report = node.report
     return store, node
@@ -341,14 +345,15 @@ async def _open_shared(
     config: DaemonConfig,
     node: NodeMembership | None,
     *,
+    workers: int,
     is_hosted: bool,
 ) -> SharedState:
     secret = password(home, config.shared_password, "shared")
 
     def nodes() -> int:
-        return 1 if node is None else node.count
+        return 1 if node is None else node.count * workers
 
-    shared: SharedState = HostedState() if is_hosted else LocalState(nodes=nodes)
+    shared: SharedState = (HostedState if is_hosted else LocalState)(nodes=nodes)
     if config.shared is not None:
         shared = RedisState.of(config.shared, secret, nodes=nodes)
     await shared.start()

@@ -94,8 +94,6 @@ class AnthropicFace(Face):
     keepers = ("anthropic",)
     limit_place = ("", "max_tokens")
     budgets_thinking = True
-    count_path = "/count_tokens"
-    counted_fields = frozenset("model messages system tools tool_choice thinking".split())
 
     def named_route(self, method: str, path: str) -> Route | None:
         match = _VERTEX.fullmatch(path)

@@ -20,7 +20,7 @@ from anaphora.daemon.store import HandleKind
 from anaphora.daemon.values import GrantedModel
 from anaphora.errors import NotFound, RequestRejected, Upstream
 from anaphora.values import Event, Reply, Thinking, Usage
-from anaphora.wire.reading import Members, encode_members
+from anaphora.wire.reading import Members
 
 from .framing import SSE_ENDS, StreamFrame, WholeEvents, WholeFrames
 
@@ -284,21 +284,10 @@ class Face:
     """A stream reports its usage only with `stream_options.include_usage`."""
     budgets_thinking: ClassVar[bool] = False
     """Enabled thinking needs a budget."""
-    count_path: ClassVar[str] = ""
-    """Appended to a request's path to count its tokens; empty: no such endpoint."""
-    counted_fields: ClassVar[frozenset[str]] = frozenset()
-    """The request fields that a count accepts."""
 
     def path_to(self, model: str, *, stream: bool) -> str:
         """The path of a request to a model, with its name if this wire's paths have it."""
         raise NotImplementedError
-
-    def count_request(self, model: str, members: Members, path: str) -> tuple[str, bytes] | None:
-        """Path and body of a token count request; None if the wire has no such endpoint."""
-        if not self.count_path:
-            return None
-        counted = {name: raw for name, raw in members.items() if name in self.counted_fields}
-        return path + self.count_path, encode_members(counted)
 
     def repaired(self, members: Members) -> Mapping[str, bytes]:
         """Corrects fields that the provider's SDK writes in a form that other wires reject."""

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from anaphora.canonical import dumps, string
+from anaphora.canonical import dumps
 from anaphora.daemon.store import HandleKind
 from anaphora.daemon.values import GrantedModel
 from anaphora.values import Thinking
@@ -160,11 +160,6 @@ class GeminiFace(Face):
 
     def path_to(self, model: str, *, stream: bool) -> str:
         return path_of(model, stream=stream)
-
-    def count_request(self, model: str, members: Members, path: str) -> tuple[str, bytes] | None:
-        inner = {"model": msgspec.Raw(string(f"models/{model}")), **members}
-        body = {"generateContentRequest": msgspec.Raw(encode_members(inner))}
-        return path.partition(":")[0] + ":countTokens", encode_members(body)
 
     def repaired(self, members: Members) -> Mapping[str, bytes]:
         """Drops model turns with only empty texts: the SDK keeps the last piece of a stream as one,

@@ -123,11 +123,6 @@ class OpenAIResponsesFace(_OpenAIFace):
     orders_parts = True
     limit_place = ("", "max_output_tokens")
     tool_limit_field = "max_tool_calls"
-    count_path = "/input_tokens"
-    counted_fields = frozenset(
-        "model input instructions tools tool_choice parallel_tool_calls reasoning text"
-        " previous_response_id conversation truncation".split()
-    )
 
     def model_of(self, route: Route, value: Mapping[str, Any]) -> str | None:
         if value.get("model") is None and value.get("prompt") is not None:

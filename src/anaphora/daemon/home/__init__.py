@@ -98,6 +98,8 @@ class Home(msgspec.Struct, frozen=True):
     """A folder that belongs to the user who runs the daemon."""
 
     path: Path
+    worker: int = 0
+    """The number of this process, if it is a worker and a node of its own; otherwise 0."""
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> Home:
@@ -141,12 +143,20 @@ class Home(msgspec.Struct, frozen=True):
     @property
     def settlements_journal(self) -> Path:
         """Settlements that wait for PostgreSQL; unused with SQLite."""
-        return self.path / "settlements.journal"
+        return self._own("settlements.journal")
 
     @property
     def sent_marks(self) -> Path:
         """Marks of the open holds that were sent, for the next start after a kill."""
-        return self.path / "sent.marks"
+        return self._own("sent.marks")
+
+    def _own(self, name: str) -> Path:
+        """A file of this process alone."""
+        return self.path / (f"{name}.{self.worker}" if self.worker else name)
+
+    def node_name(self, name: str) -> str:
+        """The name in the store, of a daemon or of its worker."""
+        return f"{name}/{self.worker}" if self.worker else name
 
     @property
     def audit(self) -> Path:

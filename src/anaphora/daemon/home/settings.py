@@ -210,8 +210,11 @@ def have_changed(files: SeenFiles) -> bool:
 def effective_config(config: DaemonConfig, options: ServeOptions) -> DaemonConfig:
     """The daemon section with the command line's options applied. Raises `InvalidConfig` if they do
     not fit."""
-    if options.workers > 1:
-        _check_workers(config)
+    if options.workers > 1 and not hasattr(socket, "SO_REUSEPORT"):
+        raise InvalidConfig(
+            "--workers: processes cannot share a port on this system, which has no SO_REUSEPORT;"
+            " serve with one worker"
+        )
     given = {"host": options.host, "port": options.port}
     try:
         return msgspec.structs.replace(
@@ -219,17 +222,3 @@ def effective_config(config: DaemonConfig, options: ServeOptions) -> DaemonConfi
         )
     except ValueError as problem:
         raise InvalidConfig(str(problem)) from None
-
-
-def _check_workers(config: DaemonConfig) -> None:
-    if not hasattr(socket, "SO_REUSEPORT"):
-        raise InvalidConfig(
-            "--workers: processes cannot share a port on this system, which has no SO_REUSEPORT;"
-            " serve with one worker"
-        )
-    for field in ("store", "shared"):
-        if getattr(config, field) is not None:
-            raise InvalidConfig(
-                f"--workers: daemon.{field} is for several nodes; start a node for each core"
-                " instead, each with its own home"
-            )

@@ -23,8 +23,10 @@ SELECT nodes.id, nodes.name, nodes.version, nodes.state,
     extract(epoch FROM nodes.ended)::float8 AS ended,
     extract(epoch FROM clock_timestamp() - beats.at)::float8 AS lag,
     beats.report::text AS report,
-    drains.since IS NOT NULL AS drained
-FROM nodes LEFT JOIN beats ON beats.node = nodes.id LEFT JOIN drains ON drains.node = nodes.name
+    EXISTS (
+        SELECT FROM drains WHERE node IN (nodes.name, split_part(nodes.name, '/', 1))
+    ) AS drained
+FROM nodes LEFT JOIN beats ON beats.node = nodes.id
 WHERE nodes.state = 'alive' OR nodes.ended > clock_timestamp() - interval '1 day'
 ORDER BY nodes.name, nodes.id
 """
@@ -70,7 +72,10 @@ async def nodes(lane: Lane) -> list[NodeRow]:
 
 
 async def running_nodes(lane: Lane) -> int:
-    count: int = await lane.fetchval("SELECT count(DISTINCT name) FROM nodes WHERE state = 'alive'")
+    """Daemons: one with workers counts once."""
+    count: int = await lane.fetchval(
+        "SELECT count(DISTINCT split_part(name, '/', 1)) FROM nodes WHERE state = 'alive'"
+    )
     return count
 
 
@@ -122,9 +127,10 @@ async def _check_name(lane: Lane, name: str) -> None:
 
 async def drained_for(lane: Lane, name: str) -> float | None:
     """Seconds since the drain by PostgreSQL's clock, since clocks of nodes differ. None: not
-    drained."""
+    drained. A worker is also drained with its daemon."""
     found: float | None = await lane.fetchval(
-        "SELECT extract(epoch FROM clock_timestamp() - since)::float8 FROM drains WHERE node = $1",
+        "SELECT max(extract(epoch FROM clock_timestamp() - since))::float8 FROM drains"
+        " WHERE node IN ($1, split_part($1, '/', 1))",
         name,
     )
     return found

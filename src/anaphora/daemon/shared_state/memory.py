@@ -3,7 +3,7 @@ store. As in Redis, each record is found by the digests of prompts, and has no t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -41,8 +41,8 @@ class HostedState(LocalState):
 
     alone = False
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, *, nodes: Callable[[], int] = lambda: 1) -> None:
+        super().__init__(nodes=nodes)
         self._calls = MinuteWindows()
         self._ids: dict[bytes, bytes] = {}
         """Ids of records, by the keys that they are found by."""
@@ -52,7 +52,7 @@ class HostedState(LocalState):
         self._listeners: list[Listener] = []
 
     def take_now(self, name: str, limit: MinuteLimit, tokens: int) -> Taken:
-        return self._windows.take(name, limit, tokens, self._clock())
+        return self._windows.take(name, limit.share(self._nodes()), tokens, self._clock())
 
     def count(self, name: str, at: float) -> None:
         self._calls.take(name, _NO_LIMIT, 0, at)

@@ -121,6 +121,8 @@ class HostedWorker:
         for taken in self._taken.values():
             self._state.release(taken)
         self._taken.clear()
+        if self._workers.are_nodes:
+            return
         holds, self._holds = list(self._holds.values()), {}
         is_unsent = self._workers.marks.as_earlier().is_unsent
         now = self._ledger.clock()
@@ -151,6 +153,7 @@ class HostedWorker:
             allow_env_keys=options.allow_env_keys,
             ledger=self._workers.marks.ledger,
             slots=self._workers.slots_of(self.number),
+            is_node=self._workers.are_nodes,
             audit_epoch=None if audit is None else audit.epoch,
         )
 

@@ -6,7 +6,8 @@ daemon, for the workers that it starts.
 
 It is a whole daemon that listens nowhere: it answers what workers relay to it. A worker that ends
 is started again; its holds are settled, and missing audit rows written, as after a kill of a
-daemon.
+daemon. With PostgreSQL each worker is a node, with a store and an audit log of its own, which
+recovers by itself.
 """
 
 from __future__ import annotations
@@ -114,13 +115,15 @@ class Workers:
         self._waits: dict[int, float] = {}
         """Seconds before the next start of a worker that did not start."""
         state = self.services.shared
-        assert isinstance(state, HostedState)
-        self.state = state
+        self.state = state if isinstance(state, HostedState) else HostedState()
+        """Not used if workers share theirs in Redis."""
+        self.are_nodes = self.services.node is not None
         assert self.services.ledger.marks is not None
         self.marks = self.services.ledger.marks
         self._slots = SLOTS // (options.workers + 1)
-        self.marks.keep(range(1, self._slots))
-        self.services.store.follow_holds(self._over)
+        if not self.are_nodes:
+            self.marks.keep(range(1, self._slots))
+            self.services.store.follow_holds(self._over)
         self.services.directory.publish = self._publish
         daemon.metrics.of_workers = self._metrics
         daemon.on_hang_up = lambda: self._tell(ToWorker.hang_up)
@@ -232,7 +235,8 @@ class Workers:
 
     @property
     def is_closed(self) -> bool:
-        return False
+        """Whether an operator has drained it: each worker reports for its own port."""
+        return (node := self.services.node) is not None and node.is_draining
 
     def hurry(self) -> None:
         self._tell(ToWorker.hurry)

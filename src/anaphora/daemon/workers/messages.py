@@ -26,6 +26,8 @@ class Welcome(msgspec.Struct, frozen=True, kw_only=True):
     slots: tuple[int, int]
     audit_epoch: int | None
     """None without an audit log."""
+    is_node: bool
+    """It opens a store and an audit log of its own, in PostgreSQL."""
 
 
 class RelayedRequest(msgspec.Struct, frozen=True, array_like=True):

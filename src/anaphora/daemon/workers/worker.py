@@ -1,5 +1,6 @@
 """A worker: a process that answers calls at the port and the socket of a daemon. Its store, its
-shared state and its audit log are in the process that started it; when that ends, it ends.
+shared state and its audit log are in the process that started it; when that ends, it ends. With
+PostgreSQL it is a node, and has its own.
 
     python -m anaphora.daemon.workers CHANNEL SOCKET COUNTS WORKERS NUMBER
 
@@ -146,8 +147,11 @@ class WorkerHandler(DaemonHandler):
 class Worker:
     """Answers the process of the store."""
 
-    def __init__(self, channel: Channel, local: socket.socket, counts: SharedCounts) -> None:
+    def __init__(
+        self, channel: Channel, local: socket.socket, counts: SharedCounts, workers: int
+    ) -> None:
         self.host = ToHost(channel)
+        self._workers = workers
         self._channel = channel
         self._local = local
         self._counts = counts
@@ -166,7 +170,7 @@ class Worker:
     async def run(self, number: int) -> None:
         """Until it is told to stop, and has drained."""
         welcome = await self.host.welcome()
-        home = Home.open(Path(welcome.home))
+        home = replace(Home.open(Path(welcome.home)), worker=number if welcome.is_node else 0)
         files = SettingsFiles(home, allow_env=welcome.allow_env_keys)
         config = replace(files.load().daemon, host=welcome.host, port=welcome.port)
         async with contextlib.AsyncExitStack() as stack:
@@ -194,17 +198,11 @@ class Worker:
         metrics: DaemonMetrics,
         number: int,
     ) -> Services:
-        ledger = Ledger(self._store)
-        marks = SentMarks.attach(home.sent_marks, welcome.ledger, range(*welcome.slots))
-        ledger.share(marks, number << 24)
-        audit = None
-        if welcome.audit_epoch is not None:
-            place = audit_place(home, files.current.daemon)
-            self._writer = RemoteWriter(self.host, welcome.audit_epoch)
-            self._writer.use(self._store.state)
-            audit = AuditLog.over(place, self._writer)
-            stack.push_async_callback(asyncio.to_thread, audit.close)
-        remote = RemoteParts(self._store, ledger, self._state, audit)
+        if welcome.is_node:
+            shared = None if files.current.daemon.shared else self._state
+            remote = RemoteParts(self._workers, shared)
+        else:
+            remote = self._remote_parts(stack, home, files, welcome, number)
         watchers = metrics.calls(), *call_traces()
         services = await open_services(
             stack,
@@ -223,6 +221,26 @@ class Worker:
         )
         metrics.gauges(*own)
         return services
+
+    def _remote_parts(
+        self,
+        stack: contextlib.AsyncExitStack,
+        home: Home,
+        files: SettingsFiles,
+        welcome: Welcome,
+        number: int,
+    ) -> RemoteParts:
+        ledger = Ledger(self._store)
+        marks = SentMarks.attach(home.sent_marks, welcome.ledger, range(*welcome.slots))
+        ledger.share(marks, number << 24)
+        audit = None
+        if welcome.audit_epoch is not None:
+            place = audit_place(home, files.current.daemon)
+            self._writer = RemoteWriter(self.host, welcome.audit_epoch)
+            self._writer.use(self._store.state)
+            audit = AuditLog.over(place, self._writer)
+            stack.push_async_callback(asyncio.to_thread, audit.close)
+        return RemoteParts(self._workers, self._state, ledger, audit)
 
     # ── Messages ─────────────────────────────────────────────────────────────────────────────────
 
@@ -256,7 +274,7 @@ async def _run(channel: int, local: int, counts: int, workers: int, number: int)
     loop, connection = asyncio.get_running_loop(), socket.socket(fileno=channel)
     _, own = await loop.create_connection(Channel, sock=connection)
     shared = SharedCounts(counts, workers + 1, number)
-    await Worker(own, socket.socket(fileno=local), shared).run(number)
+    await Worker(own, socket.socket(fileno=local), shared, workers).run(number)
 
 
 def run(channel: int, local: int, counts: int, workers: int, number: int) -> None:

@@ -403,4 +403,5 @@ CHECKS = WireChecks(
         too_long,
     ),
     unreadable_code="invalid_request_error",
+    hosts=("bedrock",),
 )
