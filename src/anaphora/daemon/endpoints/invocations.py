@@ -5,8 +5,6 @@ Their usage is in headers of the answer; that of a stream in its last event.
 
 from __future__ import annotations
 
-import base64
-import re
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -22,18 +20,16 @@ from anaphora.daemon.money.bounds import nano_usd
 from anaphora.errors import NotGranted
 from anaphora.serving.exchange import CompleteResponse
 from anaphora.tokens import tokens_in
-from anaphora.wire.eventstream import FrameDecoder
+from anaphora.traffic.clouds import billed_usage
 
 from .body import read_json_bytes
 from .charges import ProviderCharges
-from .forwarding import Forwarder, ProviderResponse
+from .forwarding import Forwarder
 from .headers import PROVIDER, own_headers, provider_request_id
 
 if TYPE_CHECKING:
     from anaphora.audit.log import AuditLog
 
-_COUNT = "x-amzn-bedrock-{}-token-count"
-_METRICS = re.compile(rb'"(input|output)TokenCount"\s*:\s*(\d{1,12})')
 #: Output tokens that are held for a request whose limit is not read.
 _MOST_OUTPUT = 65_536
 _MILLION = 1_000_000
@@ -88,9 +84,10 @@ class Invocations:
                 body=data,
                 on_write=charge.sending,
             )
-            found = _usage(response)
-            usage |= found
-            charge.settle(sum(found.values()) if len(found) == len(usage) else None)
+            billed = billed_usage(response.headers, response.body)
+            if billed is not None and billed.input is not None and billed.output is not None:
+                usage |= {"input": billed.input, "output": billed.output}
+            charge.settle(None if billed is None else billed.total)
         headers = {name: value for name, value in response.headers if _is_passed(name)}
         headers |= own_headers(
             route.face,
@@ -135,17 +132,3 @@ def _check(grant: LlmGrant) -> None:
 
 def _is_passed(name: str) -> bool:
     return name == "content-type" or name.startswith("x-amzn-bedrock-")
-
-
-def _usage(response: ProviderResponse) -> dict[str, int]:
-    headers = dict(response.headers)
-    counts = {name: headers.get(_COUNT.format(name), "") for name in ("input", "output")}
-    found = {name: int(text) for name, text in counts.items() if text.isdecimal()}
-    if found:
-        return found
-    for frame in reversed(FrameDecoder().feed(response.body)):
-        text = re.search(rb'"bytes"\s*:\s*"([A-Za-z0-9+/=]+)"', frame.payload)
-        metrics = _METRICS.findall(base64.b64decode(text[1])) if text is not None else []
-        if metrics:
-            return {name.decode(): int(count) for name, count in metrics}
-    return {}
