@@ -205,6 +205,7 @@ def signed(region: str, service: str = "bedrock") -> dict[str, str]:
     [
         ("/bedrock/model/m/converse", signed("eu-west-1"), "bedrock-runtime.eu-west-1.amazonaws.com", "bedrock"),
         ("/bedrock/model/m/converse", {}, "bedrock-runtime.us-west-2.amazonaws.com", "bedrock"),
+        ("/bedrock/inference-profiles", signed("eu-west-1"), "bedrock.eu-west-1.amazonaws.com", "bedrock"),
         ("/bedrock-mantle/v1/responses", {}, "bedrock-mantle.us-west-2.api.aws", "bedrock"),
         ("/aiplatform.googleapis.com/v1/projects/p/locations/us-east5/publishers/anthropic/models/m:rawPredict", {}, "us-east5-aiplatform.googleapis.com", "anthropic"),
         ("/aiplatform.googleapis.com/v1/projects/p/locations/eu/publishers/google/models/m:generateContent", {}, "aiplatform.eu.rep.googleapis.com", "google"),

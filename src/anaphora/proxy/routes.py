@@ -48,6 +48,8 @@ _PLACEHOLDER = re.compile(r"\{\w+\}")
 #: A region in a signature, and a location in a path of Vertex AI: parts of a host.
 _REGION = re.compile(r"[a-z]{2,}(?:-[a-z]+)+-[0-9]{1,2}")
 _LOCATION = re.compile(r"/locations/([a-z0-9-]{1,63})(?=[/:])")
+#: Of Bedrock's other service, which Claude Code reaches by the same base URL.
+_CONTROL_PATHS = ("/inference-profiles", "/foundation-models")
 #: The format of errors for requests without a route.
 _DEFAULT_WIRE = "openai_chat"
 
@@ -172,6 +174,8 @@ def _at_cloud(route: ProxyRoute, path: str, headers: Mapping[str, str]) -> Proxy
         if not _REGION.fullmatch(region):
             reason = f"not a region of AWS: {shown_name(region)}" if region else "no region of AWS"
             raise RequestRejected(f"{reason}: set AWS_REGION for the command", status=400)
+        if path.startswith(_CONTROL_PATHS):
+            upstream = upstream.replace("bedrock-runtime.", "bedrock.")
         upstream = upstream.replace("{region}", region)
     elif "{vertex}" in upstream:
         hosts = catalog.dialects().find("google", "gemini", "vertex").region_hosts
