@@ -1,6 +1,6 @@
 """A program that talks to the clouds by their own clients, which get their addresses, regions and
 credentials from the environment: `python cloud_agent.py converse vertex …`. Each conversation has two
-turns; a line says what the second one read from the cache."""
+turns or more; a line says what the last one read from the cache."""
 
 from __future__ import annotations
 
@@ -126,5 +126,5 @@ CLIENTS: dict[str, Callable[[], Iterator[int]]] = {
 
 if __name__ == "__main__":
     for name in sys.argv[1:]:
-        first, second = CLIENTS[name]()
-        print(name, second)
+        *_, last = CLIENTS[name]()
+        print(name, last)
