@@ -203,6 +203,8 @@ class Verified(msgspec.Struct, frozen=True):
     signature: str
     until: float
     """The end of the time in which the signature is valid, in seconds since 1970."""
+    names: tuple[str, ...] = ()
+    """The signed headers."""
 
 
 class SignatureProblem(msgspec.Struct, frozen=True):
@@ -223,6 +225,13 @@ class SignedRequest(NamedTuple):
 
     def __repr__(self) -> str:
         return f"<SignedRequest {self.method}>"
+
+
+def access_key_in(request: SignedRequest) -> str:
+    """The access key that a request names, not verified; empty if it has no signature."""
+    given = next((value for name, value in request.headers if name == "authorization"), "")
+    found = _AUTHORIZATION.match(given)
+    return "" if found is None else found["access"]
 
 
 def verify(
@@ -270,7 +279,12 @@ def verify(
             " your AWS Secret Access Key and signing method."
         )
     return Verified(
-        found["access"], found["region"], found["service"], expected, at + WINDOW_SECONDS
+        found["access"],
+        found["region"],
+        found["service"],
+        expected,
+        at + WINDOW_SECONDS,
+        tuple(names),
     )
 
 

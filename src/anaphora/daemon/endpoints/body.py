@@ -58,7 +58,7 @@ MAX_BODY = 32 * 1024 * 1024
 #: Headers that must not be sent twice: two readers could use different ones.
 _ONCE = (
     "content-type", "content-length", "content-encoding", "transfer-encoding", "authorization",
-    "x-api-key", "x-goog-api-key", "anthropic-version",
+    "x-api-key", "x-goog-api-key", "api-key", "anthropic-version",
 )  # fmt: skip
 _JSON = "application/json"
 _JSON_TYPE = re.compile(
@@ -85,7 +85,8 @@ class JsonBody(msgspec.Struct, frozen=True, eq=False):
 async def read_json_bytes(exchange: HttpExchange) -> bytes:
     """The body without its content encoding. Raises `RequestRejected` before reading if the content
     type is not JSON, and `TooLarge`."""
-    check_json_type(exchange.headers)
+    if exchange.body is None or "content-type" in exchange.headers:
+        check_json_type(exchange.headers)  # botocore sends none with InvokeModel, and signs
     body = await exchange.read_body()
     encoding = exchange.headers.get("content-encoding")
     return body if encoding is None else await _decompressed(exchange, body, encoding)

@@ -11,6 +11,7 @@ from typing import Any
 from anaphora.canonical import dumps
 from anaphora.client.config.secrets import Secret
 from anaphora.daemon.access.granted_models import name_nearest
+from anaphora.daemon.access.signatures import RETRIED
 from anaphora.daemon.calls.call import AppCall, AppReply, StreamHead
 from anaphora.daemon.calls.delegation import CallService, CallStream
 from anaphora.daemon.calls.steps.request import ReadBody
@@ -27,6 +28,7 @@ from .body import check_headers, parse_object, read_json_bytes
 from .embeddings import Embeddings
 from .errors import error_response, provider_error
 from .headers import BETA_NOT_GRANTED, own_headers, query_fields
+from .invocations import Invocations
 from .kept import KeptObjects
 from .stored import ObjectRequests
 from .writing import StreamBody, stream_headers, write_model, write_models, write_reply
@@ -54,13 +56,14 @@ class Endpoints:
         store: Store,
         stored: ObjectRequests | None = None,
         embeddings: Embeddings | None = None,
+        invocations: Invocations | None = None,
         *,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._calls = calls
         self._store = store
         self._stored = stored
-        self._embeddings = embeddings
+        self._unplanned = {"embed": embeddings, "invoke": invocations}
         self._clock = clock
         self._kept = KeptObjects(store)
         self._checked_path = lru_cache(maxsize=512)(_checked_path)
@@ -91,7 +94,15 @@ class Endpoints:
         except AnaphoraError as problem:
             if exchange.started:
                 raise
-            await exchange.respond(self.error(exchange, provider_error(problem)))
+            response = self.error(exchange, provider_error(problem))
+            if call.signature and response.status in RETRIED and not call.unbilled:
+                await self.release(call)
+            await exchange.respond(response)
+
+    async def release(self, call: AppCall) -> None:
+        """Lets the signature of a call be used again, by a retry."""
+        with contextlib.suppress(StoreUnavailable):
+            await self._store.remove_handle("signature", call.signature, call.request_id)
 
     async def _answer(self, exchange: HttpExchange, call: AppCall) -> None:
         check_headers(exchange.header_pairs)
@@ -103,8 +114,8 @@ class Endpoints:
         match route.operation:
             case "generate" | "stream" | "count":
                 await self._call(exchange, route, call)
-            case "embed":
-                await self._embed(route, call)
+            case "embed" | "invoke":
+                await self._send_unplanned(route, call)
             case "models" | "model" | "show" | "version":
                 body = await self._model_data(exchange, route, app)
                 await self._respond(exchange, route, request_id, body)
@@ -117,13 +128,14 @@ class Endpoints:
                     self._calls.deny(app, route.path, error, request_id=request_id)
                     raise
 
-    async def _embed(self, route: Route, call: AppCall) -> None:
-        if self._embeddings is None:
+    async def _send_unplanned(self, route: Route, call: AppCall) -> None:
+        service = self._unplanned[route.operation]
+        if service is None:
             raise path_not_found(route.path)
         call.method = route.path
         self._calls.permit.check_early(call, stream=False)
         try:
-            await self._embeddings.handle(route, call)
+            await service.handle(route, call)
         except Denied as error:
             self._calls.tools.refuse(call, error)
             raise

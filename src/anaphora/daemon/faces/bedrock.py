@@ -13,9 +13,10 @@ from typing import Any, ClassVar
 import msgspec
 
 from anaphora import wire
+from anaphora.catalog.names import base_model
 from anaphora.errors import NotFound, RequestRejected, Unauthenticated, Upstream
 from anaphora.values import Event, Thinking
-from anaphora.wire.bedrock.params import path_of
+from anaphora.wire.bedrock.params import path_of, quoted_model
 from anaphora.wire.dialect.invoke import InvokeWriter
 from anaphora.wire.eventstream import CONTENT_TYPE
 from anaphora.wire.reading import DECODE_ERRORS, Members
@@ -26,6 +27,11 @@ from .framing import EventFrames, StreamFrame, WholeEvents, WholeFrames
 
 _PATH = re.compile(r"/model/(.+)/([a-z-]+)")
 _INVOKE: dict[str, Operation] = {"invoke": "generate", "invoke-with-response-stream": "stream"}
+#: Makers of models at Bedrock whose bodies of InvokeModel are not Anthropic's.
+_OTHER_MAKERS = frozenset(
+    "ai21 amazon cohere deepseek google luma meta minimax mistral moonshot moonshotai nvidia openai"
+    " qwen stability twelvelabs writer xai zai".split()
+)
 _CONVERSE: dict[str, Operation] = {
     "converse": "generate",
     "converse-stream": "stream",
@@ -135,7 +141,11 @@ class InvokeFace(AnthropicFace):
         if found is None:
             return None
         operation, model = found
-        return Route(wire=self.wire, form=self.form, operation=operation, path=MESSAGES, name=model)
+        maker, dot, _ = base_model("bedrock", model).partition(".")
+        target = MESSAGES
+        if dot and maker in _OTHER_MAKERS:
+            operation, target = "invoke", f"/model/{quoted_model(model)}/{path.rpartition('/')[2]}"
+        return Route(wire=self.wire, form=self.form, operation=operation, path=target, name=model)
 
     def own_error(self, error: Upstream) -> Upstream:
         return _aws_error(super().own_error(error))

@@ -26,7 +26,7 @@ from .framing import SSE_ENDS, StreamFrame, WholeEvents, WholeFrames
 
 Operation: TypeAlias = Literal[
     "generate", "stream", "count", "models", "model", "create", "list", "get", "update", "delete",
-    "action", "upload", "show", "version", "embed",
+    "action", "upload", "show", "version", "embed", "invoke",
 ]  # fmt: skip
 
 Operations: TypeAlias = Mapping[tuple[str, str], Operation]
