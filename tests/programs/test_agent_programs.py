@@ -56,6 +56,19 @@ def test_through_the_daemon(name: str, folder: Path) -> None:
     check_daemon(place(name, folder / "place"), folder)
 
 
+def test_claude_code_on_bedrock_is_watched(folder: Path) -> None:
+    # The emulator lists no inference profiles.
+    check_watched(place_of(ON_BEDROCK, folder / "home"), folder, expected=["1 error"])
+
+
+def test_claude_code_on_bedrock_is_recorded_and_replayed(folder: Path) -> None:
+    there = place_of(ON_BEDROCK, folder / "recorded")
+    variables = {name: value for name, value in ON_BEDROCK.variables.items() if "AWS" not in name}
+    bare = ON_BEDROCK._replace(variables=variables)
+    elsewhere = place_of(bare, folder / "elsewhere" / "far away", "another project")
+    check_replayed(there, elsewhere, folder)
+
+
 def test_claude_code_at_an_emulated_bedrock(folder: Path) -> None:
     """Its own signatures are verified, and each call of the loop after the first reads the cache."""
     there, variables = place_of(ON_BEDROCK, folder / "home"), ON_BEDROCK.variables

@@ -26,7 +26,9 @@ if TYPE_CHECKING:
     from anaphora.traffic.calls import ProxyRoute
 
 #: Variables whose values are secrets.
-_SECRET = re.compile(r"(?:\A|_)(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?)\Z")
+_SECRET = re.compile(
+    r"(?:\A|_)(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?)\Z|\AAWS_BEARER_TOKEN_"
+)
 #: Shorter values occur in ordinary text.
 _SHORTEST_SECRET = 8
 #: A route of a provider that the catalog does not have.

@@ -11,7 +11,7 @@ import msgspec
 
 from anaphora.client.config.environment import default_rows, key_variables
 from anaphora.client.config.secrets import SecretVariables
-from anaphora.client.credentials.aws_profiles import region_of
+from anaphora.client.credentials.aws_profiles import REGION_VARIABLES, region_of
 from anaphora.serving.exchange import CompleteResponse, HttpExchange
 
 from .command_line import TABLES, parse
@@ -35,7 +35,7 @@ def with_placeholder_keys(environ: Mapping[str, str], command: Sequence[str]) ->
     if not made.get("AWS_ACCESS_KEY_ID"):
         made |= PLACEHOLDER_KEYS
     if region_of(SecretVariables(made)) is None:
-        made["AWS_REGION"] = _REGION
+        made |= dict.fromkeys(REGION_VARIABLES, _REGION)
     return made
 
 

@@ -86,6 +86,12 @@ def exports(proxy: Proxy, environ: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in changed.items() if environ.get(name) != value}
 
 
+def unset_variables(proxy: Proxy, environ: Mapping[str, str]) -> list[str]:
+    """The variables of this environment that such programs must not have."""
+    changed, _ = environment(proxy, environ, ())
+    return [name for name in environ if name not in changed]
+
+
 def refuse_loop(url: str, upstreams: Iterable[str]) -> None:
     """Raises if an upstream is this proxy."""
     own = urlsplit(url)

@@ -23,7 +23,6 @@ from anaphora.client.credentials.refreshing import Fetched
 from anaphora.client.credentials.sigv4 import AwsKeys, Scope, scope_in
 from anaphora.client.credentials.sts import StsClient
 from anaphora.errors import AnaphoraError, Forbidden, MissingSecret, TooLarge, Transport
-from anaphora.redaction import shown_name
 from anaphora.traffic.calls import UpstreamRequest, header_of
 from anaphora.traffic.clouds import SIGNED_SCHEME
 
@@ -144,10 +143,10 @@ class _KeysOf:
             found = self._chain()
             if found.value.token is not None:
                 return found
-        what = "temporary keys" if self._temporary else f"the key {shown_name(self._access_key)}"
+        what = "temporary keys" if self._temporary else "keys"
         raise MissingSecret(
-            f"it was signed with {what}, which are neither in the environment of the command nor in"
-            " the files of AWS_PROFILE: keys in the code of a program are not known here"
+            f"it was signed with {what} that are neither in the environment of the command nor in"
+            " AWS's files, so they are in its code; name a profile there (AWS_PROFILE)"
         )
 
     def _with_id(self) -> AwsKeys | None:
