@@ -155,6 +155,8 @@ REFUSED = [
     ({MORE: {"mcp_servers": [{"url": "https://e.com"}]}}, 403, "AccessDenied"),
     ({MORE: {"anthropic_beta": ["computer-use-2025-01-24"]}}, 403, "AccessDenied"),
     ({MORE: {"max_tokens": 100_000}}, 403, "AccessDenied"),
+    ({MORE: {"inferenceConfig": {"maxTokens": 100_000}}}, 403, "AccessDenied"),
+    ({MORE: {"inferenceConfig": {"max_new_tokens": 100_000}}}, 403, "AccessDenied"),
     ({"inferenceConfig": {"maxTokens": 100_000}}, 403, "AccessDenied"),
     ({"serviceTier": {"type": "priority"}}, 403, "AccessDenied"),
     ({"performanceConfig": {"latency": "optimized"}}, 403, "AccessDenied"),

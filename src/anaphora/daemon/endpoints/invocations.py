@@ -5,7 +5,6 @@ Their usage is in headers of the answer; that of a stream in its last event.
 
 from __future__ import annotations
 
-import base64
 import re
 import time
 from collections.abc import Callable
@@ -22,6 +21,8 @@ from anaphora.daemon.money.bounds import nano_usd
 from anaphora.errors import NotGranted
 from anaphora.serving.exchange import CompleteResponse
 from anaphora.tokens import tokens_in
+from anaphora.values import Usage
+from anaphora.wire.bedrock.types import decode_base64
 from anaphora.wire.eventstream import FrameDecoder
 
 from .body import read_json_bytes
@@ -33,10 +34,12 @@ if TYPE_CHECKING:
     from anaphora.audit.log import AuditLog
 
 _COUNT = "x-amzn-bedrock-{}-token-count"
-_METRICS = re.compile(rb'"(input|output)TokenCount"\s*:\s*(\d{1,12})')
+#: The counts in headers, and in the metrics of a stream's last event.
+_HEADERS = ("input", "output", "cache-read-input", "cache-write-input")
+_NAMES = ("input", "output", "cacheReadInput", "cacheWriteInput")
+_METRICS = re.compile(rb'"(\w+)TokenCount"\s*:\s*(\d{1,12})')
 #: Output tokens that are held for a request whose limit is not read.
 _MOST_OUTPUT = 65_536
-_MILLION = 1_000_000
 
 
 class Invocations:
@@ -69,14 +72,12 @@ class Invocations:
         target = self._target(call)
         tokens = tokens_in(len(data), target.profile.bytes_per_token.value)
         call.rated = await self._tools.rates.admit(app, tokens)
-        usage = {"input": len(data), "output": _MOST_OUTPUT}
+        usage = Usage(uncached=len(data), output=_MOST_OUTPUT)
 
         def cost(_: int) -> int | None:
             price = target.price(self._clock())
-            if price is None or price.input is None or price.output is None:
-                return None
-            usd = usage["input"] * price.input + usage["output"] * price.output
-            return nano_usd(usd / _MILLION)
+            usd = None if price is None else price.of(usage)
+            return None if usd is None else nano_usd(usd)
 
         held = self._charges.held(target, app, call.request_id, len(data), cost)
         async with held as charge:
@@ -89,8 +90,8 @@ class Invocations:
                 on_write=charge.sending,
             )
             found = _usage(response)
-            usage |= found
-            charge.settle(sum(found.values()) if len(found) == len(usage) else None)
+            usage = found or usage
+            charge.settle(None if found is None else (found.input or 0) + (found.output or 0))
         headers = {name: value for name, value in response.headers if _is_passed(name)}
         headers |= own_headers(
             route.face,
@@ -137,15 +138,21 @@ def _is_passed(name: str) -> bool:
     return name == "content-type" or name.startswith("x-amzn-bedrock-")
 
 
-def _usage(response: ProviderResponse) -> dict[str, int]:
+def _usage(response: ProviderResponse) -> Usage | None:
+    """The counts of an answer. One of an embedding has no output."""
     headers = dict(response.headers)
-    counts = {name: headers.get(_COUNT.format(name), "") for name in ("input", "output")}
-    found = {name: int(text) for name, text in counts.items() if text.isdecimal()}
-    if found:
-        return found
+    texts = [headers.get(_COUNT.format(name), "") for name in _HEADERS]
+    if texts[0].isdecimal():
+        return _usage_of([int(text) if text.isdecimal() else 0 for text in texts])
     for frame in reversed(FrameDecoder().feed(response.body)):
         text = re.search(rb'"bytes"\s*:\s*"([A-Za-z0-9+/=]+)"', frame.payload)
-        metrics = _METRICS.findall(base64.b64decode(text[1])) if text is not None else []
-        if metrics:
-            return {name.decode(): int(count) for name, count in metrics}
-    return {}
+        found = _METRICS.findall(decode_base64(text[1].decode()) or b"") if text else []
+        metrics = {name.decode(): int(count) for name, count in found}
+        if "input" in metrics:
+            return _usage_of([metrics.get(name, 0) for name in _NAMES])
+    return None
+
+
+def _usage_of(counts: list[int]) -> Usage:
+    uncached, output, read, written = counts
+    return Usage(uncached=uncached, output=output, read=read, written={"5m": written})
