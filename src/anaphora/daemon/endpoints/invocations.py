@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from anaphora.catalog import Dialect
 from anaphora.client.target import Target
 from anaphora.daemon.access.grants import LlmGrant
 from anaphora.daemon.calls.call import AppCall, CallTools
@@ -25,7 +26,7 @@ from anaphora.traffic.clouds import billed_usage
 from .body import read_json_bytes
 from .charges import ProviderCharges
 from .forwarding import Forwarder
-from .headers import PROVIDER, own_headers, provider_request_id
+from .headers import PROVIDER, check_options, own_headers, provider_request_id
 
 if TYPE_CHECKING:
     from anaphora.audit.log import AuditLog
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 #: Output tokens that are held for a request whose limit is not read.
 _MOST_OUTPUT = 65_536
 _MILLION = 1_000_000
+#: Of the signatures of requests to models, also of those with another key.
+_SERVICE = "bedrock"
 
 
 class Invocations:
@@ -59,6 +62,7 @@ class Invocations:
         exchange, app = call.exchange, call.app
         assert exchange is not None
         _check(app.grant.llm)
+        check_options(exchange.headers)
         data = await read_json_bytes(exchange)
         exchange.end_reading()
         call.provider, call.model = exchange.headers.get(PROVIDER), route.name
@@ -103,7 +107,7 @@ class Invocations:
         names = tuple(
             name
             for name in app.grant.llm.providers
-            if name in pool.providers and pool.providers[name].system == "bedrock"
+            if name in pool.providers and _is_bedrock(pool.providers[name].dialect)
         )
         if not names:
             reason = "no granted provider is one of Bedrock, which InvokeModel needs"
@@ -128,6 +132,10 @@ def _check(grant: LlmGrant) -> None:
     if "*" not in grant.tools or "*" not in grant.fields:
         reason = "bodies of this model are not read, so tools and allow (fields) of the grant must"
         raise NotGranted(f"{reason} be '*': use Converse", param="model")
+
+
+def _is_bedrock(dialect: Dialect | None) -> bool:
+    return dialect is not None and dialect.cloud is not None and dialect.cloud.service == _SERVICE
 
 
 def _is_passed(name: str) -> bool:
