@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from anaphora.catalog import Dialect
 from anaphora.client.target import Target
 from anaphora.daemon.access.grants import LlmGrant
 from anaphora.daemon.calls.call import AppCall, CallTools
@@ -34,8 +33,7 @@ if TYPE_CHECKING:
 #: Output tokens that are held for a request whose limit is not read.
 _MOST_OUTPUT = 65_536
 _MILLION = 1_000_000
-#: Of the signatures of requests to models, also of those with another key.
-_SERVICE = "bedrock"
+_PROVIDER = "bedrock"
 
 
 class Invocations:
@@ -107,7 +105,7 @@ class Invocations:
         names = tuple(
             name
             for name in app.grant.llm.providers
-            if name in pool.providers and _is_bedrock(pool.providers[name].dialect)
+            if name in pool.providers and pool.providers[name].system == _PROVIDER
         )
         if not names:
             reason = "no granted provider is one of Bedrock, which InvokeModel needs"
@@ -132,10 +130,6 @@ def _check(grant: LlmGrant) -> None:
     if "*" not in grant.tools or "*" not in grant.fields:
         reason = "bodies of this model are not read, so tools and allow (fields) of the grant must"
         raise NotGranted(f"{reason} be '*': use Converse", param="model")
-
-
-def _is_bedrock(dialect: Dialect | None) -> bool:
-    return dialect is not None and dialect.cloud is not None and dialect.cloud.service == _SERVICE
 
 
 def _is_passed(name: str) -> bool:
