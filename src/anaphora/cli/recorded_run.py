@@ -115,7 +115,7 @@ def run_recorded(
     placeholders instead of missing credentials."""
     require("this command", "granian", extra="proxy")
     from anaphora.proxy import launch
-    from anaphora.proxy.placeholders import GoogleTokens, with_placeholder_keys
+    from anaphora.proxy.placeholders import PlaceholderTokens, with_placeholder_keys
     from anaphora.proxy.programs import refuse_loop
     from anaphora.proxy.recording import RecordedUpstream
     from anaphora.proxy.server import running
@@ -126,7 +126,7 @@ def run_recorded(
     play = player(secrets_of(os.environ))
     report_problems(notices_of(command, by_proxy=by_proxy))
     upstream = RecordedUpstream(play, network_for(command), pace=pace)
-    tokens = GoogleTokens() if offline else None
+    tokens = PlaceholderTokens() if offline else None
     with (
         tempfile.TemporaryDirectory(prefix="anaphora-") as folder,
         forwarding_for(command, lambda text: report_problems([text]), by_proxy) as forwarding,

@@ -53,7 +53,7 @@ def _missing_keys(environ: Mapping[str, str], command: Sequence[str]) -> Iterato
             yield names[0]
 
 
-class GoogleTokens:
+class PlaceholderTokens:
     """A page of the proxy (`relay.Pages`) that answers like Google's token service, and the file of
     credentials that leads there."""
 
