@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import secrets
 from typing import TypeAlias
-from urllib.parse import parse_qsl
 
 from blake3 import blake3
 
 from anaphora.client.credentials.sigv4 import ALGORITHM, scope_in
 
-from .calls import Headers, ProxyRoute
+from .calls import Headers, ProxyRoute, parameters
 
 #: Headers and query parameters that hold credentials.
 _HEADERS = frozenset(
@@ -30,7 +29,7 @@ def credentials(headers: Headers, query: str) -> Credentials:
     """The credentials of a request, by header or parameter name."""
     found = [_lasting(pair) for pair in headers if pair[0] in _HEADERS]
     if query:
-        found += [pair for pair in parse_qsl(query) if pair[0] in _QUERY]
+        found += [pair for pair in parameters(query) if pair[0] in _QUERY]
     return tuple(found)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import AsyncIterator
 from typing import Any, Literal, TypeAlias
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 import msgspec
 
@@ -347,3 +347,8 @@ def checked_upstream(url: str, name: str = "upstream") -> str:
 def decoded_path(path: str) -> str:
     """A path without percent encoding."""
     return unquote(path)
+
+
+def parameters(query: str) -> list[tuple[str, str]]:
+    """Names and values of a query."""
+    return parse_qsl(query)
