@@ -5,7 +5,6 @@ Their usage is in headers of the answer; that of a stream in its last event.
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -21,23 +20,17 @@ from anaphora.daemon.money.bounds import nano_usd
 from anaphora.errors import NotGranted
 from anaphora.serving.exchange import CompleteResponse
 from anaphora.tokens import tokens_in
+from anaphora.traffic.clouds import billed_usage
 from anaphora.values import Usage
-from anaphora.wire.bedrock.types import decode_base64
-from anaphora.wire.eventstream import FrameDecoder
 
 from .body import read_json_bytes
 from .charges import ProviderCharges
-from .forwarding import Forwarder, ProviderResponse
+from .forwarding import Forwarder
 from .headers import PROVIDER, own_headers, provider_request_id
 
 if TYPE_CHECKING:
     from anaphora.audit.log import AuditLog
 
-_COUNT = "x-amzn-bedrock-{}-token-count"
-#: The counts in headers, and in the metrics of a stream's last event.
-_HEADERS = ("input", "output", "cache-read-input", "cache-write-input")
-_NAMES = ("input", "output", "cacheReadInput", "cacheWriteInput")
-_METRICS = re.compile(rb'"(\w+)TokenCount"\s*:\s*(\d{1,12})')
 #: Output tokens that are held for a request whose limit is not read.
 _MOST_OUTPUT = 65_536
 
@@ -89,9 +82,9 @@ class Invocations:
                 body=data,
                 on_write=charge.sending,
             )
-            found = _usage(response)
-            usage = found or usage
-            charge.settle(None if found is None else (found.input or 0) + (found.output or 0))
+            billed = billed_usage(response.headers, response.body)
+            usage = billed or usage
+            charge.settle(None if billed is None else (billed.input or 0) + (billed.output or 0))
         headers = {name: value for name, value in response.headers if _is_passed(name)}
         headers |= own_headers(
             route.face,
@@ -136,23 +129,3 @@ def _check(grant: LlmGrant) -> None:
 
 def _is_passed(name: str) -> bool:
     return name == "content-type" or name.startswith("x-amzn-bedrock-")
-
-
-def _usage(response: ProviderResponse) -> Usage | None:
-    """The counts of an answer. One of an embedding has no output."""
-    headers = dict(response.headers)
-    texts = [headers.get(_COUNT.format(name), "") for name in _HEADERS]
-    if texts[0].isdecimal():
-        return _usage_of([int(text) if text.isdecimal() else 0 for text in texts])
-    for frame in reversed(FrameDecoder().feed(response.body)):
-        text = re.search(rb'"bytes"\s*:\s*"([A-Za-z0-9+/=]+)"', frame.payload)
-        found = _METRICS.findall(decode_base64(text[1].decode()) or b"") if text else []
-        metrics = {name.decode(): int(count) for name, count in found}
-        if "input" in metrics:
-            return _usage_of([metrics.get(name, 0) for name in _NAMES])
-    return None
-
-
-def _usage_of(counts: list[int]) -> Usage:
-    uncached, output, read, written = counts
-    return Usage(uncached=uncached, output=output, read=read, written={"5m": written})

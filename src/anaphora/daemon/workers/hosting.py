@@ -115,7 +115,7 @@ class Workers:
         self._waits: dict[int, float] = {}
         """Seconds before the next start of a worker that did not start."""
         state = self.services.shared
-        self.state = state if isinstance(state, HostedState) else HostedState()
+        self.state = state if isinstance(state, HostedState) else HostedState(counts.windows)
         """Not used if workers share theirs in Redis."""
         self.are_nodes = self.services.node is not None
         assert self.services.ledger.marks is not None

@@ -8,10 +8,9 @@ import msgspec
 from anaphora.audit.envelope import EncodedRow
 from anaphora.daemon.calls.steps.audit import BreakText
 from anaphora.daemon.shared_state import SavedRecord
-from anaphora.daemon.shared_state.windows import MinuteLimit, Taken
 from anaphora.daemon.store import HandleRow, Settlement, TokenRow
 
-from .channel import Channel, remote, sent
+from .channel import Channel, remote, sent, sent_later
 
 
 class Welcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,27 +68,16 @@ class ToHost:
     def listening(self) -> None:
         """It accepts connections."""
 
-    @sent
+    @sent_later
     def settle_later(self, settlement: Settlement) -> None: ...
 
-    @sent
+    @sent_later
     def add_handles_later(self, handles: list[HandleRow]) -> None: ...
 
-    @sent
+    @sent_later
     def add_rows(self, rows: list[EncodedRow]) -> None: ...
 
-    @remote
-    async def take(self, name: str, limit: MinuteLimit, tokens: int) -> tuple[Taken, int]:
-        """With the number by which a running call is released."""
-        raise NotImplementedError
-
-    @sent
-    def correct(self, name: str, slot: int, before: int, tokens: int) -> None: ...
-
-    @sent
-    def release(self, number: int) -> None: ...
-
-    @sent
+    @sent_later
     def save(
         self, record: SavedRecord, before: bytes, keys: list[bytes], digests: bytes, first: int
     ) -> None:

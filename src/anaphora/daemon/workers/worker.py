@@ -156,7 +156,7 @@ class Worker:
         self._local = local
         self._counts = counts
         self._store = RemoteStore(self.host)
-        self._state = RemoteState(self.host)
+        self._state = RemoteState(self.host, counts.windows)
         self._relay = Relay(self.host)
         self._writer: RemoteWriter | None = None
         self._started: asyncio.Future[Daemon] = asyncio.get_running_loop().create_future()
@@ -213,6 +213,8 @@ class Worker:
             counts=self._counts,
             remote=remote,
         )
+        if (node := services.node) is not None:
+            self._state.nodes = lambda: node.count
         services.calls.tools.texts.publish = self.host.add_text
         own = (
             gauge
