@@ -250,11 +250,10 @@ def routes_of(
     """The routes of the catalog's providers, at the addresses that the user's settings and
     --upstream name, and of providers that the catalog does not have."""
     from anaphora import catalog
-    from anaphora.client.config.secrets import SecretVariables
-    from anaphora.client.credentials.aws_profiles import region_of
     from anaphora.proxy.command_line import TABLES, parse
     from anaphora.proxy.programs import upstreams_from
     from anaphora.proxy.routes import default_routes, route_named
+    from anaphora.proxy.signing import known_region
     from anaphora.traffic.calls import ProxyRoute, checked_upstream
     from anaphora.yaml_values import nearest
 
@@ -275,7 +274,7 @@ def routes_of(
         else:
             url = checked_upstream(url, name)
             others.append(ProxyRoute(prefix=f"/{name}", provider="", upstream=url))
-    region = region_of(SecretVariables({**os.environ, **parse(words).assigned()})) or ""
+    region = known_region({**os.environ, **parse(words).assigned()})
     return [*default_routes(named, region), *others]
 
 
