@@ -22,7 +22,7 @@ from anaphora import emulator
 from anaphora.client.credentials.sigv4 import AwsKeys
 from anaphora.emulator import EmulatorOptions
 from anaphora.emulator.server import Emulator
-from anaphora.proxy.placeholders import GoogleTokens, with_placeholder_keys
+from anaphora.proxy.placeholders import PlaceholderTokens, with_placeholder_keys
 from anaphora.proxy.programs import environment, upstreams_from
 from anaphora.proxy.recording import RecordedUpstream
 from anaphora.proxy.routes import NetworkUpstream, RouteTable, default_routes
@@ -80,7 +80,7 @@ def program(
     environ: Mapping[str, str], tmp_path: Path, *, offline: bool = False, **options: Any
 ) -> Iterator[Proxy]:
     """A proxy, and the environment of its program in this process."""
-    tokens = GoogleTokens()
+    tokens = PlaceholderTokens()
     options.setdefault("upstream", NetworkUpstream(signer=RequestSigner(environ)))
     routes = default_routes(upstreams_from(environ), environ.get("AWS_DEFAULT_REGION", ""))
     with running(routes, pages=tokens, **options) as proxy, pytest.MonkeyPatch.context() as patch:
