@@ -143,7 +143,9 @@ def test_a_program_whose_wire_no_provider_has(command: Command, home: Home) -> N
 def test_mistakes(command: Command, home: Home) -> None:
     for words, reason in (
         (("--for", "emacs"), "unknown program 'emacs'; there are claude-code, codex"),
-        (("--write",), "--write and --url need --for"),
+        (("--write",), "--write needs --for, and --url needs --for or --aws"),
+        (("--aws", "--for", "codex"), "--aws excludes --for and --write"),
+        (("--aws", "--url", "llm.lan"), "--url: is not a URL"),
         (("--for", "codex", "--url", "llm.lan"), "--url: is not a URL"),
     ):
         done = command("apps", "add", "me", *words)
@@ -166,3 +168,21 @@ def test_programs_are_completed(run_process: Any) -> None:
         COMP_CWORD="5",
     )
     assert found.stdout.split() == ["plain,claude-code", "plain,codex"]
+
+
+def test_key_pair_for_aws(command: Command, home: Home) -> None:
+    done = command("apps", "add", "me", "--aws", "--url", "https://llm.lan/")
+    assert done.returncode == 0, done.stderr
+    assert "the key pair is shown only once" in done.stderr
+    lines = dict(line.removeprefix("export ").split("=", 1) for line in done.stdout.splitlines())
+    assert lines["AWS_ENDPOINT_URL_BEDROCK_RUNTIME"] == "https://llm.lan"
+    assert lines["AWS_ACCESS_KEY_ID"].startswith("ANAK")
+    assert len(shlex.split(lines["AWS_SECRET_ACCESS_KEY"])[0]) == 40
+    again = command("apps", "rotate", "me", "--aws", "--url", "https://llm.lan", "--json")
+    found = json.loads(again.stdout)
+    assert "token" not in found
+    assert found["access_key_id"] == found["environment"]["AWS_ACCESS_KEY_ID"]
+    assert found["access_key_id"] != lines["AWS_ACCESS_KEY_ID"]
+    assert found["secret_access_key"] != lines["AWS_SECRET_ACCESS_KEY"]
+    mistaken = command("apps", "rotate", "me", "--url", "https://llm.lan")
+    assert (mistaken.returncode, "--url needs --aws" in mistaken.stderr) == (2, True)

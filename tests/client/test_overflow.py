@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Iterator
 
 import msgspec
 import pytest
-from support.clouds import NOT_EMULATED
 from support.emulated_client import AT_ONCE, KEY, RecordingTransport, settings
 from support.raw_server import answering, raw_server, reply
 from support.tables import each_row
@@ -19,7 +19,7 @@ from anaphora.client.session import Session
 from anaphora.emulator import EmulatorOptions
 from anaphora.emulator.server import Emulator
 
-ROWS = {row.name: row for row in catalog.dialects().rows if row.name not in NOT_EMULATED}
+ROWS = {row.name: row for row in catalog.dialects().rows}
 #: The model with the smallest window of each dialect whose windows are known and not huge.
 SMALLEST: dict[str, tuple[str, int]] = {}
 for _row in ROWS.values():
@@ -45,8 +45,15 @@ def emu() -> Iterator[Emulator]:
 def provider(emu: Emulator, row: Dialect, model: str) -> dict[str, object]:
     path = row.base_url.partition("//")[2].partition("/")[2]
     path = path.replace("{project}", "p").replace("{location}", "l")
-    url = f"{emu.url}/{row.provider}" + (f"/{path}" if path else "")
-    return {"dialect": row.name, "base_url": url, "model": model, "key": {"env": "KEY"}}
+    url = f"{emu.url}/{row.known_as or row.provider}" + (f"/{path}" if path else "")
+    account = {name: "a" for name in re.findall(r"\{(\w+)\}", row.path) if name == "project"}
+    return {
+        "dialect": row.name,
+        "base_url": url,
+        "model": model,
+        "key": {"env": "KEY"},
+        **({"account": account} if account else {}),
+    }
 
 
 async def overflows_with(chat: Session, text: str, *, stream: bool) -> errors.ContextOverflow:

@@ -47,6 +47,7 @@ EVERY_WIRE = pytest.mark.parametrize("wire", MODELS)
 _USER = r"messages/\*(<[^<>/]*>)?/content(/\*)?"
 _INSIDE = r"(<tool_result>/content(/\*)?|<web_fetch_tool_result>/content<web_fetch_result>/content)"
 _ITEM = r"input/\*(<(user|assistant|system|developer|message)>/content|<(function|custom_tool)_call_output>/output)"
+_CONVERSE = r"messages/\*(<[^<>/]*>)?/content/\*(<[^<>/]*>)?(/toolResult/content/\*)?"
 #: Typed paths of the data of media, for each wire, with the kind.
 SHOWN: dict[str, list[tuple[str, str]]] = {
     "anthropic": [
@@ -79,6 +80,11 @@ SHOWN: dict[str, list[tuple[str, str]]] = {
         ),
     ],
     "ollama": [(r"messages/\*(<[^<>/]*>)?/images/\*", "image")],
+    "bedrock": [
+        (rf"{_CONVERSE}/image/source/bytes", "image"),
+        (rf"{_CONVERSE}/document/source/bytes", "document"),
+        (rf"{_CONVERSE}/(audio|video)/source/bytes", "audio"),
+    ],
 }
 PATTERNS = {
     wire: [(re.compile(pattern), kind) for pattern, kind in rows] for wire, rows in SHOWN.items()

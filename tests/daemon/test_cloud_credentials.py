@@ -284,13 +284,10 @@ def test_messages_reach_claude_in_the_envelope_of_bedrock(
         assert sent["anthropic_version"] == "bedrock-2023-05-31"
 
 
-def test_converse_is_refused_until_the_daemon_can_check_its_requests(
-    with_key_pair: Path, emu: Emulator
-) -> None:
+def test_messages_reach_converse_signed(with_key_pair: Path, emu: Emulator) -> None:
     with bedrock_server(emu.url) as bedrock:
         llm = at_bedrock("bedrock", bedrock.url)
         asked = {**ASKED, "model": llm["providers"]["aws"]["model"]}
-        messages = [{"role": "user", "content": "Hello"}]
         with (
             running_daemon(
                 with_key_pair, emu, llm=llm, extensions={"demo": grant("aws")}
@@ -298,15 +295,17 @@ def test_converse_is_refused_until_the_daemon_can_check_its_requests(
             daemon.client() as client,
             RpcClient(daemon) as rpc,
         ):
-            answers = [
-                client.post("/v1/messages", json=asked),
-                client.post("/v1/messages", json=asked | {"stream": True}),
-                client.post("/v1/messages/count_tokens", json=asked),
-            ]
-            call = {"provider": "aws", "messages": messages, "max_tokens": 9}
-            refused = rpc.error("llm.complete", **call)
-    assert bedrock.requests == []
-    for answer in answers:
-        assert answer.status_code == 400, answer.text
-        assert "cannot call providers of the wire bedrock yet" in answer.json()["error"]["message"]
-    assert "cannot call providers of the wire bedrock yet" in refused["message"]
+            whole = client.post("/v1/messages", json=asked)
+            assert whole.json()["content"][0]["text"]
+            stream = client.post("/v1/messages", json=asked | {"stream": True})
+            assert "event: message_stop" in stream.text
+            counted = client.post("/v1/messages/count_tokens", json=asked)
+            assert counted.json()["input_tokens"] > 0
+            messages = [{"role": "user", "content": "Hello"}]
+            called = rpc.call("llm.complete", provider="aws", messages=messages, max_tokens=9)
+            assert called["usage"]
+    ends = [path.rpartition("/")[2] for path, _, _ in bedrock.requests]
+    assert ends == ["converse", "converse-stream", "converse"]
+    for _, headers, _ in bedrock.requests:
+        sent = {name.lower(): value for name, value in headers.items()}
+        assert sent["authorization"].startswith("AWS4-HMAC-SHA256 Credential=")

@@ -22,7 +22,7 @@ from anaphora.daemon.endpoints.headers import (
     returned_headers,
 )
 from anaphora.daemon.endpoints.writing import StreamBody
-from anaphora.daemon.faces import FACES, STARTS, find_route, wire_of
+from anaphora.daemon.faces import FACES, STARTS, face_at, find_route
 from anaphora.daemon.faces.face import checked_model
 from anaphora.daemon.facts.handles import references
 from anaphora.errors import AnaphoraError, NotGranted, RequestRejected
@@ -33,6 +33,7 @@ ANTHROPIC = {"anthropic-version": "2023-06-01"}
 
 # ── Paths ────────────────────────────────────────────────────────────────────────────────────────
 
+VERTEX = "/v1/projects/p/locations/l/publishers"
 PATHS = [
     ("POST", "/v1/messages", {}, ("anthropic", "generate", "")),
     ("POST", "/messages", {}, ("anthropic", "generate", "")),
@@ -64,6 +65,30 @@ PATHS = [
     ("GET", "/v1/files", ANTHROPIC, ("anthropic", "list", "")),
     ("GET", "/v1/messages/batches/msgbatch_1/results", {}, ("anthropic", "action", "msgbatch_1")),
     ("PATCH", "/v1beta/cachedContents/c1", {}, ("gemini", "update", "c1")),
+    ("POST", "/model/a.b-v1:0/converse", {}, ("bedrock", "generate", "a.b-v1:0")),
+    ("POST", "/model/a.b/converse-stream", {}, ("bedrock", "stream", "a.b")),
+    ("POST", "/model/arn:aws:x/y/converse", {}, ("bedrock", "generate", "arn:aws:x/y")),
+    ("POST", "/model/a/converse/converse", {}, ("bedrock", "generate", "a/converse")),
+    ("POST", "/model/a/invoke/converse-stream", {}, ("bedrock", "stream", "a/invoke")),
+    ("POST", "/model/a.b/count-tokens", {}, ("bedrock", "count", "a.b")),
+    ("POST", "/model/a.b/invoke", {}, ("anthropic", "generate", "a.b")),
+    ("POST", "/model/a.b/invoke-with-response-stream", {}, ("anthropic", "stream", "a.b")),
+    ("POST", "/openai/v1/chat/completions", {}, ("openai_chat", "generate", "")),
+    ("POST", "/openai/v1/responses", {}, ("openai_responses", "generate", "")),
+    ("POST", "/openai/responses", {}, ("openai_responses", "generate", "")),
+    ("POST", "/openai/deployments/d/chat/completions", {}, ("openai_chat", "generate", "d")),
+    ("POST", "/models/chat/completions", {}, ("openai_chat", "generate", "")),
+    ("POST", "/anthropic/v1/messages", {}, ("anthropic", "generate", "")),
+    ("POST", f"{VERTEX}/anthropic/models/c@1:rawPredict", {}, ("anthropic", "generate", "c@1")),
+    ("POST", f"{VERTEX}/anthropic/models/c:streamRawPredict", {}, ("anthropic", "stream", "c")),
+    ("POST", f"{VERTEX}/anthropic/models/count-tokens:rawPredict", {}, ("anthropic", "count", "")),
+    ("POST", f"{VERTEX}/google/models/g:generateContent", {}, ("gemini", "generate", "g")),
+    (
+        "POST",
+        "/v1beta1/publishers/google/models/g:streamGenerateContent",
+        {},
+        ("gemini", "stream", "g"),
+    ),
 ]
 
 
@@ -96,6 +121,14 @@ def test_paths(
         ("POST", "/v1/responses/resp_1/compact", 404),
         ("POST", "/v1beta/models/a//b:generateContent", 400),
         ("POST", "/v1beta/models/../x:generateContent", 400),
+        ("POST", "/model/../converse", 400),
+        ("POST", "/model/a//b/converse", 400),
+        ("GET", "/model/a/converse", 405),
+        ("POST", "/model/a/converse/", 404),
+        ("POST", "/model/converse", 404),
+        ("POST", "/model/a/async-invoke", 404),
+        ("POST", f"{VERTEX}/anthropic/models/c:predict", 404),
+        ("POST", "/openai/deployments/a/b/chat/completions", 404),
     ],
 )
 def test_other_paths_are_refused(method: str, path: str, status: int) -> None:
@@ -339,7 +372,7 @@ def test_messages_of_providers_lose_keys_and_accounts() -> None:
     ],
 )
 def test_errors_are_in_the_callers_wire(path: str, headers: dict[str, str], name: str) -> None:
-    assert wire_of(path, headers) == name
+    assert face_at(path, headers) == name
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import datetime
 import json
 from collections.abc import Callable
@@ -17,8 +18,6 @@ from support.tables import each_row
 from anaphora import errors, wire
 from anaphora.emulator.exchange import (
     JSON,
-    NDJSON,
-    SSE,
     EmulatorRequest,
     EmulatorResponse,
     ResponseChunk,
@@ -26,6 +25,8 @@ from anaphora.emulator.exchange import (
 from anaphora.emulator.fault_effects import KINDS, Fault
 from anaphora.emulator.faults import HEADER, Faults
 from anaphora.emulator.hosts import HOSTS
+from anaphora.emulator.journal import Billing
+from anaphora.emulator.replies.text import IdGenerator
 from anaphora.errors import InvalidConfig, InvalidRequest, Upstream
 from anaphora.values import (
     Message,
@@ -39,8 +40,10 @@ from anaphora.values import (
     TextDelta,
     Usage,
 )
+from anaphora.wire import Wire
 
-WIRES = list(HOSTS)
+#: By wire; InvokeModel is a dialect with a host of its own.
+WIRES = {name: name for name in wire.WIRES} | {"bedrock/anthropic/invoke": "invoke"}
 NOW = datetime.datetime(2026, 11, 15, 12, 0, 0, tzinfo=datetime.UTC)
 TEXT = "One two three four."
 REPLY = Reply(
@@ -51,13 +54,21 @@ REPLY = Reply(
     usage=Usage(uncached=5, read=0, output=4),
 )
 #: The two forms of an answer, as the engine gives them.
-every_wire = each_row("name", WIRES)
+every_wire = each_row("name", list(WIRES))
+
+
+def named(name: str) -> dict[str, Any]:
+    return {"wire": wire.base_of(name), "dialect": "" if name in wire.WIRES else name}
+
+
+def codec_of(answer: EmulatorResponse) -> Wire:
+    return wire.get(answer.dialect or answer.wire)
 
 
 def whole(name: str) -> EmulatorResponse:
     body = wire.get(name).write_reply(REPLY)
     return EmulatorResponse(
-        headers={"content-type": JSON}, chunks=[ResponseChunk(0.0, body)], wire=name
+        headers={"content-type": JSON}, chunks=[ResponseChunk(0.0, body)], **named(name)
     )
 
 
@@ -66,11 +77,11 @@ def stream(name: str) -> EmulatorResponse:
     events: list[Any] = [ReplyStart("r1", "m"), PartStart(0, "text")]
     events += [TextDelta(0, f"{word} ") for word in TEXT.split()]
     events += [PartEnd(0, Text(TEXT)), ReplyEnd(REPLY)]
-    end = b"\n" if name == "ollama" else b"\n\n"
     data = b"".join(writer.write(event) for event in events)
-    chunks = [ResponseChunk(0.0, piece + end) for piece in data.split(end) if piece]
-    kind = NDJSON if name == "ollama" else SSE
-    return EmulatorResponse(headers={"content-type": kind}, chunks=chunks, stream=True, wire=name)
+    host = HOSTS[WIRES[name]](Billing(), IdGenerator(0))
+    chunks = [ResponseChunk(0.0, piece) for piece in host.split_stream(data)]
+    headers = {"content-type": host.stream_type}
+    return EmulatorResponse(headers=headers, chunks=chunks, stream=True, **named(name))
 
 
 def array() -> EmulatorResponse:
@@ -91,12 +102,12 @@ def fault(name: str, **more: Any) -> Fault:
 
 
 def error_in(answer: EmulatorResponse) -> Upstream:
-    read = wire.get(answer.wire).read_error
+    read = codec_of(answer).read_error
     return read(answer.status, answer.headers, answer.body, NOW)
 
 
 def read(answer: EmulatorResponse) -> list[Any]:
-    reader = wire.get(answer.wire).reader()
+    reader = codec_of(answer).reader()
     return [event for chunk in answer.chunks for event in reader.feed(chunk.data)] + reader.close()
 
 
@@ -143,7 +154,8 @@ def test_spend_cap_is_not_a_rate_limit(name: str) -> None:
     answer = fault("spend-cap").apply(whole(name))
     error = error_in(answer)
     assert (type(error), error.retry_after, error.retryable) == (errors.QuotaExhausted, None, False)
-    assert answer.status == (402 if name == "ollama" else 429)
+    statuses = {"ollama": 402, "bedrock": 400, "bedrock/anthropic/invoke": 400}
+    assert answer.status == statuses.get(name, 429)
 
 
 @pytest.mark.parametrize(
@@ -179,7 +191,7 @@ def test_retry_dates_are_http_dates_and_never_too_early(at: float) -> None:
 def test_error_with_status_200(name: str) -> None:
     answer = fault("ok-error").apply(stream(name))
     assert answer.status == 200
-    assert "error" in json.loads(answer.body)
+    assert ("message" if "bedrock" in name else "error") in json.loads(answer.body)
 
 
 # ── The connection ───────────────────────────────────────────────────────────────────────────────
@@ -270,7 +282,8 @@ def test_wrong_content_type(name: str) -> None:
 def test_unknown_events_and_fields_are_harmless(name: str) -> None:
     answer = fault("unknown-events").apply(stream(name))
     assert len(answer.chunks) == len(stream(name).chunks) + 1
-    assert b"mulator" in answer.body
+    added = next(chunk for chunk in answer.chunks if chunk not in stream(name).chunks)
+    assert b"mulator" in added.data or base64.b64encode(b'{"type":"emulator_') in added.data
     assert text_of(answer).split() == TEXT.split()
     single = fault("unknown-events").apply(whole(name))
     assert "emulator_unknown" in json.loads(single.body)

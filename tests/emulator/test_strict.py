@@ -32,6 +32,7 @@ MODELS = {
     "openai_responses": "gpt-4o",
     "gemini": "gemini-2.5-flash",
     "ollama": "llama3.2",
+    "bedrock": "us.anthropic.claude-sonnet-5",
 }
 PATHS = {
     "anthropic": "/v1/messages",
@@ -39,6 +40,7 @@ PATHS = {
     "openai_responses": "/v1/responses",
     "gemini": "/v1beta/models/gemini-2.5-flash:generateContent",
     "ollama": "/api/chat",
+    "bedrock": "/model/us.anthropic.claude-sonnet-5/converse",
 }
 
 
@@ -1023,7 +1025,7 @@ def test_without_a_count_the_lowest_estimate_decides() -> None:
     assert isinstance(error, errors.ContextOverflow)
 
 
-@each_row("name", list(HOSTS))
+@each_row("name", list(wire.WIRES))
 @each_row("body", [b"{", b"", b"[]", b'"a"', b"\xff"])
 def test_body_that_is_no_object_is_rejected(name: str, body: bytes) -> None:
     error = check(name, body)

@@ -40,7 +40,9 @@ BODY = json.dumps(claude()).encode()
 PROMPT = json.dumps({"contents": [{"role": "user", "parts": [{"text": GUIDE}]}]}).encode()
 JSON = {"content-type": "application/json"}
 OTHER_ANSWER = (
-    b'HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 13\r\n\r\n{"output":{}}'
+    b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n"
+    b"x-amzn-bedrock-input-token-count: 12\r\nx-amzn-bedrock-output-token-count: 5\r\n"
+    b'content-length: 13\r\n\r\n{"output":{}}'
 )
 
 
@@ -379,23 +381,44 @@ def test_converse_is_judged_as_the_prompt_that_it_is(emu: Emulator) -> None:
         _requests(url, json.dumps(body).encode())
     first, second = seen.calls
     named = first.provider, first.wire, first.model
-    assert named == ("bedrock", "anthropic", "anthropic.claude-opus-5-5")
+    assert named == ("bedrock", "bedrock", "us.anthropic.claude-opus-5-5-v1:0")
     assert second.change is not None
     assert "system[0].text" in str(second)
 
 
-def test_other_models_at_bedrock_are_counted(emu: Emulator) -> None:
-    body = json.dumps({"messages": [{"role": "user", "content": [{"text": "Hi"}]}]}).encode()
+def test_other_models_are_counted_with_the_bill_of_the_headers(emu: Emulator) -> None:
+    """InvokeModel has the format of the model's maker, which is not read."""
+    body = json.dumps({"prompt": "Hi", "max_gen_len": 5}).encode()
     with (
         socket_upstream(answering(OTHER_ANSWER)) as upstream,
         anaphora.observing(addresses={upstream.url: "bedrock"}) as seen,
     ):
-        for operation in ("us.amazon.nova-pro-v1:0/converse", "meta.llama4-v1%3A0/invoke"):
-            _requests(f"{upstream.url}/model/{operation}", body)
-    reason = "only calls of Claude are read at Bedrock"
-    assert [(call.kind, call.model, call.provider, call.reason) for call in seen.calls] == [
-        ("not_judged", "us.amazon.nova-pro-v1:0", "bedrock", reason),
-        ("not_judged", "meta.llama4-v1:0", "bedrock", reason),
+        _requests(f"{upstream.url}/model/meta.llama3-70b-instruct-v1%3A0/invoke", body)
+    (call,) = seen.calls
+    assert (call.kind, call.model) == ("not_judged", "meta.llama3-70b-instruct-v1:0")
+    assert call.reason == "InvokeModel bodies of meta.llama3-70b-instruct-v1:0 are not read"
+    assert call.usage is not None
+    assert (call.usage.uncached, call.usage.output, call.usage.read) == (12, 5, None)
+    assert call.cost_usd
+
+
+def test_nova_at_converse_is_judged(emu: Emulator) -> None:
+    body = {"messages": [{"role": "user", "content": [{"text": "Hi"}]}]}
+    reply = {
+        "output": {"message": {"role": "assistant", "content": [{"text": "Hello"}]}},
+        "stopReason": "end_turn",
+        "usage": {"inputTokens": 3, "outputTokens": 1, "totalTokens": 4},
+    }
+    data = json.dumps(reply).encode()
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
+    with (
+        socket_upstream(answering(head % len(data) + data)) as upstream,
+        anaphora.observing(addresses={upstream.url: "bedrock"}) as seen,
+    ):
+        url = f"{upstream.url}/model/us.amazon.nova-pro-v1:0/converse"
+        _requests(url, json.dumps(body).encode())
+    assert [(call.kind, call.model) for call in seen.calls] == [
+        ("judged", "us.amazon.nova-pro-v1:0")
     ]
 
 

@@ -7,10 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.agent_programs import PROGRAMS, ProgramPlace
+from support.agent_programs import ON_BEDROCK, PROGRAMS, AgentProgram, ProgramPlace
 from support.missing import skip_without
-from support.program_checks import check_daemon, check_replayed, check_watched
+from support.program_checks import check_daemon, check_replayed, check_run, check_watched
 from support.servers import ServerMissing
+
+from anaphora import emulator
+from anaphora.client.credentials.sigv4 import AwsKeys
 
 
 @pytest.fixture
@@ -21,8 +24,12 @@ def folder() -> Iterator[Path]:
 
 
 def place(name: str, root: Path, work: str = "work") -> ProgramPlace:
+    return place_of(PROGRAMS[name], root, work)
+
+
+def place_of(program: AgentProgram, root: Path, work: str = "work") -> ProgramPlace:
     try:
-        return ProgramPlace(PROGRAMS[name], root, work)
+        return ProgramPlace(program, root, work)
     except ServerMissing as missing:
         skip_without(missing)
 
@@ -47,3 +54,31 @@ def test_recorded_and_replayed_in_another_folder(name: str, folder: Path) -> Non
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_through_the_daemon(name: str, folder: Path) -> None:
     check_daemon(place(name, folder / "place"), folder)
+
+
+def test_claude_code_on_bedrock_is_watched(folder: Path) -> None:
+    # The emulator lists no inference profiles.
+    check_watched(place_of(ON_BEDROCK, folder / "home"), folder, expected=["1 error"])
+
+
+def test_claude_code_on_bedrock_is_recorded_and_replayed(folder: Path) -> None:
+    there = place_of(ON_BEDROCK, folder / "recorded")
+    variables = {name: value for name, value in ON_BEDROCK.variables.items() if "AWS" not in name}
+    bare = ON_BEDROCK._replace(variables=variables)
+    elsewhere = place_of(bare, folder / "elsewhere" / "far away", "another project")
+    check_replayed(there, elsewhere, folder)
+
+
+def test_claude_code_at_an_emulated_bedrock(folder: Path) -> None:
+    """Its own signatures are verified, and each call of the loop after the first reads the cache."""
+    there, variables = place_of(ON_BEDROCK, folder / "home"), ON_BEDROCK.variables
+    keys = AwsKeys(variables["AWS_ACCESS_KEY_ID"], variables["AWS_SECRET_ACCESS_KEY"])
+    with emulator.running(ON_BEDROCK.options(aws_keys=(keys,))) as emu:
+        done = there.run(key="", variables={"ANTHROPIC_BEDROCK_BASE_URL": emu.url})
+        calls = [call for call in reversed(emu.requests()) if call["stream"]]
+    check_run(done)
+    assert {(call["provider"], call["status"]) for call in calls} == {("bedrock", 200)}
+    first, *others = calls
+    assert first["written"]
+    assert len(others) >= 2
+    assert all(call["read"] for call in others)

@@ -11,14 +11,13 @@ from support.tables import each_row
 
 from anaphora.errors import InvalidRequest
 from anaphora.proxy import command_line
+from anaphora.proxy.placeholders import PLACEHOLDER_KEY, with_placeholder_keys
 from anaphora.proxy.programs import (
-    PLACEHOLDER_KEY,
     environment,
     exports,
     notices,
     owns_terminal,
     upstreams_from,
-    with_placeholder_keys,
 )
 from anaphora.proxy.routes import RouteTable, default_routes
 from anaphora.proxy.server import Proxy
@@ -63,6 +62,12 @@ def destination(environ: dict[str, str], variable: str, command: str = "") -> st
         ("DEEPSEEK_API_BASE", "/deepseek"),
         ("OLLAMA_HOST", "/ollama"),
         ("OLLAMA_API_BASE", "/ollama"),
+        ("AWS_ENDPOINT_URL_BEDROCK_RUNTIME", "/bedrock"),
+        ("ANTHROPIC_BEDROCK_BASE_URL", "/bedrock"),
+        ("ANTHROPIC_BEDROCK_MANTLE_BASE_URL", "/bedrock-mantle/anthropic"),
+        ("AWS_BEDROCK_BASE_URL", "/bedrock-mantle/openai/v1"),
+        ("ANTHROPIC_AWS_BASE_URL", "/anthropic-aws"),
+        ("ANTHROPIC_VERTEX_BASE_URL", "/aiplatform.googleapis.com/v1"),
     ],
 )
 def test_variables_without_a_setting_of_the_user(variable: str, value: str) -> None:
@@ -72,8 +77,51 @@ def test_variables_without_a_setting_of_the_user(variable: str, value: str) -> N
 
 def test_variables_that_only_the_user_can_set_stay_unset() -> None:
     changed = redirected({})[0]
-    assert "INSPECT_EVAL_MODEL_BASE_URL" not in changed
-    assert "AZURE_OPENAI_ENDPOINT" not in changed
+    for name in (
+        "INSPECT_EVAL_MODEL_BASE_URL",
+        "AZURE_OPENAI_ENDPOINT",
+        "ANTHROPIC_FOUNDRY_BASE_URL",
+        "ANTHROPIC_GOOGLE_CLOUD_BASE_URL",
+        "GOOGLE_VERTEX_BASE_URL",
+        "AWS_ENDPOINT_URL",
+    ):
+        assert name not in changed
+
+
+def test_variables_of_clouds_that_need_another_one() -> None:
+    changed = redirected({"GOOGLE_CLOUD_PROJECT": "p"})[0]
+    assert changed["GOOGLE_VERTEX_BASE_URL"] == f"{URL}/aiplatform.googleapis.com"
+    environ = {"ANTHROPIC_FOUNDRY_RESOURCE": "mine"}
+    changed = redirected(environ)[0]
+    assert changed["ANTHROPIC_FOUNDRY_BASE_URL"] == f"{URL}/foundry/anthropic"
+    assert "ANTHROPIC_FOUNDRY_RESOURCE" not in changed  # the SDK takes one of the two
+    assert upstreams_from(environ) == {"foundry": "https://mine.services.ai.azure.com"}
+
+
+def test_endpoint_of_all_aws_services_is_read_and_not_changed() -> None:
+    environ = {"AWS_ENDPOINT_URL": "http://localstack:4566"}
+    changed = redirected(environ)[0]
+    assert changed["AWS_ENDPOINT_URL"] == "http://localstack:4566"
+    assert changed["AWS_ENDPOINT_URL_BEDROCK_RUNTIME"] == f"{URL}/bedrock"
+    assert "ANTHROPIC_BEDROCK_BASE_URL" not in changed
+    assert upstreams_from(environ) == {"bedrock": "http://localstack:4566"}
+
+
+@each_row(
+    "environ, keys",
+    [
+        ({}, {"AWS_ACCESS_KEY_ID": "AKIAANAPHORA00000000"}),
+        ({"AWS_ACCESS_KEY_ID": "mine"}, {"AWS_ACCESS_KEY_ID": "mine"}),
+        ({"AWS_PROFILE": "work"}, {"AWS_PROFILE": "work"}),
+    ],
+)
+def test_bearer_token_stays_with_the_proxy(environ: dict[str, str], keys: dict[str, str]) -> None:
+    """The program signs with its own keys, or with placeholders if it has none."""
+    home = {"HOME": "/nowhere", "AWS_BEARER_TOKEN_BEDROCK": "ABSK-canary"}
+    changed = redirected({**home, **environ})[0]
+    assert "canary" not in str(changed)
+    found = {name: value for name, value in changed.items() if name.endswith(("_ID", "_PROFILE"))}
+    assert found == keys
 
 
 @each_row(
@@ -99,6 +147,18 @@ def test_variables_that_only_the_user_can_set_stay_unset() -> None:
         ("OLLAMA_HOST", "http://gpu:11434", "ollama"),
         ("AZURE_OPENAI_ENDPOINT", "https://me.openai.azure.com/", "azure"),
         ("INSPECT_EVAL_MODEL_BASE_URL", "https://api.x.ai/v1", "xai"),
+        ("AZURE_OPENAI_ENDPOINT", "https://gateway.example/azure", "azure"),
+        ("AWS_ENDPOINT_URL_BEDROCK_RUNTIME", "https://vpce-1.example", "bedrock"),
+        ("ANTHROPIC_BEDROCK_BASE_URL", "https://gateway.example/bedrock", "bedrock"),
+        ("ANTHROPIC_BEDROCK_MANTLE_BASE_URL", "https://gw.example/anthropic", "bedrock-mantle"),
+        ("OPENAI_BASE_URL", "https://bedrock-mantle.us-east-1.api.aws/v1", "bedrock-mantle"),
+        ("ANTHROPIC_VERTEX_BASE_URL", "https://gw.example/v1", "aiplatform.googleapis.com"),
+        (
+            "GOOGLE_VERTEX_BASE_URL",
+            "https://europe-west4-aiplatform.googleapis.com",
+            "aiplatform.googleapis.com",
+        ),
+        ("ANTHROPIC_FOUNDRY_BASE_URL", "https://me.services.ai.azure.com/anthropic", "foundry"),
     ],
 )
 def test_addresses_of_the_user_stay_the_destination(
@@ -285,10 +345,10 @@ def test_the_rest_of_the_environment_stays() -> None:
         ({}, "llm -m gemini-2.5-pro hi", "llm-gemini has Google's address in its code"),
         ({}, "uv run llm --model=gemini/x hi", "llm-gemini has Google's address in its code"),
         ({}, "llm -m gpt-4o gemini", ""),
-        ({"CLAUDE_CODE_USE_BEDROCK": "1"}, "claude", "CLAUDE_CODE_USE_BEDROCK is set"),
-        ({"CLAUDE_CODE_USE_BEDROCK": "0"}, "claude", ""),
-        ({"CLAUDE_CODE_USE_BEDROCK": "1"}, "codex", ""),
+        ({"CLAUDE_CODE_USE_BEDROCK": "1"}, "claude", ""),
         ({"GOOGLE_GENAI_USE_VERTEXAI": "true"}, "python a.py", "GOOGLE_GENAI_USE_VERTEXAI is set"),
+        ({"GOOGLE_GENAI_USE_VERTEXAI": "true", "GOOGLE_CLOUD_PROJECT": "p"}, "python a.py", ""),
+        ({"AWS_BEARER_TOKEN_BEDROCK": "canary"}, "python a.py", "is kept from the command"),
         ({"INSPECT_EVAL_MODEL_BASE_URL": "https://gw.example"}, "x", "INSPECT_EVAL_MODEL_BASE_URL"),
         ({}, "sudo -u me claude", "sudo: it resets the environment"),
         ({}, "claude", ""),
@@ -342,7 +402,24 @@ def test_placeholders_for_keys(tmp_path: Path) -> None:
     assert with_placeholder_keys(environ, ["codex"])["CODEX_API_KEY"] == PLACEHOLDER_KEY
     (tmp_path / ".codex").mkdir()
     (tmp_path / ".codex" / "auth.json").write_text("{}")
-    assert with_placeholder_keys(environ, ["codex"]) == environ
+    signed_in = with_placeholder_keys(environ, ["codex"])
+    assert signed_in.items() >= environ.items()
+    assert PLACEHOLDER_KEY not in signed_in.values()
+
+
+def test_placeholders_for_the_keys_of_clouds(tmp_path: Path) -> None:
+    """A region is added only if neither the environment nor the profile has one."""
+    azure = {"AZURE_OPENAI_ENDPOINT": "http://proxy/azure", "AWS_PROFILE": "work"}
+    made = with_placeholder_keys({"HOME": str(tmp_path), **azure}, ["python", "agent.py"])
+    assert made["AZURE_OPENAI_API_KEY"] == PLACEHOLDER_KEY
+    assert "ANTHROPIC_FOUNDRY_API_KEY" not in made
+    assert made["AWS_ACCESS_KEY_ID"] == "AKIAANAPHORA00000000"
+    assert made["AWS_REGION"] == made["AWS_DEFAULT_REGION"] == "us-east-1"
+    (tmp_path / ".aws").mkdir()
+    (tmp_path / ".aws" / "config").write_text("[profile work]\nregion = eu-west-1\n")
+    assert "AWS_REGION" not in with_placeholder_keys({"HOME": str(tmp_path), **azure}, ["x"])
+    own = {"HOME": str(tmp_path), "AWS_ACCESS_KEY_ID": "mine", "AWS_SECRET_ACCESS_KEY": "mine"}
+    assert with_placeholder_keys(own, ["x"])["AWS_ACCESS_KEY_ID"] == "mine"
 
 
 def test_every_program_of_the_table_is_found_by_its_names() -> None:

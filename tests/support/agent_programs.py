@@ -80,6 +80,7 @@ _CODEX = (
     "gpt-5.1",
 )
 _CLAUDE = ("--model", "claude-sonnet-4-5", "--allowedTools", "Bash")
+_BEDROCK = ("--model", "us.anthropic.claude-sonnet-4-5-20250929-v1:0", "--allowedTools", "Bash")
 PROGRAMS = {
     "claude": AgentProgram(
         "Claude Code",
@@ -105,6 +106,19 @@ PROGRAMS = {
         "codex",
     ),
 }
+#: The same at Amazon Bedrock, with the keys that the emulator verifies; its URL comes with a run.
+ON_BEDROCK = PROGRAMS["claude"]._replace(
+    words=("-p", QUESTION, *_BEDROCK),
+    again=("-p", "And again?", "--continue", *_BEDROCK),
+    provider="bedrock",
+    variables={
+        **PROGRAMS["claude"].variables,
+        "CLAUDE_CODE_USE_BEDROCK": "1",
+        "AWS_REGION": "us-east-1",
+        "AWS_ACCESS_KEY_ID": "AKIAEMULATED00000000",
+        "AWS_SECRET_ACCESS_KEY": KEY,
+    },
+)
 
 
 class ProgramPlace:

@@ -1,5 +1,5 @@
-"""Recorded exchanges with the clouds, as test cases, and the clouds' rows that the emulator lacks. The
-exchanges live beside the repository (see their README), and are never copied into it."""
+"""Recorded exchanges with the clouds, as test cases. They live beside the repository (see their
+README), and are never copied into it."""
 
 from __future__ import annotations
 
@@ -17,20 +17,6 @@ Json = dict[str, Any]
 CLOUDS = FILE.with_name("clouds.jsonl.gz")
 needs_clouds = pytest.mark.skipif(
     not CLOUDS.exists(), reason=f"no recorded exchanges of the clouds at {CLOUDS}"
-)
-
-#: Dialects whose paths the emulator does not serve yet. Tests that call the emulator in every dialect
-#: leave out these alone; a row goes from here when the emulator gets its path.
-NOT_EMULATED = frozenset(
-    {
-        "anthropic/anthropic/foundry",
-        "anthropic/anthropic/google-cloud",
-        "anthropic/anthropic/vertex",
-        "azure/openai_chat/inference",
-        "bedrock/anthropic/invoke",
-        "bedrock/bedrock",
-        "google/gemini/express",
-    }
 )
 
 

@@ -29,6 +29,7 @@ MARKED = (
     "anthropic",
     "openai_chat",
     "openai_responses",
+    "bedrock",
     "minimax/anthropic",
     "moonshot/anthropic",
     "alibaba",
@@ -42,12 +43,16 @@ TEXT_BLOCK = re.compile(
 INPUT = re.compile(rb'\[\{"type":"message","role":"user","content":("[^"\\]*(?:\\.[^"\\]*)*")\}\]')
 
 
+POINT = {"cachePoint": {"type": "default"}}
+
+
 def base(name: str) -> str:
     return name if name in wire.WIRES else wire.dialect_of(name).wire
 
 
 def split(name: str, body: bytes) -> Rendered:
-    return wire.get(name).split(body, (), "/v1beta/models/g:generateContent")
+    path = "" if name == "bedrock" else "/v1beta/models/g:generateContent"
+    return wire.get(name).split(body, (), path)
 
 
 def splice(name: str, body: bytes, *marks: Mark, **options: Any) -> bytes:
@@ -78,6 +83,9 @@ def meaning(name: str, body: bytes) -> Any:
         fields = dict(pairs)
         fields.pop("cache_control", None)
         fields.pop("prompt_cache_breakpoint", None)
+        for field, value in fields.items():
+            if isinstance(value, list) and base(name) == "bedrock":
+                fields[field] = [each for each in value if each != POINT]
         for field in ("content", "system", "output"):
             if field in fields and fields.get("role") != "assistant":
                 fields[field] = blocks(fields[field])
@@ -198,6 +206,24 @@ def requests(draw: Draw, wire_name: str) -> Json:
                 messages.append({"role": "tool", "tool_call_id": f"t{turn}", "content": texts()})
         request["messages"] = messages
         request["tools"] = [{"type": "function", "function": {"name": "f", "parameters": schema}}]
+    elif wire_name == "bedrock":
+        request = {"modelId": "us.anthropic.claude-sonnet-5", "requestMetadata": {"a": "b"}}
+        messages = []
+        for turn in range(turns):
+            messages.append({"role": "user", "content": converse_texts(draw)})
+            if draw(st.booleans()):
+                messages.append({"role": "user", "content": converse_texts(draw)})
+            if turn + 1 < turns:
+                called = {"toolUseId": f"t{turn}", "name": "f", "input": {"a": 1e2}}
+                reasoning = {"reasoningText": {"text": "…", "signature": "c2ln"}}
+                content: list[Json] = [{"reasoningContent": reasoning}, {"toolUse": called}]
+                messages.append({"role": "assistant", "content": content})
+                result = {"toolUseId": f"t{turn}", "content": converse_texts(draw)}
+                messages.append({"role": "user", "content": [{"toolResult": result}]})
+        tools = [{"toolSpec": {"name": n, "inputSchema": {"json": schema}}} for n in ("f", "g")]
+        request |= {"messages": messages, "toolConfig": {"tools": tools}}
+        if draw(st.booleans()):
+            request["system"] = converse_texts(draw)
     else:
         items: list[Json] = []
         if draw(st.booleans()):
@@ -214,6 +240,10 @@ def requests(draw: Draw, wire_name: str) -> Json:
         if draw(st.booleans()):
             request["instructions"] = draw(TEXTS)
     return request
+
+
+def converse_texts(draw: Draw) -> list[Json]:
+    return [{"text": draw(TEXTS)} for _ in range(draw(st.integers(1, 3)))]
 
 
 @st.composite
@@ -557,6 +587,78 @@ def test_marker_of_another_form_stays() -> None:
     spliced = wire.splice(body, Plan(marks=(Mark(1, "5m"),)), wire="openrouter")
     assert spliced.body is body
     assert [notice.code for notice in spliced.notices] == ["marker_left_out"]
+
+
+# ── Markers that are elements ────────────────────────────────────────────────────────────────────
+
+CONVERSE = (
+    b'{"toolConfig": {"tools": [ {"toolSpec":{"name":"f"}} , {"toolSpec":{"name":"g"}} ]}, "system"'
+    b':[{"text":"s"}],"messages":[{"role":"user","content":[ {"text":"a"} ,%b {"text":"b"}, {"text":'
+    b'"c"} ]}], "modelId":"us.%b"}'
+)
+CLAUDE, NOVA = b"anthropic.claude-sonnet-5", b"amazon.nova-pro-v1:0"
+FIVE, HOUR = (
+    b',{"cachePoint":{"type":"default"}}',
+    b',{"cachePoint":{"type":"default","ttl":"1h"}}',
+)
+
+
+@each_row(
+    ("own", "marks", "after"),
+    [
+        (b"", (Mark(1, "1h"),), {b'"g"}}': HOUR}),
+        (b"", (Mark(2, "1h"), Mark(5, "5m")), {b'"s"}': HOUR, b'"c"}': FIVE}),
+        (b'{"cachePoint":{"type":"default"}},', (Mark(4, "5m"),), {b'"b"}': FIVE}),
+        (b'{"cachePoint":{"type":"default"}},', (Mark(5, "1h"),), {b'"c"}': FIVE}),
+    ],
+)
+def test_marker_follows_its_block(
+    own: bytes, marks: tuple[Mark, ...], after: dict[bytes, bytes]
+) -> None:
+    body = expected = CONVERSE % (own, CLAUDE)
+    for block, marker in after.items():
+        expected = expected.replace(block, block + marker)
+    spliced = wire.splice(body, Plan(marks=marks), wire="bedrock")
+    assert spliced.body == expected
+    assert spliced.marks == split("bedrock", expected).marks
+
+
+def test_own_elements_are_replaced() -> None:
+    own = b'{"cachePoint":{"type":"default", "ttl":"1h"}} ,'
+    body, bare = CONVERSE % (own, CLAUDE), CONVERSE % (b"", CLAUDE)
+    assert split("bedrock", body).marks == (Mark(3, "1h"),)
+    assert json.loads(splice("bedrock", body, replace=True)) == json.loads(bare)
+    moved = splice("bedrock", body, Mark(3, "5m"), Mark(4, "5m"), replace=True)
+    marked = bare.replace(b'"a"}', b'"a"}' + FIVE).replace(b'"b"}', b'"b"}' + FIVE)
+    assert json.loads(moved) == json.loads(marked)
+
+
+def test_element_of_another_form_stays() -> None:
+    body = CONVERSE % (b'{"cachePoint":{"type":"new"}},', CLAUDE)
+    spliced = wire.splice(body, Plan(marks=(Mark(3, "5m"),)), wire="bedrock")
+    assert spliced.body is body
+    assert [notice.code for notice in spliced.notices] == ["marker_left_out"]
+
+
+@each_row(
+    ("mark", "reason"),
+    [
+        (Mark(1, "5m"), r"toolConfig.tools\[1\] takes no marker"),
+        (Mark(2, "1h"), "no TTL of 1h; use 5m"),
+    ],
+)
+def test_family_limits_where_an_element_may_stand(mark: Mark, reason: str) -> None:
+    body = CONVERSE % (b"", NOVA)
+    assert splice("bedrock", body, Mark(2, "5m")) == body.replace(b'"s"}', b'"s"}' + FIVE)
+    with pytest.raises(InvalidRequest, match=reason):
+        splice("bedrock", body, mark)
+
+
+def test_family_without_elements_keeps_its_body() -> None:
+    body = CONVERSE % (b"", b"meta.llama4-maverick-17b-instruct-v1:0")
+    assert split("bedrock", body).markers == {}
+    with pytest.raises(InvalidRequest, match="no TTL of 5m; use none"):
+        splice("bedrock", body, Mark(2, "5m"))
 
 
 # ── Fields of the request ────────────────────────────────────────────────────────────────────────

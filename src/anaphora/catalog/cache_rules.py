@@ -58,6 +58,10 @@ CacheParam: TypeAlias = Literal[
 """Parameters whose change invalidates cached sections although no block changed."""
 
 
+#: More tokens than any prompt has.
+_NO_MAXIMUM = 2**62
+
+
 class CacheRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The cache rules of one model, each a `Figure` with its source."""
 
@@ -231,6 +235,11 @@ class CacheRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
         """Tokens of the shortest cacheable prefix."""
         granule, offset = self.granule_tokens.value, self.offset
         return max(1, -(-(self.minimum_tokens.value + offset) // granule)) * granule - offset
+
+    @property
+    def longest_prefix(self) -> int:
+        """Tokens of the longest cacheable prefix."""
+        return _NO_MAXIMUM if self.maximum_tokens is None else self.maximum_tokens.value
 
     def writing(self, ttl: Ttl) -> float:
         """The price of a write, in multiples of the input price."""

@@ -89,6 +89,12 @@ _PATHS = {
     "bedrock": "/model",
 }
 
+#: Ends of the paths that name an operation after the model, by envelope or wire.
+_OPERATIONS = {
+    "invoke": ("/invoke", "/invoke-with-response-stream"),
+    "bedrock": ("/converse", "/converse-stream"),
+}
+
 #: Providers with another name in OpenTelemetry's conventions.
 _OTEL_PROVIDERS = {
     "azure": "azure.ai.openai",
@@ -183,7 +189,8 @@ class Dialect(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     methods: dict[Literal["once", "stream"], str] = {}
     """The method in the path, if it is not the wire's."""
     count_path: str = ""
-    """The path of requests that count tokens, if it is not the wire's."""
+    """The path of requests that count tokens, with `{model}` if it names it; empty: there are
+    none."""
     account_defaults: dict[str, str] = {}
     """Values of the account that need not be given."""
     account_variables: dict[str, tuple[str, ...]] = {}
@@ -244,6 +251,8 @@ class Dialect(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
     def has_path(self, path: str) -> bool:
         """Whether it is the path of requests of this row."""
+        if (steps := _OPERATIONS.get(self.envelope or self.wire)) is not None:
+            return path.endswith(steps) and f"{self.request_path}/" in path
         own = self.path.partition("?")[0]
         if "{" not in own:
             return bool(own) and own == path
@@ -296,6 +305,15 @@ class Dialects(msgspec.Struct, frozen=True):
         raise InvalidRequest(
             f"{provider} has no surface {surface!r} for {wire!r}, only {places}", path="surface"
         )
+
+    def at_path(self, provider: str, wire: str, path: str) -> Dialect | None:
+        """The provider's row for requests to a path; at other paths its default row for the wire.
+        None if it has none."""
+        own = [row for row in self.rows if (row.provider, row.wire) == (provider, wire)]
+        default = next((row for row in own if not row.surface), *own[:1] or (None,))
+        if len(own) == 1:
+            return default
+        return next((row for row in own if row.has_path(path)), default)
 
     def at_host(self, host: str, wire: str, path: str = "") -> Dialect | None:
         """The row for a request to that URL."""

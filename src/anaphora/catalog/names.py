@@ -68,10 +68,11 @@ GATEWAYS = frozenset(("openrouter", "vercel", "litellm", "opencode", "copilot"))
 HOSTED = {"bedrock": ("anthropic",)}
 
 #: Of a model's id at AWS: the region type of an inference profile, and the version at its end.
-_REGION_TYPE = re.compile(r"(?:us|eu|apac|jp|au|ca|in|global|us-gov)\.(?=[a-z0-9])")
+_REGION_TYPE = re.compile(r"\A(?:us|eu|apac|jp|au|ca|in|global|us-gov)\.(?=[a-z0-9])")
 _VERSION = re.compile(r"(?:-v[0-9]+(?::[0-9a-z]+)*|-[0-9]+:[0-9]+)\Z")
 #: An ARN that ends with a model's id. Those of other resources name a model only at AWS.
 _MODEL_ARN = re.compile(r"arn:aws[a-z-]*:bedrock:[^/]*:(?:foundation-model|inference-profile)/(.+)")
+_AWS_ID = re.compile(r"arn:aws|[a-z0-9-]+\.[a-z]")
 _OTHER_ARN = re.compile(r"arn:aws[a-z-]*:")
 
 #: Suffixes that gateways add to a model's name to choose among its hosts (`:free`, `:nitro`).
@@ -111,14 +112,27 @@ def is_opaque(model: str) -> bool:
     return _OTHER_ARN.match(model_in_arn(model)) is not None
 
 
+def foundation_model(model: str) -> str:
+    """The model's id without the region type of an inference profile."""
+    return _REGION_TYPE.sub("", model_in_arn(model), count=1)
+
+
+def is_aws_id(model: str) -> bool:
+    """Whether a name has the form of AWS's ids of models: an ARN, or one with its maker."""
+    return _AWS_ID.match(model) is not None
+
+
+def is_inference_profile(model: str) -> bool:
+    """Whether an id of AWS names an inference profile instead of the model itself."""
+    name = model_in_arn(model)
+    return _REGION_TYPE.match(name) is not None or is_opaque(name)
+
+
 def base_model(provider: str, model: str) -> str:
     """The model's id without the region type and version that a cloud puts around it."""
     if provider not in HOSTED:
         return model
-    name = model_in_arn(model)
-    return _VERSION.sub(
-        "", _REGION_TYPE.sub("", name, count=1) if _REGION_TYPE.match(name) else name
-    )
+    return _VERSION.sub("", foundation_model(model))
 
 
 def hosted_model(provider: str, model: str) -> tuple[str, str] | None:

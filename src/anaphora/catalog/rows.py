@@ -199,6 +199,10 @@ def _for_gateway(row: CatalogRow, left_out: tuple[str, ...]) -> CatalogRow:
     return msgspec.structs.replace(row, models=(), stated=stated)
 
 
+#: How many names of models a provider's entries remember, and the longest name they do.
+_FOUND, _LONGEST = 512, 256
+
+
 class ModelEntry(msgspec.Struct, frozen=True):
     """All rows of one model, merged."""
 
@@ -223,6 +227,7 @@ class ProviderEntries:
         self._read = read
         self._vendors = vendors
         self._merged: dict[tuple[str, tuple[str, str] | None], ModelEntry] = {}
+        self._found = functools.lru_cache(maxsize=_FOUND)(self._find)
 
     @functools.cached_property
     def rows(self) -> tuple[CatalogRow, ...]:
@@ -256,6 +261,9 @@ class ProviderEntries:
 
     def find(self, model: str) -> ModelEntry:
         """The entry of a model; its profile is not `known` if the model has no row."""
+        return self._found(model) if len(model) <= _LONGEST else self._find(model)
+
+    def _find(self, model: str) -> ModelEntry:
         return self._entry(self._id(model), self._vendor(model))
 
     def row_of(self, model: str, figure: str, wire: str | None) -> str:

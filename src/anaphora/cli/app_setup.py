@@ -1,4 +1,4 @@
-"""`anaphora apps add NAME --for PROGRAM`"""
+"""`anaphora apps add NAME --for PROGRAM`, and `--aws`"""
 
 from __future__ import annotations
 
@@ -47,6 +47,31 @@ def add_program(
     elif app not in _granted(home, config):
         result["warnings"] = []  # they say that the grant is missing; it is printed below
     _print(home, setup, result, write=write, as_json=as_json)
+
+
+def add_key_pair(
+    home: Home, method: str, params: dict[str, Any], *, url: str | None, as_json: bool
+) -> dict[str, Any]:
+    """Creates an app's token, and prints the variables with its AWS key pair. Returns the result of
+    the method."""
+    from anaphora.daemon.home.config import daemon_config
+
+    address = _checked_url(url) if url else _daemon_url(daemon_config(home.config()), home)
+    result: dict[str, Any] = call_admin(home, method, {**params, "aws": True})
+    environment = {
+        "AWS_ACCESS_KEY_ID": result["access_key_id"],
+        "AWS_SECRET_ACCESS_KEY": result["secret_access_key"],
+        "AWS_REGION": "us-east-1",  # the daemon accepts any
+        "AWS_DEFAULT_REGION": "us-east-1",  # for boto3
+        "AWS_ENDPOINT_URL_BEDROCK_RUNTIME": address,
+    }
+    if as_json:
+        print_json({**result, "environment": environment})
+        return result
+    for name, value in environment.items():
+        click.echo(f"export {name}={shlex.quote(value)}")
+    report_problems([f"{result['token_id']}: the key pair is shown only once"])
+    return result
 
 
 def _changed_file(

@@ -23,12 +23,20 @@ DAY_HOURS = 24
 _DAY = 86_400
 
 
+aws_option = click.option(
+    "--aws",
+    is_flag=True,
+    help="Print an AWS key pair in place of the token, as variables for boto3.",
+)
+
+
 @click.group(cls=CommandGroup)
 def command() -> None:
     """Create, replace and revoke the tokens of apps.
 
-    An app sends its token with every call, as a Bearer token, x-api-key or x-goog-api-key. Its
-    permissions are in extensions.yaml; `anaphora grants check APP` explains them.
+    An app sends its token with every call, as a Bearer token, x-api-key, x-goog-api-key or api-key;
+    or signs its calls with an AWS key pair (--aws). Its permissions are in extensions.yaml;
+    `anaphora grants check APP` explains them.
     """
 
 
@@ -49,12 +57,19 @@ def command() -> None:
 @click.option(
     "--url",
     metavar="URL",
-    help="With --for: the daemon's address; by default that of its llm.yaml.",
+    help="With --for or --aws: the daemon's address; by default that of its llm.yaml.",
 )
+@aws_option
 @home_option
 @json_option
 def add(
-    app: str, program: str | None, write: bool, url: str | None, home: Path, as_json: bool
+    app: str,
+    program: str | None,
+    write: bool,
+    url: str | None,
+    aws: bool,
+    home: Path,
+    as_json: bool,
 ) -> None:
     """Create the first token of APP and print it. It is shown only once.
 
@@ -65,17 +80,27 @@ def add(
     \b
       anaphora apps add me --for claude-code --write > claude.env
       . ./claude.env && claude
+
+    With --aws, prints a key pair in place of the token, as a shell script for programs that use
+    boto3 or another AWS SDK.
     """
     opened = open_home(home)
+    if aws and (program is not None or write):
+        raise click.UsageError("--aws excludes --for and --write.")
     if program is not None:
         from .app_setup import add_program
 
         add_program(opened, app, program, url=url, write=write, as_json=as_json)
         return
-    if write or url is not None:
-        raise click.UsageError("--write and --url need --for.")
-    result = call_admin(opened, "admin.apps.add", {"app": app})
-    print_new_token(result, as_json=as_json)
+    if write or (url is not None and not aws):
+        raise click.UsageError("--write needs --for, and --url needs --for or --aws.")
+    if aws:
+        from .app_setup import add_key_pair
+
+        result = add_key_pair(opened, "admin.apps.add", {"app": app}, url=url, as_json=as_json)
+    else:
+        result = call_admin(opened, "admin.apps.add", {"app": app})
+        print_new_token(result, as_json=as_json)
     report_problems(f"warning: {each}" for each in result["warnings"])
 
 
@@ -89,13 +114,23 @@ def add(
     help="How long earlier tokens stay valid: 30m, 12h, 7d, or a number of hours; 0 revokes them"
     " now.",
 )
+@click.option("--url", metavar="URL", help="With --aws: the daemon's address.")
+@aws_option
 @home_option
 @json_option
-def rotate(app: str, overlap: float, home: Path, as_json: bool) -> None:
+def rotate(app: str, overlap: float, url: str | None, aws: bool, home: Path, as_json: bool) -> None:
     """Create another token of APP and print it. Earlier tokens expire after the overlap."""
     params = {"app": app, "overlap": overlap * 3600}
-    result = call_admin(open_home(home), "admin.apps.rotate", params)
-    print_new_token(result, as_json=as_json)
+    opened = open_home(home)
+    if url is not None and not aws:
+        raise click.UsageError("--url needs --aws.")
+    if aws:
+        from .app_setup import add_key_pair
+
+        result = add_key_pair(opened, "admin.apps.rotate", params, url=url, as_json=as_json)
+    else:
+        result = call_admin(opened, "admin.apps.rotate", params)
+        print_new_token(result, as_json=as_json)
     if not as_json:
         for row in result["ending"]:
             click.echo(f"{row['id']} ends {shown_time(row['expires'])}", err=True)

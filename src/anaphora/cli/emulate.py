@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from .common import EXISTING_FILE, print_json, read_text, require
 from .parameters import Time, selected
+
+if TYPE_CHECKING:
+    from anaphora.client.credentials.sigv4 import AwsKeys
 
 
 @click.command()
@@ -48,6 +52,12 @@ from .parameters import Time, selected
     help="Take WebSockets at OpenAI's Responses and Realtime, instead of answering 426.",
 )
 @click.option("--any-model", is_flag=True, help="Accept unknown models.")
+@click.option(
+    "--verify-signatures",
+    is_flag=True,
+    help="Verify the signatures of requests to AWS, with the keys in AWS_ACCESS_KEY_ID and"
+    " AWS_SECRET_ACCESS_KEY and those in AWS's credentials file.",
+)
 @click.option("--no-tool-calls", is_flag=True, help="Call tools only if the request forces it.")
 @click.option("--seed", default=0, show_default=True, help="Seed of generated replies and ids.")
 @click.option(
@@ -65,6 +75,7 @@ def command(
     faults: Path | None,
     no_tool_calls: bool,
     latency: str | None,
+    verify_signatures: bool,
     **options: Any,
 ) -> None:
     """Run a local emulator of every provider, with caching and billing.
@@ -86,6 +97,7 @@ def command(
         script=Script() if script is None else Script.decode(read_text(script), str(script)),
         faults=Faults() if faults is None else Faults.decode(read_text(faults), str(faults)),
         tool_calls=not no_tool_calls,
+        aws_keys=_aws_keys() if verify_signatures else None,
         **options,
     )
 
@@ -93,6 +105,26 @@ def command(
         click.echo(f"emulator: {emulator.url} (requests are listed at {emulator.url}/_emulator)")
 
     serve(emulated, host=host, port=port, allow_hosts=allow_hosts, ready=ready)
+
+
+def _aws_keys() -> tuple[AwsKeys, ...]:
+    """The key pairs of the environment, and of all profiles in the file of credentials."""
+    from anaphora.client.config.secrets import SecretVariables
+    from anaphora.client.credentials.aws_profiles import SharedFiles
+    from anaphora.client.credentials.sigv4 import AwsKeys
+
+    files = SharedFiles(SecretVariables())
+    found = [files.keys(name, in_config=False) for name in files.names()]
+    named = [os.environ.get(name) for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")]
+    if named[0] and named[1]:
+        found.append(AwsKeys(named[0], named[1]))
+    keys = tuple(pair for pair in found if pair is not None)
+    if not keys:
+        raise click.UsageError(
+            "--verify-signatures needs keys: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or "
+            f"write them into {files.paths[1]}"
+        )
+    return keys
 
 
 @click.command()

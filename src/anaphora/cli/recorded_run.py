@@ -7,6 +7,7 @@ import contextlib
 import functools
 import os
 import re
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -19,12 +20,15 @@ from .common import FOUND, print_error_line, report_problems, require, stop
 
 if TYPE_CHECKING:
     from anaphora.proxy.forward import Forwarding
+    from anaphora.proxy.routes import NetworkUpstream
     from anaphora.proxy.server import Proxy
     from anaphora.replay.player import Player
     from anaphora.traffic.calls import ProxyRoute
 
 #: Variables whose values are secrets.
-_SECRET = re.compile(r"(?:\A|_)(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?)\Z")
+_SECRET = re.compile(
+    r"(?:\A|_)(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?)\Z|\AAWS_BEARER_TOKEN_"
+)
 #: Shorter values occur in ordinary text.
 _SHORTEST_SECRET = 8
 #: A route of a provider that the catalog does not have.
@@ -104,13 +108,14 @@ def run_recorded(
     *,
     pace: bool = False,
     explain: bool = False,
-    prepare: Callable[[Mapping[str, str], Sequence[str]], dict[str, str]] | None = None,
+    offline: bool = False,
 ) -> None:
     """Run the command, report recorded and replayed calls, and exit with its code. `player` gets
-    the secrets of the environment, after the command was found; `prepare` changes the command's
-    environment."""
+    the secrets of the environment, after the command was found; with `offline` the command gets
+    placeholders instead of missing credentials."""
     require("this command", "granian", extra="proxy")
     from anaphora.proxy import launch
+    from anaphora.proxy.placeholders import GoogleTokens, with_placeholder_keys
     from anaphora.proxy.programs import refuse_loop
     from anaphora.proxy.recording import RecordedUpstream
     from anaphora.proxy.server import running
@@ -120,21 +125,38 @@ def run_recorded(
     routes = routes_of(command, options.upstreams, by_proxy=by_proxy)
     play = player(secrets_of(os.environ))
     report_problems(notices_of(command, by_proxy=by_proxy))
-    upstream = RecordedUpstream(play, pace=pace)
+    upstream = RecordedUpstream(play, network_for(command), pace=pace)
+    tokens = GoogleTokens() if offline else None
     with (
+        tempfile.TemporaryDirectory(prefix="anaphora-") as folder,
         forwarding_for(command, lambda text: report_problems([text]), by_proxy) as forwarding,
         running(
-            routes, upstream=upstream, port=options.port, own_process=True, forwarding=forwarding
+            routes,
+            upstream=upstream,
+            port=options.port,
+            pages=tokens,
+            own_process=True,
+            forwarding=forwarding,
         ) as proxy,
     ):
         refuse_loop(proxy.url, (route.upstream for route in proxy.routes))
         environ, words = redirected(proxy, forwarding, command)
-        if prepare is not None:
-            environ = prepare(environ, command)
+        if tokens is not None:
+            environ = with_placeholder_keys(environ, command)
+            environ |= tokens.environment(folder, proxy.url)
         code = launch.run(words, environ)
     problems = report_recorded(play, as_json=options.as_json, explain=explain)
     if code or problems:
         stop(code or FOUND)
+
+
+def network_for(command: Sequence[str]) -> NetworkUpstream:
+    """The network, with signed requests signed again by the credentials that the command has."""
+    from anaphora.proxy.command_line import parse
+    from anaphora.proxy.routes import NetworkUpstream
+    from anaphora.proxy.signing import RequestSigner, child_variables
+
+    return NetworkUpstream(signer=RequestSigner(child_variables(parse(command).assigned())))
 
 
 def needs_proxy(command: Sequence[str], by_proxy: bool, report: Callable[[str], None]) -> bool:
@@ -228,11 +250,15 @@ def routes_of(
     """The routes of the catalog's providers, at the addresses that the user's settings and
     --upstream name, and of providers that the catalog does not have."""
     from anaphora import catalog
+    from anaphora.client.config.secrets import SecretVariables
+    from anaphora.client.credentials.aws_profiles import region_of
+    from anaphora.proxy.command_line import TABLES, parse
     from anaphora.proxy.programs import upstreams_from
-    from anaphora.proxy.routes import default_routes
+    from anaphora.proxy.routes import default_routes, route_named
     from anaphora.traffic.calls import ProxyRoute, checked_upstream
     from anaphora.yaml_values import nearest
 
+    clouds = {row.name for row in TABLES.routes}
     known = {row.provider for row in catalog.dialects().rows}
     # A forward proxy sees the addresses themselves.
     named, others = {} if by_proxy else upstreams_from(os.environ, words), []
@@ -240,16 +266,17 @@ def routes_of(
         name, equals, url = text.partition("=")
         if not equals or not _ROUTE_NAME.fullmatch(name):
             raise click.BadParameter("write PROVIDER=URL", param_hint="--upstream")
-        provider = catalog.dialects().provider_named(name, known)
+        provider = route_named(name, known)
         if provider is not None:
             named[provider] = _route_base(url, provider)
-        elif near := nearest(name, sorted(known)):
+        elif near := nearest(name, sorted(known | clouds)):
             reason = f"no provider {name!r}. Did you mean {near!r}?"
             raise click.BadParameter(reason, param_hint="--upstream")
         else:
             url = checked_upstream(url, name)
             others.append(ProxyRoute(prefix=f"/{name}", provider="", upstream=url))
-    return [*default_routes(named), *others]
+    region = region_of(SecretVariables({**os.environ, **parse(words).assigned()})) or ""
+    return [*default_routes(named, region), *others]
 
 
 def _route_base(url: str, provider: str) -> str:
@@ -259,6 +286,8 @@ def _route_base(url: str, provider: str) -> str:
 
     url = url.rstrip("/")
     paths = [row.request_path for row in catalog.dialects().rows if row.provider == provider]
+    if not paths:
+        return url
     begin = url.find("/", url.find("://") + 3)
     while begin > 0:
         ending = url[begin:]

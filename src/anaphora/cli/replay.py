@@ -71,7 +71,6 @@ def command(
     """
     if ctx.invoked_subcommand is not None:
         return
-    from anaphora.proxy.programs import with_placeholder_keys
 
     def player(secrets: Sequence[str]) -> Player:
         from anaphora.replay.player import Player
@@ -93,7 +92,7 @@ def command(
         options,
         pace=pace,
         explain=explain,
-        prepare=with_placeholder_keys,
+        offline=True,
     )
 
 

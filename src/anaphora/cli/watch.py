@@ -19,6 +19,7 @@ from .html_file import HtmlFile, html_option
 from .recorded_run import (
     forwarding_for,
     needs_proxy,
+    network_for,
     notices_of,
     proxy_option,
     redirected,
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from anaphora.proxy.observing import Observer
     from anaphora.proxy.page import WatchedCalls, WatchPage
     from anaphora.proxy.recording import RecordedUpstream
+    from anaphora.proxy.routes import NetworkUpstream
     from anaphora.proxy.server import Proxy
     from anaphora.traffic.judging import Judge
     from anaphora.traffic.placing import Placer
@@ -147,13 +149,14 @@ def _watch(words: tuple[str, ...], options: _WatchOptions) -> int:
         calls = WatchedCalls(judge) if options.web or html is not None else None
         page = WatchPage(judge, calls) if options.web and calls is not None else None
         placer = Placer(seen=_seen_index()) if options.place else None
-        upstream = _recorded(options.record)
+        network = network_for(words)
+        upstream = _recorded(options.record, network)
         observers = [judge, *_audited(stack, judge, options.audit)]
         observers += [each for each in (calls, placer) if each is not None]
         forwarding = stack.enter_context(forwarding_for(words, announce, by_proxy))
         proxy = running(
             routes,
-            upstream=upstream,
+            upstream=upstream or network,
             observers=observers,
             place=placer,
             pages=page,
@@ -216,13 +219,13 @@ def _seen_index() -> SeenIndex | None:
     return seen_index() if remembers(default=True) else None
 
 
-def _recorded(folder: Path | None) -> RecordedUpstream | None:
+def _recorded(folder: Path | None, network: NetworkUpstream) -> RecordedUpstream | None:
     if folder is None:
         return None
     from anaphora.proxy.recording import RecordedUpstream
     from anaphora.replay.player import Player
 
-    return RecordedUpstream(Player(folder, "all", secrets=secrets_of(os.environ)))
+    return RecordedUpstream(Player(folder, "all", secrets=secrets_of(os.environ)), network)
 
 
 def _write_report(html: HtmlFile, judge: Judge, calls: WatchedCalls) -> None:
@@ -285,7 +288,7 @@ def _serve(
     output: WatchOutput,
     as_json: bool,
 ) -> int:
-    from anaphora.proxy.programs import exports, refuse_loop
+    from anaphora.proxy.programs import exports, refuse_loop, unset_variables
     from anaphora.serving.server import serve
 
     def ready(proxy: Proxy) -> None:
@@ -298,6 +301,8 @@ def _serve(
             announce(f"page: {address}")
         announce("set these variables where you start the programs to watch:")
         echo_exports(variables, err=as_json)
+        if names := unset_variables(proxy, os.environ):
+            announce(f"and unset {', '.join(names)} there; the proxy has what it needs of them")
 
     serve(running, ready)
     return 0

@@ -21,6 +21,7 @@ from blake3 import blake3
 from anaphora.errors import AnaphoraError, Denied, Throttled, Timeout, Transport, Unavailable
 from anaphora.redaction import without_frames
 from anaphora.values import Event, Reply, ReplyEnd, ReplyFail, ReplyStart, UsageUpdate
+from anaphora.wire import reader_for
 from anaphora.wire.response_headers import request_id_in
 
 from .config.secrets import SecretHeaders
@@ -153,7 +154,9 @@ class Attempts:
                 if answer.status >= 300:
                     data = await self._in_time(read_error_body(answer))
                     raise status_error(endpoint, answer, data)
-                reader = self._reader = endpoint.wire.reader()
+                reader = self._reader = reader_for(
+                    endpoint.wire, endpoint.listed_model(target.model)
+                )
                 pieces = answer.__aiter__()
                 held: list[Event] = []
                 self.data = b""

@@ -64,6 +64,7 @@ from .transport import HttpTransport
 from .turn import Turn
 
 if TYPE_CHECKING:
+    from .counting import CountedTokens
     from .fan_out import FanOut
     from .fan_out.gate import CallGate
     from .seen import SeenIndex
@@ -260,6 +261,24 @@ class AsyncClient:
         """The events of a single call: see `send`."""
         given: Any = content
         return self.send(given, provider, output=output, **options).__aiter__()
+
+    async def count_tokens(
+        self,
+        content: Call | Content,
+        provider: str | None = None,
+        *,
+        output: Any = None,
+        **options: Unpack[CallOptions],
+    ) -> CountedTokens:
+        """The input tokens of a call, which is not made: see `send`. The provider counts them,
+        without charge, if it has an endpoint for it; otherwise they are estimated, with a
+        notice."""
+        from .counting import count_call
+
+        check_content(content, options.get("model"), options)
+        check_keywords(options, CALL_KEYWORDS)
+        once = self.single_call(content, provider, output=output, **options)
+        return await count_call(once.target, once.prompt)
 
     @overload
     def map(

@@ -236,9 +236,14 @@ class OneShot(Caller):
         given = self.request.timeout
         return self.target.endpoint.config.timeouts.total if given is None else given
 
+    @property
+    def prompt(self) -> Call:
+        """The call for its first target."""
+        return self._call_at(self.target, self.output, stream=False)
+
     def render(self) -> Rendered:
         """The call, rendered for its first target."""
-        return self.target.render(self._call_at(self.target, self.output, stream=False))
+        return self.target.render(self.prompt)
 
     def assembled(self) -> tuple[str, tuple[tuple[str, str], ...], bytes]:
         """Path, headers and body of the request: for a batch."""
@@ -255,7 +260,7 @@ class OneShot(Caller):
         rendered = self.render()
         self._planner(0, rendered)
         flight.prepared[0] = PreparedRequest(
-            call=self._call_at(self.target, self.output, stream=False),
+            call=self.prompt,
             rendered=rendered,
             plan=self._plan(0, rendered, at),
             at=at,

@@ -50,7 +50,7 @@ from .session import Preview, Session
 from .structured import Structured
 
 if TYPE_CHECKING:
-    pass
+    from .counting import CountedTokens
 
 T = TypeVar("T")
 
@@ -194,6 +194,18 @@ class Client:
         return SyncTurn(
             self._background, self, do(lambda: send(content, provider, output=output, **options))
         )
+
+    def count_tokens(
+        self,
+        content: Call | Content,
+        provider: str | None = None,
+        *,
+        output: Any = None,
+        **options: Unpack[CallOptions],
+    ) -> CountedTokens:
+        """As `AsyncClient.count_tokens`."""
+        count = self._client.count_tokens
+        return self._background.call(lambda: count(content, provider, output=output, **options))
 
     @overload
     def map(

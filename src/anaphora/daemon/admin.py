@@ -47,8 +47,12 @@ class AppParams(AdminParams, frozen=True):
     app: str
 
 
-class RotateParams(AdminParams, frozen=True):
-    app: str
+class NewTokenParams(AppParams, frozen=True):
+    aws: bool = False
+    """Return the token's AWS key pair in place of the token."""
+
+
+class RotateParams(NewTokenParams, frozen=True):
     overlap: Seconds = _OVERLAP
     """How long earlier tokens stay valid."""
 
@@ -108,7 +112,7 @@ class Admin:
         self._problems = problems
         self._clock = clock
         self._methods: dict[str, AdminMethod] = {}
-        self.register("admin.apps.add", AppParams, self.add_app)
+        self.register("admin.apps.add", NewTokenParams, self.add_app)
         self.register("admin.apps.rotate", RotateParams, self.rotate_app)
         self.register("admin.apps.revoke", RevokeParams, self.revoke_app)
         self.register("admin.apps.list", NoParams, self.list_apps)
@@ -126,7 +130,7 @@ class Admin:
 
     # ── Apps ─────────────────────────────────────────────────────────────────────────────────────
 
-    async def add_app(self, params: AppParams) -> dict[str, Any]:
+    async def add_app(self, params: NewTokenParams) -> dict[str, Any]:
         """Creates the first token of an app."""
         app = _checked_id(params.app)
         await self._refresh()
@@ -137,7 +141,7 @@ class Admin:
                 path="app",
             )
         new = await self._directory.create_token(app)
-        return {**_shown_once(new), "warnings": self._warnings(app)}
+        return {**self._shown_once(new, aws=params.aws), "warnings": self._warnings(app)}
 
     async def rotate_app(self, params: RotateParams) -> dict[str, Any]:
         """Creates another token. Earlier ones stay valid for a while."""
@@ -152,7 +156,10 @@ class Admin:
         ending = [
             await self._directory.expire_token(row.id, after=params.overlap) for row in before
         ]
-        return {**_shown_once(new), "ending": [self._token(row) for row in ending]}
+        return {
+            **self._shown_once(new, aws=params.aws),
+            "ending": [self._token(row) for row in ending],
+        }
 
     async def revoke_app(self, params: RevokeParams) -> dict[str, Any]:
         """Revokes tokens at once and ends their running streams."""
@@ -192,7 +199,7 @@ class Admin:
     # ── Administrators ───────────────────────────────────────────────────────────────────────────
 
     async def create_admin_token(self, params: AdminTokenParams) -> dict[str, Any]:
-        return _shown_once(await self._directory.create_token(ADMIN, lifetime=params.lifetime))
+        return self._shown_once(await self._directory.create_token(ADMIN, lifetime=params.lifetime))
 
     async def revoke_admin_token(self, params: TokenParams) -> dict[str, Any]:
         await self._refresh()
@@ -272,6 +279,15 @@ class Admin:
             *(str(each) for each in shared if app in each.apps),
         ]
 
+    def _shown_once(self, new: NewToken, *, aws: bool = False) -> dict[str, Any]:
+        shown = {"token": new.token.reveal()}
+        if aws:
+            keys = self._directory.key_pair(new.row)
+            secret = keys.secret.reveal()
+            shown = {"access_key_id": keys.access_key, "secret_access_key": secret}
+        row = new.row
+        return {"app": row.app, **shown, "token_id": row.id, "expires": row.expires}
+
     def _token(self, row: TokenRow) -> dict[str, Any]:
         state = "valid" if self._directory.is_valid(row.id) else "expired"
         if row.revoked is not None:
@@ -293,15 +309,6 @@ def _checked_id(app: str) -> str:
             path="app",
         )
     return app
-
-
-def _shown_once(new: NewToken) -> dict[str, Any]:
-    return {
-        "app": new.row.app,
-        "token": new.token.reveal(),
-        "token_id": new.row.id,
-        "expires": new.row.expires,
-    }
 
 
 def _grant(apps: Mapping[str, AppGrant], app: str) -> AppGrant:

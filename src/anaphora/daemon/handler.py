@@ -23,6 +23,7 @@ import msgspec
 
 from anaphora.client.config.secrets import Secret
 from anaphora.errors import (
+    Denied,
     Forbidden,
     NotFound,
     RequestRejected,
@@ -152,8 +153,13 @@ class DaemonHandler:
                 token = call.token = token or self._endpoints.token_of(exchange)
                 exchange.scope[TOKEN_KEY] = token
             await self._pipeline.before("arrive", call)
-            with self._slots.running(call.app.id):
-                await self._run(call, self._endpoints.handle(call))
+            try:
+                with self._slots.running(call.app.id):
+                    await self._run(call, self._endpoints.handle(call))
+            except Denied:  # too many are running
+                if call.signature and not exchange.started:
+                    await self._endpoints.release(call)
+                raise
         else:
             await exchange.respond(await self._page(exchange, token, peer))
 

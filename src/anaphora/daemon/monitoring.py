@@ -188,8 +188,12 @@ _CALLS = frozenset(
         "/v1/messages", "/v1/messages/*", "/v1/chat/*", "/v1/responses", "/api/chat",
         "/v1/embeddings", "/v1beta/models/*:generateContent",
         "/v1beta/models/*:streamGenerateContent", "/v1beta/models/*:countTokens",
+        "/model/*/converse", "/model/*/converse-stream", "/model/*/invoke",
     )
 )  # fmt: skip
+_OF_BEDROCK = frozenset(
+    "converse converse-stream invoke invoke-with-response-stream count-tokens".split()
+)
 #: A path without ids: its first two segments, and the verb after a colon.
 _ROUTE = re.compile(r"(/[\w.-]{1,40})?(/[\w.-]{1,40})?(.*?)(:\w{1,40})?", re.DOTALL)
 
@@ -213,6 +217,9 @@ def route_of(path: str) -> str:
     the dashboard are one."""
     if path.startswith(f"{_UI}/"):
         return _UI
+    if path.startswith("/model/"):
+        last = path.rpartition("/")[2]
+        return f"/model/*/{last}" if last in _OF_BEDROCK else "/model/*"
     match = _ROUTE.fullmatch(path)
     assert match is not None
     first, second, rest, verb = match.groups("")

@@ -31,6 +31,7 @@ from anaphora.serving.server import (
 
 from .access.checks import UnreadBytes
 from .access.identity import Directory
+from .access.signatures import Signatures
 from .calls.steps.authenticate import READY, AuthenticateApp, Peers, Readiness
 from .checking import check_required, price_warnings
 from .draining import Drain
@@ -127,12 +128,14 @@ class Daemon:
     def handler(
         self, config: DaemonConfig, *, tls: bool, ui: UiService | None = None
     ) -> DaemonHandler:
-        pipeline = self.services.calls.pipeline
+        services = self.services
+        pipeline = services.calls.pipeline
         pipeline.use(
             AuthenticateApp(
-                self.services.directory,
+                services.directory,
                 self.readiness,
                 self.unread,
+                Signatures(services.directory, services.store, self.unread, services.off_loop),
                 changed=self._files.changed,
                 reload=self.reload,
             )

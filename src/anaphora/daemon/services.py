@@ -229,6 +229,7 @@ def _endpoints(
 ) -> Endpoints:
     from .endpoints.embeddings import Embeddings
     from .endpoints.forwarding import Forwarder
+    from .endpoints.invocations import Invocations
     from .endpoints.service import Endpoints
     from .endpoints.stored import ObjectRequests
 
@@ -248,7 +249,8 @@ def _endpoints(
     stack.push_async_callback(stored.close)
     embeddings = Embeddings(tools, calls.permit, forwarder, audit=audit, clock=clock)
     stack.push_async_callback(embeddings.close)
-    return Endpoints(calls, store, stored, embeddings, clock=clock)
+    invocations = Invocations(tools, calls.permit, forwarder, audit=audit, clock=clock)
+    return Endpoints(calls, store, stored, embeddings, invocations, clock=clock)
 
 
 async def _open_audit(

@@ -30,6 +30,7 @@ from .hosts.host import EmulatorRoute, RoutedRequest
 from .journal import Billing, Journal, JournalEntry, ModelFacts, UsageWindow, UsageWindows
 from .models import ModelClock, check_model, model_error
 from .replies.text import IdGenerator
+from .signatures import SignatureCheck
 
 if TYPE_CHECKING:
     from anaphora.dashboard.values import ShownCall
@@ -61,6 +62,7 @@ class Engine:
         self.journal = Journal(options.remembered, show_calls)
         self._faults = options.faults.selector(options.seed, by_header=options.fault_headers)
         self._ids = IdGenerator(options.seed)
+        self._signatures = SignatureCheck(options.aws_keys)
         self._windows = UsageWindows()
         self._billing = Billing(options.rows)
         self.routes = HostRoutes(self._billing, self._ids)
@@ -132,6 +134,7 @@ class Engine:
             query=request.query,
             headers=request.headers,
             body=request.body,
+            target=request.target,
             now=now,
             route=route,
             entry=entry,
@@ -144,6 +147,7 @@ class Engine:
         window, fault = None, None
         try:
             _check_encoding(request)
+            self._signatures.check(request, request.now - self.offset)
             entry.workspace = host.workspace(request, self.options.keys)
             fault = self._faults.next(request, route.provider)
             if fault is not None and KINDS[fault.name].unbilled:
@@ -191,7 +195,7 @@ class Engine:
     def _other_body(self, request: RoutedRequest) -> bytes | EmulatorResponse:
         host, route = request.host, request.route
         if route.operation == "count":
-            return host.count_body(self._count(request))
+            return host.count_body(self._count(host.rewrite(request)))
         if route.operation == "models":
             return host.list_models(self._models(request), request.query)
         if route.operation != "model":
@@ -236,7 +240,8 @@ class Engine:
         strict.check(checks, request, facts, params=params, tokens=tokens, counts=counts)
 
     def _check_model(self, request: RoutedRequest, facts: ModelFacts) -> None:
-        if not self.options.any_model:
+        # The name of a deployment is its owner's.
+        if not self.options.any_model and not request.route.dialect.deployments:
             clock = ModelClock(request.now, self.offset)
             check_model(facts.profile, request.host.wire, clock, _asked_model(request))
 

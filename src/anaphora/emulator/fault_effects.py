@@ -16,11 +16,12 @@ import msgspec
 from anaphora import errors, wire
 from anaphora.errors import AnaphoraError, Upstream
 from anaphora.values import ReplyEnd, ReplyFail
-from anaphora.wire import sse
+from anaphora.wire import eventstream, sse
 from anaphora.wire.replies import reply_events
 
 from .exchange import JSON, NDJSON, SSE, EmulatorResponse, ResponseChunk
-from .hosts import DEFAULT_WIRE, HOSTS
+from .hosts import DEFAULT_WIRE, HOSTS, host_name
+from .hosts.host import Host
 from .strict import overflow_row
 
 #: The tokens and the limit in the error of an overflow fault.
@@ -90,7 +91,7 @@ def _rate_limit(response: EmulatorResponse, fault: Fault) -> None:
 
 
 def _spend_cap(response: EmulatorResponse, _: Fault) -> None:
-    code = HOSTS[response.wire].spend_cap_code
+    code = _host(response).spend_cap_code
     _error(response, errors.QuotaExhausted("The spend limit is reached.", code=code))
 
 
@@ -121,7 +122,7 @@ def _context_overflow(response: EmulatorResponse, fault: Fault) -> None:
 def _stream_error(response: EmulatorResponse, fault: Fault) -> None:
     """The stream ends with the provider's error; a whole response fails at once."""
     if response.stream:
-        code = HOSTS[response.wire].overloaded_code
+        code = _host(response).overloaded_code
         _break_off(response, fault, ReplyFail("Overloaded", "Overloaded", code))
     else:
         _server_error(response, fault, 500)
@@ -130,7 +131,7 @@ def _stream_error(response: EmulatorResponse, fault: Fault) -> None:
 def _break_off(response: EmulatorResponse, fault: Fault, failure: ReplyFail) -> None:
     """Ends the stream with the failure."""
     end = _position(response, fault)
-    event = wire.get(response.wire).writer().write(failure)
+    event = wire.get(response.dialect or response.wire).writer().write(failure)
     event = event.replace(b'"sequence_number":0', b'"sequence_number":%d' % end)
     if _is_array(response):
         event = event.removeprefix(b"data: ").strip()
@@ -212,7 +213,7 @@ def _wrong_form(response: EmulatorResponse, _: Fault) -> None:
         except AnaphoraError:
             return  # an error, a list of models
         data = b"".join(map(codec.writer().write, reply_events(reply)))
-        kind = HOSTS[response.wire].stream_type
+        kind = _host(response).stream_type
     response.headers["content-type"] = kind
     response.chunks = [ResponseChunk(response.chunks[0].delay, data)]
     response.stream = not response.stream
@@ -237,15 +238,23 @@ def _unknown_events(response: EmulatorResponse, fault: Fault) -> None:
             comma = b"," if body[1:2] != b"}" else b""
             response.chunks[0].data = b'{"emulator_unknown":{}' + comma + body[1:]
         return
-    name, data = HOSTS[response.wire].unknown_event
-    if response.headers.get("content-type") == NDJSON:
+    name, data = _host(response).unknown_event
+    kind = response.headers.get("content-type")
+    if kind == NDJSON:
         data += b"\n"
+    elif kind == eventstream.CONTENT_TYPE:
+        data = eventstream.encode_event(name, eventstream.padded(data))
     else:
         data = b",\n" + data if _is_array(response) else sse.encode_event(name, data)
     response.chunks.insert(max(1, _position(response, fault)), ResponseChunk(0.0, data))
 
 
 # ── Helpers ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def _host(response: EmulatorResponse) -> type[Host]:
+    name = host_name(wire.dialect_of(response.dialect)) if response.dialect else response.wire
+    return HOSTS[name]
 
 
 def _position(response: EmulatorResponse, fault: Fault) -> int:
@@ -259,11 +268,19 @@ def _change_chunk(
 ) -> None:
     """Changes the chunk at the fault's position, or the next one that can be changed."""
     start = _position(response, fault)
+    if response.headers.get("content-type") == eventstream.CONTENT_TYPE:
+        change = partial(_in_frame, change=change)
     for chunk in (*response.chunks[start:], *response.chunks[:start]):
         data = change(chunk.data)
         if data != chunk.data:
             chunk.data = data
             return
+
+
+def _in_frame(data: bytes, change: Callable[[bytes], bytes]) -> bytes:
+    """A frame with a changed payload; its checksums are right."""
+    (frame,) = eventstream.FrameDecoder().feed(data)
+    return eventstream.encode_frame(frame.headers, change(frame.payload))
 
 
 def _split_body(response: EmulatorResponse, count: int) -> None:
@@ -279,7 +296,8 @@ def _split_body(response: EmulatorResponse, count: int) -> None:
 
 def _is_array(response: EmulatorResponse) -> bool:
     """Whether it is Gemini's stream as one JSON array."""
-    return response.stream and response.headers.get("content-type") not in (SSE, NDJSON)
+    one_by_one = (SSE, NDJSON, eventstream.CONTENT_TYPE)
+    return response.stream and response.headers.get("content-type") not in one_by_one
 
 
 #: By the name in files and in the header.

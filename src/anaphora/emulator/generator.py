@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -15,9 +16,12 @@ from anaphora.errors import InvalidRequest, RequestRejected
 from anaphora.prompt import Call
 from anaphora.rendered import Mark, Plan, Rendered
 from anaphora.tokens import for_model
-from anaphora.values import Message, Part, Reply, Text, ToolCall, Usage
+from anaphora.values import Message, Part, Reply, Text, ToolCall
 from anaphora.wire.reading import Members
 from anaphora.yaml_values import seconds_in
+
+if TYPE_CHECKING:
+    from anaphora.client.credentials.sigv4 import AwsKeys
 
 from .exchange import EmulatorResponse, ResponseChunk
 from .faults import Faults
@@ -62,6 +66,8 @@ class EmulatorOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The providers to serve; empty: all."""
     keys: frozenset[str] | None = None
     """The API keys to accept; None: any."""
+    aws_keys: tuple[AwsKeys, ...] | None = None
+    """The key pairs whose signatures are accepted by AWS's services; None: any, unverified."""
     script: Script = Script()
     """Scripted replies; requests that match no rule get a generated reply."""
     faults: Faults = Faults()
@@ -189,7 +195,7 @@ class Generator:
         )
         reply = Reply(
             id=self._ids.next(host.reply_id_prefix),
-            model=prompt.rendered.model,
+            model=host.reply_model(prompt.rendered.model),
             message=message,
             stop_reason=generated.stop_reason,
             stop_sequence=generated.stop_sequence,
@@ -319,13 +325,13 @@ def _extras(context: ReplyContext, others: list[GeneratedReply]) -> dict[str, st
 def _stream_response(request: RoutedRequest, reply: Reply, latency: Latency) -> EmulatorResponse:
     """A chunk for each event that has data."""
     host = request.host
-    if not host.reports_stream_usage(request):
-        reply = msgspec.structs.replace(reply, usage=Usage())
+    usage = host.stream_usage(request, reply.usage)
+    if usage is not reply.usage:
+        reply = msgspec.structs.replace(reply, usage=usage)
     writer = request.route.codec.writer()
     written = b"".join(writer.write(event) for event in stream_events(reply, request.now))
     # One write may hold several events.
-    end = host.event_end
-    chunks = [ResponseChunk(latency.pace, data + end) for data in written.split(end) if data]
+    chunks = [ResponseChunk(latency.pace, data) for data in host.split_stream(written)]
     chunks[0].delay = latency.first or 0.0
     headers = {"content-type": host.stream_type, "cache-control": "no-cache"}
     response = EmulatorResponse(headers=headers, chunks=chunks, stream=True)

@@ -133,10 +133,13 @@ class EmulatorHandler:
         if _is_control(exchange.path):
             await self._answer_control(exchange, body)
             return
-        query = exchange.query_string
+        query, target = exchange.query_string, ""
+        if self._engine.options.aws_keys is not None:
+            target = (exchange.scope["raw_path"] + b"?" + query).decode("latin-1")
         request = EmulatorRequest(
             method=exchange.method,
             path=exchange.path,
+            target=target,
             query=dict(parse_qsl(query.decode("latin-1"))) if query else {},
             headers=exchange.headers,
             body=body,

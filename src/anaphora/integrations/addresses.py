@@ -18,8 +18,6 @@ from anaphora.client.config.environment import base_urls
 from anaphora.errors import InvalidRequest
 from anaphora.traffic.calls import ProxyRoute, checked_upstream
 
-from . import clouds
-
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 #: Variables of other tools that hold a base URL, besides those of the catalog.
 _OTHER_VARIABLES = {
@@ -100,8 +98,6 @@ class Addresses:
                 return route
         if found:
             return found[0]
-        if clouds.is_bedrock(address.host):
-            return ProxyRoute(prefix="", provider=clouds.BEDROCK, upstream=address.origin)
         row = _row_at(address, wire)
         if row is None and not self._provider:
             return None

@@ -28,6 +28,7 @@ from anaphora.client.failures import log
 from anaphora.client.observe import Watcher, Watchers
 from anaphora.client.response import Attempt, Record
 from anaphora.errors import InvalidRequest
+from anaphora.traffic import clouds
 from anaphora.traffic.calls import (
     KEPT_BYTES,
     OUTCOMES,
@@ -36,6 +37,7 @@ from anaphora.traffic.calls import (
     RelayedCall,
     ResponsePiece,
     UpstreamRequest,
+    decoded_path,
     header_of,
     wire_at,
 )
@@ -43,8 +45,8 @@ from anaphora.traffic.judging import CallJudge
 from anaphora.traffic.placing import Placer
 from anaphora.traffic.sums import CallSums, JudgedCall
 from anaphora.values import Usage
+from anaphora.wire.cloud_paths import provider_at
 
-from . import clouds
 from .addresses import Addresses, RequestAddress
 
 OnVerdict: TypeAlias = Callable[[JudgedCall], object]
@@ -146,15 +148,10 @@ class ObservedCall:
     """One request and its response, as they pass."""
 
     def __init__(
-        self,
-        observations: tuple[Observation, ...],
-        call: RelayedCall,
-        began: float,
-        at_cloud: clouds.CloudCall | None = None,
+        self, observations: tuple[Observation, ...], call: RelayedCall, began: float
     ) -> None:
         self._observations = observations
         self._call = call
-        self._at_cloud = at_cloud
         self._began = began
         self._data: list[bytes] = []
         self._size = 0
@@ -227,10 +224,6 @@ class ObservedCall:
         call.ended = time.monotonic() - self._began
         if self._size <= KEPT_BYTES:
             data = b"".join(self._data)
-            if self._at_cloud is not None:
-                content_type = header_of(call.response_headers, "content-type")
-                with guarded("reading a response"):
-                    data = self._at_cloud.response(data, content_type)
             call.pieces = [ResponsePiece(call.ended, data)] if data else []
         self._data.clear()
         with guarded("judging a call"), suspended():
@@ -342,25 +335,17 @@ def begin(
     body are only read if it is observed."""
     if method != "POST" or _SUSPENDED.get():
         return None
-    wire, at_cloud = wire_at(address.path), None
+    wire = wire_at(decoded_path(address.path))
     if wire is None:
-        at_cloud = clouds.call_at(address.path)
-        if at_cloud is None:
-            return None
-        wire = clouds.WIRE
+        return None
     observations = [*active(), *([] if own is None else [own])]
     routes = {each: route for each in observations if (route := each.route(address, wire))}
     if not routes:
         return None
     with guarded("reading a request"):
-        data, path, unread = body(), address.path, ""
-        known = [*routes.values()]
+        data, known = body(), [*routes.values()]
         route = next((route for route in known if route.provider), known[0])
-        if at_cloud is not None:
-            data = None if data is None else at_cloud.request(data)
-            path, unread = at_cloud.path or path, at_cloud.why_unread
-            if route.provider and at_cloud.provider:
-                route = replace(route, provider=at_cloud.provider)
+        route = replace(route, provider=provider_at(address.path, route.provider))
         call = ObservedCall(
             tuple(routes),
             RelayedCall(
@@ -368,16 +353,14 @@ def begin(
                 started=time.time(),
                 method=method,
                 route=route,
-                path=path,
+                path=address.path,
                 query=query,
                 request_headers=headers(),
                 request_body=None if data is None or len(data) > KEPT_BYTES else data,
-                unread=unread,
             ),
             time.monotonic(),
-            at_cloud,
         )
-        if at_cloud is None and any(each.mark for each in routes):
+        if any(each.mark for each in routes):
             with guarded("placing markers"):
                 call.place()
         return call

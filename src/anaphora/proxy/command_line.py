@@ -28,6 +28,27 @@ class ProgramVariable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     """Empty: the provider that the URL belongs to."""
     path: str = ""
     """The ending that programs expect of the URL."""
+    route: str = ""
+    """The cloud whose route it leads to, whatever the URL."""
+    other: str = ""
+    """A variable that programs read if this one is not set, and that is not changed."""
+    needs: str = ""
+    """Set only together with this variable."""
+    account: str = ""
+    """A variable with the account in the cloud's URL, which programs do not take beside a URL."""
+    key: str = ""
+    """A variable with the key that programs need for the URL."""
+
+
+class CloudRoute(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A route to a cloud, which may serve models of several providers."""
+
+    name: str
+    provider: str
+    upstream: str
+    """With `{region}`, `{vertex}` or `{account}`."""
+    prefix: str = ""
+    """The first step of its paths, if it is not the name."""
 
 
 class ProgramArgument(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -80,6 +101,8 @@ class Bypass(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     option: tuple[str, ...] = ()
     value: str = ""
     """Prefix of the option's value."""
+    unless: tuple[str, ...] = ()
+    """Variables with which they can be."""
 
 
 class Wrapper(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -103,12 +126,16 @@ class ProgramTables(msgspec.Struct, frozen=True):
     """The content of programs.toml."""
 
     variables: tuple[ProgramVariable, ...]
+    routes: tuple[CloudRoute, ...]
     programs: tuple[Program, ...]
     bypasses: tuple[Bypass, ...]
     wrappers: tuple[Wrapper, ...]
 
     def program(self, name: str) -> Program | None:
         return next((one for one in self.programs if name in one.names), None)
+
+    def route(self, name: str) -> CloudRoute | None:
+        return next((one for one in self.routes if name == one.name), None)
 
     def wrapper(self, name: str) -> Wrapper | None:
         return next((one for one in self.wrappers if name in one.names), None)
@@ -120,6 +147,7 @@ def _read_tables() -> ProgramTables:
         read_toml(text, _FILE),
         _FILE,
         variable=ProgramVariable,
+        route=CloudRoute,
         program=Program,
         bypass=Bypass,
         wrapper=Wrapper,

@@ -65,7 +65,8 @@ class Forwarding(NamedTuple):
         for route in routes:
             row = rows.get(route.provider)
             parts = urlsplit("" if row is None else row.base_url)
-            if route.prefix and parts.scheme == "https" and "{" not in parts.netloc:
+            own = route.prefix and not route.name
+            if own and parts.scheme == "https" and "{" not in parts.netloc:
                 found[_target(parts)] = msgspec.structs.replace(route, prefix="")
         for provider, url in self.base_urls.items():
             parts = urlsplit(url)

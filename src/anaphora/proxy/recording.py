@@ -24,6 +24,7 @@ from anaphora.replay.transport import RecordedPieces, ReplayedBody, current_head
 from anaphora.traffic.calls import KEPT_BYTES, Headers, UpstreamRequest
 
 from .routes import NetworkUpstream, ResponseSource, RouteTable, UpstreamResponse
+from .signing import RequestSigner
 
 
 class RecordedUpstream:
@@ -86,7 +87,7 @@ class RecordedUpstream:
 
     def _network(self) -> ResponseSource:
         if self._upstream is None:
-            self._upstream = NetworkUpstream()
+            self._upstream = NetworkUpstream(signer=RequestSigner())
         return self._upstream
 
 

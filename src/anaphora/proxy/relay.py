@@ -44,6 +44,7 @@ from anaphora.traffic.calls import (
     ResponsePiece,
     UpstreamRequest,
 )
+from anaphora.traffic.clouds import is_signed
 
 from .observing import ObserverThread
 from .routes import NetworkResponse, NetworkUpstream, ResponseSource, RouteTable, UpstreamResponse
@@ -232,7 +233,8 @@ class RelayHandler:
 
     async def _request(self, relaying: _Relaying, headers: Headers) -> UpstreamRequest:
         call = relaying.call
-        body = await relaying.body(streams=self._streams)
+        # A signature covers the whole body.
+        body = await relaying.body(streams=self._streams and not is_signed(headers))
         request = UpstreamRequest(
             method=call.method,
             route=call.route,

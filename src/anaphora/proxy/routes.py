@@ -10,10 +10,12 @@ model may think for any time.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Mapping
-from typing import Protocol
+import re
+from collections.abc import AsyncIterator, Container, Iterable, Mapping
+from typing import TYPE_CHECKING, Protocol
 from urllib.request import getproxies, proxy_bypass
 
+import msgspec
 from aiohttp.http_exceptions import HttpProcessingError
 from yarl import URL
 
@@ -22,6 +24,7 @@ from anaphora.catalog import Dialect
 from anaphora.client.config import Timeouts
 from anaphora.client.config.environment import default_rows
 from anaphora.client.config.secrets import Secret, SecretHeaders
+from anaphora.client.credentials.sigv4 import scope_in
 from anaphora.client.transport import errors
 from anaphora.client.transport.connections import Address, Connections
 from anaphora.client.transport.exchange import (
@@ -30,36 +33,68 @@ from anaphora.client.transport.exchange import (
     RequestHead,
     send_request,
 )
-from anaphora.errors import InvalidConfig, InvalidRequest, Transport
+from anaphora.errors import InvalidConfig, InvalidRequest, RequestRejected, Transport
+from anaphora.redaction import shown_name
 from anaphora.traffic.calls import Headers, ProxyRoute, UpstreamRequest, checked_upstream
 from anaphora.wire import Wire
+from anaphora.wire.cloud_paths import provider_at
 
+from .command_line import TABLES
+
+if TYPE_CHECKING:
+    from .signing import RequestSigner
+
+_PLACEHOLDER = re.compile(r"\{\w+\}")
+#: A region in a signature, and a location in a path of Vertex AI: parts of a host.
+_REGION = re.compile(r"[a-z]{2,}(?:-[a-z]+)+-[0-9]{1,2}")
+_LOCATION = re.compile(r"/locations/([a-z0-9-]{1,63})(?=[/:])")
+#: Of Bedrock's other service, which Claude Code reaches by the same base URL.
+_CONTROL_PATHS = ("/inference-profiles", "/foundation-models")
 #: The format of errors for requests without a route.
 _DEFAULT_WIRE = "openai_chat"
 
 
-def default_routes(overrides: Mapping[str, str] = {}) -> list[ProxyRoute]:
-    """A route for every provider of the catalog's dialects; `overrides` are other base URLs by
-    provider. Providers whose URL depends on the account (Azure) have a route only if overridden."""
+def default_routes(overrides: Mapping[str, str] = {}, region: str = "") -> list[ProxyRoute]:
+    """A route for every provider of the catalog's dialects, and for every cloud; `overrides` are
+    other base URLs by provider or cloud. Those whose URL depends on the account (Azure) have a
+    route only if overridden. `region` is that of requests to AWS that name none."""
     bases = {row.provider: row.base_url for row in reversed(catalog.dialects().rows)}
     named = {}
     for name, url in overrides.items():
-        provider = catalog.dialects().provider_named(name, bases)
+        provider = route_named(name, bases)
         if provider is None:
-            known = ", ".join(sorted(bases))
+            known = ", ".join(sorted({*bases, *(row.name for row in TABLES.routes)}))
             raise InvalidRequest(f"no provider {name!r}; there are {known}", path="upstream")
         named[provider] = checked_upstream(url, name)
+    clouds = [
+        ProxyRoute(
+            prefix=row.prefix or f"/{row.name}",
+            provider=row.provider,
+            upstream=named.pop(row.name, row.upstream),
+            name=row.name,
+            region=region,
+        )
+        for row in TABLES.routes
+    ]
     bases = {**dict(reversed(bases.items())), **named}
     routes = [
         ProxyRoute(prefix=f"/{provider}", provider=provider, upstream=url)
         for provider, url in bases.items()
         if "{" not in url
     ]
+    routes += [route for route in clouds if "{account}" not in route.upstream]
     return routes + [
         ProxyRoute(prefix="", provider=provider, upstream=bases[provider])
         for provider, row in default_rows().items()
         if row.own_paths
     ]
+
+
+def route_named(name: str, providers: Container[str]) -> str | None:
+    """The route of a cloud or of a provider, given by name, alias or host."""
+    if any(row.name == name for row in TABLES.routes):
+        return name
+    return catalog.dialects().provider_named(name, providers)
 
 
 class RouteTable:
@@ -70,7 +105,8 @@ class RouteTable:
         self._prefixed: dict[str, ProxyRoute] = {}
         self._own: dict[str, ProxyRoute] = {}
         for route in self.routes:
-            checked_upstream(route.upstream, f"route {route.prefix or route.provider}")
+            upstream = _PLACEHOLDER.sub("x", route.upstream)
+            checked_upstream(upstream, f"route {route.prefix or route.provider}")
             if not route.prefix:
                 self._own[route.provider] = route
             elif not route.prefix.startswith("/") or "/" in route.prefix[1:]:
@@ -89,7 +125,13 @@ class RouteTable:
 
     def find(self, path: str, headers: Mapping[str, str]) -> tuple[ProxyRoute, str] | None:
         """The route of a percent-encoded path, and the path at the provider, below the route's base
-        URL. None if there is no route."""
+        URL. None if there is no route. Raises if the region of a cloud is not known."""
+        found = self._found(path, headers)
+        if found is None or not found[0].name:
+            return found
+        return _at_cloud(*found, headers), found[1]
+
+    def _found(self, path: str, headers: Mapping[str, str]) -> tuple[ProxyRoute, str] | None:
         first, slash, rest = path[1:].partition("/")
         route = self._prefixed.get(first) if path.startswith("/") else None
         if route is not None:
@@ -105,8 +147,10 @@ class RouteTable:
 
     def codec(self, path: str, headers: Mapping[str, str]) -> Wire:
         """The format of errors that a caller of this path expects."""
-        found = self.find(path, headers)
-        row = None if found is None else dialect_at(found[0].provider, found[1])
+        found = self._found(path, headers)
+        row = None
+        if found is not None:
+            row = dialect_at(provider_at(found[1], found[0].provider), found[1])
         return wire.get(_DEFAULT_WIRE) if row is None else wire.codec_for(row)
 
     def _own_route(self, path: str, headers: Mapping[str, str]) -> ProxyRoute | None:
@@ -118,6 +162,29 @@ class RouteTable:
             if name in headers:
                 return route
         return next((route for start, route in self._own_paths if path.startswith(start)), None)
+
+
+def _at_cloud(route: ProxyRoute, path: str, headers: Mapping[str, str]) -> ProxyRoute:
+    """The route of one request: with the region that its signature or path names, and the provider
+    whose model it calls."""
+    upstream, region = route.upstream, route.region
+    if "{region}" in upstream:
+        scope = scope_in(headers.get("authorization", ""))
+        region = region if scope is None else scope.region
+        if not _REGION.fullmatch(region):
+            reason = f"not a region of AWS: {shown_name(region)}" if region else "no region of AWS"
+            raise RequestRejected(f"{reason}: set AWS_REGION for the command", status=400)
+        if path.startswith(_CONTROL_PATHS):
+            upstream = upstream.replace("bedrock-runtime.", "bedrock.")
+        upstream = upstream.replace("{region}", region)
+    elif "{vertex}" in upstream:
+        hosts = catalog.dialects().find("google", "gemini", "vertex").region_hosts
+        found = _LOCATION.search(path)
+        location = "global" if found is None else found[1]
+        host = hosts.get(location, hosts["*"]).replace("{location}", location)
+        upstream = upstream.replace("{vertex}", host)
+    provider = provider_at(path, route.provider)
+    return msgspec.structs.replace(route, upstream=upstream, provider=provider)
 
 
 def dialect_at(provider: str, path: str) -> Dialect | None:
@@ -165,7 +232,9 @@ class NetworkUpstream:
     """Providers over the network; proxies from the environment (`HTTPS_PROXY`, `NO_PROXY`), and
     certificates that the system trusts, or those of the file `ca`."""
 
-    def __init__(self, ca: str | None = None) -> None:
+    def __init__(self, ca: str | None = None, signer: RequestSigner | None = None) -> None:
+        """`signer` signs the requests again that a program has signed for the proxy."""
+        self._signer = signer
         self._connections = Connections(
             ca, 0, closed="the proxy is stopping", head_limits=_HEAD_LIMITS, silence=_SILENCE
         )
@@ -174,6 +243,17 @@ class NetworkUpstream:
 
     async def send(self, request: UpstreamRequest) -> NetworkResponse:
         """Returns the response when its head has arrived."""
+        if self._signer is None:
+            return await self._send(request)
+        signed, credentials = await self._signer.signed(request)
+        response = await self._send(signed)
+        if credentials is None or not credentials.renews(response.status, dict(response.headers)):
+            return response
+        await response.close()
+        signed, _ = await self._signer.signed(request)
+        return await self._send(signed)
+
+    async def _send(self, request: UpstreamRequest) -> NetworkResponse:
         address = self._addresses.get(request.route.upstream)
         if address is None:
             address = UpstreamAddress(request.route.upstream)

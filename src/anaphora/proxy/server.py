@@ -25,6 +25,7 @@ from anaphora.traffic.calls import ProxyRoute
 from .observing import Observer, ObserverThread
 from .relay import Pages, Place, RelayHandler
 from .routes import NetworkUpstream, ResponseSource, RouteTable
+from .signing import RequestSigner
 
 if TYPE_CHECKING:
     from .forward import Forwarding, ForwardProxy
@@ -58,11 +59,11 @@ class Proxy:
         return self._forward.url
 
     def url_of(self, provider: str) -> str:
-        """The base URL that replaces a provider's own."""
+        """The base URL that replaces that of a provider or a cloud."""
         for route in self.routes:
-            if route.prefix and route.provider == provider:
+            if route.prefix and (route.name or route.provider) == provider:
                 return self.url + route.prefix
-        known = ", ".join(route.provider for route in self.routes if route.prefix)
+        known = ", ".join(route.name or route.provider for route in self.routes if route.prefix)
         raise InvalidRequest(f"no route to {provider!r}; there are {known}", path="provider")
 
     def settle(self, seconds: float) -> bool:
@@ -92,14 +93,16 @@ def running(
 ) -> Iterator[Proxy]:
     """A proxy in its own thread, until the block ends and observers have got every call.
 
-    `upstream` is the network by default, and is closed at the end; `allow_hosts` is as for the
+    `upstream` is the network by default, with requests to AWS signed by this process's credentials,
+    and is closed at the end; `allow_hosts` is as for the
     emulator. With `own_process` the interpreter is tuned for the relay while it runs; with
     `forwarding` it is a forward proxy as well.
     """
     table = RouteTable(routes)
     seen_by = ObserverThread(observers)
     try:
-        handler = RelayHandler(table, upstream or NetworkUpstream(), seen_by, place, pages)
+        upstream = upstream or NetworkUpstream(signer=RequestSigner())
+        handler = RelayHandler(table, upstream, seen_by, place, pages)
         guard = HostGuard(host, allow_hosts, hint=_HINT)
         websocket = handler.handle_websocket if handler.takes_websockets else None
         app = ServedApp(handler, guard, closed=handler.close, websocket=websocket)

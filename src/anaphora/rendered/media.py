@@ -27,7 +27,13 @@ _ENCRYPTED = 8
 #: Kinds whose chunks may contain something other than text.
 NOT_TEXT = frozenset(Kind) - {Kind.TEXT, Kind.TOOL_CALL, Kind.SYSTEM, Kind.OTHER}
 _SHOWN = (Kind.IMAGE, Kind.AUDIO, Kind.DOCUMENT)
-_SCHEMAS = (b'"input_schema"', b'"parameters"', b'"parametersJsonSchema"', b'"function"')
+_SCHEMAS = (
+    b'"input_schema"',
+    b'"parameters"',
+    b'"parametersJsonSchema"',
+    b'"function"',
+    b'"inputSchema"',
+)
 
 #: Every wire writes one of these beside binary content; a long base64 run is the content.
 _CARRIERS = (b"base64", b"inlineData")

@@ -18,16 +18,17 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, unquote
 
 import msgspec
 from blake3 import blake3
 
 from anaphora import catalog, wire
 from anaphora.client.transport.decoding import Decompressor, InvalidCompression
-from anaphora.errors import AnaphoraError, InvalidRequest
+from anaphora.errors import AnaphoraError
 from anaphora.rendered import Plan
 from anaphora.wire import Wire
+from anaphora.wire.cloud_paths import unread_model, wire_of
 
 from .fixture import Fixture
 from .rules import MatchRules
@@ -218,14 +219,13 @@ def compared_request(request: ReplayRequest) -> ComparedRequest:
 
 def _codec(request: ReplayRequest) -> Wire | None:
     """The wire of a request with a prompt, as its provider uses it."""
-    path = request.path.lower().rstrip("/")
-    name = next((name for ending, name in _ENDINGS if path.endswith(ending)), None)
-    if name is None or request.method.upper() != "POST":
+    path = unquote(request.path).rstrip("/")
+    low = path.lower()
+    name = next((name for ending, name in _ENDINGS if low.endswith(ending)), None) or wire_of(path)
+    if name is None or request.method.upper() != "POST" or unread_model(path):
         return None
-    try:
-        return wire.codec_for(catalog.dialects().find(request.provider, name))
-    except InvalidRequest:
-        return wire.get(name)
+    row = catalog.dialects().at_path(request.provider, name, path)
+    return wire.get(name) if row is None else wire.codec_for(row)
 
 
 def _decoded(request: ReplayRequest) -> bytes:

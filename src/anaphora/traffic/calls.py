@@ -12,14 +12,15 @@ import msgspec
 from blake3 import blake3
 
 from anaphora import catalog, wire
+from anaphora.client.credentials.sigv4 import ALGORITHM, scope_in
 from anaphora.client.transport.decoding import InvalidCompression, UnknownCompression, decoded
 from anaphora.errors import InvalidRequest
 from anaphora.redaction import shown_url
 from anaphora.values import Notice, Reply, ReplyEnd, ReplyFail, Usage
-from anaphora.wire import Wire
+from anaphora.wire import Wire, cloud_paths
 
 #: Parts of the paths of token-counting calls.
-_COUNTING = ("/count_tokens", ":counttokens", "/responses/input_tokens")
+_COUNTING = ("/count_tokens", ":counttokens", "/responses/input_tokens", "/count-tokens")
 #: A part of the request's path that identifies the wire,
 PATHS = (
     ("/chat/completions", "openai_chat"),
@@ -57,7 +58,12 @@ class ProxyRoute(msgspec.Struct, frozen=True, kw_only=True):
     provider: str
     """A provider of the catalog; empty if unknown: then calls are not judged."""
     upstream: str
-    """The base URL, such as https://api.anthropic.com."""
+    """The base URL, such as https://api.anthropic.com. `{region}` and `{vertex}` are filled in by a
+    request's signature and path."""
+    name: str = ""
+    """That of a cloud, if it is not the provider."""
+    region: str = ""
+    """The region of requests that name none."""
 
     @property
     def host(self) -> str:
@@ -135,8 +141,6 @@ class RelayedCall(msgspec.Struct, kw_only=True, eq=False):
     notices: tuple[Notice, ...] = ()
     """URLs in the response that bypass the proxy: requests to them are not seen."""
     realtime: RealtimeBill | None = None
-    unread: str = ""
-    """Why it is not judged, if its format is not read."""
 
     def __repr__(self) -> str:
         return f"<RelayedCall {self.number} {self.method} {self.path} {self.status}>"
@@ -172,7 +176,9 @@ _FIRST_ERROR = 400
 def wire_at(path: str) -> str | None:
     """The wire of requests posted to a path; None if prompts are not posted there."""
     low = path.lower()
-    return next((name for end, name in _ENDS if low.endswith(end)), None)
+    return next((name for end, name in _ENDS if low.endswith(end)), None) or cloud_paths.wire_of(
+        path
+    )
 
 
 def counts_tokens(path: str) -> bool:
@@ -208,13 +214,13 @@ class LoggedCall(msgspec.Struct, frozen=True, kw_only=True):
         return self._spoken()[2]
 
     def _spoken(self) -> tuple[Wire, str, bool]:
-        return _spoken(self.provider, self.wire, self.host, self.path if self.host else "")
+        return _spoken(self.provider, self.wire, self.host, self.path)
 
     def reply(self, codec: Wire) -> Reply:
         """The response; raises if it cannot be read."""
         if not self.stream:
             return codec.read_reply(self.response)
-        reader = codec.reader()
+        reader = wire.reader_for(codec, self.model or self.path)
         last = [*reader.feed(self.response), *reader.close()][-1]
         if isinstance(last, ReplyEnd):
             return last.reply
@@ -229,12 +235,13 @@ def _spoken(named: str, wire_name: str, host: str, path: str) -> tuple[Wire, str
     if host:
         row = catalog.dialects().at_host(host, wire_name, path)
     elif provider is not None:
-        try:
-            row = catalog.dialects().find(provider, wire_name)
-        except InvalidRequest:
-            row = None  # not known to use this wire; read it as the wire's own provider
-    # A wire is as its own provider implements it: that one's row holds addresses only.
-    is_own = row is None or row.provider == wire.PROVIDERS[wire_name]
+        # Without a row it is not known to use this wire; read as the wire's own provider.
+        row = catalog.dialects().at_path(provider, wire_name, path)
+    # A wire is as its own provider implements it: that one's rows hold addresses only, except at
+    # clouds that name the model elsewhere.
+    is_own = row is None or (
+        row.provider == wire.PROVIDERS[wire_name] and not row.methods and not row.deployments
+    )
     codec = wire.get(wire_name) if row is None or is_own else wire.codec_for(row)
     if provider is None:
         provider = row.provider if row is not None else named
@@ -259,9 +266,9 @@ def kind_of(call: RelayedCall, wire: str, path: str) -> tuple[CallKind, str]:
     if call.method == "POST" and counts_tokens(path):
         return "counts_tokens", "not billed"
     if call.status >= _FIRST_ERROR:
-        return "error", _error(call, wire)
-    if call.unread:
-        return "not_judged", call.unread
+        return "error", _error(call, wire, path)
+    if model := cloud_paths.unread_model(path):
+        return "not_judged", f"InvokeModel bodies of {model} are not read"
     if call.method != "POST" or not wire:
         return "other", "not a call of a model"
     if not call.route.provider:
@@ -285,7 +292,7 @@ def why_ended(call: RelayedCall) -> str:
     return call.error or "no complete answer"
 
 
-def _error(call: RelayedCall, wire: str) -> str:
+def _error(call: RelayedCall, wire: str, path: str) -> str:
     """The provider's error in one line."""
     if not wire or not call.pieces:
         return f"status {call.status}"
@@ -293,7 +300,8 @@ def _error(call: RelayedCall, wire: str) -> str:
         answer = whole_answer(call)
     except (InvalidCompression, UnknownCompression):
         return f"status {call.status}"
-    logged = LoggedCall(request=b"", response=answer, wire=wire, provider=call.route.provider)
+    provider = call.route.provider
+    logged = LoggedCall(request=b"", response=answer, wire=wire, provider=provider, path=path)
     codec, _ = logged.codec()
     return str(codec.read_error(call.status, dict(call.response_headers), answer))
 
@@ -324,10 +332,12 @@ def as_logged(call: RelayedCall, wire: str, path: str, answer: bytes) -> LoggedC
 
 
 #: Headers and query parameters that hold credentials.
-_HEADERS = frozenset({"authorization", "x-api-key", "api-key", "x-goog-api-key", "cookie"})
+_HEADERS = frozenset(
+    "authorization x-api-key api-key x-goog-api-key cookie x-amz-security-token".split()
+)
 _QUERY = ("key", "api_key", "access_token")
 #: Of those, the ones that do not identify an account.
-_NO_ACCOUNT = ("cookie",)
+_NO_ACCOUNT = ("cookie", "x-amz-security-token")
 #: Requests whose digests are kept.
 _MOST_KNOWN = 64
 
@@ -358,10 +368,16 @@ def decoded_path(path: str) -> str:
 
 def credentials(headers: Headers, query: str) -> Credentials:
     """The credentials of a request, by header or parameter name."""
-    found = [pair for pair in headers if pair[0] in _HEADERS]
+    found = [_lasting(pair) for pair in headers if pair[0] in _HEADERS]
     if query:
         found += [pair for pair in parse_qsl(query) if pair[0] in _QUERY]
     return tuple(found)
+
+
+def _lasting(pair: tuple[str, str]) -> tuple[str, str]:
+    """A credential; of a signature, which each request has its own of, the id of the key."""
+    scope = scope_in(pair[1]) if pair[0] == "authorization" else None
+    return pair if scope is None else (pair[0], f"{ALGORITHM} {scope.access_key}")
 
 
 def keys_in(found: Credentials) -> list[str]:

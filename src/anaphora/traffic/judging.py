@@ -26,9 +26,11 @@ from anaphora.client.transport.decoding import InvalidCompression, UnknownCompre
 from anaphora.errors import AnaphoraError
 from anaphora.redaction import Redactor
 from anaphora.rendered import Plan
+from anaphora.wire import cloud_paths
 from anaphora.wire.body_memory import RequestBodies
 from anaphora.wire.reading import Members
 
+from . import clouds
 from .calls import (
     Accounts,
     Credentials,
@@ -162,12 +164,23 @@ class CallJudge:
             if judged.kind != "judged" and call.outcome != "complete":
                 judged.kind, judged.reason = call.outcome, why_ended(call)
         elif call.realtime is not None:
-            self._price_realtime(judged, call.realtime)
-        elif judged.wire or call.unread:
+            self._add_bill(judged, call.realtime)
+        elif judged.kind == "not_judged" and (model := cloud_paths.unread_model(path)):
+            self._add_unread(call, judged, model)
+        elif judged.wire:
             judged.model = named_model(call)
         judged.reason = redact(judged.reason)
 
-    def _price_realtime(self, judged: JudgedCall, bill: RealtimeBill) -> None:
+    def _add_unread(self, call: RelayedCall, judged: JudgedCall, model: str) -> None:
+        """The bill of a call whose body is not read."""
+        try:
+            answer = whole_answer(call)
+        except (InvalidCompression, UnknownCompression):
+            answer = b""
+        usage = clouds.billed_usage(call.response_headers, answer)
+        self._add_bill(judged, RealtimeBill(model, usage))
+
+    def _add_bill(self, judged: JudgedCall, bill: RealtimeBill) -> None:
         judged.model, judged.usage = bill.model, bill.usage
         if bill.usage is None or bill.reason:
             return

@@ -29,7 +29,14 @@ if TYPE_CHECKING:
 
 _FAILED = "markers_not_placed"
 #: Statuses of invalid requests, and words of errors about markers.
-_INVALID, _ABOUT_MARKERS = (400, 422), (b"cache_control", b"prompt_cache", b"breakpoint")
+_INVALID = (400, 422)
+_ABOUT_MARKERS = (
+    b"cache_control",
+    b"prompt_cache",
+    b"breakpoint",
+    b"cachePoint",
+    b"prompt caching",
+)
 #: The largest error body that is read.
 _MOST_ERROR = 1024 * 1024
 #: Maximum number of notices kept.

@@ -33,6 +33,7 @@ from anaphora.catalog import CacheRules, Dialect
 from anaphora.rendered import Plan, Rendered
 from anaphora.tokens import Bills, for_model
 from anaphora.wire.breakpoints import plannable
+from anaphora.wire.cloud_paths import unread_model
 from anaphora.wire.markers import MARKER_PLACES
 from anaphora.wire.reading import Members, object_members, request_error
 
@@ -99,6 +100,8 @@ def read_request(
     wire = wire_at(path)
     encoded = is_encoded(headers)
     if method != "POST" or wire is None or not provider or encoded or counts_tokens(path):
+        return None
+    if unread_model(path):
         return None
     logged = LoggedCall(request=body, response=b"", wire=wire, provider=provider, path=path)
     codec, provider = logged.codec()

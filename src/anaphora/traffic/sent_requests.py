@@ -21,6 +21,7 @@ from anaphora.cache.verdict import (
 )
 from anaphora.cache.verdict.judgement import ComparedCall
 from anaphora.catalog import CacheRules, Dialect, Profile
+from anaphora.catalog.names import is_opaque
 from anaphora.errors import AnaphoraError, InvalidRequest
 from anaphora.tokens import for_model
 from anaphora.values import Reply
@@ -162,6 +163,18 @@ def _answering_model(answer: Reply | None) -> str:
     return answer.model
 
 
+def _known_model(named: str, dialect: Dialect | None, answer: Reply | None) -> str:
+    """The model whose rules hold. The name of a deployment and an opaque ARN name none: the answer
+    may."""
+    if is_opaque(named):
+        if answer is None or not answer.model or dialect is None or not dialect.envelope:
+            raise InvalidRequest("the ARN names no model, and neither does the answer")
+        return f"{wire.PROVIDERS[dialect.wire]}.{answer.model}"
+    if dialect is None or not dialect.deployments or answer is None:
+        return named
+    return answer.model or named
+
+
 def _origin(logged: LoggedCall, defaults: RequestDefaults) -> tuple[Wire, str, bool]:
     """The codec and the provider of a call, and whether its wire stores responses."""
     if defaults.origin is not None:
@@ -196,11 +209,12 @@ def request_of(
         chained = chains.complete(members, hints)
     rendered = codec.split(chained or body, path=defaults.path or logged.path)
     answer, failure = read_reply(logged, codec) if reply is None else reply
+    dialect = getattr(codec, "dialect", None)
     named = defaults.model or logged.model or rendered.model
-    model = named or _answering_model(answer)
+    model = _known_model(named, dialect, answer) or _answering_model(answer)
     profile = catalog.profile(provider, model)
     rules = catalog.rules(provider, model, rendered.wire)
-    rendered = for_model(rendered if named else replace(rendered, model=model), profile)
+    rendered = for_model(rendered if model == named else replace(rendered, model=model), profile)
     if stores and chains is not None and answer is not None:
         written = partial(codec.write_reply, answer) if logged.stream else logged.response
         chains.keep(members, hints, answer, written)
@@ -226,7 +240,7 @@ def request_of(
         failure=failure,
         service_tier=known_text(members, "service_tier"),
         diagnosis=None if answer is None else diagnosis_of(answer),
-        dialect=getattr(codec, "dialect", None),
+        dialect=dialect,
         rules=rules,
         catalog_rules=rules,
         profile=profile,

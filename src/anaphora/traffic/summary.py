@@ -42,6 +42,8 @@ class WatchSummary(msgspec.Struct, frozen=True, kw_only=True):
     """Counted separately: a title or a summary has nothing to read."""
     realtime: CallSums
     """Responses over OpenAI's Realtime API, by their own bills."""
+    unread: CallSums
+    """Calls whose bodies are not read, by the bill in their headers."""
     groups: tuple[CallGroup, ...] = ()
     """All judged calls by conversation, followed by the side calls."""
     spent_usd: Decimal | None
@@ -101,11 +103,9 @@ def summary_of(
 ) -> WatchSummary:
     """The sums so far; with the groups if requested, which takes longer the more conversations
     there are."""
-    judged, side, realtime = (
-        sums.copied() for sums in (totals.judged, totals.side_calls, totals.realtime)
-    )
-    every = judged, side, realtime
-    priced = any(sums.calls > sums.unpriced + sums.no_bill for sums in every)
+    sums = (totals.judged, totals.side_calls, totals.realtime, totals.unread)
+    every = judged, side, realtime, unread = [each.copied() for each in sums]
+    priced = any(each.calls > each.unpriced + each.no_bill for each in every)
     losses = sorted(totals.losses.items(), key=lambda each: each[1].tokens, reverse=True)
     return WatchSummary(
         calls=sum(totals.kinds.values()),
@@ -115,8 +115,9 @@ def summary_of(
         share_read=judged.share_read,
         side_calls=side,
         realtime=realtime,
+        unread=unread,
         groups=_groups(totals) if grouped else (),
-        spent_usd=sum((sums.cost_usd for sums in every), Decimal(0)) if priced else None,
+        spent_usd=sum((each.cost_usd for each in every), Decimal(0)) if priced else None,
         breaks=totals.breaks,
         lost=totals.lost.tokens,
         lost_usd=totals.lost.cost_usd,

@@ -218,6 +218,8 @@ class Totals:
         self.side_calls = CallSums()
         """those found to be side calls."""
         self.realtime = CallSums()
+        self.unread = CallSums()
+        """Calls whose bodies are not read, by the bill beside them."""
         self.kinds: dict[CallKind, int] = {}
         """The number of calls of each kind."""
         self.losses: dict[CauseKind, Losses] = {}
@@ -249,6 +251,8 @@ class Totals:
         self.kinds[call.kind] = self.kinds.get(call.kind, 0) + 1
         if call.kind == "realtime":
             self.realtime.add(call)
+        if call.kind == "not_judged" and call.usage is not None:
+            self.unread.add(call)
         if call.verdict is None:
             return
         conversation = self.conversations[call.conversation - 1]

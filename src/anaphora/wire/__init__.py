@@ -193,6 +193,15 @@ def splice(
     return splice_markers(body, plan, rendered, dialect, replace=replace, slots=slots)
 
 
+def reader_for(codec: Wire, model: str) -> Reader:
+    """A reader of a model's streams, given its name or the path of the request. Streams of Converse
+    do not name it, and their counts differ."""
+    reader = codec.reader()
+    if (use_model := getattr(reader, "use_model", None)) is not None:
+        use_model(model)
+    return reader
+
+
 def provider_of(name: str) -> str:
     """The provider of a wire or dialect."""
     return PROVIDERS[name] if name in PROVIDERS else dialect_of(name).provider

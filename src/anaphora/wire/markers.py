@@ -60,6 +60,8 @@ class MarkerPlaces(msgspec.Struct, frozen=True, kw_only=True):
     """A text block up to its text."""
     message: bytes = b""
     """A message up to its first block, if a prompt may be a plain text."""
+    element: str = ""
+    """The member of a marker that is an element of its own, after the block that it marks."""
     automatic: str = ""
     """The field of the body that requests an automatic breakpoint."""
     key: bytes = b""
@@ -92,6 +94,7 @@ MARKER_PLACES = {
         key=CACHE_KEY,
         only_marks=ONLY_MARKS,
     ),
+    "bedrock": MarkerPlaces(text=b'{"text":', element="cachePoint"),
 }
 
 

@@ -38,10 +38,23 @@ _decode_optional_elements = msgspec.json.Decoder(list[msgspec.Raw] | None).decod
 decode_text = msgspec.json.Decoder(str).decode
 decode_optional_text = msgspec.json.Decoder(str | None).decode
 _encode = msgspec.json.Encoder().encode
-_FIRST_IDS = [f"m{index}" for index in range(256)]
+
+
+def _message(role: Role, number: int) -> Message:
+    message = _NEW[role]()
+    force_setattr(message, "id", f"m{number}")
+    return message
+
+
+#: Make a message of a role without id and parts, and one of the first messages without parts. These
+#: are copied, since a new one would be checked.
 _NEW: dict[Role, Callable[[], Message]] = {
     role: Message(role=role, parts=()).__copy__  # type: ignore[attr-defined]
     for role in get_args(Role)
+}
+_FIRST: dict[Role, list[Callable[[], Message]]] = {
+    role: [_message(role, number).__copy__ for number in range(128)]  # type: ignore[attr-defined]
+    for role in _NEW
 }
 
 
@@ -141,12 +154,10 @@ def known_text(members: Members, name: str) -> str:
 def numbered(messages: list[tuple[Role, tuple[Part, ...]]]) -> Conversation:
     """Messages of these roles and parts: `m0`, `m1`, … The parts were made here, of their exact
     types, so the messages are not checked."""
-    count = len(messages)
-    names = iter(_FIRST_IDS if count <= len(_FIRST_IDS) else [f"m{n}" for n in range(count)])
     read: list[Message] = []
-    for role, parts in messages:
-        message = _NEW[role]()
-        force_setattr(message, "id", next(names))
+    first = len(_FIRST["user"])
+    for number, (role, parts) in enumerate(messages):
+        message = _FIRST[role][number]() if number < first else _message(role, number)
         force_setattr(message, "parts", parts)
         read.append(message)
     return Conversation.of_ids(read)

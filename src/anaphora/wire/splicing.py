@@ -17,34 +17,25 @@ import msgspec
 from anaphora.canonical import string
 from anaphora.catalog import Dialect
 from anaphora.errors import InvalidRequest
-from anaphora.rendered import ChunkRun, Mark, Plan, Rendered
+from anaphora.rendered import Mark, Plan, Rendered
 from anaphora.values import TTL_SECONDS, Notice
 
 from .breakpoints import key_place
 from .elements import DecodedBody
-from .markers import INNER_LEVELS, MARKER_PLACES, MarkerPlaces
-from .reading import (
-    Members,
-    decode_members,
-    decode_text,
-    encode_members,
-    request_error,
-)
+from .marker_targets import MarkerLocator
+from .markers import MARKER_PLACES, MarkerPlaces
+from .reading import decode_members
 from .spans import (
     ByteSpan,
     Edit,
     MemberSpan,
     document_span,
     edited,
-    element_spans,
-    is_text,
-    known_element_span,
     member_spans,
     removal_span,
 )
 from .tables import request_table
 
-_OPEN_LIST, _OPEN_OBJECT = b"[{"
 #: A marker: its chunk, and its offset in the chunk if that is not the chunk's own splice.
 _Place = tuple[int, int | None]
 
@@ -59,15 +50,6 @@ class SplicedBody(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     headers: tuple[tuple[str, str], ...] = ()
     """Headers to send with it: some providers take the cache key in a header."""
     notices: tuple[Notice, ...] = ()
-
-
-class _Target(msgspec.Struct, frozen=True):
-    """The place of one marker, and the bytes to add around it."""
-
-    block: ByteSpan
-    opening: bytes = b""
-    """The bytes that make a text a block."""
-    close: bytes = b""
 
 
 def splice(
@@ -111,27 +93,21 @@ class _Splicing:
         decoded: DecodedBody | None,
     ) -> None:
         self._body = body
-        self._decoded = None if decoded is None else decoded.members
-        self._known = None if decoded is None else decoded.elements
         self._rendered = rendered
         self._places = places
         self._dialect = dialect
         self._notices = notices
-        self._names: tuple[str, ...] = ()
+        self._names: tuple[str, ...] = (places.element or request_table(rendered.wire).marker,)
         """The members of a marker."""
+        if dialect is not None and dialect.markers:
+            self._names = tuple({name for form in dialect.markers.values() for name in form})
+        self._locator = MarkerLocator(body, rendered, places, decoded, self._names)
         self.edits: list[Edit] = []
-        self._root: dict[str, MemberSpan] | None = None
-        self._lists: dict[int, list[ByteSpan]] = {}
         self.marks: list[Mark] = list(rendered.marks)
 
     # ── Markers ──────────────────────────────────────────────────────────────────────────────────
 
     def place(self, plan: Plan, *, replace: bool, slots: int | None) -> None:
-        own_form = None if self._dialect is None else self._dialect.markers
-        self._table = request_table(self._rendered.wire)
-        self._names = (self._table.marker,)
-        if own_form:
-            self._names = tuple({name for form in own_form.values() for name in form})
         own = {(mark.chunk, mark.splice): mark for mark in self._rendered.marks}
         wanted = {(mark.chunk, mark.splice): mark for mark in plan.marks}
         if replace:
@@ -186,8 +162,14 @@ class _Splicing:
         run, index = self._rendered.locate(mark.chunk)
         if mark.splice is None and run.log.splices[index] < 0:
             raise InvalidRequest(f"{run.path(index)} takes no marker", path="plan.marks")
-        target = self._target((mark.chunk, mark.splice))
+        target = self._locator.target(mark.chunk, mark.splice)
         start, end = target.block
+        if self._places.element:
+            if target.element is not None and not removed:
+                self._leave_out(mark, f"a {self._names[0]} of another form follows the block")
+                return False
+            self.edits.append((end, end, marker))
+            return True
         if target.opening:
             self.edits.append((start, start, target.opening))
             self.edits.append((end, end, marker + b"}" + target.close))
@@ -207,7 +189,11 @@ class _Splicing:
         return True
 
     def _remove_marker(self, place: _Place) -> None:
-        block = self._target(place).block
+        target = self._locator.target(*place)
+        block = target.block
+        if target.element is not None:
+            self.edits.append((block.end, target.element.end, b""))
+            return
         members = member_spans(self._body, block, "$")
         for name in members.keys() & self._names:
             self._remove(members, name, block)
@@ -219,134 +205,6 @@ class _Splicing:
         path = self._rendered.chunk(mark.chunk).path
         self._notices.append(Notice("marker_left_out", reason, path))
 
-    # ── Locating ─────────────────────────────────────────────────────────────────────────────────
-
-    def _target(self, place: _Place) -> _Target:
-        """The block of a chunk, or the text that becomes one."""
-        chunk, inside = place
-        run, index = self._rendered.locate(chunk)
-        name, position, block = _steps(run, index)
-        places, path = self._places, f"$.{name}"
-        field = self._members()[name].value
-        if is_text(self._body, field):
-            if run.section != "messages":
-                return _Target(field, b"[" + places.text, b"]")
-            return _Target(field, b"[" + places.message + places.text, b"]}]")
-        item = self._element(field, name, position)
-        if block is None:
-            return self._nested(item, chunk, inside)
-        path = f"{path}[{position}]"
-        if is_text(self._body, item):
-            return _Target(item, places.message + places.text, b"]}")
-        members = member_spans(self._body, item, path)
-        listed = next((each for each in places.contents if each in members), "")
-        if not listed:
-            raise request_error("has no content that can be marked", path)
-        content = members[listed].value
-        if is_text(self._body, content):
-            return _Target(content, b"[" + places.text, b"]")
-        if listed == places.joined and inside is not None:
-            return self._nested(item, chunk, inside)
-        blocks = self._elements(content, f"{path}.{listed}")
-        return self._nested(blocks[-1 if listed == places.joined else block], chunk, inside)
-
-    def _nested(self, block: ByteSpan, chunk: int, inside: int | None) -> _Target:
-        """The block itself, or the one inside it whose end is at the offset `inside` of the chunk.
-        Chunks hold members without white space and without markers, and end with their block."""
-        if inside is None:
-            return _Target(block)
-        size = len(self._rendered.chunk_data(chunk))
-        if self._places.joined:
-            return self._joined(block, size, inside)
-        bare, found = self._inner_blocks(block)
-        for end, inner in found:
-            if size - bare + end == inside:
-                return _Target(inner)
-        raise InvalidRequest("no block inside this one to mark", path="plan.marks")
-
-    def _joined(self, block: ByteSpan, size: int, inside: int) -> _Target:
-        """One of the blocks in a list that is one chunk. Its offset is counted back from the end of
-        the chunk, without the brackets after the list."""
-        members = member_spans(self._body, block, "$")
-        listed = self._places.joined
-        if listed not in members or is_text(self._body, members[listed].value):
-            raise InvalidRequest("no block inside this one to mark", path="plan.marks")
-        for element in reversed(self._elements(members[listed].value, "$")):
-            if size - 1 == inside:
-                return _Target(element)
-            size -= self._bare_size(element) + 1
-        raise InvalidRequest("no block inside this one to mark", path="plan.marks")
-
-    def _inner_blocks(
-        self, block: ByteSpan, level: int = 0, *, is_block: bool = True
-    ) -> tuple[int, list[tuple[int, ByteSpan]]]:
-        """The size of a block in a chunk, and the blocks inside it at all levels with the offset of
-        the end of each."""
-        body, found = self._body, list[tuple[int, ByteSpan]]()
-        members = member_spans(body, block, "$")
-        holders = self._holders(members) if is_block else {"content": "content"}
-        size = 1
-        for name, span in members.items():
-            if is_block and name in self._names:
-                continue
-            size += len(string(name)) + 1
-            place = holders.get(name) if level < INNER_LEVELS else None
-            holds_blocks, listed = name == place, body[span.start] == _OPEN_LIST
-            values = None if place is None else self._inner_values(holds_blocks, span)
-            if values is None:
-                size += span.end - span.start + 1
-                continue
-            size += listed
-            for value in values:
-                if body[value.start] != _OPEN_OBJECT:
-                    size += value.end - value.start + 1
-                    continue
-                bare, inner = self._inner_blocks(value, level + 1, is_block=holds_blocks)
-                found += [(size + end, each) for end, each in inner]
-                if holds_blocks:
-                    found.append((size + bare - 1, value))
-                size += bare + 1
-            size += listed + (not values)
-        return max(size, 2), found
-
-    def _holders(self, members: dict[str, MemberSpan]) -> dict[str, str]:
-        """The members of a block that hold others, and the paths in them."""
-        span, kind = members.get("type"), ""
-        if span is not None and is_text(self._body, span.value):
-            kind = decode_text(self._body[span.start : span.end])
-        row = self._table.blocks.get(kind, self._table.other)
-        return {place.partition(".")[0]: place for place in row.inside}
-
-    def _inner_values(self, lists: bool, span: MemberSpan) -> list[ByteSpan] | None:
-        """The values of a member that holds other blocks, in a list or one; None for any other."""
-        first = self._body[span.start]
-        if first == _OPEN_OBJECT:
-            return [span.value]
-        return self._elements(span.value, "$") if first == _OPEN_LIST and lists else None
-
-    def _bare_size(self, block: ByteSpan) -> int:
-        """The size of a block without white space and markers."""
-        members: Members = decode_members(self._body[block.start : block.end])
-        return len(encode_members({n: raw for n, raw in members.items() if n not in self._names}))
-
-    def _members(self) -> dict[str, MemberSpan]:
-        if self._root is None:
-            span = document_span(self._body)
-            self._root = member_spans(self._body, span, "$", self._decoded)
-        return self._root
-
-    def _element(self, span: ByteSpan, name: str, position: int) -> ByteSpan:
-        known, path = self._known, f"$.{name}"
-        if known is None or known.name != name:
-            return self._elements(span, path)[position]
-        return known_element_span(self._body, span, known.raws, position, path)
-
-    def _elements(self, span: ByteSpan, path: str) -> list[ByteSpan]:
-        known = self._lists.get(span.start)
-        if known is None:
-            known = self._lists[span.start] = element_spans(self._body, span, path)
-        return known
-
     # ── Fields of the request ────────────────────────────────────────────────────────────────────
 
     def fields(self, plan: Plan, *, replace: bool) -> tuple[tuple[str, str], ...]:
@@ -357,8 +215,9 @@ class _Splicing:
         if places.automatic:
             if replace and rendered.automatic not in (None, plan.automatic):
                 span = document_span(self._body)
-                self._remove(self._members(), places.automatic, span)
-                self._members().pop(places.automatic)
+                members = self._locator.members()
+                self._remove(members, places.automatic, span)
+                members.pop(places.automatic)
             if plan.automatic is not None and rendered.request_markers:
                 added.append(rendered.request_markers[plan.automatic])
         if plan.only_marks and places.only_marks:
@@ -372,27 +231,12 @@ class _Splicing:
         if not added:
             return headers
         end = self._body.rindex(b"}")
-        names = self._members() if self._decoded is None or self._root else self._decoded
+        names = self._locator.names()
         for field in added:
             name = next(iter(decode_members(b"{" + field[1:] + b"}")))
             if name not in names:
                 self.edits.append((end, end, field))
         return headers
-
-
-def _steps(run: ChunkRun, index: int) -> tuple[str, int, int | None]:
-    """The list of the body that holds a chunk, the element in it, and the block in that; None if
-    the element is the block itself."""
-    if run.section == "messages":
-        log = run.log
-        message = log.message_of(index)
-        first = log.message_ends[message - 1] if message else 0
-        return run.place or "messages", run.first_message + message, index - first
-    name, _, rest = run.path(index).partition("[")
-    position, _, inner = rest.partition("]")
-    if not inner:
-        return name, int(position), None
-    return name, int(position), int(inner.rpartition("[")[2][:-1])
 
 
 def _hash_order(mark: Mark) -> tuple[int, float]:

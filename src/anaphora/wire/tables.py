@@ -117,6 +117,8 @@ class RequestTable(msgspec.Struct, frozen=True, kw_only=True):
     """Names of members that `rename` does not change."""
     classify: Callable[[dict[str, Any], Level], tuple[str, BlockType]] | None = None
     """Tells the type of a block that names none."""
+    one_member: bool = False
+    """A block or tool is an object with one member, which names its kind."""
     media_roles: frozenset[str] | None = None
     """The roles whose messages show media to the model; None: all."""
     function: str = ""
@@ -136,11 +138,14 @@ class RequestTable(msgspec.Struct, frozen=True, kw_only=True):
     """A smaller limit of the output means no limit."""
     limits_thinking: bool = False
     """The limit of the output includes thinking that has a budget of its own."""
-    named_in_path: bool = False
-    """The path names the model. Such a wire also takes names in snake_case."""
+    read_path: Callable[[str], tuple[str, bool]] | None = None
+    """Reads the model in a path, and whether the path requests a stream, on a wire whose paths name
+    both."""
     streams_by_default: bool = False
     plain: Any = None
     """The type of messages without unknown members, if the types of blocks do not tell."""
+    plain_block: Any = None
+    """The same of the system text's blocks; None if that is a message."""
     is_plain: Callable[[Any], bool] | None = None
     """Whether a message of a plain type holds only text and tool calls."""
 

@@ -356,3 +356,45 @@ def test_a_marker_on_a_system_message_at_the_end_is_named(kept: bool) -> None:
 
 def test_a_marker_before_that_message_is_found_again() -> None:
     assert reminded_verdict(kept=True, on="user").result == "hit"
+
+
+# ── Figures that no source confirms ──────────────────────────────────────────────────────────────
+
+
+@each_row(
+    ("name", "later", "expected"),
+    [
+        ("openai_chat", {"at": 1_000_000.0}, "Not verified: ttls, default_ttl in the catalog."),
+        ("anthropic", {"at": 1_000_000.0}, None),  # all of its figures are published
+    ],
+)
+def test_a_verdict_names_the_unverified_figure_it_rests_on(
+    name: str, later: Json, expected: str | None
+) -> None:
+    place = PLACES[name]
+    one, two = split(place, body(place, spec())), split(place, body(place, grown(spec())))
+    usage = Usage(uncached=Counts(two).total, read=0, written={}, output=1)
+    found = verdict_of(place, one, two, later={**later, "usage": usage})
+    assert found.cause == "expired"
+    assert bool(found.causes[0].unverified) == (expected is not None)
+    assert ("Not verified" in found.sentence) == (expected is not None)
+    assert (expected or "") in found.sentence
+
+
+def test_a_changed_parameter_that_may_not_matter_says_so() -> None:
+    """What Bedrock's cache depends on is taken from Anthropic's page."""
+    body_: Json = {
+        "messages": [{"role": "user", "content": [{"text": LONG}, {"cachePoint": {"type": "default"}}]}],
+        "toolConfig": {"tools": [{"toolSpec": {"name": "f", "inputSchema": {"json": {}}}}]},
+    }  # fmt: skip
+    path = "/model/us.anthropic.claude-sonnet-5/converse"
+    calls: list[SentCall] = []
+    for choice in ("auto", "any"):
+        body_["toolConfig"]["toolChoice"] = {choice: {}}
+        rendered = wire.get("bedrock").split(json.dumps(body_).encode(), (), path)
+        usage = Usage(uncached=9, read=0, written={"5m": Counts(rendered).total}, output=1)
+        calls.append(SentCall(rendered=rendered, at=float(len(calls) * 60), usage=usage))
+    rules = catalog.rules("bedrock", "us.anthropic.claude-sonnet-5", "bedrock")
+    found = judge(calls[0], calls[1], rules)
+    assert found.cause == "parameter_changed"
+    assert "Not verified: invalidates.tool_choice in the catalog." in found.sentence

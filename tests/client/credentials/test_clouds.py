@@ -483,6 +483,7 @@ def test_ambient_credentials_are_the_default_but_never_without_encryption() -> N
     assert credentials(credentials={"ambient": True}) is not None
     assert credentials(credentials={"azure": {"ambient": True}}) is not None
     assert credentials(base_url="http://localhost:1") is None
+    assert credentials(base_url="HTTP://localhost:1") is None
     assert credentials(base_url="http://localhost:1", credentials={"ambient": True}) is not None
     assert credentials(key={"env": "K"}) is None
 

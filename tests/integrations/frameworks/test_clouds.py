@@ -129,9 +129,7 @@ def test_every_operation_is_judged_by_its_bill(
             assert ask(client, count=turn)
         assert ask(client, guide=f"Today. {GUIDE}")
     ask(client)
-    assert [(call.provider, call.model) for call in seen.calls] == (
-        [("bedrock", "anthropic.claude-opus-5-5")] * 4
-    )
+    assert [(call.provider, call.model) for call in seen.calls] == ([("bedrock", MODEL)] * 4)
     assert [call.turn for call in seen.calls][:3] == [1, 2, 3]
     billed = [each["read"] for each in emu.requests()][:0:-1]
     assert [call.usage and call.usage.read for call in seen.calls] == billed

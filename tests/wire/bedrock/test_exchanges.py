@@ -13,6 +13,7 @@ from support.tables import Row, check_rows
 
 from anaphora import errors, wire
 from anaphora.analysis.roundtrip import RecordedExchange, rules
+from anaphora.rendered import Mark, Plan
 from anaphora.values import Event, Reply, ReplyEnd, Thinking, Usage
 from anaphora.wire.eventstream import FrameDecoder
 
@@ -42,6 +43,31 @@ def check(record: Json) -> None:
 def test_exchanges_round_trip(found: list[Json]) -> None:
     assert found
     check_rows(rows([each for each in found if each["id"] != COMPLETIONS]), check)
+
+
+def check_markers(record: Json) -> None:
+    """Each place takes a marker, and nothing else changes."""
+    codec, path, body = wire.get("bedrock"), record["path"], record["request"].encode()
+    bare = wire.splice(body, Plan(), wire="bedrock", path=path, replace=True).body
+    rendered = codec.split(bare, (), path)
+    assert not rendered.marks
+    if not rendered.markers:
+        return
+    ttl = next(iter(rendered.markers))
+    for chunk in rendered:
+        if chunk.splice is not None:
+            plan = Plan(marks=(Mark(chunk.index, ttl),))
+            marked = wire.splice(bare, plan, wire="bedrock", path=path, rendered=rendered).body
+            again = codec.split(marked, (), path)
+            assert (again.marks, list(again)) == (plan.marks, list(rendered))
+            assert marked.replace(rendered.markers[ttl], b"", 1) == bare
+
+
+@needs_clouds
+def test_requests_take_every_marker() -> None:
+    sent = [record for record in CONVERSE if json.loads(record["request"]).get("messages")]
+    assert len(sent) > 190
+    check_rows(rows(sent), check_markers)
 
 
 # ── Replies ──────────────────────────────────────────────────────────────────────────────────────

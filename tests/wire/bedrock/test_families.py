@@ -11,9 +11,14 @@ from support.tables import each_row
 
 from anaphora import catalog, wire
 from anaphora.cache.plan import plan_once
+from anaphora.cache.simulator import RenderedPrompt, Simulator
+from anaphora.cache.simulator.outcome import Span
+from anaphora.cache.verdict import SentCall
+from anaphora.cache.verdict.judgement import judge
 from anaphora.errors import InvalidRequest
 from anaphora.prompt import Call, OutputSchema, Params, PromptBlock, PromptIR, Reasoning, ToolChoice
-from anaphora.rendered import Plan, Rendered
+from anaphora.rendered import Mark, Plan, Rendered
+from anaphora.tokens import Counts
 from anaphora.values import (
     Bytes,
     Document,
@@ -97,6 +102,52 @@ def test_the_planner_marks_nova_after_texts_without_results_only() -> None:
         assert not {"cachePoint", "toolResult"} <= {*kinds}
         assert all(kinds[at - 1] == "text" for at, kind in enumerate(kinds) if kind == "cachePoint")
     assert "cachePoint" in str(sent["messages"])
+
+
+def long_talk(turns: int) -> list[Message]:
+    said = [Message.user("Tell me more. " * 300), Message.assistant(Text("Well, " * 300))]
+    return [*said * turns, Message.user("And?")]
+
+
+def test_the_planner_marks_no_more_than_nova_caches() -> None:
+    """20,000 tokens, by an unverified figure: the marker stays where they end."""
+    rules = catalog.rules("bedrock", NOVA, "bedrock")
+    assert rules.maximum_tokens is not None
+    ends = []
+    for turns in (4, 40, 41):
+        rendered = render(NOVA, *long_talk(turns))
+        plan = plan_once(rendered, rules, reuse_expected=True)
+        counts = Counts(rendered)
+        assert all(counts.tokens(mark.chunk + 1) <= 20_000 for mark in plan.marks)
+        ends.append(plan.marks[-1].chunk)
+        noted = [notice.message for notice in plan.notices if notice.code == "above_maximum"]
+        assert len(noted) == (counts.total > 20_000)
+        assert all("20,000 tokens of a prompt are cached here (not verified)" in n for n in noted)
+    assert ends[0] < ends[1] == ends[2]
+    assert counts.tokens(ends[1] + 2) > 19_000
+    # Claude's whole history is cached.
+    claude = catalog.rules("bedrock", CLAUDE, "bedrock")
+    rendered = render(CLAUDE, *long_talk(40))
+    assert plan_once(rendered, claude, reuse_expected=True).marks[-1].chunk == len(rendered) - 1
+
+
+def test_a_marker_beyond_the_maximum_writes_nothing() -> None:
+    rules = catalog.rules("bedrock", NOVA, "bedrock")
+    rendered = render(NOVA, *long_talk(40))
+    total, last = Counts(rendered).total, len(rendered) - 1
+    beyond, within = Plan(marks=(Mark(last, "5m"),)), Plan(marks=(Mark(1, "5m"), Mark(last, "5m")))
+    for plan, kept in ((beyond, 0), (within, Counts(rendered).tokens(2))):
+        cache = Simulator(rules)
+        first = cache.call(RenderedPrompt(rendered, plan), at=0.0)
+        assert first.kept == kept
+        assert first.spans[-1] == Span(kept, total, "uncached", "above_maximum")
+        assert cache.call(RenderedPrompt(rendered, plan), at=60.0).read == kept
+    usage = Usage(uncached=total, read=0, written={}, output=1)
+    one, two = (SentCall(rendered=rendered, plan=beyond, at=at, usage=usage) for at in (0.0, 60.0))
+    found = judge(one, two, rules)
+    assert (found.result, found.cause, found.lost) == ("not_cacheable", "above_maximum", 0)
+    assert found.causes[0].unverified == ("maximum_tokens",)
+    assert "at most 20,000 are cached. Not verified: maximum_tokens in the catalog." in str(found)
 
 
 @each_row("model", [LLAMA, "openai.gpt-oss-120b-1:0", "openai.gpt-5.6-sol", "moonshot.kimi-k3"])

@@ -49,7 +49,7 @@ def _drop_unfinished_reasoning(body: Body) -> None:
 
 def _fill_result(result: Body) -> None:
     if not result.get("content"):
-        result["content"] = [{"json": None}]
+        result["content"] = [{}]  # `json` is null, and left out as every null
 
 
 BEDROCK = WireRules(

@@ -118,7 +118,7 @@ def _group(
     if chunks is None:
         return None
     tokens = counts.tokens(chunks)
-    if tokens < rules.minimum_tokens.value:
+    if not rules.minimum_tokens.value <= tokens <= rules.longest_prefix:
         return None
     if parent is not None and tokens - parent.tokens < _LEAST_GAIN:
         return None

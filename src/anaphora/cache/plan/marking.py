@@ -3,11 +3,13 @@ keep when there are more than slots, and TTLs in an order that is accepted."""
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
 from anaphora.cache.simulator import RenderedPrompt
+from anaphora.catalog import Figure
 from anaphora.rendered import ChunkRun, Mark, Plan, Rendered
 from anaphora.values import TTL_SECONDS, Notice, SegmentRole, Ttl
 from anaphora.wording import counted
@@ -124,6 +126,32 @@ def markable_chunk(rendered: Rendered, chunk: int) -> int | None:
     run, index = rendered.locate(chunk)
     position = markable(run, index) if in_body(rendered, run) else None
     return None if position is None else chunk - index + position
+
+
+def within_maximum(candidates: Candidates, prompt: RenderedPrompt, longest: int) -> Candidates:
+    """The candidates beyond the longest prefix that is cached, moved to its end."""
+
+    def moved(chunk: int | None) -> int | None:
+        if chunk is None or prompt.tokens(chunk) <= longest:
+            return chunk
+        last = bisect_right(range(chunk), longest, key=prompt.tokens) - 1
+        return markable_chunk(prompt.rendered, last) if last >= 0 else None
+
+    policies = {moved(chunk): ttl for chunk, ttl in candidates.policies}
+    return Candidates(
+        tuple((chunk, ttl) for chunk, ttl in policies.items() if chunk is not None),
+        moved(candidates.prefix),
+        moved(candidates.first),
+        moved(candidates.shared),
+        moved(candidates.frozen),
+        moved(candidates.tail),
+    )
+
+
+def above_maximum(maximum: Figure[int]) -> Notice:
+    sure = "" if maximum.verified else " (not verified)"
+    reason = f"at most {maximum.value:,} tokens of a prompt are cached here{sure}"
+    return Notice("above_maximum", f"{reason}: no marker is after them")
 
 
 def most_valuable(

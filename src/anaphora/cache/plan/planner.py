@@ -14,6 +14,7 @@ from functools import cached_property
 
 from anaphora.cache.sent_call import expiry, is_alive, shared_chunks
 from anaphora.cache.simulator import RenderedPrompt
+from anaphora.cache.simulator.outcome import writing_marks
 from anaphora.cache.simulator.prompt import LeadingRuns
 from anaphora.cache.simulator.view import automatic_position
 from anaphora.rendered import Mark, Plan, Rendered
@@ -127,7 +128,8 @@ class MarkerPlanner:
         """The tokens that a call with this plan leaves in the cache, if its markers show it;
         None if that takes a simulation."""
         prompt = self._prompt_of(rendered)
-        last = plan.marks[-1].chunk if plan.marks else -1
+        written = writing_marks(self._rules, plan.marks, prompt.tokens)
+        last = written[-1].chunk if written else -1
         if plan.automatic is not None:
             own = automatic_position(self._rules, prompt)
             last = last if own is None else max(last, own)
@@ -142,8 +144,11 @@ class MarkerPlanner:
 
     def _choose(self, rendered: Rendered, at: float) -> MarkerChoice:
         candidates, prompt = self._candidates_of(rendered), self._prompt_of(rendered)
-        policies, tail = candidates.policies, candidates.tail
         notices = [] if rendered.messages_cacheable else marking.uncacheable_messages(rendered)
+        maximum = self._rules.maximum_tokens
+        if maximum is not None and prompt.tokens(rendered.cacheable - 1) > maximum.value:
+            notices.append(marking.above_maximum(maximum))
+        policies, tail = candidates.policies, candidates.tail
         wanted: dict[int, Ttl] = {}
         for position, requested in policies:
             fits = requested in rendered.markers
@@ -272,14 +277,14 @@ class MarkerPlanner:
 
     def _write(self, prompt: RenderedPrompt, plan: Plan, at: float, *, keyed: bool = True) -> bool:
         """Remember the position of a call's write, if there was one."""
-        for mark in reversed(plan.marks):
-            if prompt.tokens(mark.chunk) >= self._minimum:
-                key = prompt.key(mark.chunk) if keyed else None
-                expires = expiry(at, TTL_SECONDS[mark.ttl])
-                self._state.written = mark.chunk, key, expires
-                self._unkeyed = None
-                return True
-        return False
+        marks = writing_marks(self._rules, plan.marks, prompt.tokens)
+        if not marks:
+            return False
+        mark = marks[-1]
+        key = prompt.key(mark.chunk) if keyed else None
+        self._state.written = mark.chunk, key, expiry(at, TTL_SECONDS[mark.ttl])
+        self._unkeyed = None
+        return True
 
     def _cache_key(self, rendered: Rendered, at: float) -> str | None:
         """A cache key for providers that route by one: the same for all conversations with the same
@@ -323,8 +328,11 @@ class MarkerPlanner:
 
     def _candidates_of(self, rendered: Rendered) -> Candidates:
         if self._candidates is None or self._candidates[0] is not rendered:
-            lead, found = self._prompt_of(rendered).lead, self._tail_found
-            self._candidates = rendered, find_candidates(rendered, lead, tail_found=found)
+            prompt = self._prompt_of(rendered)
+            found = find_candidates(rendered, prompt.lead, tail_found=self._tail_found)
+            if self._rules.maximum_tokens is not None:
+                found = marking.within_maximum(found, prompt, self._rules.longest_prefix)
+            self._candidates = rendered, found
         return self._candidates[1]
 
 

@@ -284,6 +284,9 @@ class MarkerCache:
             total=prompt.total if len(prompt) else 0,
             found=lookup.position,
             marked=bool(lookup.marks),
+            too_long=bool(lookup.marks)
+            and self._rules.maximum_tokens is not None
+            and prompt.tokens(lookup.marks[-1].chunk) > self._rules.longest_prefix,
             reason=lookup.reason,
             detail=lookup.detail,
         )

@@ -27,6 +27,7 @@ Reason: TypeAlias = Literal[
     "behind_last_marker",
     "no_marker",
     "below_minimum",
+    "above_maximum",
     "not_persisted",
     "not_whole_granule",
     "last_token",
@@ -36,7 +37,7 @@ Reason: TypeAlias = Literal[
 - found, held: an earlier call cached them, or they are stored under a handle
 - new: no earlier call sent them
 - expired, not_readable_yet, beyond_lookback, param_changed, evicted, lost: cached, but not readable
-- behind_last_marker, no_marker, below_minimum: not written
+- behind_last_marker, no_marker, below_minimum, above_maximum: not written
 - not_persisted, not_whole_granule: the provider keeps whole units or granules only
 - last_token: the last token of a prompt is always computed
 """
@@ -132,11 +133,14 @@ def spans_of(*spans: Span) -> tuple[Span, ...]:
 def writing_marks(
     rules: CacheRules, marks: tuple[Mark, ...], tokens: Callable[[int], int]
 ) -> tuple[Mark, ...]:
-    """The markers that write: those of long enough prefixes, the latest if there are more than
-    slots. `tokens` counts those up to the end of a block."""
+    """The markers that write: those of prefixes that are long enough and not too long, the latest
+    if there are more than slots. `tokens` counts those up to the end of a block."""
     minimum, slots, first = rules.minimum_tokens.value, rules.slots.value, 0
     while first < len(marks) and tokens(marks[first].chunk) < minimum:
         first += 1
+    if rules.maximum_tokens is not None:
+        while first < len(marks) and tokens(marks[-1].chunk) > rules.longest_prefix:
+            marks = marks[:-1]
     return marks[first:][-slots:] if slots else ()
 
 
@@ -147,11 +151,13 @@ def marked_outcome(
     total: int,
     found: int = -1,
     marked: bool = True,
+    too_long: bool = False,
     reason: Reason = "new",
     detail: str = "",
 ) -> Outcome:
     """The outcome of a call that reads up to the block `found` (-1: nothing), and writes at
-    `writes`. `reason` is why nothing more is read."""
+    `writes`. `reason` is why nothing more is read; `too_long`: the last marker is beyond the
+    longest prefix."""
     read = tokens(found) if found >= 0 else 0
     spans = [Span(0, read, "read", "found")] if read else []
     start = read
@@ -164,6 +170,8 @@ def marked_outcome(
         rest: Reason = "below_minimum" if marked else "no_marker"
         if writes or found >= 0:
             rest = "behind_last_marker"
+        if too_long:
+            rest = "above_maximum"
         spans.append(Span(start, total, "uncached", rest))
     return Outcome(tuple(spans))
 

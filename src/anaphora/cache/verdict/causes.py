@@ -27,15 +27,11 @@ from anaphora.cache.simulator.slots import SIMILARITY
 from anaphora.cache.simulator.view import automatic_position, lookback_steps
 from anaphora.catalog import CacheRules, Profile
 from anaphora.rendered import Kind, Rendered
-from anaphora.tokens import Counts
-from anaphora.values import Section
+from anaphora.tokens import Bills, Counts
 from anaphora.wording import counted, format_duration
 
+from .figures import changed_parameters
 from .values import VOLATILE, Cause, Change
-
-#: Parameters whose values are not private. Of the others only the name is shown.
-_SHOWN = frozenset(("model", "tool_choice", "effort", "verbosity", "service_tier", "speed"))
-_MOST_SHOWN = 60
 
 #: The error of a token estimate if the model is unknown.
 TOKEN_ERROR = 0.25
@@ -112,7 +108,7 @@ def local_causes(
     earlier: SentCall, later: SentCall, rules: CacheRules, change: Change | None
 ) -> list[Cause]:
     """Changed parameters and changed bytes, in the order in which they are hashed; then images."""
-    found = _parameters(earlier, later, rules)
+    found = changed_parameters(earlier, later, rules)
     if change is not None:
         found.append((_changed(earlier, later, rules, change), change.section))
     found.sort(key=lambda pair: rules.hash_order.value.index(pair[1]))
@@ -146,52 +142,6 @@ def _trailing_system(earlier: SentCall, rules: CacheRules, change: Change | None
     path = earlier.rendered.chunk(marks[-1]).path
     text = f"the previous call's last marker was on a system message at its end ({path})"
     return Cause("marker_on_trailing_system", f"{text}, where the next request finds nothing")
-
-
-def _parameters(
-    earlier: SentCall, later: SentCall, rules: CacheRules
-) -> list[tuple[Cause, Section]]:
-    """Changed parameters that the cache depends on, and the first section each invalidates."""
-    before, after = earlier.rendered.envelope.cache_params, later.rendered.envelope.cache_params
-    order, causes = rules.hash_order.value, list[tuple[Cause, Section]]()
-    if rules.unmarked_caching is not None and earlier.is_marked != later.is_marked:
-        was_marked, is_marked = ("had", "none") if earlier.is_marked else ("had no", "some")
-        text = f"the previous call {was_marked} cache markers and this one has {is_marked}"
-        causes.append((Cause("parameter_changed", f"{text}: their caches are separate"), order[0]))
-    if before == after and earlier.route == later.route:
-        return causes
-    was, now = dict(before), dict(after)
-    for name in dict.fromkeys([*was, *now]):
-        if was.get(name) == now.get(name):
-            continue
-        voided = rules.voided_by(name)  # type: ignore[arg-type]
-        if name == "model":
-            voided = voided or order
-        if voided:
-            first = min(voided, key=order.index)
-            causes.append((_parameter(name, was.get(name), now.get(name)), first))
-    if earlier.route != later.route:
-        text = "the call went to another host, account or workspace"
-        causes.append((Cause("other_route", text), order[0]))
-    return causes
-
-
-def _parameter(name: str, was: bytes | None, now: bytes | None) -> Cause:
-    if name == "cache_key":
-        return Cause("other_key", "the cache key changed")
-    values = f" from {_shown(name, was)} to {_shown(name, now)}" if name in _SHOWN else ""
-    if name == "model":
-        return Cause("model_changed", f"the model changed{values}")
-    return Cause("parameter_changed", f"the parameter {name} changed{values}")
-
-
-def _shown(name: str, value: bytes | None) -> str:
-    if value is None:
-        return "unset"
-    text = value.decode(errors="replace").strip('"')
-    if name == "tool_choice" and not text.isidentifier():
-        return "one" if len(text) > _MOST_SHOWN else text
-    return text[:_MOST_SHOWN]
 
 
 def _images(earlier: Rendered, later: Rendered, rules: CacheRules) -> Cause | None:
@@ -277,6 +227,9 @@ def not_cached(
     if tokens < least:
         text = f"the previous prompt was below {minimum} (about {tokens:,})"
         return Cause("below_minimum", text)
+    if (first := _first_marked(earlier, rules, later.rendered.bills)) > rules.longest_prefix:
+        text = f"the previous prompt has about {counted(first, 'token')} up to its first marker"
+        return Cause("above_maximum", f"{text}, and at most {rules.longest_prefix:,} are cached")
     error = TOKEN_ERROR if profile is None else profile.token_error.value
     if usage is None or tokens * (1 - error) < least:
         text = (
@@ -314,6 +267,12 @@ def lookback_cause(earlier: SentCall, later: SentCall, rules: CacheRules) -> Cau
     text += f" {figure.value}"
     text += " (by one of the published ways of counting)" if len(far) < len(counts) else ""
     return Cause("lookback_exceeded", text)
+
+
+def _first_marked(sent: SentCall, rules: CacheRules, bills: Bills) -> int:
+    """The tokens up to a call's first marker."""
+    marks = _breakpoints(sent, rules)
+    return Counts(sent.rendered, bills).tokens(marks[0] + 1) if marks else 0
 
 
 def _marker_chunks(sent: SentCall, rules: CacheRules) -> list[int]:

@@ -38,6 +38,7 @@ from anaphora.values import TTL_SECONDS, Usage
 
 from .causes import TOKEN_ERROR, remaining, why_not_read
 from .changes import find_change
+from .figures import with_unverified
 from .values import CHANGED, PARAMETERS, Cause, Change, Result
 
 #: Between two calls whose times are unknown: long enough to be visible, too short to expire.
@@ -251,7 +252,7 @@ def reusable_tokens(
     if offset is None:
         offset = earlier.rendered.offset(cacheable)
     shared = Counts(earlier.rendered, later.rendered.bills).before(offset)
-    return shared if shared >= rules.minimum_tokens.value else 0
+    return min(shared, rules.longest_prefix) if shared >= rules.minimum_tokens.value else 0
 
 
 # ── What was not read ─────────────────────────────────────────────────────────────────────────────
@@ -294,7 +295,8 @@ def explain_loss(
         missed -= min(behind, removed_tokens(earlier, later.rendered, change.chunk))
     lost = max(0, min(missed, (usage.input or 0) - read))
     causes = _split_causes(earlier, later, rules, causes, profile, read, expected, lost)
-    if causes[0].kind == "below_minimum":
+    causes = with_unverified(causes, rules)
+    if causes[0].kind in ("below_minimum", "above_maximum"):
         result = "not_cacheable"
     elif causes[0].kind == "unknown":
         result, lost = "unknown", 0  # nothing proves that more could have been read

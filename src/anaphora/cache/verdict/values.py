@@ -64,6 +64,7 @@ CauseKind: TypeAlias = Literal[
     "not_yet_visible",
     "lookback_exceeded",
     "below_minimum",
+    "above_maximum",
     "no_marker",
     "thinking_dropped",
     "not_persisted",
@@ -136,6 +137,8 @@ class Cause(msgspec.Struct, frozen=True):
     text: str
     tokens: int | None = None
     """How many of the lost tokens it explains, if two causes each explain a part."""
+    unverified: tuple[str, ...] = ()
+    """The figures of the catalog that it rests on and that no source confirms."""
 
 
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
@@ -197,6 +200,9 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
         if others:
             text += f" (and {counted(len(others), 'more reason')})"
         text += "."
+        doubts = dict.fromkeys(name for cause in named for name in cause.unverified)
+        if doubts:
+            text += f" Not verified: {', '.join(doubts)} in the catalog."
         if self.lost:
             text += f" {_loss(self)}: {format_loss(self.cost_usd)}."
         if self.kept_warm_usd is not None:

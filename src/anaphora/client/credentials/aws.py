@@ -8,7 +8,6 @@ extra `aws`.
 from __future__ import annotations
 
 import asyncio
-import email.utils
 import time
 from collections.abc import Callable, Iterable, Mapping
 from hashlib import sha256
@@ -19,12 +18,10 @@ from anaphora.errors import MissingExtra, MissingSecret, Transport, Unauthentica
 from anaphora.redaction import shown_name, shown_text
 
 from .refreshing import Fetched, RefreshedValue
-from .sigv4 import AwsKeys, Signer
+from .sigv4 import SKEW, AwsKeys, Signer, clock_offset
 
 #: Keys are fetched again this many seconds before they expire; botocore renews them from 15 min.
 AHEAD = 600.0
-#: A clock that differs by less is not the reason for a refusal.
-_SKEW = 60.0
 #: Larger bodies are hashed in a thread.
 _LARGE = 512 * 1024
 _REFUSED = (400, 401, 403)
@@ -77,12 +74,10 @@ class AwsCredentials:
         """Corrects the clock by the answer's Date, or drops keys that have expired."""
         if status not in _REFUSED:
             return False
-        sent = email.utils.parsedate_to_datetime(headers["date"]) if "date" in headers else None
-        if sent is not None:
-            offset = sent.timestamp() - self._clock()
-            if abs(offset - self._offset) > _SKEW:
-                self._offset = offset
-                return True
+        offset = clock_offset(headers, self._clock())
+        if offset is not None and abs(offset - self._offset) > SKEW:
+            self._offset = offset
+            return True
         kind = headers.get("x-amzn-errortype", "")
         if self._signer is None or not kind.startswith(_EXPIRED):
             return False

@@ -81,9 +81,9 @@ class SharedFiles:
     def keys(self, profile: str, *, in_config: bool) -> AwsKeys | None:
         """The key pair of a profile in one of the files."""
         table = (self._config if in_config else self._keys).get(profile, {})
-        if "aws_access_key_id" not in table:
+        if not table.get("aws_access_key_id"):
             return None
-        if "aws_secret_access_key" not in table:
+        if not table.get("aws_secret_access_key"):
             raise MissingSecret(f"the profile {quoted(profile)} has no aws_secret_access_key")
         return AwsKeys(
             table["aws_access_key_id"],
@@ -95,7 +95,7 @@ class SharedFiles:
 def _sections(path: str) -> Mapping[str, Mapping[str, str]]:
     parser = configparser.RawConfigParser(default_section="\0", strict=False)
     try:
-        with Path(path).open(encoding="utf-8") as file:
+        with Path(path).open(encoding="utf-8-sig") as file:
             parser.read_file(file)
     except (FileNotFoundError, NotADirectoryError):
         return {}
@@ -125,12 +125,12 @@ def text_of(variables: SecretVariables, *names: str) -> str | None:
 
 
 def region_of(variables: SecretVariables, profile: str | None = None) -> str | None:
-    """The region of the environment, or of the profile."""
-    named = None if profile is not None else text_of(variables, *REGION_VARIABLES)
-    if named is not None:
+    """The region of the environment, or of the profile; that of a given profile comes first."""
+    named = text_of(variables, *REGION_VARIABLES)
+    if profile is None and named is not None:
         return named
     name = profile or text_of(variables, "AWS_PROFILE") or _DEFAULT
-    return SharedFiles(variables).get(name, "region")
+    return SharedFiles(variables).get(name, "region") or named
 
 
 class WebIdentity(NamedTuple):

@@ -14,6 +14,9 @@ from concurrent.futures import Future
 from contextlib import suppress
 from typing import Generic, NamedTuple, TypeVar
 
+from anaphora.errors import AnaphoraError, MissingSecret
+from anaphora.redaction import shown_text
+
 T = TypeVar("T")
 
 #: Seconds until a failed or useless refresh is tried again while the value is still valid.
@@ -80,11 +83,13 @@ class RefreshedValue(Generic[T]):
                 ended.set_result(current)
                 return ended
             if self._running is None:
-                self._running = Future()
+                running: Future[Fetched[T]] = Future()
+                thread = threading.Thread(
+                    target=self._run, args=(running,), name="credentials", daemon=True
+                )
+                thread.start()  # fails if the system has no more threads
+                self._running = running
                 self._due = now + _PAUSE
-                threading.Thread(
-                    target=self._run, args=(self._running,), name="credentials", daemon=True
-                ).start()
             return self._running
 
     def _run(self, running: Future[Fetched[T]]) -> None:
@@ -93,7 +98,7 @@ class RefreshedValue(Generic[T]):
         except BaseException as problem:
             with self._lock:
                 self._running = None
-            running.set_exception(problem)
+            running.set_exception(_readable(problem))
             return
         now = self._clock()
         with self._lock:
@@ -131,6 +136,14 @@ async def _result_of(running: Future[Fetched[T]]) -> Fetched[T]:
     if problem is not None:
         raise _copied(problem)
     return running.result()
+
+
+def _readable(problem: BaseException) -> BaseException:
+    """The error, or that of an SDK without what it holds, such as the output of a process."""
+    if isinstance(problem, AnaphoraError) or not isinstance(problem, Exception):
+        return problem
+    what = f"{type(problem).__name__}: {shown_text(str(problem))}"[:400]
+    return MissingSecret(f"the credentials cannot be read: {what}")
 
 
 def _copied(problem: BaseException) -> BaseException:

@@ -9,6 +9,7 @@ The canonical path is the sent path, percent-encoded once more, as for every ser
 from __future__ import annotations
 
 import datetime
+import email.utils
 import hmac
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -25,6 +26,8 @@ ALGORITHM = "AWS4-HMAC-SHA256"
 EMPTY_SHA256 = sha256(b"").hexdigest()
 #: The longest difference between the time of a signature and that of its arrival.
 WINDOW_SECONDS = 300
+#: A clock that differs by fewer seconds is not the reason for a refusal.
+SKEW = 60.0
 
 _PORTS = {"http": 80, "https": 443}
 #: Signed besides host and date. Proxies may change other headers.
@@ -69,6 +72,21 @@ class AwsKeys:
         return (self.access_key, self._secret.reveal(), *token)
 
 
+class Scope(NamedTuple):
+    """What a signature says of itself."""
+
+    access_key: str
+    region: str
+    service: str
+
+
+def scope_in(authorization: str) -> Scope | None:
+    """The scope of a signed request by its Authorization header, which is not verified; None if it
+    is not signed."""
+    found = _AUTHORIZATION.match(authorization)
+    return None if found is None else Scope(found["access"], found["region"], found["service"])
+
+
 def signing_key(secret: Secret, day: str, region: str, service: str) -> bytes:
     """The key that signs the requests of a day."""
     key = f"AWS4{secret.reveal()}".encode()
@@ -80,12 +98,13 @@ def signing_key(secret: Secret, day: str, region: str, service: str) -> bytes:
 class Signer:
     """Signs requests to one service with one key pair."""
 
-    __slots__ = ("_day", "_key", "_keys", "_region", "_service")
+    __slots__ = ("_keys", "_of_day", "_region", "_service")
 
     def __init__(self, keys: AwsKeys, region: str, service: str) -> None:
         self._keys = keys
         self._region, self._service = region, service
-        self._day, self._key = "", b""
+        self._of_day = "", b""
+        """A day and its key; replaced at once, since threads share the signer."""
 
     def headers(
         self,
@@ -111,10 +130,11 @@ class Signer:
         lines = [f"{name}:{signed[name]}\n" for name in names]
         request = f"{method}\n{path}\n{query}\n{''.join(lines)}\n{listed}\n{body_hash}"
         scope = f"{stamp[:8]}/{self._region}/{self._service}/aws4_request"
-        if self._day != stamp[:8]:
-            self._key = signing_key(self._keys.secret, stamp[:8], self._region, self._service)
-            self._day = stamp[:8]
-        signature = _signature(self._key, stamp, scope, request)
+        day, key = self._of_day
+        if day != stamp[:8]:
+            key = signing_key(self._keys.secret, stamp[:8], self._region, self._service)
+            self._of_day = stamp[:8], key
+        signature = _signature(key, stamp, scope, request)
         added = {
             "x-amz-date": stamp,
             "authorization": f"{ALGORITHM} Credential={self._keys.access_key}/{scope},"
@@ -123,6 +143,15 @@ class Signer:
         if token is not None:
             added["x-amz-security-token"] = token.reveal()
         return SecretHeaders(added)
+
+
+def clock_offset(headers: Mapping[str, str], now: float) -> float | None:
+    """How far a service's clock is ahead of this machine's, by the Date of its answer."""
+    try:
+        sent = email.utils.parsedate_to_datetime(headers["date"])
+        return sent.replace(tzinfo=sent.tzinfo or datetime.UTC).timestamp() - now
+    except (KeyError, ValueError, OverflowError):
+        return None
 
 
 def _signature(key: bytes, stamp: str, scope: str, request: str) -> str:
@@ -174,6 +203,8 @@ class Verified(msgspec.Struct, frozen=True):
     signature: str
     until: float
     """The end of the time in which the signature is valid, in seconds since 1970."""
+    names: tuple[str, ...] = ()
+    """The signed headers."""
 
 
 class SignatureProblem(msgspec.Struct, frozen=True):
@@ -194,6 +225,13 @@ class SignedRequest(NamedTuple):
 
     def __repr__(self) -> str:
         return f"<SignedRequest {self.method}>"
+
+
+def access_key_in(request: SignedRequest) -> str:
+    """The access key that a request names, not verified; empty if it has no signature."""
+    given = next((value for name, value in request.headers if name == "authorization"), "")
+    found = _AUTHORIZATION.match(given)
+    return "" if found is None else found["access"]
 
 
 def verify(
@@ -241,7 +279,12 @@ def verify(
             " your AWS Secret Access Key and signing method."
         )
     return Verified(
-        found["access"], found["region"], found["service"], expected, at + WINDOW_SECONDS
+        found["access"],
+        found["region"],
+        found["service"],
+        expected,
+        at + WINDOW_SECONDS,
+        tuple(names),
     )
 
 

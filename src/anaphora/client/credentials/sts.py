@@ -18,7 +18,7 @@ from anaphora.errors import Transport, Unauthenticated
 from anaphora.redaction import shown_text
 
 from .refreshing import Fetched
-from .sigv4 import AwsKeys, Signer
+from .sigv4 import SKEW, AwsKeys, Signer, clock_offset
 
 _FORM = "application/x-www-form-urlencoded; charset=utf-8"
 _TIMEOUTS = Timeouts(connect=5.0, first_byte=10.0, idle=10.0, total=20.0)
@@ -71,7 +71,9 @@ class StsClient:
         """The keys of a role, requested with `keys`."""
         return asyncio.run(self._fetch(asked, keys))
 
-    async def _fetch(self, asked: RoleRequest, keys: AwsKeys | None) -> Fetched[AwsKeys]:
+    async def _fetch(
+        self, asked: RoleRequest, keys: AwsKeys | None, offset: float = 0.0
+    ) -> Fetched[AwsKeys]:
         from anaphora.client.transport import HttpRequest, read_answer
         from anaphora.client.transport.over_aiohttp import AiohttpTransport
 
@@ -80,7 +82,7 @@ class StsClient:
         if keys is not None:
             signer = Signer(keys, self._region, "sts")
             body_hash = sha256(body).hexdigest()
-            signed = signer.headers("POST", self._url, headers, body_hash, time.time())
+            signed = signer.headers("POST", self._url, headers, body_hash, time.time() + offset)
             headers = SecretHeaders({**headers, **signed})
         request = HttpRequest(
             method="POST",
@@ -99,10 +101,13 @@ class StsClient:
                 await answer.close()
         finally:
             await transport.close()
-        return _read(answer.status, Secret(data.decode(errors="replace")), asked)
+        skew = clock_offset(answer.headers, time.time()) or 0.0
+        if keys is not None and not offset and answer.status in (400, 403) and abs(skew) > SKEW:
+            return await self._fetch(asked, keys, skew)  # this machine's clock is wrong
+        return _read(answer.status, Secret(data.decode(errors="replace")), asked, offset)
 
 
-def _read(status: int, answer: Secret, asked: RoleRequest) -> Fetched[AwsKeys]:
+def _read(status: int, answer: Secret, asked: RoleRequest, offset: float = 0.0) -> Fetched[AwsKeys]:
     if status != 200:
         code, message = _field(answer, "Code") or str(status), _field(answer, "Message") or ""
         text = f"{asked.action} of {asked.arn}: {code}: {shown_text(message)}"[:400]
@@ -113,8 +118,12 @@ def _read(status: int, answer: Secret, asked: RoleRequest) -> Fetched[AwsKeys]:
     if any(_field(answer, name) is None for name in (*names, "Expiration")):
         raise Transport("STS: the answer has no credentials", phase="body")
     keys = AwsKeys(*(_field(answer, name) or "" for name in names))
-    expires = datetime.datetime.fromisoformat(_field(answer, "Expiration") or "")
-    return Fetched(keys, expires.timestamp())
+    try:
+        expires = datetime.datetime.fromisoformat(_field(answer, "Expiration") or "")
+    except ValueError:
+        raise Transport("STS: the expiration is not a time", phase="body") from None
+    expires = expires.replace(tzinfo=expires.tzinfo or datetime.UTC)
+    return Fetched(keys, expires.timestamp() - offset)
 
 
 def _field(answer: Secret, name: str) -> str | None:

@@ -86,7 +86,7 @@ def prompt_fingerprint(
 
 def _own_name(table: RequestTable, name: str) -> str:
     """The name of a field or member as the provider's documents spell it."""
-    return camel(name) if table.named_in_path else name
+    return camel(name) if table.rename is camel else name
 
 
 def _covered(wire: str, name: str, raw: bytes) -> bytes:

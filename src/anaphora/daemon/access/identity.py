@@ -10,6 +10,7 @@ nor on how much of a guess is right.
 
 from __future__ import annotations
 
+import base64
 import hmac
 import secrets
 import time
@@ -20,6 +21,13 @@ import msgspec
 from blake3 import blake3
 
 from anaphora.client.config.secrets import Secret
+from anaphora.client.credentials.sigv4 import (
+    AwsKeys,
+    SignatureProblem,
+    SignedRequest,
+    access_key_in,
+    verify,
+)
 from anaphora.daemon.home.extensions import Grants
 from anaphora.daemon.store import Store, TokenRow
 from anaphora.daemon.values import SOCKET, App, Peer
@@ -38,7 +46,13 @@ ADMIN_PREFIX = "ana_admin_"
 ADMIN = ""
 """The `app` of an administrator's token."""
 
+ACCESS_KEY = "ANAK"
+"""The beginning of an access key. The rest is that of the token's id."""
+
+_ID_PREFIX = "tok_"
 _TOKEN_BYTES = 32
+#: Bytes of a secret access key, 40 characters in base64 as AWS's.
+_SECRET_BYTES = 30
 _MINUTE = 60.0
 
 
@@ -50,10 +64,18 @@ class NewToken(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TokenHash:
-    """Keyed BLAKE3 of tokens."""
+    """Keyed BLAKE3 of tokens, and the AWS key pairs derived from their ids with the same key."""
 
     def __init__(self, key: Secret) -> None:
+        self._key = key
         self._keyed = blake3(key=bytes.fromhex(key.reveal()))
+
+    def key_pair(self, token_id: str) -> AwsKeys:
+        """The key pair of a token. It is stored nowhere."""
+        key = bytes.fromhex(self._key.reveal())
+        digest = hmac.digest(key, f"aws key pair {token_id}".encode(), "sha256")
+        secret = base64.b64encode(digest[:_SECRET_BYTES]).decode()
+        return AwsKeys(ACCESS_KEY + token_id.removeprefix(_ID_PREFIX).upper(), secret)
 
     def __call__(self, token: Secret) -> bytes:
         return self._keyed.copy().update(token.reveal().encode(errors="replace")).digest()
@@ -154,6 +176,40 @@ class Directory:
                 return App(id=row.app, grant=grant, token_id=row.id)
         raise self._refusal(peer)
 
+    def signing_app(self, request: SignedRequest, peer: Peer) -> App:
+        """The app whose access key a request names; its signature is not checked. Raises as
+        `authenticate` does."""
+        access = access_key_in(request)
+        row = self._signing(access)
+        if row is not None:
+            grant = self.grant(row.app) or AppGrant(app=row.app)
+            if _admits(grant, peer):
+                return App(id=row.app, grant=grant, token_id=row.id)
+        problem = verify(request, lambda _: None, self._now())
+        assert isinstance(problem, SignatureProblem)  # no secret is known
+        raise self.refused_signature(peer, problem)
+
+    def secret_of(self, access_key: str) -> Secret | None:
+        row = self._signing(access_key)
+        return None if row is None else self._hash.key_pair(row.id).secret
+
+    def key_pair(self, row: TokenRow) -> AwsKeys:
+        return self._hash.key_pair(row.id)
+
+    def _signing(self, access_key: str) -> TokenRow | None:
+        """The valid token of an app that an access key was derived from."""
+        if not access_key.startswith(ACCESS_KEY) or not access_key.isupper():
+            return None
+        row = self._by_id.get(_ID_PREFIX + access_key[len(ACCESS_KEY) :].lower())
+        return row if row is not None and row.app != ADMIN and self._is_live(row) else None
+
+    def refused_signature(self, peer: Peer, problem: SignatureProblem) -> Unauthenticated:
+        self._failed.note(peer, self._now())
+        return Unauthenticated(problem.message, status=403, code=problem.code)
+
+    def now(self) -> float:
+        return self._now()
+
     def log_in(self, token: Secret, peer: Peer) -> TokenRow:
         """The token of an administrator or app, for the dashboard. Raises as `authenticate` does,
         with the same error for every invalid token."""
@@ -244,7 +300,7 @@ class Directory:
         token = Secret(prefix + secrets.token_urlsafe(_TOKEN_BYTES))
         now = self._now()
         row = TokenRow(
-            id=f"tok_{secrets.token_hex(6)}",
+            id=f"{_ID_PREFIX}{secrets.token_hex(6)}",
             app=app,
             digest=self._hash(token),
             created=now,

@@ -165,6 +165,8 @@ class AppCall(msgspec.Struct, kw_only=True, eq=False):
     peer: Peer | None = None
     token: Secret | None = None
     """Removed once the app is known."""
+    signature: str = ""
+    """Of a request that an app has signed."""
     app: App = NO_APP
     is_admin: bool = False
     """A token of an administrator, at `/rpc`."""

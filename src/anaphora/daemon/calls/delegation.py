@@ -16,23 +16,18 @@ from collections.abc import (
 from contextlib import aclosing
 from typing import Any, TypeVar
 
-import msgspec
-from msgspec.structs import replace
-
 from anaphora.audit.log import AuditLog
 from anaphora.client.config import ClientConfig
 from anaphora.client.config.secrets import ResolvedProvider
-from anaphora.client.in_flight import PreparedRequest
+from anaphora.client.counting import provider_count
 from anaphora.client.observe import Watcher, Watchers
 from anaphora.client.pool import ProviderPool
-from anaphora.client.target import Target
-from anaphora.client.transport import HttpTransport, read_answer
+from anaphora.client.transport import HttpTransport
 from anaphora.daemon.access.checks import GrantRates
 from anaphora.daemon.access.denials import DenialLog
 from anaphora.daemon.access.granted_models import GrantedTargets
 from anaphora.daemon.access.grants import AppGrant
 from anaphora.daemon.access.isolation import SharedProviders
-from anaphora.daemon.faces import face_of
 from anaphora.daemon.money.late_bills import LateBills, StoredHistory
 from anaphora.daemon.money.ledger import Ledger
 from anaphora.daemon.off_loop import OffLoop
@@ -40,8 +35,6 @@ from anaphora.daemon.shared_state import LocalState, SharedState
 from anaphora.daemon.values import App, GrantedModel
 from anaphora.errors import AnaphoraError, Denied
 from anaphora.tokens import Counts
-from anaphora.wire.dialect.addresses import counted_body
-from anaphora.wire.reading import DECODE_ERRORS, decode_members
 
 from .call import AppCall, AppReply, CallTools, StreamHead, StreamPiece
 from .conversations import CallMemory
@@ -190,8 +183,12 @@ class CallService:
         except Denied as error:
             tools.refuse(call, error)
             raise
-        counted = await provider_count(target, prepared)
-        if counted is not None:
+        assert prepared.outgoing is not None
+        try:
+            counted = await provider_count(target, prepared.outgoing)
+        except AnaphoraError:
+            counted = ""
+        if isinstance(counted, int):
             return counted, True
         return Counts(prepared.rendered).total, False
 
@@ -315,46 +312,3 @@ class CallStream:
         received."""
         if self._pieces is not None:
             await self._pieces.aclose()
-
-
-#: Seconds after which a count is estimated instead.
-_TIMEOUT = 10.0
-
-
-class _Count(msgspec.Struct):
-    input_tokens: int | None = None
-    total_tokens: int | None = msgspec.field(default=None, name="totalTokens")
-
-
-_decode = msgspec.json.Decoder(_Count).decode
-
-
-async def provider_count(target: Target, prepared: PreparedRequest) -> int | None:
-    """The provider's token count; None if it has no such endpoint or does not answer."""
-    endpoint, outgoing = target.endpoint, prepared.outgoing
-    assert outgoing is not None
-    dialect = endpoint.resolved.dialect
-    if dialect is not None and not dialect.count_path:
-        return None
-    members = decode_members(outgoing.body)
-    face = face_of(endpoint.base_wire)
-    counted = face.count_request(target.model, members, outgoing.path)
-    if counted is None:
-        return None
-    path, body = counted
-    if dialect is not None:
-        path, body = dialect.count_path, counted_body(body, dialect, target.model)
-    request = replace(endpoint.outgoing_body(path, (), body), headers=outgoing.headers)
-    try:
-        async with asyncio.timeout(_TIMEOUT):
-            answer = await endpoint.transport.send(request)
-            try:
-                data = await read_answer(answer)
-            finally:
-                await answer.close()
-        if answer.status >= 300:
-            return None
-        count = _decode(data)
-    except (AnaphoraError, TimeoutError, *DECODE_ERRORS):
-        return None
-    return count.input_tokens if count.input_tokens is not None else count.total_tokens

@@ -58,7 +58,7 @@ MAX_BODY = 32 * 1024 * 1024
 #: Headers that must not be sent twice: two readers could use different ones.
 _ONCE = (
     "content-type", "content-length", "content-encoding", "transfer-encoding", "authorization",
-    "x-api-key", "x-goog-api-key", "anthropic-version",
+    "x-api-key", "x-goog-api-key", "api-key", "anthropic-version",
 )  # fmt: skip
 _JSON = "application/json"
 _JSON_TYPE = re.compile(
@@ -68,7 +68,8 @@ _JSON_TYPE = re.compile(
 _FREE_NAMES = frozenset(
     "metadata client_metadata labels parameters parametersJsonSchema parameters_json_schema"
     " response_schema responseSchema responseJsonSchema response_json_schema input_schema schema"
-    " json_schema format output_schema logit_bias variables headers".split()
+    " json_schema format output_schema logit_bias variables headers inputSchema requestMetadata"
+    " promptVariables".split()
 )
 _TOOL_LISTS = frozenset(("tools", "functionDeclarations", "function_declarations"))
 
@@ -84,7 +85,8 @@ class JsonBody(msgspec.Struct, frozen=True, eq=False):
 async def read_json_bytes(exchange: HttpExchange) -> bytes:
     """The body without its content encoding. Raises `RequestRejected` before reading if the content
     type is not JSON, and `TooLarge`."""
-    check_json_type(exchange.headers)
+    if exchange.body is None or "content-type" in exchange.headers:
+        check_json_type(exchange.headers)  # botocore sends none with InvokeModel, and signs
     body = await exchange.read_body()
     encoding = exchange.headers.get("content-encoding")
     return body if encoding is None else await _decompressed(exchange, body, encoding)

@@ -11,10 +11,11 @@ from typing import Any
 from anaphora.canonical import dumps
 from anaphora.client.config.secrets import Secret
 from anaphora.daemon.access.granted_models import name_nearest
+from anaphora.daemon.access.signatures import RETRIED
 from anaphora.daemon.calls.call import AppCall, AppReply, StreamHead
 from anaphora.daemon.calls.delegation import CallService, CallStream
 from anaphora.daemon.calls.steps.request import ReadBody
-from anaphora.daemon.faces import PLAIN_ROUTES, STARTS, face_of, find_route, wire_of
+from anaphora.daemon.faces import PLAIN_ROUTES, STARTS, face_at, face_of, find_route
 from anaphora.daemon.faces.face import JSON, Route, model_in, path_not_found
 from anaphora.daemon.store import HandleRow, Store
 from anaphora.daemon.values import ERROR_KEY, REQUEST_ID_KEY, App, kind_of
@@ -27,6 +28,7 @@ from .body import check_headers, parse_object, read_json_bytes
 from .embeddings import Embeddings
 from .errors import error_response, provider_error
 from .headers import BETA_NOT_GRANTED, own_headers, query_fields
+from .invocations import Invocations
 from .kept import KeptObjects
 from .stored import ObjectRequests
 from .writing import StreamBody, stream_headers, write_model, write_models, write_reply
@@ -37,6 +39,11 @@ _KEEPING = frozenset({"stored_responses", "background", "server_tools"})
 _WATCH_SECONDS = 0.25
 #: Maximum bytes of a request about a model.
 _LARGEST_QUESTION = 64 * 1024
+#: Beginnings of paths that name a model, whose name may be percent-encoded.
+_NAMING_MODELS = tuple(
+    f"/{name}/"
+    for name in "v1beta v1beta1 v1alpha v1/models v1/projects model openai/deployments".split()
+)
 _OLLAMA_VERSION = b'{"version":"0.12.0"}'
 
 
@@ -49,13 +56,14 @@ class Endpoints:
         store: Store,
         stored: ObjectRequests | None = None,
         embeddings: Embeddings | None = None,
+        invocations: Invocations | None = None,
         *,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._calls = calls
         self._store = store
         self._stored = stored
-        self._embeddings = embeddings
+        self._unplanned = {"embed": embeddings, "invoke": invocations}
         self._clock = clock
         self._kept = KeptObjects(store)
         self._checked_path = lru_cache(maxsize=512)(_checked_path)
@@ -73,8 +81,8 @@ class Endpoints:
     def error(self, exchange: HttpExchange, problem: AnaphoraError) -> CompleteResponse:
         """A problem in the format that the caller of a path expects."""
         exchange.scope[ERROR_KEY] = kind_of(problem)
-        wire = wire_of(exchange.path, exchange.headers)
-        return error_response(wire, problem, exchange.scope.get(REQUEST_ID_KEY, ""))
+        face = face_at(exchange.path, exchange.headers)
+        return error_response(face, problem, exchange.scope.get(REQUEST_ID_KEY, ""))
 
     async def handle(self, call: AppCall) -> None:
         """Answers a request of an app, within `exchange.run`. Problems are written in the caller's
@@ -86,7 +94,15 @@ class Endpoints:
         except AnaphoraError as problem:
             if exchange.started:
                 raise
-            await exchange.respond(self.error(exchange, provider_error(problem)))
+            response = self.error(exchange, provider_error(problem))
+            if call.signature and response.status in RETRIED and not call.unbilled:
+                await self.release(call)
+            await exchange.respond(response)
+
+    async def release(self, call: AppCall) -> None:
+        """Lets the signature of a call be used again, by a retry."""
+        with contextlib.suppress(StoreUnavailable):
+            await self._store.remove_handle("signature", call.signature, call.request_id)
 
     async def _answer(self, exchange: HttpExchange, call: AppCall) -> None:
         check_headers(exchange.header_pairs)
@@ -98,8 +114,8 @@ class Endpoints:
         match route.operation:
             case "generate" | "stream" | "count":
                 await self._call(exchange, route, call)
-            case "embed":
-                await self._embed(route, call)
+            case "embed" | "invoke":
+                await self._send_unplanned(route, call)
             case "models" | "model" | "show" | "version":
                 body = await self._model_data(exchange, route, app)
                 await self._respond(exchange, route, request_id, body)
@@ -112,13 +128,14 @@ class Endpoints:
                     self._calls.deny(app, route.path, error, request_id=request_id)
                     raise
 
-    async def _embed(self, route: Route, call: AppCall) -> None:
-        if self._embeddings is None:
+    async def _send_unplanned(self, route: Route, call: AppCall) -> None:
+        service = self._unplanned[route.operation]
+        if service is None:
             raise path_not_found(route.path)
         call.method = route.path
         self._calls.permit.check_early(call, stream=False)
         try:
-            await self._embeddings.handle(route, call)
+            await service.handle(route, call)
         except Denied as error:
             self._calls.tools.refuse(call, error)
             raise
@@ -130,13 +147,13 @@ class Endpoints:
             return _OLLAMA_VERSION
         models = self._calls.models(app)
         if route.operation == "models":
-            return write_models(route.wire, models)
+            return write_models(route.face, models)
         name = route.name
         if route.operation == "show":
             exchange.max_body = min(exchange.max_body, _LARGEST_QUESTION)
             value = parse_object(await read_json_bytes(exchange)).value
             name = model_in(value.get("model") or value.get("name"))
-        return write_model(route.wire, models, name)
+        return write_model(route.face, models, name)
 
     # ── Calls ────────────────────────────────────────────────────────────────────────────────────
 
@@ -154,7 +171,7 @@ class Endpoints:
                 notices = call.notices
                 if not _KEEPING.isdisjoint(call.app.grant.llm.permissions):
                     notices += await self._keep(call, reply)
-                head, data = write_reply(route.wire, reply, notices)
+                head, data = write_reply(route.face, reply, notices)
                 await exchange.respond(CompleteResponse(200, head, data))
         except NotFound as problem:
             models = self._calls.models(call.app)
@@ -168,7 +185,7 @@ class Endpoints:
 
     async def _count(self, exchange: HttpExchange, route: Route, call: AppCall) -> None:
         tokens, exact = await self._calls.count_tokens(call)
-        fields = face_of(route.wire).count_fields(tokens)
+        fields = face_of(route.face).count_fields(tokens)
         notices: tuple[Notice, ...] = ()
         if not exact:
             notices = (Notice("estimated", "the tokens are estimated, not counted by a provider"),)
@@ -179,13 +196,13 @@ class Endpoints:
     ) -> None:
         assert call.body is not None
         value = call.body.value
-        as_list = face_of(route.wire).streams_as_list and not _wants_sse(exchange)
+        as_list = face_of(route.face).streams_as_list and not _wants_sse(exchange)
         begun: StreamHead | None = None
         try:
             head = await stream.head()
             asks = _asks_usage(value)
-            out = StreamBody(route.wire, head, asks_usage=asks, as_list=as_list)
-            headers = stream_headers(route.wire, head, call.notices, as_list=as_list)
+            out = StreamBody(route.face, head, asks_usage=asks, as_list=as_list)
+            headers = stream_headers(route.face, head, call.notices, as_list=as_list)
             if value.get("background") is True and head.wire == route.wire:
                 begun = head
                 await self._keep_begun(call, head)
@@ -255,7 +272,7 @@ class Endpoints:
         body: bytes,
         notices: tuple[Notice, ...] = (),
     ) -> None:
-        headers = {"content-type": JSON, **own_headers(route.wire, request_id, notices=notices)}
+        headers = {"content-type": JSON, **own_headers(route.face, request_id, notices=notices)}
         await exchange.respond(CompleteResponse(200, headers, body))
 
 
@@ -274,7 +291,7 @@ def _checked_path(raw: bytes) -> str:
     """The path, if every reader reads it the same way: no percent-encoding, except of `:` and `/`
     in model names, and no empty or dot segments."""
     path = raw.decode("latin-1")
-    if "%" in path and path.startswith(("/v1beta/", "/v1alpha/", "/v1/models/")):
+    if "%" in path and path.startswith(_NAMING_MODELS):
         for code, character in (("%3A", ":"), ("%2F", "/"), ("%40", "@")):
             path = path.replace(code, character).replace(code.lower(), character)
     segments = path.split("/")[1:]

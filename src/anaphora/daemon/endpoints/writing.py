@@ -54,16 +54,17 @@ def write_reply(
 ) -> tuple[dict[str, str], bytes]:
     """Headers and body of a complete reply."""
     face = face_of(wire)
-    if reply.body is not None and reply.wire == wire:
+    same = reply.wire == face.wire
+    if reply.body is not None and same:
         body = reply.body
     else:
         named = _named(reply.reply, face, reply.request_id)
-        if reply.wire != wire:
+        if not same:
             parts = tuple(_translated(part, face) for part in named.message.parts)
             message = replace(named.message, parts=parts)
             named = replace(named, message=message)
         body = wires.get(wire).write_reply(named, time.time())
-    headers = returned_headers(reply.headers) if reply.wire == wire else {}
+    headers = returned_headers(reply.headers) if same else {}
     headers["content-type"] = face.reply_type
     headers |= own_headers(
         wire,
@@ -81,7 +82,7 @@ def stream_headers(
     wire: str, head: StreamHead, notices: tuple[Notice, ...], *, as_list: bool = False
 ) -> dict[str, str]:
     """Headers of a stream."""
-    headers = returned_headers(head.headers) if head.wire == wire else {}
+    headers = returned_headers(head.headers) if head.wire == face_of(wire).wire else {}
     headers["content-type"] = JSON if as_list else face_of(wire).stream_type
     headers["cache-control"] = "no-cache"
     return headers | own_headers(
@@ -138,8 +139,8 @@ class StreamBody:
         self._face = face = face_of(wire)
         self._request_id = head.request_id
         self._known = head.notices
-        self._same_wire = head.wire == wire
-        self._passes = head.passes_bytes and self._same_wire
+        self._same_wire = head.wire == face.wire
+        self._passes = head.passes_bytes and self._same_wire and not face.form
         self._write_event: Callable[[Event], bytes] | None = None
         """Used if bytes are not passed through, or for an error."""
         self._ended = False
@@ -165,7 +166,7 @@ class StreamBody:
         """The bytes of an error in the middle of a stream."""
         if self._ended:
             return b""
-        error = wire_error(problem, self._face.wire)
+        error = wire_error(problem, self._face.name)
         code = error.code if self._same_wire else self._face.stream_error_code(error)
         event = ReplyFail(type(error).__name__, str(error), code)
         data = self._write(event)
@@ -191,7 +192,7 @@ class StreamBody:
         events = [event] if self._order is None else self._order.feed(event)
         write = self._write_event
         if write is None:
-            write = wires.get(self._face.wire).writer().write
+            write = wires.get(self._face.name).writer().write
             write = write if self._same_wire else self._face.event_writer(write)
             self._write_event = write
         return b"".join(map(write, events))

@@ -7,7 +7,8 @@
 
 A face defines paths, headers, the forms of errors, replies, lists and counts, and details of
 requests to its providers. Paths are matched as a whole. `/v1` may be missing or doubled, since base
-URLs of SDKs differ; Gemini's paths begin with `/v1beta`, Ollama's with `/api`.
+URLs of SDKs differ, and follow `/openai` or `/anthropic`, as at clouds. Gemini's paths begin with
+`/v1beta`, Ollama's with `/api`, Bedrock's with `/model`.
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from anaphora.errors import InvalidRequest, NotFound, RequestRejected
+from anaphora.errors import NotFound, RequestRejected
 
 from .anthropic import AnthropicFace
+from .bedrock import ConverseFace, InvokeFace
 from .face import Face, Operation, Route, checked_model, path_not_found, wrong_method
 from .gemini import GeminiFace
 from .ollama import OllamaFace
@@ -27,10 +29,18 @@ from .openai import OpenAIChatFace, OpenAIResponsesFace
 _DEFAULT = OpenAIChatFace()
 #: The first match decides if paths and headers fit several.
 FACES: dict[str, Face] = {
-    face.wire: face
-    for face in (AnthropicFace(), _DEFAULT, OpenAIResponsesFace(), GeminiFace(), OllamaFace())
+    face.name: face
+    for face in (
+        AnthropicFace(),
+        _DEFAULT,
+        OpenAIResponsesFace(),
+        GeminiFace(),
+        OllamaFace(),
+        InvokeFace(),
+        ConverseFace(),
+    )
 }
-_VERSION = re.compile(r"(?:/v1){1,2}(?=/)")
+_VERSION = re.compile(r"(?:/openai|/anthropic)?(?:/v1){0,2}(?=/)")
 #: An id in a path: no `..`, no separator.
 _ID = re.compile(r"(?!\.{1,2}\Z)[\w.:@-]{1,256}")
 PLAIN_ROUTES: dict[tuple[str, str], Route] = {
@@ -42,20 +52,16 @@ _PATHS = frozenset(path for _, path in PLAIN_ROUTES)
 STARTS = tuple(
     f"/{name}"
     for name in (
-        "v1/ v1beta/ v1alpha/ api/ messages chat/completions responses models files batches"
-        " conversations containers upload/ embeddings"
+        "v1/ v1beta/ v1beta1/ v1alpha/ api/ messages chat/completions responses models files"
+        " batches conversations containers upload/ embeddings model/ openai/ anthropic/"
     ).split()
 )
 """Beginnings of endpoint paths: errors there have the format of a wire."""
 
 
-def face_of(wire: str) -> Face:
-    """The face of a wire, a name of `wire.WIRES`. Raises `InvalidRequest` if it has none."""
-    face = FACES.get(wire)
-    if face is None:
-        reason = f"the daemon cannot call providers of the wire {wire} yet, only those of"
-        raise InvalidRequest(f"{reason} {', '.join(FACES)}, and of their dialects")
-    return face
+def face_of(name: str) -> Face:
+    """The face of that name: a name of `wire.WIRES`, or of a dialect with a face of its own."""
+    return FACES[name]
 
 
 def _list_endpoints() -> str:
@@ -118,9 +124,9 @@ def _find_route(method: str, path: str, headers: Mapping[str, str]) -> Route:
     raise wrong_method(method, path) if path in _PATHS else path_not_found(path)
 
 
-def wire_of(path: str, headers: Mapping[str, str]) -> str:
-    """The wire whose format the caller of a path expects."""
-    return _face_at(path, headers).wire
+def face_at(path: str, headers: Mapping[str, str]) -> str:
+    """The face whose format the caller of a path expects."""
+    return _face_at(path, headers).name
 
 
 def _face_at(path: str, headers: Mapping[str, str]) -> Face:

@@ -15,7 +15,7 @@ from anaphora.canonical import dumps
 from anaphora.client.target import Target
 from anaphora.daemon.store import HandleKind
 from anaphora.daemon.values import GrantedModel
-from anaphora.errors import ContextOverflow, Upstream
+from anaphora.errors import ContextOverflow, RequestRejected, Upstream
 from anaphora.values import Event, PartDelta, PartEnd, PartStart, Reply, Thinking, Usage
 from anaphora.wire.reading import Members
 
@@ -23,16 +23,32 @@ from .face import (
     MODELS_CREATED,
     Face,
     Kept,
+    Operation,
     Operations,
+    Route,
+    StoredKind,
+    checked_model,
     json_of,
+    model_in,
     model_limits,
     prewarm,
     shortest,
     stored_kind,
     value_of,
     without,
+    wrong_method,
 )
 
+MESSAGES = "/v1/messages"
+_COUNT = f"{MESSAGES}/count_tokens"
+#: Claude at Vertex AI, by model and method.
+_VERTEX = re.compile(
+    "/v1/projects/[^/]+/locations/[^/]+/publishers/anthropic/models/([^/]+):(rawPredict|streamRawPredict)"
+)
+_VERTEX_SHOWN = "/v1/projects/{project}/locations/{location}/publishers/anthropic/models/{model}"
+_VERTEX_COUNT = "count-tokens"
+#: Fields of requests at clouds that Anthropic has as headers, or that the path names.
+_OF_CLOUDS = ("anthropic_version", "anthropic_beta", "model", "stream")
 _TOO_LONG = "prompt is too long"
 _BLOCK_BEGINS = b'"type":"content_block_start"'
 
@@ -51,16 +67,20 @@ _decode_extras = msgspec.json.Decoder(_Extras).decode
 class AnthropicFace(Face):
     wire = "anthropic"
     operations: ClassVar[Operations] = {
-        ("POST", "/v1/messages"): "generate",
-        ("POST", "/v1/messages/count_tokens"): "count",
+        ("POST", MESSAGES): "generate",
+        ("POST", _COUNT): "count",
     }
-    stored = (
+    stored: ClassVar[tuple[StoredKind, ...]] = (
         stored_kind(
             "batch", "/v1/messages/batches", "GET POST", "GET DELETE", "POST cancel|GET results"
         ),
         stored_kind("file", "/v1/files", "GET POST", "GET DELETE", "GET content"),
     )
-    own_paths = re.compile("/v1/messages")
+    named_paths: ClassVar[tuple[str, ...]] = (
+        f"POST {_VERTEX_SHOWN}:rawPredict",
+        f"POST {_VERTEX_SHOWN}:streamRawPredict",
+    )
+    own_paths = re.compile(f"{MESSAGES}|{_VERTEX.pattern}")
     own_headers = frozenset({"anthropic-version"})
     request_id_header = "request-id"
     version_header = "anthropic-version"
@@ -74,8 +94,38 @@ class AnthropicFace(Face):
     keepers = ("anthropic",)
     limit_place = ("", "max_tokens")
     budgets_thinking = True
-    count_path = "/count_tokens"
-    counted_fields = frozenset("model messages system tools tool_choice thinking".split())
+
+    def named_route(self, method: str, path: str) -> Route | None:
+        match = _VERTEX.fullmatch(path)
+        if match is None:
+            return None
+        if method != "POST":
+            raise wrong_method(method, path)
+        if match[1] == _VERTEX_COUNT:
+            return Route(wire=self.wire, operation="count", path=_COUNT, rest=match[2])
+        operation: Operation = "stream" if match[2] == "streamRawPredict" else "generate"
+        name = checked_model(match[1])
+        return Route(wire=self.wire, operation=operation, path=MESSAGES, name=name)
+
+    def plain_request(self, route: Route, members: Members) -> tuple[Members, Mapping[str, str]]:
+        """At clouds the path names the model, and versions and betas are fields."""
+        if not route.name and not route.rest:
+            return members, {}
+        model = route.name or model_in(value_of(members, "model"))
+        for name, expected in (("model", model), ("stream", route.operation == "stream")):
+            if value_of(members, name) not in (None, expected):
+                reason = f"{name}: is not what the path names"
+                raise RequestRejected(reason, status=400, param=name)
+        plain = {"model": json_of(model), **without(members, *_OF_CLOUDS)}
+        if route.operation == "stream":
+            plain["stream"] = json_of(True)
+        betas = value_of(members, "anthropic_beta")
+        if betas is None:
+            return plain, {}
+        if not isinstance(betas, list) or not all(isinstance(each, str) for each in betas):
+            reason = "anthropic_beta: must be a list of names"
+            raise RequestRejected(reason, status=400, param="anthropic_beta")
+        return plain, {self.beta_header: ",".join(betas)}
 
     def own_error(self, error: Upstream) -> Upstream:
         """Clients recognize by these words that they have to shorten a conversation."""
@@ -88,7 +138,7 @@ class AnthropicFace(Face):
         return str(json.loads(wire.get(self.wire).write_error(error)[2])["error"]["type"])
 
     def event_writer(self, write: Callable[[Event], bytes]) -> Callable[[Event], bytes]:
-        return _BlockNumbers(write).write
+        return BlockNumbers(write).write
 
     def model_row(self, one: GrantedModel) -> dict[str, Any]:
         row = {"type": "model", "id": one.model, "display_name": one.model}
@@ -133,7 +183,7 @@ class AnthropicFace(Face):
         return shown  # a summary
 
 
-class _BlockNumbers:
+class BlockNumbers:
     """Writes events for clients that expect block numbers without gaps: a part of another wire
     without a block, such as reasoning without text, gets no number."""
 

@@ -20,13 +20,13 @@ from anaphora.daemon.store import HandleKind
 from anaphora.daemon.values import GrantedModel
 from anaphora.errors import NotFound, RequestRejected, Upstream
 from anaphora.values import Event, Reply, Thinking, Usage
-from anaphora.wire.reading import Members, encode_members
+from anaphora.wire.reading import Members
 
-from .framing import SSE_ENDS, StreamFrame
+from .framing import SSE_ENDS, StreamFrame, WholeEvents, WholeFrames
 
 Operation: TypeAlias = Literal[
     "generate", "stream", "count", "models", "model", "create", "list", "get", "update", "delete",
-    "action", "upload", "show", "version", "embed",
+    "action", "upload", "show", "version", "embed", "invoke",
 ]  # fmt: skip
 
 Operations: TypeAlias = Mapping[tuple[str, str], Operation]
@@ -59,6 +59,13 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     """The kind of stored objects."""
     rest: str = ""
     """The path after the id: `cancel`, `items/msg_1`."""
+    form: str = ""
+    """The dialect in which the caller writes and reads; empty: the wire itself."""
+
+    @property
+    def face(self) -> str:
+        """The name of the face."""
+        return self.form or self.wire
 
 
 class StoredKind(msgspec.Struct, frozen=True):
@@ -86,6 +93,12 @@ class Face:
     """One wire in the daemon. Holds the defaults."""
 
     wire: ClassVar[str]
+    form: ClassVar[str] = ""
+    """The dialect of the wire that its clients use; empty: none."""
+
+    @property
+    def name(self) -> str:
+        return self.form or self.wire
 
     # ── Paths ────────────────────────────────────────────────────────────────────────────────────
 
@@ -160,7 +173,14 @@ class Face:
         """The requested model; None if a stored prompt decides it."""
         return route.name or model_in(value.get("model"))
 
+    def plain_request(self, route: Route, members: Members) -> tuple[Members, Mapping[str, str]]:
+        """The request as the wire's own provider takes it: its members, and headers for members
+        that are headers there."""
+        return members, {}
+
     def is_stream(self, route: Route, value: Mapping[str, Any]) -> bool:
+        if route.operation == "stream":
+            return True
         stream = value.get("stream")
         if stream is None:
             return self.stream_default
@@ -188,6 +208,10 @@ class Face:
     def event_writer(self, write: Callable[[Event], bytes]) -> Callable[[Event], bytes]:
         """The function that writes events of another wire."""
         return write
+
+    def whole_events(self) -> WholeEvents | WholeFrames:
+        """Passes complete events of a provider's stream."""
+        return WholeEvents(self.event_ends)
 
     def frame(self, *, asks_usage: bool, passes: bool) -> StreamFrame | None:
         """The frame for the bytes of a stream. `asks_usage`: the caller of Chat requested a chunk
@@ -247,6 +271,8 @@ class Face:
 
     model_in_path: ClassVar[bool] = False
     """The path names the model, not the body."""
+    model_field: ClassVar[str] = "model"
+    """The field that names the model, which a body may repeat if the path names it."""
     limit_place: ClassVar[tuple[str, str]]
     """The object with the output limit, empty for the body, and the limit's name in it."""
     limit_names: ClassVar[tuple[str, ...]] = ()
@@ -258,21 +284,10 @@ class Face:
     """A stream reports its usage only with `stream_options.include_usage`."""
     budgets_thinking: ClassVar[bool] = False
     """Enabled thinking needs a budget."""
-    count_path: ClassVar[str] = ""
-    """Appended to a request's path to count its tokens; empty: no such endpoint."""
-    counted_fields: ClassVar[frozenset[str]] = frozenset()
-    """The request fields that a count accepts."""
 
     def path_to(self, model: str, *, stream: bool) -> str:
         """The path of a request to a model, with its name if this wire's paths have it."""
         raise NotImplementedError
-
-    def count_request(self, model: str, members: Members, path: str) -> tuple[str, bytes] | None:
-        """Path and body of a token count request; None if the wire has no such endpoint."""
-        if not self.count_path:
-            return None
-        counted = {name: raw for name, raw in members.items() if name in self.counted_fields}
-        return path + self.count_path, encode_members(counted)
 
     def repaired(self, members: Members) -> Mapping[str, bytes]:
         """Corrects fields that the provider's SDK writes in a form that other wires reject."""

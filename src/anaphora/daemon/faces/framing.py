@@ -53,6 +53,30 @@ class WholeEvents:
         return rest
 
 
+class WholeFrames:
+    """The same for frames of AWS's event stream, which begin with their size. Their checksums are
+    checked by the reader of the stream."""
+
+    def __init__(self) -> None:
+        self._rest = bytearray()
+
+    def feed(self, data: bytes) -> bytes:
+        rest = self._rest
+        rest += data
+        end = 0
+        while len(rest) >= end + 4:
+            size = int.from_bytes(rest[end : end + 4])
+            if not size or end + size > len(rest):
+                break
+            end += size
+        whole = bytes(rest[:end])
+        del rest[:end]
+        return whole
+
+    def close(self) -> bytes:
+        return b""  # a frame that is not complete is an error
+
+
 class _Chunk(msgspec.Struct):
     choices: list[msgspec.Raw] | None = None
     usage: msgspec.Raw = msgspec.Raw(b"null")
@@ -149,6 +173,16 @@ class LastObject:
             end = self._last[len(last) :]
             self._last = last[:-1] + b',"anaphora":' + _json(fields) + b"}" + end
         return self._last + bytes(self._rest)
+
+
+class EventFrames:
+    """Frames of AWS's event stream. They have no place for the late fields."""
+
+    def feed(self, data: bytes) -> bytes:
+        return data
+
+    def finish(self, _fields: Mapping[str, Any]) -> bytes:
+        return b""
 
 
 class JsonList:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from anaphora.canonical import dumps, string
+from anaphora.canonical import dumps
 from anaphora.daemon.store import HandleKind
 from anaphora.daemon.values import GrantedModel
 from anaphora.values import Thinking
@@ -30,6 +30,10 @@ from .framing import LastObject, StreamFrame
 
 _MODEL = re.compile(r"/v1(?:beta|alpha)?/models/([^?]+):(\w+)")
 _ROOT = re.compile(r"/v1(?:beta|alpha)(?=/)")
+#: Of Vertex AI; with an express key there is no project.
+_VERTEX = re.compile(
+    r"/v1(?:beta1)?(?:/projects/[^/]+/locations/[^/]+)?/publishers/google(?=/models/)"
+)
 _COMPATIBLE = "/openai"
 _UPLOAD = re.compile(r"/upload/v1(?:beta|alpha)?/files")
 _METHODS: dict[str, Operation] = {
@@ -73,6 +77,8 @@ class GeminiFace(Face):
     )
     named_paths = (
         *(f"POST /v1beta/models/{{model}}:{method}" for method in _METHODS),
+        "POST /v1beta1/projects/{project}/locations/{location}/publishers/google/models/{model}"
+        ":{method}",
         "POST /upload/v1beta/files",
     )
     own_paths = re.compile(rf"{_ROOT.pattern}|/upload/|{_MODEL.pattern}\Z")
@@ -91,6 +97,8 @@ class GeminiFace(Face):
     choices_field = "generationConfig.candidateCount"
 
     def full_path(self, path: str) -> str | None:
+        if (vertex := _VERTEX.match(path)) is not None:
+            return self.root + path[vertex.end() :]
         match = _ROOT.match(path)
         if match is not None:
             rest = path[match.end() :]
@@ -152,11 +160,6 @@ class GeminiFace(Face):
 
     def path_to(self, model: str, *, stream: bool) -> str:
         return path_of(model, stream=stream)
-
-    def count_request(self, model: str, members: Members, path: str) -> tuple[str, bytes] | None:
-        inner = {"model": msgspec.Raw(string(f"models/{model}")), **members}
-        body = {"generateContentRequest": msgspec.Raw(encode_members(inner))}
-        return path.partition(":")[0] + ":countTokens", encode_members(body)
 
     def repaired(self, members: Members) -> Mapping[str, bytes]:
         """Drops model turns with only empty texts: the SDK keeps the last piece of a stream as one,

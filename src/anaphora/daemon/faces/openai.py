@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any, ClassVar
@@ -20,6 +21,7 @@ from .face import (
     Kept,
     Operations,
     Route,
+    checked_model,
     json_of,
     prewarm,
     shortest,
@@ -29,6 +31,9 @@ from .face import (
 )
 from .framing import StreamFrame, UsageFilter
 
+_CHAT = "/v1/chat/completions"
+#: Azure's paths: with a deployment, and of its model inference.
+_AZURE = re.compile("/v1/(?:deployments/([^/]+)|models)/chat/completions")
 #: The reasoning field of many Chat hosts.
 _REASONING = "reasoning_content"
 _IMAGE = "image_generation_call"
@@ -63,7 +68,7 @@ class _OpenAIFace(Face):
 class OpenAIChatFace(_OpenAIFace):
     wire = "openai_chat"
     operations: ClassVar[Operations] = {
-        ("POST", "/v1/chat/completions"): "generate",
+        ("POST", _CHAT): "generate",
         ("POST", "/v1/embeddings"): "embed",
     }
     reply_id_prefix = "chatcmpl-"
@@ -74,6 +79,16 @@ class OpenAIChatFace(_OpenAIFace):
     limit_place = ("", "max_completion_tokens")
     limit_names = ("max_completion_tokens", "max_tokens")
     usage_on_request = True
+    named_paths = (
+        "POST /openai/deployments/{model}/chat/completions", "POST /models/chat/completions",
+    )  # fmt: skip
+
+    def named_route(self, method: str, path: str) -> Route | None:
+        match = _AZURE.fullmatch(path)
+        if match is None or method != "POST":
+            return None
+        name = checked_model(match[1]) if match[1] else ""
+        return Route(wire=self.wire, operation="generate", path=_CHAT, name=name)
 
     def frame(self, *, asks_usage: bool, passes: bool) -> StreamFrame | None:
         return None if asks_usage or passes else UsageFilter()
@@ -108,11 +123,6 @@ class OpenAIResponsesFace(_OpenAIFace):
     orders_parts = True
     limit_place = ("", "max_output_tokens")
     tool_limit_field = "max_tool_calls"
-    count_path = "/input_tokens"
-    counted_fields = frozenset(
-        "model input instructions tools tool_choice parallel_tool_calls reasoning text"
-        " previous_response_id conversation truncation".split()
-    )
 
     def model_of(self, route: Route, value: Mapping[str, Any]) -> str | None:
         if value.get("model") is None and value.get("prompt") is not None:

@@ -197,6 +197,9 @@ class _ContentScan:
         """Counts media, and adds the tools that a block defines."""
         found, row, kind, members = self._found, block.row, block.type, block.members
         known, is_listed = self._own.other.members, block.path.endswith("]")
+        if self._own.one_member:
+            self._note_only(kind, row, members, block.path)
+            return
         if known is not None and not members.keys() <= known:
             found.add("documents")  # a new kind of part: it may be anything
         elif known is None and kind and kind not in self._walk.table.blocks and is_listed:
@@ -214,6 +217,28 @@ class _ContentScan:
             self._address(members["fileData"])
             if "inlineData" in members:
                 found.add("audio")  # both in one part: either may be read
+
+    def _note_only(self, kind: str, row: BlockType, members: dict[str, Any], path: str) -> None:
+        """The same for a block with one member."""
+        found = self._found
+        if len(members) > 1:
+            raise request_error("a block has one member", f"$.{path}")
+        if kind and kind not in self._own.blocks:
+            found.add("documents")  # a new kind of block: it may be anything
+        if row.medium is not None:
+            found.add(row.medium)
+        if row.data:
+            self._loose(members[kind], f"{path}.{kind}")
+        if kind == "cachePoint" and isinstance(members[kind], dict):
+            found.cache_ttls.add(_ttl(members[kind], ""))
+            if members[kind].get("ttl") not in (None, *get_args(Ttl)):
+                found.unknown.append("cachePoint.ttl")
+        if row.changes_tools:
+            found.changes_tools = True
+            tool = members[kind].get("tool") if isinstance(members[kind], dict) else None
+            if kind == "toolAddition" and isinstance(tool, dict):
+                found.tools.functions.append((path, str(tool.get("name"))))
+                found.tools.remote_mcp += [path] if tool.get("serverName") else []
 
     def _address(self, file: dict[str, Any]) -> None:
         """Notes the address of a file: in Google's file store, a bucket, or public."""
@@ -239,12 +264,23 @@ class _ContentScan:
                     self._note_tools(kind, item, where)
                 if isinstance(item.get("fileData"), dict) and self._own.classify is not None:
                     self._address(item["fileData"])
+                if self._own.one_member:
+                    self._note_members(item)
                 skipped = frozenset() if row is None else row.opaque
                 stack += [
                     (f"{where}.{inner}", inner, each)
                     for inner, each in item.items()
                     if inner not in skipped and inner != _ARGUMENTS.get(name)
                 ]
+
+    def _note_members(self, members: dict[str, Any]) -> None:
+        """Media, and files that the operator's account can read, by the names of members."""
+        for name in members:
+            row = self._own.blocks.get(name)
+            if row is not None and row.medium is not None:
+                self._found.add(row.medium)
+            elif name == "s3Location":
+                self._found.unknown.append(name)
 
     def _note_tools(self, kind: str, members: dict[str, Any], path: str) -> None:
         """Adds the tools that a block defines."""

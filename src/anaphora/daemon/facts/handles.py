@@ -44,7 +44,8 @@ _SHARED = frozenset(
 ID_NAMES = frozenset(_IDS) | _SHARED
 #: Members whose content is the app's own text or JSON.
 _OPAQUE = frozenset(
-    "metadata arguments input_schema parameters schema labels args response json_schema".split()
+    "metadata arguments input_schema parameters schema labels args response json_schema"
+    " json".split()
 )
 #: By type of block or item: members with tool arguments or an answer's sources. Apps send them back
 #: unchanged, and the provider does not open them again.
@@ -207,6 +208,8 @@ def _is_opaque(fields: dict[str, Any], name: str) -> bool:
     if name in _OPAQUE:
         return True
     kind = fields.get("type")
+    if name == "input" and "toolUseId" in fields and type(fields[name]) is dict:
+        return True  # arguments of a call, on Converse
     if not isinstance(kind, str):
         return name == "annotations" and fields.get("role") == "assistant"
     return name in _OPAQUE_MEMBERS.get(kind, ())

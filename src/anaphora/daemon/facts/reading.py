@@ -10,12 +10,14 @@ calls. A field of the wrong type raises `InvalidRequest`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from typing import Annotated, Any, TypeAlias
 
 import msgspec
 
 from anaphora.catalog.pricing import STANDARD_TIERS
+from anaphora.values import Ttl
 from anaphora.wire.elements import ListElements
 from anaphora.wire.gemini.types import camel, raw_elements
 from anaphora.wire.reading import (
@@ -48,6 +50,8 @@ _STANDARD = STANDARD_TIERS | {"on_demand"}
 NULL = msgspec.Raw(b"null")
 #: The largest accepted output limit, as for JSON-RPC.
 _MOST_TOKENS = 2**32 - 1
+#: A stored prompt of Bedrock, in place of a model.
+_STORED_PROMPT = re.compile(r"arn:[^:/]*:bedrock:[^/]*:prompt/")
 _BETA_HEADERS = ("anthropic-beta", "openai-beta")
 #: Fields of an entry of `fallbacks` that add no cost beyond its output limit.
 _FALLBACK_FIELDS = frozenset({"model", "thinking", "output_config"})
@@ -98,6 +102,7 @@ class _Reading:
         self._table = known.table
         self._elements = elements
         self.wire = known.wire
+        self._renames = known.table.rename is camel
         self._models: list[Named] = []
         self._handles: list[HandleRef] = []
         self._tiers: list[Named] = []
@@ -105,12 +110,13 @@ class _Reading:
         self._unknown: list[str] = []
         self._unbounded: list[str] = []
         self._tools = FoundTools()
+        self._ttls: set[Ttl] = set()
         self._content: RequestContent | None = None
         """Contents of messages other than text and tool calls; None if there are none."""
         self._limits: list[OutputLimit] = []
         self._values: dict[str, Any] = {"max_tokens_field": known.table.limit}
-        if known.table.named_in_path:
-            self._read_path(path)
+        if known.table.read_path is not None:
+            self._read_path(known.table.read_path(path))
 
     def facts(self) -> RequestFacts:
         tools, content, values = self._tools, self._content, self._values
@@ -119,8 +125,10 @@ class _Reading:
             tools.add(content.tools)
             unknown = unknown + content.unknown
             values["media"] = content.media
-            values["cache_ttls"] = tuple(content.cache_ttls)
+            self._ttls |= content.cache_ttls
             values["late_tools"] = content.changes_tools
+        if self._ttls:
+            values["cache_ttls"] = tuple(sorted(self._ttls))
         refs = tools.handles if content is None else tools.handles + content.handles
         for tool in tools.server:
             if tool.model:
@@ -147,7 +155,7 @@ class _Reading:
     # ── Fields ───────────────────────────────────────────────────────────────────────────────────
 
     def read(self, members: Members) -> None:
-        if self._table.named_in_path:
+        if self._renames:
             members = _camel_names(members, "")
         size = 0
         top = self._known.top
@@ -201,12 +209,12 @@ class _Reading:
                 values = (part.strip() for part in value.split(","))
                 self._betas += [Named(name.lower(), part) for part in values if part]
 
-    def _read_path(self, path: str) -> None:
-        """Gemini names the model and the method in the path: `/v1beta/models/NAME:METHOD`."""
-        resource, _, method = path.partition("?")[0].rpartition(":")
-        if "/models/" in resource:
-            self._models.append(Named("model", resource.rpartition("/models/")[2]))
-        self._values["stream"] = method == "streamGenerateContent"
+    def _read_path(self, named: tuple[str, bool]) -> None:
+        model, self._values["stream"] = named
+        if model:
+            self._models.append(Named("model", model))
+        if _STORED_PROMPT.match(model):
+            self._values["stored_prompt"] = True
 
     def _check_case(self, name: str, path: str) -> None:
         """Refuses an unknown field name that some servers would read as a known one."""
@@ -217,7 +225,7 @@ class _Reading:
     def _check_nested(self, path: str, raw: msgspec.Raw) -> Members:
         """Notes unknown members of an object and returns all members."""
         members = _members(raw, path)
-        if self._table.named_in_path:
+        if self._renames:
             members = _camel_names(members, f"{path}.")
         known = self._known.nested[path]
         for name in members:
@@ -229,7 +237,7 @@ class _Reading:
     def _limit(self, name: str, raw: msgspec.Raw) -> None:
         if raw == NULL:
             return
-        limit = _whole(raw, name, least=None, floats=self._table.named_in_path)
+        limit = _whole(raw, name, least=None, floats=self._renames)
         if limit > _MOST_TOKENS:
             raise request_error(f"must be at most {_MOST_TOKENS}", f"$.{name}")
         if limit < self._table.smallest_limit:
@@ -243,7 +251,7 @@ class _Reading:
 
     def _model(self, name: str, raw: msgspec.Raw) -> None:
         model = _text(raw, name)
-        if self._table.named_in_path:
+        if self._renames:
             model = model.removeprefix("models/")
         if model:
             self._models.append(Named(name, model))
@@ -279,13 +287,18 @@ class _Reading:
                     self._unknown.append(path)
 
     def _flag(self, name: str, raw: msgspec.Raw) -> None:
-        self._values[name] = decode_value(raw, bool, f"$.{name}", request_error)
+        value = decode_value(raw, bool, f"$.{name}", request_error)
+        self._values[name.rpartition(".")[2]] = value
 
     def _choices(self, name: str, raw: msgspec.Raw) -> None:
         if raw != NULL:
-            self._values["n"] = _whole(raw, name, least=1, floats=self._table.named_in_path)
+            self._values["n"] = _whole(raw, name, least=1, floats=self._renames)
 
     def _tier(self, name: str, raw: msgspec.Raw) -> None:
+        if bytes(raw)[:1] == b"{":  # Bedrock's
+            name, raw = f"{name}.type", _members(raw, name).get("type", NULL)
+            if raw == NULL:
+                return
         tier = _text(raw, name)
         if tier.lower() not in _STANDARD:
             self._tiers.append(Named(name, tier))
@@ -374,6 +387,45 @@ class _Reading:
                 if budget != NULL:
                     self._thinking(f"{path}.thinkingBudget", budget)
 
+    # ── Bedrock's Converse ───────────────────────────────────────────────────────────────────────
+
+    def _inference_config(self, name: str, raw: msgspec.Raw) -> None:
+        self._limit(f"{name}.maxTokens", _members(raw, name).get("maxTokens", NULL))
+
+    def _tool_config(self, name: str, raw: msgspec.Raw) -> None:
+        tools = _members(raw, name).get("tools", NULL)
+        if tools != NULL:
+            self._tool_list(f"{name}.tools", tools)
+            if b"cachePoint" in bytes(tools) and self._table.one_member:
+                self._ttls |= {"5m", "1h"} if b"1h" in bytes(tools) else {"5m"}
+
+    def _latency(self, name: str, raw: msgspec.Raw) -> None:
+        latency = _members(raw, name).get("latency", NULL)
+        if latency != NULL:
+            self._speed(f"{name}.latency", latency)
+
+    def _guardrail(self, name: str, _: msgspec.Raw) -> None:
+        self._unbounded.append(name)
+
+    def _model_fields(self, name: str, raw: msgspec.Raw) -> None:
+        """Fields that Bedrock adds to the model's own request. They are read like those of a body;
+        a prompt in them is not."""
+        for member, value in _members(raw, name).items():
+            path = f"{name}.{member}"
+            if value == NULL or member == name:
+                continue
+            if holds_content(self._table, member):
+                self._unbounded.append(path)
+            elif member == "anthropic_beta":
+                listed = decode_value(value, list[str], f"$.{path}", request_error)
+                self._betas += [Named(path, beta) for beta in listed]
+            elif member in ("tools", "functions"):
+                read_tools("anthropic", path, value, self._tools)
+            elif (read := _READERS.get(member)) is not None:
+                if path in self._known.nested:
+                    self._check_nested(path, value)
+                read(self, path, value)
+
     def _options(self, name: str, raw: msgspec.Raw) -> None:
         members = _members(raw, name)
         if "num_predict" in members:
@@ -433,6 +485,12 @@ _READERS: dict[str, _Read] = {
     "prediction": _Reading._prediction,
     "prompt": _Reading._stored_prompt,
     "context_management": _Reading._context_edits,
+    "inferenceConfig": _Reading._inference_config,
+    "toolConfig": _Reading._tool_config,
+    "performanceConfig": _Reading._latency,
+    "guardrailConfig": _Reading._guardrail,
+    "modelId": _Reading._model,
+    "additionalModelRequestFields": _Reading._model_fields,
 }
 
 

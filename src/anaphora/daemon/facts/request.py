@@ -132,7 +132,9 @@ class RequestFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 #: Fields that are read on every wire, so that a grant's `fields` cannot bypass their checks.
-ALWAYS_READ = frozenset({"models", "fallbacks", "context_management", "tools", "functions", "n"})
+ALWAYS_READ = frozenset(
+    "models fallbacks context_management tools functions n guardrailConfig".split()
+)
 
 
 class KnownFields(msgspec.Struct, frozen=True, kw_only=True):
@@ -246,7 +248,7 @@ def _list(kind: Any) -> Any:
 def _plain_types(table: RequestTable) -> tuple[Any, Any]:
     """The types of messages and system blocks that hold only text and tool calls."""
     if table.plain is not None:
-        return table.plain, None
+        return table.plain, table.plain_block
     rows = {kind: row for kind, row in table.blocks.items() if row.plain}
     items = {kind: row for kind, row in rows.items() if kind in table.items}
     parts = {kind: row for kind, row in rows.items() if kind not in items}

@@ -9,7 +9,7 @@ import msgspec
 
 from anaphora.daemon.store import HandleKind
 from anaphora.wire.gemini.types import camel, raw_elements
-from anaphora.wire.reading import Members, decode_members, decode_value, request_error
+from anaphora.wire.reading import Members, decode_members, decode_value, known_text, request_error
 from anaphora.wire.tables import RequestTable, request_table
 from anaphora.wire.walking import Walk
 
@@ -109,6 +109,11 @@ def _read_list(wire: str, path: str, raw: bytes) -> FoundTools:
             _read_gemini(tool.path.removeprefix("$."), tool.members, found)
         found.add_stored(raw, path)
         return found
+    if table.one_member:
+        for tool in Walk(table).tools(raw, f"$.{path}"):
+            _read_converse(tool.path.removeprefix("$."), tool.members, found)
+        found.add_stored(raw, path)
+        return found
     heads = decode_value(raw, list[_ToolHead], f"$.{path}", request_error)
     allowed = _in_tool(table)
     for head, tool in zip(heads, Walk(table).tools(raw, f"$.{path}"), strict=True):
@@ -198,6 +203,25 @@ def _read_server_tool(path: str, kind: str, head: _ToolHead, found: FoundTools) 
     found.handles += [
         (f"{path}.vector_store_ids", "file", each) for each in head.vector_store_ids or ()
     ]
+
+
+def _read_converse(path: str, members: Members, found: FoundTools) -> None:
+    """An object with one member: a function, a tool of Bedrock's, a marker, or a newer kind."""
+    if len(members) != 1:
+        raise request_error("a tool has one member", f"$.{path}")
+    ((kind, value),) = members.items()
+    if kind == "cachePoint":
+        return
+    where = f"{path}.{kind}"
+    inner = decode_members(value) if bytes(value)[:1] == b"{" else {}
+    _check_members(inner, where, _IN_FUNCTION)
+    name = known_text(inner, "name")
+    if kind == "toolSpec" and not name:
+        raise request_error("a function needs a name", f"$.{where}")
+    if kind != "systemTool" and name:
+        found.functions.append((where, name))
+    if kind != "toolSpec":
+        found.server.append(ServerTool(param=where, type=name or kind))
 
 
 def _read_gemini(path: str, members: Members, found: FoundTools) -> None:

@@ -25,9 +25,11 @@ ESTIMATED_KINDS: frozenset[EntryKind] = frozenset(("estimated", "bound", "disput
 LARGEST_AMOUNT = 2**53
 
 HandleKind: TypeAlias = Literal[
-    "response", "item", "conversation", "file", "batch", "cached_content", "container", "prefix"
-]
-"""`item`: of a stored response. `prefix`: the beginning of a prompt, by its keyed digest."""
+    "response", "item", "conversation", "file", "batch", "cached_content", "container", "prefix",
+    "signature",
+]  # fmt: skip
+"""`item`: of a stored response. `prefix`: the beginning of a prompt, by its keyed digest.
+`signature`: of a request, which is accepted once."""
 
 
 class SpendLimits(msgspec.Struct, frozen=True):

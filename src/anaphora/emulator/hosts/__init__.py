@@ -1,9 +1,9 @@
 """The hosts of all providers, and the routes of their paths.
 
 Each wire's own provider answers at its own paths: `/v1/messages`, `/v1/chat/completions`,
-`/v1/responses`, `/v1beta/models/…`, `/api/chat`. Every provider answers below its name, so that
-`http://…/deepseek` stands for `https://api.deepseek.com`. Azure's older paths are also answered
-without its name.
+`/v1/responses`, `/v1beta/models/…`, `/api/chat`, `/model/…/converse`. Every provider answers below
+its name, so that `http://…/deepseek` stands for `https://api.deepseek.com`; Vertex AI and Azure
+have names of their own. Azure's older paths are also answered without its name.
 """
 
 from __future__ import annotations
@@ -19,15 +19,27 @@ from anaphora.emulator.replies.text import IdGenerator
 from anaphora.wire import Wire
 
 from .anthropic import AnthropicHost
+from .bedrock import BedrockHost, InvokeHost
 from .gemini import GeminiHost
 from .host import EmulatorRoute, Host
 from .ollama import OllamaHost
 from .openai import OpenAIChatHost
 from .openai_responses import OpenAIResponsesHost
+from .vertex import VertexHost
 
+#: By wire, or by the surface of dialects that differ in more than fields.
 HOSTS: dict[str, type[Host]] = {
-    host.wire: host
-    for host in (AnthropicHost, OpenAIChatHost, OpenAIResponsesHost, GeminiHost, OllamaHost)
+    host.surface or host.wire: host
+    for host in (
+        AnthropicHost,
+        OpenAIChatHost,
+        OpenAIResponsesHost,
+        GeminiHost,
+        OllamaHost,
+        BedrockHost,
+        InvokeHost,
+        VertexHost,
+    )
 }
 #: The format of errors at paths where no host answers.
 DEFAULT_WIRE = "openai_chat"
@@ -37,7 +49,15 @@ _ROUTES = 1024
 _AZURE = re.compile(
     r"(?:/azure)?/openai/(?:deployments/(?P<deployment>[^/]+)/)?(?P<rest>(?!v1/|deployments/).+)"
 )
+_PLACEHOLDER = re.compile(r"\{\w+\}")
+#: Dialects whose paths are answered without the provider's name, as no other has them.
+_UNNAMED = ("google/openai_chat", "azure/openai_chat/inference")
 _SHARED = ("models", "model", "model_delete", "files", "file", "file_content")
+
+
+def host_name(row: Dialect) -> str:
+    """The name of a dialect's host in `HOSTS`."""
+    return row.surface if row.envelope or row.methods else row.wire
 
 
 class HostRoutes:
@@ -45,24 +65,18 @@ class HostRoutes:
 
     def __init__(self, billing: Billing, ids: IdGenerator) -> None:
         self.hosts = {name: host(billing, ids) for name, host in HOSTS.items()}
-        self._rows: dict[str, list[tuple[str, Dialect]]] = {"": []}
-        self._unanswered: list[tuple[str, Dialect]] = []
+        self._rows: dict[str, list[tuple[re.Pattern[str], Dialect]]] = {"": []}
         for row in catalog.dialects().rows:
-            rows = self._rows.setdefault(row.provider, [])
-            host = self.hosts.get(row.wire)
-            if host is None or row.envelope:
-                self._unanswered.append((row.request_path + "/", row))
-                continue
-            if not host.generate_path:
-                continue
-            rows.append((self._root(row), row))
-            if row.provider == wire.PROVIDERS[row.wire]:
-                self._rows[""].append((self._root(row), row))
-            if row.wire == "anthropic" and row.provider == "anthropic":
-                self._rows[""].append(("", row))  # some clients leave out /v1
-        # Google's other wire has a path of its own.
-        row = catalog.dialects().find("google", "openai_chat")
-        self._rows[""].append((self._root(row), row))
+            names = dict.fromkeys((row.provider, row.known_as or row.provider))
+            rows = [self._rows.setdefault(name, []) for name in names]
+            if not self._host(row).generate_path:
+                continue  # a host that reads whole paths
+            if row.provider == wire.PROVIDERS[row.wire] or row.name in _UNNAMED:
+                rows.append(self._rows[""])
+            for each in rows:
+                each.append((self._root(row), row))
+            if row.wire == "anthropic" and row.provider == "anthropic" and not row.surface:
+                self._rows[""].append((re.compile(""), row))  # some clients leave out /v1
         self._find = functools.lru_cache(maxsize=_ROUTES)(self._route)
 
     def find(self, method: str, path: str, headers: Mapping[str, str]) -> EmulatorRoute | None:
@@ -74,9 +88,8 @@ class HostRoutes:
         path = "/" + path.strip("/")
         first, _, rest = path[1:].partition("/")
         rows = self._rows.get(first) if first else None
-        for start, row in self._unanswered:
-            if path.startswith(start) or (first == row.provider and f"/{rest}".startswith(start)):
-                return wire.codec_for(row)
+        if "model" in (first, rest.partition("/")[0] if first == "bedrock" else ""):
+            return wire.get("bedrock")
         if rows:
             return wire.codec_for(rows[0][1])
         if "anthropic-version" in headers or "/messages" in path:
@@ -92,14 +105,15 @@ class HostRoutes:
         if provider:
             path = "/" + rest
         deployment = ""
-        if (found := _AZURE.fullmatch(f"/{first}/{rest}")) is not None:
-            provider, deployment = "azure", found["deployment"] or ""
-            path = f"/openai/v1/{found['rest']}"
+        if (dated := _AZURE.fullmatch(f"/{first}/{rest}")) is not None:
+            provider, deployment = "azure", dated["deployment"] or ""
+            path = f"/openai/v1/{dated['rest']}"
         for root, row in self._rows[provider]:
-            if not path.startswith(root + "/"):
+            begin = root.match(path)
+            if begin is None or path[begin.end() : begin.end() + 1] != "/":
                 continue
-            host = self.hosts[row.wire]
-            operation, name = host.operation(method, path[len(root) :]) or (None, "")
+            host = self._host(row)
+            operation, name = host.operation(method, path[begin.end() :]) or (None, "")
             if operation is None:
                 continue
             # Models and files of several providers have one path: the headers tell clients apart.
@@ -108,12 +122,23 @@ class HostRoutes:
                 continue
             name = name or deployment
             return EmulatorRoute(host, row, wire.codec_for(row), operation, path, name)
-        gemini = self.hosts["gemini"]
-        if provider in ("", "google") and isinstance(gemini, GeminiHost):
-            return gemini.route(method, path)
+        gemini, bedrock = self.hosts["gemini"], self.hosts["bedrock"]
+        if provider in ("", "google", "vertex") and isinstance(gemini, GeminiHost):
+            found = gemini.route(method, path)
+            if found is not None:
+                return found
+        if provider in ("", "bedrock") and isinstance(bedrock, BedrockHost):
+            return bedrock.route(method, path)
         return None
 
-    def _root(self, row: Dialect) -> str:
+    def _host(self, row: Dialect) -> Host:
+        return self.hosts[host_name(row)]
+
+    def _root(self, row: Dialect) -> re.Pattern[str]:
         """The part of a dialect's paths before that of its host."""
-        host = self.hosts[row.wire]
-        return row.path.removesuffix(host.generate_path) if row.path else host.root
+        host = self._host(row)
+        base, path = row.base_url.partition("//")[2].partition("/")[2], host.root
+        if row.path:
+            path = row.path.partition("?")[0].removesuffix(host.generate_path)
+        root = (f"/{base}" if base else "") + ("" if row.methods else path)
+        return re.compile("[^/]+".join(map(re.escape, _PLACEHOLDER.split(root))))

@@ -103,8 +103,10 @@ class GeminiHost(Host):
             operation, name = ("model", match["model"]) if match["model"] else ("models", "")
         if operation is None or (operation in ("model", "models") and method != "GET"):
             return None
-        vertex = match["vertex"] or "/projects/" in match["root"]
-        dialect = catalog.dialects().find("google", self.wire, "vertex" if vertex else "")
+        surface = "vertex" if "/projects/" in match["root"] else ""
+        if match["vertex"] and not surface:
+            surface = "express"  # a key instead of a project
+        dialect = catalog.dialects().find("google", self.wire, surface)
         path = path.replace(":countTokens", ":generateContent")
         return EmulatorRoute(self, dialect, wire.codec_for(dialect), operation, path, name)
 

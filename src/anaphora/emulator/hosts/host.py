@@ -7,6 +7,7 @@ engine makes its own hosts, which hold the objects that the provider would store
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Literal, TypeAlias
 
@@ -44,6 +45,7 @@ MODELS_CREATED = "2026-01-01T00:00:00Z"
 #: Local servers, which need no key.
 _LOCAL = "http://localhost"
 _KEY_HEADERS = ("x-api-key", "api-key")
+_CREDENTIAL = re.compile(r"Credential=([^/,\s]{1,256})/")
 
 
 class EmulatorRoute(msgspec.Struct, frozen=True):
@@ -75,10 +77,10 @@ class RoutedRequest(EmulatorRequest, frozen=True, kw_only=True, dict=True):
     def workspace(self) -> str:
         return self.entry.workspace
 
-    def with_body(self, body: bytes) -> RoutedRequest:
-        """A copy with another body, without cached fields of the old one."""
+    def with_body(self, body: bytes, **others: Any) -> RoutedRequest:
+        """A copy with another body and other fields, without cached fields of the old body."""
         fields = {name: getattr(self, name) for name in self.__struct_fields__}
-        return RoutedRequest(**fields | {"body": body})
+        return RoutedRequest(**fields | {"body": body, **others})
 
 
 class CompleteBody(msgspec.Struct, frozen=True):
@@ -110,6 +112,8 @@ class Host:
     """Default behaviour of a wire's host."""
 
     wire: ClassVar[str]
+    surface: ClassVar[str] = ""
+    """The surface of the dialects that it serves; empty: all without a host of their own."""
     checks: ClassVar[WireChecks]
     root: ClassVar[str] = "/v1"
     generate_path: ClassVar[str] = ""
@@ -160,9 +164,12 @@ class Host:
     def workspace(self, request: RoutedRequest, keys: frozenset[str] | None) -> str:
         """The workspace of a request's API key; raises the provider's error for a bad key."""
         dialect = request.route.dialect
-        key = _api_key(request, dialect.auth)
+        key = _api_key(request, dialect)
         if not key and dialect.base_url.startswith(_LOCAL):
             return "local"
+        if not key and dialect.cloud is not None and dialect.cloud.kind == "aws":
+            code = "MissingAuthenticationTokenException"
+            raise Unauthenticated("Missing Authentication Token", status=403, code=code)
         if not key:
             raise self.missing_key(dialect.auth)
         if keys is not None and key not in keys:
@@ -267,6 +274,10 @@ class Host:
             reasoning=reasoning if reasoning or shown or self.reports_reasoning else None,
         )
 
+    def reply_model(self, model: str) -> str:
+        """The model that a reply names, for the one that was called."""
+        return model
+
     def extra_fields(self, context: ReplyContext) -> dict[str, Any]:
         """Fields of a reply beside its message and counts."""
         return {}
@@ -275,8 +286,15 @@ class Host:
         """A reply after the first, in `choices_field`."""
         raise NotImplementedError
 
-    def reports_stream_usage(self, request: RoutedRequest) -> bool:
-        return True
+    def stream_usage(self, request: RoutedRequest, usage: Usage) -> Usage:
+        """The counts that a stream reports; none if the request has to ask for them, and does
+        not."""
+        return usage
+
+    def split_stream(self, written: bytes) -> list[bytes]:
+        """The events of a written stream that have data."""
+        end = self.event_end
+        return [data + end for data in written.split(end) if data]
 
     def edit_stream(self, request: RoutedRequest, reply: Reply, response: EmulatorResponse) -> None:
         """Changes a written stream in place."""
@@ -293,10 +311,15 @@ class Host:
         raise NotImplementedError
 
 
-def _api_key(request: EmulatorRequest, auth: str) -> str:
-    """The key from the header or query field where the provider expects it."""
-    headers = request.headers
+def _api_key(request: EmulatorRequest, dialect: Dialect) -> str:
+    """The key from the header or query field where the provider expects it. A signed request has an
+    access key."""
+    headers, auth = request.headers, dialect.auth
     scheme, _, token = headers.get("authorization", "").partition(" ")
+    if dialect.cloud is not None and dialect.cloud.kind == "aws" and scheme != "Bearer":
+        signed = _CREDENTIAL.search(token)
+        if signed is not None:
+            return signed[1]
     token = token.strip() if scheme.lower() == "bearer" else ""
     if auth in _KEY_HEADERS:
         return headers.get(auth) or token

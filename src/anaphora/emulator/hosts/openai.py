@@ -25,7 +25,7 @@ from anaphora.emulator.strict import rejected
 from anaphora.emulator.strict.openai import CHAT_CHECKS
 from anaphora.errors import Forbidden, NotFound, Upstream
 from anaphora.prompt import Reasoning
-from anaphora.values import Reply, Thinking
+from anaphora.values import Reply, Thinking, Usage
 from anaphora.wire.openai_chat.reply import write_choice
 
 from .embeddings import openai_embeddings
@@ -180,10 +180,11 @@ class OpenAIChatHost(OpenAIHost):
     def write_choice(self, reply: Reply, index: int) -> bytes:
         return write_choice(reply, index)
 
-    def reports_stream_usage(self, request: RoutedRequest) -> bool:
+    def stream_usage(self, request: RoutedRequest, usage: Usage) -> Usage:
         if request.route.provider in _ALWAYS_COUNTED:
-            return True
-        return nested(request.value("stream_options"), "include_usage") is True
+            return usage
+        asked = nested(request.value("stream_options"), "include_usage") is True
+        return usage if asked else Usage()
 
 
 class StoredCompletion(msgspec.Struct, eq=False):

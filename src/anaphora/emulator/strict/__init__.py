@@ -88,6 +88,10 @@ class WireChecks(msgspec.Struct, frozen=True, kw_only=True):
     provider_checks: tuple[Check, ...] = ()
     unreadable: str = "The request body is not valid JSON"
     unreadable_code: str | None = None
+    by_profile: bool = False
+    """Also reject what the catalog says that the model rejects."""
+    hosts: tuple[str, ...] = ()
+    """Other providers that reject what the wire's own does."""
 
 
 def check(
@@ -118,10 +122,10 @@ def check(
         tokens=tokens,
         counts=counts,
     )
-    home = facts.provider == wires.PROVIDERS[facts.wire]
+    home = facts.provider == wires.PROVIDERS[facts.wire] or facts.provider in checks.hosts
     for step in checks.checks if home else (too_long, *checks.provider_checks):
         step(request)
-    if params is not None and not home:
+    if params is not None and (not home or checks.by_profile):
         _rejected_features(request, params)
 
 

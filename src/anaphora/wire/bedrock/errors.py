@@ -107,7 +107,7 @@ def error_of(message: str, status: int | None, code: str | None) -> Upstream:
     if code is None and status == 400:
         code = "ValidationException"
     kind = error_class(status or 500, code, _BY_CODE)
-    if kind is errors.RequestRejected and message == _UNKNOWN_MODEL:
+    if kind is errors.RequestRejected and message.startswith(_UNKNOWN_MODEL):
         kind = errors.NotFound
     kind = overflow_class(kind, message.removeprefix(_OF_MODEL))
     pointer = _POINTER.search(message)

@@ -19,7 +19,7 @@ from anaphora.wire.parts import check_image
 from anaphora.wire.reading import ErrorFactory, Members, encode_members
 
 from . import types
-from .types import FORM, WIRE
+from .types import FORM, NULL, WIRE
 
 Notices = list[Notice]
 
@@ -167,9 +167,9 @@ def read_media(
     media, unknown = decoder.decode(raw, path, fail)
     format = media.format
     media_type = DOCUMENTS.get(format) if kind == "document" else _media_type(kind, format)
-    source, form = (
-        (None, "") if media_type is None else _read_source(media.source, media_type, fail)
-    )
+    source, form = None, ""
+    if media_type is not None and media.source != NULL:
+        source, form = _read_source(media.source, media_type, fail)
     if source is None:
         return None
     if unknown is not None and (inner := unknown.remaining()):
@@ -184,10 +184,9 @@ def read_media(
 
 
 def _media_type(kind: str, format: str) -> str | None:
-    """None for a format that would be written differently."""
-    return (
-        None if format in ("jpg", "mpeg", "x-wav") else f"{kind}/{MEDIA_TYPES.get(format, format)}"
-    )
+    """None without a format, and for one that would be written differently."""
+    name = MEDIA_TYPES.get(format, format)
+    return f"{kind}/{name}" if name and _MEDIA_FORMATS.get(name, name) == format else None
 
 
 def _read_source(raw: Raw, media_type: str, fail: ErrorFactory) -> tuple[Source | None, str]:

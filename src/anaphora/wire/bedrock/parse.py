@@ -58,6 +58,7 @@ from anaphora.wire.reading import (
     known_text,
     list_elements,
     numbered,
+    reply_error,
     request_error,
 )
 from anaphora.wire.splitting import SYSTEM_PROMPTS, TOOL_LISTS
@@ -90,12 +91,14 @@ class BlockReader:
     """Reads the blocks of messages or of a reply into parts, and the markers between them. `raw`
     returns the JSON of a block, by its message and its position there."""
 
-    __slots__ = ("_fail", "_path", "_raw", "markers", "message")
+    __slots__ = ("_fail", "_is_reply", "_path", "_raw", "markers", "message")
 
     def __init__(self, raw: _RawBlock, path: str, fail: ErrorFactory) -> None:
         self._raw = raw
         self._path = path
         self._fail = fail
+        self._is_reply = fail is reply_error
+        """Then results are those of the provider's tools, and nothing is a mark."""
         self.message = 0
         self.markers: list[_Marker] = []
 
@@ -117,7 +120,7 @@ class BlockReader:
     ) -> bool:
         """Whether a block is the marker of the part before it."""
         place = self.message, len(parts) - 1
-        taken = self.markers and self.markers[-1][:2] == place
+        taken = self._is_reply or (self.markers and self.markers[-1][:2] == place)
         only = len(decode_members(self._raw(self.message, index))) == 1
         if taken or not only or not can_be_marked(parts[-1]):
             return False
@@ -141,7 +144,7 @@ class BlockReader:
                 return Text(text, None if unknown is None else unknown.extras(WIRE))
             if call is not None and text is None and result is None:
                 part = _call(call, unknown)
-            elif result is not None and text is None and call is None:
+            elif result is not None and text is None and call is None and not self._is_reply:
                 part = self._result(result, unknown, index)
         elif text is None and call is None and result is None:
             part = self._other(block, unknown)
@@ -243,8 +246,10 @@ def _cited(raw: Raw, unknown: Unknown | None) -> Text | None:
     """A text with citations. The citations, and all else beside the text, are its extras."""
     cited, inner = _CITED.decode(raw, "citationsContent", request_error)
     texts = [each.text for each in cited.content or ()]
+    if inner is not None and inner.take_elements("content"):
+        return None  # a text has unknown members
     beside = {} if inner is None else inner.remaining()
-    if len(texts) > 1 or "content" in beside or texts == [""]:
+    if len(texts) > 1 or "content" in beside or texts == [""] or cited.content == []:
         return None
     members = {} if unknown is None else unknown.remaining()
     members["citationsContent"] = Raw(encode_members(beside))

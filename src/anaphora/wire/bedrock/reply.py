@@ -87,6 +87,15 @@ def read_usage(raw: bytes) -> Usage:
     )
 
 
+def read_inclusive_usage(raw: bytes) -> Usage:
+    """The counts if `inputTokens` includes the cached tokens. Fewer than those do not."""
+    usage = read_usage(raw)
+    cached = (usage.read or 0) + (usage.written_total or 0)
+    if not cached or (usage.uncached or 0) < cached:
+        return usage
+    return msgspec.structs.replace(usage, uncached=(usage.uncached or 0) - cached)
+
+
 def _written(usage: UsageCounts) -> dict[WriteTtl, int] | None:
     total = valid_count(usage.cacheWriteInputTokens)
     if total is None:

@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Raw
 
 from anaphora.canonical import dumps
+from anaphora.catalog import names
 from anaphora.errors import AnaphoraError, Parse, Transport
 from anaphora.values import (
     Event,
@@ -40,7 +41,9 @@ from anaphora.wire.reading import (
 from anaphora.wire.replies import TEXT_LIMIT, ReplyBuilder, whole_body_events
 
 from .errors import read_exception
-from .reply import STOPS, read_reply, read_usage
+from .media import read_media
+from .params import read_path
+from .reply import STOPS, read_inclusive_usage, read_reply, read_usage
 from .types import (
     NULL,
     SERVER_TOOL,
@@ -62,6 +65,8 @@ _MESSAGE_START = LenientDecoder[MessageStart](MessageStart)
 _MESSAGE_STOP = LenientDecoder[MessageStop](MessageStop)
 _METADATA = LenientDecoder[MetadataEvent](MetadataEvent)
 _decode_delta = _DELTA.strict
+#: Models whose streams count cached tokens as input (maximhq/bifrost#6942, 2026-09-07).
+_CACHED_IN_INPUT = "openai."
 
 
 class _OpenBlock:
@@ -99,7 +104,13 @@ class _OpenBlock:
         if text and isinstance(self.others.get("toolUse"), dict):
             self.others["toolUse"]["input"] = Raw(text.encode())
         kind = next(iter(self.others), "block")
-        return Opaque(WIRE, kind, msgspec.json.encode(self.others).decode())
+        raw = msgspec.json.encode(self.others)
+        if [*self.others] == ["image"]:
+            members = decode_members(raw)
+            image = read_media("image", members["image"], {}, "stream.image", reply_error)
+            if image is not None:
+                return image
+        return Opaque(WIRE, kind, raw.decode())
 
     def add(self, kind: str, value: Any) -> None:
         """More of a block that is kept whole."""
@@ -107,11 +118,21 @@ class _OpenBlock:
         if isinstance(value, list) and isinstance(known, dict):
             known["content"] = [*known.get("content", ()), *value]
         elif isinstance(value, dict) and isinstance(known, dict):
-            for name, each in value.items():
-                joins = isinstance(each, str) and isinstance(known.get(name), str)
-                known[name] = known[name] + each if joins else each
+            _join(known, value)
         else:
             self.others[kind] = value
+
+
+def _join(known: dict[str, Any], value: dict[str, Any]) -> None:
+    """Adds the members of a piece: texts and bytes continue those before."""
+    for name, each in value.items():
+        before = known.get(name)
+        if isinstance(before, dict) and isinstance(each, dict):
+            _join(before, each)
+        elif isinstance(before, str) and isinstance(each, str):
+            known[name] = _joined([before, each]) if name == "bytes" else before + each
+        else:
+            known[name] = each
 
 
 def _joined(data: list[str]) -> str:
@@ -133,8 +154,16 @@ class StreamReader:
         self._build = ReplyBuilder()
         self._blocks: dict[int, _OpenBlock] = {}
         self._counted = False
+        self._read_usage = read_usage
         self._fields: Members = {}
         self._ended: set[int] = set()
+
+    def use_model(self, model: str) -> None:
+        """Read the counts of this model's streams; it may be the path of a request."""
+        if model.startswith("/"):
+            model = read_path(model)[0]
+        if names.base_model(WIRE, model).startswith(_CACHED_IN_INPUT):
+            self._read_usage = read_inclusive_usage
 
     def feed(self, data: bytes) -> list[Event]:
         build = self._build
@@ -210,7 +239,7 @@ class StreamReader:
             self._keep(unknown)
             events = build.start("", "")
             if metadata.usage != NULL:
-                events += build.read_usage(read_usage, bytes(metadata.usage), "stream.usage")
+                events += build.read_usage(self._read_usage, bytes(metadata.usage), "stream.usage")
             self._counted = True
             return events + (self._finish() if build.stop_reason_raw is not None else [])
         return []
@@ -252,7 +281,7 @@ class StreamReader:
         for kind, raw in others.items():
             block.count(len(bytes(raw)))
             block.add(kind, msgspec.json.decode(raw))
-        kind = "opaque" if others else "text"
+        kind = "image" if [*others] == ["image"] else "opaque" if others else "text"
         return build.begin(index, kind, block.whole if others else block.text)
 
     def _begin_call(self, index: int, id: str, name: str, extras: Extras | None) -> list[Event]:

@@ -65,7 +65,7 @@ class ToolResultObject(_Object, frozen=True):
 
 
 class ReasoningText(_Object, frozen=True):
-    text: str
+    text: str = ""
     signature: str | None = None
 
 
@@ -91,13 +91,14 @@ class Block(_Object, frozen=True):
 class MediaObject(_Object, frozen=True):
     """An image or audio."""
 
-    format: str
-    source: Raw
+    format: str = ""
+    source: Raw = NULL
 
 
 class DocumentObject(_Object, frozen=True):
-    format: str
-    source: Raw
+    format: str = ""
+    """Not required."""
+    source: Raw = NULL
     name: str | None = None
     context: str | None = None
 

@@ -25,7 +25,7 @@ from anaphora.values import (
 )
 from anaphora.wire.eventstream import encode_event, padded
 from anaphora.wire.parts import following, own_members
-from anaphora.wire.reading import decode_elements, decode_members, encode_members
+from anaphora.wire.reading import Members, decode_elements, decode_members, encode_members
 
 from .errors import write_failure
 from .parts import reply_block
@@ -96,7 +96,7 @@ class StreamWriter:
             if block is None:
                 return b""
             if not isinstance(part, Text | Refusal | Thinking):
-                written = _block("contentBlockStart", index, b'"start":' + block)
+                written = _whole(index, decode_members(block))
         return written + _block("contentBlockStop", index, b"")
 
     def _citations(self, index: int, part: Text) -> bytes:
@@ -137,16 +137,19 @@ def _thinking_end(index: int, part: Thinking, has_text: bool) -> bytes:
 
 
 def _opaque(index: int, part: Opaque) -> bytes:
-    """A block that is kept whole. Calls of the provider's tools, and their results, have pieces."""
-    if part.provider != WIRE:
-        return b""
-    members = decode_members(part.json)
-    for kind, name in (("toolUse", "input"), ("toolResult", "content")):
+    return _whole(index, decode_members(part.json)) if part.provider == WIRE else b""
+
+
+def _whole(index: int, members: Members) -> bytes:
+    """A whole block. Calls of the provider's tools, their results, and images have pieces."""
+    for kind, name in (("toolUse", "input"), ("toolResult", "content"), ("image", "source")):
         if len(members) == 1 and bytes(members.get(kind, b""))[:1] == b"{":
             inner = decode_members(members[kind])
             value = inner.pop(name, None)
             if kind == "toolUse" and value is not None:
                 value = Raw(b'{"input":' + string(bytes(value).decode()) + b"}")
+            elif kind == "image" and value is not None:
+                value = Raw(b'{"source":' + bytes(value) + b"}")
             start = b'"start":{"%b":%b}' % (kind.encode(), encode_members(inner))
             begin = _block("contentBlockStart", index, start)
             if value is None:

@@ -128,12 +128,6 @@ def sent_body(body: bytes, dialect: Dialect) -> bytes:
     )
 
 
-def counted_body(body: bytes, dialect: Dialect, model: str) -> bytes:
-    """The body of a request that counts tokens, which names the model."""
-    members = object_members(body, "$", request_error)
-    return _with_constants({"model": msgspec.Raw(dumps(model)), **members}, dialect)
-
-
 def _with_constants(members: Members, dialect: Dialect) -> bytes:
     for name, value in dialect.constants.items():
         members.setdefault(name, msgspec.Raw(dumps(value)))

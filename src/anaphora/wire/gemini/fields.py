@@ -72,6 +72,13 @@ _MEDIA = {
 _OTHER_MEDIUM = _media_row(Kind.DOCUMENT, "audio")
 
 
+def _read_path(path: str) -> tuple[str, bool]:
+    """`/v1beta/models/NAME:METHOD`."""
+    resource, _, method = path.partition("?")[0].rpartition(":")
+    model = resource.rpartition("/models/")[2] if "/models/" in resource else ""
+    return model, method == "streamGenerateContent"
+
+
 class _PlainResponse(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     name: str | None = None
     id: str | None = None
@@ -94,7 +101,7 @@ class _PlainContent(msgspec.Struct, forbid_unknown_fields=True, gc=False):
 TABLE = RequestTable(
     wire=WIRE,
     limit="generationConfig.maxOutputTokens",
-    named_in_path=True,
+    read_path=_read_path,
     fields=request_fields(
         {
             Effect.TEXT: "contents systemInstruction",

@@ -334,9 +334,9 @@ def _changes(
     """Fields of the body that have to change."""
     changes: dict[str, bytes] = {}
     face = face_of(target.endpoint.base_wire)
-    other = not face.model_in_path and known_text(members, "model") != target.model
-    if other and not hides_model(call.request):
-        changes["model"] = string(target.model)
+    named = face.model_field in members if face.model_in_path else not hides_model(call.request)
+    if named and known_text(members, face.model_field) != target.model:
+        changes[face.model_field] = string(target.model)
     if stream and face.usage_on_request and not _omits(target, "stream_options"):
         options = member_object(members, "stream_options")
         if bytes(options.get("include_usage", b"")) != b"true":

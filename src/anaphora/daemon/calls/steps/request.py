@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 
 from anaphora.canonical import dumps
 from anaphora.client.choice import name_at
@@ -40,6 +41,7 @@ from anaphora.daemon.values import WireRequest
 from anaphora.errors import AnaphoraError, Denied, InvalidRequest, NotGranted, StoreUnavailable
 from anaphora.redaction import quoted
 from anaphora.values import Notice
+from anaphora.wire.reading import encode_members
 
 _FOR_CALLS, _FOR_STREAMS = ("llm_complete",), ("llm_complete", "llm_stream")
 
@@ -214,12 +216,14 @@ class ReadBody(CallStep):
         assert route is not None
         call.method = route.path
         self._permit.check_early(call, stream=route.operation == "stream")
-        face, data = face_of(route.wire), await read_json_bytes(exchange)
+        face, data = face_of(route.face), await read_json_bytes(exchange)
         if route.operation == "count":
             data = face.counted_body(data)
         body = await self._read(call, route, data)
         exchange.end_reading()
-        headers, notices = forwarded_headers(exchange.headers, route.wire, app.grant.llm)
+        members, named = face.plain_request(route, body.members)
+        given = _joined(exchange.headers, named) if named else exchange.headers
+        headers, notices = forwarded_headers(given, route.face, app.grant.llm)
         stores = "stored_responses" in app.grant.llm.permissions
         if not stores and face.comparison[0] in body.value:
             changed = _without_comparison(face, body)
@@ -228,6 +232,7 @@ class ReadBody(CallStep):
                 body = await self._read(call, route, changed[0])
                 call.is_large = large
                 notices += (changed[1],)
+                members, _ = face.plain_request(route, body.members)
         rows: tuple[HandleRow, ...] = ()
         if face.keeps_objects:
             try:
@@ -245,8 +250,8 @@ class ReadBody(CallStep):
         call.request = WireRequest(
             wire=route.wire,
             path=_counted_path(route.path) if route.operation == "count" else route.path,
-            body=body.data,
-            members=body.members,
+            body=body.data if members is body.members else encode_members(members),
+            members=members,
             headers=headers,
             elements=body.elements,
         )
@@ -274,6 +279,11 @@ class ReadBody(CallStep):
         # Reading the whole body raises the error.
         whole = read_whole(route.wire, body.data)
         return await check_references(self._store, app, whole.references())
+
+
+def _joined(given: Mapping[str, str], named: Mapping[str, str]) -> Mapping[str, str]:
+    """The headers of a request, with those that are fields of its body."""
+    return {**given, **{n: f"{given[n]},{v}" if n in given else v for n, v in named.items()}}
 
 
 def _counted_path(path: str) -> str:

@@ -19,7 +19,7 @@ from anaphora.daemon.calls.call import AppCall, AppReply, CallOutcome, CallTools
 from anaphora.daemon.calls.fair_admission import FairAdmission, SharedLimits
 from anaphora.daemon.calls.pipeline import CallStep
 from anaphora.daemon.faces import face_of
-from anaphora.daemon.faces.framing import UsageFilter, WholeEvents
+from anaphora.daemon.faces.framing import UsageFilter, WholeEvents, WholeFrames
 from anaphora.daemon.faces.openai import continued_tokens
 from anaphora.daemon.money.settling import reads_on
 from anaphora.errors import Timeout
@@ -87,15 +87,15 @@ class ClientCall(AttemptCaller):
         try:
             attempts = self._attempts(flight)
             async with aclosing(attempts.stream()) as pieces:
-                whole: WholeEvents | UsageFilter = WholeEvents()
+                whole: WholeEvents | WholeFrames | UsageFilter = WholeEvents()
                 async for found in pieces:
                     events, data = tuple(found), attempts.data
                     if events and isinstance(events[-1], ReplyEnd):
                         attempts.answered(events[-1].reply)
                     if call.head is None:
                         call.head = stream_head(call, flight, events)
-                        ends = face_of(call.head.wire).event_ends
-                        whole = UsageFilter() if call.hides_usage else WholeEvents(ends)
+                        whole = face_of(call.head.wire).whole_events()
+                        whole = UsageFilter() if call.hides_usage else whole
                     if flight.reply is not None and call.reply is None:
                         self._answered(flight)
                     if call.left is None:
