@@ -46,9 +46,11 @@ class SharedCounts(NamedCounts):
         self.descriptor = descriptor
         self._width = _HEAD + max(processes, 2)
         self._own = _HEAD + own
-        self._memory = mmap.mmap(descriptor, _size(processes) + shared_windows.SIZE)
+        self._first = processes + shared_windows.CELLS
+        self._memory = mmap.mmap(descriptor, _size(processes))
         self.cells = memoryview(self._memory).cast("q")
-        self.windows = shared_windows.SharedWindows(self, _size(processes) // 8)
+        self.windows = shared_windows.SharedWindows(self, processes)
+        self._own_beat = own
         self._places = BoundedMap[str, tuple[int, int, int]](_MOST_NAMES)
 
     @classmethod
@@ -58,7 +60,7 @@ class SharedCounts(NamedCounts):
         else:
             with tempfile.TemporaryFile() as file:
                 opened = os.dup(file.fileno())
-        os.truncate(opened, _size(processes) + shared_windows.SIZE)
+        os.truncate(opened, _size(processes))
         return cls(opened, processes, 0)
 
     def close(self) -> None:
@@ -78,6 +80,13 @@ class SharedCounts(NamedCounts):
         finally:
             fcntl.lockf(self.descriptor, fcntl.LOCK_UN, 1)
 
+    def beat(self) -> None:
+        """Called every second: this process runs. Needs no lock."""
+        self.cells[self._own_beat] += 1
+
+    def beats(self, process: int) -> int:
+        return self.cells[process]
+
     def of(self, name: str) -> int:
         with self.locked():
             return self._sum(self._row(name))
@@ -95,7 +104,7 @@ class SharedCounts(NamedCounts):
     def clear(self, process: int) -> None:
         """Forgets the counts of a process that has ended."""
         with self.locked():
-            for row in range(0, _ROWS * self._width, self._width):
+            for row in range(self._first, self._first + _ROWS * self._width, self._width):
                 if self.cells[row + _HEAD + process]:
                     self.cells[row + _HEAD + process] = 0
 
@@ -142,7 +151,8 @@ class SharedCounts(NamedCounts):
             place = self._places[name] = first, low, high
         first, low, high = place
         cells, width, unused, oldest = self.cells, self._width, -1, inf
-        for row in range(first * width, (first + _NEAR) * width, width):
+        first = self._first + first * width
+        for row in range(first, first + _NEAR * width, width):
             if cells[row] == low and cells[row + 1] == high:
                 return row
             if not cells[row + 1]:  # never used, so no later one is
@@ -161,4 +171,6 @@ class SharedCounts(NamedCounts):
 
 
 def _size(processes: int) -> int:
-    return 8 * (_HEAD + max(processes, 2)) * (_ROWS + _FAILING_ROWS)
+    """Bytes of beats, windows and counts."""
+    counts = (_HEAD + max(processes, 2)) * (_ROWS + _FAILING_ROWS)
+    return 8 * (processes + shared_windows.CELLS + counts)

@@ -27,8 +27,8 @@ _ROWS, _NEAR = 1 << 13, 32
 #: Places in a row, after the digest of its name.
 _LAST, _REQUESTS, _TOKENS = 2, 3, 3 + _RING
 _WIDTH = _TOKENS + _RING
-SIZE = 8 * _ROWS * _WIDTH
-"""Bytes of all rows; the system provides only those that are used."""
+CELLS = _ROWS * _WIDTH
+"""Numbers of all rows. The system provides memory only for those that are used."""
 _MOST_NAMES = 4_096
 _MOST_TOKENS = 2**62
 
@@ -37,7 +37,7 @@ class SharedWindows(MinuteWindows):
     """One process's view. All processes pass times of the same monotonic clock."""
 
     def __init__(self, counts: SharedCounts, first: int) -> None:
-        """`first` is the place of the first row in the memory of `counts`."""
+        """`first` is the place of the first row in `counts.cells`."""
         self._counts = counts
         self._first = first
         self._places = BoundedMap[str, tuple[int, int, int]](_MOST_NAMES)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from anaphora.audit.envelope import EncodedRow
 from anaphora.daemon.calls.steps.audit import BreakText
+from anaphora.daemon.rpc.protocol import RequestKey
 from anaphora.daemon.shared_state import SavedRecord, SharedState
 from anaphora.daemon.store import HandleRow, Hold, Settlement, SpendLimits, Store, interrupted
 from anaphora.serving.connection_limits import PEER, PeerCredentials
@@ -52,6 +53,8 @@ class HostedWorker:
         self.client = ToWorker(channel)
         self._process: subprocess.Popen[bytes] | None = None
         self._holds: dict[str, Hold] = {}
+        self._abandoned: set[str] = set()
+        """Holds under way that nobody waits for any more."""
         self._relayed: dict[int, RelayedExchange] = {}
         own = ("hold", "settle")
         channel.answer_all(Store, self, *own)
@@ -60,9 +63,10 @@ class HostedWorker:
         channel.answer(SharedState.tell, lambda news: self._state.tell(news, self._hear))
         channel.answer(ToHost.find_value, workers.find_value)
         channel.answer(ToHost.add_text, self._add_text)
+        channel.answer(ToHost.cancel, self._cancel)
         names = (
             "welcome", "listening", "settle_later", "add_handles_later", "add_rows", "save",
-            "begin_relay", "relay_body", "end_relay",
+            "abandon", "begin_relay", "relay_body", "end_relay",
         )  # fmt: skip
         channel.answer_all(ToHost, self, *names)
         self._state.listen(self._hear)
@@ -87,6 +91,10 @@ class HostedWorker:
     @property
     def is_running(self) -> bool:
         return self._process is not None and self._process.poll() is None
+
+    @property
+    def is_listening(self) -> bool:
+        return self.is_running and self.listens.done() and self.listens.result()
 
     def kill(self) -> None:
         if self._process is not None and self.is_running:
@@ -157,9 +165,26 @@ class HostedWorker:
             self.listens.set_result(True)
 
     async def hold(self, hold: Hold, limits: SpendLimits) -> None:
-        await self._store.hold(hold, limits)
+        try:
+            await self._store.hold(hold, limits)
+        except BaseException:
+            self._abandoned.discard(hold.id)
+            raise
         self._holds[hold.id] = hold
         self._ledger.put_held(hold, self.number)
+        if hold.id in self._abandoned:
+            self._abandoned.discard(hold.id)
+            self.abandon(hold.id)
+
+    def abandon(self, hold: str) -> None:
+        if hold in self._holds:
+            at = self._ledger.clock()
+            self.settle_later(Settlement(hold=hold, billed=0, kind="free", at=at))
+        else:
+            self._abandoned.add(hold)
+
+    async def _cancel(self, app: str, connection: str, key: RequestKey) -> bool:
+        return await self._workers.cancel(self, app, connection, key)
 
     async def settle(self, settlement: Settlement) -> None:
         try:

@@ -7,6 +7,7 @@ import msgspec
 
 from anaphora.audit.envelope import EncodedRow
 from anaphora.daemon.calls.steps.audit import BreakText
+from anaphora.daemon.rpc.protocol import RequestKey
 from anaphora.daemon.shared_state import SavedRecord
 from anaphora.daemon.store import HandleRow, Settlement, TokenRow
 
@@ -89,6 +90,15 @@ class ToHost:
         raise NotImplementedError
 
     @sent
+    def abandon(self, hold: str) -> None:
+        """The caller of a hold was cancelled: nothing is sent for it."""
+
+    @remote
+    async def cancel(self, app: str, connection: str, key: RequestKey) -> bool:
+        """`llm.cancel`, for the requests of the other workers."""
+        raise NotImplementedError
+
+    @sent
     def add_text(self, request_id: str, text: BreakText) -> None: ...
 
     @sent
@@ -134,6 +144,10 @@ class ToWorker:
     @sent
     def free(self, holds: list[str]) -> None:
         """Their settlements are durable."""
+
+    @remote
+    async def cancel(self, app: str, connection: str, key: RequestKey) -> bool:
+        raise NotImplementedError
 
     @remote
     async def metrics(self) -> bytes:

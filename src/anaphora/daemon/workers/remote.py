@@ -27,9 +27,11 @@ from anaphora.daemon.shared_state import (
 from anaphora.daemon.shared_state.windows import NO_LIMIT, MinuteLimit, Taken
 from anaphora.daemon.store import (
     HandleRow,
+    Hold,
     IsUnsent,
     RecoveredHolds,
     Settlement,
+    SpendLimits,
     Store,
     all_sent,
 )
@@ -71,7 +73,14 @@ class RemoteStore(Store):
     def waiting(self) -> int:
         return 0
 
-    hold = remote(Store.hold)
+    async def hold(self, hold: Hold, limits: SpendLimits) -> None:
+        try:
+            await self._hold(hold, limits)
+        except asyncio.CancelledError:  # it is accepted or refused later
+            self._host.abandon(hold.id)
+            raise
+
+    _hold = remote(Store.hold)
     settle = remote(Store.settle)
     spent = remote(Store.spent)
     spent_by_app = remote(Store.spent_by_app)
