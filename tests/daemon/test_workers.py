@@ -9,6 +9,7 @@ import signal
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,7 @@ GRANTS = {
     "rated": _grant(requests_per_minute=5),
     "revoked": GRANT,
     "changed": GRANT,
+    "left": GRANT,
 }
 
 
@@ -229,6 +231,44 @@ def test_commands_use_the_socket(served: Served) -> None:
     assert '"demo"' in served.command("apps", "list", "--json")
 
 
+def test_cancel_reaches_calls_of_all_workers(served: Served, provider: HeldProvider) -> None:
+    provider.hold()
+    params = {"model": MESSAGE["model"], "messages": MESSAGE["messages"], "max_tokens": 1000}
+    with ThreadPoolExecutor(1) as threads:
+        for number in range(6):  # over new connections, to any worker
+            provider.hold()
+            running = threads.submit(served.rpc_answer, "demo", "llm.complete", number, **params)
+            provider.wait_asked()
+            other = served.rpc("changed", "llm.cancel", id=number)
+            assert other == {"cancelled": False}  # of another app
+            assert served.rpc("demo", "llm.cancel", id=number) == {"cancelled": True}
+            assert running.result(PATIENCE)["error"]["data"]["kind"] == "cancelled"
+            provider.go_on()
+    assert served.rpc("demo", "llm.cancel", id=0) == {"cancelled": False}
+
+
+@pytest.mark.long
+def test_hold_of_a_caller_that_has_left_is_released(served: Served) -> None:
+    """It leaves while the process of the store does not answer."""
+    path = served.home / "store.sqlite"
+    count = "SELECT COUNT(*) FROM entries WHERE app = 'left' AND kind = 'free'"
+
+    def released() -> bool:
+        os.kill(served.process.pid, signal.SIGSTOP)
+        try:
+            with served.client("left").with_options(timeout=0.5) as client:
+                client.messages.create(**MESSAGE)
+        except anthropic.APIConnectionError:
+            pass
+        finally:
+            os.kill(served.process.pid, signal.SIGCONT)
+        wait_until(lambda: rows(path, "SELECT COUNT(*) FROM holds") == [(0,)], "no hold is left")
+        return rows(path, count) != [(0,)]
+
+    wait_until(released, "a hold was taken, and released")
+    assert served.status("left") == 200
+
+
 def test_killed_worker_is_started_again_and_its_calls_are_recovered(
     served: Served, provider: HeldProvider
 ) -> None:
@@ -289,6 +329,40 @@ def test_workers_end_with_their_daemon_and_drain_with_it(
     assert served.process.wait(PATIENCE) == 0
     kinds = rows(home / "store.sqlite", "SELECT kind FROM entries ORDER BY settled_at")
     assert kinds == [("bound",), ("billed",)]
+
+
+@pytest.mark.long
+def test_worker_that_does_nothing_is_replaced(tmp_path: Path, provider: HeldProvider) -> None:
+    provider.reset()
+    provider.go_on()
+    served = Served(*_create(tmp_path / "home", provider))
+    stopped = served.workers()[0]
+    os.kill(stopped, signal.SIGSTOP)
+    wait_until(lambda: len(set(served.workers()) - {stopped}) == WORKERS, "another is started")
+    assert served.stop() == 0
+    assert "has done nothing" in (served.home / "daemon.log").read_text()
+
+
+@pytest.mark.long
+def test_signal_while_it_starts_ends_all_processes(tmp_path: Path, provider: HeldProvider) -> None:
+    home, tokens = _create(tmp_path / "home", provider)
+    for workers in range(1, WORKERS + 1):  # that are running when the signal arrives
+        starting = Served(home, tokens, wait=False)
+        found = wait_until(partial(_some_workers, starting, workers), "they are started")
+        starting.process.terminate()
+        starting.process.communicate(timeout=PATIENCE)
+        assert not any(map(_runs, found))
+    served = Served(home, tokens)
+    second = Served(home, tokens, wait=False)
+    _, output = second.process.communicate(timeout=PATIENCE)
+    assert b"a daemon is running on" in output
+    assert served.status() in (200, 429)
+    assert served.stop() == 0
+
+
+def _some_workers(served: Served, least: int) -> list[int]:
+    found = served.workers()
+    return found if len(found) >= least else []
 
 
 def _runs(process: int) -> bool:

@@ -20,7 +20,7 @@ from anaphora.wire import eventstream, sse
 from anaphora.wire.replies import reply_events
 
 from .exchange import JSON, NDJSON, SSE, EmulatorResponse, ResponseChunk
-from .hosts import DEFAULT_WIRE, HOSTS
+from .hosts import DEFAULT_WIRE, HOSTS, host_name
 from .hosts.host import Host
 from .strict import overflow_row
 
@@ -253,8 +253,8 @@ def _unknown_events(response: EmulatorResponse, fault: Fault) -> None:
 
 
 def _host(response: EmulatorResponse) -> type[Host]:
-    envelope = wire.dialect_of(response.dialect).envelope if response.dialect else ""
-    return HOSTS[envelope or response.wire]
+    name = host_name(wire.dialect_of(response.dialect)) if response.dialect else response.wire
+    return HOSTS[name]
 
 
 def _position(response: EmulatorResponse, fault: Fault) -> int:

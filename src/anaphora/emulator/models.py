@@ -13,7 +13,7 @@ import msgspec
 
 from anaphora import catalog
 from anaphora.catalog import Profile
-from anaphora.catalog.names import is_aws_id
+from anaphora.catalog.names import HOSTED, is_aws_id
 from anaphora.catalog.request_errors import unknown_model
 from anaphora.errors import NotFound, RequestRejected, Upstream
 from anaphora.yaml_values import nearest
@@ -67,7 +67,7 @@ def check_model(profile: Profile, wire: str, clock: ModelClock, asked: str = "")
 
 @functools.lru_cache(_NAMES)
 def _may_serve(provider: str, model: str) -> bool:
-    if not catalog.may_serve(provider, model) or (provider == "bedrock" and not is_aws_id(model)):
+    if not catalog.may_serve(provider, model) or (provider in HOSTED and not is_aws_id(model)):
         return False
     return catalog.serves_own_only(provider) or not catalog.is_misspelled(provider, model)
 

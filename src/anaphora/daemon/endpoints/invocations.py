@@ -21,6 +21,7 @@ from anaphora.errors import NotGranted
 from anaphora.serving.exchange import CompleteResponse
 from anaphora.tokens import tokens_in
 from anaphora.traffic.clouds import billed_usage
+from anaphora.values import Usage
 
 from .body import read_json_bytes
 from .charges import ProviderCharges
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
 
 #: Output tokens that are held for a request whose limit is not read.
 _MOST_OUTPUT = 65_536
-_MILLION = 1_000_000
 _PROVIDER = "bedrock"
 
 
@@ -67,14 +67,12 @@ class Invocations:
         target = self._target(call)
         tokens = tokens_in(len(data), target.profile.bytes_per_token.value)
         call.rated = await self._tools.rates.admit(app, tokens)
-        usage = {"input": len(data), "output": _MOST_OUTPUT}
+        usage = Usage(uncached=len(data), output=_MOST_OUTPUT)
 
         def cost(_: int) -> int | None:
             price = target.price(self._clock())
-            if price is None or price.input is None or price.output is None:
-                return None
-            usd = usage["input"] * price.input + usage["output"] * price.output
-            return nano_usd(usd / _MILLION)
+            usd = None if price is None else price.of(usage)
+            return None if usd is None else nano_usd(usd)
 
         held = self._charges.held(target, app, call.request_id, len(data), cost)
         async with held as charge:
@@ -87,9 +85,8 @@ class Invocations:
                 on_write=charge.sending,
             )
             billed = billed_usage(response.headers, response.body)
-            if billed is not None and billed.input is not None and billed.output is not None:
-                usage |= {"input": billed.input, "output": billed.output}
-            charge.settle(None if billed is None else billed.total)
+            usage = billed or usage
+            charge.settle(None if billed is None else (billed.input or 0) + (billed.output or 0))
         headers = {name: value for name, value in response.headers if _is_passed(name)}
         headers |= own_headers(
             route.face,

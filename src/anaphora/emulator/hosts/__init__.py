@@ -25,10 +25,11 @@ from .host import EmulatorRoute, Host
 from .ollama import OllamaHost
 from .openai import OpenAIChatHost
 from .openai_responses import OpenAIResponsesHost
+from .vertex import VertexHost
 
-#: By wire, or by the envelope around it.
+#: By wire, or by the surface of dialects that differ in more than fields.
 HOSTS: dict[str, type[Host]] = {
-    host.envelope or host.wire: host
+    host.surface or host.wire: host
     for host in (
         AnthropicHost,
         OpenAIChatHost,
@@ -37,6 +38,7 @@ HOSTS: dict[str, type[Host]] = {
         OllamaHost,
         BedrockHost,
         InvokeHost,
+        VertexHost,
     )
 }
 #: The format of errors at paths where no host answers.
@@ -51,6 +53,11 @@ _PLACEHOLDER = re.compile(r"\{\w+\}")
 #: Dialects whose paths are answered without the provider's name, as no other has them.
 _UNNAMED = ("google/openai_chat", "azure/openai_chat/inference")
 _SHARED = ("models", "model", "model_delete", "files", "file", "file_content")
+
+
+def host_name(row: Dialect) -> str:
+    """The name of a dialect's host in `HOSTS`."""
+    return row.surface if row.envelope or row.methods else row.wire
 
 
 class HostRoutes:
@@ -125,7 +132,7 @@ class HostRoutes:
         return None
 
     def _host(self, row: Dialect) -> Host:
-        return self.hosts[row.envelope or row.wire]
+        return self.hosts[host_name(row)]
 
     def _root(self, row: Dialect) -> re.Pattern[str]:
         """The part of a dialect's paths before that of its host."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import datetime
-import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Annotated, Any, ClassVar
 
@@ -15,14 +14,7 @@ from anaphora.cache import verdict
 from anaphora.cache.verdict.json_blocks import block_of
 from anaphora.canonical import dumps
 from anaphora.catalog import Profile
-from anaphora.emulator.exchange import (
-    NULL,
-    EmulatorResponse,
-    ResponseChunk,
-    decode_value,
-    json_response,
-    nested,
-)
+from anaphora.emulator.exchange import NULL, EmulatorResponse, ResponseChunk, json_response, nested
 from anaphora.emulator.journal import INPUT_LIMIT, OUTPUT_LIMIT, REQUEST_LIMIT, Billing, UsageWindow
 from anaphora.emulator.replies.text import IdGenerator, SeededRandom
 from anaphora.emulator.strict import rejected
@@ -59,10 +51,6 @@ from .stored import (
 )
 
 _PAGES = anthropic_pages()
-_VERSION = "2023-06-01"
-#: At Vertex AI, below the publisher.
-_RAW_PREDICT = re.compile(r"/models/([^/:]+):(?:rawPredict|streamRawPredict)")
-_STREAM_RAW_PREDICT = ":streamRawPredict"
 
 
 class AnthropicHost(Host):
@@ -83,36 +71,10 @@ class AnthropicHost(Host):
         self._files = AnthropicFiles(ids)
 
     def operation(self, method: str, path: str) -> tuple[Operation, str] | None:
-        if method == "POST" and (found := _RAW_PREDICT.fullmatch(path)) is not None:
-            return ("count", "") if found[1] == "count-tokens" else ("generate", found[1])
         return super().operation(method, path) or self._files.operation(method, path)
 
     def handle(self, request: RoutedRequest) -> bytes | EmulatorResponse:
         return self._files.handle(request)
-
-    def rewrite(self, request: RoutedRequest) -> RoutedRequest:
-        """A request of Vertex AI, which names model and version in other places."""
-        if "anthropic_version" not in request.route.dialect.constants:
-            return request
-        return self.unwrapped(request, stream=request.path.endswith(_STREAM_RAW_PREDICT))
-
-    def unwrapped(self, request: RoutedRequest, *, stream: bool) -> RoutedRequest:
-        """A cloud's request as one of the API itself: with the model of the path, and with headers
-        for the version and betas of the body."""
-        fields, headers = dict(request.fields), {**request.headers}
-        version = decode_value(fields.pop("anthropic_version", NULL), "anthropic_version")
-        if not isinstance(version, str):
-            raise rejected("anthropic_version: Field required", code="invalid_request_error")
-        # The clouds' own versions stand for the first one.
-        headers["anthropic-version"] = version if version[:2] == "20" else _VERSION
-        betas = decode_value(fields.pop("anthropic_beta", NULL), "anthropic_beta")
-        if isinstance(betas, list):
-            headers["anthropic-beta"] = ",".join(map(str, betas))
-        if request.route.name:
-            fields["model"] = msgspec.Raw(dumps(request.route.name))
-        if stream:
-            fields["stream"] = msgspec.Raw(b"true")
-        return request.with_body(msgspec.json.encode(fields), headers=headers)
 
     def headers(self, request: RoutedRequest, window: UsageWindow | None) -> dict[str, str]:
         headers = {"request-id": request.entry.request_id}

@@ -25,20 +25,19 @@ from anaphora.emulator.strict import rejected
 from anaphora.emulator.strict.bedrock import CHECKS, INVOKE_CHECKS
 from anaphora.prompt import Reasoning
 from anaphora.values import Reply, Thinking, Usage
-from anaphora.wire.eventstream import CONTENT_TYPE, FrameDecoder, encode_frame, padded
+from anaphora.wire.eventstream import CONTENT_TYPE, FrameDecoder, encode_event, padded
 from anaphora.wire.reading import decode_members
 
 from .anthropic import AnthropicHost
 from .host import EmulatorRoute, Host, Operation, RoutedRequest, Thought, opaque, thinking_text
+from .vertex import own_request
 
 _PATH = re.compile(
     r"/model/(?P<model>.+)/"
     r"(?P<method>converse|converse-stream|invoke|invoke-with-response-stream|count-tokens)",
     re.DOTALL,
 )
-#: What AWS adds to the last event of a stream of InvokeModel.
-_METRICS = "amazon-bedrock-invocationMetrics"
-_COUNTS = "x-amzn-bedrock-"
+_HEADER = "x-amzn-bedrock-"
 
 
 class RuntimeHost(Host):
@@ -62,7 +61,7 @@ class InvokeHost(RuntimeHost, AnthropicHost):
     """InvokeModel with the bodies of Claude. Other models have bodies of their own, which the
     emulator does not know."""
 
-    envelope = "invoke"
+    surface = "invoke"
     checks = INVOKE_CHECKS
     reply_id_prefix = "msg_bdrk_01"
     call_id_prefix = script_call_id_prefix = "toolu_bdrk_01"
@@ -85,39 +84,34 @@ class InvokeHost(RuntimeHost, AnthropicHost):
         if "anthropic_version" not in fields:
             reason = "Malformed input request: #: required key [anthropic_version] not found"
             raise rejected(f"{reason}, please reformat your input and try again.")
-        return self.unwrapped(request, stream=request.path.endswith("-stream"))
+        return own_request(request, stream=request.path.endswith("-stream"))
 
     def finish(
         self, request: RoutedRequest, _: tuple[bytes, ...], response: EmulatorResponse
     ) -> None:
         """Adds AWS's counts: to the headers, or to the last event of a stream."""
-        billed, output = request.entry.billed, request.entry.output
-        assert billed is not None
-        outcome = billed.outcome
-        if response.stream:
-            response.headers[_COUNTS + "content-type"] = "application/json"
-            last = response.chunks[-1]
-            (frame,) = FrameDecoder().feed(last.data)
-            event = decode_members(base64.b64decode(decode_members(frame.payload)["bytes"]))
-            counts = {
-                "inputTokenCount": outcome.uncached,
-                "outputTokenCount": output,
-                "invocationLatency": 0,
-                "firstByteLatency": 0,
-                "cacheReadInputTokenCount": outcome.read,
-                "cacheWriteInputTokenCount": sum(outcome.written.values()),
-            }
-            event[_METRICS] = msgspec.Raw(dumps(counts))
-            data = base64.b64encode(msgspec.json.encode(event)).decode()
-            last.data = encode_frame(frame.headers, padded(dumps({"bytes": data})))
-            return
-        response.headers |= {
-            _COUNTS + "input-token-count": str(outcome.uncached),
-            _COUNTS + "output-token-count": str(output),
-            _COUNTS + "cache-read-input-token-count": str(outcome.read),
-            _COUNTS + "cache-write-input-token-count": str(sum(outcome.written.values())),
-            _COUNTS + "invocation-latency": "0",
+        assert request.entry.billed is not None
+        outcome = request.entry.billed.outcome
+        counts = {
+            "input": outcome.uncached,
+            "output": request.entry.output,
+            "cacheReadInput": outcome.read,
+            "cacheWriteInput": sum(outcome.written.values()),
         }
+        if not response.stream:
+            for name, count in counts.items():
+                dashed = re.sub("([A-Z])", r"-\1", name).lower()
+                response.headers[f"{_HEADER}{dashed}-token-count"] = str(count)
+            response.headers[f"{_HEADER}invocation-latency"] = "0"
+            return
+        response.headers[f"{_HEADER}content-type"] = "application/json"
+        (frame,) = FrameDecoder().feed(response.chunks[-1].data)
+        event = decode_members(base64.b64decode(decode_members(frame.payload)["bytes"]))
+        metrics = {f"{name}TokenCount": count for name, count in counts.items()}
+        metrics |= {"invocationLatency": 0, "firstByteLatency": 0}
+        event["amazon-bedrock-invocationMetrics"] = msgspec.Raw(dumps(metrics))
+        data = base64.b64encode(msgspec.json.encode(event)).decode()
+        response.chunks[-1].data = encode_event("chunk", padded(dumps({"bytes": data})))
 
     def reply_model(self, model: str) -> str:
         return base_model("bedrock", model).removeprefix("anthropic.")

@@ -112,8 +112,8 @@ class Host:
     """Default behaviour of a wire's host."""
 
     wire: ClassVar[str]
-    envelope: ClassVar[str] = ""
-    """The envelope of its dialects, if they have one."""
+    surface: ClassVar[str] = ""
+    """The surface of the dialects that it serves; empty: all without a host of their own."""
     checks: ClassVar[WireChecks]
     root: ClassVar[str] = "/v1"
     generate_path: ClassVar[str] = ""

@@ -88,6 +88,8 @@ class WireChecks(msgspec.Struct, frozen=True, kw_only=True):
     provider_checks: tuple[Check, ...] = ()
     unreadable: str = "The request body is not valid JSON"
     unreadable_code: str | None = None
+    by_profile: bool = False
+    """Also reject what the catalog says that the model rejects."""
     hosts: tuple[str, ...] = ()
     """Other providers that reject what the wire's own does."""
 
@@ -123,7 +125,7 @@ def check(
     home = facts.provider == wires.PROVIDERS[facts.wire] or facts.provider in checks.hosts
     for step in checks.checks if home else (too_long, *checks.provider_checks):
         step(request)
-    if params is not None and (not home or facts.wire == "bedrock"):
+    if params is not None and (not home or checks.by_profile):
         _rejected_features(request, params)
 
 

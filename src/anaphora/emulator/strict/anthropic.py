@@ -372,12 +372,15 @@ def _ttl_order(marked: list[tuple[str, Ttl]]) -> None:
     """A longer lifetime may not follow a shorter one: cnighswonger/claude-code-cache-fix#44."""
     for (_, before), (field, ttl) in itertools.pairwise(marked):
         if TTL_SECONDS[ttl] > TTL_SECONDS[before]:
-            reason = (
-                f"a ttl='{ttl}' cache_control block must not come after a ttl='{before}' "
-                "cache_control block. Note that blocks are processed in the following order: "
-                "`tools`, `system`, `messages`."
-            )
-            raise _rejected_at(f"{field}.ttl", reason)
+            raise _rejected_at(f"{field}.ttl", ttl_order(ttl, before))
+
+
+def ttl_order(ttl: Ttl, before: Ttl) -> str:
+    return (
+        f"a ttl='{ttl}' cache_control block must not come after a ttl='{before}' cache_control "
+        "block. Note that blocks are processed in the following order: `tools`, `system`, "
+        "`messages`."
+    )
 
 
 def _ttl(request: CheckedRequest, marker: Object) -> Ttl:
