@@ -196,6 +196,7 @@ def test_a_provider_is_added_as_documented(capsys: pytest.CaptureFixture[str]) -
 SHOWN = {
     "README.md",
     "adding-a-provider.md",
+    "aws-sdks.md",
     "clouds.md",
     "dspy.md",
     "frameworks.md",

@@ -93,14 +93,15 @@ def test_bodies_are_passed_on_unread(
     emu: Emulator,
 ) -> None:
     seen: list[tuple[str, str, bytes]] = []
+    kind = "application/json" if headers else "application/vnd.amazon.eventstream"
     with (
-        byte_server(answer, "application/octet-stream", headers=headers, seen=seen) as url,
+        byte_server(answer, kind, headers=headers, seen=seen) as url,
         running_daemon(tmp_path, emu, **files(url)) as daemon,
     ):
         response = post(daemon, operation)
         assert response.status_code == 200, response.text
     assert response.content == answer
-    assert response.headers["content-type"] == "application/octet-stream"
+    assert response.headers["content-type"] == kind
     assert {name: response.headers.get(name) for name in headers} == headers
     assert seen == [("POST", f"/model/{MODEL.replace(':', '%3A')}/{operation}", BODY)]
     assert rows(daemon.home / "store.sqlite", "SELECT billed, kind FROM entries") == [

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.agent_programs import ON_BEDROCK, PROGRAMS, AgentProgram, ProgramPlace
+from support.agent_programs import ON_BEDROCK, ON_VERTEX, PROGRAMS, AgentProgram, ProgramPlace
 from support.missing import skip_without
 from support.program_checks import check_daemon, check_replayed, check_run, check_watched
 from support.servers import ServerMissing
@@ -54,6 +54,33 @@ def test_recorded_and_replayed_in_another_folder(name: str, folder: Path) -> Non
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_through_the_daemon(name: str, folder: Path) -> None:
     check_daemon(place(name, folder / "place"), folder)
+
+
+AT_CLOUDS = [
+    pytest.param(ON_BEDROCK, id="bedrock"),
+    pytest.param(ON_VERTEX, id="vertex", marks=pytest.mark.long),
+]
+
+
+@pytest.mark.parametrize("program", AT_CLOUDS)
+def test_claude_code_at_a_cloud_is_watched(program: AgentProgram, folder: Path) -> None:
+    # The emulator lists no inference profiles.
+    check_watched(place_of(program, folder / "home"), folder, expected=["1 error"])
+
+
+@pytest.mark.parametrize("program", AT_CLOUDS)
+def test_claude_code_at_a_cloud_is_recorded_and_replayed(
+    program: AgentProgram, folder: Path
+) -> None:
+    """Replayed without the credentials."""
+    there = place_of(program, folder / "recorded")
+    secret = ("AWS_", "ANTHROPIC_AUTH", "CLAUDE_CODE_SKIP")
+    variables = {
+        name: value for name, value in program.variables.items() if not name.startswith(secret)
+    }
+    bare = program._replace(variables=variables)
+    elsewhere = place_of(bare, folder / "elsewhere" / "far away", "another project")
+    check_replayed(there, elsewhere, folder)
 
 
 def test_claude_code_at_an_emulated_bedrock(folder: Path) -> None:

@@ -10,7 +10,7 @@ import asyncio
 import random
 import time
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Iterable
 from contextlib import AbstractAsyncContextManager, aclosing
 from time import monotonic
 from typing import TYPE_CHECKING, TypeVar
@@ -45,6 +45,9 @@ _SILENT = (ReplyStart, UsageUpdate)
 
 #: Every event that reports a failure contains it.
 _FAILURE = b"error"
+#: Headers of the frames of AWS's event stream that report one.
+_EXCEPTION, _ERROR = b":exception-type", b":error-code"
+_SLICE = 16
 
 #: Seconds to wait for the end of a body whose reply is complete, so that the connection is reused.
 _LAST_BYTES = 0.5
@@ -215,7 +218,12 @@ class Attempts:
         self._digest.update(piece)
         events: list[Event] = []
         read = 0
-        for part in piece.splitlines(keepends=True) if _FAILURE in piece else (piece,):
+        parts: Iterable[bytes] = (piece,)
+        if _EXCEPTION in piece or _ERROR in piece:
+            parts = (piece[at : at + _SLICE] for at in range(0, len(piece), _SLICE))
+        elif _FAILURE in piece:
+            parts = piece.splitlines(keepends=True)
+        for part in parts:
             events += reader.feed(part)
             if events and isinstance(events[-1], ReplyFail):
                 break

@@ -22,7 +22,7 @@ from anaphora.errors import InvalidRequest
 from .command_line import TABLES, CommandLine, ProgramArgument, parse
 from .destinations import (
     LOOPBACK,
-    Destination,
+    SettingDestination,
     destination_of,
     destinations_of,
     port_of,
@@ -39,7 +39,7 @@ _LOCAL = ("127.0.0.1", "localhost")
 
 def upstreams_from(environ: Mapping[str, str], command: Sequence[str] = ()) -> dict[str, str]:
     """The upstreams in the user's own settings, by provider, for `default_routes`."""
-    found: dict[str, Destination] = {}
+    found: dict[str, SettingDestination] = {}
     for destination in destinations_of(environ, parse(command)).values():
         first = found.setdefault(destination.provider, destination)
         if first.upstream != destination.upstream:
@@ -84,6 +84,12 @@ def exports(proxy: Proxy, environ: Mapping[str, str]) -> dict[str, str]:
     """The variables that redirect programs started elsewhere."""
     changed, _ = environment(proxy, environ, ())
     return {name: value for name, value in changed.items() if environ.get(name) != value}
+
+
+def unset_variables(proxy: Proxy, environ: Mapping[str, str]) -> list[str]:
+    """The variables of this environment that such programs must not have."""
+    changed, _ = environment(proxy, environ, ())
+    return [name for name in environ if name not in changed]
 
 
 def refuse_loop(url: str, upstreams: Iterable[str]) -> None:

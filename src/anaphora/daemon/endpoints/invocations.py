@@ -5,7 +5,6 @@ Their usage is in headers of the answer; that of a stream in its last event.
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -21,25 +20,20 @@ from anaphora.daemon.money.bounds import nano_usd
 from anaphora.errors import NotGranted
 from anaphora.serving.exchange import CompleteResponse
 from anaphora.tokens import tokens_in
+from anaphora.traffic.clouds import billed_usage
 from anaphora.values import Usage
-from anaphora.wire.bedrock.types import decode_base64
-from anaphora.wire.eventstream import FrameDecoder
 
 from .body import read_json_bytes
 from .charges import ProviderCharges
-from .forwarding import Forwarder, ProviderResponse
-from .headers import PROVIDER, own_headers, provider_request_id
+from .forwarding import Forwarder
+from .headers import PROVIDER, check_options, own_headers, provider_request_id
 
 if TYPE_CHECKING:
     from anaphora.audit.log import AuditLog
 
-_COUNT = "x-amzn-bedrock-{}-token-count"
-#: The counts in headers, and in the metrics of a stream's last event.
-_HEADERS = ("input", "output", "cache-read-input", "cache-write-input")
-_NAMES = ("input", "output", "cacheReadInput", "cacheWriteInput")
-_METRICS = re.compile(rb'"(\w+)TokenCount"\s*:\s*(\d{1,12})')
 #: Output tokens that are held for a request whose limit is not read.
 _MOST_OUTPUT = 65_536
+_PROVIDER = "bedrock"
 
 
 class Invocations:
@@ -66,6 +60,7 @@ class Invocations:
         exchange, app = call.exchange, call.app
         assert exchange is not None
         _check(app.grant.llm)
+        check_options(exchange.headers)
         data = await read_json_bytes(exchange)
         exchange.end_reading()
         call.provider, call.model = exchange.headers.get(PROVIDER), route.name
@@ -89,9 +84,9 @@ class Invocations:
                 body=data,
                 on_write=charge.sending,
             )
-            found = _usage(response)
-            usage = found or usage
-            charge.settle(None if found is None else (found.input or 0) + (found.output or 0))
+            billed = billed_usage(response.headers, response.body)
+            usage = billed or usage
+            charge.settle(None if billed is None else (billed.input or 0) + (billed.output or 0))
         headers = {name: value for name, value in response.headers if _is_passed(name)}
         headers |= own_headers(
             route.face,
@@ -107,7 +102,7 @@ class Invocations:
         names = tuple(
             name
             for name in app.grant.llm.providers
-            if name in pool.providers and pool.providers[name].system == "bedrock"
+            if name in pool.providers and pool.providers[name].system == _PROVIDER
         )
         if not names:
             reason = "no granted provider is one of Bedrock, which InvokeModel needs"
@@ -136,23 +131,3 @@ def _check(grant: LlmGrant) -> None:
 
 def _is_passed(name: str) -> bool:
     return name == "content-type" or name.startswith("x-amzn-bedrock-")
-
-
-def _usage(response: ProviderResponse) -> Usage | None:
-    """The counts of an answer. One of an embedding has no output."""
-    headers = dict(response.headers)
-    texts = [headers.get(_COUNT.format(name), "") for name in _HEADERS]
-    if texts[0].isdecimal():
-        return _usage_of([int(text) if text.isdecimal() else 0 for text in texts])
-    for frame in reversed(FrameDecoder().feed(response.body)):
-        text = re.search(rb'"bytes"\s*:\s*"([A-Za-z0-9+/=]+)"', frame.payload)
-        found = _METRICS.findall(decode_base64(text[1].decode()) or b"") if text else []
-        metrics = {name.decode(): int(count) for name, count in found}
-        if "input" in metrics:
-            return _usage_of([metrics.get(name, 0) for name in _NAMES])
-    return None
-
-
-def _usage_of(counts: list[int]) -> Usage:
-    uncached, output, read, written = counts
-    return Usage(uncached=uncached, output=output, read=read, written={"5m": written})
