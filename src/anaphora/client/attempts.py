@@ -27,7 +27,7 @@ from anaphora.wire.response_headers import request_id_in
 from .config.secrets import SecretHeaders
 from .in_flight import AttemptCaller, InFlight, PreparedRequest
 from .limits import Admission
-from .provider_errors import partial_of, read_reply, status_error, stream_error
+from .provider_errors import name_meant_block, partial_of, read_reply, status_error, stream_error
 from .response import Attempt
 from .retry import AttemptFailed, RetrySteps, retry_policy
 from .target import Target
@@ -343,6 +343,8 @@ class Attempts:
         if self._caller.guards and self._caller.is_left:
             raise error
         prepared = flight.prepared.get(index)
+        if prepared is not None and prepared.outgoing is not None and not self._caller.guards:
+            name_meant_block(error, flight.targets[index].endpoint, prepared.outgoing.body)
         again = prepared is not None and isinstance(error, prepared.prepare_again_on)
         if again and not self._streamed and index not in self._prepared_again:
             del flight.prepared[index]
