@@ -125,3 +125,12 @@ def test_what_programs_elsewhere_must_unset(emu: Emulator, monkeypatch: pytest.M
     with running(default_routes(upstreams_from(os.environ))) as proxy:
         assert unset_variables(proxy, os.environ) == ["AWS_BEARER_TOKEN_BEDROCK"]
         assert exports(proxy, os.environ)["AZURE_OPENAI_ENDPOINT"] == f"{proxy.url}/azure"
+
+
+def test_unreadable_files_of_aws_stop_no_other_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("AWS_DEFAULT_REGION")
+    (tmp_path / ".aws").mkdir()
+    (tmp_path / ".aws" / "config").write_text("not a file of profiles")
+    assert main(["watch", "--", sys.executable, "-c", ""]) == 0

@@ -305,7 +305,7 @@ def test_messages_reach_converse_signed(with_key_pair: Path, emu: Emulator) -> N
             called = rpc.call("llm.complete", provider="aws", messages=messages, max_tokens=9)
             assert called["usage"]
     ends = [path.rpartition("/")[2] for path, _, _ in bedrock.requests]
-    assert ends == ["converse", "converse-stream", "converse"]
+    assert ends == ["converse", "converse-stream", "count-tokens", "converse"]
     for _, headers, _ in bedrock.requests:
         sent = {name.lower(): value for name, value in headers.items()}
         assert sent["authorization"].startswith("AWS4-HMAC-SHA256 Credential=")

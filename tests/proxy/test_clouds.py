@@ -22,7 +22,7 @@ from anaphora import emulator
 from anaphora.client.credentials.sigv4 import AwsKeys
 from anaphora.emulator import EmulatorOptions
 from anaphora.emulator.server import Emulator
-from anaphora.proxy.placeholders import GoogleTokens, with_placeholder_keys
+from anaphora.proxy.placeholders import PlaceholderTokens, with_placeholder_keys
 from anaphora.proxy.programs import environment, upstreams_from
 from anaphora.proxy.recording import RecordedUpstream
 from anaphora.proxy.routes import NetworkUpstream, RouteTable, default_routes
@@ -80,7 +80,7 @@ def program(
     environ: Mapping[str, str], tmp_path: Path, *, offline: bool = False, **options: Any
 ) -> Iterator[Proxy]:
     """A proxy, and the environment of its program in this process."""
-    tokens = GoogleTokens()
+    tokens = PlaceholderTokens()
     options.setdefault("upstream", NetworkUpstream(signer=RequestSigner(environ)))
     routes = default_routes(upstreams_from(environ), environ.get("AWS_DEFAULT_REGION", ""))
     with running(routes, pages=tokens, **options) as proxy, pytest.MonkeyPatch.context() as patch:
@@ -114,7 +114,7 @@ def test_calls_are_judged_by_their_bills(
 def test_bearer_token_is_sent_by_the_proxy(
     emu: Emulator, variables: dict[str, str], tmp_path: Path, name: str
 ) -> None:
-    """boto3 sends none over plain HTTP; the program signs with keys that mean nothing."""
+    """boto3 sends none over plain HTTP; the program signs with placeholder keys."""
     del variables["AWS_ACCESS_KEY_ID"], variables["AWS_SECRET_ACCESS_KEY"]
     variables["AWS_BEARER_TOKEN_BEDROCK"] = BEARER
     with program(variables, tmp_path) as proxy:

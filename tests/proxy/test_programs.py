@@ -426,3 +426,8 @@ def test_every_program_of_the_table_is_found_by_its_names() -> None:
     for program in command_line.TABLES.programs:
         for name in program.names:
             assert command_line.parse([name]).program == program
+
+
+def test_every_variable_is_in_the_page() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "proxy.md").read_text()
+    assert [one.name for one in command_line.TABLES.variables if f"`{one.name}`" not in page] == []

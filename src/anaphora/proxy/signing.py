@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from anaphora.client.config.secrets import Secret, SecretHeaders, SecretVariables
 from anaphora.client.credentials.aws import AwsCredentials
-from anaphora.client.credentials.aws_profiles import AwsChain, SharedFiles, text_of
+from anaphora.client.credentials.aws_profiles import AwsChain, SharedFiles, region_of, text_of
 from anaphora.client.credentials.refreshing import Fetched
 from anaphora.client.credentials.sigv4 import AwsKeys, Scope, scope_in
 from anaphora.client.credentials.sts import StsClient
@@ -60,7 +60,18 @@ def has_aws_credentials(environ: Mapping[str, str]) -> bool:
     """Whether a program finds keys of its own, those of the machine aside."""
     if any(environ.get(name) for name in _SOURCES):
         return True
-    return "default" in SharedFiles(SecretVariables(environ))
+    try:
+        return "default" in SharedFiles(SecretVariables(environ))
+    except AnaphoraError:  # the program says what is wrong with its files
+        return True
+
+
+def known_region(environ: Mapping[str, str]) -> str:
+    """The AWS region of an environment; empty if it has none."""
+    try:
+        return region_of(SecretVariables(environ)) or ""
+    except AnaphoraError:
+        return ""
 
 
 class RequestSigner:

@@ -29,8 +29,9 @@ def members(model: Any, shape: str) -> set[str]:
 @each_row("operation", ["Converse", "ConverseStream"])
 def test_fields_of_requests(model: Any, operation: str) -> None:
     sent = model.operation_model(operation).input_shape.members
-    assert TABLE.fields.keys() == sent.keys()
-    for name, field in TABLE.fields.items():
+    fields = {name: field for name, field in TABLE.fields.items() if "." not in name}
+    assert fields.keys() == sent.keys()
+    for name, field in fields.items():
         if field.members is not None and name != families.MORE:  # any JSON there
             stream_only = {"streamProcessingMode"} - sent[name].members.keys()
             assert field.members - stream_only == sent[name].members.keys(), name

@@ -26,13 +26,14 @@ from anaphora.values import Usage
 from .body import read_json_bytes
 from .charges import ProviderCharges
 from .forwarding import Forwarder
-from .headers import PROVIDER, own_headers, provider_request_id
+from .headers import PROVIDER, check_options, own_headers, provider_request_id
 
 if TYPE_CHECKING:
     from anaphora.audit.log import AuditLog
 
 #: Output tokens that are held for a request whose limit is not read.
 _MOST_OUTPUT = 65_536
+_PROVIDER = "bedrock"
 
 
 class Invocations:
@@ -59,6 +60,7 @@ class Invocations:
         exchange, app = call.exchange, call.app
         assert exchange is not None
         _check(app.grant.llm)
+        check_options(exchange.headers)
         data = await read_json_bytes(exchange)
         exchange.end_reading()
         call.provider, call.model = exchange.headers.get(PROVIDER), route.name
@@ -100,7 +102,7 @@ class Invocations:
         names = tuple(
             name
             for name in app.grant.llm.providers
-            if name in pool.providers and pool.providers[name].system == "bedrock"
+            if name in pool.providers and pool.providers[name].system == _PROVIDER
         )
         if not names:
             reason = "no granted provider is one of Bedrock, which InvokeModel needs"
