@@ -48,13 +48,19 @@ def emu() -> Iterator[emulator.Emulator]:
         yield running
 
 
+def export(page: Path, emu: emulator.Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sets the variables that send a page's calls to the emulator."""
+    for text in fenced(page, "text"):
+        if text.startswith("export") and "http://127.0.0.1:8787" in text:
+            for variable, value in re.findall(r"(\w+)=(\S+)", text):
+                monkeypatch.setenv(variable, value.replace("http://127.0.0.1:8787", emu.url))
+
+
 @pytest.fixture
 def reader(emu: emulator.Emulator, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A reader's machine: keys in the environment, and the files that the guides name. The calls go
     to the emulator, as docs/guides/README.md says."""
-    for line in fenced(ROOT / "docs" / "guides" / "README.md", "text"):
-        for variable, value in re.findall(r"(\w+)=(\S+)", line):
-            monkeypatch.setenv(variable, value.replace("http://127.0.0.1:8787", emu.url))
+    export(ROOT / "docs" / "guides" / "README.md", emu, monkeypatch)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "receipt.png").write_bytes(PNG.data)
     (tmp_path / "contract.pdf").write_bytes(PDF.data)
@@ -113,8 +119,9 @@ FILES = {
     "page", [p for p in sorted(ROOT.glob("docs/guides/*.md")) if p.name not in FILES], ids=name
 )
 def test_every_guide_runs_as_one_program(
-    page: Path, reader: None, monkeypatch: pytest.MonkeyPatch
+    page: Path, reader: None, emu: emulator.Emulator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    export(page, emu, monkeypatch)
     # FastAPI looks for the names in annotations in the module of a function.
     module = ModuleType("guide_" + page.stem.replace("-", "_"))
     monkeypatch.setitem(sys.modules, module.__name__, module)
@@ -189,6 +196,7 @@ def test_a_provider_is_added_as_documented(capsys: pytest.CaptureFixture[str]) -
 SHOWN = {
     "README.md",
     "adding-a-provider.md",
+    "aws-sdks.md",
     "clouds.md",
     "dspy.md",
     "frameworks.md",

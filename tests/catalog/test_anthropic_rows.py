@@ -131,7 +131,7 @@ def test_one_model_in_full() -> None:
     assert rules.reads_refresh.value
     assert (rules.ttl_from.value, rules.readable_from.value) == ("response_start", "response_start")
     assert rules.visibility_delay.value == 2.5
-    assert rules.isolation.published == ("workspace", "organization")
+    assert rules.isolation.published == ("workspace", "organization", "project")
     assert rules.granule_tokens.value == 1
     assert rules.storage_price is None
 

@@ -47,7 +47,7 @@ RULES: dict[tuple[str, str, str | None], list[tuple[str, Any, str]]] = {
         ("default_ttl", "5m", "[Ol] keep_alive"),
     ],
     ("azure", "gpt-4o", None): [
-        ("isolation", "workspace", "[web] learn.microsoft.com"),
+        ("isolation", "subscription", "[web] learn.microsoft.com"),
         ("ttls", ("24h", "1h"), "prompt_cache_retention"),
         ("minimum_tokens", 1024, "?derived: openai.toml"),
         ("granule_tokens", 128, "?derived: openai.toml"),

@@ -3,17 +3,19 @@ model behind an opaque ARN."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 from urllib.parse import quote
 
 import pytest
 from support.bedrock_server import BedrockServer, bedrock_server
+from support.local_server import local_server
 
-from anaphora import Client
+from anaphora import CachePolicy, Call, Client, Message, PromptBlock, PromptIR
 from anaphora.client.config import ClientConfig
 from anaphora.emulator.server import Emulator
-from anaphora.errors import InvalidRequest
+from anaphora.errors import InvalidRequest, RequestRejected
 from anaphora.values import ReplyEnd, TextDelta
 
 MODEL = "us.anthropic.claude-sonnet-4-5-20250929-v1:0"
@@ -75,3 +77,23 @@ def test_an_opaque_arn_needs_its_model(
         assert client.session("aws", system=LONG).send("Hello").result().text
     assert bedrock.requests[-1][0] == "/model/" + quote(ARN, safe="") + "/converse"
     assert b"cachePoint" in bedrock.requests[-1][2]
+
+
+def test_a_refusal_names_the_block_that_was_meant() -> None:
+    """Cache points are blocks of the request, and not of the prompt."""
+    pointer = "#/system/2: extraneous key [x] is not permitted"
+    message = f"The model returned the following errors: Malformed input request: {pointer}"
+    headers = {"x-amzn-errortype": "ValidationException:http://internal.amazon.com/coral/"}
+    blocks = [PromptBlock("a", LONG, CachePolicy.EPHEMERAL_5M), PromptBlock("b", "Be terse.")]
+    call = Call(ir=PromptIR.chat([Message.user("Hi")], system=blocks), model=MODEL)
+    with local_server(lambda _: (400, headers, {"message": message})) as server:
+        entry = {"dialect": "bedrock", "region": "r", "key": {"env": "KEY"}, "model": MODEL}
+        config = {"providers": {"aws": {**entry, "base_url": server.url}}}
+        with (
+            Client.from_config(config, environ={"KEY": "k"}) as client,
+            pytest.raises(RequestRejected) as raised,
+        ):
+            client.complete(call, "aws")
+    system = json.loads(server.requests[0].body)["system"]
+    assert [next(iter(block)) for block in system][:3] == ["text", "cachePoint", "text"]
+    assert raised.value.param == "system[1]"

@@ -14,6 +14,7 @@ import pytest
 from google import genai
 from support.bedrock_server import BedrockServer, bedrock_server
 from support.daemon import GRANT, TestedDaemon, llm_yaml, running_daemon
+from support.signing import keys_of
 from support.tables import each_row
 
 from anaphora.emulator.server import Emulator
@@ -101,6 +102,16 @@ def foundry(daemon: TestedDaemon) -> Any:
     return anthropic.AnthropicFoundry(base_url=f"{daemon.url}/anthropic", api_key=daemon.token())
 
 
+def bedrock_signed(daemon: TestedDaemon) -> Any:
+    keys = keys_of(daemon)
+    return anthropic.AnthropicBedrock(
+        base_url=daemon.url,
+        aws_access_key=keys.access_key,
+        aws_secret_key=keys.secret.reveal(),
+        aws_region="us-east-1",
+    )
+
+
 def bedrock_bearer(daemon: TestedDaemon) -> Any:
     return anthropic.AnthropicBedrock(
         base_url=daemon.url, api_key=daemon.token(), aws_region="us-east-1"
@@ -108,13 +119,14 @@ def bedrock_bearer(daemon: TestedDaemon) -> Any:
 
 
 @each_row("model", [CLAUDE, MODEL, "gemini-2.5-flash"])
-@each_row("make", [vertex, foundry, bedrock_bearer])
+@each_row("make", [vertex, foundry, bedrock_signed, bedrock_bearer])
 def test_tool_loop_of_anthropic(make: Any, model: str, daemon: TestedDaemon) -> None:
     choice = {"type": "tool", "name": "weather"}
     with make(daemon) as client:
-        question = f"Weather in Rome? {make.__name__} {model}"
-        messages: list[Any] = [{"role": "user", "content": question}]
-        asked = {"model": model, "max_tokens": 200, "tools": [TOOL]}
+        messages: list[Any] = [
+            {"role": "user", "content": f"Weather in Rome? {make.__name__} {model}"}
+        ]
+        asked: dict[str, Any] = {"model": model, "max_tokens": 200, "tools": [TOOL]}
         first = client.messages.create(messages=messages, tool_choice=choice, **asked)
         (use,) = [block for block in first.content if block.type == "tool_use"]
         result = {"type": "tool_result", "tool_use_id": use.id, "content": "Sunny."}
@@ -158,7 +170,7 @@ def test_google_on_vertex(model: str, daemon: TestedDaemon) -> None:
 
 
 def test_refusals_have_the_form_of_the_sdk(daemon: TestedDaemon) -> None:
-    for make in (vertex, foundry, bedrock_bearer):
+    for make in (vertex, foundry, bedrock_signed, bedrock_bearer):
         with (
             make(daemon) as client,
             pytest.raises(anthropic.PermissionDeniedError, match="max_tokens"),

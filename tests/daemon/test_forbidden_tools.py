@@ -26,6 +26,10 @@ BODIES: dict[str, Json] = {
         "generationConfig": {"maxOutputTokens": 16},
     },
     "ollama": {"messages": CHAT, "stream": False, "options": {"num_predict": 16}},
+    "bedrock": {
+        "messages": [{"role": "user", "content": [{"text": "Hi"}]}],
+        "inferenceConfig": {"maxTokens": 16},
+    },
 }
 #: Providers, and a model of each that a path of Gemini can name.
 PROVIDERS = {
@@ -58,7 +62,21 @@ TOOLS: list[tuple[str, Json]] = [
     ("gemini", {"functionDeclarations": [], "function_declarations": [EVIL]}),
     ("ollama", {"type": "function", "function": {"name": "only_this", "Name": "delete_all"}}),
     ("ollama", {"type": "function", "Function": EVIL}),
+    ("bedrock", {"toolSpec": {"name": "delete_all", "inputSchema": {"json": SCHEMA}}}),
+    ("bedrock", {"toolSpec": {"name": "only_this", "Name": "delete_all"}}),
+    ("bedrock", {"toolSpec": {"name": "only_this", "tools": [EVIL]}}),
+    ("bedrock", {"toolSpec": {"name": "only_this"}, "ToolSpec": EVIL}),
+    ("bedrock", {"ToolSpec": EVIL}),
+    ("bedrock", {"toolSpec": {"name": "only_this "}}),
+    ("bedrock", CALLED),
 ]
+
+
+def with_tool(wire: str, tool: Json, model: str) -> Json:
+    """A request with a tool; the path may name the model."""
+    if wire == "bedrock":
+        return BODIES[wire] | {"toolConfig": {"tools": [tool]}}
+    return BODIES[wire] | {"tools": [tool]} | ({} if wire == "gemini" else {"model": model})
 
 
 @pytest.fixture(scope="module")
@@ -87,6 +105,8 @@ def daemon(
 
 
 def path_of(wire: str, model: str) -> str:
+    if wire == "bedrock":
+        return f"/model/{model}/converse"
     return f"/v1beta/models/{model}:generateContent" if wire == "gemini" else PATHS[wire]
 
 
@@ -103,7 +123,7 @@ def test_forbidden_tool_is_sent_to_no_provider(
 ) -> None:
     provider.reset()
     model = PROVIDERS[target]
-    body = BODIES[wire] | {"tools": [tool]} | ({} if wire == "gemini" else {"model": model})
+    body = with_tool(wire, tool, model)
     with daemon.socket_client("demo") if unix else daemon.client() as client:
         headers = {"anaphora-provider": target}
         response = client.post(path_of(wire, model), json=body, headers=headers)
@@ -119,12 +139,14 @@ def test_granted_tool_is_sent(
     provider.reset()
     model = PROVIDERS[target]
     function = {"name": "only_this.a:b-2", "description": "Finds.", "parameters": SCHEMA}
-    tool = {
+    tools: dict[str, Json] = {
         "anthropic": {"name": "only_this.a:b-2", "input_schema": SCHEMA},
         "openai_responses": {"type": "function", **function},
         "gemini": {"functionDeclarations": [function]},
-    }.get(wire, {"type": "function", "function": function})
-    body = BODIES[wire] | {"tools": [tool]} | ({} if wire == "gemini" else {"model": model})
+        "bedrock": {"toolSpec": {"name": "only_this.a:b-2", "inputSchema": {"json": SCHEMA}}},
+    }
+    tool = tools.get(wire, {"type": "function", "function": function})
+    body = with_tool(wire, tool, model)
     with daemon.client() as client:
         headers = {"anaphora-provider": target}
         response = client.post(path_of(wire, model), json=body, headers=headers)

@@ -95,6 +95,36 @@ def commands(body: str) -> list[str]:
     return [line.removeprefix("$ ") for line in body.splitlines() if line.startswith("$ ")]
 
 
+def test_aws_sdks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = "../daemon/aws-sdks.md"
+    (text,) = blocks(page, "text")
+    added, sourced = commands(text)
+    _, setup, serve, *_ = blocks("run-a-daemon.md", "text")
+    with emulator.running() as emu:
+        shell = Shell(tmp_path, emu.url)
+        for command in commands(setup):
+            if "apps add" not in command:
+                shell.run(command)
+        config = tmp_path / "llm" / "llm.yaml"
+        at_emulator = f"    wire: anthropic\n    base_url: {emu.url}\n"
+        config.write_text(config.read_text().replace("    wire: anthropic\n", at_emulator))
+        (command,) = commands(serve)
+        with shell.serving(command):
+            shell.run(added)
+            shown = dict(line.split("=", 1) for line in shell.run(sourced).splitlines())
+            assert shown["AWS_ENDPOINT_URL_BEDROCK_RUNTIME"] == "http://127.0.0.1:7707"
+            for name, value in shown.items():
+                monkeypatch.setenv(name, value.replace("7707", str(shell.port)))
+            first, second = blocks(page, "python")
+            exec(first, {})
+            exec(second + first.partition("client = ")[2].partition("\n")[2], {})
+            spend = shell.run("anaphora spend entries --home llm")
+    assert len(capsys.readouterr().out.splitlines()) >= 2
+    assert spend.count("billed") == 2
+
+
 def test_run_a_daemon(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

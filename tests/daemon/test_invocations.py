@@ -36,6 +36,21 @@ def chunk(value: Any) -> bytes:
 
 
 STREAM = chunk({"contentBlockDelta": {"delta": {"text": "Hello"}}}) + chunk(METRICS)
+CACHED = {
+    **COUNTS,
+    "x-amzn-bedrock-cache-read-input-token-count": "4000",
+    "x-amzn-bedrock-cache-write-input-token-count": "2000",
+}
+CACHED_METRICS = {
+    "amazon-bedrock-invocationMetrics": {
+        **METRICS["amazon-bedrock-invocationMetrics"],
+        "cacheReadInputTokenCount": 4000,
+        "cacheWriteInputTokenCount": 2000,
+    }
+}
+CACHED_STREAM = chunk(CACHED_METRICS) + frame(b'{"bytes":"not base64"}') + frame(b'{"bytes":"YQ"}')
+EMBEDDED = {"x-amzn-bedrock-input-token-count": "1000"}
+INVOKE, STREAMED = "invoke", "invoke-with-response-stream"
 
 
 def files(url: str, **llm: Any) -> dict[str, Any]:
@@ -60,25 +75,37 @@ def post(daemon: TestedDaemon, operation: str, model: str = MODEL) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("operation", "answer", "headers"),
-    [("invoke", ANSWER, COUNTS), ("invoke-with-response-stream", STREAM, {})],
+    ("operation", "answer", "headers", "billed"),
+    [
+        (INVOKE, ANSWER, COUNTS, 2_000_000),
+        (STREAMED, STREAM, {}, 2_000_000),
+        (INVOKE, ANSWER, CACHED, 5_000_000),
+        (STREAMED, CACHED_STREAM, {}, 5_000_000),
+        (INVOKE, b'{"embedding":[0.5]}', EMBEDDED, 1_000_000),
+    ],
 )
 def test_bodies_are_passed_on_unread(
-    operation: str, answer: bytes, headers: dict[str, str], tmp_path: Path, emu: Emulator
+    operation: str,
+    answer: bytes,
+    headers: dict[str, str],
+    billed: int,
+    tmp_path: Path,
+    emu: Emulator,
 ) -> None:
     seen: list[tuple[str, str, bytes]] = []
+    kind = "application/json" if headers else "application/vnd.amazon.eventstream"
     with (
-        byte_server(answer, "application/octet-stream", headers=headers, seen=seen) as url,
+        byte_server(answer, kind, headers=headers, seen=seen) as url,
         running_daemon(tmp_path, emu, **files(url)) as daemon,
     ):
         response = post(daemon, operation)
         assert response.status_code == 200, response.text
     assert response.content == answer
-    assert response.headers["content-type"] == "application/octet-stream"
+    assert response.headers["content-type"] == kind
     assert {name: response.headers.get(name) for name in headers} == headers
     assert seen == [("POST", f"/model/{MODEL.replace(':', '%3A')}/{operation}", BODY)]
     assert rows(daemon.home / "store.sqlite", "SELECT billed, kind FROM entries") == [
-        (2_000_000, "billed")
+        (billed, "billed")
     ]
 
 

@@ -414,7 +414,7 @@ def test_placeholders_for_the_keys_of_clouds(tmp_path: Path) -> None:
     assert made["AZURE_OPENAI_API_KEY"] == PLACEHOLDER_KEY
     assert "ANTHROPIC_FOUNDRY_API_KEY" not in made
     assert made["AWS_ACCESS_KEY_ID"] == "AKIAANAPHORA00000000"
-    assert made["AWS_REGION"] == "us-east-1"
+    assert made["AWS_REGION"] == made["AWS_DEFAULT_REGION"] == "us-east-1"
     (tmp_path / ".aws").mkdir()
     (tmp_path / ".aws" / "config").write_text("[profile work]\nregion = eu-west-1\n")
     assert "AWS_REGION" not in with_placeholder_keys({"HOME": str(tmp_path), **azure}, ["x"])
@@ -426,3 +426,8 @@ def test_every_program_of_the_table_is_found_by_its_names() -> None:
     for program in command_line.TABLES.programs:
         for name in program.names:
             assert command_line.parse([name]).program == program
+
+
+def test_every_variable_is_in_the_page() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "proxy.md").read_text()
+    assert [one.name for one in command_line.TABLES.variables if f"`{one.name}`" not in page] == []

@@ -18,6 +18,7 @@ from support.tables import each_row
 from anaphora.errors import InvalidRequest, Parse
 from anaphora.replay.fixture import Fixture, FixtureHeaders, FixturePiece, to_file
 from anaphora.replay.redact import Redaction, fixture_of
+from anaphora.wire.eventstream import CONTENT_TYPE, FrameDecoder, encode_event
 
 KEY = 'canary/9aF3+xLq"8Zt\\K-é1234567'
 BODY = b'{"text":"hello"}'
@@ -124,6 +125,38 @@ def test_a_secret_is_found_across_the_events_of_a_stream(cut: int) -> None:
     assert "".join(texts) == "It is <secret>, I think"
     assert len(made.pieces) == 4
     assert made.altered
+
+
+@each_row("cut", [1, len(KEY) // 2, len(KEY) - 1])
+@each_row("invoked", [False, True])
+def test_a_secret_is_found_across_the_frames_of_a_binary_stream(cut: int, invoked: bool) -> None:
+    """The frames stay valid; other ones are stored as they are, cut anywhere."""
+
+    def framed(text: str) -> bytes:
+        event = json.dumps({"delta": {"text": text}, "contentBlockIndex": 0}).encode()
+        if not invoked:
+            return encode_event("contentBlockDelta", event)
+        payload = {"bytes": base64.b64encode(event).decode(), "p": "abc"}
+        return encode_event("chunk", json.dumps(payload).encode())
+
+    def texts(data: bytes) -> str:
+        decoder = FrameDecoder()
+        payloads = [json.loads(frame.payload) for frame in decoder.feed(data)]
+        assert decoder.problem is None
+        assert decoder.complete
+        if invoked:
+            payloads = [json.loads(base64.b64decode(each["bytes"])) for each in payloads]
+        return "".join(each["delta"]["text"] for each in payloads)
+
+    kind = (("content-type", CONTENT_TYPE),)
+    data = b"".join(map(framed, ("It is ", KEY[:cut], KEY[cut:], ", I think")))
+    made = stored(data[:30], data[30:], headers=kind)
+    assert texts(made.payload) == "It is <secret>, I think"
+    assert made.altered
+    plain = b"".join(map(framed, ("It is ", "four")))
+    same = stored(plain[:30], plain[30:], headers=kind)
+    assert [each.data for each in same.pieces] == [plain[:30], plain[30:]]
+    assert not same.altered
 
 
 @each_row(

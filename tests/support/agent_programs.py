@@ -120,6 +120,22 @@ ON_BEDROCK = PROGRAMS["claude"]._replace(
     },
 )
 
+_VERTEX = ("--model", "claude-sonnet-4-5@20250929", "--allowedTools", "Bash")
+#: At Vertex AI, with a token of a gateway instead of Google's credentials.
+ON_VERTEX = PROGRAMS["claude"]._replace(
+    words=("-p", QUESTION, *_VERTEX),
+    again=("-p", "And again?", "--continue", *_VERTEX),
+    provider="vertex",
+    variables={
+        **PROGRAMS["claude"].variables,
+        "CLAUDE_CODE_USE_VERTEX": "1",
+        "CLAUDE_CODE_SKIP_VERTEX_AUTH": "1",
+        "CLOUD_ML_REGION": "global",
+        "ANTHROPIC_VERTEX_PROJECT_ID": "p",
+        "ANTHROPIC_AUTH_TOKEN": KEY,
+    },
+)
+
 
 class ProgramPlace:
     """A home and a working directory, in which a program is run."""

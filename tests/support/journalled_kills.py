@@ -8,6 +8,7 @@ its response.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import random
@@ -203,8 +204,9 @@ class JournalledKills:
         await asyncio.sleep(self._draw.uniform(0.0, 0.1))
         self._first.clear()
         if running := daemons.workers():
-            os.kill(self._draw.choice(running), signal.SIGKILL)
-            self._kills += 1
+            with contextlib.suppress(ProcessLookupError):  # one that was killed before
+                os.kill(self._draw.choice(running), signal.SIGKILL)
+                self._kills += 1
         await asyncio.wait_for(self._first.wait(), PATIENCE)
 
     async def _call(self, number: int) -> None:

@@ -26,6 +26,7 @@ from anaphora.emulator.exchange import EmulatorRequest
 from anaphora.emulator.journal import Billing
 from anaphora.emulator.strict import CheckedRequest, anthropic
 from anaphora.emulator.strict.anthropic import CHECKS as ANTHROPIC_CHECKS
+from anaphora.emulator.strict.bedrock import CHECKS as BEDROCK_CHECKS
 from anaphora.emulator.strict.gemini import CHECKS as GEMINI_CHECKS
 from anaphora.emulator.strict.openai import CHAT_CHECKS
 from anaphora.emulator.strict.responses import RESPONSES_CHECKS
@@ -44,6 +45,7 @@ from anaphora.values import (
     ToolCall,
     ToolResult,
 )
+from anaphora.wire.bedrock.fields import TABLE as BEDROCK
 from anaphora.wire.gemini.types import camel
 from anaphora.wire.openai_responses.fields import APP_ITEMS
 from anaphora.wire.openai_responses.items import CLOSED
@@ -95,6 +97,7 @@ _CHECKS = {
     "openai_chat": CHAT_CHECKS,
     "openai_responses": RESPONSES_CHECKS,
     "gemini": GEMINI_CHECKS,
+    "bedrock": BEDROCK_CHECKS,
 }
 _BILLING = Billing()
 
@@ -151,7 +154,8 @@ def _checked(wire: str, body: Json, data: bytes) -> CheckedRequest | None:
 def _functions(wire: str, seen: Readings, _: Json) -> Iterator[str]:
     facts = None
     if seen.facts is not None:
-        facts = {name for param, name in seen.facts.tools if param.startswith("tools")}
+        listed = ("tools", "toolConfig.tools")
+        facts = {name for param, name in seen.facts.tools if param.startswith(listed)}
     if seen.call is not None and facts is not None:
         own = {tool.name for tool in seen.call.tools if isinstance(tool, Tool)}
         named = {tool.name for tool in seen.call.tools}
@@ -184,6 +188,8 @@ def _markers(wire: str, seen: Readings, body: Json) -> Iterator[str]:
         parsed = [mark.ttl for mark in seen.call.ir.cache.marks]
         # A block that parse keeps whole keeps its markers.
         kept = sum(_kept_markers(wire, part) for part in _parts(seen.call))
+        # So are system blocks of other kinds than text.
+        kept += (seen.call.extras or {}).get("bedrock", "").count('"cachePoint":{')
         most = len(parsed) + kept
         if not len(parsed) <= len(split) <= most or not set(parsed) <= set(split):
             yield f"markers: parse {parsed}, split {split}"
@@ -191,12 +197,11 @@ def _markers(wire: str, seen: Readings, body: Json) -> Iterator[str]:
         automatic = rendered.automatic, seen.call.ir.cache.automatic
         if automatic[0] != automatic[1]:
             yield f"markers: automatic of split and parse {automatic}"
-    if (
-        split is not None
-        and seen.facts is not None
-        and not set(seen.facts.cache_ttls) <= set(split)
-    ):
-        yield f"markers: facts {seen.facts.cache_ttls}, split {split}"
+    if split is not None and seen.facts is not None:
+        facts, own = set(seen.facts.cache_ttls), set(split)
+        # Of Converse's tools, facts read markers at any depth.
+        if not (own <= facts if wire == "bedrock" else facts <= own):
+            yield f"markers: facts {seen.facts.cache_ttls}, split {split}"
     if split is not None and seen.checked is not None and wire == "anthropic":
         marked = [block.get("cache_control") for _, block, _ in anthropic._slots(seen.checked)]
         found = [str(each.get("ttl") or "5m") for each in marked if each]
@@ -234,6 +239,7 @@ MARKER_FIELDS = {
     "anthropic": "cache_control",
     "openai_chat": "prompt_cache_breakpoint",
     "openai_responses": "prompt_cache_breakpoint",
+    "bedrock": "cachePoint",
 }
 _SAME_ROLE = {"developer": "system", "model": "assistant", "function": "tool"}
 
@@ -358,6 +364,12 @@ def _raw_call_ids(wire: str, checked: CheckedRequest) -> Iterator[str]:
         elif wire == "openai_responses":
             if message.get("type") in ("function_call", "function_call_output"):
                 yield str(message.get("call_id"))
+        elif wire == "bedrock":
+            for _, block in strict.objects(message.get("content")):
+                called = block.get("toolUse") or block.get("toolResult")
+                kinds = sum(key in BEDROCK.blocks for key in block)
+                if isinstance(called, dict) and called.get("toolUseId") and kinds == 1:
+                    yield str(called["toolUseId"])
         elif wire == "gemini":
             for _, part in strict.objects(message.get("parts")):
                 for name in ("functionCall", "functionResponse"):
@@ -429,14 +441,21 @@ TEXT_FIELDS = {
     "openai_responses": ("instructions", "input", "tools", "text.format"),
     "gemini": ("systemInstruction.parts", "contents", "tools", "generationConfig.responseSchema"),
     "ollama": ("messages", "tools", "format"),
+    "bedrock": ("messages", "toolConfig.tools", "system", "outputConfig.textFormat"),
 }
+
+
+def _is_point(value: Any) -> bool:
+    """A marker that is an element; one of another form is sent as it is."""
+    point = value.get("cachePoint") if isinstance(value, dict) and len(value) == 1 else None
+    return isinstance(point, dict) and point.get("type") in (None, "default")
 
 
 def _without_markers(value: Any) -> Any:
     """A value without markers, unset members, and content in one form for a text and a list of it:
     what a provider reads the same."""
     if isinstance(value, list):
-        return [_without_markers(each) for each in value]
+        return [_without_markers(each) for each in value if not _is_point(each)]
     if not isinstance(value, dict):
         return value
     marks = ("cache_control", "prompt_cache_breakpoint")

@@ -20,8 +20,12 @@ MODELS = {
     "openai_responses": "gpt-5.6",
     "gemini": "gemini-2.5-flash",
     "ollama": "qwen3",
+    "bedrock": "us.anthropic.claude-opus-5-5",
 }
-PATHS = {"gemini": "/v1beta/models/gemini-2.5-flash:generateContent"}
+PATHS = {
+    "gemini": "/v1beta/models/gemini-2.5-flash:generateContent",
+    "bedrock": "/model/us.anthropic.claude-opus-5-5/converse",
+}
 
 _KEPT = {"type": "ephemeral"}
 
@@ -297,12 +301,103 @@ OLLAMA: Json = {
     ],
 }
 
+_POINT = {"cachePoint": {"type": "default"}}
+
+CONVERSE: Json = {
+    "inferenceConfig": {"maxTokens": 4000, "stopSequences": ["END"]},
+    "toolConfig": {
+        "tools": [
+            {
+                "toolSpec": {
+                    "name": "look",
+                    "description": "Looks.",
+                    "inputSchema": {"json": SCHEMA},
+                }
+            },
+            {"systemTool": {"name": "nova_code_interpreter"}},
+            _POINT,
+        ],
+        "toolChoice": {"auto": {}},
+    },
+    "system": [{"text": "Be terse."}, {"cachePoint": {"type": "default", "ttl": "5m"}}],
+    "additionalModelRequestFields": {
+        "thinking": {"type": "adaptive", "display": "omitted"},
+        "output_config": {"effort": "low"},
+    },
+    "additionalModelResponseFieldPaths": ["/usage/output_tokens_details"],
+    "outputConfig": {
+        "textFormat": {
+            "type": "json_schema",
+            "structure": {"jsonSchema": {"schema": json.dumps(SCHEMA), "name": "a"}},
+        }
+    },
+    "guardrailConfig": {"guardrailIdentifier": "g", "guardrailVersion": "1"},
+    "performanceConfig": {"latency": "standard"},
+    "serviceTier": {"type": "flex"},
+    "requestMetadata": {"team": "t"},
+    "messages": [
+        {
+            "role": "user",
+            "content": [
+                {"text": "What is this?"},
+                {"image": {"format": "png", "source": {"bytes": PNG}}},
+                {
+                    "document": {
+                        "name": "notes",
+                        "format": "pdf",
+                        "source": {"bytes": "JVBERi0xLjc="},
+                        "citations": {"enabled": True},
+                    }
+                },
+                _POINT,
+            ],
+        },
+        {
+            "role": "assistant",
+            "content": [
+                {"reasoningContent": {"reasoningText": {"text": "Hm.", "signature": "c2ln"}}},
+                {
+                    "citationsContent": {
+                        "content": [{"text": "A picture."}],
+                        "citations": [
+                            {
+                                "title": "notes",
+                                "sourceContent": [{"text": "A"}],
+                                "location": {
+                                    "documentPage": {"documentIndex": 0, "start": 1, "end": 1}
+                                },
+                            }
+                        ],
+                    }
+                },
+                {"toolUse": {"toolUseId": "t1", "name": "look", "input": {"where": {"a": 1}}}},
+            ],
+        },
+        {
+            "role": "user",
+            "content": [
+                {
+                    "toolResult": {
+                        "toolUseId": "t1",
+                        "content": [{"text": "seen"}, {"json": {"seen": {"a": 1}}}],
+                        "status": "error",
+                    }
+                },
+                {"guardContent": {"text": {"text": "check this", "qualifiers": ["query"]}}},
+            ],
+        },
+        {"role": "assistant", "content": [{"text": "Oui."}]},
+        {"role": "user", "content": [{"text": "And now?"}]},
+    ],
+}
+
 REQUESTS: dict[str, Json] = {
     "anthropic": ANTHROPIC,
     "openai_chat": CHAT,
     "openai_responses": RESPONSES,
     "gemini": GEMINI,
     "ollama": OLLAMA,
+    "bedrock": CONVERSE,
 }
 
 

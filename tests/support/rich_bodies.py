@@ -13,6 +13,8 @@ import copy
 from collections.abc import Iterator
 from typing import Any
 
+from . import rich
+
 Json = dict[str, Any]
 Path = tuple[str | int, ...]
 
@@ -308,8 +310,11 @@ RICH: dict[str, Json] = {
     },
 }
 
-#: Where each request is sent; the path of Gemini's names the model.
+RICH["bedrock"] = rich.CONVERSE
+
+#: Where each request is sent; the paths of Gemini and Bedrock name the model.
 PATHS = {
+    "bedrock": rich.PATHS["bedrock"],
     "anthropic": "/v1/messages",
     "openai_chat": "/v1/chat/completions",
     "openai_responses": "/v1/responses",
@@ -322,6 +327,7 @@ _ADDED: tuple[tuple[str, Any], ...] = (
     ("cache_control", _MARK),
     ("cache_control", {**_MARK, "ttl": "1h"}),
     ("prompt_cache_breakpoint", _BREAKPOINT),
+    ("cachePoint", {"type": "default", "ttl": "1h"}),
     ("file_id", "file_9"),
     ("id", "id_9"),
     ("tools", [{"type": "function", "function": _function("late"), **_function("late")}]),

@@ -29,7 +29,7 @@ MESSAGE: dict[str, Any] = {
 class Served:
     """A daemon in a process of its own, and its workers."""
 
-    def __init__(self, home: Path, tokens: dict[str, Secret]) -> None:
+    def __init__(self, home: Path, tokens: dict[str, Secret], *, wait: bool = True) -> None:
         self.home = home
         self._tokens = tokens
         command = [sys.executable, "-c", "import sys; from anaphora.cli.main import main; main()"]
@@ -38,6 +38,8 @@ class Served:
             [*command, *options], env=with_tests(), stderr=subprocess.PIPE
         )
         assert self.process.stderr is not None
+        if not wait:
+            return
         with self.process.stderr as output:
             line = output.readline().decode()
             assert line.startswith("anaphora: http://"), line + output.read().decode()
@@ -80,14 +82,17 @@ class Served:
         headers = {"authorization": f"Bearer {self.token(app)}"}
         return httpx.get(self.url + path, headers=headers, timeout=PATIENCE, verify=NO_TLS)
 
-    def rpc(self, caller: str, method: str, **params: Any) -> Any:
+    def rpc(self, caller: str, method: str, /, **params: Any) -> Any:
         """The result, over a new connection."""
-        message = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+        return self.rpc_answer(caller, method, 1, **params).get("result")
+
+    def rpc_answer(self, caller: str, method: str, number: int, /, **params: Any) -> Any:
+        message = {"jsonrpc": "2.0", "id": number, "method": method, "params": params}
         headers = {"authorization": f"Bearer {self.token(caller)}"}
         found = httpx.post(
             f"{self.url}/rpc", json=message, headers=headers, timeout=PATIENCE, verify=NO_TLS
         )
-        return found.json().get("result")
+        return found.json()
 
     def command(self, *words: str) -> str:
         """The output of a command on its home."""

@@ -52,7 +52,7 @@ def test_unknown_field_round_trips_in_place(
     if outcome.changed:
         assert names(outcome.notices)
         # Only what may not be sent: everything else has to stay.
-        assert place[-1] in ("cache_control", "prompt_cache_breakpoint")
+        assert place[-1] in _MARKERS
 
 
 #: What other wires leave out as a whole, so that its fields are not named one by one: a tool or a
@@ -88,9 +88,18 @@ WHOLE = {
         "$.contents[1].parts[4]",
     ),
     "ollama": (),
+    "bedrock": (
+        "$.guardrailConfig",
+        "$.performanceConfig",
+        "$.requestMetadata",
+        "$.messages[0].content[2].document",
+        "$.messages[1].content[0]",
+        "$.messages[1].content[1].citationsContent",
+        "$.messages[2].content[1]",
+    ),
 }
 SAME_WIRE = ("--from", "anthropic", "--to", "anthropic")
-_MARKERS = ("cache_control", "prompt_cache_breakpoint")
+_MARKERS = ("cache_control", "prompt_cache_breakpoint", "cachePoint")
 
 #: What only the model that was asked takes; another one refuses it with a clear error.
 _REFUSED = ("tool_choice", "toolConfig", "think", "generationConfig.thinkingConfig")

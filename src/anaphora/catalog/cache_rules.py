@@ -29,7 +29,10 @@ Moment: TypeAlias = Literal["request_start", "response_start", "response_end"]
 Lifetime: TypeAlias = Literal["exact", "at_least", "at_most"]
 """Whether a TTL is an entry's exact lifetime, its shortest, or its longest."""
 
-Isolation: TypeAlias = Literal["workspace", "organization", "server"]
+Isolation: TypeAlias = Literal[
+    "workspace", "organization", "project", "subscription", "region", "server"
+]
+"""`project` is Google Cloud's, `subscription` Azure's; `region`: an account of AWS in one region."""
 
 Clash: TypeAlias = Literal["slots_full", "other_ttl"]
 """Conflicts of a marker for the whole request: block markers in every slot, or one with another TTL

@@ -62,6 +62,7 @@ def add_key_pair(
         "AWS_ACCESS_KEY_ID": result["access_key_id"],
         "AWS_SECRET_ACCESS_KEY": result["secret_access_key"],
         "AWS_REGION": "us-east-1",  # the daemon accepts any
+        "AWS_DEFAULT_REGION": "us-east-1",  # for boto3
         "AWS_ENDPOINT_URL_BEDROCK_RUNTIME": address,
     }
     if as_json:

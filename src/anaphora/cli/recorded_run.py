@@ -26,7 +26,9 @@ if TYPE_CHECKING:
     from anaphora.traffic.calls import ProxyRoute
 
 #: Variables whose values are secrets.
-_SECRET = re.compile(r"(?:\A|_)(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?)\Z")
+_SECRET = re.compile(
+    r"(?:\A|_)(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?)\Z|\AAWS_BEARER_TOKEN_"
+)
 #: Shorter values occur in ordinary text.
 _SHORTEST_SECRET = 8
 #: A route of a provider that the catalog does not have.
@@ -113,7 +115,7 @@ def run_recorded(
     placeholders instead of missing credentials."""
     require("this command", "granian", extra="proxy")
     from anaphora.proxy import launch
-    from anaphora.proxy.placeholders import GoogleTokens, with_placeholder_keys
+    from anaphora.proxy.placeholders import PlaceholderTokens, with_placeholder_keys
     from anaphora.proxy.programs import refuse_loop
     from anaphora.proxy.recording import RecordedUpstream
     from anaphora.proxy.server import running
@@ -124,7 +126,7 @@ def run_recorded(
     play = player(secrets_of(os.environ))
     report_problems(notices_of(command, by_proxy=by_proxy))
     upstream = RecordedUpstream(play, network_for(command), pace=pace)
-    tokens = GoogleTokens() if offline else None
+    tokens = PlaceholderTokens() if offline else None
     with (
         tempfile.TemporaryDirectory(prefix="anaphora-") as folder,
         forwarding_for(command, lambda text: report_problems([text]), by_proxy) as forwarding,
@@ -248,11 +250,10 @@ def routes_of(
     """The routes of the catalog's providers, at the addresses that the user's settings and
     --upstream name, and of providers that the catalog does not have."""
     from anaphora import catalog
-    from anaphora.client.config.secrets import SecretVariables
-    from anaphora.client.credentials.aws_profiles import region_of
     from anaphora.proxy.command_line import TABLES, parse
     from anaphora.proxy.programs import upstreams_from
     from anaphora.proxy.routes import default_routes, route_named
+    from anaphora.proxy.signing import known_region
     from anaphora.traffic.calls import ProxyRoute, checked_upstream
     from anaphora.yaml_values import nearest
 
@@ -273,7 +274,7 @@ def routes_of(
         else:
             url = checked_upstream(url, name)
             others.append(ProxyRoute(prefix=f"/{name}", provider="", upstream=url))
-    region = region_of(SecretVariables({**os.environ, **parse(words).assigned()})) or ""
+    region = known_region({**os.environ, **parse(words).assigned()})
     return [*default_routes(named, region), *others]
 
 

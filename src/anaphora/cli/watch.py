@@ -288,7 +288,7 @@ def _serve(
     output: WatchOutput,
     as_json: bool,
 ) -> int:
-    from anaphora.proxy.programs import exports, refuse_loop
+    from anaphora.proxy.programs import exports, refuse_loop, unset_variables
     from anaphora.serving.server import serve
 
     def ready(proxy: Proxy) -> None:
@@ -301,6 +301,8 @@ def _serve(
             announce(f"page: {address}")
         announce("set these variables where you start the programs to watch:")
         echo_exports(variables, err=as_json)
+        if names := unset_variables(proxy, os.environ):
+            announce(f"and unset {', '.join(names)} there; the proxy has what it needs of them")
 
     serve(running, ready)
     return 0

@@ -10,7 +10,7 @@ import asyncio
 import random
 import time
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Iterable
 from contextlib import AbstractAsyncContextManager, aclosing
 from time import monotonic
 from typing import TYPE_CHECKING, TypeVar
@@ -27,7 +27,7 @@ from anaphora.wire.response_headers import request_id_in
 from .config.secrets import SecretHeaders
 from .in_flight import AttemptCaller, InFlight, PreparedRequest
 from .limits import Admission
-from .provider_errors import partial_of, read_reply, status_error, stream_error
+from .provider_errors import name_meant_block, partial_of, read_reply, status_error, stream_error
 from .response import Attempt
 from .retry import AttemptFailed, RetrySteps, retry_policy
 from .target import Target
@@ -45,6 +45,9 @@ _SILENT = (ReplyStart, UsageUpdate)
 
 #: Every event that reports a failure contains it.
 _FAILURE = b"error"
+#: Headers of the frames of AWS's event stream that report one.
+_EXCEPTION, _ERROR = b":exception-type", b":error-code"
+_SLICE = 16
 
 #: Seconds to wait for the end of a body whose reply is complete, so that the connection is reused.
 _LAST_BYTES = 0.5
@@ -215,7 +218,12 @@ class Attempts:
         self._digest.update(piece)
         events: list[Event] = []
         read = 0
-        for part in piece.splitlines(keepends=True) if _FAILURE in piece else (piece,):
+        parts: Iterable[bytes] = (piece,)
+        if _EXCEPTION in piece or _ERROR in piece:
+            parts = (piece[at : at + _SLICE] for at in range(0, len(piece), _SLICE))
+        elif _FAILURE in piece:
+            parts = piece.splitlines(keepends=True)
+        for part in parts:
             events += reader.feed(part)
             if events and isinstance(events[-1], ReplyFail):
                 break
@@ -335,6 +343,8 @@ class Attempts:
         if self._caller.guards and self._caller.is_left:
             raise error
         prepared = flight.prepared.get(index)
+        if prepared is not None and prepared.outgoing is not None and not self._caller.guards:
+            name_meant_block(error, flight.targets[index].endpoint, prepared.outgoing.body)
         again = prepared is not None and isinstance(error, prepared.prepare_again_on)
         if again and not self._streamed and index not in self._prepared_again:
             del flight.prepared[index]

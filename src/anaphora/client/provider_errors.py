@@ -54,6 +54,13 @@ def name_origin(error: AnaphoraError, wire: str, base_url: str) -> None:
         error.own_host = "" if dialects().is_public(host) else host
 
 
+def name_meant_block(error: AnaphoraError, endpoint: Endpoint, body: bytes) -> None:
+    """Makes an error name a block as in the prompt, if the request also has markers as blocks."""
+    meant_path = getattr(endpoint.wire, "meant_path", None)
+    if meant_path is not None and isinstance(error, Upstream) and error.param:
+        error.param = meant_path(error.param, body)
+
+
 def _page_error(endpoint: Endpoint, data: bytes) -> Parse | None:
     """The error for a web page as the response: a login page, a portal or another server."""
     if not data[:200].lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"<"):

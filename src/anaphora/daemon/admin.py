@@ -47,12 +47,15 @@ class AppParams(AdminParams, frozen=True):
     app: str
 
 
-class NewTokenParams(AppParams, frozen=True):
+class NewTokenParams(AdminParams, frozen=True):
+    app: str
     aws: bool = False
     """Return the token's AWS key pair in place of the token."""
 
 
-class RotateParams(NewTokenParams, frozen=True):
+class RotateParams(AdminParams, frozen=True):
+    app: str
+    aws: bool = False
     overlap: Seconds = _OVERLAP
     """How long earlier tokens stay valid."""
 

@@ -32,6 +32,7 @@ from .off_loop import OffLoop
 from .shared_state import LocalState, SharedState
 from .shared_state.memory import HostedState
 from .shared_state.redis import RedisState
+from .shared_state.shared_counts import SharedCounts
 from .store.opening import password, store_address
 from .store.sqlite import SqliteStore
 
@@ -109,7 +110,7 @@ async def open_services(
     shared, audit = remote.shared, remote.audit
     if shared is None:
         shared = await _open_shared(
-            stack, home, settings.daemon, node, workers=remote.workers, is_hosted=is_shared
+            stack, home, settings.daemon, node, workers=remote.workers, counts=counts
         )
     if remote.ledger is None:
         audit, recovery = await _open_audit(stack, home, settings.daemon, ledger, place, node)
@@ -346,14 +347,16 @@ async def _open_shared(
     node: NodeMembership | None,
     *,
     workers: int,
-    is_hosted: bool,
+    counts: NamedCounts,
 ) -> SharedState:
     secret = password(home, config.shared_password, "shared")
 
     def nodes() -> int:
         return 1 if node is None else node.count * workers
 
-    shared: SharedState = (HostedState if is_hosted else LocalState)(nodes=nodes)
+    shared: SharedState = LocalState(nodes=nodes)
+    if isinstance(counts, SharedCounts):
+        shared = HostedState(counts.windows, nodes=nodes)
     if config.shared is not None:
         shared = RedisState.of(config.shared, secret, nodes=nodes)
     await shared.start()

@@ -83,9 +83,8 @@ class Observation:
             callback_of(on_verdict, "on_verdict")
         if not isinstance(mark, bool):
             raise InvalidRequest(f"must be a bool, not {type(mark).__name__}", path="mark")
-        checked = watchers_of(watchers)
         self._on_verdict = on_verdict
-        self._watchers = Watchers(checked)
+        self._watchers = Watchers(checked := watchers_of(watchers))
         self.mark = mark
         self.addresses = Addresses(addresses, provider=provider)
         self._of_client = of_client
@@ -335,8 +334,7 @@ def begin(
     body are only read if it is observed."""
     if method != "POST" or _SUSPENDED.get():
         return None
-    wire = wire_at(decoded_path(address.path))
-    if wire is None:
+    if (wire := wire_at(decoded_path(address.path))) is None:
         return None
     observations = [*active(), *([] if own is None else [own])]
     routes = {each: route for each in observations if (route := each.route(address, wire))}

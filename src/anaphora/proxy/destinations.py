@@ -34,7 +34,7 @@ _PATHS = ("/v1", "/v1beta")
 _PORTS = {"http": 80, "https": 443}
 
 
-class Destination(msgspec.Struct, frozen=True):
+class SettingDestination(msgspec.Struct, frozen=True):
     """Where a setting leads: the route of a provider or a cloud, and the path after it."""
 
     provider: str
@@ -45,7 +45,7 @@ class Destination(msgspec.Struct, frozen=True):
     """The setting in which the user wrote it; empty: the default."""
 
 
-def destinations_of(environ: Mapping[str, str], line: CommandLine) -> dict[str, Destination]:
+def destinations_of(environ: Mapping[str, str], line: CommandLine) -> dict[str, SettingDestination]:
     """By variable; the program's argument has the empty name. A variable that the user has not set
     stays unset if another one of its provider is set: the program reads that one, or means the
     provider's own URL."""
@@ -53,7 +53,7 @@ def destinations_of(environ: Mapping[str, str], line: CommandLine) -> dict[str, 
     stated = {_route(one) for one in TABLES.variables if _value(one, values)}
     # Those that are set come first: they may lead to another route than their own.
     known = sorted(TABLES.variables, key=lambda one: not _value(one, values))
-    found: dict[str, Destination] = {}
+    found: dict[str, SettingDestination] = {}
     if line.program is not None and line.program.argument is not None:
         found[""] = _argument_destination(line, line.program, line.program.argument, values)
     own = found.get("")
@@ -86,7 +86,7 @@ def _value(variable: ProgramVariable, values: Mapping[str, str]) -> str:
     return values.get(variable.name) or values.get(variable.other, "")
 
 
-def _is_elsewhere(destination: Destination, found: Mapping[str, Destination]) -> bool:
+def _is_elsewhere(destination: SettingDestination, found: Mapping[str, SettingDestination]) -> bool:
     """Whether a setting of the user leads the same route to an address of its own."""
     return any(
         one.provider == destination.provider
@@ -99,7 +99,7 @@ def _is_elsewhere(destination: Destination, found: Mapping[str, Destination]) ->
 
 def destination_of(
     variable: ProgramVariable, value: str, values: Mapping[str, str]
-) -> Destination | None:
+) -> SettingDestination | None:
     """Where a variable leads; None if it is not set and has no default, or if it is the URL of no
     known provider and matters."""
     cloud = TABLES.route(variable.route)
@@ -107,16 +107,16 @@ def destination_of(
         url = ollama_url(value) if variable.name == "OLLAMA_HOST" else value
         return _read(url, variable.name, variable.provider, cloud, variable.path)
     if cloud is None or "{account}" not in cloud.upstream:
-        return Destination(_route(variable), variable.path) if _route(variable) else None
+        return SettingDestination(_route(variable), variable.path) if _route(variable) else None
     if not (account := values.get(variable.account)):
         return None
     upstream = cloud.upstream.replace("{account}", account)
-    return Destination(cloud.name, variable.path, upstream, variable.account)
+    return SettingDestination(cloud.name, variable.path, upstream, variable.account)
 
 
 def _read(
     url: str, setting: str, provider: str, cloud: CloudRoute | None = None, ending: str = ""
-) -> Destination | None:
+) -> SettingDestination | None:
     try:
         parts = urlsplit(url)
         valid = parts.scheme in _PORTS and bool(parts.hostname) and port_of(parts) > 0
@@ -132,12 +132,12 @@ def _read(
     if known is not None:
         own = default_rows()[known].base_url
         upstream = "" if _same_origin(own, parts) else origin
-        return Destination(_cloud_at(known, parts), path, upstream, setting)
+        return SettingDestination(_cloud_at(known, parts), path, upstream, setting)
     provider = provider if cloud is None else cloud.name
     if not provider:
         return None
     end = next((end for end in (ending, *_PATHS) if end and path.endswith(end)), "")
-    return Destination(provider, end, f"{origin}{path.removesuffix(end)}", setting)
+    return SettingDestination(provider, end, f"{origin}{path.removesuffix(end)}", setting)
 
 
 def _cloud_at(provider: str, parts: SplitResult) -> str:
@@ -184,7 +184,7 @@ def _is_own_address(line: CommandLine, variable: str) -> bool:
 
 def _argument_destination(
     line: CommandLine, program: Program, argument: ProgramArgument, environ: Mapping[str, str]
-) -> Destination:
+) -> SettingDestination:
     stated = [value for _, _, value in settings_in(line.arguments, argument)]
     if stated:
         found = _read(stated[-1].strip("\"'"), argument.setting, argument.provider)
@@ -192,8 +192,8 @@ def _argument_destination(
         return found
     if program.account is not None and _is_signed_in(program, program.account, environ):
         login = f"the login of {program.title}"
-        return Destination(argument.provider, "", program.account.upstream, login)
-    return Destination(argument.provider, argument.path)
+        return SettingDestination(argument.provider, "", program.account.upstream, login)
+    return SettingDestination(argument.provider, argument.path)
 
 
 def _is_signed_in(program: Program, account: ProgramAccount, environ: Mapping[str, str]) -> bool:

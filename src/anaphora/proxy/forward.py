@@ -31,6 +31,7 @@ from anaphora.serving.exchange import CompleteResponse, HttpExchange
 from anaphora.serving.listening import connected_server
 from anaphora.traffic.calls import ProxyRoute
 
+from .command_line import TABLES
 from .routes import RouteTable, environment_proxy
 
 if TYPE_CHECKING:
@@ -72,6 +73,8 @@ class Forwarding(NamedTuple):
             parts = urlsplit(url)
             if parts.scheme == "https":
                 origin = f"https://{parts.netloc.rpartition('@')[2]}"
+                cloud = TABLES.route(provider)
+                provider = provider if cloud is None else cloud.provider
                 route = ProxyRoute(prefix="", provider=provider, upstream=origin)
                 found.setdefault(_target(parts), route)
         return found

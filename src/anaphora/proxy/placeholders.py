@@ -1,5 +1,5 @@
-"""Credentials that mean nothing, for programs that are replayed: they start without their own, and
-reach no server for tokens."""
+"""Placeholder credentials for replayed programs: they start without their own, and reach no token
+server."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ from pathlib import Path
 import msgspec
 
 from anaphora.client.config.environment import default_rows, key_variables
-from anaphora.client.config.secrets import SecretVariables
-from anaphora.client.credentials.aws_profiles import region_of
+from anaphora.client.credentials.aws_profiles import REGION_VARIABLES
 from anaphora.serving.exchange import CompleteResponse, HttpExchange
 
 from .command_line import TABLES, parse
 from .destinations import expanded
-from .signing import PLACEHOLDER_KEYS
+from .signing import PLACEHOLDER_KEYS, known_region
 
 #: The value of key variables in replay, for programs that require one.
 PLACEHOLDER_KEY = "anaphora-replay"
@@ -34,8 +33,8 @@ def with_placeholder_keys(environ: Mapping[str, str], command: Sequence[str]) ->
     # Keys of the environment come before a profile's, which may need the network.
     if not made.get("AWS_ACCESS_KEY_ID"):
         made |= PLACEHOLDER_KEYS
-    if region_of(SecretVariables(made)) is None:
-        made["AWS_REGION"] = _REGION
+    if not known_region(made):
+        made |= dict.fromkeys(REGION_VARIABLES, _REGION)
     return made
 
 
@@ -53,7 +52,7 @@ def _missing_keys(environ: Mapping[str, str], command: Sequence[str]) -> Iterato
             yield names[0]
 
 
-class GoogleTokens:
+class PlaceholderTokens:
     """A page of the proxy (`relay.Pages`) that answers like Google's token service, and the file of
     credentials that leads there."""
 

@@ -22,7 +22,7 @@ from anaphora.errors import InvalidRequest
 from .command_line import TABLES, CommandLine, ProgramArgument, parse
 from .destinations import (
     LOOPBACK,
-    Destination,
+    SettingDestination,
     destination_of,
     destinations_of,
     port_of,
@@ -39,7 +39,7 @@ _LOCAL = ("127.0.0.1", "localhost")
 
 def upstreams_from(environ: Mapping[str, str], command: Sequence[str] = ()) -> dict[str, str]:
     """The upstreams in the user's own settings, by provider, for `default_routes`."""
-    found: dict[str, Destination] = {}
+    found: dict[str, SettingDestination] = {}
     for destination in destinations_of(environ, parse(command)).values():
         first = found.setdefault(destination.provider, destination)
         if first.upstream != destination.upstream:
@@ -86,6 +86,12 @@ def exports(proxy: Proxy, environ: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in changed.items() if environ.get(name) != value}
 
 
+def unset_variables(proxy: Proxy, environ: Mapping[str, str]) -> list[str]:
+    """The variables of this environment that such programs must not have."""
+    changed, _ = environment(proxy, environ, ())
+    return [name for name in environ if name not in changed]
+
+
 def refuse_loop(url: str, upstreams: Iterable[str]) -> None:
     """Raises if an upstream is this proxy."""
     own = urlsplit(url)
@@ -128,10 +134,10 @@ def notices(environ: Mapping[str, str], command: Sequence[str]) -> list[str]:
                 " proxy"
             )
     if environ.get(BEARER):
-        keys = "" if has_aws_credentials(environ) else ", and it gets AWS keys that mean nothing"
+        keys = "" if has_aws_credentials(environ) else "; the command gets placeholder keys"
         found.append(
-            f"{BEARER} is kept from the command and sent by the proxy{keys}: SDKs of AWS send it"
-            " over TLS only"
+            f"{BEARER} is kept from the command and sent by the proxy, since AWS SDKs send it over"
+            f" TLS only{keys}"
         )
     return found
 

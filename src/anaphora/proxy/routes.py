@@ -48,6 +48,8 @@ _PLACEHOLDER = re.compile(r"\{\w+\}")
 #: A region in a signature, and a location in a path of Vertex AI: parts of a host.
 _REGION = re.compile(r"[a-z]{2,}(?:-[a-z]+)+-[0-9]{1,2}")
 _LOCATION = re.compile(r"/locations/([a-z0-9-]{1,63})(?=[/:])")
+#: Of Bedrock's other service, which Claude Code reaches by the same base URL.
+_CONTROL_PATHS = ("/inference-profiles", "/foundation-models")
 #: The format of errors for requests without a route.
 _DEFAULT_WIRE = "openai_chat"
 
@@ -123,7 +125,13 @@ class RouteTable:
 
     def find(self, path: str, headers: Mapping[str, str]) -> tuple[ProxyRoute, str] | None:
         """The route of a percent-encoded path, and the path at the provider, below the route's base
-        URL. None if there is no route."""
+        URL. None if there is no route. Raises if the region of a cloud is not known."""
+        found = self._found(path, headers)
+        if found is None or not found[0].name:
+            return found
+        return _at_cloud(*found, headers), found[1]
+
+    def _found(self, path: str, headers: Mapping[str, str]) -> tuple[ProxyRoute, str] | None:
         first, slash, rest = path[1:].partition("/")
         route = self._prefixed.get(first) if path.startswith("/") else None
         if route is not None:
@@ -135,12 +143,14 @@ class RouteTable:
         row = self._rows.get(route.provider)
         if row is not None and row.short_path and path == row.short_path:
             path = row.request_path
-        return _at_cloud(route, path, headers) if route.name else route, path
+        return route, path
 
     def codec(self, path: str, headers: Mapping[str, str]) -> Wire:
         """The format of errors that a caller of this path expects."""
-        found = self.find(path, headers)
-        row = None if found is None else dialect_at(found[0].provider, found[1])
+        found = self._found(path, headers)
+        row = None
+        if found is not None:
+            row = dialect_at(provider_at(found[1], found[0].provider), found[1])
         return wire.get(_DEFAULT_WIRE) if row is None else wire.codec_for(row)
 
     def _own_route(self, path: str, headers: Mapping[str, str]) -> ProxyRoute | None:
@@ -164,6 +174,8 @@ def _at_cloud(route: ProxyRoute, path: str, headers: Mapping[str, str]) -> Proxy
         if not _REGION.fullmatch(region):
             reason = f"not a region of AWS: {shown_name(region)}" if region else "no region of AWS"
             raise RequestRejected(f"{reason}: set AWS_REGION for the command", status=400)
+        if path.startswith(_CONTROL_PATHS):
+            upstream = upstream.replace("bedrock-runtime.", "bedrock.")
         upstream = upstream.replace("{region}", region)
     elif "{vertex}" in upstream:
         hosts = catalog.dialects().find("google", "gemini", "vertex").region_hosts

@@ -18,12 +18,11 @@ from msgspec.structs import replace
 
 from anaphora.client.config.secrets import Secret, SecretHeaders, SecretVariables
 from anaphora.client.credentials.aws import AwsCredentials
-from anaphora.client.credentials.aws_profiles import AwsChain, SharedFiles, text_of
+from anaphora.client.credentials.aws_profiles import AwsChain, SharedFiles, region_of, text_of
 from anaphora.client.credentials.refreshing import Fetched
 from anaphora.client.credentials.sigv4 import AwsKeys, Scope, scope_in
 from anaphora.client.credentials.sts import StsClient
 from anaphora.errors import AnaphoraError, Forbidden, MissingSecret, TooLarge, Transport
-from anaphora.redaction import shown_name
 from anaphora.traffic.calls import UpstreamRequest, header_of
 from anaphora.traffic.clouds import SIGNED_SCHEME
 
@@ -61,7 +60,18 @@ def has_aws_credentials(environ: Mapping[str, str]) -> bool:
     """Whether a program finds keys of its own, those of the machine aside."""
     if any(environ.get(name) for name in _SOURCES):
         return True
-    return "default" in SharedFiles(SecretVariables(environ))
+    try:
+        return "default" in SharedFiles(SecretVariables(environ))
+    except AnaphoraError:  # the program says what is wrong with its files
+        return True
+
+
+def known_region(environ: Mapping[str, str]) -> str:
+    """The AWS region of an environment; empty if it has none."""
+    try:
+        return region_of(SecretVariables(environ)) or ""
+    except AnaphoraError:
+        return ""
 
 
 class RequestSigner:
@@ -144,10 +154,10 @@ class _KeysOf:
             found = self._chain()
             if found.value.token is not None:
                 return found
-        what = "temporary keys" if self._temporary else f"the key {shown_name(self._access_key)}"
+        what = "temporary keys" if self._temporary else "keys"
         raise MissingSecret(
-            f"it was signed with {what}, which are neither in the environment of the command nor in"
-            " the files of AWS_PROFILE: keys in the code of a program are not known here"
+            f"it was signed with {what} that are neither in the environment of the command nor in"
+            " AWS's files, so they are in its code; name a profile there (AWS_PROFILE)"
         )
 
     def _with_id(self) -> AwsKeys | None:

@@ -22,7 +22,6 @@ from anaphora.proxy.server import Proxy, running
 from anaphora.proxy.signing import RequestSigner
 from anaphora.replay.player import Match, Mode, Player, Repeat, ReplayReport
 from anaphora.traffic.calls import RelayedCall, UpstreamRequest
-from anaphora.traffic.clouds import is_signed
 from anaphora.traffic.judging import Judge
 
 if TYPE_CHECKING:
@@ -41,6 +40,8 @@ class SwitchedUpstream:
 
     def __init__(self) -> None:
         self.network = NetworkUpstream(signer=RequestSigner())
+        self.local = NetworkUpstream()
+        """To the emulator, which takes any signature."""
         self.current: ResponseSource | None = None
 
     async def send(self, request: UpstreamRequest) -> UpstreamResponse:
@@ -50,6 +51,7 @@ class SwitchedUpstream:
 
     async def close(self) -> None:
         await self.network.close()
+        await self.local.close()
 
 
 class EmulatorUpstream:
@@ -65,9 +67,7 @@ class EmulatorUpstream:
             request.route, upstream=f"{self._url}/{request.route.provider}"
         )
         headers = tuple(
-            (name, self._host if name == "host" else value)
-            for name, value in request.headers
-            if not is_signed(((name, value),))  # for AWS
+            (name, self._host if name == "host" else value) for name, value in request.headers
         )
         return await self._network.send(
             msgspec.structs.replace(request, route=route, headers=headers)
@@ -137,7 +137,7 @@ class Redirect:
         return self._upstream.network
 
     def emulated(self, emulator: Emulator) -> ResponseSource:
-        return EmulatorUpstream(self._upstream.network, emulator)
+        return EmulatorUpstream(self._upstream.local, emulator)
 
     @contextlib.contextmanager
     def to(

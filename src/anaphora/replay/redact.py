@@ -18,6 +18,7 @@ import binascii
 import copy
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any, TypeAlias
 from urllib.parse import unquote_plus
 
@@ -33,6 +34,7 @@ from anaphora.errors import InvalidRequest, Parse
 from anaphora.redaction import MASK, Redactor, is_placeholder
 
 from .fixture import Fixture, FixtureHeaders, FixturePiece, joined_pieces
+from .frames import edited_body
 from .rules import user_pattern, without_surrogates
 from .secret_forms import (
     SecretForm,
@@ -248,7 +250,8 @@ def fixture_of(
     redaction = redaction.with_credentials(cookies)
     encoding = _header(fixture.headers, "content-encoding")
     received = decoded(fixture.pieces, encoding)
-    stored = redaction.pieces(received, stream=True)
+    remove = partial(redaction.pieces, stream=True)
+    stored = tuple(edited_body(fixture.headers, received, remove))
     if fixture.status >= 400:
         stored = _error_pieces(redaction, stored)
     sent = _request_body(fixture.request, _header(request_headers, "content-encoding"))

@@ -27,6 +27,7 @@ import msgspec
 from anaphora.canonical import string
 
 from .fixture import Fixture, FixturePiece, joined_pieces
+from .frames import edited_body
 from .redact import Edit, edited
 from .rules import MatchRules, bounded, without_surrogates
 from .secret_forms import spread_edits, strings_by_index, strings_by_name
@@ -159,11 +160,7 @@ def with_values(fixture: Fixture, bound: Sequence[BoundVariable]) -> Fixture:
     if not values:
         return fixture
     insertion = _Insertion(values)
-    pieces: Sequence[FixturePiece] = fixture.pieces
-    pieces = edited(pieces, insertion.edits(joined_pieces(pieces)))
-    for groups in (strings_by_index, strings_by_name):
-        data = joined_pieces(pieces)
-        pieces = edited(pieces, spread_edits(data, groups(data), insertion.spread))
+    pieces = edited_body(fixture.headers, fixture.pieces, insertion.inserted)
     if pieces is fixture.pieces:
         return fixture
     return msgspec.structs.replace(fixture, pieces=tuple(pieces), raw_hash="")
@@ -171,6 +168,13 @@ def with_values(fixture: Fixture, bound: Sequence[BoundVariable]) -> Fixture:
 
 class _Insertion:
     """Replaces values in bytes: plain, JSON-escaped and percent-encoded."""
+
+    def inserted(self, pieces: Sequence[FixturePiece]) -> Sequence[FixturePiece]:
+        pieces = edited(pieces, self.edits(joined_pieces(pieces)))
+        for groups in (strings_by_index, strings_by_name):
+            data = joined_pieces(pieces)
+            pieces = edited(pieces, spread_edits(data, groups(data), self.spread))
+        return pieces
 
     def __init__(self, values: Mapping[str, str]) -> None:
         self._values: dict[bytes, str] = {}

@@ -188,6 +188,7 @@ class HttpExchange:
 
     def end_reading(self) -> None:
         """The body has been decoded, and no longer counts against a budget."""
+        self.body = None
         if self.account is not None:
             self.account.end()
 

@@ -4,7 +4,6 @@ makers, which is in headers or, for a stream, in its last event; and signed requ
 from __future__ import annotations
 
 import base64
-import binascii
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -46,7 +45,7 @@ def billed_usage(headers: Headers, answer: bytes) -> Usage | None:
         return None
     return Usage(
         uncached=uncached,
-        output=output,
+        output=output or 0,  # an embedding has none
         read=read,
         written=None if written is None else {"unsplit": written} if written else {},
     )
@@ -57,7 +56,7 @@ def _metrics(stream: bytes) -> dict[str, Any]:
         try:
             event = base64.b64decode(msgspec.json.decode(frame.payload)["bytes"])
             metrics = msgspec.json.decode(event)[_METRICS]
-        except (msgspec.DecodeError, binascii.Error, LookupError, TypeError):
+        except (msgspec.DecodeError, ValueError, LookupError, TypeError):
             continue
         if isinstance(metrics, dict):
             return metrics

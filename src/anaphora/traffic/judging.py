@@ -31,15 +31,12 @@ from anaphora.wire.body_memory import RequestBodies
 from anaphora.wire.reading import Members
 
 from . import clouds
+from .accounts import Accounts, Credentials, credentials, keys_in
 from .calls import (
-    Accounts,
-    Credentials,
     RealtimeBill,
     RelayedCall,
     as_logged,
-    credentials,
     decoded_path,
-    keys_in,
     kind_of,
     named_model,
     whole_answer,

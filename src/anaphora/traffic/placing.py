@@ -21,7 +21,8 @@ from anaphora.redaction import Redactor, shown_url
 from anaphora.values import Notice
 from anaphora.wire.splicing import splice
 
-from .calls import Accounts, RelayedCall, UpstreamRequest, credentials, decoded_path, keys_in
+from .accounts import Accounts, credentials, keys_in
+from .calls import RelayedCall, UpstreamRequest, decoded_path
 from .planning import ConversationPlans, OwnMarkers, read_request
 
 if TYPE_CHECKING:

@@ -71,7 +71,7 @@ def test_wire_address_and_header(
 
 @each_row("row", catalog.dialects().rows, ids=lambda row: str(row.name))
 def test_every_dialect_can_be_configured(row: Dialect) -> None:
-    account = dict.fromkeys(("resource", "project", "account"), "mine")
+    account = dict.fromkeys(("resource", "project", "account", "workspace"), "mine")
     one = resolved(dialect=row.name, region="eu", account=account)
     assert "{" not in one.base_url
     assert wire.provider_of(one.wire) == row.provider

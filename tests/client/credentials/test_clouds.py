@@ -23,6 +23,7 @@ from support.token_servers import KNOWN, TokenServer, service_account, token_ser
 import anaphora
 from anaphora import AsyncClient, Client, Message, catalog, wire
 from anaphora.client.config import ClientConfig
+from anaphora.client.config.environment import Environment
 from anaphora.client.config.secrets import Secret
 from anaphora.client.credentials.sigv4 import SignedRequest, Verified, verify
 from anaphora.emulator.server import Emulator
@@ -108,6 +109,33 @@ def test_the_module_calls_vertex_by_variables(
     monkeypatch.setenv("ANTHROPIC_VERTEX_BASE_URL", f"{vertex.url}/v1")
     assert anaphora.complete(f"vertex/{CLAUDE}", "Hello").text
     assert "/locations/global/" in vertex.requests[-1][0]
+
+
+@pytest.mark.parametrize("chosen", ["1", "TRUE"])
+def test_express_keys_need_no_project(chosen: str) -> None:
+    """As with Google's SDK: a key, and the variable that chooses Vertex AI."""
+    variables = {"GOOGLE_GENAI_USE_VERTEXAI": chosen, "GOOGLE_API_KEY": "AIza-canary"}
+    with Client.from_env(variables) as client:
+        one = client._client._chooser.targets(None, "vertex/gemini-2.5-flash")[0][0]
+        assert one.endpoint.wire_name == "google/gemini/express"
+    url = "https://aiplatform.googleapis.com/v1beta1/publishers/google"
+    assert one.endpoint.base_url == url
+    assert one.endpoint._headers == {"x-goog-api-key": "AIza-canary"}
+    # With a project, or without that variable, it is not the express mode.
+    for more in ({"GOOGLE_CLOUD_PROJECT": "p"}, {"GOOGLE_GENAI_USE_VERTEXAI": "0"}):
+        environment = Environment({**variables, **more})
+        assert environment._rows["vertex"].surface == "vertex"
+
+
+def test_claude_on_google_cloud_needs_its_workspace() -> None:
+    entry = {"dialect": "anthropic/anthropic/google-cloud", "account": {"project": "p"}}
+    with pytest.raises(
+        InvalidConfig, match=r"workspace\}; set it with `account: \{workspace: …\}`"
+    ):
+        Client.from_config(configured(**entry))
+    entry["account"] = {"project": "p", "workspace": "wrkspc_1"}
+    with Client.from_config(configured(**entry)) as client:
+        assert client.providers == ("cloud",)
 
 
 def test_gemini_at_vertex_holds_its_prefix(emu: Emulator) -> None:
@@ -483,6 +511,7 @@ def test_ambient_credentials_are_the_default_but_never_without_encryption() -> N
     assert credentials(credentials={"ambient": True}) is not None
     assert credentials(credentials={"azure": {"ambient": True}}) is not None
     assert credentials(base_url="http://localhost:1") is None
+    assert credentials(base_url="HTTP://localhost:1") is None
     assert credentials(base_url="http://localhost:1", credentials={"ambient": True}) is not None
     assert credentials(key={"env": "K"}) is None
 

@@ -125,6 +125,12 @@ def test_sts_that_states_no_time() -> None:
             client.fetch(RoleRequest("AssumeRole", "arn:x"), KEYS)
 
 
+@pytest.mark.parametrize("region", ["evil.example/#", "evil.example", "us-east-1@e", ""])
+def test_a_region_names_no_other_host(region: str) -> None:
+    with pytest.raises(MissingSecret, match="not a region"):
+        StsClient(region).fetch(RoleRequest("AssumeRole", "arn:x"), KEYS)
+
+
 # ── Clocks, threads, files ───────────────────────────────────────────────────────────────────────
 
 

@@ -88,7 +88,11 @@ def test_another_file_is_refused(tmp_path: Path) -> None:
 
 
 def test_what_google_refuses_is_named(server: TokenServer, tmp_path: Path) -> None:
-    with pytest.raises(MissingSecret, match="gcloud auth application-default login"):
+    plain = (
+        r"^no credentials of Google Cloud were found: run `gcloud auth application-default login`, or"
+        r" set GOOGLE_APPLICATION_CREDENTIALS to the file of a service account$"
+    )
+    with pytest.raises(MissingSecret, match=plain):
         headers(google_credentials())
     file = service_account(tmp_path, server)
     server.failing = 401

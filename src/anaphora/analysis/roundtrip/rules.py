@@ -37,6 +37,7 @@ from . import (
 )
 from .bedrock_rules import BEDROCK
 from .openai_rules import OPENAI_CHAT, OPENAI_RESPONSES
+from .other_exchanges import check_other
 
 # ── Anthropic ────────────────────────────────────────────────────────────────────────────────────
 
@@ -340,4 +341,5 @@ RULES = {
 
 def check(exchange: RecordedExchange) -> RoundTripResult:
     """Reads both halves of an exchange, writes them again, and compares."""
-    return check_exchange(exchange, RULES[exchange.wire_name])
+    other = check_other(exchange, RULES)
+    return other or check_exchange(exchange, RULES[exchange.wire_name])

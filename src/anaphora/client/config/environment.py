@@ -39,6 +39,9 @@ _CLOUDS = {
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
 
 _REMEMBER = "ANAPHORA_REMEMBER"
+#: Variables by which Google's SDK calls Vertex AI, and the row of its express mode.
+_VERTEX = ("GOOGLE_GENAI_USE_VERTEXAI", "GOOGLE_GENAI_USE_ENTERPRISE")
+_EXPRESS = ("google", "gemini", "express")
 #: Variables whose key is sent as a bearer token, even if the provider has another header.
 _BEARER = frozenset({"ANTHROPIC_AUTH_TOKEN"})
 _PLACE = re.compile(r"(?P<version>/v\w+)/projects/.*")
@@ -53,10 +56,11 @@ class Environment:
     def __init__(self, variables: Mapping[str, str] | None = None) -> None:
         self._variables = os.environ if variables is None else variables
         self._problems: dict[str, InvalidConfig] = {}
+        self._rows = environment_rows()
+        if self._is_express():
+            self._rows = self._rows | {"vertex": catalog.dialects().find(*_EXPRESS)}
         self.providers = {
-            name: self._resolve(name, row)
-            for name, row in environment_rows().items()
-            if self._is_set(row)
+            name: self._resolve(name, row) for name, row in self._rows.items() if self._is_set(row)
         }
 
     @property
@@ -70,7 +74,7 @@ class Environment:
         credentials of a cloud are looked for when they are needed."""
         one = self.providers.get(name)
         if one is None:
-            row = environment_rows()[name]
+            row = self._rows[name]
             if not is_local(row) and not (row.cloud is not None and self._has_address(row)):
                 if row.cloud is not None and row.cloud.kind == "aws":
                     raise MissingSecret(
@@ -92,6 +96,12 @@ class Environment:
                 f"no key of a provider in the environment ({some_variables()}); set one, or"
                 " OLLAMA_HOST"
             )
+
+    def _is_express(self) -> bool:
+        """Whether Gemini at Vertex AI is called with a key and no project, as Google's SDK does."""
+        chosen = any(self._variables.get(name, "").lower() in ("1", "true") for name in _VERTEX)
+        projects = self._rows["vertex"].account_variables["project"]
+        return chosen and "GOOGLE_API_KEY" in self._variables and self._first(projects) is None
 
     def _is_set(self, row: Dialect) -> bool:
         if not self._has_address(row):
@@ -181,7 +191,7 @@ def _defaults() -> _Defaults:
     for row in every.values():
         read += (*key_variables(row), *url_variables(row), *row.header_variables)
         read += [name for names in row.account_variables.values() for name in names]
-    read += [name for names in _CLOUDS.values() for name in names]
+    read += [*_VERTEX, *(name for names in _CLOUDS.values() for name in names)]
     return _Defaults(rows, every, frozenset(read))
 
 

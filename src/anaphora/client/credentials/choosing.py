@@ -35,7 +35,8 @@ class CredentialSource(msgspec.Struct, frozen=True, kw_only=True):
         cloud, given = one.cloud, one.provider.credentials
         if given is None:
             # Ambient credentials are never sent without encryption.
-            if cloud is None or one.provider.key is not None or one.base_url.startswith("http:"):
+            plain = one.base_url.lower().startswith("http:")
+            if cloud is None or one.provider.key is not None or plain:
                 return None
             if not self.ambient_by_default:
                 self._fail(one, f"name the credentials: {CloudCredentials.example}")

@@ -14,8 +14,8 @@ import msgspec
 
 from anaphora.client.config import Timeouts
 from anaphora.client.config.secrets import Secret, SecretHeaders
-from anaphora.errors import Transport, Unauthenticated
-from anaphora.redaction import shown_text
+from anaphora.errors import MissingSecret, Transport, Unauthenticated
+from anaphora.redaction import shown_name, shown_text
 
 from .refreshing import Fetched
 from .sigv4 import SKEW, AwsKeys, Signer, clock_offset
@@ -23,6 +23,7 @@ from .sigv4 import SKEW, AwsKeys, Signer, clock_offset
 _FORM = "application/x-www-form-urlencoded; charset=utf-8"
 _TIMEOUTS = Timeouts(connect=5.0, first_byte=10.0, idle=10.0, total=20.0)
 _MOST_BYTES = 1024 * 1024
+_REGION = re.compile(r"[a-z0-9-]{1,63}")
 
 
 class RoleRequest(msgspec.Struct, frozen=True):
@@ -69,6 +70,8 @@ class StsClient:
 
     def fetch(self, asked: RoleRequest, keys: AwsKeys | None) -> Fetched[AwsKeys]:
         """The keys of a role, requested with `keys`."""
+        if not _REGION.fullmatch(self._region):  # it may be that of a request, and names the host
+            raise MissingSecret(f"not a region of AWS: {shown_name(self._region)}")
         return asyncio.run(self._fetch(asked, keys))
 
     async def _fetch(

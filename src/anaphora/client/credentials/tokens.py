@@ -98,8 +98,9 @@ class GoogleTokens:
             self._credentials.refresh(Request())
         except exceptions.DefaultCredentialsError as error:
             failure: Exception = MissingSecret(
-                f"no credentials of Google Cloud: {_first_line(error)}; run `gcloud auth"
-                " application-default login`, or set GOOGLE_APPLICATION_CREDENTIALS"
+                "no credentials of Google Cloud were found: run `gcloud auth application-default"
+                " login`, or set GOOGLE_APPLICATION_CREDENTIALS to the file of a service account"
+                f"{_more_than_missing(error)}"
             )
         except exceptions.TransportError as error:
             failure = Transport(f"Google's token service: {_first_line(error)}")
@@ -194,6 +195,12 @@ class AzureTokens:
         return identity.ClientSecretCredential(
             client.tenant, client.client_id, client.secret.reveal(), **options
         )
+
+
+def _more_than_missing(error: Exception) -> str:
+    """What an error of google-auth tells beyond that there are no credentials."""
+    line = _first_line(error).partition(": ")[2].partition(" To set up ")[0]
+    return "" if line.startswith("Your default credentials were not found") else f" ({line})"
 
 
 def _first_line(error: Exception) -> str:

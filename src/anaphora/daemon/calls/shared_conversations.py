@@ -7,6 +7,7 @@ background after the answer.
 
 from __future__ import annotations
 
+import itertools
 import secrets
 from collections.abc import Hashable
 
@@ -27,8 +28,6 @@ from anaphora.rendered.stored import StoredRun
 from anaphora.tokens import learned, tokens_in
 from anaphora.traffic.matching import RememberedCall
 from anaphora.traffic.planning import ConversationPlans, PlannedCall, ReadRequest
-
-_VERSION_BYTES = 8
 
 
 class SharedCall(msgspec.Struct, frozen=True, array_like=True):
@@ -70,7 +69,9 @@ FORMAT = SavedFormat(b"anaphora calls 2\n", SharedConversation)
 class SharedLine:
     """The record of a conversation's calls on this node, until one branches off."""
 
-    __slots__ = ("calls", "hints", "opening", "record", "request", "salts", "saved_chunks", "scope")
+    __slots__ = (
+        "calls", "hints", "last", "opening", "record", "request", "salts", "saved_chunks", "scope",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -85,6 +86,8 @@ class SharedLine:
         self.hints = hints
         self.saved_chunks = saved_chunks
         """Number of leading chunks of the next prompt that it describes."""
+        self.last = b""
+        """The entries of the last of these chunks."""
         self.request: ReadRequest | None = None
         self.scope: Hashable = None
         self.salts: blocks.Salts | None = None
@@ -119,6 +122,8 @@ class SharedConversations:
     def __init__(self, shared: SharedState, plans: ConversationPlans) -> None:
         self._shared = shared
         self._plans = plans
+        self._process, self._versions = secrets.token_bytes(8), itertools.count()
+        """Of which the versions of its records consist."""
 
     # ── Finding ──────────────────────────────────────────────────────────────────────────────────
 
@@ -286,7 +291,9 @@ class SharedConversations:
             calls = () if line is None else line.calls
             line = SharedLine(_new_record(), calls, request.hints)
         else:
-            line.saved_chunks = min(line.saved_chunks, 0 if found is None else found.chunks)
+            shared = min(line.saved_chunks, 0 if found is None else found.chunks)
+            left = len(line.last) - (line.saved_chunks - shared) * blocks.ENTRY_BYTES
+            line.saved_chunks, line.last = shared, line.last[: max(0, left)]
         line.request, line.scope = request, scope
         if line.salts is None:
             line.salts = blocks.Salts.of(scope, request.hints)
@@ -305,10 +312,14 @@ class SharedConversations:
         planned, changing = call.planned, 0 if call.planned is None else call.planned.changing
         line.calls = (*line.calls[-1:], _shared_call(call, prompt.key(len(prompt) - 1)))
         done = line.saved_chunks
-        first = min(done, max(0, len(prompt) - blocks.LAST_BLOCKS))
-        entries = blocks.block_entries(prompt, first)
+        # The text of chunks that other calls have added may have to be read from the body again.
+        entries: bytes = line.last
+        first = done - len(entries) // blocks.ENTRY_BYTES
+        if first > max(0, len(prompt) - blocks.LAST_BLOCKS):
+            first, entries = max(0, len(prompt) - blocks.LAST_BLOCKS), b""
+        entries += blocks.block_entries(prompt, first + len(entries) // blocks.ENTRY_BYTES)
         record, before = line.record, line.record.version
-        record.version = secrets.token_bytes(_VERSION_BYTES)
+        record.version = self._process + next(self._versions).to_bytes(8)
         planner = None
         if planned is not None:
             planner = self._plans.save(planned, request, scope=line.scope).rounded()
@@ -334,6 +345,7 @@ class SharedConversations:
         )
         self._shared.save(record, before, names, entries_from, done)
         line.saved_chunks = len(prompt)
+        line.last = entries[-blocks.LAST_BLOCKS * blocks.ENTRY_BYTES :]
         line.request = replace(request, rendered=request.rendered.without_text())
 
 

@@ -34,6 +34,9 @@ PROVIDER = "anaphora-provider"
 BETA_NOT_GRANTED = "beta_not_granted"
 """Code of the notice about a dropped beta."""
 
+#: Options of InvokeModel, and those that change nothing but the answer.
+_OPTION = "x-amzn-bedrock-"
+_IGNORED = frozenset(f"{_OPTION}{name}" for name in ("accept", "trace", "request-metadata"))
 _VERSION = re.compile(r"\d{4}-\d{2}-\d{2}")
 #: Form of request ids that pass; other values are dropped.
 _ID = re.compile(r"[\w.:/=+-]{1,200}", re.ASCII)
@@ -85,6 +88,15 @@ def forwarded_headers(
     if granted:
         forwarded.append((face.beta_header, ",".join(dict.fromkeys(granted))))
     return tuple(forwarded), tuple(notices)
+
+
+def check_options(headers: Mapping[str, str]) -> None:
+    """Raises `RequestRejected` for options of InvokeModel that are not forwarded: without its
+    guardrail, a call would not be what the app asked for."""
+    for name, value in headers.items():
+        if name.startswith(_OPTION) and name not in _IGNORED and value not in ("default", ""):
+            reason = f"{name}: is not supported on InvokeModel here; use Converse"
+            raise RequestRejected(reason, status=400, param=name)
 
 
 def forwarded_query(query_string: bytes) -> str:

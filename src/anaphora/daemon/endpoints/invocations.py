@@ -5,8 +5,6 @@ Their usage is in headers of the answer; that of a stream in its last event.
 
 from __future__ import annotations
 
-import base64
-import re
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -22,21 +20,20 @@ from anaphora.daemon.money.bounds import nano_usd
 from anaphora.errors import NotGranted
 from anaphora.serving.exchange import CompleteResponse
 from anaphora.tokens import tokens_in
-from anaphora.wire.eventstream import FrameDecoder
+from anaphora.traffic.clouds import billed_usage
+from anaphora.values import Usage
 
 from .body import read_json_bytes
 from .charges import ProviderCharges
-from .forwarding import Forwarder, ProviderResponse
-from .headers import PROVIDER, own_headers, provider_request_id
+from .forwarding import Forwarder
+from .headers import PROVIDER, check_options, own_headers, provider_request_id
 
 if TYPE_CHECKING:
     from anaphora.audit.log import AuditLog
 
-_COUNT = "x-amzn-bedrock-{}-token-count"
-_METRICS = re.compile(rb'"(input|output)TokenCount"\s*:\s*(\d{1,12})')
 #: Output tokens that are held for a request whose limit is not read.
 _MOST_OUTPUT = 65_536
-_MILLION = 1_000_000
+_PROVIDER = "bedrock"
 
 
 class Invocations:
@@ -63,20 +60,19 @@ class Invocations:
         exchange, app = call.exchange, call.app
         assert exchange is not None
         _check(app.grant.llm)
+        check_options(exchange.headers)
         data = await read_json_bytes(exchange)
         exchange.end_reading()
         call.provider, call.model = exchange.headers.get(PROVIDER), route.name
         target = self._target(call)
         tokens = tokens_in(len(data), target.profile.bytes_per_token.value)
         call.rated = await self._tools.rates.admit(app, tokens)
-        usage = {"input": len(data), "output": _MOST_OUTPUT}
+        usage = Usage(uncached=len(data), output=_MOST_OUTPUT)
 
         def cost(_: int) -> int | None:
             price = target.price(self._clock())
-            if price is None or price.input is None or price.output is None:
-                return None
-            usd = usage["input"] * price.input + usage["output"] * price.output
-            return nano_usd(usd / _MILLION)
+            usd = None if price is None else price.of(usage)
+            return None if usd is None else nano_usd(usd)
 
         held = self._charges.held(target, app, call.request_id, len(data), cost)
         async with held as charge:
@@ -88,9 +84,9 @@ class Invocations:
                 body=data,
                 on_write=charge.sending,
             )
-            found = _usage(response)
-            usage |= found
-            charge.settle(sum(found.values()) if len(found) == len(usage) else None)
+            billed = billed_usage(response.headers, response.body)
+            usage = billed or usage
+            charge.settle(None if billed is None else (billed.input or 0) + (billed.output or 0))
         headers = {name: value for name, value in response.headers if _is_passed(name)}
         headers |= own_headers(
             route.face,
@@ -106,7 +102,7 @@ class Invocations:
         names = tuple(
             name
             for name in app.grant.llm.providers
-            if name in pool.providers and pool.providers[name].system == "bedrock"
+            if name in pool.providers and pool.providers[name].system == _PROVIDER
         )
         if not names:
             reason = "no granted provider is one of Bedrock, which InvokeModel needs"
@@ -135,17 +131,3 @@ def _check(grant: LlmGrant) -> None:
 
 def _is_passed(name: str) -> bool:
     return name == "content-type" or name.startswith("x-amzn-bedrock-")
-
-
-def _usage(response: ProviderResponse) -> dict[str, int]:
-    headers = dict(response.headers)
-    counts = {name: headers.get(_COUNT.format(name), "") for name in ("input", "output")}
-    found = {name: int(text) for name, text in counts.items() if text.isdecimal()}
-    if found:
-        return found
-    for frame in reversed(FrameDecoder().feed(response.body)):
-        text = re.search(rb'"bytes"\s*:\s*"([A-Za-z0-9+/=]+)"', frame.payload)
-        metrics = _METRICS.findall(base64.b64decode(text[1])) if text is not None else []
-        if metrics:
-            return {name.decode(): int(count) for name, count in metrics}
-    return {}

@@ -422,6 +422,8 @@ class _Reading:
             elif member in ("tools", "functions"):
                 read_tools("anthropic", path, value, self._tools)
             elif (read := _READERS.get(member)) is not None:
+                if path in self._known.nested:
+                    self._check_nested(path, value)
                 read(self, path, value)
 
     def _options(self, name: str, raw: msgspec.Raw) -> None:

@@ -102,7 +102,7 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Cancels(Protocol):
-    def cancel(self, context: MethodContext, key: RequestKey) -> bool:
+    async def cancel(self, context: MethodContext, key: RequestKey) -> bool:
         """Cancels a request of the same caller. Returns whether one was running."""
         ...
 
@@ -289,7 +289,7 @@ async def _write_deltas(
 
 
 async def cancel(context: MethodContext, params: CancelParams) -> CancelResult:
-    return CancelResult(context.requests.cancel(context, params.id))
+    return CancelResult(await context.requests.cancel(context, params.id))
 
 
 async def models(context: MethodContext, _: EmptyParams) -> ModelList:

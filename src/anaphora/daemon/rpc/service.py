@@ -90,6 +90,8 @@ class RunningRequests:
 
     def __init__(self) -> None:
         self._scopes: dict[_Key, list[asyncio.Timeout]] = {}
+        self.cancel_elsewhere: Callable[[str, str, RequestKey], Awaitable[bool]] | None = None
+        """Cancels requests of the other workers."""
 
     @contextmanager
     def running(self, key: _Key, scope: asyncio.Timeout) -> Iterator[None]:
@@ -101,8 +103,15 @@ class RunningRequests:
             if not self._scopes[key]:
                 del self._scopes[key]
 
-    def cancel(self, context: MethodContext, key: RequestKey) -> bool:
-        found = self._scopes.get((_app_id(context.app), context.connection, key), ())
+    async def cancel(self, context: MethodContext, key: RequestKey) -> bool:
+        caller = _app_id(context.app), context.connection
+        found = self.cancel_here(*caller, key)
+        if self.cancel_elsewhere is not None:
+            found = await self.cancel_elsewhere(*caller, key) or found
+        return found
+
+    def cancel_here(self, app: str, connection: str, key: RequestKey) -> bool:
+        found = self._scopes.get((app, connection, key), ())
         for scope in found:
             if not scope.expired():
                 scope.reschedule(0)
@@ -123,7 +132,7 @@ class RpcService:
         self._calls = calls
         self._admin_methods = admin_methods
         self._slots = slots
-        self._running = RunningRequests()
+        self.running = RunningRequests()
 
     async def handle(
         self, exchange: HttpExchange, app: App | None, admin: bool, request_id: str
@@ -191,7 +200,7 @@ class RpcService:
             return await self._run_admin(request, caller)
         context = MethodContext(
             calls=self._calls,
-            requests=self._running,
+            requests=self.running,
             app=caller.app,
             connection=caller.connection,
             method=method.name,
@@ -225,7 +234,7 @@ class RpcService:
         key = (_app_id(context.app), context.connection, request.key)
         try:
             async with asyncio.timeout(None) as scope:
-                with self._slots.running(key[0]), self._running.running(key, scope):
+                with self._slots.running(key[0]), self.running.running(key, scope):
                     return await method.run(context, params)
         except TimeoutError:
             if not scope.expired():

@@ -147,11 +147,16 @@ class LocalState(SharedState):
     alone = True
 
     def __init__(
-        self, *, nodes: Callable[[], int] = lambda: 1, clock: Callable[[], float] = monotonic
+        self,
+        *,
+        nodes: Callable[[], int] = lambda: 1,
+        clock: Callable[[], float] = monotonic,
+        windows: MinuteWindows | None = None,
     ) -> None:
-        self._nodes = nodes
+        """`windows` may be shared with other processes."""
+        self.nodes = nodes
         self._clock = clock
-        self._windows = MinuteWindows()
+        self._windows = windows or MinuteWindows()
 
     async def take(
         self,
@@ -161,7 +166,7 @@ class LocalState(SharedState):
         *,
         seconds: float = 0.0,  # noqa: ARG002
     ) -> Taken:
-        return self._windows.take(name, limit.share(self._nodes()), tokens, self._clock())
+        return self._windows.take(name, limit.share(self.nodes()), tokens, self._clock())
 
     def correct(self, taken: Taken, tokens: int) -> None:
         self._windows.correct(taken, tokens)

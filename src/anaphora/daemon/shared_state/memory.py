@@ -10,7 +10,7 @@ import msgspec
 from anaphora.bounded import BoundedMap
 
 from . import DIGEST_BYTES, Listener, LocalState, SavedRecord
-from .windows import MinuteLimit, MinuteWindows, Taken
+from .windows import NO_LIMIT, MinuteWindows
 
 #: Maximum bytes of records; the least recently used are dropped first.
 _MOST_BYTES = 64 * 1024 * 1024
@@ -18,7 +18,6 @@ _MOST_BYTES = 64 * 1024 * 1024
 _RECORD_BYTES, _POINTER_BYTES = 500, 150
 #: Records that are found at a time.
 _MOST_FOUND = 4
-_NO_LIMIT = MinuteLimit()
 
 
 class _Record(msgspec.Struct, frozen=True):
@@ -41,9 +40,8 @@ class HostedState(LocalState):
 
     alone = False
 
-    def __init__(self, *, nodes: Callable[[], int] = lambda: 1) -> None:
-        super().__init__(nodes=nodes)
-        self._calls = MinuteWindows()
+    def __init__(self, windows: MinuteWindows, *, nodes: Callable[[], int] = lambda: 1) -> None:
+        super().__init__(nodes=nodes, windows=windows)
         self._ids: dict[bytes, bytes] = {}
         """Ids of records, by the keys that they are found by."""
         self._records = BoundedMap[bytes, _Record](
@@ -51,14 +49,14 @@ class HostedState(LocalState):
         )
         self._listeners: list[Listener] = []
 
-    def take_now(self, name: str, limit: MinuteLimit, tokens: int) -> Taken:
-        return self._windows.take(name, limit.share(self._nodes()), tokens, self._clock())
-
-    def count(self, name: str, at: float) -> None:
-        self._calls.take(name, _NO_LIMIT, 0, at)
+    def count(self, name: str, at: float) -> None:  # noqa: ARG002
+        self._windows.take(name, NO_LIMIT, 0, self._clock())
 
     async def find(
-        self, keys: Sequence[bytes], counted: str = "", at: float = 0.0
+        self,
+        keys: Sequence[bytes],
+        counted: str = "",
+        at: float = 0.0,  # noqa: ARG002
     ) -> tuple[list[tuple[int, SavedRecord]], int]:
         found: dict[bytes, tuple[int, SavedRecord]] = {}
         for index, key in enumerate(keys):
@@ -70,7 +68,8 @@ class HostedState(LocalState):
                 found[id] = index, SavedRecord(id, record.version, record.data)
                 if len(found) == _MOST_FOUND:
                     break
-        return list(found.values()), self._calls.requests(counted, at) if counted else 0
+        calls = self._windows.requests(counted, self._clock()) if counted else 0
+        return list(found.values()), calls
 
     def replace(
         self, record: SavedRecord, before: bytes, keys: Sequence[bytes], digests: bytes, first: int

@@ -11,6 +11,7 @@ its own number, with the file locked; the system releases the lock of a process 
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import mmap
 import os
@@ -24,6 +25,8 @@ from blake3 import blake3
 
 from anaphora.bounded import BoundedMap
 from anaphora.serving.counts import NamedCounts, remaining
+
+from . import shared_windows
 
 #: Rows for counts and for failures, and rows in which a name may be.
 _ROWS, _FAILING_ROWS, _NEAR = 1 << 15, 1 << 14, 64
@@ -43,40 +46,54 @@ class SharedCounts(NamedCounts):
         self.descriptor = descriptor
         self._width = _HEAD + max(processes, 2)
         self._own = _HEAD + own
+        self._first = processes + shared_windows.CELLS
         self._memory = mmap.mmap(descriptor, _size(processes))
-        self._cells = memoryview(self._memory).cast("q")
+        self.cells = memoryview(self._memory).cast("q")
+        self.windows = shared_windows.SharedWindows(self, processes)
+        self._own_beat = own
         self._places = BoundedMap[str, tuple[int, int, int]](_MOST_NAMES)
 
     @classmethod
     def create(cls, processes: int) -> Self:
-        with tempfile.TemporaryFile() as file:
-            file.truncate(_size(processes))
-            return cls(os.dup(file.fileno()), processes, 0)
+        if hasattr(os, "memfd_create"):  # a disk may be full when a page is first written to
+            opened = os.memfd_create("anaphora counts")
+        else:
+            with tempfile.TemporaryFile() as file:
+                opened = os.dup(file.fileno())
+        os.truncate(opened, _size(processes))
+        return cls(opened, processes, 0)
 
     def close(self) -> None:
-        self._cells.release()
+        self.cells.release()
         self._memory.close()
         os.close(self.descriptor)
 
     def add(self, name: str, by: int, most: float = inf) -> bool:
         # Not in a context: this runs several times in each call.
-        fcntl.lockf(self.descriptor, fcntl.LOCK_EX, 1)
+        self._lock(0)
         try:
             row = self._row(name)
             if by > 0 and most != inf and self._sum(row) + by > most:
                 return False
-            self._cells[row + self._own] += by
+            self.cells[row + self._own] += by
             return True
         finally:
             fcntl.lockf(self.descriptor, fcntl.LOCK_UN, 1)
 
+    def beat(self) -> None:
+        """Called every second: this process runs. Needs no lock."""
+        self.cells[self._own_beat] += 1
+
+    def beats(self, process: int) -> int:
+        return self.cells[process]
+
     def of(self, name: str) -> int:
-        with self._locked():
+        with self.locked():
             return self._sum(self._row(name))
 
     def add_failure(self, name: str, now: float, rate: float, most: float) -> float:
-        cells = self._cells
-        with self._locked():
+        cells = self.cells
+        with self.locked():
             row = self._row(name, failing=True)
             found, since = cells[row + _HEAD] / _MILLION, cells[row + _HEAD + 1] / _MILLION
             used = remaining(found, since, now, rate) if found else 0.0
@@ -86,14 +103,25 @@ class SharedCounts(NamedCounts):
 
     def clear(self, process: int) -> None:
         """Forgets the counts of a process that has ended."""
-        with self._locked():
-            for row in range(0, _ROWS * self._width, self._width):
-                if self._cells[row + _HEAD + process]:
-                    self._cells[row + _HEAD + process] = 0
+        with self.locked():
+            for row in range(self._first, self._first + _ROWS * self._width, self._width):
+                if self.cells[row + _HEAD + process]:
+                    self.cells[row + _HEAD + process] = 0
+
+    def _lock(self, part: int) -> None:
+        while True:
+            try:
+                fcntl.lockf(self.descriptor, fcntl.LOCK_EX, 1, part)
+                return
+            except OSError as problem:
+                # Two threads of each process wait for different parts, none for two. The system,
+                # which knows only processes, may take that for a deadlock.
+                if problem.errno != errno.EDEADLK:
+                    raise
 
     @contextmanager
-    def _locked(self, part: int = 0) -> Iterator[None]:
-        fcntl.lockf(self.descriptor, fcntl.LOCK_EX, 1, part)
+    def locked(self, part: int = 0) -> Iterator[None]:
+        self._lock(part)
         try:
             yield
         finally:
@@ -101,23 +129,30 @@ class SharedCounts(NamedCounts):
 
     def log_lock(self) -> AbstractContextManager[None]:
         """Only one process writes to the log at a time. For another thread than the rest."""
-        return self._locked(1)
+        return self.locked(1)
+
+    @staticmethod
+    def digest(name: str) -> tuple[int, int]:
+        """Two numbers; the second is not 0, by which unused rows are known."""
+        found = blake3(name.encode(errors="replace")).digest(16)
+        low, high = (int.from_bytes(part, signed=True) for part in (found[:8], found[8:]))
+        return low, high or 1
 
     def _sum(self, row: int) -> int:
-        return sum(self._cells[row + _HEAD : row + self._width])
+        return sum(self.cells[row + _HEAD : row + self._width])
 
     def _row(self, name: str, *, failing: bool = False) -> int:
         """The place of a name. If it has none, it gets one that is not in use."""
         place = self._places.use(name)
         if place is None:
-            digest = blake3(name.encode(errors="replace")).digest(16)
-            low, high = (int.from_bytes(part, signed=True) for part in (digest[:8], digest[8:]))
+            low, high = self.digest(name)
             rows = _FAILING_ROWS if failing else _ROWS
             first = (_ROWS if failing else 0) + low % (rows - _NEAR)
-            place = self._places[name] = first, low, high or 1
+            place = self._places[name] = first, low, high
         first, low, high = place
-        cells, width, unused, oldest = self._cells, self._width, -1, inf
-        for row in range(first * width, (first + _NEAR) * width, width):
+        cells, width, unused, oldest = self.cells, self._width, -1, inf
+        first = self._first + first * width
+        for row in range(first, first + _NEAR * width, width):
             if cells[row] == low and cells[row + 1] == high:
                 return row
             if not cells[row + 1]:  # never used, so no later one is
@@ -136,4 +171,6 @@ class SharedCounts(NamedCounts):
 
 
 def _size(processes: int) -> int:
-    return 8 * (_HEAD + max(processes, 2)) * (_ROWS + _FAILING_ROWS)
+    """Bytes of beats, windows and counts."""
+    counts = (_HEAD + max(processes, 2)) * (_ROWS + _FAILING_ROWS)
+    return 8 * (processes + shared_windows.CELLS + counts)

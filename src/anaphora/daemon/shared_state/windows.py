@@ -21,7 +21,7 @@ MINUTE = 60.0
 SLOT = 0.25
 #: Seconds after which a call that waits for a running one tries again, since the end of that is
 #: unknown.
-_NEXT_TRY = 0.05
+NEXT_TRY = 0.05
 #: Maximum number of names; the least recently used is dropped first, once its minute is over.
 _MOST_NAMES = 10_000
 
@@ -45,6 +45,9 @@ class MinuteLimit(msgspec.Struct, frozen=True):
             tokens=tokens,
             running=None if running is None else max(1.0, running),
         )
+
+
+NO_LIMIT = MinuteLimit()
 
 
 class Taken(msgspec.Struct, eq=False):
@@ -130,7 +133,7 @@ class MinuteWindows:
         window.expire(now)
         number = int(now // SLOT)
         if limit.running is not None and window.running >= limit.running:
-            return Taken(name, number, tokens, _NEXT_TRY, "running")
+            return Taken(name, number, tokens, NEXT_TRY, "running")
         room = None if limit.requests is None else limit.requests - 1
         room_tokens = None if limit.tokens is None else max(0.0, limit.tokens - tokens)
         wait = window.fits_at(room, room_tokens) - now

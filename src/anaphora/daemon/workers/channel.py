@@ -3,8 +3,8 @@
     hold = remote(Store.hold)                   a method of a class with a `channel`
     channel.answer(Store.hold, store.hold)      in the process that answers it
 
-What is sent within one turn of the event loop is written together. Arguments and results are
-encoded by the types in the signature of the method.
+What is sent within one turn of the event loop is written together, after what could wait for it
+(`sent_later`). Arguments and results are encoded by the types in the signature of the method.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import inspect
 import logging
 import struct
 from collections.abc import Awaitable, Callable, Coroutine
-from functools import wraps
+from functools import partial, wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar, get_type_hints
 
 import msgspec
@@ -27,6 +27,8 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _LENGTH = struct.Struct("<I")
+#: Seconds that a message may wait for others.
+_LATER = 0.005
 #: The name of a message that answers another one: its result or its error.
 _RESULT, _ERROR = "", "!"
 _encode = msgspec.msgpack.Encoder().encode
@@ -96,15 +98,21 @@ def remote(
     return ask
 
 
-def sent(method: Callable[Concatenate[Any, P], None]) -> Callable[Concatenate[Any, P], None]:
+def sent(
+    method: Callable[Concatenate[Any, P], None], *, later: bool = False
+) -> Callable[Concatenate[Any, P], None]:
     """The same without waiting for the other process."""
     known = operation(method)
 
     @wraps(method)
     def tell(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> None:
-        self.channel.tell(known, known.arguments(*args, **kwargs))
+        self.channel.tell(known, known.arguments(*args, **kwargs), later=later)
 
     return tell
+
+
+sent_later = partial(sent, later=True)
+"""With the next message that cannot wait, or soon."""
 
 
 class Channel(asyncio.Protocol):
@@ -120,6 +128,9 @@ class Channel(asyncio.Protocol):
         self._waiting: dict[int, asyncio.Future[msgspec.Raw]] = {}
         self._next = 0
         self._batch: list[_Message] = []
+        self._writes = False
+        """Whether it is written in this turn of the event loop."""
+        self._waits: asyncio.TimerHandle | None = None
         self._received = bytearray()
         self.before_write: Callable[[], None] | None = None
         """Called before a batch is written: it may add to it."""
@@ -142,19 +153,27 @@ class Channel(asyncio.Protocol):
         finally:
             self._waiting.pop(number, None)
 
-    def tell(self, method: Operation, arguments: msgspec.Struct) -> None:
+    def tell(self, method: Operation, arguments: msgspec.Struct, *, later: bool = False) -> None:
         if self.is_open:
-            self._put(_Message(0, method.name, msgspec.Raw(_encode(arguments))))
+            self._put(_Message(0, method.name, msgspec.Raw(_encode(arguments))), later)
 
-    def _put(self, message: _Message) -> None:
-        if not self._batch:
-            self._loop.call_soon(self._write)
+    def _put(self, message: _Message, later: bool = False) -> None:
         self._batch.append(message)
+        if later:
+            if self._waits is None and not self._writes:
+                self._waits = self._loop.call_later(_LATER, self._write)
+        elif not self._writes:
+            self._writes = True
+            self._loop.call_soon(self._write)
 
     def _write(self) -> None:
+        if self._waits is not None:
+            self._waits.cancel()
+            self._waits = None
+        self._writes = True
         if self.before_write is not None:
             self.before_write()
-        batch, self._batch = self._batch, []
+        batch, self._batch, self._writes = self._batch, [], False
         if self._transport is not None and batch:
             data = _encode(batch)
             self._transport.write(_LENGTH.pack(len(data)) + data)

@@ -4,7 +4,6 @@ relays."""
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
 import socket
 import subprocess
@@ -15,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from anaphora.audit.envelope import EncodedRow
 from anaphora.daemon.calls.steps.audit import BreakText
-from anaphora.daemon.shared_state import MinuteLimit, SavedRecord, SharedState, Taken
+from anaphora.daemon.rpc.protocol import RequestKey
+from anaphora.daemon.shared_state import SavedRecord, SharedState
 from anaphora.daemon.store import HandleRow, Hold, Settlement, SpendLimits, Store, interrupted
 from anaphora.serving.connection_limits import PEER, PeerCredentials
 from anaphora.wording import counted
@@ -53,19 +53,20 @@ class HostedWorker:
         self.client = ToWorker(channel)
         self._process: subprocess.Popen[bytes] | None = None
         self._holds: dict[str, Hold] = {}
-        self._taken: dict[int, Taken] = {}
-        self._numbers = itertools.count(1)
+        self._abandoned: set[str] = set()
+        """Holds under way that nobody waits for any more."""
         self._relayed: dict[int, RelayedExchange] = {}
         own = ("hold", "settle")
         channel.answer_all(Store, self, *own)
         channel.answer_all(Store, self._store, *(name for name in STORE_METHODS if name not in own))
-        channel.answer_all(SharedState, self._state, "count", "find", "digests")
+        channel.answer_all(SharedState, self._state, "find", "digests")
         channel.answer(SharedState.tell, lambda news: self._state.tell(news, self._hear))
         channel.answer(ToHost.find_value, workers.find_value)
         channel.answer(ToHost.add_text, self._add_text)
+        channel.answer(ToHost.cancel, self._cancel)
         names = (
-            "welcome", "listening", "settle_later", "add_handles_later", "add_rows", "take",
-            "correct", "release", "save", "begin_relay", "relay_body", "end_relay",
+            "welcome", "listening", "settle_later", "add_handles_later", "add_rows", "save",
+            "abandon", "begin_relay", "relay_body", "end_relay",
         )  # fmt: skip
         channel.answer_all(ToHost, self, *names)
         self._state.listen(self._hear)
@@ -90,6 +91,10 @@ class HostedWorker:
     @property
     def is_running(self) -> bool:
         return self._process is not None and self._process.poll() is None
+
+    @property
+    def is_listening(self) -> bool:
+        return self.is_running and self.listens.done() and self.listens.result()
 
     def kill(self) -> None:
         if self._process is not None and self.is_running:
@@ -118,9 +123,6 @@ class HostedWorker:
         if self._channel.tasks:
             await asyncio.wait(self._channel.tasks)
         self._workers.counts.clear(self.number)
-        for taken in self._taken.values():
-            self._state.release(taken)
-        self._taken.clear()
         if self._workers.are_nodes:
             return
         holds, self._holds = list(self._holds.values()), {}
@@ -163,9 +165,26 @@ class HostedWorker:
             self.listens.set_result(True)
 
     async def hold(self, hold: Hold, limits: SpendLimits) -> None:
-        await self._store.hold(hold, limits)
+        try:
+            await self._store.hold(hold, limits)
+        except BaseException:
+            self._abandoned.discard(hold.id)
+            raise
         self._holds[hold.id] = hold
         self._ledger.put_held(hold, self.number)
+        if hold.id in self._abandoned:
+            self._abandoned.discard(hold.id)
+            self.abandon(hold.id)
+
+    def abandon(self, hold: str) -> None:
+        if hold in self._holds:
+            at = self._ledger.clock()
+            self.settle_later(Settlement(hold=hold, billed=0, kind="free", at=at))
+        else:
+            self._abandoned.add(hold)
+
+    async def _cancel(self, app: str, connection: str, key: RequestKey) -> bool:
+        return await self._workers.cancel(self, app, connection, key)
 
     async def settle(self, settlement: Settlement) -> None:
         try:
@@ -198,20 +217,6 @@ class HostedWorker:
 
     def _add_text(self, request_id: str, text: BreakText) -> None:
         self._services.calls.tools.texts.put(request_id, text)
-
-    def take(self, name: str, limit: MinuteLimit, tokens: int) -> tuple[Taken, int]:
-        taken, number = self._state.take_now(name, limit, tokens), next(self._numbers)
-        if taken.runs:
-            self._taken[number] = taken
-        return taken, number
-
-    def correct(self, name: str, slot: int, before: int, tokens: int) -> None:
-        self._state.correct(Taken(name, slot, before), tokens)
-
-    def release(self, number: int) -> None:
-        taken = self._taken.pop(number, None)
-        if taken is not None:
-            self._state.release(taken)
 
     def save(
         self, record: SavedRecord, before: bytes, keys: list[bytes], digests: bytes, first: int

@@ -16,6 +16,7 @@ import asyncio
 import contextlib
 import logging
 import socket
+import threading
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from anaphora.daemon.home import HomeLock
     from anaphora.daemon.home.config import DaemonConfig
     from anaphora.daemon.home.settings import ServeOptions
+    from anaphora.daemon.rpc.protocol import RequestKey
     from anaphora.daemon.server import Daemon
     from anaphora.daemon.shared_state.shared_counts import SharedCounts
 
@@ -56,6 +58,8 @@ _FIRST_WAIT, _LONGEST_WAIT = 0.1, 5.0
 _STOP_SECONDS = 10.0
 #: Seconds between looks at the state of the store, and at workers that stop.
 _LOOK_SECONDS = 0.05
+#: Seconds after which a worker that does nothing is killed, and between looks at that.
+_SILENT_SECONDS, _BEAT_SECONDS = 20, 1.0
 
 
 async def host(
@@ -84,6 +88,7 @@ async def host(
     daemon.drain = workers  # type: ignore[assignment]
     run_until_closed(stack, daemon, config, opened)
     stack.callback(asyncio.create_task(workers.watch()).cancel)
+    threading.Thread(target=workers.end_silent, daemon=True).start()
 
 
 class Workers:
@@ -115,7 +120,7 @@ class Workers:
         self._waits: dict[int, float] = {}
         """Seconds before the next start of a worker that did not start."""
         state = self.services.shared
-        self.state = state if isinstance(state, HostedState) else HostedState()
+        self.state = state if isinstance(state, HostedState) else HostedState(counts.windows)
         """Not used if workers share theirs in Redis."""
         self.are_nodes = self.services.node is not None
         assert self.services.ledger.marks is not None
@@ -183,15 +188,38 @@ class Workers:
         while self._tasks:
             await asyncio.wait(self._tasks)
 
+    def end_silent(self) -> None:
+        """Kills workers whose event loop does nothing, since connections still arrive at them. In a
+        thread: one that was stopped may hold a lock that all others wait for. Seconds in which
+        this process was stopped itself do not count."""
+        silent: dict[int, tuple[int, int]] = {}
+        while True:
+            time.sleep(_BEAT_SECONDS)
+            if self._is_stopping:
+                return
+            for number, worker in tuple(self._workers.items()):
+                before, seconds = silent.get(number, (-1, 0))
+                beats = self.counts.beats(number)
+                seconds = seconds + 1 if beats == before and worker.is_listening else 0
+                silent[number] = beats, seconds
+                if seconds >= _SILENT_SECONDS:
+                    _log.error("worker %d has done nothing for %d s: killed", number, seconds)
+                    worker.kill()
+                    silent.clear()  # others may have waited for it
+                    break
+
     # ── All workers ──────────────────────────────────────────────────────────────────────────────
 
     def _tell(self, message: Callable[..., None], *values: Any) -> None:
         for worker in self._workers.values():
             message(worker.client, *values)
 
-    async def _ask(self, message: Callable[..., Any], *values: Any) -> list[Any]:
+    async def _ask(
+        self, message: Callable[..., Any], *values: Any, but: HostedWorker | None = None
+    ) -> list[Any]:
         """The results of those that answer."""
-        asked = (message(worker.client, *values) for worker in self._workers.values())
+        workers = [worker for worker in self._workers.values() if worker is not but]
+        asked = (message(worker.client, *values) for worker in workers)
         results = await asyncio.gather(*asked, return_exceptions=True)
         return [found for found in results if not isinstance(found, BaseException)]
 
@@ -200,6 +228,9 @@ class Workers:
 
     async def _metrics(self) -> list[bytes]:
         return await self._ask(ToWorker.metrics)
+
+    async def cancel(self, asking: HostedWorker, *request: RequestKey) -> bool:
+        return any(await self._ask(ToWorker.cancel, *request, but=asking))
 
     async def find_value(self, name: str) -> bytes | None:
         found = await self._ask(ToWorker.find_value, name)

@@ -7,11 +7,11 @@ import msgspec
 
 from anaphora.audit.envelope import EncodedRow
 from anaphora.daemon.calls.steps.audit import BreakText
+from anaphora.daemon.rpc.protocol import RequestKey
 from anaphora.daemon.shared_state import SavedRecord
-from anaphora.daemon.shared_state.windows import MinuteLimit, Taken
 from anaphora.daemon.store import HandleRow, Settlement, TokenRow
 
-from .channel import Channel, remote, sent
+from .channel import Channel, remote, sent, sent_later
 
 
 class Welcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,27 +69,16 @@ class ToHost:
     def listening(self) -> None:
         """It accepts connections."""
 
-    @sent
+    @sent_later
     def settle_later(self, settlement: Settlement) -> None: ...
 
-    @sent
+    @sent_later
     def add_handles_later(self, handles: list[HandleRow]) -> None: ...
 
-    @sent
+    @sent_later
     def add_rows(self, rows: list[EncodedRow]) -> None: ...
 
-    @remote
-    async def take(self, name: str, limit: MinuteLimit, tokens: int) -> tuple[Taken, int]:
-        """With the number by which a running call is released."""
-        raise NotImplementedError
-
-    @sent
-    def correct(self, name: str, slot: int, before: int, tokens: int) -> None: ...
-
-    @sent
-    def release(self, number: int) -> None: ...
-
-    @sent
+    @sent_later
     def save(
         self, record: SavedRecord, before: bytes, keys: list[bytes], digests: bytes, first: int
     ) -> None:
@@ -98,6 +87,15 @@ class ToHost:
     @remote
     async def find_value(self, name: str) -> bytes | None:
         """A value that another worker has."""
+        raise NotImplementedError
+
+    @sent
+    def abandon(self, hold: str) -> None:
+        """The caller of a hold was cancelled: nothing is sent for it."""
+
+    @remote
+    async def cancel(self, app: str, connection: str, key: RequestKey) -> bool:
+        """`llm.cancel`, for the requests of the other workers."""
         raise NotImplementedError
 
     @sent
@@ -146,6 +144,10 @@ class ToWorker:
     @sent
     def free(self, holds: list[str]) -> None:
         """Their settlements are durable."""
+
+    @remote
+    async def cancel(self, app: str, connection: str, key: RequestKey) -> bool:
+        raise NotImplementedError
 
     @remote
     async def metrics(self) -> bytes:

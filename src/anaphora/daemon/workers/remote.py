@@ -8,7 +8,6 @@ import logging
 import secrets
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from time import monotonic
 from typing import Any
 
 from anaphora.audit.chain import ChainHead
@@ -17,13 +16,22 @@ from anaphora.audit.group_commit import GroupCommit
 from anaphora.audit.writer import LogWriter, PendingRow
 from anaphora.bounded import BoundedMap
 from anaphora.client.failures import log
-from anaphora.daemon.shared_state import ID_BYTES, Listener, SavedRecord, SharedState
-from anaphora.daemon.shared_state.windows import SLOT, MinuteLimit, Taken
+from anaphora.daemon.shared_state import (
+    ID_BYTES,
+    Listener,
+    LocalState,
+    MinuteWindows,
+    SavedRecord,
+    SharedState,
+)
+from anaphora.daemon.shared_state.windows import NO_LIMIT, MinuteLimit, Taken
 from anaphora.daemon.store import (
     HandleRow,
+    Hold,
     IsUnsent,
     RecoveredHolds,
     Settlement,
+    SpendLimits,
     Store,
     all_sent,
 )
@@ -65,7 +73,14 @@ class RemoteStore(Store):
     def waiting(self) -> int:
         return 0
 
-    hold = remote(Store.hold)
+    async def hold(self, hold: Hold, limits: SpendLimits) -> None:
+        try:
+            await self._hold(hold, limits)
+        except asyncio.CancelledError:  # it is accepted or refused later
+            self._host.abandon(hold.id)
+            raise
+
+    _hold = remote(Store.hold)
     settle = remote(Store.settle)
     spent = remote(Store.spent)
     spent_by_app = remote(Store.spent_by_app)
@@ -115,10 +130,13 @@ class RemoteStore(Store):
     async def close(self) -> None: ...
 
 
-class RemoteState(SharedState):
-    """The shared state, for a worker."""
+class RemoteState(LocalState):
+    """The shared state, for a worker: its limits are in the memory of all workers."""
 
-    def __init__(self, host: ToHost) -> None:
+    alone = False
+
+    def __init__(self, host: ToHost, windows: MinuteWindows) -> None:
+        super().__init__(windows=windows)
         self._host = host
         self.channel = host.channel
         self._listeners: list[Listener] = []
@@ -134,25 +152,23 @@ class RemoteState(SharedState):
         *,
         seconds: float = 0.0,  # noqa: ARG002
     ) -> Taken:
-        if limit == _NO_LIMIT:  # nothing to count, and nothing to ask for
-            return Taken(name, int(monotonic() // SLOT), tokens)
-        taken, number = await self._host.take(name, limit, tokens)
-        if not taken.wait:
-            taken.lease = b"%d" % number
-        return taken
+        if limit == NO_LIMIT:  # nothing to count
+            return Taken(name, 0, tokens)
+        return await super().take(name, limit, tokens)
 
-    def correct(self, taken: Taken, tokens: int) -> None:
-        before, taken.tokens = taken.tokens, tokens
-        if taken.lease and before != tokens:
-            self._host.correct(taken.name, taken.slot, before, tokens)
+    def count(self, name: str, at: float) -> None:  # noqa: ARG002
+        self._windows.take(name, NO_LIMIT, 0, self._clock())
 
-    def release(self, taken: Taken) -> None:
-        if taken.runs:
-            taken.runs = False
-            self._host.release(int(taken.lease))
+    async def find(
+        self,
+        keys: Sequence[bytes],
+        counted: str = "",
+        at: float = 0.0,  # noqa: ARG002
+    ) -> tuple[list[tuple[int, SavedRecord]], int]:
+        found, _ = await self._find(keys)
+        return found, self._windows.requests(counted, self._clock()) if counted else 0
 
-    count = sent(SharedState.count)
-    find = remote(SharedState.find)
+    _find = remote(SharedState.find)
     digests = remote(SharedState.digests)
     tell = sent(SharedState.tell)
 
@@ -198,9 +214,6 @@ class RemoteState(SharedState):
     async def find_value(self, name: str) -> bytes | None:
         found = (find(name) for find in self._values)
         return next((value for value in found if value is not None), None)
-
-
-_NO_LIMIT = MinuteLimit()
 
 
 class RemoteWriter(LogWriter):

@@ -32,6 +32,7 @@ from anaphora.daemon.listeners import listen_as_worker
 from anaphora.daemon.money.ledger import Ledger
 from anaphora.daemon.money.sent_marks import SentMarks
 from anaphora.daemon.monitoring import SUMMED_GAUGES, DaemonMetrics, JsonLog, logging_to
+from anaphora.daemon.rpc.protocol import RequestKey
 from anaphora.daemon.server import Daemon, raise_file_limit
 from anaphora.daemon.services import RemoteParts, Services, open_services, service_gauges
 from anaphora.daemon.shared_state.shared_counts import SharedCounts
@@ -156,7 +157,7 @@ class Worker:
         self._local = local
         self._counts = counts
         self._store = RemoteStore(self.host)
-        self._state = RemoteState(self.host)
+        self._state = RemoteState(self.host, counts.windows)
         self._relay = Relay(self.host)
         self._writer: RemoteWriter | None = None
         self._started: asyncio.Future[Daemon] = asyncio.get_running_loop().create_future()
@@ -164,7 +165,7 @@ class Worker:
         channel.answer(ToWorker.free, self._store.free)
         channel.answer_all(ToWorker, self._state, "hear", "find_value", "not_saved")
         channel.answer_all(ToWorker, self._relay, "relay_start", "relay_piece", "relay_failed")
-        names = ("note", "hang_up", "stop", "hurry", "change_token", "metrics")
+        names = ("note", "hang_up", "stop", "hurry", "change_token", "cancel", "metrics")
         channel.answer_all(ToWorker, self, *names)
 
     async def run(self, number: int) -> None:
@@ -187,7 +188,13 @@ class Worker:
             services.calls.tools.texts.allow(config.ui.shows_text)
             self._started.set_result(daemon)
             self.host.listening()
+            stack.callback(asyncio.create_task(self._beat()).cancel)
             await self._stopped.wait()
+
+    async def _beat(self) -> None:
+        while True:
+            self._counts.beat()
+            await asyncio.sleep(1.0)
 
     async def _open(
         self,
@@ -213,7 +220,10 @@ class Worker:
             counts=self._counts,
             remote=remote,
         )
+        if (node := services.node) is not None:
+            self._state.nodes = lambda: node.count
         services.calls.tools.texts.publish = self.host.add_text
+        services.rpc.running.cancel_elsewhere = self.host.cancel
         own = (
             gauge
             for gauge in service_gauges(services, time.time)
@@ -264,6 +274,10 @@ class Worker:
 
     async def change_token(self, row: TokenRow) -> None:
         (await self._started).services.directory.use(row)
+
+    async def cancel(self, app: str, connection: str, key: RequestKey) -> bool:
+        running = (await self._started).services.rpc.running
+        return running.cancel_here(app, connection, key)
 
     async def metrics(self) -> bytes:
         _, page = await (await self._started).metrics.own_page()

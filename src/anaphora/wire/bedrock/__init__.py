@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from anaphora.wire.rendering import assemble
 
-from .errors import read_error, write_error
+from .errors import meant_path, read_error, write_error
 from .parse import parse
 from .render import render
 from .reply import read_reply, write_reply
@@ -14,6 +14,7 @@ from .writer import StreamWriter as writer
 
 __all__ = [
     "assemble",
+    "meant_path",
     "parse",
     "read_error",
     "read_reply",

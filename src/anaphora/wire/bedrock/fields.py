@@ -109,6 +109,8 @@ TABLE = RequestTable(
             "serviceTier": "type",
             "additionalModelRequestFields": """anthropic_beta inferenceConfig output_config
             reasoning reasoning_config reasoning_effort thinking tool_choice top_k""",
+            # Of Nova, which has other names for the limit of the output as well.
+            "additionalModelRequestFields.inferenceConfig": "maxTokens topK",
         },
         counted="additionalModelRequestFields messages system toolConfig",
         unread="modelId requestMetadata",

@@ -246,6 +246,8 @@ def _cited(raw: Raw, unknown: Unknown | None) -> Text | None:
     """A text with citations. The citations, and all else beside the text, are its extras."""
     cited, inner = _CITED.decode(raw, "citationsContent", request_error)
     texts = [each.text for each in cited.content or ()]
+    if inner is not None and inner.take_elements("content"):
+        return None  # a text has unknown members
     beside = {} if inner is None else inner.remaining()
     if len(texts) > 1 or "content" in beside or texts == [""] or cited.content == []:
         return None

@@ -123,7 +123,8 @@ def _named(members: Members, path: str) -> Members:
     if found is None:
         reason = f"is neither /model/…/{_ONCE} nor /model/…/{_STREAM}: no request of this wire"
         raise InvalidRequest(reason, path="path")
-    named: Members = {"model": Raw(string(found[1])), **members}
+    model: Members = {"model": Raw(string(found[1]))}
+    named = model | members | model  # the path decides
     if found[2] == _STREAM:
         named["stream"] = Raw(b"true")
     return named
@@ -137,6 +138,8 @@ class _Chunk(msgspec.Struct, frozen=True):
 
 
 _chunk = msgspec.json.Decoder(_Chunk).decode
+#: JSON has line breaks only between values; in a line of server-sent events they would end it.
+_ONE_LINE = bytes.maketrans(b"\r\n", b"  ")
 
 
 class InvokeReader:
@@ -159,14 +162,15 @@ class InvokeReader:
                 break
             try:
                 event = base64.b64decode(_chunk(frame.payload).bytes, validate=True)
+                if _METRICS.encode() in event:
+                    event = self._without_metrics(event)
             except (binascii.Error, *DECODE_ERRORS):
                 events += self._fail(reply_error("a chunk cannot be read", "stream"))
                 break
             if not event:
                 continue
-            if _METRICS.encode() in event:
-                event = self._without_metrics(event)
-            events += self._seen(self._inner.feed(b"data: " + event + b"\n\n"))
+            line = event.translate(_ONE_LINE)
+            events += self._seen(self._inner.feed(b"data: " + line + b"\n\n"))
         if self._frames.problem is not None:
             events += self._fail(self._frames.problem)
         return events

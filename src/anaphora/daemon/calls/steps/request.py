@@ -30,7 +30,7 @@ from anaphora.daemon.endpoints.body import (
     read_json_bytes,
     read_whole,
 )
-from anaphora.daemon.endpoints.headers import PROVIDER, forwarded_headers
+from anaphora.daemon.endpoints.headers import PROVIDER, check_options, forwarded_headers
 from anaphora.daemon.faces import face_of
 from anaphora.daemon.faces.face import Face, Route
 from anaphora.daemon.facts.handles import Reference, check_references
@@ -221,6 +221,8 @@ class ReadBody(CallStep):
             data = face.counted_body(data)
         body = await self._read(call, route, data)
         exchange.end_reading()
+        if route.form:
+            check_options(exchange.headers)
         members, named = face.plain_request(route, body.members)
         given = _joined(exchange.headers, named) if named else exchange.headers
         headers, notices = forwarded_headers(given, route.face, app.grant.llm)
