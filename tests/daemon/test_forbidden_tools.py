@@ -139,12 +139,13 @@ def test_granted_tool_is_sent(
     provider.reset()
     model = PROVIDERS[target]
     function = {"name": "only_this.a:b-2", "description": "Finds.", "parameters": SCHEMA}
-    tool = {
+    tools: dict[str, dict[str, Any]] = {
         "anthropic": {"name": "only_this.a:b-2", "input_schema": SCHEMA},
         "openai_responses": {"type": "function", **function},
         "gemini": {"functionDeclarations": [function]},
         "bedrock": {"toolSpec": {"name": "only_this.a:b-2", "inputSchema": {"json": SCHEMA}}},
-    }.get(wire, {"type": "function", "function": function})
+    }
+    tool = tools.get(wire, {"type": "function", "function": function})
     body = with_tool(wire, tool, model)
     with daemon.client() as client:
         headers = {"anaphora-provider": target}
