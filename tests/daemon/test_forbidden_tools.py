@@ -139,7 +139,7 @@ def test_granted_tool_is_sent(
     provider.reset()
     model = PROVIDERS[target]
     function = {"name": "only_this.a:b-2", "description": "Finds.", "parameters": SCHEMA}
-    tools: dict[str, dict[str, Any]] = {
+    tools: dict[str, Json] = {
         "anthropic": {"name": "only_this.a:b-2", "input_schema": SCHEMA},
         "openai_responses": {"type": "function", **function},
         "gemini": {"functionDeclarations": [function]},

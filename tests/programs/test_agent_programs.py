@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 from support.agent_programs import ON_BEDROCK, ON_VERTEX, PROGRAMS, AgentProgram, ProgramPlace
+from support.daemon import GRANT, KEY, llm_yaml, running_daemon
 from support.missing import skip_without
 from support.program_checks import check_daemon, check_replayed, check_run, check_watched
 from support.servers import ServerMissing
+from support.signing import keys_of
 
 from anaphora import emulator
 from anaphora.client.credentials.sigv4 import AwsKeys
@@ -96,3 +98,33 @@ def test_claude_code_at_an_emulated_bedrock(folder: Path) -> None:
     assert first["written"]
     assert len(others) >= 2
     assert all(call["read"] for call in others)
+
+
+def test_claude_code_on_bedrock_through_the_daemon(folder: Path) -> None:
+    """It signs InvokeModel with a key pair of its app; the provider speaks Converse."""
+    there = place_of(ON_BEDROCK, folder / "home")
+    with emulator.running(ON_BEDROCK.options(keys=frozenset({KEY}))) as emu:
+        llm = llm_yaml(emu.url)
+        llm["providers"]["bedrock"] = {
+            "dialect": "bedrock",
+            "region": "us-east-1",
+            "base_url": emu.url,
+            "key": {"secret": "PROVIDER_KEY"},
+        }
+        limits = {"providers": ["bedrock"], "max_tokens": 64_000, "over_max_tokens": "clamp"}
+        allow = ["service_tiers", {"fields": ["*"], "betas": ["*"]}]
+        grant = {**GRANT, "llm": {**GRANT["llm"], **limits, "allow": allow}}
+        with running_daemon(folder, emu, llm=llm, extensions={"demo": grant}) as daemon:
+            keys = keys_of(daemon)
+            variables = {
+                "ANTHROPIC_BEDROCK_BASE_URL": daemon.url,
+                "AWS_ACCESS_KEY_ID": keys.access_key,
+                "AWS_SECRET_ACCESS_KEY": keys.secret.reveal(),
+            }
+            done = there.run(key="", variables=variables)
+            log = [line for line in daemon.log_lines() if line.get("path")]
+            assert done.returncode == 0, f"{done.stdout}{done.stderr}\n{log}"
+        calls = [call for call in reversed(emu.requests()) if call["stream"]]
+    check_run(done)
+    assert {(call["provider"], call["status"]) for call in calls} == {("bedrock", 200)}
+    assert sum(call["read"] > 1000 for call in calls) >= 2, calls

@@ -114,7 +114,7 @@ def test_calls_are_judged_by_their_bills(
 def test_bearer_token_is_sent_by_the_proxy(
     emu: Emulator, variables: dict[str, str], tmp_path: Path, name: str
 ) -> None:
-    """boto3 sends none over plain HTTP; the program signs with keys that mean nothing."""
+    """boto3 sends none over plain HTTP; the program signs with placeholder keys."""
     del variables["AWS_ACCESS_KEY_ID"], variables["AWS_SECRET_ACCESS_KEY"]
     variables["AWS_BEARER_TOKEN_BEDROCK"] = BEARER
     with program(variables, tmp_path) as proxy:

@@ -1,5 +1,5 @@
-"""Credentials that mean nothing, for programs that are replayed: they start without their own, and
-reach no server for tokens."""
+"""Placeholder credentials for replayed programs: they start without their own, and reach no token
+server."""
 
 from __future__ import annotations
 

@@ -134,10 +134,10 @@ def notices(environ: Mapping[str, str], command: Sequence[str]) -> list[str]:
                 " proxy"
             )
     if environ.get(BEARER):
-        keys = "" if has_aws_credentials(environ) else ", and it gets AWS keys that mean nothing"
+        keys = "" if has_aws_credentials(environ) else "; the command gets placeholder keys"
         found.append(
-            f"{BEARER} is kept from the command and sent by the proxy{keys}: SDKs of AWS send it"
-            " over TLS only"
+            f"{BEARER} is kept from the command and sent by the proxy, since AWS SDKs send it over"
+            f" TLS only{keys}"
         )
     return found
 
