@@ -121,7 +121,7 @@ def test_every_wire_of_every_provider_answers(tmp_path: Path, emu: Emulator) -> 
             "prices": {"*": {"input": 0.1, "output": 0.2}},
             "account": {
                 name: "a"
-                for name in ("resource", "account", "project")
+                for name in ("resource", "account", "project", "workspace")
                 if f"{{{name}}}" in row.base_url + row.path
             },
             **({"region": "here"} if re.search("{region}|{location}", row.base_url) else {}),

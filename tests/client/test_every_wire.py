@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 import pytest
 from blake3 import blake3
-from support.emulated_client import AT_ONCE, LONG, MODELS, Connected, connected
+from support.emulated_client import AT_ONCE, BEDROCK_MODEL, LONG, MODELS, Connected, connected
 
 from anaphora import AsyncClient, emulator, errors
 from anaphora.cache.prefix_difference import first_difference
@@ -61,7 +61,11 @@ replies:
     reply: {refusal: No.}
 """
 
-NAMES = tuple(MODELS)
+NAMES = (*MODELS, "bedrock")
+
+
+def model_of(name: str) -> str:
+    return BEDROCK_MODEL if name == "bedrock" else MODELS[name]
 
 
 def unpriced(name: str) -> list[str]:
@@ -79,6 +83,7 @@ THINKING: dict[str, tuple[Reasoning, bool]] = {
     "deepseek": (Reasoning(mode="enabled"), True),
     "minimax/anthropic": (Reasoning(mode="enabled", budget_tokens=1024), True),
     "openrouter": (Reasoning(effort="low"), False),
+    "bedrock": (Reasoning(mode="enabled", budget_tokens=1024), True),
 }
 #: Without a published price or a count of cached tokens.
 UNPRICED, UNTOLD = {"ollama"}, {"ollama"}
@@ -166,7 +171,10 @@ def check_account(
         assert record.predicted == billed["read"]
         assert billed["read"]
     assert answered.raw_hash == blake3(emulated.transport.received[-1]).hexdigest()
-    assert (record.provider, record.model, record.answered_by) == (name, MODELS[name], MODELS[name])
+    # Replies of Converse name no model.
+    model = model_of(name)
+    named = "" if name == "bedrock" else model
+    assert (record.provider, record.model, record.answered_by) == (name, model, named)
     assert record.streamed is stream
     assert record.error is None
     assert record.response_id == answered.reply.id
@@ -240,7 +248,7 @@ def test_single_call(emu: Emulator, name: str, stream: bool) -> None:
     async def main() -> None:
         async with connected(emu, [name]) as emulated:
             ir = PromptIR.chat((Message.user("Hello"),))
-            call = Call(ir=ir, model=MODELS[name], params=Params(max_tokens=200))
+            call = Call(ir=ir, model=model_of(name), params=Params(max_tokens=200))
             answered, events = await turn(emulated.client, call, stream=stream, provider=name)
             if stream:
                 check_events(events, answered.reply)
@@ -430,7 +438,7 @@ def test_fifty_conversations_on_one_client(emu: Emulator, stream: bool) -> None:
     """Each keeps to itself: its own messages, its own prefix, its own bill."""
 
     async def main() -> None:
-        async with connected(emu) as emulated:
+        async with connected(emu, NAMES) as emulated:
             chats = [
                 emulated.client.session(NAMES[n % len(NAMES)], system=f"{n}. ") for n in range(50)
             ]

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.emulated_client import serving, settings
+from support.emulated_client import settings
 from support.tables import each_row
 
 from anaphora import (
@@ -49,10 +49,9 @@ def test_json_of_subclasses_is_what_they_hold() -> None:
 
 @contextmanager
 def client_of(running: emulator.Emulator, name: str) -> Iterator[Client]:
-    with serving(running, name) as server:
-        config = {"providers": settings(server.url, [name])}
-        with Client.from_config(config, environ={"KEY": "k"}) as client:
-            yield client
+    config = {"providers": settings(running.url, [name])}
+    with Client.from_config(config, environ={"KEY": "k"}) as client:
+        yield client
 
 
 GIVEN: dict[str, Callable[[Any, str], object]] = {

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 
 import pytest
-from support.emulated_client import LONG, Serving, connected, serving
+from support.emulated_client import LONG, connected
 
 from anaphora import Message, PromptBlock, Text, Tool, ToolResult, wire
 from anaphora.client.session import Session
@@ -31,7 +31,7 @@ def test_changes_in_place_between_turns_are_not_sent(emu: Emulator, name: str) -
     messages = [message, Message.assistant("Seen.")]
     stop, metadata = ["END"], {"user_id": "before"}
 
-    async def main(server: Serving) -> list[bytes]:
+    async def main(server: Emulator) -> list[bytes]:
         async with connected(server, [name]) as emulated:
             chat = emulated.client.session(
                 name,
@@ -54,8 +54,7 @@ def test_changes_in_place_between_turns_are_not_sent(emu: Emulator, name: str) -
             await send(chat)
             return emulated.transport.bodies
 
-    with serving(emu, name) as server:
-        first, second = asyncio.run(main(server))
+    first, second = asyncio.run(main(emu))
     assert b"before" in first
     assert b"after" not in second
     assert first.count(b"before") == second.count(b"before")
@@ -65,7 +64,7 @@ def test_changes_in_place_between_turns_are_not_sent(emu: Emulator, name: str) -
 def test_extras_of_a_session_are_those_it_began_with(emu: Emulator, name: str) -> None:
     extras = {name: '{"unknown_field":"before"}'}
 
-    async def main(server: Serving) -> list[bytes]:
+    async def main(server: Emulator) -> list[bytes]:
         async with connected(server, [name]) as emulated:
             with pytest.raises(InvalidRequest, match=r"extras\.x: must be a dict of fields"):
                 emulated.client.session(name, extras={"x": 1})  # type: ignore[dict-item]
@@ -74,8 +73,7 @@ def test_extras_of_a_session_are_those_it_began_with(emu: Emulator, name: str) -
             await send(chat)
             return emulated.transport.bodies
 
-    with serving(emu, name) as server:
-        (body,) = asyncio.run(main(server))
+    (body,) = asyncio.run(main(emu))
     assert b"before" in body
     assert b"after" not in body
 

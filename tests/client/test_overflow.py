@@ -46,7 +46,9 @@ def provider(emu: Emulator, row: Dialect, model: str) -> dict[str, object]:
     path = row.base_url.partition("//")[2].partition("/")[2]
     path = path.replace("{project}", "p").replace("{location}", "l")
     url = f"{emu.url}/{row.known_as or row.provider}" + (f"/{path}" if path else "")
-    account = {name: "a" for name in re.findall(r"\{(\w+)\}", row.path) if name == "project"}
+    account = {
+        name: "a" for name in re.findall(r"\{(\w+)\}", row.path) if name in ("project", "workspace")
+    }
     return {
         "dialect": row.name,
         "base_url": url,

@@ -18,6 +18,7 @@ from support.audit_logs import with_tests
 from support.waiting import wait_until
 
 from anaphora.daemon.shared_state.shared_counts import SharedCounts
+from anaphora.daemon.shared_state.shared_windows import SharedWindows
 from anaphora.daemon.shared_state.windows import MinuteLimit, MinuteWindows, Taken
 
 
@@ -49,7 +50,10 @@ def test_decisions_are_those_of_one_process(
     limits: tuple[MinuteLimit, MinuteLimit], steps: list[tuple[str, str, float, int]], begin: int
 ) -> None:
     with closing(SharedCounts.create(3)) as created:
-        others = (created.windows, SharedCounts(os.dup(created.descriptor), 3, 1).windows)
+        others = [
+            SharedWindows(created),
+            SharedWindows(SharedCounts(os.dup(created.descriptor), 3, 1)),
+        ]
         one, now = MinuteWindows(), float(begin)
         calls: list[tuple[Taken, Taken]] = []
         for number, (step, name, pause, tokens) in enumerate(steps):
@@ -78,7 +82,7 @@ def _seen(taken: Taken) -> tuple[object, ...]:
 
 
 def test_many_names_replace_those_without_a_call_for_longest(counts: SharedCounts) -> None:
-    windows, limit = counts.windows, MinuteLimit(requests=1)
+    windows, limit = SharedWindows(counts), MinuteLimit(requests=1)
     for number in range(20_000):
         assert not windows.take(f"app {number}", limit, 1, 100.0 + number).wait
     assert windows.take("app 19999", limit, 1, 20_100.0).by == "requests"
@@ -87,20 +91,21 @@ def test_many_names_replace_those_without_a_call_for_longest(counts: SharedCount
 
 def test_huge_numbers_of_tokens_are_refused_like_others(counts: SharedCounts) -> None:
     limit = MinuteLimit(tokens=10)
-    assert not counts.windows.take("app", limit, 2**70, 100.0).wait
-    assert counts.windows.take("app", limit, 1, 100.0).by == "tokens"
+    assert not SharedWindows(counts).take("app", limit, 2**70, 100.0).wait
+    assert SharedWindows(counts).take("app", limit, 1, 100.0).by == "tokens"
 
 
 _TAKING = """
 import sys, time
 from anaphora.daemon.shared_state.shared_counts import SharedCounts
+from anaphora.daemon.shared_state.shared_windows import SharedWindows
 from anaphora.daemon.shared_state.windows import MinuteLimit
 
 counts = SharedCounts(int(sys.argv[1]), 3, int(sys.argv[2]))
 limit = MinuteLimit(requests=float(sys.argv[3]), running=10**9)
 print("begun", flush=True)
 taken = 0
-while not counts.windows.take("app", limit, 1, 100.0).wait:
+while not SharedWindows(counts).take("app", limit, 1, 100.0).wait:
     taken += 1
 print(taken)
 """
@@ -129,10 +134,10 @@ def test_killed_process_holds_no_lock_and_no_running_call(counts: SharedCounts) 
             process.send_signal(signal.SIGKILL)
         counts.clear(1)
         assert counts.of("running app") == 0
-    before = counts.windows.requests("app", 100.0)
+    before = SharedWindows(counts).requests("app", 100.0)
     assert before > 300
-    assert not counts.windows.take("app", MinuteLimit(requests=before + 1), 1, 100.0).wait
-    assert counts.windows.take("app", MinuteLimit(requests=before + 1), 1, 100.0).wait
+    assert not SharedWindows(counts).take("app", MinuteLimit(requests=before + 1), 1, 100.0).wait
+    assert SharedWindows(counts).take("app", MinuteLimit(requests=before + 1), 1, 100.0).wait
 
 
 _LOCKING = """

@@ -26,7 +26,7 @@ from anaphora.emulator import EmulatorOptions, Script
 from anaphora.emulator.server import Emulator
 
 ACCESS, SECRET = "AKIAEMULATED00000000", "emulated/secret+key"
-LONG = "Look before you leap, and say what you saw. " * 1200
+LONG = "Look before you leap, and say what you saw. " * 900
 PROFILE = "arn:aws:bedrock:us-east-1:000000000000:inference-profile/us.anthropic.claude-sonnet-5"
 CLAUDE, VERSIONED = "us.anthropic.claude-sonnet-5", "us.anthropic.claude-sonnet-4-5-20250929-v1:0"
 SCHEMA: dict[str, Any] = {

@@ -12,8 +12,8 @@ The end of the block asserts that no task and no connection is left open.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
 from typing import Any, Protocol
 
 import msgspec
@@ -25,8 +25,6 @@ from anaphora.client.transport import HttpRequest, HttpResponse
 from anaphora.client.transport.over_aiohttp import AiohttpTransport
 from anaphora.emulator import Latency
 from anaphora.emulator.faults import HEADER
-
-from .bedrock_server import bedrock_server
 
 KEY = "sk-canary-4711"
 
@@ -41,10 +39,8 @@ MODELS: dict[str, str] = {
     "minimax/anthropic": "MiniMax-M2.7",
     "openrouter": "openai/gpt-5.2",
 }
-WIRES = ("anthropic", "openai_chat", "openai_responses", "gemini", "ollama")
-
-#: Of Bedrock, whose paths the emulator does not serve yet: see `serving`.
 BEDROCK_MODEL = "us.anthropic.claude-sonnet-4-5-20250929-v1:0"
+WIRES = ("anthropic", "openai_chat", "openai_responses", "gemini", "ollama")
 
 AT_ONCE = Latency(first=0.0)
 """For tests without concurrent calls: those that write cache entries do not wait for others."""
@@ -58,16 +54,6 @@ class Serving(Protocol):
 
     @property
     def url(self) -> str: ...
-
-
-@contextmanager
-def serving(emulated: Serving, name: str) -> Iterator[Serving]:
-    """The server of a provider: the emulator, or one of Bedrock whose answers are the emulator's."""
-    if name != "bedrock":
-        yield emulated
-        return
-    with bedrock_server(emulated.url) as server:
-        yield server
 
 
 class RecordedResponse:

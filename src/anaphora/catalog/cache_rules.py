@@ -32,7 +32,7 @@ Lifetime: TypeAlias = Literal["exact", "at_least", "at_most"]
 Isolation: TypeAlias = Literal[
     "workspace", "organization", "project", "subscription", "region", "server"
 ]
-"""`project` is Google Cloud's, `subscription` Azure's; `region`: an account of AWS in one region."""
+"""`project` is Google Cloud's, `subscription` Azure's, `region` an account in one region of AWS."""
 
 Clash: TypeAlias = Literal["slots_full", "other_ttl"]
 """Conflicts of a marker for the whole request: block markers in every slot, or one with another TTL

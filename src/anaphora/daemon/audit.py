@@ -138,6 +138,7 @@ class AuditRecovery:
         """Entries not yet looked up in the log. The store returns each only once."""
         self._left: list[AuditEnvelope] = []
         """Rows not yet written."""
+        self._recovering = asyncio.Lock()
 
     async def begin(self) -> None:
         """Lets the store mark settlements for this log. Called before the first hold."""
@@ -148,11 +149,13 @@ class AuditRecovery:
         await self._write()
 
     async def recover_calls(self, ids: Collection[str]) -> None:
-        """Writes the rows that calls of a killed worker lack."""
-        await self._audit.aflush()
-        self._taken += [one for one in await self._store.unaudited() if one.request_id in ids]
-        await self._add()
-        await self._write()
+        """Writes the rows that calls of a killed worker lack. One after the other if several
+        were killed: otherwise each would write those of all."""
+        async with self._recovering:
+            await self._audit.aflush()
+            self._taken += [one for one in await self._store.unaudited() if one.request_id in ids]
+            await self._add()
+            await self._write()
 
     def follow_fences(self, on_fenced: list[OnFenced]) -> None:
         """With several nodes: registers for the store's `on_fenced`. Called before the first

@@ -33,6 +33,7 @@ from .shared_state import LocalState, SharedState
 from .shared_state.memory import HostedState
 from .shared_state.redis import RedisState
 from .shared_state.shared_counts import SharedCounts
+from .shared_state.shared_windows import SharedWindows
 from .store.opening import password, store_address
 from .store.sqlite import SqliteStore
 
@@ -356,7 +357,7 @@ async def _open_shared(
 
     shared: SharedState = LocalState(nodes=nodes)
     if isinstance(counts, SharedCounts):
-        shared = HostedState(counts.windows, nodes=nodes)
+        shared = HostedState(SharedWindows(counts), nodes=nodes)
     if config.shared is not None:
         shared = RedisState.of(config.shared, secret, nodes=nodes)
     await shared.start()

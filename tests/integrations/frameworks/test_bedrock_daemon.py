@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 pytest.importorskip("langchain_aws")
-pytest.importorskip("prometheus_client")  # the daemon needs it
 
 from langchain_aws import ChatBedrockConverse
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage

@@ -29,7 +29,7 @@ _UNREAD = "bodies of other makers pass through unread"
 def check_other(exchange: RecordedExchange, rules: dict[str, WireRules]) -> RoundTripResult | None:
     """The result of an exchange that is no call; None if it is one, or of an unknown kind."""
     check = _CHECKS.get(exchange.wire)
-    if check is None and exchange.wire == "anthropic" and _is_completion(exchange):
+    if check is None and _is_completion(exchange):
         check = _unread
     if check is None:
         return None
@@ -45,7 +45,7 @@ def _is_completion(exchange: RecordedExchange) -> bool:
         members = msgspec.json.decode(exchange.request, type=Members)
     except DECODE_ERRORS:
         return False
-    return "prompt" in members and "messages" not in members
+    return "max_tokens_to_sample" in members
 
 
 def _unread(exchange: RecordedExchange, _: object) -> RoundTripResult:
@@ -85,9 +85,7 @@ def _counted(
         structs.replace(exchange, wire=name, request=call.decode(), path=path), rules
     )
     row = catalog.dialects().at_host(exchange.host, rules.wire, path)
-    model = path.rpartition("/models/")[2].partition(":")[0]
-    if rules.wire == "bedrock":
-        model = wire.get("bedrock").split(call, (), path).model
+    model = wire.get(rules.wire).split(call, (), path).model
     made = count_request(rules.wire, row, model, path, call)
     changed = found.changed
     if made is None or not exchange.path.endswith(made.path):

@@ -26,12 +26,12 @@ from blake3 import blake3
 from anaphora.bounded import BoundedMap
 from anaphora.serving.counts import NamedCounts, remaining
 
-from . import shared_windows
-
 #: Rows for counts and for failures, and rows in which a name may be.
 _ROWS, _FAILING_ROWS, _NEAR = 1 << 15, 1 << 14, 64
 #: Numbers of a row before those of the processes: the digest of its name.
 _HEAD = 2
+WINDOW_CELLS = 1 << 22
+"""Numbers of `SharedWindows`. The system provides memory only for those that are used."""
 #: Of failures: how many, in millionths, and when, in microseconds.
 _MILLION = 1_000_000
 _MOST_NAMES = 4_096
@@ -44,12 +44,12 @@ class SharedCounts(NamedCounts):
         """`own` is the number of this process, from 0 on."""
         super().__init__()
         self.descriptor = descriptor
+        self.processes = processes
         self._width = _HEAD + max(processes, 2)
         self._own = _HEAD + own
-        self._first = processes + shared_windows.CELLS
+        self._first = processes + WINDOW_CELLS
         self._memory = mmap.mmap(descriptor, _size(processes))
         self.cells = memoryview(self._memory).cast("q")
-        self.windows = shared_windows.SharedWindows(self, processes)
         self._own_beat = own
         self._places = BoundedMap[str, tuple[int, int, int]](_MOST_NAMES)
 
@@ -173,4 +173,4 @@ class SharedCounts(NamedCounts):
 def _size(processes: int) -> int:
     """Bytes of beats, windows and counts."""
     counts = (_HEAD + max(processes, 2)) * (_ROWS + _FAILING_ROWS)
-    return 8 * (processes + shared_windows.CELLS + counts)
+    return 8 * (processes + WINDOW_CELLS + counts)

@@ -11,24 +11,21 @@ from __future__ import annotations
 from array import array
 from itertools import repeat
 from math import ceil
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from anaphora.bounded import BoundedMap
 
+from .shared_counts import WINDOW_CELLS, SharedCounts
 from .windows import MINUTE, NEXT_TRY, SLOT, MinuteLimit, MinuteWindows, Taken
-
-if TYPE_CHECKING:
-    from .shared_counts import SharedCounts
 
 #: Slots of a minute: those of which a part is within it.
 _RING = int(MINUTE / SLOT) + 1
-#: Rows, and rows in which a name may be.
-_ROWS, _NEAR = 1 << 13, 32
+#: Rows in which a name may be.
+_NEAR = 32
 #: Places in a row, after the digest of its name.
 _LAST, _REQUESTS, _TOKENS = 2, 3, 3 + _RING
 _WIDTH = _TOKENS + _RING
-CELLS = _ROWS * _WIDTH
-"""Numbers of all rows. The system provides memory only for those that are used."""
+_ROWS = WINDOW_CELLS // _WIDTH
 _MOST_NAMES = 4_096
 _MOST_TOKENS = 2**62
 
@@ -36,10 +33,9 @@ _MOST_TOKENS = 2**62
 class SharedWindows(MinuteWindows):
     """One process's view. All processes pass times of the same monotonic clock."""
 
-    def __init__(self, counts: SharedCounts, first: int) -> None:
-        """`first` is the place of the first row in `counts.cells`."""
+    def __init__(self, counts: SharedCounts) -> None:
         self._counts = counts
-        self._first = first
+        self._first = counts.processes
         self._places = BoundedMap[str, tuple[int, int, int]](_MOST_NAMES)
 
     def take(self, name: str, limit: MinuteLimit, tokens: int, now: float) -> Taken:

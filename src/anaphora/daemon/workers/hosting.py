@@ -31,6 +31,7 @@ from anaphora.daemon.listeners import (
 )
 from anaphora.daemon.money.sent_marks import SLOTS, slot_of
 from anaphora.daemon.shared_state.memory import HostedState
+from anaphora.daemon.shared_state.shared_windows import SharedWindows
 from anaphora.daemon.store import (
     TokenRow,
 )
@@ -120,7 +121,7 @@ class Workers:
         self._waits: dict[int, float] = {}
         """Seconds before the next start of a worker that did not start."""
         state = self.services.shared
-        self.state = state if isinstance(state, HostedState) else HostedState(counts.windows)
+        self.state = state if isinstance(state, HostedState) else HostedState(SharedWindows(counts))
         """Not used if workers share theirs in Redis."""
         self.are_nodes = self.services.node is not None
         assert self.services.ledger.marks is not None

@@ -36,6 +36,7 @@ from anaphora.daemon.rpc.protocol import RequestKey
 from anaphora.daemon.server import Daemon, raise_file_limit
 from anaphora.daemon.services import RemoteParts, Services, open_services, service_gauges
 from anaphora.daemon.shared_state.shared_counts import SharedCounts
+from anaphora.daemon.shared_state.shared_windows import SharedWindows
 from anaphora.daemon.store import TokenRow
 from anaphora.daemon.tracing import call_traces
 from anaphora.serving.connection_limits import PEER
@@ -157,7 +158,7 @@ class Worker:
         self._local = local
         self._counts = counts
         self._store = RemoteStore(self.host)
-        self._state = RemoteState(self.host, counts.windows)
+        self._state = RemoteState(self.host, SharedWindows(counts))
         self._relay = Relay(self.host)
         self._writer: RemoteWriter | None = None
         self._started: asyncio.Future[Daemon] = asyncio.get_running_loop().create_future()

@@ -40,6 +40,11 @@ _PATH = re.compile(
 _HEADER = "x-amzn-bedrock-"
 
 
+def _is_claude(profile: Profile) -> bool:
+    family = profile.converse_family
+    return family is not None and family.value == "claude"
+
+
 class RuntimeHost(Host):
     """What all operations have in common: ids of requests, and streams of frames."""
 
@@ -74,8 +79,7 @@ class InvokeHost(RuntimeHost, AnthropicHost):
 
     def rewrite(self, request: RoutedRequest) -> RoutedRequest:
         model, fields = request.route.name, request.fields
-        family = catalog.profile("bedrock", model).converse_family
-        claude = family is not None and family.value == "claude"
+        claude = _is_claude(catalog.profile("bedrock", model))
         if not claude and is_aws_id(model) and not is_opaque(model):
             raise rejected(
                 f"the emulator answers InvokeModel for the models of Anthropic only, and {model} "
@@ -170,23 +174,24 @@ class BedrockHost(RuntimeHost):
         return self._invoke.rewrite(request.with_body(body, route=route))
 
     def thinking(self, wanted: Reasoning | None, profile: Profile, random: SeededRandom) -> Thought:
-        family = profile.converse_family
-        if wanted is None or family is None:
+        if wanted is None or profile.converse_family is None:
             return None, 0
-        if family.value != "claude":
-            return Thinking(thinking_text(random), provider=self.wire), 0
-        if wanted.mode is None:
+        if _is_claude(profile) and wanted.mode is None:
             return None, 0
         shown = "" if wanted.display == "omitted" else thinking_text(random)
-        return Thinking(shown, signature=opaque(random), provider=self.wire), 0
+        return self.script_thinking(shown, profile, random)
+
+    def script_thinking(self, text: str, profile: Profile, random: SeededRandom) -> Thought:
+        """Only Claude's is signed."""
+        signature = opaque(random) if _is_claude(profile) else None
+        return Thinking(text, signature=signature, provider=self.wire), 0
 
     def usage(
         self, outcome: Outcome, facts: ModelFacts, replies: Sequence[GeneratedReply]
     ) -> Usage:
         """Only Claude counts a cache that was not used."""
         usage = super().usage(outcome, facts, replies)
-        family = facts.profile.converse_family
-        if usage.read or usage.written or (family is not None and family.value == "claude"):
+        if usage.read or usage.written or _is_claude(facts.profile):
             return usage
         return msgspec.structs.replace(usage, read=None, written=None)
 

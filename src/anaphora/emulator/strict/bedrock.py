@@ -88,9 +88,9 @@ def _tool_pairs(request: CheckedRequest) -> None:
             reason = "The toolConfig field must be defined when using toolUse and toolResult"
             raise _refused(f"{reason} content blocks.", "toolConfig")
         place, results = f"messages.{indexes[0]}.content", ids["toolResult"]
-        if missing := ", ".join(each for each in calls if each not in results):
-            reason = f"Expected toolResult blocks at {place} for the following Ids: {missing}"
-            raise _refused(reason, place)
+        if missing := [each for each in calls if each not in results]:
+            reason = f"Expected toolResult blocks at {place} for the following Ids: "
+            raise _refused(reason + ", ".join(missing), place)
         if len(results) > len(calls):
             reason = f"The number of toolResult blocks at {place} exceeds the number of toolUse"
             raise _refused(f"{reason} blocks of previous turn.", place)

@@ -10,13 +10,13 @@ from msgspec import Raw
 
 from anaphora.canonical import string
 from anaphora.errors import InvalidRequest
-from anaphora.values import Audio, Bytes, Document, Extras, FileId, Image, Notice, Source
+from anaphora.values import Audio, Bytes, Document, Extras, FileId, Image, Notice, Source, Text
 from anaphora.values.codec import check_object
 from anaphora.values.fields import FrozenExtras
-from anaphora.wire.lenient import LenientDecoder
+from anaphora.wire.lenient import LenientDecoder, Unknown
 from anaphora.wire.params import merge_fields
 from anaphora.wire.parts import check_image
-from anaphora.wire.reading import ErrorFactory, Members, encode_members
+from anaphora.wire.reading import ErrorFactory, Members, encode_members, request_error
 
 from . import types
 from .types import FORM, NULL, WIRE
@@ -203,3 +203,20 @@ def _read_source(raw: Raw, media_type: str, fail: ErrorFactory) -> tuple[Source 
     if file is not None and data is None and text is None:
         return FileId(WIRE, file.uri, media_type), ""
     return None, ""
+
+
+_CITED = LenientDecoder[types.CitationsContent](types.CitationsContent)
+
+
+def read_cited(raw: Raw, unknown: Unknown | None) -> Text | None:
+    """A text with citations. The citations, and all else beside the text, are its extras."""
+    cited, inner = _CITED.decode(raw, "citationsContent", request_error)
+    texts = [each.text for each in cited.content or ()]
+    if inner is not None and inner.take_elements("content"):
+        return None  # a text has unknown members
+    beside = {} if inner is None else inner.remaining()
+    if len(texts) > 1 or "content" in beside or texts == [""] or cited.content == []:
+        return None
+    members = {} if unknown is None else unknown.remaining()
+    members["citationsContent"] = Raw(encode_members(beside))
+    return Text("".join(texts), FrozenExtras({WIRE: encode_members(members).decode()}))

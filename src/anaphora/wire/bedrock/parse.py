@@ -64,7 +64,7 @@ from anaphora.wire.reading import (
 from anaphora.wire.splitting import SYSTEM_PROMPTS, TOOL_LISTS
 
 from . import types
-from .media import read_media
+from .media import read_cited, read_media
 from .params import read_marker, read_params, read_path
 from .types import FORM, MEMO, MESSAGE_FIELDS, NULL, SERVER_TOOL, WIRE
 
@@ -72,7 +72,6 @@ _REQUEST = LenientDecoder[types.ConverseRequest](types.ConverseRequest)
 _SYSTEM = LenientDecoder[types.SystemBlock](types.SystemBlock)
 _CONFIG = LenientDecoder[types.ToolConfig](types.ToolConfig)
 _TOOL = LenientDecoder[types.ToolObject](types.ToolObject)
-_CITED = LenientDecoder[types.CitationsContent](types.CitationsContent)
 _NOTHING: dict[int, Unknown] = {}
 #: Key in the extras: the text is that of a JSON value.
 _AS_JSON: Extras = FrozenExtras({FORM: '"json"'})
@@ -156,7 +155,7 @@ class BlockReader:
             return _reasoning(block.reasoningContent, unknown) if only else None
         if block.citationsContent != NULL:
             only = _is_only(block, "citationsContent")
-            return _cited(block.citationsContent, unknown) if only else None
+            return read_cited(block.citationsContent, unknown) if only else None
         return self._media(block, unknown)
 
     def _media(
@@ -240,20 +239,6 @@ def _reasoning(content: types.ReasoningContent, unknown: Unknown | None) -> Thin
     if text is not None and data is None:
         return Thinking(text.text, text.signature, provider=WIRE, extras=extras)
     return Thinking(data=data, provider=WIRE, extras=extras) if text is None and data else None
-
-
-def _cited(raw: Raw, unknown: Unknown | None) -> Text | None:
-    """A text with citations. The citations, and all else beside the text, are its extras."""
-    cited, inner = _CITED.decode(raw, "citationsContent", request_error)
-    texts = [each.text for each in cited.content or ()]
-    if inner is not None and inner.take_elements("content"):
-        return None  # a text has unknown members
-    beside = {} if inner is None else inner.remaining()
-    if len(texts) > 1 or "content" in beside or texts == [""] or cited.content == []:
-        return None
-    members = {} if unknown is None else unknown.remaining()
-    members["citationsContent"] = Raw(encode_members(beside))
-    return Text("".join(texts), FrozenExtras({WIRE: encode_members(members).decode()}))
 
 
 def _opaque(raw: Raw) -> Opaque:
