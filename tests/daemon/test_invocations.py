@@ -13,7 +13,7 @@ from support.byte_server import byte_server
 from support.daemon import TestedDaemon, running_daemon
 from support.ledgers import rows
 from support.signing import is_refused, keys_of, send, signed_request
-from support.socket_upstream import answering, socket_upstream
+from support.socket_upstream import UpstreamConnection, socket_upstream
 from support.tables import each_row
 
 from anaphora.emulator.server import Emulator
@@ -173,9 +173,13 @@ def test_output_counts_for_the_rate(tmp_path: Path, emu: Emulator) -> None:
 
 def test_signature_of_a_charged_failure_is_not_used_again(tmp_path: Path, emu: Emulator) -> None:
     """The provider may have done the work, so each repetition would cost."""
-    cut = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 99\r\n\r\n{"
+
+    def cut(connection: UpstreamConnection) -> None:
+        connection.read_request()
+        connection.send(b"HTTP/1.1 200 OK\r\ncontent-length: 99\r\n\r\n{")
+
     with (
-        socket_upstream(answering(cut)) as upstream,
+        socket_upstream(cut) as upstream,
         running_daemon(tmp_path, emu, **files(upstream.url)) as daemon,
     ):
         path = f"/model/{MODEL.replace(':', '%3A')}/{INVOKE}"
