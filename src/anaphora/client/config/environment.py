@@ -82,7 +82,8 @@ class Environment:
                         " ~/.aws/config; the credentials are those of AWS, or a key in "
                         + " or ".join(key_variables(row))
                     )
-                what = "account" if _has_account_path(row) else "key"
+                what = "key" if row.cloud is None else "address"
+                what = "project" if _has_account_path(row) else what
                 raise MissingSecret(f"no {what} for {name} in the environment: {advice(name)}")
             one = self.providers[name] = self._resolve(name, row)
         if name in self._problems:
@@ -275,6 +276,9 @@ def advice(name: str) -> str:
     ]
     if needed and _has_account_path(row):
         return f"set {' and '.join(needed)}; the credentials are those of Google Cloud"
+    if row.cloud is not None and row.cloud.kind == "azure":
+        names = " or ".join((url_variables(row)[0], *needed))
+        return f"set {names}, and {key_variables(row)[0]} unless Entra's tokens are used"
     if "{" in row.base_url and not row.url_variables:
         return f"its URL needs more than a key; configure {name} in llm.yaml"
     variables = [key_variables(row)[0], *(url_variables(row)[:1] if "{" in row.base_url else ())]
