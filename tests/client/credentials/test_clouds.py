@@ -561,6 +561,21 @@ def test_missing_variables_are_named(model: str, message: str) -> None:
     assert message in str(caught.value)
 
 
+def test_a_misspelt_profile_is_named_before_its_region(tmp_path: Path) -> None:
+    (tmp_path / "config").write_text("[profile work]\nregion = us-west-2\n")
+    environ = {
+        "AWS_PROFILE": "wrok",
+        "AWS_CONFIG_FILE": str(tmp_path / "config"),
+        "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
+    }
+    with pytest.raises(MissingSecret, match=r"no AWS profile 'wrok' in .*; there are: work"):
+        Client.from_env(environ)
+    with pytest.raises(MissingSecret, match="no region for bedrock"):
+        Client.from_env({"AWS_BEARER_TOKEN_BEDROCK": "k", "HOME": os.devnull})
+    with pytest.raises(MissingSecret, match="no address for azure"):
+        Client.from_env({"AZURE_OPENAI_API_KEY": "k"})
+
+
 def test_models_in_paths_are_names() -> None:
     codec = wire.get("vertex/anthropic")
     call = anaphora.Call(
