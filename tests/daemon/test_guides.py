@@ -146,8 +146,8 @@ for question in ("Which type is money?", "And rounding?"):
 
 def test_bedrock_under_a_daemon(tmp_path: Path) -> None:
     llm, grant = blocks("bedrock.md", "yaml")
-    added, program, claude = blocks("bedrock.md", "text")[-1].splitlines()
-    assert claude.endswith("CLAUDE_CODE_USE_BEDROCK=1 claude")  # tests/programs has a test of it
+    added, program = blocks("bedrock.md", "text")[-2].splitlines()
+    for_claude, rotated, claude = blocks("bedrock.md", "text")[-1].splitlines()
     with emulator.running() as emu:
         shell = Shell(tmp_path, emu.url)
         shell.run("anaphora init llm")
@@ -161,7 +161,13 @@ def test_bedrock_under_a_daemon(tmp_path: Path) -> None:
         with shell.serving("anaphora serve --home llm"):
             shell.run(f"{added} --url http://127.0.0.1:{shell.port}")
             first, second = shell.run(program.replace("python", sys.executable)).split()
-        assert (first, int(second) > 1024) == ("0", True)
+            shell.run(for_claude)
+            shell.run(rotated)
+            started = shell.run(claude.replace("=1 claude", "=1 env"))
+            checked = shell.run("anaphora grants check me --home llm")
+    assert (first, int(second) > 1024) == ("0", True)
+    assert "ANTHROPIC_BEDROCK_BASE_URL=http://127.0.0.1:7707\n" in started
+    assert "me may make calls" in checked
 
 
 def test_run_a_daemon(
