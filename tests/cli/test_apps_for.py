@@ -176,6 +176,7 @@ def test_key_pair_for_aws(command: Command, home: Home) -> None:
     assert "the key pair is shown only once" in done.stderr
     lines = dict(line.removeprefix("export ").split("=", 1) for line in done.stdout.splitlines())
     assert lines["AWS_ENDPOINT_URL_BEDROCK_RUNTIME"] == "https://llm.lan"
+    assert lines["ANTHROPIC_BEDROCK_BASE_URL"] == "https://llm.lan"
     assert lines["AWS_ACCESS_KEY_ID"].startswith("ANAK")
     assert len(shlex.split(lines["AWS_SECRET_ACCESS_KEY"])[0]) == 40
     again = command("apps", "rotate", "me", "--aws", "--url", "https://llm.lan", "--json")

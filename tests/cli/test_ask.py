@@ -356,6 +356,24 @@ def test_key_in_the_environment_is_enough(
     assert result.err.endswith(f"with the key from ${variable}\n")
 
 
+def test_key_pair_of_aws_in_the_environment(
+    ask: Ask, emu: Emulator, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (home / "llm.yaml").unlink()
+    monkeypatch.setenv("AWS_REGION", "us-east-1")
+    monkeypatch.setenv("AWS_ENDPOINT_URL_BEDROCK_RUNTIME", emu.url)
+    model = "bedrock/us.anthropic.claude-sonnet-5"
+    refused = ask("-m", model, "hello")
+    assert refused.code == 7
+    assert "this machine's credentials are not sent over http:" in refused.err
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIDEXAMPLE")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", CANARY)
+    result = ask("-m", model, "hello")
+    assert result.code == 0, result.err
+    assert f"using {model} with credentials aws: ambient\n" in result.err
+    assert "note: " not in result.err
+
+
 def test_base_url_in_the_environment(
     ask: Ask, home: Path, emu: Emulator, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -314,7 +314,7 @@ def test_google_spelling_has_a_price(emu: Emulator) -> None:
         ("", "claude-sonnet-5-5", "set ANTHROPIC_API_KEY"),
         ("", "anthropic/claude-sonnet-5-5", "set ANTHROPIC_API_KEY"),
         ("", "gemini/gemini-3.8-flash", "set GEMINI_API_KEY"),
-        ("", "azure/mine", "set AZURE_OPENAI_API_KEY and AZURE_OPENAI_ENDPOINT"),
+        ("", "azure/mine", "set AZURE_OPENAI_ENDPOINT or AZURE_RESOURCE_NAME"),
         ("", "bedrock/mine", "set AWS_REGION"),
         ("", "mine", "no key of a provider in the environment"),
         ("OPENAI_API_KEY", "claude-sonnet-5-5", "claude-sonnet-5-5 is a model of anthropic, which has no key in the environment: set ANTHROPIC_API_KEY"),

@@ -125,6 +125,51 @@ def test_aws_sdks(
     assert spend.count("billed") == 2
 
 
+BOTO3_PROGRAM = """
+import boto3
+
+client, messages = boto3.client("bedrock-runtime"), []
+tool = {"name": "find", "inputSchema": {"json": {"type": "object"}}}
+for question in ("Which type is money?", "And rounding?"):
+    messages.append({"role": "user", "content": [{"text": question}]})
+    answer = client.converse(
+        modelId="us.anthropic.claude-sonnet-5",
+        system=[{"text": "Money is Decimal. " * 1000}],
+        toolConfig={"tools": [{"toolSpec": tool}]},
+        messages=messages,
+        inferenceConfig={"maxTokens": 50},
+    )
+    messages.append({"role": "assistant", "content": [{"text": "It is."}]})
+    print(answer["usage"]["cacheReadInputTokens"])
+"""
+
+
+def test_bedrock_under_a_daemon(tmp_path: Path) -> None:
+    llm, grant = blocks("bedrock.md", "yaml")
+    added, program = blocks("bedrock.md", "text")[-2].splitlines()
+    for_claude, rotated, claude = blocks("bedrock.md", "text")[-1].splitlines()
+    with emulator.running() as emu:
+        shell = Shell(tmp_path, emu.url)
+        shell.run("anaphora init llm")
+        at_emulator = f"    dialect: bedrock\n    base_url: {emu.url}\n"
+        (tmp_path / "llm/llm.yaml").write_text(llm.replace("    dialect: bedrock\n", at_emulator))
+        (tmp_path / "llm/extensions.yaml").write_text(grant)
+        keys = "[work]\naws_access_key_id = AKIDEXAMPLE\naws_secret_access_key = example\n"
+        (tmp_path / "credentials").write_text(keys)
+        shell.environment["AWS_SHARED_CREDENTIALS_FILE"] = str(tmp_path / "credentials")
+        (tmp_path / "my_boto3_program.py").write_text(BOTO3_PROGRAM)
+        with shell.serving("anaphora serve --home llm"):
+            shell.run(f"{added} --url http://127.0.0.1:{shell.port}")
+            first, second = shell.run(program.replace("python", sys.executable)).split()
+            shell.run(for_claude)
+            shell.run(rotated)
+            started = shell.run(claude.replace("=1 claude", "=1 env"))
+            checked = shell.run("anaphora grants check me --home llm")
+    assert (first, int(second) > 1024) == ("0", True)
+    assert "ANTHROPIC_BEDROCK_BASE_URL=http://127.0.0.1:7707\n" in started
+    assert "me may make calls" in checked
+
+
 def test_run_a_daemon(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

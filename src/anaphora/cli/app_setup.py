@@ -64,6 +64,7 @@ def add_key_pair(
         "AWS_REGION": "us-east-1",  # the daemon accepts any
         "AWS_DEFAULT_REGION": "us-east-1",  # for boto3
         "AWS_ENDPOINT_URL_BEDROCK_RUNTIME": address,
+        "ANTHROPIC_BEDROCK_BASE_URL": address,  # for Anthropic's SDKs and Claude Code
     }
     if as_json:
         print_json({**result, "environment": environment})

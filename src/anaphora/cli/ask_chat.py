@@ -40,6 +40,7 @@ from anaphora.wording import counted, format_usd, visible
 
 from .ask_files import ConversationSettings, LastCall, StoredConversation, StoredLine
 from .common import FOUND, INTERRUPTED, MISMATCH, print_json, stop
+from .config import key_shown
 from .main import exit_code
 from .provider_choice import AskConfig, ProviderChoice
 from .terminal import AnswerPrinter, answer_on, one_line
@@ -283,8 +284,10 @@ class AskChat:
         if self._config.emulated:
             note(f"emulated: no provider is called; the answer of {choice.model} is generated here")
         elif self._config.environment is not None:
-            key = choice.providers[choice.name].provider.key
-            source = "without a key" if key is None else f"with the key from {key}"
+            used = choice.providers[choice.name]
+            source = "with credentials" if used.credentials is not None else "with the key from"
+            shown = key_shown(used)
+            source = "without a key" if shown.startswith("none") else f"{source} {shown}"
             note(f"no llm.yaml: using {choice.name}/{choice.model} {source}")
         for one in choice.providers.values():
             for notice in one.notices:
@@ -335,7 +338,7 @@ class AskChat:
             line += f", after {len(attempts)} attempts" if len(attempts) > 1 else ""
         advice = next((text for kind, text in _ADVICE if isinstance(problem, kind)), "")
         if advice:
-            keys = ", ".join(str(one.provider.key or "none") for one in providers)
+            keys = ", ".join(map(key_shown, providers))
             hosts = ", ".join(one.shown_url for one in providers)
             line = f"{line.rstrip('.')}; {advice.format(keys=keys, hosts=hosts)}"
         return line

@@ -93,6 +93,14 @@ def _fields(one: ResolvedProvider, missing: MissingSecret | None) -> dict[str, A
     }
 
 
+def key_shown(one: ResolvedProvider) -> str:
+    """Where the key of a provider is found, or its credentials."""
+    found = str(one.provider.key or _credentials(one) or "none")
+    if found == "none" and one.cloud is not None:
+        found += ": this machine's credentials are not sent over http:"
+    return found
+
+
 def _credentials(one: ResolvedProvider) -> str | None:
     """Where the credentials of a cloud are found."""
     if one.credentials is None or one.cloud is None:

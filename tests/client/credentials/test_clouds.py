@@ -516,6 +516,28 @@ def test_ambient_credentials_are_the_default_but_never_without_encryption() -> N
     assert credentials(key={"env": "K"}) is None
 
 
+@pytest.mark.parametrize(
+    "url, signs",
+    [
+        ("http://127.0.0.1:7707", True),
+        ("http://localhost:7707", True),
+        ("http://127.0.0.1.example:7707", False),
+        ("http://10.0.0.1:7707", False),
+    ],
+)
+def test_a_key_pair_in_variables_signs_for_this_machine(url: str, signs: bool) -> None:
+    """A daemon or an emulator there takes what boto3 would send."""
+    from anaphora.client.config.resolve import resolve
+
+    entry = {"dialect": "bedrock", "region": "us-east-1", "base_url": url}
+    made = ClientConfig.from_mapping({"providers": {"it": entry}})
+    pair = {"AWS_ACCESS_KEY_ID": "AKIDEXAMPLE", "AWS_SECRET_ACCESS_KEY": "s"}
+    found = resolve(made, environ=pair)["it"]
+    assert (found.credentials is not None) == signs
+    assert resolve(made, environ={})["it"].credentials is None
+    assert not found.notices  # the region is part of the signature
+
+
 def test_models_of_other_makers_are_refused_at_a_cloud() -> None:
     config = {"dialect": "vertex", "account": {"project": "p"}, "key": {"env": "K"}}
     refused = pytest.raises(InvalidRequest, match="is a model of anthropic")
@@ -526,10 +548,10 @@ def test_models_of_other_makers_are_refused_at_a_cloud() -> None:
 @pytest.mark.parametrize(
     "model, message",
     [
-        ("vertex/claude-opus-5", "no account for vertex/anthropic in the environment: set ANTHROPIC_VERTEX_PROJECT_ID"),
+        ("vertex/claude-opus-5", "no project for vertex/anthropic in the environment: set ANTHROPIC_VERTEX_PROJECT_ID"),
         ("vertex/gemini-2.5-pro", "set GOOGLE_CLOUD_PROJECT"),
-        ("azure/gpt-5.2", "set AZURE_OPENAI_API_KEY and AZURE_OPENAI_ENDPOINT"),
-        ("azure/claude-opus-5", "set ANTHROPIC_FOUNDRY_API_KEY and ANTHROPIC_FOUNDRY_BASE_URL"),
+        ("azure/gpt-5.2", "no address for azure in the environment: set AZURE_OPENAI_ENDPOINT or AZURE_RESOURCE_NAME, and AZURE_OPENAI_API_KEY"),
+        ("azure/claude-opus-5", "set ANTHROPIC_FOUNDRY_BASE_URL or ANTHROPIC_FOUNDRY_RESOURCE, and ANTHROPIC_FOUNDRY_API_KEY"),
     ],
 )  # fmt: skip
 def test_missing_variables_are_named(model: str, message: str) -> None:
@@ -537,6 +559,21 @@ def test_missing_variables_are_named(model: str, message: str) -> None:
     with Client.from_env(environ) as client, pytest.raises(MissingSecret) as caught:
         client.complete("Hi", model=model)
     assert message in str(caught.value)
+
+
+def test_a_misspelt_profile_is_named_before_its_region(tmp_path: Path) -> None:
+    (tmp_path / "config").write_text("[profile work]\nregion = us-west-2\n")
+    environ = {
+        "AWS_PROFILE": "wrok",
+        "AWS_CONFIG_FILE": str(tmp_path / "config"),
+        "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
+    }
+    with pytest.raises(MissingSecret, match=r"no AWS profile 'wrok' in .*; there are: work"):
+        Client.from_env(environ)
+    with pytest.raises(MissingSecret, match="no region for bedrock"):
+        Client.from_env({"AWS_BEARER_TOKEN_BEDROCK": "k", "HOME": os.devnull})
+    with pytest.raises(MissingSecret, match="no address for azure"):
+        Client.from_env({"AZURE_OPENAI_API_KEY": "k"})
 
 
 def test_models_in_paths_are_names() -> None:

@@ -128,6 +128,16 @@ def test_a_managed_identity_has_tokens(
         headers(azure_credentials(SCOPE))
 
 
+def test_an_empty_chain_of_azure_says_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("AZURE_TOKEN_CREDENTIALS", "dev")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(MissingSecret, match="no credentials of Azure were found: run `az login`"):
+        headers(azure_credentials(SCOPE))
+    assert capfd.readouterr().err == ""
+
+
 def test_a_client_secret_is_exchanged_with_entra(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,7 +17,7 @@ import msgspec
 
 from anaphora import catalog
 from anaphora.catalog import Dialect, is_maker, maker_of
-from anaphora.client.credentials.aws_profiles import region_of
+from anaphora.client.credentials.aws_profiles import SharedFiles, region_of
 from anaphora.errors import InvalidConfig, MissingSecret
 
 from . import ClientConfig
@@ -77,12 +77,15 @@ class Environment:
             row = self._rows[name]
             if not is_local(row) and not (row.cloud is not None and self._has_address(row)):
                 if row.cloud is not None and row.cloud.kind == "aws":
+                    if profile := self._variables.get("AWS_PROFILE"):
+                        SharedFiles(SecretVariables(self._variables)).require(profile)
                     raise MissingSecret(
                         f"no region for {name} in the environment: set AWS_REGION, or `region` in"
                         " ~/.aws/config; the credentials are those of AWS, or a key in "
                         + " or ".join(key_variables(row))
                     )
-                what = "account" if _has_account_path(row) else "key"
+                what = "key" if row.cloud is None else "address"
+                what = "project" if _has_account_path(row) else what
                 raise MissingSecret(f"no {what} for {name} in the environment: {advice(name)}")
             one = self.providers[name] = self._resolve(name, row)
         if name in self._problems:
@@ -92,6 +95,9 @@ class Environment:
     def require_any(self) -> None:
         """Raises if no variable of any provider is set."""
         if not self.providers:
+            for name, row in self._rows.items():
+                if row.cloud is not None and self._has_credentials(row):
+                    self.find(name)  # raises: its address is not known
             raise MissingSecret(
                 f"no key of a provider in the environment ({some_variables()}); set one, or"
                 " OLLAMA_HOST"
@@ -106,6 +112,9 @@ class Environment:
     def _is_set(self, row: Dialect) -> bool:
         if not self._has_address(row):
             return False
+        return self._has_credentials(row)
+
+    def _has_credentials(self, row: Dialect) -> bool:
         needed = url_variables(row) if is_local(row) else key_variables(row)
         if self._first(needed) is not None:
             return True
@@ -275,6 +284,9 @@ def advice(name: str) -> str:
     ]
     if needed and _has_account_path(row):
         return f"set {' and '.join(needed)}; the credentials are those of Google Cloud"
+    if row.cloud is not None and row.cloud.kind == "azure":
+        names = " or ".join((url_variables(row)[0], *needed))
+        return f"set {names}, and {key_variables(row)[0]} unless Entra's tokens are used"
     if "{" in row.base_url and not row.url_variables:
         return f"its URL needs more than a key; configure {name} in llm.yaml"
     variables = [key_variables(row)[0], *(url_variables(row)[:1] if "{" in row.base_url else ())]

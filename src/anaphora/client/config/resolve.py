@@ -171,6 +171,8 @@ class _ProviderCheck(msgspec.Struct, frozen=True):
         """Values that the URL has no placeholder for; a key that is unused or not encrypted."""
         provider, place = self._provider, shown_path(("providers", self._id))
         names = set(_PLACEHOLDER.findall((provider.base_url or row.base_url) + row.path))
+        if row.cloud is not None and row.cloud.kind == "aws":
+            names.add("region")  # signatures name it
         unused = [
             (shown_name(name), f"account.{shown_name(name)}")
             for name in provider.account

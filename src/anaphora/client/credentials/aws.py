@@ -105,9 +105,10 @@ class BotocoreKeys:
             import botocore.exceptions
             import botocore.session
         except ImportError:
+            command = "pip install 'anaphora[aws]'"
+            command += "" if self._profile is not None else f"; or {ADVICE}"
             raise MissingExtra(
-                f"{self._why}, which needs the package botocore: pip install 'anaphora[aws]'",
-                extra="aws",
+                f"{self._why}, which needs the package botocore: {command}", extra="aws"
             ) from None
         name = "" if self._profile is None else f" of the profile {shown_name(self._profile)}"
         unreachable = (

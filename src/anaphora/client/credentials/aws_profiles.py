@@ -66,6 +66,13 @@ class SharedFiles:
     def __contains__(self, profile: str) -> bool:
         return profile in self._config or profile in self._keys
 
+    def require(self, profile: str) -> None:
+        if profile not in self:
+            known = ", ".join(map(shown_name, self.names())) or "none"
+            raise MissingSecret(
+                f"no AWS profile {quoted(profile)} in {' or '.join(self.paths)}; there are: {known}"
+            )
+
     def names(self) -> list[str]:
         return sorted({*self._config, *self._keys})
 
@@ -174,11 +181,8 @@ class AwsChain:
             return Fetched(keys, None)
         files = SharedFiles(self._variables)
         name = self._profile or text_of(self._variables, "AWS_PROFILE")
-        if name is not None and name not in files:
-            known = ", ".join(map(shown_name, files.names())) or "none"
-            raise MissingSecret(
-                f"no AWS profile {quoted(name)} in {' or '.join(files.paths)}; there are: {known}"
-            )
+        if name is not None:
+            files.require(name)
         return self._of_profile(files, name or _DEFAULT, ())
 
     def _in_environment(self) -> AwsKeys | None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -18,6 +20,7 @@ from . import Credentials
 from .tokens import EntraClient, azure_credentials, google_credentials
 
 AMBIENT = CloudCredentials(ambient=True)
+_HERE = re.compile(r"localhost|::1|127(\.\d{1,3}){3}")
 
 
 class CredentialSource(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,10 +39,12 @@ class CredentialSource(msgspec.Struct, frozen=True, kw_only=True):
         if given is None:
             # Ambient credentials are never sent without encryption.
             plain = one.base_url.lower().startswith("http:")
-            if cloud is None or one.provider.key is not None or plain:
+            if cloud is None or one.provider.key is not None:
+                return None
+            if plain and not (cloud.kind == "aws" and self._signs_here(one.base_url)):
                 return None
             if not self.ambient_by_default:
-                self._fail(one, f"name the credentials: {CloudCredentials.example}")
+                self._fail(one, f"name the credentials, or a `key`: {CloudCredentials.example}")
             given = AMBIENT
         elif one.provider.key is not None:
             self._fail(one, "there is also a `key`; name one of the two")
@@ -52,6 +57,13 @@ class CredentialSource(msgspec.Struct, frozen=True, kw_only=True):
         if cloud.kind == "google":
             return google_credentials(self._google_file(one, given))
         return azure_credentials(cloud.scope, self._entra(one, given))
+
+    def _signs_here(self, url: str) -> bool:
+        """Whether requests to a server on this machine are signed: a daemon or an emulator, with
+        the key pair in the variables. A signature does not contain the secret."""
+        if not self.ambient_by_default or self.variables.get("AWS_ACCESS_KEY_ID") is None:
+            return False
+        return _HERE.fullmatch(urlsplit(url).hostname or "") is not None
 
     def _fail(self, one: ResolvedProvider, reason: str, *path: str) -> NoReturn:
         raise self.origin.error(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import logging
 import re
 from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
@@ -177,6 +178,11 @@ class AzureTokens:
             failure: Exception = MissingSecret(f"no credentials of Azure: {_first_line(error)}")
         except exceptions.ClientAuthenticationError as error:
             failure = Unauthenticated(f"Entra refused a token: {_first_line(error)}", status=401)
+            if self._client is None and not _CODE.search(str(error)):  # no source of the chain
+                failure = MissingSecret(
+                    "no credentials of Azure were found: run `az login`, or set AZURE_TENANT_ID,"
+                    " AZURE_CLIENT_ID and AZURE_CLIENT_SECRET, or the key of the resource"
+                )
         except exceptions.AzureError as error:
             failure = Transport(f"Entra's token service: {_first_line(error)}")
         else:
@@ -186,6 +192,8 @@ class AzureTokens:
     def _make(self, identity: Any) -> Any:
         client = self._client
         if client is None:
+            # A program that sets up no logging would get all attempts on standard error.
+            logging.getLogger("azure.identity").addHandler(logging.NullHandler())
             return identity.DefaultAzureCredential()
         if client.secret is None:
             return identity.ManagedIdentityCredential(client_id=client.client_id)
@@ -205,6 +213,7 @@ def _more_than_missing(error: Exception) -> str:
 
 def _first_line(error: Exception) -> str:
     """The error without what could be a secret; codes such as AADSTS700016 stay."""
-    line = (str(error).strip().splitlines() or [""])[0]
+    lines = str(error).strip().splitlines() or [""]
+    line = next(filter(_CODE.search, lines), lines[0]).strip()
     words = [part if _CODE.fullmatch(part) else shown_text(part) for part in _CODE.split(line)]
     return f"{type(error).__name__}: {''.join(words)}"[:400]

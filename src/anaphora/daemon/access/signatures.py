@@ -83,7 +83,10 @@ class Signatures:
             text = f"The header {unsigned} must be signed."
             raise directory.refused_signature(peer, _invalid(text))
         if not await self._is_new(found.signature, found.until, call.request_id):
-            text = "The signature was used before: each request needs its own."
+            text = (
+                "The signature was used before: each request needs its own. Equal requests of one"
+                " second have the same signature, unless a header that differs is signed."
+            )
             raise directory.refused_signature(peer, _invalid(text))
         call.signature = found.signature
         return app
