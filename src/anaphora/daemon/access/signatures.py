@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from functools import cache
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
@@ -55,6 +54,9 @@ class Signatures:
         self._unread = unread
         self._off_loop = off_loop
         self._count = itertools.count(1)
+        clouds = [row.cloud for row in catalog.dialects().rows if row.cloud is not None]
+        self._services = {one.service for one in clouds if one.kind == "aws"}
+        """With models: a signature for another service was not made for a call."""
 
     async def app_of(self, call: AppCall, signed: SignedRequest) -> App:
         """The app that signed a request, whose body is read for it. Raises `Unauthenticated`,
@@ -75,7 +77,7 @@ class Signatures:
         found = verify(signed._replace(body_hash=digest), directory.secret_of, directory.now())
         if isinstance(found, SignatureProblem):
             raise directory.refused_signature(peer, found)
-        if found.service not in _services():
+        if found.service not in self._services:
             text = "Credential should be scoped to correct service: 'bedrock'."
             raise directory.refused_signature(peer, _invalid(text))
         unsigned = _unsigned(signed, found.names)
@@ -104,13 +106,6 @@ class Signatures:
         if store.problem is not None:
             raise StoreUnavailable("signatures cannot be recorded at the moment")
         return False
-
-
-@cache
-def _services() -> frozenset[str]:
-    """AWS's services with models. A signature for another service was not made for a call."""
-    clouds = (row.cloud for row in catalog.dialects().rows)
-    return frozenset(one.service for one in clouds if one is not None and one.kind == "aws")
 
 
 def _invalid(message: str) -> SignatureProblem:
