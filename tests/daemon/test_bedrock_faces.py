@@ -264,6 +264,26 @@ def test_errors_of_the_provider_keep_their_type(
     assert answer.headers["x-amzn-errortype"].startswith("ThrottlingException:")
 
 
+def test_errors_of_the_provider_name_no_one(tmp_path: Path, emu: Emulator) -> None:
+    """AWS names the user or role whose credentials the daemon has, and a session by its person."""
+    principal = "arn:aws:sts::123456789012:assumed-role/canary-role/canary@example.com"
+    text = f"User: {principal} is not authorized; arn:aws:iam::123456789012:user/canary-user is not"
+    kind = {"x-amzn-errortype": "AccessDeniedException"}
+    body = json.dumps({"message": text}).encode()
+    with byte_server(body, "application/json", 403, headers=kind) as url:
+        llm = llm_yaml(emu.url)
+        entry = {"dialect": "bedrock", "base_url": url, "region": "us-east-1", "model": MODEL}
+        llm["providers"] = {"aws": {**entry, "key": {"secret": "PROVIDER_KEY"}}}
+        grant = {**GRANT, "llm": {**GRANT["llm"], "providers": ["aws"]}}
+        with running_daemon(tmp_path, emu, llm=llm, extensions={"demo": grant}) as daemon:
+            for operation in ("converse", "converse-stream"):
+                answer = post(daemon, operation, ASKED)
+                assert answer.status_code == 403
+                assert "arn:aws:sts::…:assumed-role/… is not authorized" in answer.text
+                assert "canary" not in answer.text + str(answer.headers)
+                assert "123456789012" not in answer.text
+
+
 @each_row(
     ("failure", "kind"),
     [

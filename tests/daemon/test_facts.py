@@ -558,7 +558,7 @@ def test_lifetimes_of_markers_are_found_in_inner_blocks(depth: int) -> None:
         ({}, ()),
         ({"system": [{"text": "a"}, {"cachePoint": {"type": "default", "ttl": "1h"}}]}, ("1h",)),
         ({"system": [{"cachePoint": {"type": "default"}}, {"text": "a"}]}, ("5m",)),
-        ({"toolConfig": {"tools": [{"cachePoint": {"type": "default", "ttl": "1h"}}]}}, None),
+        ({"toolConfig": {"tools": [{"cachePoint": {"type": "default", "ttl": "1h"}}]}}, ("1h",)),
         (
             {
                 "messages": [
@@ -576,9 +576,21 @@ def test_lifetimes_of_markers_are_found_in_inner_blocks(depth: int) -> None:
         ),
     ],
 )
-def test_lifetimes_of_cache_points_are_found(fields: Any, ttls: tuple[str, ...] | None) -> None:
-    found = facts_of("bedrock", fields).cache_ttls
-    assert found == (("1h", "5m") if ttls is None else ttls)
+def test_lifetimes_of_cache_points_are_found(fields: Any, ttls: tuple[str, ...]) -> None:
+    assert facts_of("bedrock", fields).cache_ttls == ttls
+
+
+def test_escaped_cache_points_of_tools_are_found() -> None:
+    """A write for an hour costs more, whichever way it is spelled."""
+    tools = rb'[{"toolSpec":{"name":"a"}},{"cacheP\u006fint":{"type":"default","ttl":"\u0031h"}}]'
+    body = rb'{"messages":[],"toolConfig":{"tools":%b}}' % tools
+    assert read_facts("bedrock", decode_members(body), CONVERSE_PATH).cache_ttls == ("1h",)
+
+
+@each_row("name", ["thinking", "reasoning_config"])
+def test_thinking_budgets_of_converse_are_found(name: str) -> None:
+    budget = {"type": "enabled", "budget_tokens": 90_000}
+    assert facts_of("bedrock", {MORE: {name: budget}}).budget == 90_000
 
 
 def test_each_medium_is_excepted_once() -> None:

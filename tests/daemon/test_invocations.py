@@ -12,6 +12,8 @@ from support.bedrock_server import frame
 from support.byte_server import byte_server
 from support.daemon import TestedDaemon, running_daemon
 from support.ledgers import rows
+from support.signing import is_refused, keys_of, send, signed_request
+from support.socket_upstream import answering, socket_upstream
 from support.tables import each_row
 
 from anaphora.emulator.server import Emulator
@@ -147,3 +149,47 @@ def test_errors_keep_bedrocks_form(tmp_path: Path, emu: Emulator) -> None:
     assert response.status_code == 400
     assert response.headers["x-amzn-errortype"].startswith("ValidationException:")
     assert "Malformed input request" in response.json()["message"]
+
+
+def test_streams_need_their_capability(tmp_path: Path, emu: Emulator) -> None:
+    seen: list[tuple[str, str, bytes]] = []
+    with byte_server(STREAM, "application/vnd.amazon.eventstream", seen=seen) as url:
+        given = files(url)
+        given["extensions"]["demo"]["capabilities_grant"] = ["llm_complete"]
+        with running_daemon(tmp_path, emu, **given) as daemon:
+            response = post(daemon, STREAMED)
+    assert response.status_code == 403, response.text
+    assert seen == []
+
+
+def test_output_counts_for_the_rate(tmp_path: Path, emu: Emulator) -> None:
+    headers = {**COUNTS, "x-amzn-bedrock-output-token-count": "50000"}
+    with (
+        byte_server(ANSWER, "application/json", headers=headers) as url,
+        running_daemon(tmp_path, emu, **files(url, tokens_per_minute=5000)) as daemon,
+    ):
+        assert [post(daemon, INVOKE).status_code for _ in range(2)] == [200, 429]
+
+
+def test_signature_of_a_charged_failure_is_not_used_again(tmp_path: Path, emu: Emulator) -> None:
+    """The provider may have done the work, so each repetition would cost."""
+    cut = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 99\r\n\r\n{"
+    with (
+        socket_upstream(answering(cut)) as upstream,
+        running_daemon(tmp_path, emu, **files(upstream.url)) as daemon,
+    ):
+        path = f"/model/{MODEL.replace(':', '%3A')}/{INVOKE}"
+        request = signed_request(daemon.url, keys_of(daemon), BODY, path=path)
+        assert send(request).status_code == 502
+        assert is_refused(send(request), "used before")
+    charged = rows(daemon.home / "store.sqlite", "SELECT kind FROM entries")
+    assert charged == [("bound",)]
+
+
+def test_signature_of_a_request_that_was_not_sent_is_used_again(
+    tmp_path: Path, emu: Emulator
+) -> None:
+    with running_daemon(tmp_path, emu, **files("http://127.0.0.1:9")) as daemon:
+        path = f"/model/{MODEL.replace(':', '%3A')}/{INVOKE}"
+        request = signed_request(daemon.url, keys_of(daemon), BODY, path=path)
+        assert [send(request).status_code for _ in range(2)] == [502, 502]

@@ -218,6 +218,7 @@ def test_altered_requests_are_refused(daemon: TestedDaemon, bedrock: BedrockServ
         ),
         "administrator": signed(daemon, keys=keys_of(daemon, ADMIN)),
         "aws": signed(daemon, keys=AwsKeys("AKIAIOSFODNN7EXAMPLE", "x" * 40)),
+        "service": signed(daemon, service="s3"),
     }
     for name, request in rows.items():
         response = send(request)

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import anthropic
 import boto3
 import botocore.exceptions
+import httpx
 import openai
 import pytest
 from botocore.config import Config
@@ -548,6 +549,17 @@ def test_bodies_of_other_families_are_not_invoked(emu: Emulator) -> None:
         client.invoke_model(modelId=NOVA, body=b'{"messages":[]}')
     with pytest.raises(client.exceptions.ValidationException, match=r"key \[anthropic_version\]"):
         client.invoke_model(modelId=CLAUDE, body=b'{"messages":[]}')
+
+
+def test_other_header_does_not_replace_a_signature(emu: Emulator) -> None:
+    scope = f"{ACCESS}/20261118/us-east-1/bedrock/aws4_request"
+    wrong = f"AWS4-HMAC-SHA256 Credential={scope}, SignedHeaders=host, Signature={'0' * 64}"
+    url = f"{emu.url}/model/{CLAUDE}/converse"
+    for headers in ({}, {"x-api-key": "any"}, {"bearer": "any"}):
+        answer = httpx.post(
+            url, json={"messages": [HI]}, headers={"authorization": wrong, **headers}
+        )
+        assert answer.status_code == 403
 
 
 def test_signatures_are_verified(emu: Emulator) -> None:

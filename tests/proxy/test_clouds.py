@@ -12,6 +12,7 @@ from typing import Any
 
 import boto3
 import botocore.exceptions
+import httpx
 import pytest
 from botocore.config import Config
 from support.cloud_agent import CLIENTS, GUIDE, QUESTIONS
@@ -191,6 +192,37 @@ def test_token_is_not_sent_without_tls(variables: dict[str, str], tmp_path: Path
             ask(client)
 
 
+@pytest.mark.parametrize("held", [True, False])
+@pytest.mark.parametrize("route", ["bedrock", "bedrock-mantle", "anthropic-aws", "ollama"])
+def test_only_requests_of_the_program_are_signed(
+    emu: Emulator, variables: dict[str, str], tmp_path: Path, route: str, held: bool
+) -> None:
+    """Other processes know the port and may know the id of a key, but not the address."""
+    if held:
+        variables["AWS_BEARER_TOKEN_BEDROCK"] = BEARER
+    variables |= {"ANTHROPIC_AWS_BASE_URL": emu.url, "OLLAMA_HOST": emu.url}
+    body = {"messages": [{"role": "user", "content": [{"text": "Hello"}]}]}
+    with program(variables, tmp_path) as proxy:
+        for middle in ("", "/wrong", "/%2e%2e/bedrock", "//"):
+            url = f"{proxy.url}/{route}{middle}/model/{CLAUDE}/converse"
+            for more in ({}, {"x-amz-security-token": "any"}):
+                answer = httpx.post(url, json=body, headers=signed("us-east-1") | more)
+                assert answer.status_code == 403
+                assert "requests of its own command only" in answer.text
+                assert proxy.url_of("bedrock").rpartition("/")[2] not in answer.text
+        assert emu.requests() == []
+        url = f"{proxy.url_of('bedrock')}/model/{CLAUDE}/converse"
+        assert httpx.post(url, json=body, headers=signed("us-east-1")).status_code == 200
+
+
+def test_no_repr_of_a_route_shows_its_secret() -> None:
+    with running(default_routes()) as proxy:
+        secret = proxy.url_of("bedrock").rpartition("/")[2]
+        assert len(secret) >= 32
+        assert secret not in repr(proxy.routes)
+        assert secret not in httpx.get(f"{proxy.url}/nowhere").text
+
+
 # ── Where requests go ────────────────────────────────────────────────────────────────────────────
 
 
@@ -224,8 +256,6 @@ def test_regions_come_from_the_signature_the_path_or_the_environment(
 def test_regions_are_checked(
     variables: dict[str, str], tmp_path: Path, headers: dict[str, str]
 ) -> None:
-    import httpx
-
     with running(default_routes()) as proxy:
         answer = httpx.post(f"{proxy.url}/bedrock/model/m/converse", json={}, headers=headers)
     assert answer.status_code == 400

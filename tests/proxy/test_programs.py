@@ -33,7 +33,14 @@ def proxy_for(environ: dict[str, str], command: str = "") -> Proxy:
 
 
 def redirected(environ: dict[str, str], command: str = "") -> tuple[dict[str, str], str]:
-    changed, words = environment(proxy_for(environ, command), environ, command.split())
+    """Without the secrets in addresses of AWS."""
+    proxy = proxy_for(environ, command)
+    changed, words = environment(proxy, environ, command.split())
+    for route in proxy.routes:
+        if route.secret is not None:
+            own = f"/{route.secret.reveal()}"
+            assert own not in " ".join(words)
+            changed = {name: value.replace(own, "") for name, value in changed.items()}
     return changed, " ".join(words)
 
 

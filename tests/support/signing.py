@@ -33,13 +33,14 @@ def signed_request(
     path: str = PATH,
     now: float | None = None,
     body_hash: str | None = None,
+    service: str = "bedrock",
     **headers: str,
 ) -> httpx.Request:
     """Each has another signature, unless it gets the header `x_amz_number`."""
     own = {name.replace("_", "-"): value for name, value in headers.items()}
     own = {"content-type": "application/json", "x-amz-number": str(next(_numbers)), **own}
     digest = body_hash or sha256(body).hexdigest()
-    signer = Signer(keys, "us-east-1", "bedrock")
+    signer = Signer(keys, "us-east-1", service)
     made = signer.headers("POST", url + path, own, digest, time.time() if now is None else now)
     return httpx.Request("POST", url + path, headers={**own, **made}, content=body)
 

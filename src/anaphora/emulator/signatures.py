@@ -22,12 +22,12 @@ class SignatureCheck:
 
     def check(self, request: RoutedRequest, now: float) -> None:
         """Raises AWS's error for a request whose signature is wrong, or is for a service that the
-        provider does not have. Keys in headers are not signatures."""
+        provider does not have. Keys in headers are not signatures, and do not replace one."""
         row = request.route.dialect
         if self._secrets is None or row.cloud is None or row.cloud.kind != "aws":
             return
         given = request.headers.get("authorization", "")
-        if given[:7].lower() == "bearer " or row.auth in request.headers:
+        if given[:7].lower() == "bearer " or (not given and row.auth in request.headers):
             return
         from anaphora.client.credentials import sigv4  # only this option needs it
 

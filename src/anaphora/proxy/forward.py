@@ -75,7 +75,8 @@ class Forwarding(NamedTuple):
                 origin = f"https://{parts.netloc.rpartition('@')[2]}"
                 cloud = TABLES.route(provider)
                 provider = provider if cloud is None else cloud.provider
-                route = ProxyRoute(prefix="", provider=provider, upstream=origin)
+                signs = cloud is not None and "{region}" in cloud.upstream
+                route = ProxyRoute(prefix="", provider=provider, upstream=origin, signs=signs)
                 found.setdefault(_target(parts), route)
         return found
 

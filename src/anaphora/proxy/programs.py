@@ -58,8 +58,10 @@ def environment(
     line = parse(command)
     destinations = destinations_of(environ, line)
     refuse_loop(proxy.url, (one.upstream for one in destinations.values()))
+    # Other users can read arguments: the URL there has no secret.
     changed = {
-        name: f"{proxy.url_of(one.provider)}{one.path}" for name, one in destinations.items()
+        name: f"{proxy.url_of(one.provider, signs=bool(name))}{one.path}"
+        for name, one in destinations.items()
     }
     argument = changed.pop("", None)
     words = list(line.with_assigned(changed))

@@ -11,7 +11,9 @@ model may think for any time.
 from __future__ import annotations
 
 import re
+import secrets
 from collections.abc import AsyncIterator, Container, Iterable, Mapping
+from hmac import compare_digest
 from typing import TYPE_CHECKING, Protocol
 from urllib.request import getproxies, proxy_bypass
 
@@ -73,6 +75,7 @@ def default_routes(overrides: Mapping[str, str] = {}, region: str = "") -> list[
             upstream=named.pop(row.name, row.upstream),
             name=row.name,
             region=region,
+            secret=Secret(secrets.token_urlsafe(24)) if "{region}" in row.upstream else None,
         )
         for row in TABLES.routes
     ]
@@ -135,7 +138,7 @@ class RouteTable:
         first, slash, rest = path[1:].partition("/")
         route = self._prefixed.get(first) if path.startswith("/") else None
         if route is not None:
-            path = slash + rest
+            route, path = _of_program(route, slash + rest)
         else:
             route = self._own_route(path, headers)
             if route is None:
@@ -162,6 +165,14 @@ class RouteTable:
             if name in headers:
                 return route
         return next((route for start, route in self._own_paths if path.startswith(start)), None)
+
+
+def _of_program(route: ProxyRoute, path: str) -> tuple[ProxyRoute, str]:
+    """The route and the path without the secret, if it is there."""
+    step, slash, rest = path[1:].partition("/")
+    if route.secret is None or not compare_digest(step.encode(), route.secret.reveal().encode()):
+        return route, path
+    return msgspec.structs.replace(route, signs=True), slash + rest
 
 
 def _at_cloud(route: ProxyRoute, path: str, headers: Mapping[str, str]) -> ProxyRoute:

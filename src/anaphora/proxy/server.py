@@ -58,11 +58,14 @@ class Proxy:
             raise InvalidRequest("start the proxy with forwarding=… to reach it by HTTPS_PROXY")
         return self._forward.url
 
-    def url_of(self, provider: str) -> str:
-        """The base URL that replaces that of a provider or a cloud."""
+    def url_of(self, provider: str, *, signs: bool = True) -> str:
+        """The base URL that replaces that of a provider or a cloud. Those of AWS contain a secret,
+        unless `signs` is false: requests with it are signed."""
         for route in self.routes:
             if route.prefix and (route.name or route.provider) == provider:
-                return self.url + route.prefix
+                base = self.url + route.prefix
+                secret = route.secret if signs else None
+                return base if secret is None else f"{base}/{secret.reveal()}"
         known = ", ".join(route.name or route.provider for route in self.routes if route.prefix)
         raise InvalidRequest(f"no route to {provider!r}; there are {known}", path="provider")
 

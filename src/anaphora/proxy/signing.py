@@ -2,7 +2,9 @@
 
 A signature covers `host`, so a request to the proxy is not valid at AWS, even unchanged. The
 credentials are those of the environment that the program gets. A request is never signed with keys
-of another identity than the one that signed it: it is refused instead.
+of another identity than the one that signed it: it is refused instead. Whether a signature is valid
+cannot be checked without the program's keys, so the address that the program gets has a secret, and
+only requests there are signed: others on this machine reach the proxy as well.
 
 SDKs of AWS send a bearer token (AWS_BEARER_TOKEN_BEDROCK) only over TLS. So the program does not
 get it: it signs with its own keys or with placeholders, and the proxy sends the token.
@@ -46,6 +48,10 @@ _WITH_BEARER = ("bedrock", "bedrock-mantle")
 #: Headers of a signature.
 _SIGNATURE = ("authorization", "x-amz-date", "x-amz-security-token", "x-amz-content-sha256")
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
+_NOT_THE_PROGRAM = (
+    "the proxy signs requests of its own command only: use the address that the command has in"
+    " AWS_ENDPOINT_URL_BEDROCK_RUNTIME or ANTHROPIC_BEDROCK_BASE_URL, with all of its path"
+)
 _UNWATCHED = "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS=true leaves the calls of AWS SDKs unwatched"
 
 
@@ -100,6 +106,8 @@ class RequestSigner:
             ):
                 raise _refused("the proxy cannot read the signature of this request")
             return request, None
+        if not request.route.signs:
+            raise _refused(_NOT_THE_PROGRAM)
         if not isinstance(request.body, bytes):
             raise TooLarge("the request is too large to be signed again", status=413)
         temporary = bool(header_of(request.headers, "x-amz-security-token"))

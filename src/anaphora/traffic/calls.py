@@ -10,6 +10,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 import msgspec
 
 from anaphora import catalog, wire
+from anaphora.client.config.secrets import Secret
 from anaphora.client.transport.decoding import InvalidCompression, UnknownCompression, decoded
 from anaphora.errors import InvalidRequest
 from anaphora.redaction import shown_url
@@ -61,6 +62,10 @@ class ProxyRoute(msgspec.Struct, frozen=True, kw_only=True):
     """That of a cloud, if it is not the provider."""
     region: str = ""
     """The region of requests that name none."""
+    secret: Secret | None = None
+    """The step of the path after the prefix that shows that a request is the program's,"""
+    signs: bool = False
+    """and whether a request has it: others are not signed again."""
 
     @property
     def host(self) -> str:

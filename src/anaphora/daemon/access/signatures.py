@@ -15,9 +15,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from functools import cache
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
+from anaphora import catalog
 from anaphora.client.credentials.sigv4 import SignatureProblem, SignedRequest, verify
 from anaphora.daemon.off_loop import LARGE, OffLoop
 from anaphora.daemon.store import HandleRow, Store
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
 #: Headers that change what is done with a request: they must be signed if they are sent.
 _READ_HERE = (
     "anaphora-provider", "anthropic-beta", "anthropic-version", "content-encoding", "content-type",
+    "openai-beta",
 )  # fmt: skip
 RETRIED = frozenset((429, 500, 502, 503, 504))
 """Statuses after which botocore sends a request again."""
@@ -72,6 +75,9 @@ class Signatures:
         found = verify(signed._replace(body_hash=digest), directory.secret_of, directory.now())
         if isinstance(found, SignatureProblem):
             raise directory.refused_signature(peer, found)
+        if found.service not in _services():
+            text = "Credential should be scoped to correct service: 'bedrock'."
+            raise directory.refused_signature(peer, _invalid(text))
         unsigned = _unsigned(signed, found.names)
         if unsigned:
             text = f"The header {unsigned} must be signed."
@@ -98,6 +104,13 @@ class Signatures:
         if store.problem is not None:
             raise StoreUnavailable("signatures cannot be recorded at the moment")
         return False
+
+
+@cache
+def _services() -> frozenset[str]:
+    """AWS's services with models. A signature for another service was not made for a call."""
+    clouds = (row.cloud for row in catalog.dialects().rows)
+    return frozenset(one.service for one in clouds if one is not None and one.kind == "aws")
 
 
 def _invalid(message: str) -> SignatureProblem:

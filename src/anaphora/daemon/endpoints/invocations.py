@@ -76,17 +76,25 @@ class Invocations:
 
         held = self._charges.held(target, app, call.request_id, len(data), cost)
         async with held as charge:
+
+            def sending() -> None:
+                call.written = True
+                charge.sending()
+
             response = await self._forwarder.send(
                 target.endpoint.id,
                 "POST",
                 route.path,
                 headers=(("content-type", JSON),),
                 body=data,
-                on_write=charge.sending,
+                on_write=sending,
             )
             billed = billed_usage(response.headers, response.body)
             usage = billed or usage
-            charge.settle(None if billed is None else (billed.input or 0) + (billed.output or 0))
+            total = None if billed is None else (billed.input or 0) + (billed.output or 0)
+            charge.settle(total)
+            if call.rated is not None and total is not None:
+                self._tools.rates.correct(call.rated, total)
         headers = {name: value for name, value in response.headers if _is_passed(name)}
         headers |= own_headers(
             route.face,

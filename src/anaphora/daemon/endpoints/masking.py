@@ -36,7 +36,8 @@ _PATTERNS = tuple(
         r"\b(?:project|account|organization|consumer)[\"']?(?:\s*+[:=#]\s*+|\s++)[\"']?"
         r"((?:project_number:)?\d{4,}[\w-]*)",
         r"\b(?:bearer|basic)\s++(?=[\w.~+/-]{0,64}\d)([\w.~+/-]{12,}=*)",
-        # Account numbers of AWS, alone or in an ARN.
+        # Users, roles and their sessions at AWS, and account numbers, alone or in an ARN.
+        r"\barn:[\w-]{1,20}:(?:iam|sts):[\w-]{0,20}:[^:\s]{0,20}:[a-z-]{1,20}/([\w+=,.@:/-]+)",
         r"(?<![\w.])\d{12}(?![\w.])",
         r"(?<![\w.+-])[\w.+-]++@[\w-]+(?:\.[\w-]+)*\.[a-z]{2,}\b",
         # Addresses in private networks.

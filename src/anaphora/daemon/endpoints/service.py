@@ -19,7 +19,14 @@ from anaphora.daemon.faces import PLAIN_ROUTES, STARTS, face_at, face_of, find_r
 from anaphora.daemon.faces.face import JSON, Route, model_in, path_not_found
 from anaphora.daemon.store import HandleRow, Store
 from anaphora.daemon.values import ERROR_KEY, REQUEST_ID_KEY, App, kind_of
-from anaphora.errors import AnaphoraError, Denied, NotFound, RequestRejected, StoreUnavailable
+from anaphora.errors import (
+    AnaphoraError,
+    Denied,
+    NotFound,
+    RequestRejected,
+    StoreUnavailable,
+    Upstream,
+)
 from anaphora.serving.exchange import CompleteResponse, HttpExchange
 from anaphora.values import Notice
 from anaphora.wire.reading import DECODE_ERRORS
@@ -44,6 +51,8 @@ _NAMING_MODELS = tuple(
     f"/{name}/"
     for name in "v1beta v1beta1 v1alpha v1/models v1/projects model openai/deployments".split()
 )
+#: Operations that set `AppCall.written`.
+_KNOWN_TO_BE_SENT = ("generate", "stream", "invoke")
 _OLLAMA_VERSION = b'{"version":"0.12.0"}'
 
 
@@ -95,7 +104,7 @@ class Endpoints:
             if exchange.started:
                 raise
             response = self.error(exchange, provider_error(problem))
-            if call.signature and response.status in RETRIED and not call.unbilled:
+            if call.signature and response.status in RETRIED and _cost_nothing(call, problem):
                 await self.release(call)
             await exchange.respond(response)
 
@@ -133,7 +142,8 @@ class Endpoints:
         if service is None:
             raise path_not_found(route.path)
         call.method = route.path
-        self._calls.permit.check_early(call, stream=False)
+        call.stream = route.path.endswith("-stream")
+        self._calls.permit.check_early(call, stream=call.stream)
         try:
             await service.handle(route, call)
         except Denied as error:
@@ -285,6 +295,14 @@ def _naming_left_out(
     if not left_out:
         return None
     return problem.restated(f"{problem} ({'; '.join(left_out)})")
+
+
+def _cost_nothing(call: AppCall, problem: AnaphoraError) -> bool:
+    """Whether a call that failed cost nothing: it was refused, or nothing was sent."""
+    if isinstance(problem, Upstream):
+        return not call.unbilled
+    known = call.route is not None and call.route.operation in _KNOWN_TO_BE_SENT
+    return known and not call.written and not call.unbilled
 
 
 def _checked_path(raw: bytes) -> str:

@@ -52,6 +52,8 @@ NULL = msgspec.Raw(b"null")
 _MOST_TOKENS = 2**32 - 1
 #: A stored prompt of Bedrock, in place of a model.
 _STORED_PROMPT = re.compile(r"arn:[^:/]*:bedrock:[^/]*:prompt/")
+#: The name of a cache point, or an escape in which it may be written.
+_MAY_BE_POINT = re.compile(rb"cachePoint|\\u").search
 _BETA_HEADERS = ("anthropic-beta", "openai-beta")
 #: Fields of an entry of `fallbacks` that add no cost beyond its output limit.
 _FALLBACK_FIELDS = frozenset({"model", "thinking", "output_config"})
@@ -396,8 +398,10 @@ class _Reading:
         tools = _members(raw, name).get("tools", NULL)
         if tools != NULL:
             self._tool_list(f"{name}.tools", tools)
-            if b"cachePoint" in bytes(tools) and self._table.one_member:
-                self._ttls |= {"5m", "1h"} if b"1h" in bytes(tools) else {"5m"}
+            if self._table.one_member and _MAY_BE_POINT(bytes(tools)):
+                for tool in decode_value(tools, list[_ToolPoint], f"$.{name}", request_error):
+                    if tool.cachePoint is not None:
+                        self._ttls.add("1h" if tool.cachePoint.ttl == "1h" else "5m")
 
     def _latency(self, name: str, raw: msgspec.Raw) -> None:
         latency = _members(raw, name).get("latency", NULL)
@@ -442,6 +446,14 @@ class _Budget(msgspec.Struct):
     thinkingBudget: int | None = None
 
 
+class _Point(msgspec.Struct):
+    ttl: str | None = None
+
+
+class _ToolPoint(msgspec.Struct):
+    cachePoint: _Point | None = None
+
+
 class _Edit(msgspec.Struct):
     type: str = ""
 
@@ -480,6 +492,7 @@ _READERS: dict[str, _Read] = {
     "thread": _Reading._thread,
     "thinking": _Reading._thinking,
     "thinking_budget": _Reading._thinking,
+    "reasoning_config": _Reading._thinking,
     "reasoning": _Reading._reasoning,
     "modalities": _Reading._modalities,
     "prediction": _Reading._prediction,
