@@ -127,6 +127,17 @@ def test_express_keys_need_no_project(chosen: str) -> None:
         assert environment._rows["vertex"].surface == "vertex"
 
 
+def test_express_keys_go_to_the_address_of_the_variable(emu: Emulator) -> None:
+    variables = {
+        "GOOGLE_GENAI_USE_VERTEXAI": "1",
+        "GOOGLE_API_KEY": "any",
+        "GOOGLE_VERTEX_BASE_URL": emu.url,
+    }
+    with Client.from_env(variables) as client:
+        assert client.complete("Hi", model="vertex/gemini-2.5-flash").text
+        assert client.count_tokens("Hi", model="vertex/gemini-2.5-flash").exact
+
+
 def test_claude_on_google_cloud_needs_its_workspace() -> None:
     entry = {"dialect": "anthropic/anthropic/google-cloud", "account": {"project": "p"}}
     with pytest.raises(

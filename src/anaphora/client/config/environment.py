@@ -44,7 +44,7 @@ _VERTEX = ("GOOGLE_GENAI_USE_VERTEXAI", "GOOGLE_GENAI_USE_ENTERPRISE")
 _EXPRESS = ("google", "gemini", "express")
 #: Variables whose key is sent as a bearer token, even if the provider has another header.
 _BEARER = frozenset({"ANTHROPIC_AUTH_TOKEN"})
-_PLACE = re.compile(r"(?P<version>/v\w+)/projects/.*")
+_PLACE = re.compile(r"(?P<version>/v\w+)/(projects|publishers)/.*")
 _OLLAMA_HOST = re.compile(
     r"(?P<scheme>https?://)?(?P<host>[^/:]*|\[[^]]*\])(?P<port>:\d+)?(/.*)?\Z"
 )
