@@ -95,7 +95,8 @@ class Drain:
             # A client may be about to use an idle connection.
             seconds = delay if now >= closed_at + delay else inf
             open_connections = sum(one.close_idle(seconds) for one in (self._port, self._local))
-            if not (open_connections or self._app.is_busy or busy()):
+            still_busy = busy()  # asked each time: it ends what is not waited for
+            if not (open_connections or self._app.is_busy or still_busy):
                 break
             await asyncio.sleep(_STOP_SECONDS)
         self._readiness.closed = True

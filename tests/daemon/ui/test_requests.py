@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import threading
 from collections.abc import Iterator
@@ -208,8 +209,10 @@ def test_dashboard_can_be_switched_off(running_emulator: Emulator, tmp_path: Pat
 
 
 def test_stop_does_not_wait_for_open_pages(running_emulator: Emulator, tmp_path: Path) -> None:
-    """Else it would wait for `drain_timeout`, thirty seconds."""
+    """Else it would wait for `drain_timeout`, ten minutes here."""
     opened, ended = threading.Event(), threading.Event()
+    llm = llm_yaml(running_emulator.url)
+    llm["daemon"] |= {"drain_timeout": 600}
 
     def watch(url: str, cookie: str) -> None:
         import httpx
@@ -227,13 +230,18 @@ def test_stop_does_not_wait_for_open_pages(running_emulator: Emulator, tmp_path:
                 pass
         ended.set()
 
-    with running_daemon(tmp_path, running_emulator) as daemon, viewer(daemon) as ui:
+    stack = contextlib.ExitStack()
+    daemon = stack.enter_context(running_daemon(tmp_path, running_emulator, llm=llm))
+    with viewer(daemon) as ui:
         ui.log_in(daemon.token(ADMIN))
         cookie = f"anaphora_ui={ui.cookie}"
         thread = threading.Thread(target=watch, args=(daemon.url, cookie), daemon=True)
         thread.start()
         assert opened.wait(PATIENCE)
+    stopping = threading.Thread(target=stack.close, daemon=True)
+    stopping.start()
     assert ended.wait(PATIENCE)
+    stopping.join()
     thread.join()
     messages = [line["message"] for line in daemon.log_lines()]
     assert "stopping when running calls have ended" in messages
