@@ -9,12 +9,14 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import msgspec
 import pytest
 from support.delegation import Delegating, app_of, delegating
+from support.emulated_client import BEDROCK_MODEL
 from support.emulated_client import MODELS as ALL_MODELS
-from support.emulated_client import WIRES
+from support.emulated_client import WIRES as OTHER_WIRES
 from support.mutations import GRANTED, MAX_TOKENS, RICH, Json, mutations
 
 from anaphora.client.transport import HttpRequest, HttpResponse
@@ -25,8 +27,14 @@ from anaphora.wire.reading import DECODE_ERRORS
 
 pytestmark = pytest.mark.anyio
 
+WIRES = (*OTHER_WIRES, "bedrock")
 #: Of OpenAI, one that takes stop sequences.
-MODELS = {**ALL_MODELS, "openai_chat": "gpt-4.1", "openai_responses": "gpt-4.1"}
+MODELS = {
+    **ALL_MODELS,
+    "openai_chat": "gpt-4.1",
+    "openai_responses": "gpt-4.1",
+    "bedrock": BEDROCK_MODEL,
+}
 NAMES = {GRANTED, GRANTED + "_2"}
 STRICT = {
     "tools": (GRANTED, GRANTED + "_*"),
@@ -79,7 +87,7 @@ class KeepingTransport:
 
 # ── What a provider could read in what was sent ──────────────────────────────────────────────────
 
-TEXTS = {"description", "parameters", "input_schema", "parametersjsonschema"}
+TEXTS = {"description", "parameters", "input_schema", "parametersjsonschema", "inputschema"}
 
 
 def names_of(tools: Any) -> Iterator[str]:
@@ -98,9 +106,13 @@ def names_of(tools: Any) -> Iterator[str]:
 
 def definitions(body: Any) -> Iterator[Any]:
     """The tools of a request, and those that its messages add."""
-    for key, value in body.items():
-        if key.casefold() in ("tools", "functions"):
-            yield value
+    names = ("tools", "functions")
+    if isinstance(config := body.get("toolConfig"), dict):
+        yield from (value for key, value in config.items() if key.casefold() == "tools")
+    for holder in (body, body.get("additionalModelRequestFields")):
+        for key, value in holder.items() if isinstance(holder, dict) else ():
+            if key.casefold() in names:
+                yield value
     for item in body.get("input") or ():
         if isinstance(item, dict) and item.get("type") in (
             "additional_tools",
@@ -124,6 +136,7 @@ LIMITS = {
     "openai_responses": ("", ["max_output_tokens"]),
     "gemini": ("generationConfig", ["maxOutputTokens", "max_output_tokens"]),
     "ollama": ("options", ["num_predict"]),
+    "bedrock": ("inferenceConfig", ["maxTokens"]),
 }
 
 
@@ -140,8 +153,10 @@ def check_sent(request: HttpRequest, wire: str, lax: bool) -> None:
         for tool in tools if isinstance(tools, list) else [tools]:
             if not lax or is_function(tool):
                 assert set(names_of(tool)) <= NAMES, tool
-    model = body.get("model") or request.path.rpartition("/models/")[2].partition(":")[0]
-    assert model == MODELS[wire]
+    path = request.path.rpartition("/models/")[2].partition(":")[0]
+    if wire == "bedrock":
+        path = unquote(request.path.removeprefix("/model/").removesuffix("/converse"))
+    assert (body.get("model") or path) == MODELS[wire]
     limits = limits_of(wire, body)
     assert limits, body
     assert all(0 <= limit <= MAX_TOKENS for limit in limits), body
@@ -157,7 +172,7 @@ async def send(
 ) -> str:
     """Sends a request to a provider, and checks what that got. Returns what became of it."""
     model = MODELS[target]
-    if wire != "gemini":
+    if "model" in RICH[wire]:
         if not isinstance(body, dict) or not isinstance(body.get("model"), str):
             return "no model"  # an endpoint refuses it, and the service is not asked
         if body["model"] == RICH[wire]["model"]:
@@ -176,10 +191,10 @@ async def send(
 
 
 def turns(wire: str, index: int) -> Iterator[tuple[str, str]]:
-    """The targets and grants of one request: the wire itself and another one in turn."""
+    """The target and grant of one request: the wire itself or another one, in turn."""
     others = [each for each in WIRES if each != wire]
-    yield wire, ("strict", "lax")[index % 2]
-    yield others[index // 2 % len(others)], ("lax", "strict")[index % 2]
+    turn, to_other = divmod(index, 2)
+    yield others[turn % len(others)] if to_other else wire, ("strict", "lax")[turn % 2]
 
 
 def every(_: str, __: int) -> Iterator[tuple[str, str]]:
@@ -192,8 +207,10 @@ async def test_what_is_sent_is_what_the_grant_allows(
     wire: str, targets: Callable[[str, int], Iterator[tuple[str, str]]], tmp_path: Path
 ) -> None:
     transport, found = KeepingTransport(), Counter[str]()
-    apps = {name: app_of(name, **grant) for name, grant in GRANTS.items()}
-    async with delegating(Nowhere(), tmp_path, app=apps["lax"], transport=transport) as daemon:
+    apps = {name: app_of(name, providers=MODELS, **grant) for name, grant in GRANTS.items()}
+    async with delegating(
+        Nowhere(), tmp_path, MODELS, app=apps["lax"], transport=transport
+    ) as daemon:
         for index, (name, body) in enumerate(mutations(RICH[wire])):
             for target, grant in targets(wire, index):
                 try:
@@ -202,9 +219,9 @@ async def test_what_is_sent_is_what_the_grant_allows(
                     where = f"{wire} to {target}, {grant} grant, {name}"
                     raise AssertionError(f"{where}: {transport.sent[-1].body!r}") from problem
                 found[outcome] += 1
-    assert found.total() > 1800, found
-    assert found["sent"] > 1000, found
-    assert found["NotGranted"] > 100, found
+    assert found.total() > 900, found
+    assert found["sent"] > 500, found
+    assert found["NotGranted"] > 50, found
     assert "answered" not in found
 
 
@@ -229,12 +246,12 @@ async def test_what_is_rendered_is_checked_though_the_first_reader_missed_it(
 
     monkeypatch.setattr("anaphora.daemon.calls.steps.request.read_new_facts", blind)
     transport = KeepingTransport()
-    app = app_of(**{**LAX, **refused})
-    async with delegating(Nowhere(), tmp_path, app=app, transport=transport) as daemon:
+    app = app_of(providers=MODELS, **{**LAX, **refused})
+    async with delegating(Nowhere(), tmp_path, MODELS, app=app, transport=transport) as daemon:
         for target in WIRES:
-            if target == wire or (wire, target) == ("gemini", "ollama"):
+            if target == wire or (wire == "gemini" and ":" in MODELS[target]):
                 continue  # the path of Gemini cannot name a model with a colon
-            body = RICH[wire] | ({} if wire == "gemini" else {"model": MODELS[target]})
+            body = RICH[wire] | ({"model": MODELS[target]} if "model" in RICH[wire] else {})
             call = daemon.request(wire, body, model=MODELS[target], provider=target)
             with pytest.raises(NotGranted):
                 await daemon.service.complete(call)

@@ -205,7 +205,7 @@ def copied(call: Call) -> Call:
 DIALECT_PAIRS = [(row, name) for row in ROWS for name in (row.wire, elsewhere(row))]
 
 
-@settings(max_examples=6)
+@settings(max_examples=3)
 @given(call=calls)
 def test_there_and_back_again_through_a_dialect(call: Call) -> None:
     def check_journeys(row: catalog.Dialect, name: str) -> None:

@@ -27,7 +27,7 @@ from anaphora.daemon.store import Spent
 from anaphora.daemon.store.sqlite import SqliteStore
 from anaphora.daemon.values import App, WireRequest
 from anaphora.prompt import Call
-from anaphora.wire.gemini.params import path_of
+from anaphora.wire import bedrock, gemini
 from anaphora.wire.reading import decode_members
 
 from .emulated_client import KEY, MODELS, RecordingTransport, Serving, settings
@@ -39,6 +39,7 @@ PATHS = {
     "openai_responses": "/v1/responses",
     "ollama": "/api/chat",
 }
+_NAMED_IN_PATH = {"gemini": gemini.params.path_of, "bedrock": bedrock.params.path_of}
 BOTH = frozenset(("llm_complete", "llm_stream"))
 
 
@@ -97,7 +98,10 @@ class Delegating:
         model = fields.pop("model", None)
         if model is None:
             model = msgspec.json.decode(members["model"])
-        path = path_of(model, stream=stream) if wire == "gemini" else PATHS[wire]
+        if wire in _NAMED_IN_PATH:
+            path = _NAMED_IN_PATH[wire](model, stream=stream)
+        else:
+            path = PATHS[wire]
         request = WireRequest(wire=wire, path=path, body=data, members=members)
         call: dict[str, Any] = {
             "app": app or self.app,

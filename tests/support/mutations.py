@@ -27,7 +27,8 @@ _CHAT: list[Json] = [
     {"role": "user", "content": "And now?"},
 ]
 
-#: A request of each wire with all that a grant is about. The path names Gemini's model.
+#: A request of each wire with all that a grant is about. The path names Gemini's and
+#: Bedrock's model.
 RICH: dict[str, Json] = {
     "anthropic": {
         "model": "claude-sonnet-4-5",
@@ -144,6 +145,41 @@ RICH: dict[str, Json] = {
         "stream": False,
         "options": {"num_predict": MAX_TOKENS, "stop": ["x"], "temperature": 1},
         "keep_alive": "5m",
+    },
+    "bedrock": {
+        "system": [{"text": "Be short."}, {"cachePoint": {"type": "default"}}],
+        "messages": [
+            {"role": "user", "content": [{"text": "Hi"}]},
+            {
+                "role": "assistant",
+                "content": [
+                    {"toolUse": {"toolUseId": "t1", "name": GRANTED, "input": {"q": "a"}}},
+                ],
+            },
+            {
+                "role": "user",
+                "content": [
+                    {"toolResult": {"toolUseId": "t1", "content": [{"text": "7"}]}},
+                    {"text": "And now?"},
+                ],
+            },
+        ],
+        "toolConfig": {
+            "tools": [
+                {
+                    "toolSpec": {
+                        "name": GRANTED,
+                        "description": "Finds.",
+                        "inputSchema": {"json": _SCHEMA},
+                    }
+                },
+                {"toolSpec": {"name": GRANTED + "_2", "inputSchema": {"json": _SCHEMA}}},
+            ],
+            "toolChoice": {"tool": {"name": GRANTED}},
+        },
+        "inferenceConfig": {"maxTokens": MAX_TOKENS, "stopSequences": ["x"], "temperature": 1},
+        "additionalModelRequestFields": {"top_k": 9},
+        "requestMetadata": {"a": "b"},
     },
 }
 

@@ -41,6 +41,7 @@ from anaphora.wire.dialect.addresses import from_path
 from anaphora.wire.gemini.types import camel
 from anaphora.wire.reading import Members, decode_members
 from anaphora.wire.spans import MemberSpan, document_span, member_spans
+from anaphora.wire.tables import request_table
 
 from .call import AppCall
 
@@ -79,7 +80,8 @@ def fill_max_tokens(
     if face.limit_names and profile is not None:
         own = profile.max_tokens_field
         name = name if own is None else own.value
-    return fill_field(body, members, name, b"%d" % tokens, inside=inside)
+    snake_case = request_table(wire).rename is camel
+    return fill_field(body, members, name, b"%d" % tokens, inside=inside, snake_case=snake_case)
 
 
 def fill_store(wire: str, body: bytes, members: Members) -> FilledBody:
@@ -91,24 +93,31 @@ def fill_store(wire: str, body: bytes, members: Members) -> FilledBody:
 
 
 def fill_field(
-    body: bytes, members: Members, name: str, value: bytes, *, inside: str = ""
+    body: bytes,
+    members: Members,
+    name: str,
+    value: bytes,
+    *,
+    inside: str = "",
+    snake_case: bool = False,
 ) -> FilledBody:
     """The request with this field, if it is absent or null: at the top level, or in the object
-    `inside`, which is added if absent. The field's JSON is `value`."""
+    `inside`, which is added if absent. The field's JSON is `value`. With `snake_case` the provider
+    reads that spelling as well; to others it is an unknown field."""
     if not inside:
-        held = spelling(members, name)
+        held = spelling(members, name) if snake_case or name in members else None
         if held is None:
             return FilledBody(_append(body, name, value), {**members, name: msgspec.Raw(value)})
         if members[held] != _NULL:
             return FilledBody(body, members)
         span = member_spans(body, document_span(body), "$")[held]
         return FilledBody(_replace(body, span, value), {**members, held: msgspec.Raw(value)})
-    outer = spelling(members, inside)
+    outer = spelling(members, inside) if snake_case or inside in members else None
     if outer is None or members[outer] == _NULL:
         return fill_field(body, members, inside, b'{"%s":%s}' % (name.encode(), value))
     old = bytes(members[outer])
     inner = msgspec.json.decode(old, type=dict[str, msgspec.Raw])
-    new = fill_field(old, inner, name, value).body
+    new = fill_field(old, inner, name, value, snake_case=snake_case).body
     if new == old:
         return FilledBody(body, members)
     span = member_spans(body, document_span(body), "$")[outer]
