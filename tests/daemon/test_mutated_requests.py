@@ -153,10 +153,11 @@ def check_sent(request: HttpRequest, wire: str, lax: bool) -> None:
         for tool in tools if isinstance(tools, list) else [tools]:
             if not lax or is_function(tool):
                 assert set(names_of(tool)) <= NAMES, tool
-    path = request.path.rpartition("/models/")[2].partition(":")[0]
-    if wire == "bedrock":
-        path = unquote(request.path.removeprefix("/model/").removesuffix("/converse"))
-    assert (body.get("model") or path) == MODELS[wire]
+    if wire == "bedrock":  # Converse reads no model in the body
+        model = unquote(request.path.removeprefix("/model/").removesuffix("/converse"))
+    else:
+        model = body.get("model") or request.path.rpartition("/models/")[2].partition(":")[0]
+    assert model == MODELS[wire]
     limits = limits_of(wire, body)
     assert limits, body
     assert all(0 <= limit <= MAX_TOKENS for limit in limits), body
