@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 
 from msgspec.structs import replace
 
+from anaphora.bounded import BoundedMap
 from anaphora.client.config.secrets import Secret, SecretHeaders, SecretVariables
 from anaphora.client.credentials.aws import AwsCredentials
 from anaphora.client.credentials.aws_profiles import AwsChain, SharedFiles, region_of, text_of
@@ -47,6 +48,8 @@ _SOURCES = (
 _WITH_BEARER = ("bedrock", "bedrock-mantle")
 #: Headers of a signature.
 _SIGNATURE = ("authorization", "x-amz-date", "x-amz-security-token", "x-amz-content-sha256")
+#: Key ids, regions and services whose credentials are kept: temporary keys have ever new ids.
+_MOST_SCOPES = 64
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _NOT_THE_PROGRAM = (
     "the proxy signs requests of its own command only: use the address that the command has in"
@@ -87,7 +90,7 @@ class RequestSigner:
         self._variables = SecretVariables(variables)
         bearer = text_of(self._variables, BEARER)
         self._bearer = None if bearer is None else Secret(bearer)
-        self._credentials: dict[tuple[Scope, bool], AwsCredentials] = {}
+        self._credentials = BoundedMap[tuple[Scope, bool], AwsCredentials](_MOST_SCOPES)
 
     def __repr__(self) -> str:
         return "<RequestSigner>"
@@ -131,7 +134,7 @@ class RequestSigner:
         return replace(request, headers=(*rest, *added.items())), credentials
 
     def _of(self, scope: Scope, *, temporary: bool) -> AwsCredentials:
-        found = self._credentials.get((scope, temporary))
+        found = self._credentials.use((scope, temporary))
         if found is None:
             sts = StsClient(
                 scope.region, text_of(self._variables, "AWS_ENDPOINT_URL_STS", "AWS_ENDPOINT_URL")
