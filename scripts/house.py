@@ -35,6 +35,7 @@ ALLOWED = {
     "real programs and operators": 4_500,
     "speed": 2_500,
     "the clouds": 7_000,
+    "usage": 3_500,
 }
 LIMITS = {
     "lines": 125_000 + sum(ALLOWED.values()),
@@ -58,8 +59,8 @@ LIMITS = {
 }
 #: Figures above their limit, and what they may not exceed until then. docs/decisions/0032 says why.
 ABOVE = {
-    "lines": 160_900,
-    "files": 702,
+    "lines": 164_400,
+    "files": 720,
     "wire_branches": 9,
     "memo_objects": 21,
     "single_subclass_bases": 13,

@@ -1,0 +1,86 @@
+"""What is kept of each call: its bill, and what of it was lost. No text of a prompt."""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from anaphora.values import Usage
+
+
+class BilledCall(msgspec.Struct, frozen=True, array_like=True):
+    """The bill of one call, as a session file or a log has it."""
+
+    key: bytes
+    """Identifies the answer in all files: a digest, as in `analysis.trace.answers`."""
+    at: float | None
+    """When the answer ended, in unix seconds."""
+    session: str
+    provider: str
+    model: str
+    uncached: int = 0
+    read: int = 0
+    written_5m: int = 0
+    written_1h: int = 0
+    output: int = 0
+    line: int = 0
+    """Of the file, counted from 1."""
+    project: str = ""
+    """The folder that the program worked in."""
+    tier: str = ""
+    """The service tier, if it is not the standard one."""
+    subagent: bool = False
+    untimed: bytes = b""
+    """The key without its time, if files that copy the answer change its time."""
+    copied: bool = False
+    """The file says that it begins with another session: `untimed` is enough."""
+
+    @property
+    def input(self) -> int:
+        return self.uncached + self.read + self.written_5m + self.written_1h
+
+    def usage(self) -> Usage:
+        written = {"5m": self.written_5m, "1h": self.written_1h}
+        return Usage(
+            uncached=self.uncached,
+            read=self.read,
+            written={ttl: count for ttl, count in written.items() if count},  # type: ignore[misc]
+            output=self.output,
+        )
+
+
+LossCause: TypeAlias = Literal[
+    "idle",
+    "tools_changed",
+    "system_changed",
+    "model_switched",
+    "history_edited",
+    "compaction",
+    "resumed",
+    "subagent",
+    "below_minimum",
+    "no_marker",
+    "provider_side",
+    "unknown",
+]
+"""Why tokens that had been cached were paid again: the cache expired while nobody called; tools,
+system text, model or effort changed; earlier messages were changed, or replaced by a summary; a
+session was resumed; a subagent wrote a beginning that another one had written; the prompt is
+shorter than the provider caches; nothing was marked to be cached; the provider did not find it."""
+
+
+class Loss(msgspec.Struct, frozen=True, array_like=True):
+    """What one call lost."""
+
+    key: bytes
+    """The call's."""
+    cause: LossCause
+    tokens: int
+    """Tokens that could have been read and were paid again."""
+    nano_usd: int | None
+    """What they cost above a read, in nano-dollars; None: no price is known."""
+    sentence: str
+    """The verdict, without text of prompts."""
+    idle: float | None = None
+    """Seconds since the call before."""

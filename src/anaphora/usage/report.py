@@ -1,0 +1,98 @@
+"""The sums that `anaphora usage` shows."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from .records import LossCause
+
+Grouping: TypeAlias = Literal[
+    "daily", "weekly", "monthly", "session", "project", "model", "program"
+]
+
+
+class UsageSums(msgspec.Struct, kw_only=True):
+    """Calls and their tokens. The dollars are at API prices."""
+
+    calls: int = 0
+    uncached: int = 0
+    read: int = 0
+    written_5m: int = 0
+    written_1h: int = 0
+    output: int = 0
+    usd: Decimal = Decimal(0)
+    """Of the calls whose price is known."""
+    unpriced: int = 0
+    """Calls without a known price."""
+    lost: int = 0
+    """Tokens that had been cached and were paid again."""
+    lost_usd: Decimal = Decimal(0)
+
+
+class UsageRow(UsageSums, kw_only=True):
+    """The sums of a day, a week, a month, a session, a project, a model or a program."""
+
+    name: str
+    """The day, the first day of the week, the month, the session's id, …"""
+    began: float | None = None
+    ended: float | None = None
+    programs: tuple[str, ...] = ()
+    models: tuple[str, ...] = ()
+    project: str = ""
+
+
+class CauseRow(msgspec.Struct, kw_only=True):
+    """What one cause cost."""
+
+    cause: LossCause
+    calls: int
+    tokens: int
+    usd: Decimal
+    programs: tuple[str, ...]
+    advice: tuple[str, ...]
+    """What to do about it: a line for each of the programs, or one for all."""
+
+
+class DearLoss(msgspec.Struct, kw_only=True):
+    """One loss, with the place of its call."""
+
+    cause: LossCause
+    at: float | None
+    file: str
+    line: int
+    program: str
+    session: str
+    project: str
+    model: str
+    tokens: int
+    usd: Decimal | None
+    sentence: str
+
+
+class UnpricedModel(msgspec.Struct, kw_only=True):
+    provider: str
+    model: str
+    calls: int
+    tokens: int
+
+
+class UsageReport(msgspec.Struct, kw_only=True):
+    by: Grouping
+    since: float | None
+    until: float | None
+    rows: tuple[UsageRow, ...]
+    total: UsageSums
+    programs: tuple[UsageRow, ...]
+    causes: tuple[CauseRow, ...] | None
+    """The dearest first; None if they were not looked for."""
+    dearest: tuple[DearLoss, ...] = ()
+    unpriced: tuple[UnpricedModel, ...] = ()
+    problems: tuple[str, ...] = ()
+    """Broken lines and files, with their places."""
+    notices: tuple[str, ...] = ()
+    files: int = 0
+    complete: bool = True
+    """False if the work was interrupted: these are the sums so far."""
