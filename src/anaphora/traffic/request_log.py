@@ -244,6 +244,9 @@ def _read(
         logged = LoggedCall(request=line.data, response=b"", wire=detected.name)
         request = request_of(logged, line.place, defaults, chains)
         return replace(request, guess=detected.guess) if detected.guess else request
+    if isinstance(dialect := fields.get("dialect"), str) and defaults.origin is None:
+        provider = defaults.provider or fields.get("provider")
+        defaults = replace(defaults, origin=dialect, provider=provider)
     logged = read_fields(fields, response_needed=False)
     logged = replace(logged, request=_sent_bytes(line.data, logged.request))
     request = request_of(logged, line.place, defaults, chains)
