@@ -10,6 +10,7 @@ from anaphora.analysis.trace.programs import ProgramName
 from anaphora.usage.records import BilledCall
 
 from .claude_code import ClaudeCodeBills
+from .codex import CodexBills
 
 
 class BillReader(Protocol):
@@ -29,6 +30,7 @@ class BillReader(Protocol):
 #: By the program, for those whose files are lines.
 READERS: dict[ProgramName, type[BillReader]] = {
     "claude_code": ClaudeCodeBills,
+    "codex": CodexBills,
 }
 
 

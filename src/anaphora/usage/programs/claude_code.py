@@ -12,10 +12,9 @@ import msgspec
 
 from anaphora.analysis.trace.answers import answer_of, digest
 from anaphora.analysis.trace.format import TraceUsage
-from anaphora.catalog.pricing import STANDARD_TIERS
 from anaphora.usage.records import BilledCall
 
-from .lines import Stamp, Tokens, decoder, moment
+from .lines import Stamp, Tokens, decoder, moment, tier_of
 
 
 class _Written(msgspec.Struct):
@@ -107,7 +106,7 @@ class ClaudeCodeBills:
             usage.output_tokens or 0,
             number,
             fields.cwd or "",
-            _tier(usage),
+            "fast" if usage.speed == "fast" else tier_of(usage.service_tier),
             bool(fields.isSidechain or fields.agentId),
         )
 
@@ -118,12 +117,6 @@ class ClaudeCodeBills:
         if id != self._id:
             self._id, self._key = id, digest("id", id)
         return self._key
-
-
-def _tier(usage: _Usage) -> str:
-    if usage.speed == "fast":
-        return "fast"
-    return "" if usage.service_tier in STANDARD_TIERS else usage.service_tier or ""
 
 
 def _unnamed(at: float | None, usage: _Usage, line: bytes) -> bytes:
