@@ -88,13 +88,13 @@ class CodexBills:
     def restore(self, state: Any) -> None:
         self._known = msgspec.convert(state, CodexState)
 
-    def read(self, line: bytes, number: int) -> BilledCall | None:
+    def read(self, line: bytes, number: int) -> tuple[BilledCall, ...]:
         if _NO_BILL(line) is not None:
-            return None
+            return ()
         fields = _decode(line)
         payload, known = fields.payload, self._known
         if payload is None:
-            return None
+            return ()
         kind = fields.type
         if kind == "response_item":
             if is_from_model(payload.type, payload.role):
@@ -113,7 +113,7 @@ class CodexBills:
             known.items = []
         elif kind == "session_meta":
             self._meta(payload)
-        return None
+        return ()
 
     def _meta(self, payload: _Payload) -> None:
         known, id = self._known, str(payload.id or "")
@@ -124,32 +124,32 @@ class CodexBills:
         known.project = str(payload.cwd or known.project)
         known.subagent |= isinstance(payload.source, dict) or payload.thread_source == "subagent"
 
-    def _count(self, info: Any, at: float | None, number: int) -> BilledCall | None:
+    def _count(self, info: Any, at: float | None, number: int) -> tuple[BilledCall, ...]:
         known = self._known
         last = info.get("last_token_usage") if isinstance(info, dict) else None
         if not isinstance(last, dict):
-            return None
+            return ()
         totals = info.get("total_token_usage")
         if known.records or (totals is not None and totals == known.totals):
-            return None  # repeated
+            return ()  # repeated
         known.totals = totals
         usage = usage_from(last)
         if usage is None:
-            return None
+            return ()
         answer = answer_with(usage, totals, at, known.items, copied=known.copied)
         return self._call(answer, at, usage, number)
 
-    def _record(self, payload: _Payload, at: float | None, number: int) -> BilledCall | None:
+    def _record(self, payload: _Payload, at: float | None, number: int) -> tuple[BilledCall, ...]:
         usage = usage_from(payload.usage) if isinstance(payload.usage, dict) else None
         if usage is None:
-            return None
+            return ()
         answer = answer_of(payload.response_id, at, usage, self._known.items)
         return self._call(answer, at, usage, number)
 
-    def _call(self, answer: Answer, at: float | None, usage: Any, number: int) -> BilledCall:
+    def _call(self, answer: Answer, at: float | None, usage: Any, number: int) -> tuple[BilledCall, ...]:
         known = self._known
         known.items = []
-        return BilledCall(
+        call = BilledCall(
             answer.key,
             at,
             known.id,
@@ -168,3 +168,4 @@ class CodexBills:
             answer.copied,
             usage.cache_write_30m,
         )
+        return (call,)
