@@ -10,13 +10,14 @@ from anaphora.analysis.trace.programs import ProgramName
 from anaphora.usage.records import BilledCall
 
 from .claude_code import ClaudeCodeBills
+from .codex import CodexBills
 
 
 class BillReader(Protocol):
     """Reads the bills of one file of lines, from its first line or from the last one read."""
 
-    def read(self, line: bytes, number: int) -> BilledCall | None:
-        """The bill in a line. A line that completes an earlier one (the last line of a reply has
+    def read(self, line: bytes, number: int) -> tuple[BilledCall, ...]:
+        """The bills in a line, mostly one or none. A line that completes an earlier one (the last line of a reply has
         its whole output) gives the same key again: it replaces the earlier, unless that has more
         output. Raises `ValueError` for a line that is broken; the next line can be read."""
 
@@ -29,6 +30,7 @@ class BillReader(Protocol):
 #: By the program, for those whose files are lines.
 READERS: dict[ProgramName, type[BillReader]] = {
     "claude_code": ClaudeCodeBills,
+    "codex": CodexBills,
 }
 
 
@@ -40,8 +42,8 @@ def bills(
     for number, line in enumerate(lines, first):
         try:
             found = reader.read(line, number)
-            if found is not None:
-                yield found
+            if found:
+                yield from found
             elif line[-2:] != b"}\n" and not line.isspace() and line.rstrip()[-1:] != b"}":
                 yield Problem(f"{file}:{number}", "the line is no JSON object: it is cut off")
         except ValueError as problem:

@@ -12,10 +12,9 @@ import msgspec
 
 from anaphora.analysis.trace.answers import answer_of, digest
 from anaphora.analysis.trace.format import TraceUsage
-from anaphora.catalog.pricing import STANDARD_TIERS
 from anaphora.usage.records import BilledCall
 
-from .lines import Stamp, Tokens, decoder, moment
+from .lines import Stamp, Tokens, decoder, moment, tier_of
 
 
 class _Written(msgspec.Struct):
@@ -80,21 +79,21 @@ class ClaudeCodeBills:
     def restore(self, state: Any) -> None:
         del state
 
-    def read(self, line: bytes, number: int) -> BilledCall | None:
+    def read(self, line: bytes, number: int) -> tuple[BilledCall, ...]:
         if b'"usage"' not in line or b'"assistant"' not in line:
-            return None
+            return ()
         fields = _decode(line)
         message = fields.message
         if fields.type != "assistant" or message is None or message.usage is None:
-            return None
+            return ()
         usage, model = message.usage, message.model or ""
         uncached, read = usage.input_tokens or 0, usage.cache_read_input_tokens or 0
         written, split = usage.cache_creation_input_tokens or 0, usage.cache_creation
         hour = (split.ephemeral_1h_input_tokens or 0) if split is not None else 0
         if model == "<synthetic>" or not (uncached or read or written or hour):
-            return None
+            return ()
         at = moment(fields.timestamp)
-        return BilledCall(
+        call = BilledCall(
             self._answer(message.id or fields.requestId or "", at, usage, line),
             at,
             fields.sessionId or "",
@@ -107,9 +106,10 @@ class ClaudeCodeBills:
             usage.output_tokens or 0,
             number,
             fields.cwd or "",
-            _tier(usage),
+            "fast" if usage.speed == "fast" else tier_of(usage.service_tier),
             bool(fields.isSidechain or fields.agentId),
         )
+        return (call,)
 
     def _answer(self, id: str, at: float | None, usage: _Usage, line: bytes) -> bytes:
         """The key of an answer: see `answer_of`."""
@@ -118,12 +118,6 @@ class ClaudeCodeBills:
         if id != self._id:
             self._id, self._key = id, digest("id", id)
         return self._key
-
-
-def _tier(usage: _Usage) -> str:
-    if usage.speed == "fast":
-        return "fast"
-    return "" if usage.service_tier in STANDARD_TIERS else usage.service_tier or ""
 
 
 def _unnamed(at: float | None, usage: _Usage, line: bytes) -> bytes:

@@ -8,6 +8,7 @@ from typing import Annotated, TypeAlias, TypeVar
 import msgspec
 
 from anaphora.analysis.trace.log_lines import seconds
+from anaphora.catalog.pricing import STANDARD_TIERS
 from anaphora.wire.reading import DECODE_ERRORS, decode_reason
 
 Tokens: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**53)] | None
@@ -37,3 +38,8 @@ def moment(stamp: Stamp) -> float | None:
     """A time in unix seconds."""
     at = seconds(stamp)
     return at if at is not None and 0 <= at <= _LAST else None
+
+
+def tier_of(service: object) -> str:
+    """The service tier, if it is not the standard one."""
+    return service if isinstance(service, str) and service not in STANDARD_TIERS else ""
