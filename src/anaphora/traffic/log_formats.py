@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from blake3 import blake3
 
 from anaphora.analysis.trace.log_lines import seconds
 from anaphora.errors import InvalidRequest
@@ -127,8 +129,8 @@ def _litellm(fields: Fields) -> Iterator[Fields]:
     account = first_of(metadata, (*keys, "user_api_key_hash"))
     # Without a session, LiteLLM makes up an id for each call.
     named = (fields.get("session_id"), fields.get("trace_id"))
-    session = next((one for one in named if isinstance(one, str) and one and not _MADE_UP(one)), "")
-    session = session or object_of(metadata.get("requester_metadata")).get("session_id")
+    own = [str(one) for one in named if one and not _MADE_UP(str(one))]
+    own.append(str(object_of(metadata.get("requester_metadata")).get("session_id") or ""))
     yield from call_of(
         program="litellm",
         provider=str(fields.get("custom_llm_provider") or ""),
@@ -143,10 +145,16 @@ def _litellm(fields: Fields) -> Iterator[Fields]:
             "id": fields.get("id") or fields.get("request_id"),
             "time": fields.get("startTime"),
             "end_time": fields.get("endTime"),
-            "conversation": session or "",
-            "account": account or fields.get("team_id") or fields.get("api_key") or "",
+            "conversation": own[0],
+            "account": account or fields.get("team_id") or _key_name(fields.get("api_key")),
         },
     )
+
+
+def _key_name(key: Any) -> str:
+    """LiteLLM logs the digest of a key; a key itself is never shown."""
+    text = str(key or "")
+    return blake3(text.encode()).hexdigest(8) if text.startswith("sk-") else text
 
 
 def _openai_bill(usage: Fields) -> LoggedBill | None:
