@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from functools import partial
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, cast
 
 import msgspec
 from blake3 import blake3
@@ -223,7 +223,7 @@ class _PartitionJudge:
             call = replace(call, cost_nano_usd=nano_usd(cost_of(usage, price, Plan())))
         if not call.lost or call.cause is None:
             return FleetRow(call, record.place, record.program)
-        kinds: dict[str, LossCause] = {**CAUSES}
+        kinds = cast("dict[str, LossCause]", CAUSES)
         cause = "tools_changed" if call.changed == "tools" else kinds.get(call.cause, "unknown")
         loss = Loss(b"", cause, call.lost, call.lost_nano_usd, sentence_of(call))
         return FleetRow(call, record.place, record.program, (loss,))
