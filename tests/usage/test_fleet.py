@@ -224,7 +224,8 @@ def test_spilled_records_are_private_and_removed(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     home = tmp_path / "spill"
-    home.mkdir()
+    left = home / f"anaphora-fleet-{2**22 + 1}-of-a-killed-run"
+    left.mkdir(parents=True)
     monkeypatch.setattr(tempfile, "tempdir", str(home))
     modes: set[int] = set()
 
