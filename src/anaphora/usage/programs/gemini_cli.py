@@ -26,11 +26,13 @@ class _Line(msgspec.Struct):
     timestamp: Stamp = None
     model: Any = None
     tokens: Any = None
-    messages: list[_Line] | None = None
+    messages: list[msgspec.Raw] | None = None
     update: _Line | None = msgspec.field(default=None, name="$set")
 
 
 _decode = decoder(_Line)
+#: One of them is in every line that is read.
+_WORDS = b'"gemini"', b'"sessionId"', b'"messages"'
 
 
 class GeminiCliState(msgspec.Struct, array_like=True):
@@ -49,20 +51,21 @@ class GeminiCliBills:
         self._known = msgspec.convert(state, GeminiCliState)
 
     def read(self, line: bytes, number: int) -> Iterator[BilledCall]:
-        if b'"tokens"' not in line and b'"sessionId"' not in line:
+        if not any(word in line for word in _WORDS):
             return
         fields, known = _decode(line), self._known
         known.id = known.id or str(fields.sessionId or "")
         known.subagent |= fields.kind == "subagent"
         history = (fields.update or fields).messages
+        if history is None:
+            yield from self._message(fields, number)
+            return
         wrong = ""
-        for index, message in enumerate((fields,) if history is None else history):
+        for index, message in enumerate(history):
             try:
-                yield from self._message(message, number)
+                yield from self._message(_decode(message), number)
             except ValueError as problem:
-                wrong = wrong or (
-                    str(problem) if history is None else f"messages[{index}]: {problem}"
-                )
+                wrong = wrong or f"messages[{index}]: {problem}"
         if wrong:
             raise ValueError(wrong)
 

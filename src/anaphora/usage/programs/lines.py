@@ -25,11 +25,11 @@ _LAST = 253_402_300_799.0
 T = TypeVar("T")
 
 
-def decoder(of: type[T]) -> Callable[[bytes], T]:
+def decoder(of: type[T]) -> Callable[[bytes | msgspec.Raw], T]:
     """Decodes a line. Raises `ValueError` with a reason that does not quote the line."""
     decode = msgspec.json.Decoder(of).decode
 
-    def decoded(line: bytes) -> T:
+    def decoded(line: bytes | msgspec.Raw) -> T:
         try:
             return decode(line)
         except DECODE_ERRORS as problem:

@@ -4,7 +4,7 @@ each with a `step-finish` part."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -51,10 +51,11 @@ class _Message(msgspec.Struct):
 
 class _Session(msgspec.Struct):
     info: _Info
-    messages: list[_Message] = []
+    messages: list[msgspec.Raw] = []
 
 
 _decode = decoder(_Session)
+_decode_message = decoder(_Message)
 _decode_info = decoder(_Info)
 _decode_part = decoder(_Part)
 
@@ -72,7 +73,7 @@ class OpencodeBills:
         session, wrong = _decode(line), ""
         for index, message in enumerate(session.messages):
             try:
-                yield from _bills(message.info, message.parts, session.info, number)
+                yield from _of_message(_decode_message(message), session.info, number)
             except ValueError as problem:
                 wrong = wrong or f"messages[{index}]: {problem}"
         if wrong:
@@ -83,18 +84,18 @@ def reply_bills(reply: StoredReply) -> Iterator[BilledCall]:
     """The bills of a reply in a database. Raises `ValueError` if it is broken."""
     info = _decode_info(reply.info)
     session = _Info(id=reply.session, parentID=reply.parent, directory=reply.directory)
-    return _bills(info, map(_decode_part, reply.steps), session, reply.number)
+    message = _Message(info, [*map(_decode_part, reply.steps)])
+    return _of_message(message, session, reply.number)
 
 
-def _bills(
-    message: _Info, parts: Iterable[_Part], session: _Info, number: int
-) -> Iterator[BilledCall]:
+def _of_message(one: _Message, session: _Info, number: int) -> Iterator[BilledCall]:
     """The bills of a message: of its steps, or its own if it has none."""
+    message = one.info
     if message.role != "assistant":
         return
     by = served(message.providerID, message.modelID)
     began, ended = moment(message.time.created), moment(message.time.completed)
-    steps = [part.tokens for part in parts if part.type == "step-finish"] or [message.tokens]
+    steps = [part.tokens for part in one.parts if part.type == "step-finish"] or [message.tokens]
     for index, tokens in enumerate(steps):
         usage = usage_from(tokens, by[0])
         if usage is not None:

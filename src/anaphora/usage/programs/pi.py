@@ -14,6 +14,9 @@ from anaphora.usage.records import BilledCall
 
 from .lines import Stamp, billed_call, decoder, moment, served
 
+#: One of them is in every line that is read.
+_WORDS = b'"assistant"', b'"usage"', b'"model_change"', b'"session"'
+
 
 class _Message(msgspec.Struct):
     role: Any = None
@@ -64,7 +67,7 @@ class PiBills:
         self._known = msgspec.convert(state, PiState)
 
     def read(self, line: bytes, number: int) -> Iterable[BilledCall]:
-        if b'"usage"' not in line and b'"session"' not in line and b'"model_change"' not in line:
+        if not any(word in line for word in _WORDS):
             return ()
         fields, known = _decode(line), self._known
         kind, at = fields.type, moment(fields.timestamp)
