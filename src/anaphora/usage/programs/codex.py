@@ -146,7 +146,9 @@ class CodexBills:
         answer = answer_of(payload.response_id, at, usage, self._known.items)
         return self._call(answer, at, usage, number)
 
-    def _call(self, answer: Answer, at: float | None, usage: Any, number: int) -> tuple[BilledCall, ...]:
+    def _call(
+        self, answer: Answer, at: float | None, usage: Any, number: int
+    ) -> tuple[BilledCall, ...]:
         known = self._known
         known.items = []
         call = BilledCall(
