@@ -36,8 +36,14 @@ _INPUT = "uncached + read + written_5m + written_1h"
 _SLOT = f"CAST(at / {PRICE_SLOT} AS INTEGER)"
 #: The chosen calls, each answer once.
 _ONCE = (
-    "(SELECT * FROM calls WHERE file IN chosen AND (file, key) NOT IN"
-    " (SELECT file, key FROM dropped) UNION ALL SELECT * FROM richer)"
+    "(SELECT * FROM calls WHERE file IN chosen AND NOT EXISTS (SELECT 1 FROM dropped"
+    " WHERE dropped.file = calls.file AND dropped.key = calls.key)"
+    " UNION ALL SELECT * FROM richer)"
+)
+#: Losses with their calls.
+_LOST = (
+    "losses CROSS JOIN calls USING (file, key) WHERE file IN chosen AND NOT EXISTS (SELECT 1 FROM"
+    " dropped WHERE dropped.file = losses.file AND dropped.key = losses.key AND keeper NOTNULL)"
 )
 _NANO = Decimal(10**9)
 #: Name of the row of calls without a time.
@@ -246,7 +252,7 @@ class _Report:
         found: dict[LossCause, CauseRow] = {}
         for label, slot, cause, calls, tokens, nano in self._run(
             f"SELECT label, {_SLOT}, cause, count(*), sum(tokens), sum(nano_usd)"
-            f" FROM losses JOIN {_ONCE} USING (file, key) WHERE {where} GROUP BY 1, 2, 3",
+            f" FROM {_LOST} AND {where} GROUP BY 1, 2, 3",
             times,
         ):
             names = self._labels.get(label)
@@ -269,9 +275,8 @@ class _Report:
     def _dearest(self) -> Iterator[DearLoss]:
         where, times = self._times()
         rows: Iterable[tuple[Any, ...]] = self._run(
-            f"SELECT coalesce(nano_usd, -1), tokens, at, path, line, cause, sentence, label"
-            f" FROM losses JOIN {_ONCE} USING (file, key) JOIN files ON files.id = file"
-            f" WHERE {where}",
+            "SELECT coalesce(nano_usd, -1), tokens, at, (SELECT path FROM files WHERE id = file), line,"
+            f" cause, sentence, label FROM {_LOST} AND {where}",
             times,
         )
         wanted = (row for row in rows if row[7] in self._labels)

@@ -19,7 +19,7 @@ class BillReader(Protocol):
     def read(self, line: bytes, number: int) -> tuple[BilledCall, ...]:
         """The bills in a line, mostly one or none. A line that completes an earlier one (the last
         line of a reply has its whole output) gives the same key again: it replaces the earlier,
-        unless that has more output. Raises `ValueError` for a line that is broken; the next line
+        unless that has more output. Raises `ValueError` for a line that is broken; the next one
         can be read."""
 
     def state(self) -> Any:
