@@ -57,8 +57,6 @@ from .workers import (
 _MANY_TO_READ, _MANY_TO_JUDGE = 100_000_000, 20_000_000
 #: Bytes of files that are read or judged by one task.
 _BATCH_TO_JUDGE = 2_000_000
-#: Problems that a report names.
-_NAMED = 100
 
 
 _Doing: TypeAlias = Literal["reading", "judging"]
@@ -144,9 +142,10 @@ class _Collector:
         self._prices = PriceBook(time.time())
 
     def report(self, index: UsageIndex, *, causes: bool) -> UsageReport:
-        self._problems: list[str] = []
+        self._problems: dict[str, list[str]] = {path: [] for path in self._files}
         self._summed = dict.fromkeys(self._files)
         self._usd = 0.0
+        self._notices: list[str] = []
         complete = True
         try:
             self._read(index)
@@ -157,8 +156,8 @@ class _Collector:
             complete = False
             index.count_once(self._summed)
         report = usage_report(index, self._query, now=time.time(), with_causes=causes)
-        report.problems = tuple(self._problems)
-        report.notices = tuple(self._notices)
+        report.problems = tuple(one for found in self._problems.values() for one in found)
+        report.notices = tuple(sorted(self._notices))
         report.files = len(self._summed)
         report.complete = complete
         return report
@@ -166,7 +165,6 @@ class _Collector:
     # ── Bills ────────────────────────────────────────────────────────────────────────────────────
 
     def _read(self, index: UsageIndex) -> None:
-        self._notices: list[str] = []
         known = index.known()
         gone = [path for path in known if path not in self._files and not os.path.exists(path)]
         if gone:
@@ -189,14 +187,15 @@ class _Collector:
         self._do(index, tasks, "reading", PIECE, _MANY_TO_READ)
 
     def _fail(self, path: str, reason: str) -> None:
-        self._problems.append(f"{path}: {reason}")
+        self._problems[path].append(f"{path}: {reason}")
         self._summed.pop(path, None)
 
     def _note(self, path: str, position: Position) -> None:
         """Notes broken lines of a file that was read."""
-        self._problems += position.problems
+        problems = self._problems[path]
+        problems += position.problems
         if more := position.broken - len(position.problems):
-            self._problems.append(f"{path}: {counted(more, 'more broken line')}")
+            problems.append(f"{path}: {counted(more, 'more broken line')}")
         if position.unfinished:
             lines = counted(position.lines, "line")
             self._notices.append(f"{path}: the last line is not complete; {lines} before it read")
@@ -281,8 +280,9 @@ class _Collector:
             elif isinstance(one, Judged):
                 index.add_losses(task.mark, [part.path for part in task.files], one.session)
             elif isinstance(one, Failed):
-                named = ", ".join(part.path for part in task.files)
-                self._problems.append(f"{named}: {one.reason}")
+                for part in task.files:
+                    reason = f"{part.path}: not judged, {one.reason}"
+                    self._problems[part.path].append(reason)
         if pieces:
             self._add(index, workers, pieces)
 

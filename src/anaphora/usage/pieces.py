@@ -232,7 +232,15 @@ def _piece(
 def _continues(file: io.BufferedReader, known: Position, stat: os.stat_result) -> bool:
     if not known.size or stat.st_ino != known.inode or stat.st_size < known.size:
         return False
-    return _digest(file, known.size) == known.digest
+    if _digest(file, known.size) != known.digest:
+        return False
+    if known.size == known.offset or known.unfinished:
+        return True
+    # The last line had no end, and its bill counted: it has to be the whole line.
+    file.seek(known.size)
+    follows = file.read(1)
+    file.seek(0)
+    return follows in (b"", b"\r", b"\n")
 
 
 def _digest(file: io.BufferedReader, size: int) -> bytes:
