@@ -10,7 +10,7 @@ from support.session_bills import billed, continued, in_conversations, shared_na
 from anaphora.analysis.trace.programs import ProgramName
 from anaphora.usage.programs import READERS, bills
 
-LINE_PROGRAMS: tuple[ProgramName, ...] = ("claude_code", "codex")
+LINE_PROGRAMS: tuple[ProgramName, ...] = ("claude_code", "codex", "copilot")
 FILES = [(program, name) for program in LINE_PROGRAMS for name in shared_names(program)]
 
 
