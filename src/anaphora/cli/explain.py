@@ -25,21 +25,12 @@ from anaphora.errors import InvalidRequest
 from anaphora.traffic.matching import judge_request, paired
 from anaphora.traffic.request_log import holds_request, is_request, read_request, why_unbilled
 from anaphora.traffic.sent_requests import RequestDefaults, ResponseChains, SentRequest
+from anaphora.usage.log_files import LogFormat, detect, files_in, records_of, unrecognised
 from anaphora.wire.reading import decode_reason
 
 from .common import example_option, files_or_example, report_problems
 from .explain_output import ExplainedCall, ExplainSummary, Explanation, page_lines
-from .log_files import (
-    LogFormat,
-    answers_in,
-    detect,
-    files_in,
-    playable,
-    records_of,
-    stop_empty,
-    stop_for,
-    unrecognised,
-)
+from .log_files import answers_in, playable, stop_empty, stop_for
 from .parameters import Time, log_format_option, request_options
 from .session_files import NEWEST, found_sessions
 from .terminal import RESULT_COLOURS, print_report

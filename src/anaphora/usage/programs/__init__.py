@@ -17,9 +17,10 @@ class BillReader(Protocol):
     """Reads the bills of one file of lines, from its first line or from the last one read."""
 
     def read(self, line: bytes, number: int) -> tuple[BilledCall, ...]:
-        """The bills in a line, mostly one or none. A line that completes an earlier one (the last line of a reply has
-        its whole output) gives the same key again: it replaces the earlier, unless that has more
-        output. Raises `ValueError` for a line that is broken; the next line can be read."""
+        """The bills in a line, mostly one or none. A line that completes an earlier one (the last
+        line of a reply has its whole output) gives the same key again: it replaces the earlier,
+        unless that has more output. Raises `ValueError` for a line that is broken; the next one
+        can be read."""
 
     def state(self) -> Any:
         """What it knows between two lines, as msgspec can encode it: for `restore`."""

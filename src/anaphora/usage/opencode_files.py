@@ -36,6 +36,17 @@ def is_database(begin: bytes) -> bool:
     return begin.startswith(_MAGIC)
 
 
+def is_database_file(file: Path) -> bool:
+    """Whether a file is a database; gzipped, by its name."""
+    if file.name.endswith(".db.gz"):
+        return True
+    try:
+        with file.open("rb") as opened:
+            return is_database(opened.read(len(_MAGIC)))
+    except OSError:
+        return False  # reported by who reads it
+
+
 def is_storage(folder: Path) -> bool:
     """Whether a folder is the tree of an older version."""
     return (folder / "session").is_dir() and (folder / "message").is_dir()
@@ -124,6 +135,11 @@ def storage_lines(storage: Path, problems: list[Problem]) -> Iterator[LogLine]:
         ]
         if messages:
             yield LogLine(f"{file}:1", msgspec.json.encode({"info": info, "messages": messages}))
+
+
+def storage_files(storage: Path) -> Iterator[Path]:
+    """The files of a tree that may change: those of messages."""
+    return (storage / "message").glob("*/*.json")
 
 
 def _objects(folder: Path, problems: list[Problem]) -> list[dict[str, Any]]:
