@@ -15,11 +15,12 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import closing
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, TypeAlias
 
 import msgspec
+from msgspec.structs import replace
 
-from anaphora.analysis.trace.programs import ProgramName
+from anaphora.analysis.trace.log_lines import Problem
 from anaphora.catalog.pricing import PriceBook
 from anaphora.errors import InvalidConfig
 from anaphora.values import Usage
@@ -35,10 +36,13 @@ from .index import (
     remove_index,
     unpack_position,
 )
-from .pieces import PIECE, is_unchanged
+from .pieces import PIECE, file_state, is_unchanged
+from .places import SessionFile, session_files
+from .programs import READERS
 from .report import UsageReport
 from .sums import UsageQuery, usage_report
 from .workers import (
+    Done,
     Failed,
     Judged,
     JudgeTask,
@@ -57,16 +61,13 @@ _BATCH_TO_JUDGE = 2_000_000
 _NAMED = 100
 
 
-class SessionFile(NamedTuple):
-    path: Path
-    program: ProgramName
+_Doing: TypeAlias = Literal["reading", "judging"]
 
 
 class UsageProgress(msgspec.Struct, frozen=True, kw_only=True):
     """How far the work is."""
 
-    doing: str
-    """"reading" or "judging"."""
+    doing: _Doing
     files: int
     all_files: int
     bytes: int
@@ -80,7 +81,7 @@ Progress = Callable[[UsageProgress], None]
 
 def usage(
     query: UsageQuery | None = None,
-    files: Iterable[SessionFile] = (),
+    files: Iterable[SessionFile] | None = None,
     *,
     causes: bool = False,
     progress: Progress | None = None,
@@ -93,6 +94,9 @@ def usage(
     by default a file in the user's cache folder. Ctrl-C ends the work, not the report: it has what
     is known so far, and is not `complete`.
     """
+    problems: list[Problem] = []
+    if files is None:
+        files = session_files((), os.environ, Path.home(), problems)
     collector = _Collector(query or UsageQuery(), files, progress, processes)
     notices: list[str] = []
     path = _index_path(index, notices)
@@ -100,6 +104,7 @@ def usage(
         try:
             with closing(UsageIndex(path)) as opened:
                 report = collector.report(opened, causes=causes)
+            report.problems = (*map(str, problems), *report.problems)
             report.notices = (*notices, *report.notices)
             return report
         except (OSError, sqlite3.Error) as problem:
@@ -133,12 +138,14 @@ class _Collector:
     ) -> None:
         self._query, self._progress = query, progress
         self._processes = _processors() if processes is None else processes
-        self._programs = {os.path.abspath(file.path): file.program for file in files}
+        self._files = {
+            os.path.abspath(file.path): file for file in files if file.program in READERS
+        }
         self._prices = PriceBook(time.time())
 
     def report(self, index: UsageIndex, *, causes: bool) -> UsageReport:
         self._problems: list[str] = []
-        self._summed = dict.fromkeys(self._programs)
+        self._summed = dict.fromkeys(self._files)
         self._usd = 0.0
         complete = True
         try:
@@ -161,23 +168,24 @@ class _Collector:
     def _read(self, index: UsageIndex) -> None:
         self._notices: list[str] = []
         known = index.known()
-        gone = [path for path in known if path not in self._programs and not os.path.exists(path)]
+        gone = [path for path in known if path not in self._files and not os.path.exists(path)]
         if gone:
             index.forget(gone)
         tasks: list[Task] = []
-        for path, program in self._programs.items():
+        for path, file in self._files.items():
             try:
-                stat = os.stat(path)
+                state = file_state(file)
             except OSError as problem:
                 self._fail(path, f"cannot be read: {problem.strerror or problem}")
                 continue
             packed = known.get(path, b"")
             position = unpack_position(packed) if packed else Position()
-            if packed and is_unchanged(position, stat):
+            if packed and is_unchanged(position, state):
                 self._note(path, position)
             else:
-                left = stat.st_size - position.offset
-                tasks.append(ReadTask(program, path, packed, left if left > 0 else stat.st_size))
+                left = state.size - position.offset
+                left = left if left > 0 else state.size
+                tasks.append(ReadTask(file.program, path, packed, state, left))
         self._do(index, tasks, "reading", PIECE, _MANY_TO_READ)
 
     def _fail(self, path: str, reason: str) -> None:
@@ -193,17 +201,18 @@ class _Collector:
             lines = counted(position.lines, "line")
             self._notices.append(f"{path}: the last line is not complete; {lines} before it read")
 
-    def _add(self, index: UsageIndex, workers: Workers, pieces: list[Piece]) -> None:
+    def _add(
+        self, index: UsageIndex, workers: Workers, pieces: list[tuple[ReadTask, Piece]]
+    ) -> None:
         """Adds what was read, and goes on with files that have more."""
-        conflicts = set(index.add(pieces))
-        for piece in pieces:
-            program = self._programs[piece.path]
+        conflicts = set(index.add(piece for _, piece in pieces))
+        for task, piece in pieces:
             self._spend(piece)
             if piece.path in conflicts:
-                task = ReadTask(program, piece.path, index.position(piece.path), 0)
-                workers.submit([task])
+                again = replace(task, known=index.position(piece.path), size=0)
+                workers.submit([again])
             elif not piece.finished:
-                workers.submit([ReadTask(program, piece.path, pack(piece.position), 0)])
+                workers.submit([replace(task, known=pack(piece.position), size=0)])
             else:
                 self._note(piece.path, piece.position)
 
@@ -232,7 +241,9 @@ class _Collector:
 
     # ── Both ─────────────────────────────────────────────────────────────────────────────────────
 
-    def _do(self, index: UsageIndex, tasks: list[Task], doing: str, most: int, many: int) -> None:
+    def _do(
+        self, index: UsageIndex, tasks: list[Task], doing: _Doing, most: int, many: int
+    ) -> None:
         size = sum(task.size for task in tasks)
         parts = batches(tasks, most)
         in_parallel = self._processes > 1 and len(parts) > 1 and size >= many and sys.executable
@@ -243,35 +254,37 @@ class _Collector:
                 workers.submit(part)
             while workers.busy:
                 done = workers.next()
-                self._add(
-                    index, workers, [one.piece for _, one in done if isinstance(one, PieceRead)]
-                )
-                for task, one in done:
-                    paths = (
-                        [task.path]
-                        if isinstance(task, ReadTask)
-                        else [part.path for part in task.files]
-                    )
-                    if isinstance(one, Judged) and isinstance(task, JudgeTask):
-                        index.add_losses(task.mark, paths, one.session)
-                    elif isinstance(one, Failed):
-                        for path in paths:
-                            self._fail(path, one.reason)
-                    files += task.size > 0
-                    done_bytes += task.size
+                self._take(index, workers, done)
+                files += sum(task.size > 0 for task, _ in done)
+                done_bytes += sum(task.size for task, _ in done)
                 if self._progress is not None:
-                    self._progress(
-                        UsageProgress(
-                            doing=doing,
-                            files=files,
-                            all_files=len(tasks),
-                            bytes=done_bytes,
-                            all_bytes=size,
-                            usd=self._usd,
-                        )
+                    so_far = UsageProgress(
+                        doing=doing,
+                        files=files,
+                        all_files=len(tasks),
+                        bytes=done_bytes,
+                        all_bytes=size,
+                        usd=self._usd,
                     )
+                    self._progress(so_far)
         finally:
             workers.stop()
+
+    def _take(self, index: UsageIndex, workers: Workers, done: list[tuple[Task, Done]]) -> None:
+        pieces: list[tuple[ReadTask, Piece]] = []
+        for task, one in done:
+            if isinstance(task, ReadTask):
+                if isinstance(one, PieceRead):
+                    pieces.append((task, one.piece))
+                elif isinstance(one, Failed):
+                    self._fail(task.path, one.reason)
+            elif isinstance(one, Judged):
+                index.add_losses(task.mark, [part.path for part in task.files], one.session)
+            elif isinstance(one, Failed):
+                named = ", ".join(part.path for part in task.files)
+                self._problems.append(f"{named}: {one.reason}")
+        if pieces:
+            self._add(index, workers, pieces)
 
 
 def _processors() -> int:

@@ -74,6 +74,8 @@ _COPIES = (
     " (SELECT answer FROM calls WHERE file IN chosen GROUP BY answer HAVING count(*) > 1)"
     " ORDER BY answer, path"
 )
+#: Copies of answers that are compared at once.
+_MOST_COPIES = 5_000
 #: Labels that are kept in memory.
 _MOST_LABELS = 10_000
 
@@ -301,37 +303,25 @@ class UsageIndex:
             ids = dict(self.run("SELECT path, id FROM files"))
             chosen = ((ids[path],) for path in dict.fromkeys(paths) if path in ids)
             self._database.executemany("INSERT INTO chosen VALUES (?)", chosen)
+            copies = _CopiesOnce()
             for _, rows in groupby(self.run(_COPIES), itemgetter(0)):
-                self._drop_copies([*rows])
+                copies.add([*rows])
+                if copies.is_full:
+                    self._drop(copies)
+                    copies = _CopiesOnce()
+            self._drop(copies)
 
-    def _drop_copies(self, rows: list[tuple[Any, ...]]) -> None:
-        answers = AnswerIndex()
-        richest: dict[bytes, tuple[int, int]] = {}
-        kept: dict[bytes, tuple[int, int]] = {}
-        found = []
-        for same, key, copied, file, path, began, ended, at, output in rows:
-            answer = Answer(key, same if same != key else b"", bool(copied))
-            answers.add_times(path, began, (ended,))
-            answers.add_answer(path, answer, is_last=at == ended)
-            richest[key] = max(richest.get(key, (-1, 0)), (output, file))
-            found.append((answer, file, path, output))
-        for answer, file, path, output in found:
-            keeper = answers.keeper(answer)
-            if keeper.file != path:
-                row = file, answer.key, keeper.file, keeper.is_last
-                self.run("INSERT INTO dropped VALUES (?, ?, ?, ?)", row)
-            else:
-                kept[answer.key] = output, file
-        for key, (output, file) in kept.items():
-            most, source = richest[key]
-            if most > output:
-                self.run(
-                    f"INSERT INTO richer SELECT ours.file, {_OTHERS}"
-                    " FROM calls AS ours JOIN calls AS other ON other.key = ours.key"
-                    " WHERE ours.file = ? AND ours.key = ? AND other.file = ?",
-                    (file, key, source),
-                )
-                self.run("INSERT INTO dropped VALUES (?, ?, NULL, 0)", (file, key))
+    def _drop(self, copies: _CopiesOnce) -> None:
+        dropped, richer = copies.decide()
+        self._database.executemany("INSERT INTO dropped VALUES (?, ?, ?, ?)", dropped)
+        for file, key, source in richer:
+            self.run(
+                f"INSERT INTO richer SELECT ours.file, {_OTHERS}"
+                " FROM calls AS ours JOIN calls AS other ON other.key = ours.key"
+                " WHERE ours.file = ? AND ours.key = ? AND other.file = ?",
+                (file, key, source),
+            )
+            self.run("INSERT INTO dropped VALUES (?, ?, NULL, 0)", (file, key))
 
     # ── Losses ───────────────────────────────────────────────────────────────────────────────────
 
@@ -377,6 +367,50 @@ class UsageIndex:
         rows = self.run("SELECT DISTINCT notices FROM files WHERE id IN chosen AND notices NOTNULL")
         found = (msgspec.msgpack.decode(row, type=list[str]) for (row,) in rows)
         return sorted({notice for notices in found for notice in notices})
+
+
+class _CopiesOnce:
+    """Finds which of the copies of some answers count, by the rule of `AnswerIndex`."""
+
+    def __init__(self) -> None:
+        self._answers = AnswerIndex()
+        self._files: set[int] = set()
+        self._rows: list[tuple[Answer, int, str, int]] = []
+
+    @property
+    def is_full(self) -> bool:
+        return len(self._rows) >= _MOST_COPIES
+
+    def add(self, rows: list[tuple[Any, ...]]) -> None:
+        """All copies of an answer, as `_COPIES` returns them."""
+        for same, key, copied, file, path, began, ended, at, output in rows:
+            if file not in self._files:
+                self._files.add(file)
+                self._answers.add_times(path, began, (ended,))
+            answer = Answer(key, same if same != key else b"", bool(copied))
+            self._answers.add_answer(path, answer, is_last=at == ended)
+            self._rows.append((answer, file, path, output))
+
+    def decide(self) -> tuple[list[tuple[Any, ...]], list[tuple[int, bytes, int]]]:
+        """Rows of `dropped`; and for calls of which another copy has more output: file, key, and
+        the file of that copy."""
+        dropped: list[tuple[Any, ...]] = []
+        kept: dict[bytes, tuple[int, int]] = {}
+        most: dict[bytes, tuple[int, int]] = {}
+        for answer, file, path, output in self._rows:
+            keeper = self._answers.keeper(answer)
+            if keeper.file != path:
+                dropped.append((file, answer.key, keeper.file, keeper.is_last))
+            else:
+                kept[answer.key] = output, file
+            if answer.key not in most or most[answer.key][0] < output:
+                most[answer.key] = output, file
+        richer = [
+            (file, key, most[key][1])
+            for key, (output, file) in kept.items()
+            if most[key][0] > output
+        ]
+        return dropped, richer
 
 
 #: The columns of a call whose tokens are those of a copy.

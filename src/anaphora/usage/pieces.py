@@ -9,6 +9,7 @@ import os
 import time
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -18,10 +19,8 @@ from anaphora.analysis import trace
 from anaphora.analysis.trace.answers import AnswerIndex
 from anaphora.analysis.trace.log_lines import (
     FoundTrace,
-    LogLine,
     Problem,
     TraceEntry,
-    numbered,
     seconds,
 )
 from anaphora.analysis.trace.programs import ProgramName
@@ -39,9 +38,13 @@ from .index import (
     pack,
     unpack_position,
 )
+from .log_files import records_of
+from .places import SessionFile
 from .programs import READERS, BillReader, bills
 from .records import BilledCall, Loss
 
+#: Ends of the names of files whose lines are appended.
+_LINES = (".jsonl", ".jsonl.gz", ".ndjson", ".log")
 _GZIP = b"\x1f\x8b"
 _DAMAGED = EOFError, zlib.error, gzip.BadGzipFile
 #: Bytes that are read of a file at once.
@@ -108,14 +111,38 @@ class _Found:
             self.problems.append(str(problem))
 
 
-def is_unchanged(known: Position, found: os.stat_result) -> bool:
-    now = found.st_ino, found.st_size, found.st_mtime_ns
+class FileState(msgspec.Struct, frozen=True, array_like=True):
+    """Tells whether a file was changed."""
+
+    inode: int
+    size: int
+    mtime: int
+    """In nanoseconds."""
+    whole: bool
+    """It has no lines that are appended: it is read as a whole."""
+
+
+def file_state(file: SessionFile) -> FileState:
+    """Raises `OSError`."""
+    path = str(file.path)
+    if not path.endswith(_LINES):
+        return FileState(0, file.size, int(file.mtime * 1e9), whole=True)
+    found = os.stat(path)
+    return FileState(found.st_ino, found.st_size, found.st_mtime_ns, whole=False)
+
+
+def is_unchanged(known: Position, found: FileState) -> bool:
+    now = found.inode, found.size, found.mtime
     return (known.inode, known.size, known.mtime) == now
 
 
-def read_piece(path: str, program: ProgramName, known: bytes, most: int = PIECE) -> Piece:
+def read_piece(
+    path: str, program: ProgramName, known: bytes, state: FileState, most: int = PIECE
+) -> Piece:
     """Reads on from the position `known`, or from the beginning if the file was rewritten. Raises
     `OSError`."""
+    if state.whole:
+        return _read_whole(path, program, known, state)
     position = unpack_position(known) if known else Position()
     reader: BillReader = READERS[program]()
     with open(path, "rb") as file:
@@ -134,24 +161,46 @@ def read_piece(path: str, program: ProgramName, known: bytes, most: int = PIECE)
             found.add(bills(reader, lines, path, position.lines + 1))
         except _DAMAGED as problem:
             found.add_problem(Problem(path, f"the file is cut off or damaged: {problem}"))
-        state = pack(reader.state())  # now: the rest changes it
+        kept = pack(reader.state())  # now: the rest changes it
         unfinished = bool(lines.rest) and not _add_rest(reader, lines, found)
         size = stat.st_size if packed else lines.offset + len(lines.rest)
-        recent = time.time_ns() - stat.st_mtime_ns < _JUST_CHANGED
         position = Position(
             inode=stat.st_ino,
             size=size,
-            mtime=0 if recent else stat.st_mtime_ns,
+            mtime=_settled(stat.st_mtime_ns),
             offset=0 if packed else lines.offset,
             lines=lines.lines,
             digest=_digest(file, size),
-            state=state,
+            state=kept,
             began=lines.began,
             problems=tuple(found.problems),
             broken=found.broken,
             unfinished=unfinished,
         )
     return _piece(path, program, known, anew, position, found, finished=lines.finished)
+
+
+def _settled(mtime: int) -> int:
+    return 0 if time.time_ns() - mtime < _JUST_CHANGED else mtime
+
+
+def _read_whole(path: str, program: ProgramName, known: bytes, state: FileState) -> Piece:
+    """A JSON file, a database or a tree of files."""
+    problems: list[Problem] = []
+    records = records_of(Path(path), problems)
+    found = _Found(Position())
+    found.add(bills(READERS[program](), (record.data for record in records), path))
+    found.add(problems)
+    position = Position(
+        size=state.size,
+        mtime=_settled(state.mtime),
+        digest=blake3(b"".join(sorted(found.calls))).digest(16),
+        lines=len(records),
+        began=next((began for one in records if (began := _began(one.data)) is not None), None),
+        problems=tuple(found.problems),
+        broken=found.broken,
+    )
+    return _piece(path, program, known, True, position, found, finished=True)
 
 
 def _piece(
@@ -225,7 +274,8 @@ def judged_session(files: Sequence[SessionPart]) -> JudgedSession:
     owners: dict[bytes, int] = {}
     for number, part in enumerate(files):
         answers = AnswerIndex(part.kept_elsewhere)
-        for entry in answers.once(part.path, trace.read(part.program, _log_lines(part.path))):
+        lines = records_of(Path(part.path), [])  # problems are named with the bills
+        for entry in answers.once(part.path, trace.read(part.program, iter(lines))):
             if isinstance(entry, FoundTrace):
                 entries.append(entry)
                 owners.update((answer.key, number) for answer in entry.answers)
@@ -237,13 +287,3 @@ def judged_session(files: Sequence[SessionPart]) -> JudgedSession:
         elif one.key in owners:
             found[owners[one.key]].append(one)
     return JudgedSession(found, [*notices])
-
-
-def _log_lines(path: str) -> Iterator[LogLine]:
-    """The lines up to the first that cannot be read."""
-    with open(path, "rb") as file:
-        packed = file.peek(2)[:2] == _GZIP
-        try:
-            yield from numbered(gzip.GzipFile(fileobj=file) if packed else file, path)
-        except _DAMAGED:
-            return  # named with the bills

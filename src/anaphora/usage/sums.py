@@ -275,8 +275,8 @@ class _Report:
     def _dearest(self) -> Iterator[DearLoss]:
         where, times = self._times()
         rows: Iterable[tuple[Any, ...]] = self._run(
-            "SELECT coalesce(nano_usd, -1), tokens, at, (SELECT path FROM files WHERE id = file), line,"
-            f" cause, sentence, label FROM {_LOST} AND {where}",
+            "SELECT coalesce(nano_usd, -1), tokens, at, (SELECT path FROM files WHERE id = file),"
+            f" line, cause, sentence, label FROM {_LOST} AND {where}",
             times,
         )
         wanted = (row for row in rows if row[7] in self._labels)

@@ -23,7 +23,7 @@ import msgspec
 from anaphora.analysis.trace.programs import ProgramName
 
 from .index import JudgedSession, Piece, SessionPart
-from .pieces import judged_session, read_piece
+from .pieces import FileState, judged_session, read_piece
 
 _LENGTH = 8
 
@@ -34,6 +34,7 @@ class ReadTask(msgspec.Struct, frozen=True, array_like=True, tag=True):
     program: ProgramName
     path: str
     known: bytes
+    state: FileState
     size: int
 
 
@@ -77,7 +78,7 @@ _unpack_answer = msgspec.msgpack.Decoder(_Answer).decode
 def work(task: Task) -> Done:
     try:
         if isinstance(task, ReadTask):
-            return PieceRead(read_piece(task.path, task.program, task.known))
+            return PieceRead(read_piece(task.path, task.program, task.known, task.state))
         return Judged(judged_session(task.files))
     except OSError as problem:
         return Failed(f"cannot be read: {problem.strerror or problem}")
