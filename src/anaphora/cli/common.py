@@ -180,8 +180,8 @@ def anaphora() -> None:
     when one byte of it changes. Anaphora keeps that prefix stable, and names the byte that broke
     it.
 
-    New here? `anaphora usage` shows what your coding agents cost and why; `anaphora demo` is a tour.
-    Neither needs a key or a network.
+    New here? `anaphora usage` shows what your coding agents cost, and why. `anaphora demo` is a
+    tour. Neither needs a key or a network.
     """
 
 

@@ -298,11 +298,11 @@ RESULT_COLOURS: dict[Result, str] = {
 MISSED: tuple[Result, ...] = ("partial", "miss")
 
 
-def detail_lines(verdict: Verdict) -> Iterator[Line]:
+def detail_lines(verdict: Verdict, *, excerpts: bool = True) -> Iterator[Line]:
     """Lines after the sentence: further causes, both excerpts of a change, the prediction."""
     for cause in verdict.other_causes:
         yield f"    and {cause.text}"
-    if verdict.change is not None:
+    if verdict.change is not None and excerpts:
         before, after = verdict.change.excerpts
         yield f"    - {before}", "red"
         yield f"    + {after}", "green"

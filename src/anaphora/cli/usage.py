@@ -19,10 +19,10 @@ from anaphora.usage.collect import UsageProgress, usage
 from anaphora.usage.places import FOLDERS, SessionFile, session_files
 from anaphora.usage.report import DearLoss, Grouping, UsageReport, UsageRow
 from anaphora.usage.sums import UsageQuery
-from anaphora.wording import visible_json
+from anaphora.wording import visible, visible_json
 from anaphora.yaml_values import nearest, seconds_with_unit
 
-from .common import FOUND, INTERRUPTED, report_problems, stop
+from .common import FOUND, INTERRUPTED, USAGE, print_error_line, report_problems, stop
 from .html_file import html_option, write_html
 from .parameters import completions
 from .terminal import Line, Terminal, print_lines, print_report
@@ -150,7 +150,15 @@ def command(words: tuple[str, ...], install_statusline: bool, yes: bool, **optio
         return
     found = _Sessions(asked, chosen)
     report = found.report()
-    _show(found, report, asked, chosen)
+    if asked.session:
+        from .usage_session import show_session
+
+        files = tuple(file.path for file in found.files)
+        show_session(
+            asked.session, report, files, as_json=chosen.as_json, show_text=chosen.show_text
+        )
+    else:
+        _show(found, report, asked, chosen)
     if not report.complete:
         stop(INTERRUPTED)
     if report.problems and not report.total.calls:
@@ -183,6 +191,8 @@ def _check(options: _Options, asked: _Words) -> None:
         raise click.UsageError(f"--watch prints to the terminal: leave {given[0]} out")
     if options.show_text and not asked.session:
         raise click.UsageError("--show-text needs a session: anaphora usage session ID --show-text")
+    if asked.session and (options.watch or given not in ([], ["--json"])):
+        raise click.UsageError("one session is printed as text or with --json")
     if asked.view == _LOSSES and not options.causes:
         raise click.UsageError("`losses` looks for lost caches: leave --no-causes out")
 
@@ -209,7 +219,9 @@ class _Sessions:
                 yield file
         if empty and not self._asked.places:
             report_problems(self.problems)
-            raise click.UsageError(_nothing_found(home))
+            for line in _nothing_found(home):
+                print_error_line(line)
+            stop(USAGE)
 
     def report(self, by: Grouping | None = None) -> UsageReport:
         view: Any = "daily" if self._asked.view == _LOSSES else self._asked.view
@@ -233,13 +245,12 @@ class _Sessions:
         return [(file.path, file.mtime, file.size) for file in self.files]
 
 
-def _nothing_found(home: Path) -> str:
-    lines = ["no session file of an agent program is on this machine. These places were looked at:"]
+def _nothing_found(home: Path) -> Iterator[str]:
+    yield "anaphora: no session file of an agent program was found in these places:"
     for folder in FOLDERS:
         paths = ", ".join(shown(str(path)) for path in folder.paths(os.environ, home))
-        lines.append(f"  {folder.title}: {paths} (another one: {folder.variable})")
-    lines.append("Name files or folders of sessions: anaphora usage FILES...")
-    return "\n".join(lines)
+        yield f"  {folder.title}: {visible(paths)} ({folder.variable} names another)"
+    yield "Sessions elsewhere? Name files or folders: anaphora usage FILES..."
 
 
 class _ProgressLine:

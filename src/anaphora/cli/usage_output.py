@@ -8,10 +8,10 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from decimal import Decimal
-from pathlib import Path
 
 import msgspec
 
+from anaphora.usage.places import TITLES
 from anaphora.usage.records import LossCause
 from anaphora.usage.report import CauseRow, DearLoss, Grouping, UsageReport, UsageRow, UsageSums
 from anaphora.wording import counted, format_usd
@@ -25,14 +25,6 @@ _LEAST_ID = 8
 _CENT = Decimal("0.005")
 #: Groupings by time, and what a row is called.
 PERIODS: dict[Grouping, str] = {"daily": "day", "weekly": "week", "monthly": "month"}
-TITLES = {
-    "claude_code": "Claude Code",
-    "codex": "Codex",
-    "gemini_cli": "Gemini CLI",
-    "opencode": "opencode",
-    "copilot": "GitHub Copilot CLI",
-    "pi": "pi",
-}
 CAUSES: dict[LossCause, str] = {
     "idle": "idle until the cache expired",
     "tools_changed": "tools changed",
@@ -49,14 +41,17 @@ CAUSES: dict[LossCause, str] = {
 }
 
 
-def report_lines(report: UsageReport, *, everything: bool) -> Iterator[Line]:
+def report_lines(
+    report: UsageReport, *, everything: bool = False, rows: bool = True
+) -> Iterator[Line]:
     """The default page: how much, which part of it was a lost cache, why, and what to do."""
     yield from _headline(report)
-    yield ""
-    yield from _rows(report, everything=everything)
+    if rows:
+        yield ""
+        yield from _rows(report, everything=everything)
     if len(report.programs) > 1 and report.by != "program":
         yield ""
-        yield _sums_table("program", [(title(row.name), row) for row in report.programs], bars=True)
+        yield _sums_table("program", [(title(row.name), row) for row in report.programs])
     yield from _cause_lines(report)
     yield from _end_lines(report)
 
@@ -110,7 +105,7 @@ def _rows(report: UsageReport, *, everything: bool) -> Iterator[Line]:
     if report.by == "session":
         yield _session_table(pairs)
     else:
-        yield _sums_table(kind, pairs, bars=True)
+        yield _sums_table(kind, pairs)
     if left_out:
         which = f"earlier {kind}" if by_time else f"{kind} that cost less"
         plural = f"earlier {kind}s" if by_time else f"{kind}s that cost less"
@@ -124,11 +119,11 @@ def ordered(report: UsageReport) -> list[UsageRow]:
     return sorted(report.rows, key=lambda row: (-row.usd, -row.calls, row.name))
 
 
-def _sums_table(kind: str, rows: Sequence[tuple[str, UsageSums]], *, bars: bool) -> Rows:
+def _sums_table(kind: str, rows: Sequence[tuple[str, UsageSums]]) -> Rows:
     figures = ("calls", "input", "read", "output", "cost", "lost")
     made = table(kind, *figures, right=figures)
     for name, row in rows:
-        made.add_row(name, *_figures(row), bar=_bar(row) if bars else (0, 0))
+        made.add_row(name, *_figures(row), bar=_bar(row))
     return made
 
 
@@ -137,7 +132,7 @@ def _session_table(rows: Sequence[tuple[str, UsageRow]]) -> Rows:
     made = table("session", "last call", "project", *figures, right=figures)
     for name, row in rows:
         calls, _, read, _, cost, lost = _figures(row)
-        project = Path(row.project).name or row.project
+        project = row.project.replace("\\", "/").rstrip("/").rpartition("/")[2]
         made.add_row(name, minute(row.ended), project, calls, read, cost, lost, bar=_bar(row))
     return made
 
@@ -215,7 +210,7 @@ def next_steps() -> Iterator[Line]:
 
 
 def title(program: str) -> str:
-    return TITLES.get(program, program)
+    return next((text for name, text in TITLES.items() if name == program), program)
 
 
 def dollars(amount: Decimal) -> str:
@@ -291,6 +286,7 @@ def _listed(names: Sequence[str]) -> str:
 def csv_text(rows: Sequence[msgspec.Struct], kind: type[msgspec.Struct]) -> str:
     """A line for each row, with the names of the JSON's fields. Times are in ISO 8601, UTC."""
     names = [field.name for field in msgspec.structs.fields(kind)]
+    names.sort(key=lambda name: name != "name")
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(names)
