@@ -22,7 +22,7 @@ from anaphora.usage.sums import UsageQuery
 from anaphora.wording import visible, visible_json
 from anaphora.yaml_values import nearest, seconds_with_unit
 
-from .common import FOUND, INTERRUPTED, USAGE, print_error_line, report_problems, stop
+from .common import INTERRUPTED, USAGE, print_error_line, report_problems, stop
 from .html_file import html_option, write_html
 from .parameters import completions
 from .terminal import Line, Terminal, print_lines, print_report
@@ -74,6 +74,11 @@ def _moment(context: click.Context, parameter: click.Parameter, text: str | None
         raise click.BadParameter(
             f"{text!r} is neither a day (2026-11-30, 2026-11-30T12:00) nor an age (24h, 7d, 4w)"
         ) from None
+
+
+def _midnight() -> float:
+    today = datetime.datetime.now().replace(hour=0, minute=0, second=0, microsecond=0)
+    return today.timestamp()
 
 
 class _Program(click.Choice[str]):
@@ -135,8 +140,8 @@ def command(words: tuple[str, ...], install_statusline: bool, yes: bool, **optio
     What was read is kept as sums in the user's cache folder, without text of prompts: the next
     run reads only what was added. Nothing leaves this machine.
 
-    Exit code 1 if a file could not be read, 2 if there is no session file, 130 if it was
-    interrupted: the sums so far are printed.
+    Lines and files that cannot be read are listed and skipped. Exit code 2 if nothing can be
+    read, 130 after Ctrl-C, with the sums so far.
     """
     if install_statusline:
         from .usage_statusline import install
@@ -161,8 +166,9 @@ def command(words: tuple[str, ...], install_statusline: bool, yes: bool, **optio
         _show(found, report, asked, chosen)
     if not report.complete:
         stop(INTERRUPTED)
+    found.keep_today()
     if report.problems and not report.total.calls:
-        stop(FOUND)
+        stop(USAGE)
 
 
 def _asked(words: Sequence[str]) -> _Words:
@@ -239,6 +245,15 @@ class _Sessions:
         skipped = [str(one) for one in self.problems if not one.harmless]
         report.problems = (*skipped, *report.problems)
         return report
+
+    def keep_today(self) -> None:
+        """Writes the sums of today for the status line, if all sessions were read."""
+        from .usage_statusline import keep_today
+
+        if not self._asked.places and not self._options.programs:
+            sessions = usage(UsageQuery(by="session"), self.files)
+            today = usage(UsageQuery(by="program", since=_midnight()), self.files)
+            keep_today(today.total.usd, sessions.rows)
 
     def state(self) -> list[tuple[Any, ...]]:
         """Changes with the files."""
@@ -323,6 +338,7 @@ def _watch(asked: _Words, options: _Options) -> None:
                 _show_again(terminal, report, asked, options)
                 if not report.complete:
                     return
+                found.keep_today()
             # The look itself takes little of one processor.
             time.sleep(max(_INTERVAL, 20 * (time.monotonic() - started)))
     except KeyboardInterrupt:  # Ctrl-C ends --watch
@@ -341,12 +357,12 @@ def _show_again(terminal: Terminal, report: UsageReport, asked: _Words, options:
 
 @click.command()
 def statusline() -> None:
-    """Print a status line for Claude Code, which passes JSON on standard input.
+    """Print a status line for Claude Code.
 
-    Model, share of the context in use, cost of the session and of today, share of the last call's
-    input that was read from the cache, and minutes until the cache expires. What is unknown is
-    left out. The cost of today is of all programs, as of the last `anaphora usage`; ~ marks a
-    figure that is not fresh.
+    Claude Code passes JSON on standard input. The line has what is known of it: the model, the
+    share of the context in use, the cost of the session and of today, the share of the last call's
+    input that was read from the cache, and minutes until the cache expires. The cost of today is
+    of all programs, as of the last `anaphora usage`; ~ marks one that is not fresh.
 
     `anaphora usage --install-statusline` sets it up. `anaphora-statusline` is the same, and starts
     faster.

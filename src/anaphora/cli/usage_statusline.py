@@ -1,4 +1,5 @@
-"""`anaphora usage --install-statusline`: one field of Claude Code's settings."""
+"""`anaphora usage --install-statusline`, a field of Claude Code's settings; and the sums that the
+status line shows."""
 
 from __future__ import annotations
 
@@ -8,12 +9,17 @@ import shlex
 import shutil
 import sys
 import time
+from collections.abc import Iterable
+from contextlib import suppress
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import click
 
-from anaphora.errors import InvalidConfig, Io
+from anaphora.errors import AnaphoraError, InvalidConfig, Io
+from anaphora.usage.index import index_file
+from anaphora.usage.report import UsageRow
 
 from .common import MissingPackage
 from .html_file import HtmlFile
@@ -21,6 +27,25 @@ from .html_file import HtmlFile
 _SCRIPT = "anaphora-statusline"
 #: Seconds after which Claude Code runs it again: minutes until the cache expires count down.
 _REFRESH = 30
+
+
+#: Seconds for which the cost of a session is kept for the status line.
+_KEPT = 7 * 86_400
+
+
+def keep_today(usd: Decimal, sessions: Iterable[UsageRow]) -> None:
+    """Write what today cost, and each session until now; nothing if it cannot be written."""
+    now = time.time()
+    recent = [row for row in sessions if row.ended is not None and row.ended > now - _KEPT]
+    kept = {
+        "version": 1,
+        "day": time.strftime("%Y-%m-%d", time.localtime(now)),
+        "at": now,
+        "usd": float(usd),
+        "sessions": {row.name: float(row.usd) for row in recent},
+    }
+    with suppress(AnaphoraError, OSError), HtmlFile(index_file().with_name("today.json")) as file:
+        file.write(json.dumps(kept).encode())
 
 
 def install(*, ask: bool) -> None:
