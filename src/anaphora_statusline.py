@@ -88,7 +88,8 @@ def _today(session: str, cost: float, now: float) -> str | None:
 def _kept_sums() -> dict[str, Any]:
     folder = os.environ.get("XDG_CACHE_HOME", "")
     if not os.path.isabs(folder):
-        folder = os.path.expanduser("~/.cache")
+        caches = "~/Library/Caches" if sys.platform == "darwin" else "~/.cache"
+        folder = os.path.expanduser(caches)
     try:
         with open(os.path.join(folder, "anaphora", "today.json"), "rb") as file:
             kept = json.loads(file.read(1 << 20))

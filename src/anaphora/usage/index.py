@@ -380,6 +380,17 @@ class UsageIndex:
 
     # ── Losses ───────────────────────────────────────────────────────────────────────────────────
 
+    def files_of(self, session: str) -> list[str]:
+        """The files with calls of a session."""
+        return [
+            path
+            for (path,) in self.run(
+                "SELECT DISTINCT path FROM labels JOIN calls ON label = labels.id"
+                " JOIN files ON files.id = file WHERE labels.session = ? ORDER BY path",
+                (session,),
+            )
+        ]
+
     def to_judge(self) -> Iterator[tuple[bytes, int, list[SessionPart]]]:
         """The sessions that were not judged since one of their files changed: a mark for
         `add_losses`, their bytes and their files."""
