@@ -19,7 +19,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 from blake3 import blake3
 from msgspec.structs import replace
 
-from anaphora.canonical import dumps
+from anaphora.canonical import encode_decoded
 from anaphora.wording import counted
 
 from .format import TraceCall, TraceUsage
@@ -29,7 +29,7 @@ _BeganBy: TypeAlias = Literal["resume", "fork"]
 
 
 def digest(*parts: object) -> bytes:
-    return blake3(dumps(parts)).digest(16)
+    return blake3(encode_decoded(parts)).digest(16)
 
 
 def answer_of(id: Any, at: float | None, usage: TraceUsage, content: object) -> Answer:
@@ -130,11 +130,13 @@ class AnswerIndex:
         calls: list[TraceCall] = []
         answers: list[Answer] = []
         left: _BeganBy | None = None
+        before: TraceCall | None = None
         for answer, call in zip(found.answers, found.trace.calls, strict=True):
             keeper = self._keeper(answer)
             if keeper.file != file or answer.key in seen:
                 repeated[keeper.file] = repeated.get(keeper.file, 0) + 1
                 left = "resume" if keeper.is_last else "fork"
+                before = before if calls else call
                 continue
             seen.add(answer.key)
             usage = self._usage.get(answer.key, call.usage)
@@ -144,7 +146,7 @@ class AnswerIndex:
             calls.append(call)
             answers.append(answer)
             left = None
-        trace = replace(found.trace, calls=tuple(calls))
+        trace = replace(found.trace, calls=tuple(calls), before=before)
         return found._replace(trace=trace, answers=tuple(answers))
 
     def _keeper(self, answer: Answer) -> _Copy:

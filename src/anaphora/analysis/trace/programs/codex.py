@@ -79,7 +79,12 @@ class _Conversation(msgspec.Struct):
         self._last_input = at
 
     def billed(
-        self, usage: TraceUsage, model: str, at: float | None, answer: Callable[..., Answer]
+        self,
+        usage: TraceUsage,
+        model: str,
+        effort: str | None,
+        at: float | None,
+        answer: Callable[..., Answer],
     ) -> None:
         """`answer` makes the answer from the items that the model wrote."""
         self.model = self.model or model
@@ -90,6 +95,7 @@ class _Conversation(msgspec.Struct):
             usage=usage,
             model=model if model != self.model else None,
             began_by=self.began_by,
+            effort=effort,
         )
         self.calls.append(call)
         self.answers.append(answer(self._items))
@@ -103,18 +109,17 @@ def _answer(
     """Identifies an answer. A copy has the ids of tool calls, the encrypted reasoning and all
     counts of the original, but not its time."""
     untimed = digest([*items, totals], msgspec.to_builtins(usage))
-    if any(map(_is_random, items)):
+    if any(_is_random(item, name) for name in ("call_id", "encrypted_content") for item in items):
         return Answer(untimed)
     return answer_of("", at, usage, [*items, totals])._replace(untimed=untimed, copied=copied)
 
 
-def _is_random(item: dict[str, Any]) -> bool:
-    """Whether an item has a unique id. Some providers only number tool calls."""
-    texts = [item.get(name) for name in ("call_id", "encrypted_content")]
-    return any(
-        isinstance(text, str) and len(text) >= _RANDOM and ":" not in text and "." not in text
-        for text in texts
-    )
+def _is_random(item: dict[str, Any], name: str) -> bool:
+    """Whether a field of an item is a unique id. Some providers only number tool calls."""
+    text = item.get(name)
+    if not isinstance(text, str) or len(text) < _RANDOM:
+        return False
+    return ":" not in text and "." not in text
 
 
 class CodexSession:
@@ -128,6 +133,7 @@ class CodexSession:
         self.id = ""
         self.provider = "openai"
         self.model = ""
+        self._effort: str | None = None
         self.conversations: list[_Conversation] = []
         self._copied = False
         """The file begins with the lines of another session."""
@@ -154,6 +160,8 @@ class CodexSession:
             self._meta(payload)
         elif kind == "turn_context":
             self.model = str(payload.get("model") or self.model)
+            effort = payload.get("effort")
+            self._effort = effort if isinstance(effort, str) else None
         elif kind == "compacted":
             self._compacted(place, payload, at)
         elif kind == "response_item":
@@ -265,7 +273,7 @@ class CodexSession:
     ) -> None:
         conversation = self._current(place)
         conversation.place = conversation.place or place
-        conversation.billed(usage, self.model, at, answer)
+        conversation.billed(usage, self.model, self._effort, at, answer)
 
 
 def _message(payload: dict[str, Any], from_model: bool) -> TraceMessage:
