@@ -38,7 +38,6 @@ from .index import (
 )
 from .pieces import PIECE, file_state, is_unchanged
 from .places import SessionFile, session_files
-from .programs import READERS
 from .report import UsageReport
 from .sums import UsageQuery, usage_report
 from .workers import (
@@ -136,9 +135,7 @@ class _Collector:
     ) -> None:
         self._query, self._progress = query, progress
         self._processes = _processors() if processes is None else processes
-        self._files = {
-            os.path.abspath(file.path): file for file in files if file.program in READERS
-        }
+        self._files = {os.path.abspath(file.path): file for file in files}
         self._prices = PriceBook(time.time())
 
     def report(self, index: UsageIndex, *, causes: bool) -> UsageReport:
@@ -149,13 +146,13 @@ class _Collector:
         complete = True
         try:
             self._read(index)
-            index.count_once(self._summed)
             if causes:
                 self._judge(index)
         except KeyboardInterrupt:
             complete = False
-            index.count_once(self._summed)
-        report = usage_report(index, self._query, now=time.time(), with_causes=causes)
+        with index.counted(self._summed):
+            report = usage_report(index, self._query, now=time.time(), with_causes=causes)
+            self._notices += index.notices() if causes else ()
         report.problems = tuple(one for found in self._problems.values() for one in found)
         report.notices = tuple(sorted(self._notices))
         report.files = len(self._summed)
@@ -234,9 +231,9 @@ class _Collector:
     # ── Losses ───────────────────────────────────────────────────────────────────────────────────
 
     def _judge(self, index: UsageIndex) -> None:
-        tasks: list[Task] = [JudgeTask(parts, mark, size) for mark, size, parts in index.to_judge()]
+        with index.counted(self._summed):
+            tasks: list[Task] = [JudgeTask(*unjudged) for unjudged in index.to_judge()]
         self._do(index, tasks, "judging", _BATCH_TO_JUDGE, _MANY_TO_JUDGE)
-        self._notices += index.notices()
 
     # ── Both ─────────────────────────────────────────────────────────────────────────────────────
 
