@@ -79,7 +79,9 @@ def losses(
         answers, usage = found[judged.trace.id].answers, judged.trace.calls[judged.call].usage
         assert usage is not None
         key = answers[judged.call].key if answers else b""
-        yield from losses_of(judged.verdict, key, judged.gap, usage.usage(), judged.price)
+        yield from losses_of(
+            judged.verdict, key, judged.gap, usage.usage(), judged.price, before=judged.before
+        )
     agents: dict[tuple[str, ...], list[FoundTrace]] = {}
     for entry in found.values():
         trace = entry.trace
@@ -141,10 +143,17 @@ def _held(
 
 
 def losses_of(
-    verdict: Verdict, key: bytes, idle: float | None, usage: Usage, price: Price | None
+    verdict: Verdict,
+    key: bytes,
+    idle: float | None,
+    usage: Usage,
+    price: Price | None,
+    *,
+    before: int = 0,
 ) -> Iterator[Loss]:
-    """A loss for each cause of the verdict that explains a part of it."""
-    shares = _shares(verdict)
+    """A loss for each cause of the verdict that explains a part of it. `before` are the tokens of
+    the prompt before, if known."""
+    shares = _shares(verdict, before)
     sentence = verdict.describe(excerpts=False) if shares else ""
     tokens = sum(shares.values())
     usd = verdict.cost_usd if tokens == verdict.lost else lost_usd(usage, tokens, price)
@@ -158,8 +167,9 @@ def losses_of(
         yield Loss(key, cause, share, nano, sentence, idle)
 
 
-def _shares(verdict: Verdict) -> dict[LossCause, int]:
-    """The tokens that were cached, sent again and not read, by cause."""
+def _shares(verdict: Verdict, before: int) -> dict[LossCause, int]:
+    """The tokens that were cached, sent again and not read, by cause. Without a cache, all of the
+    prompt before was sent again."""
     shares: dict[LossCause, int] = {}
     for kind, tokens in verdict.losses.items():
         cause = _cause(verdict, kind)
@@ -169,7 +179,7 @@ def _shares(verdict: Verdict) -> dict[LossCause, int]:
         return shares
     total, read = verdict.total or 0, verdict.billed or 0
     # After a compaction nothing is compared: what it did not read is written anew.
-    most = total if kind_ == "compaction" and verdict.left is None else verdict.left or 0
+    most = total if kind_ == "compaction" and verdict.left is None else verdict.left or before
     missed = min(most, total) - read
     return {_cause(verdict, kind_): missed} if missed > 0 else {}
 
