@@ -73,7 +73,7 @@ def _headline(report: UsageReport) -> Iterator[Line]:
     spent = "no known price" if _no_price(total) else f"{money(total)} at API prices"
     yield f"{spent}{span}: {counted(total.calls, 'call')} of {programs}", "bold"
     if not report.complete:
-        yield "incomplete: interrupted before all files were read", "yellow"
+        yield "incomplete: interrupted before all calls were read and judged", "yellow"
     if report.causes is None:
         return
     share = f" ({_percent(total.lost_usd, total.usd)})" if total.usd and total.lost_usd else ""
