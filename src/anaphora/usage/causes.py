@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from anaphora.analysis.trace.format import unsupported
 from anaphora.analysis.trace.log_lines import FoundTrace, Problem, TraceEntry
-from anaphora.analysis.trace.verdicts import TraceVerdict, judge_traces
+from anaphora.analysis.trace.verdicts import judge_bills
 from anaphora.cache.learned_steps import LearnedSteps
 from anaphora.cache.verdict import CauseKind, Verdict
 from anaphora.cache.verdict.prediction import lost_usd
@@ -69,18 +69,11 @@ def losses(
             id = f"{entry.trace.id} {len(found)}"  # files of subagents may repeat an id
             found[id] = entry._replace(trace=replace(entry.trace, id=id))
     traces = (entry.trace for entry in found.values())
-    for judged in judge_traces(traces, prices.price, steps):
-        call = judged.predicted
-        entry = found[call.trace]
-        price = prices.price(call.provider, judged.model, call.at, call.wire)
-        key = entry.answers[call.call].key if entry.answers else b""
-        yield from losses_of(judged.verdict, key, call.gap, _usage(judged), price)
-
-
-def _usage(judged: TraceVerdict) -> Usage:
-    billed = judged.predicted.billed
-    assert billed is not None
-    return billed.usage()
+    for judged in judge_bills(traces, prices.price, steps):
+        answers, usage = found[judged.trace.id].answers, judged.trace.calls[judged.call].usage
+        assert usage is not None
+        key = answers[judged.call].key if answers else b""
+        yield from losses_of(judged.verdict, key, judged.gap, usage.usage(), judged.price)
 
 
 def losses_of(

@@ -38,7 +38,6 @@ from .index import (
 )
 from .pieces import PIECE, file_state, is_unchanged
 from .places import SessionFile, session_files
-from .programs import READERS
 from .report import UsageReport
 from .sums import UsageQuery, usage_report
 from .workers import (
@@ -57,8 +56,6 @@ from .workers import (
 _MANY_TO_READ, _MANY_TO_JUDGE = 100_000_000, 20_000_000
 #: Bytes of files that are read or judged by one task.
 _BATCH_TO_JUDGE = 2_000_000
-#: Problems that a report names.
-_NAMED = 100
 
 
 _Doing: TypeAlias = Literal["reading", "judging"]
@@ -138,27 +135,26 @@ class _Collector:
     ) -> None:
         self._query, self._progress = query, progress
         self._processes = _processors() if processes is None else processes
-        self._files = {
-            os.path.abspath(file.path): file for file in files if file.program in READERS
-        }
+        self._files = {os.path.abspath(file.path): file for file in files}
         self._prices = PriceBook(time.time())
 
     def report(self, index: UsageIndex, *, causes: bool) -> UsageReport:
-        self._problems: list[str] = []
+        self._problems: dict[str, list[str]] = {path: [] for path in self._files}
         self._summed = dict.fromkeys(self._files)
         self._usd = 0.0
+        self._notices: list[str] = []
         complete = True
         try:
             self._read(index)
-            index.count_once(self._summed)
             if causes:
                 self._judge(index)
         except KeyboardInterrupt:
             complete = False
-            index.count_once(self._summed)
-        report = usage_report(index, self._query, now=time.time(), with_causes=causes)
-        report.problems = tuple(self._problems)
-        report.notices = tuple(self._notices)
+        with index.counted(self._summed):
+            report = usage_report(index, self._query, now=time.time(), with_causes=causes)
+            self._notices += index.notices() if causes else ()
+        report.problems = tuple(one for found in self._problems.values() for one in found)
+        report.notices = tuple(sorted(self._notices))
         report.files = len(self._summed)
         report.complete = complete
         return report
@@ -166,7 +162,6 @@ class _Collector:
     # ── Bills ────────────────────────────────────────────────────────────────────────────────────
 
     def _read(self, index: UsageIndex) -> None:
-        self._notices: list[str] = []
         known = index.known()
         gone = [path for path in known if path not in self._files and not os.path.exists(path)]
         if gone:
@@ -189,14 +184,15 @@ class _Collector:
         self._do(index, tasks, "reading", PIECE, _MANY_TO_READ)
 
     def _fail(self, path: str, reason: str) -> None:
-        self._problems.append(f"{path}: {reason}")
+        self._problems[path].append(f"{path}: {reason}")
         self._summed.pop(path, None)
 
     def _note(self, path: str, position: Position) -> None:
         """Notes broken lines of a file that was read."""
-        self._problems += position.problems
+        problems = self._problems[path]
+        problems += position.problems
         if more := position.broken - len(position.problems):
-            self._problems.append(f"{path}: {counted(more, 'more broken line')}")
+            problems.append(f"{path}: {counted(more, 'more broken line')}")
         if position.unfinished:
             lines = counted(position.lines, "line")
             self._notices.append(f"{path}: the last line is not complete; {lines} before it read")
@@ -235,9 +231,9 @@ class _Collector:
     # ── Losses ───────────────────────────────────────────────────────────────────────────────────
 
     def _judge(self, index: UsageIndex) -> None:
-        tasks: list[Task] = [JudgeTask(parts, mark, size) for mark, size, parts in index.to_judge()]
+        with index.counted(self._summed):
+            tasks: list[Task] = [JudgeTask(*unjudged) for unjudged in index.to_judge()]
         self._do(index, tasks, "judging", _BATCH_TO_JUDGE, _MANY_TO_JUDGE)
-        self._notices += index.notices()
 
     # ── Both ─────────────────────────────────────────────────────────────────────────────────────
 
@@ -281,8 +277,9 @@ class _Collector:
             elif isinstance(one, Judged):
                 index.add_losses(task.mark, [part.path for part in task.files], one.session)
             elif isinstance(one, Failed):
-                named = ", ".join(part.path for part in task.files)
-                self._problems.append(f"{named}: {one.reason}")
+                for part in task.files:
+                    reason = f"{part.path}: not judged, {one.reason}"
+                    self._problems[part.path].append(reason)
         if pieces:
             self._add(index, workers, pieces)
 
