@@ -112,7 +112,7 @@ def unpacked(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def site(unpacked: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """`site("cli,emulator")` is a folder with that."""
+    """`site("emulator,proxy")` is a folder with that."""
 
     @cache
     def fill(extras: str) -> Path:
@@ -129,7 +129,7 @@ def site(unpacked: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[
 
 @pytest.fixture
 def installed(site: Callable[[str], Path], tmp_path: Path) -> Callable[[str], Run]:
-    """`installed("cli,emulator")` is a way to run Python with that."""
+    """`installed("emulator,proxy")` is a way to run Python with that."""
 
     def install(extras: str) -> Run:
         kept = {name: os.environ[name] for name in ("PATH", "SSL_CERT_FILE")}
@@ -169,10 +169,9 @@ def passed(done: subprocess.CompletedProcess[str]) -> str:
 
 
 COMBINATIONS = {
-    "": (),
-    "cli": ("click", "rich"),
-    "emulator": ("granian",),
-    "cli,emulator": ("click", "rich", "granian"),
+    "": ("click", "htpy", "rich"),
+    "cli": ("click", "htpy", "rich"),  # its name is still accepted
+    "emulator": ("click", "htpy", "rich", "granian"),
 }
 every = pytest.mark.parametrize("extras", COMBINATIONS)
 #: Nothing; the others take long to start.
@@ -233,7 +232,7 @@ def test_only_what_was_asked_for_can_be_imported(
     installed: Callable[[str], Run], extras: str
 ) -> None:
     """Otherwise the tests below would prove nothing."""
-    optional = ["click", "rich", "granian", "genai_prices", "pydantic", "httpx"]
+    optional = ["click", "htpy", "rich", "granian", "genai_prices", "pydantic", "httpx"]
     optional += ["prometheus_client", "opentelemetry", "pytest"]
     program = (
         "import importlib.util as u, sys, anaphora\n"
@@ -241,8 +240,7 @@ def test_only_what_was_asked_for_can_be_imported(
         "print(anaphora.__file__)"
     )
     names, where = passed(installed(extras)("-c", program)).splitlines()
-    expected = {*COMBINATIONS[extras], *(["click"] if "emulator" in extras else [])}
-    assert set(names.split()) == expected  # granian brings click along
+    assert set(names.split()) == {*COMBINATIONS[extras]}
     assert "/site/anaphora/" in where
 
 
@@ -294,7 +292,7 @@ def test_the_links_lead_to_the_repository_where_it_is_known() -> None:
 
 
 def test_ask_the_emulator(installed: Callable[[str], Run]) -> None:
-    run = installed("cli,emulator")
+    run = installed("emulator")
     words = ("ask", "--emulate", "Hello?")
     done, as_json = run.commands(words, (*words, "--json"))
     assert passed(done).strip()
@@ -307,7 +305,7 @@ def test_ask_the_emulator(installed: Callable[[str], Run]) -> None:
 def test_ask_a_provider_of_llm_yaml(
     installed: Callable[[str], Run], emu: emulator.Emulator, tmp_path: Path
 ) -> None:
-    run = installed("cli")
+    run = installed("")
     text = "providers:\n  main: {wire: anthropic, base_url: %s, key: {env: KEY}, model: %s}\n"
     (tmp_path / "llm.yaml").write_text(text % (emu.url, "claude-sonnet-4-5"))
     known, done = run.commands(
@@ -342,7 +340,7 @@ def test_agent(cache_contract):
 
 def test_tables_show_prices(installed: Callable[[str], Run]) -> None:
     session = str(ROOT / "docs" / "examples" / "session.jsonl")
-    models, simulated = installed("cli").commands(
+    models, simulated = installed("").commands(
         ("models", "anthropic/claude-opus-5-5"), ("simulate", "--json", session)
     )
     assert passed(models).split()[-2:] == ["4", "20"]
@@ -351,7 +349,7 @@ def test_tables_show_prices(installed: Callable[[str], Run]) -> None:
 
 
 def test_a_missing_extra_is_named_without_a_traceback(installed: Callable[[str], Run]) -> None:
-    run = installed("cli")
+    run = installed("")
     done = run("-m", "anaphora", "ask", "--emulate", "Hello?")
     assert done.returncode == 7
     assert "pip install 'anaphora[emulator]'" in done.stderr
@@ -370,7 +368,7 @@ def test_the_extra_proxy_alone_has_the_command(installed: Callable[[str], Run]) 
 
 def test_a_missing_proxy_is_named(installed: Callable[[str], Run]) -> None:
     names = ("watch", "record", "replay")
-    for done in installed("cli").commands(*((name, "--", "true") for name in names)):
+    for done in installed("").commands(*((name, "--", "true") for name in names)):
         name = done.args[0]
         subject = "watch" if name == "watch" else "this command"
         expected = f"{subject} needs granian; install it with: pip install 'anaphora[proxy]'"
@@ -381,7 +379,7 @@ def test_suggested_commands_work_from_a_wheel(
     installed: Callable[[str], Run], tmp_path: Path
 ) -> None:
     """The tour of the demo, and every command that it prints at its end, in an empty folder."""
-    run = installed("cli,emulator")
+    run = installed("emulator")
     providers = ("--providers", "anthropic")
     shown = passed(run("-m", "anaphora", "demo", *providers))
     assert "The bill for 20 turns" in shown
@@ -425,4 +423,4 @@ except anaphora.errors.AnaphoraError as problem:
     print(problem.extra, problem)
 """
     expected = 'granian is not installed; install it with: pip install "anaphora[emulator]"'
-    assert passed(installed("cli")("-c", caught)).splitlines() == [f"emulator {expected}"] * 2
+    assert passed(installed("")("-c", caught)).splitlines() == [f"emulator {expected}"] * 2

@@ -1,9 +1,12 @@
-"""SQLite files of the daemon's store, of past calls and of the client's index: connections,
-transactions, and inserts of many rows."""
+"""SQLite files of the daemon's store, of past calls, of the client's index and of usage: private
+files, connections, transactions, and inserts of many rows."""
 
 from __future__ import annotations
 
+import os
 import sqlite3
+import stat
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
@@ -24,6 +27,48 @@ def connect_read_only(path: Path, *, any_thread: bool = False) -> sqlite3.Connec
         isolation_level=None,
         check_same_thread=not any_thread,
     )
+
+
+def make_private(path: Path) -> None:
+    """Makes the file and its folder, readable by the user only. SQLite gives its side files the
+    same mode."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    opened = os.open(path, os.O_RDONLY | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o600)
+    try:
+        found = os.fstat(opened)
+        if not stat.S_ISREG(found.st_mode):
+            raise PermissionError("it is no file")
+        if os.name != "posix":
+            return
+        if found.st_uid != os.geteuid():
+            raise PermissionError("it belongs to another user")
+        if stat.S_IMODE(found.st_mode) & 0o077:
+            os.fchmod(opened, 0o600)
+    finally:
+        os.close(opened)
+
+
+def side_files(path: Path) -> tuple[Path, ...]:
+    return tuple(path.with_name(path.name + end) for end in ("-wal", "-shm"))
+
+
+def is_locked(problem: Exception) -> bool:
+    """Whether another process holds the lock."""
+    code = getattr(problem, "sqlite_errorcode", None)
+    return code is not None and code & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+
+
+def use_wal(database: sqlite3.Connection) -> None:
+    """Retries: SQLite refuses it at once while another process does the same."""
+    until = time.monotonic() + BUSY_SECONDS
+    while True:
+        try:
+            database.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as problem:
+            if not is_locked(problem) or time.monotonic() > until:
+                raise
+            time.sleep(0.01)
 
 
 @contextmanager

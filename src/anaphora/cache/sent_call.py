@@ -52,6 +52,9 @@ class SentCall(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """Host, account and workspace it went to. Compared, never shown."""
     marks_recorded: bool = True
     """False: the places of its markers are assumed, so that nothing can be proven from them."""
+    read_older: bool = False
+    """Its bill shows the entry of an older call, though only replies and tool results were added
+    since the last one."""
     complete: bool = True
     """False: parts of the prompt are not recorded, so nothing can be proven from it."""
 

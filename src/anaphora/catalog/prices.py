@@ -45,6 +45,29 @@ class Rates(msgspec.Struct, frozen=True, kw_only=True):
         known = set(self.write.values())
         return known.pop() if len(known) == 1 else None
 
+    def total(
+        self, usage: Usage, *, unsplit: Ttl | None = None, marked: bool = True
+    ) -> Decimal | None:
+        """The cost of these tokens, of one call or of several: see `Price.of`."""
+        if usage.uncached is None or usage.output is None:
+            return None
+        read = self.read if marked or self.automatic_read is None else self.automatic_read
+        billed = [
+            (usage.uncached, self.input),
+            (usage.read or 0, read),
+            (usage.output, self.output),
+        ]
+        if usage.written:
+            for ttl, count in usage.written.items():
+                billed.append((count, self.writing(unsplit if ttl == "unsplit" else ttl)))
+        total = _NOTHING
+        for count, rate in billed:
+            if count:
+                if rate is None:
+                    return None
+                total = _add(total, _times(rate, count))
+        return total.scaleb(-6, EXACT)
+
 
 class Tier(Rates, frozen=True, kw_only=True):
     """The prices of a whole call with a longer prompt."""
@@ -102,25 +125,8 @@ class Price(Rates, frozen=True, kw_only=True):
         `unsplit` is the TTL of writes that the provider did not split by TTL; `marked` is false for
         a call without markers, whose hits may have another price.
         """
-        if usage.uncached is None or usage.output is None:
-            return None
         rates = self.at(usage.input or 0) if self.tiers else self
-        read = rates.read if marked or rates.automatic_read is None else rates.automatic_read
-        billed = [
-            (usage.uncached, rates.input),
-            (usage.read or 0, read),
-            (usage.output, rates.output),
-        ]
-        if usage.written:
-            for ttl, count in usage.written.items():
-                billed.append((count, rates.writing(unsplit if ttl == "unsplit" else ttl)))
-        total = _NOTHING
-        for count, rate in billed:
-            if count:
-                if rate is None:
-                    return None
-                total = _add(total, _times(rate, count))
-        return total.scaleb(-6, EXACT)
+        return rates.total(usage, unsplit=unsplit, marked=marked)
 
 
 def cost_of(usage: Usage, price: Price | None, plan: Plan) -> Decimal | None:

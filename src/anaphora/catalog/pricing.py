@@ -139,6 +139,31 @@ def listed(
     return PriceList(levels=_levels(amounts), source=source, date=since)
 
 
+def _active(provider: str, model: str, when: datetime.datetime) -> tuple[bool, ...]:
+    """Which of the model's listed prices apply. At two times with the same, the price is equal."""
+    name = NAMES.get(provider)
+    found = None if name is None else SHIPPED.price_table.find(name, model)
+    if found is None:
+        return ()
+    when = SHIPPED.prices.moved(provider, when)
+    return tuple([one.active(when) for one in (*found[0].prices, *found[0].variants)])
+
+
+def price_levels(provider: str, model: str) -> set[int]:
+    """The prompt lengths above which the price of a model changes, at any time."""
+    rules = SHIPPED.catalog.rules(provider, model)
+    model = without_prefix(provider, model)
+    row = SHIPPED.prices.find(provider, model, rules.model)
+    levels = set() if row is None else {tier.above for tier in row.tiers}
+    name = NAMES.get(provider)
+    found = None if name is None else SHIPPED.price_table.find(name, model)
+    if found is not None:
+        for entry in (*found[0].prices, *found[0].variants):
+            for amount in entry.amounts().values():
+                levels.update(amount if isinstance(amount, dict) else ())
+    return levels - {0}
+
+
 def from_row(row: PriceRow) -> PriceList:
     base = PriceLevel(input=row.input, output=row.output)
     tiers = (PriceLevel(above=t.above, input=t.input, output=t.output) for t in row.tiers)
@@ -260,6 +285,7 @@ class PriceBook:
         """`now` is the time of calls without a time, in unix seconds."""
         self._now = datetime.datetime.fromtimestamp(now, datetime.UTC)
         self._prices: dict[tuple[object, ...], Price | None] = {}
+        self._by_entry: dict[tuple[object, ...], Price | None] = {}
         self._unpriced: dict[str, None] = {}
 
     @property
@@ -280,10 +306,14 @@ class PriceBook:
         key = provider, model, wire, service_tier, slot
         if key not in self._prices:
             when = self._moment(at)
-            found = price(provider, model, when, wire=wire, service_tier=service_tier)
-            self._prices[key] = found
-            if found is None:
-                self._unpriced[f"{provider}/{model}"] = None
+            active = _active(provider, without_prefix(provider, model), when)
+            entry = provider, model, wire, service_tier, active
+            if entry not in self._by_entry:
+                found = price(provider, model, when, wire=wire, service_tier=service_tier)
+                self._by_entry[entry] = found
+                if found is None:
+                    self._unpriced[f"{provider}/{model}"] = None
+            self._prices[key] = self._by_entry[entry]
         return self._prices[key]
 
     def _moment(self, at: float | None) -> datetime.datetime:

@@ -63,12 +63,15 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     """Rows of the catalog that the bills contradict."""
 
 
-def page_lines(explained: Explanation, *, everything: bool) -> Iterator[Line]:
+def page_lines(
+    explained: Explanation, *, everything: bool, excerpts: bool = True
+) -> Iterator[Line]:
+    """`excerpts` shows the text before and after a change."""
     conversations = _conversations(explained.turns)
     for calls in conversations:
         if len(conversations) > 1:
             yield calls[0].conversation, "bold"
-        yield from _conversation(calls, everything)
+        yield from _conversation(calls, everything, excerpts)
     total = explained.summary
     hits = counted(total.hit, "hit")
     counts = f"{hits}, {total.partial} partial, {total.miss} missed, {total.first} first"
@@ -118,7 +121,7 @@ def _unproven(call: ExplainedCall) -> str | None:
     return causes[0].text if call.verdict.result == "unknown" and causes else None
 
 
-def _conversation(calls: list[ExplainedCall], everything: bool) -> Iterator[Line]:
+def _conversation(calls: list[ExplainedCall], everything: bool, excerpts: bool) -> Iterator[Line]:
     """Consecutive hits share one line unless `everything` is set."""
     for is_hit, group in itertools.groupby(calls, key=lambda call: call.verdict.result == "hit"):
         same = list(group)
@@ -129,10 +132,10 @@ def _conversation(calls: list[ExplainedCall], everything: bool) -> Iterator[Line
             yield [turns, (hits, RESULT_COLOURS["hit"])]
             continue
         for call in same:
-            yield from _call(call)
+            yield from _call(call, excerpts)
 
 
-def _call(call: ExplainedCall) -> Iterator[Line]:
+def _call(call: ExplainedCall, excerpts: bool) -> Iterator[Line]:
     verdict = call.verdict
     gap = f" (+{format_duration(call.gap)})" if call.gap is not None else ""
     shown = verdict if _unproven(call) is None else replace(verdict, causes=())
@@ -140,4 +143,4 @@ def _call(call: ExplainedCall) -> Iterator[Line]:
         f"  turn {call.turn}{gap}: ",
         (shown.describe(excerpts=False), RESULT_COLOURS[verdict.result]),
     ]
-    yield from detail_lines(verdict)
+    yield from detail_lines(verdict, excerpts=excerpts)

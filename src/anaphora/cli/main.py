@@ -11,8 +11,7 @@
     64  internal error
     130 interrupted
 
-click is an optional requirement, so it is not imported at the top: the message that says so must
-run without it.
+click is loaded when a command runs.
 """
 
 from __future__ import annotations
@@ -56,8 +55,6 @@ _CODES: tuple[tuple[type[AnaphoraError], int], ...] = (
     (Io, USAGE),
 )
 
-_EXTRA = ("click", "rich")
-
 #: Options that other tools have.
 _KEY_OPTIONS = ("--key", "--api-key", "--api_key", "--apikey", "--token", "--secret")
 
@@ -80,12 +77,6 @@ def main(args: Sequence[str] | None = None) -> int:
         _print_error(str(problem))
         return exit_code(problem)
     except Exception as problem:
-        package = (getattr(problem, "name", None) or "").partition(".")[0]
-        if isinstance(problem, ModuleNotFoundError) and package in _EXTRA:
-            _print_error(
-                f"the command line needs {package}; install it with: pip install 'anaphora[cli]'"
-            )
-            return UNMET
         _print_internal(problem)
         return INTERNAL
 

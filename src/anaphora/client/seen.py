@@ -25,10 +25,10 @@ from typing import TypeVar
 from anaphora.cache.plan import RecallingPlanner, SeenBeginning, SeenUse
 from anaphora.errors import InvalidConfig
 from anaphora.rendered import Rendered
-from anaphora.sqlite_files import BUSY_SECONDS
+from anaphora.sqlite_files import BUSY_SECONDS, is_locked
 
 from .config.folders import user_folder
-from .seen_file import SeenFile, is_locked
+from .seen_file import SeenFile
 
 T = TypeVar("T")
 

@@ -6,19 +6,24 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
-import stat
 import struct
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 from blake3 import blake3
 
 from anaphora.cache.plan import SeenBeginning, SeenUse
 from anaphora.errors import Io
-from anaphora.sqlite_files import BUSY_SECONDS, transaction
+from anaphora.sqlite_files import (
+    BUSY_SECONDS,
+    is_locked,
+    make_private,
+    side_files,
+    transaction,
+    use_wal,
+)
 
 #: Marks the file as ours: "anab".
 _APPLICATION = 0x616E6162
@@ -62,8 +67,7 @@ class SeenFile:
     """A connection to the file, which is made if it is missing."""
 
     def __init__(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        _make_private(path)
+        make_private(path)
         self._database = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None)
         self._uncounted = _COUNT_EVERY
         try:
@@ -78,7 +82,7 @@ class SeenFile:
 
     def _prepare(self) -> None:
         run = self._database.execute
-        _patiently(lambda: run("PRAGMA journal_mode = WAL"))
+        use_wal(self._database)
         run(f"PRAGMA max_page_count = {_MOST_PAGES}")
         run("PRAGMA wal_autocheckpoint = 256")
         run("PRAGMA journal_size_limit = 1048576")
@@ -202,23 +206,6 @@ class SeenFile:
         return dropped
 
 
-def _make_private(path: Path) -> None:
-    """Makes the file, readable by the user only. SQLite gives its side files the same mode."""
-    opened = os.open(path, os.O_RDONLY | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o600)
-    try:
-        found = os.fstat(opened)
-        if not stat.S_ISREG(found.st_mode):
-            raise PermissionError("it is no file")
-        if os.name != "posix":
-            return
-        if found.st_uid != os.geteuid():
-            raise PermissionError("it belongs to another user")
-        if stat.S_IMODE(found.st_mode) & 0o077:
-            os.fchmod(opened, 0o600)
-    finally:
-        os.close(opened)
-
-
 def _pauses(packed: bytes) -> tuple[int, ...]:
     return struct.unpack(f"<{len(packed) // 4}I", packed)
 
@@ -227,28 +214,10 @@ def _packed(pauses: Sequence[int]) -> bytes:
     return struct.pack(f"<{len(pauses)}I", *(min(pause, 0xFFFFFFFF) for pause in pauses))
 
 
-def is_locked(problem: Exception) -> bool:
-    code = getattr(problem, "sqlite_errorcode", None)
-    return code is not None and code & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
-
-
-def _patiently(act: Callable[[], Any]) -> None:
-    """Retries a statement that SQLite refuses at once while another process runs the same."""
-    until = time.monotonic() + BUSY_SECONDS
-    while True:
-        try:
-            act()
-            return
-        except sqlite3.OperationalError as problem:
-            if not is_locked(problem) or time.monotonic() > until:
-                raise
-            time.sleep(0.01)
-
-
 def file_bytes(path: Path) -> int:
     """The bytes of the file, with SQLite's log of changes."""
     sizes = 0
-    for name in (path, *_side_files(path)):
+    for name in (path, *side_files(path)):
         with contextlib.suppress(OSError):
             sizes += name.stat().st_size
     return sizes
@@ -277,10 +246,6 @@ def clear_seen(path: Path) -> int:
     except _UNUSABLE as problem:
         if is_locked(problem):
             raise Io(f"{path}: another process holds it; try again") from None
-        for name in (path, *_side_files(path)):
+        for name in (path, *side_files(path)):
             name.unlink(missing_ok=True)
         return 0
-
-
-def _side_files(path: Path) -> tuple[Path, ...]:
-    return tuple(path.with_name(path.name + end) for end in ("-wal", "-shm"))

@@ -35,13 +35,16 @@ class BilledCall(msgspec.Struct, frozen=True, array_like=True):
     """The key without its time, if files that copy the answer change its time."""
     copied: bool = False
     """The file says that it begins with another session: `untimed` is enough."""
+    written_30m: int = 0
+    """OpenAI's writes."""
 
     @property
     def input(self) -> int:
-        return self.uncached + self.read + self.written_5m + self.written_1h
+        written = self.written_5m + self.written_1h + self.written_30m
+        return self.uncached + self.read + written
 
     def usage(self) -> Usage:
-        written = {"5m": self.written_5m, "1h": self.written_1h}
+        written = {"1h": self.written_1h, "30m": self.written_30m, "5m": self.written_5m}
         return Usage(
             uncached=self.uncached,
             read=self.read,

@@ -8,18 +8,20 @@ message in the others.
     index = AnswerIndex()
     for file in files: index.add_all(file, entries)      # only digests are kept
     for entry in index.once(file, entries): ...          # of the file, read again
+
+Bills without their conversations follow the same rule: `add_times`, `add_answer`, `keeper`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from blake3 import blake3
 from msgspec.structs import replace
 
-from anaphora.canonical import dumps
+from anaphora.canonical import encode_decoded
 from anaphora.wording import counted
 
 from .format import TraceCall, TraceUsage
@@ -29,7 +31,7 @@ _BeganBy: TypeAlias = Literal["resume", "fork"]
 
 
 def digest(*parts: object) -> bytes:
-    return blake3(dumps(parts)).digest(16)
+    return blake3(encode_decoded(parts)).digest(16)
 
 
 def answer_of(id: Any, at: float | None, usage: TraceUsage, content: object) -> Answer:
@@ -43,7 +45,9 @@ def _counts(usage: TraceUsage) -> list[int | None]:
     return [usage.input, usage.cache_read, *usage.by_ttl.values(), usage.output, usage.reasoning]
 
 
-class _Copy(NamedTuple):
+class AnswerCopy(NamedTuple):
+    """An answer in one of the files."""
+
     file: str
     is_last: bool
     """No call of its conversation follows."""
@@ -59,38 +63,47 @@ class _FileTimes:
         self.began = math.inf
         self.ended = -math.inf
 
-    def add(self, found: FoundTrace) -> None:
-        if found.began is not None:
-            self.began = min(self.began, found.began)
-        times = [call.ended or call.at for call in found.trace.calls]
-        self.ended = max([self.ended, *(time for time in times if time is not None)])
+    def add(self, began: float | None, ended: Iterable[float | None]) -> None:
+        if began is not None:
+            self.began = min(self.began, began)
+        self.ended = max([self.ended, *(time for time in ended if time is not None)])
 
 
 class AnswerIndex:
     """The answers in several files, by their digests."""
 
-    def __init__(self) -> None:
+    def __init__(self, kept_elsewhere: Mapping[bytes, AnswerCopy] | None = None) -> None:
+        """`kept_elsewhere`: the keepers of answers, if another index has found them."""
+        self._elsewhere = kept_elsewhere or {}
         self._files: dict[str, _FileTimes] = {}
         self._counted: dict[str, set[bytes]] = {}
         """By file, the answers that were returned as calls."""
-        self._copies: dict[bytes, list[_Copy]] = {}
-        self._keepers: dict[bytes, _Copy] = {}
+        self._copies: dict[bytes, list[AnswerCopy]] = {}
+        self._keepers: dict[bytes, AnswerCopy] = {}
         """The copy of each answer that counts, once it was looked up."""
         self._usage: dict[bytes, TraceUsage] = {}
         """The usage of each answer that was written last: it has the most output."""
 
     def add(self, file: str, found: FoundTrace) -> None:
         """One conversation of a file."""
-        self._files.setdefault(file, _FileTimes(len(self._files))).add(found)
-        self._keepers.clear()
+        self.add_times(file, found.began, (call.ended or call.at for call in found.trace.calls))
         last = len(found.answers) - 1
         pairs = zip(found.answers, found.trace.calls, strict=bool(found.answers))
         for index, (answer, call) in enumerate(pairs):
-            for key in filter(None, (answer.key, answer.untimed)):
-                copies = self._copies.setdefault(key, [])
-                if not copies or copies[-1].file != file:
-                    copies.append(_Copy(file, index == last, answer.copied))
+            self.add_answer(file, answer, is_last=index == last)
             self._learn(answer, call)
+
+    def add_times(self, file: str, began: float | None, ended: Iterable[float | None]) -> None:
+        """The first time in a file, and the times of its calls or the last of them."""
+        self._files.setdefault(file, _FileTimes(len(self._files))).add(began, ended)
+        self._keepers.clear()
+
+    def add_answer(self, file: str, answer: Answer, *, is_last: bool) -> None:
+        """One answer of a file whose times were added."""
+        for key in filter(None, (answer.key, answer.untimed)):
+            copies = self._copies.setdefault(key, [])
+            if not copies or copies[-1].file != file:
+                copies.append(AnswerCopy(file, is_last, answer.copied))
 
     def add_all(self, file: str, entries: Iterable[TraceEntry]) -> None:
         for entry in entries:
@@ -130,11 +143,13 @@ class AnswerIndex:
         calls: list[TraceCall] = []
         answers: list[Answer] = []
         left: _BeganBy | None = None
+        before: TraceCall | None = None
         for answer, call in zip(found.answers, found.trace.calls, strict=True):
-            keeper = self._keeper(answer)
+            keeper = self.keeper(answer)
             if keeper.file != file or answer.key in seen:
                 repeated[keeper.file] = repeated.get(keeper.file, 0) + 1
                 left = "resume" if keeper.is_last else "fork"
+                before = before if calls else call
                 continue
             seen.add(answer.key)
             usage = self._usage.get(answer.key, call.usage)
@@ -144,20 +159,23 @@ class AnswerIndex:
             calls.append(call)
             answers.append(answer)
             left = None
-        trace = replace(found.trace, calls=tuple(calls))
+        trace = replace(found.trace, calls=tuple(calls), before=before)
         return found._replace(trace=trace, answers=tuple(answers))
 
-    def _keeper(self, answer: Answer) -> _Copy:
+    def keeper(self, answer: Answer) -> AnswerCopy:
+        """The copy that counts of an answer that was added."""
+        if (elsewhere := self._elsewhere.get(answer.key)) is not None:
+            return elsewhere
         keys = (answer.key, answer.untimed if answer.copied else b"")
         return min((self._first(key) for key in keys if key), key=self._rank)
 
-    def _first(self, key: bytes) -> _Copy:
+    def _first(self, key: bytes) -> AnswerCopy:
         keeper = self._keepers.get(key)
         if keeper is None:
             keeper = self._keepers[key] = min(self._copies[key], key=self._rank)
         return keeper
 
-    def _rank(self, copy: _Copy) -> tuple[bool, float, float, int]:
+    def _rank(self, copy: AnswerCopy) -> tuple[bool, float, float, int]:
         """Sort key: files that are not copies come first, whatever their times are."""
         times = self._files[copy.file]
         return copy.copied, times.began, times.ended, times.number

@@ -81,8 +81,9 @@ class ProviderState:
             self._planner = Planner(target.memory, None if price is None else price.input)
         return self._planner
 
-    def prepare(self, call: Call, at: float) -> PreparedRequest:
-        """The call, rendered and planned. Nothing is sent or remembered."""
+    def prepare(self, call: Call, at: float, *, is_last: bool = False) -> PreparedRequest:
+        """The call, rendered and planned; `is_last`: as in `Planner.plan`. Nothing is sent or
+        remembered."""
         if self.past is None:
             last = self.sent.rendered if self.sent is not None else None
             rendered = self.target.render(call, last)
@@ -92,7 +93,7 @@ class ProviderState:
             if self.sent is None:
                 self.sent = self.past.restore(rendered, self.target, self.predictor)
             rendered = replace(self.past.limited(rendered), bills=self.bills)
-        plan = self.planner(at).plan(rendered, at=at)
+        plan = self.planner(at).plan(rendered, at=at, is_last=is_last)
         return PreparedRequest(call=call, rendered=rendered, plan=plan, at=at)
 
     def extends_last(self, prepared: PreparedRequest) -> bool:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -42,6 +42,11 @@ _MODEL_ITEMS = (
 ).split()
 #: Minimum length of a unique id of a tool call, or of an encrypted text.
 _RANDOM = 16
+#: The end of an encrypted text that identifies it.
+_SECRET = 64
+
+ItemId: TypeAlias = str
+"""The type of an item, the id of its tool call, and the end of its encrypted text."""
 
 
 class _Conversation(msgspec.Struct):
@@ -53,7 +58,7 @@ class _Conversation(msgspec.Struct):
     calls: list[TraceCall] = []
     answers: list[Answer] = []
     model: str = ""
-    _items: list[dict[str, Any]] = []
+    _items: list[ItemId] = []
     """Items of the reply that is not billed yet."""
     _last_input: float | None = None
     _reply: int | None = None
@@ -64,11 +69,12 @@ class _Conversation(msgspec.Struct):
     """When its last item came, if its bill follows the results of its tools."""
 
     def add(self, payload: dict[str, Any], at: float | None) -> None:
-        from_model = payload.get("type") in _MODEL_ITEMS or payload.get("role") == "assistant"
+        from_model = is_from_model(payload.get("type"), payload.get("role"))
         if from_model and self._reply is None:
             self._reply, self._began = len(self.messages), self._last_input
         if from_model:
-            self._items.append(payload)
+            ids = (payload.get(name) for name in ("call_id", "encrypted_content"))
+            self._items.append(item_id(payload.get("type"), *ids))
             self._item_at, self._ended = at, None
         else:
             self._last_input, self._ended = at, self._item_at
@@ -79,7 +85,12 @@ class _Conversation(msgspec.Struct):
         self._last_input = at
 
     def billed(
-        self, usage: TraceUsage, model: str, at: float | None, answer: Callable[..., Answer]
+        self,
+        usage: TraceUsage,
+        model: str,
+        effort: str | None,
+        at: float | None,
+        answer: Callable[..., Answer],
     ) -> None:
         """`answer` makes the answer from the items that the model wrote."""
         self.model = self.model or model
@@ -90,6 +101,7 @@ class _Conversation(msgspec.Struct):
             usage=usage,
             model=model if model != self.model else None,
             began_by=self.began_by,
+            effort=effort,
         )
         self.calls.append(call)
         self.answers.append(answer(self._items))
@@ -97,8 +109,19 @@ class _Conversation(msgspec.Struct):
         self._items = []
 
 
-def _answer(
-    usage: TraceUsage, totals: Any, at: float | None, items: list[dict[str, Any]], *, copied: bool
+def is_from_model(type: object, role: object) -> bool:
+    return type in _MODEL_ITEMS or role == "assistant"
+
+
+def item_id(type: object, call_id: object, encrypted: object) -> ItemId:
+    """Identifies an item that a model wrote."""
+    call = call_id if isinstance(call_id, str) else ""
+    secret = encrypted[-_SECRET:] if isinstance(encrypted, str) else ""
+    return f"{type} {call} {secret}"
+
+
+def answer_with(
+    usage: TraceUsage, totals: Any, at: float | None, items: list[ItemId], *, copied: bool
 ) -> Answer:
     """Identifies an answer. A copy has the ids of tool calls, the encrypted reasoning and all
     counts of the original, but not its time."""
@@ -108,13 +131,10 @@ def _answer(
     return answer_of("", at, usage, [*items, totals])._replace(untimed=untimed, copied=copied)
 
 
-def _is_random(item: dict[str, Any]) -> bool:
+def _is_random(item: ItemId) -> bool:
     """Whether an item has a unique id. Some providers only number tool calls."""
-    texts = [item.get(name) for name in ("call_id", "encrypted_content")]
-    return any(
-        isinstance(text, str) and len(text) >= _RANDOM and ":" not in text and "." not in text
-        for text in texts
-    )
+    _, *texts = item.split(" ")
+    return any(len(text) >= _RANDOM and ":" not in text and "." not in text for text in texts)
 
 
 class CodexSession:
@@ -128,6 +148,7 @@ class CodexSession:
         self.id = ""
         self.provider = "openai"
         self.model = ""
+        self._effort: str | None = None
         self.conversations: list[_Conversation] = []
         self._copied = False
         """The file begins with the lines of another session."""
@@ -154,6 +175,8 @@ class CodexSession:
             self._meta(payload)
         elif kind == "turn_context":
             self.model = str(payload.get("model") or self.model)
+            effort = payload.get("effort")
+            self._effort = effort if isinstance(effort, str) else None
         elif kind == "compacted":
             self._compacted(place, payload, at)
         elif kind == "response_item":
@@ -248,15 +271,15 @@ class CodexSession:
         if self._records or (totals is not None and totals == self._totals):
             return  # repeated
         self._totals = totals
-        usage = _usage(last)
+        usage = usage_from(last)
         if usage is not None:
-            answer = partial(_answer, usage, totals, at, copied=self._copied)
+            answer = partial(answer_with, usage, totals, at, copied=self._copied)
             self._bill(place, usage, at, answer)
 
     def _record(self, place: str, payload: dict[str, Any], at: float | None) -> None:
         self._records = True
         billed, id = payload.get("usage"), payload.get("response_id")
-        usage = _usage(billed) if isinstance(billed, dict) else None
+        usage = usage_from(billed) if isinstance(billed, dict) else None
         if usage is not None:
             self._bill(place, usage, at, partial(answer_of, id, at, usage))
 
@@ -265,7 +288,7 @@ class CodexSession:
     ) -> None:
         conversation = self._current(place)
         conversation.place = conversation.place or place
-        conversation.billed(usage, self.model, at, answer)
+        conversation.billed(usage, self.model, self._effort, at, answer)
 
 
 def _message(payload: dict[str, Any], from_model: bool) -> TraceMessage:
@@ -280,7 +303,7 @@ def _message(payload: dict[str, Any], from_model: bool) -> TraceMessage:
     return TraceMessage(role="assistant", tool_calls=[payload])
 
 
-def _usage(last: dict[str, Any]) -> TraceUsage | None:
+def usage_from(last: dict[str, Any]) -> TraceUsage | None:
     """The input includes reads and writes."""
     read, written = count(last, "cached_input_tokens"), count(last, "cache_write_input_tokens")
     return usage_of(

@@ -13,9 +13,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from anaphora.analysis.trace.answers import answer_of
+from anaphora.analysis.trace.answers import digest
 from anaphora.analysis.trace.format import TraceCall, TraceMessage, TraceUsage
 from anaphora.analysis.trace.log_lines import (
+    Answer,
     FoundTrace,
     Problem,
     TraceEntry,
@@ -90,7 +91,7 @@ class _Session(RecordedSession):
         began, completed = seconds(times.get("created")), seconds(times.get("completed"))
         for index, (step, tokens) in enumerate(_steps(info, parts)):
             reply, *results = _messages(step)
-            usage = _usage(tokens, served[0], reasons=_reasons(step))
+            usage = usage_from(tokens, served[0], reasons=_reasons(step))
             if usage is not None:
                 call = TraceCall(
                     messages=len(self.messages),
@@ -98,13 +99,18 @@ class _Session(RecordedSession):
                     t_end=_ended(step) or completed,
                     usage=usage,
                 )
-                content = [index, reply.content, reply.tool_calls]
-                self.bill(call, answer_of("", began, usage, content), served, place)
+                self.bill(call, answer_at(began, index, usage), served, place)
             for message in (reply, *results):
                 self.add(message)
         if info.get("summary") is True:
             # The request for the summary, and the summary.
             self.restart(self.messages[max(0, before - 1) :], "compaction")
+
+
+def answer_at(began: float | None, step: int, usage: TraceUsage) -> Answer:
+    """Identifies an answer. A fork repeats it with its time, under another id."""
+    counts = usage.input, usage.cache_read, usage.written, usage.output
+    return Answer(digest("opencode", began, step, counts))
 
 
 def _order(message: Any) -> tuple[float, str]:
@@ -173,7 +179,7 @@ def _ended(parts: list[dict[str, Any]]) -> float | None:
     return max((time for time in map(seconds, ends) if time is not None), default=None)
 
 
-def _usage(tokens: object, provider: str, *, reasons: bool) -> TraceUsage | None:
+def usage_from(tokens: object, provider: str, *, reasons: bool = False) -> TraceUsage | None:
     """Reads and writes are not part of the input. The output is without the reasoning if
     the total says so, and in versions without a total with it. A reasoning of 0 tokens in a reply
     that has some was not reported."""
