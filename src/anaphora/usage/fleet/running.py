@@ -98,7 +98,7 @@ def run_here(
     progress: Callable[[FleetProgress], None],
 ) -> None:
     collector = _Collector(len(parts), buckets, sums, progress)
-    with Spill() as spill, _output(out) as writer, Workers(workers) as processes:
+    with Spill() as spill, _output(out) as writer, FleetProcesses(workers) as processes:
         folder = str(spill.folder)
         for found in processes.each(spill_slice, [(part, buckets, folder) for part in parts]):
             collector.add_slice(found)
@@ -107,14 +107,14 @@ def run_here(
             collector.add_bucket(result, writer)
 
 
-class Workers:
+class FleetProcesses:
     """Processes on this machine. A task whose process was killed is done again."""
 
     def __init__(self, workers: int) -> None:
         self._workers = workers
         self._pool: ProcessPoolExecutor | None = None
 
-    def __enter__(self) -> Workers:
+    def __enter__(self) -> FleetProcesses:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -251,7 +251,10 @@ def run_on_ray(
 ) -> None:
     ray = _ray()
     if not ray.is_initialized():
-        ray.init(address=address or None, log_to_driver=False, include_dashboard=False)
+        try:
+            ray.init(address=address or None, log_to_driver=False, include_dashboard=False)
+        except Exception as problem:  # Ray raises bare exceptions
+            raise Io(f"Ray did not start: {problem}") from None
     collector = _Collector(len(parts), buckets, sums, progress)
     # Ray does a task again whose worker was lost, and the tasks whose results were lost with it.
     read = ray.remote(ray_runs).options(num_returns=buckets + 1, max_retries=-1)
