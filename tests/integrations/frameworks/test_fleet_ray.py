@@ -36,8 +36,10 @@ def cluster() -> Iterator[None]:
     """Four workers on this machine."""
     source = str(Path(__file__).parents[3] / "src")
     # Ray gives up on a busy machine.
-    os.environ["RAY_agent_register_timeout_ms"] = str(int(PATIENCE * 1000))
-    os.environ["RAY_raylet_start_wait_time_s"] = str(int(PATIENCE))
+    os.environ |= {
+        "RAY_agent_register_timeout_ms": str(int(PATIENCE * 1000)),
+        "RAY_raylet_start_wait_time_s": str(int(PATIENCE)),
+    }
     ray.init(
         num_cpus=4,
         include_dashboard=False,
