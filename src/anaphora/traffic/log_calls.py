@@ -87,10 +87,80 @@ def call_of(
     marked = form == "chat" and catalog.rules(known, model).needs_marks
     if marked and unmarked and bill is not None and (bill.read or bill.written):
         _mark_last(messages)
+    if marked and "claude" in model:
+        body, answer = _as_claude(messages, params, answer, bill)
+        fields = {"request": {"model": model, **body}, "response": answer, "provider": known}
+        yield {**common, **fields, "dialect": "anthropic", "model": model}
+        return
     wire = "openai_responses" if form == "responses" else _WITH_MARKERS if marked else "openai_chat"
     body = {"model": model, **params, name: messages}
     fields = {"request": body, "response": answer, "provider": known, "dialect": wire}
     yield {**common, **fields, "model": model}
+
+
+def _as_claude(
+    messages: list[Any] | str, params: Fields, answer: Fields, bill: LoggedBill | None
+) -> tuple[Fields, Fields]:
+    """A request and its answer in the form of Anthropic's API, whose cache has the tools before the
+    system text."""
+    system: list[Any] = []
+    sent: list[Fields] = []
+    listed: list[Any] = messages if isinstance(messages, list) else [{"content": messages}]
+    for message in listed:
+        content = message.get("content") or []
+        parts = [{"type": "text", "text": content}] if isinstance(content, str) else [*content]
+        parts = [
+            part if "text" in part else {"type": "text", "text": text_of(part)} for part in parts
+        ]
+        role = message.get("role") or "user"
+        if role in ("system", "developer"):
+            system += parts
+            continue
+        if role == "tool":
+            id = message.get("tool_call_id") or ""
+            role, parts = "user", [{"type": "tool_result", "tool_use_id": id, "content": parts}]
+        for call in message.get("tool_calls") or ():
+            function = object_of(call.get("function"))
+            given, name = object_of(function.get("arguments")), function.get("name") or ""
+            parts.append(
+                {"type": "tool_use", "id": call.get("id") or "", "name": name, "input": given}
+            )
+        sent.append({"role": role, "content": parts})
+    tools = [object_of(tool.get("function")) for tool in params.get("tools") or ()]
+    body = {
+        "tools": [
+            {
+                "name": tool.get("name") or "",
+                "description": tool.get("description") or "",
+                "input_schema": tool.get("parameters") or {"type": "object"},
+            }
+            for tool in tools
+        ],
+        "system": system,
+        "messages": sent,
+        "max_tokens": 1,
+    }
+    said = answer["choices"][0].get("message") if answer.get("choices") else None
+    text = object_of(said).get("content")
+    usage = (
+        None
+        if bill is None
+        else {
+            "input_tokens": bill.uncached,
+            "cache_read_input_tokens": bill.read or 0,
+            "cache_creation_input_tokens": bill.written or 0,
+            "output_tokens": bill.output,
+        }
+    )
+    reply = {
+        "id": answer.get("id") or "",
+        "type": "message",
+        "role": "assistant",
+        "content": [{"type": "text", "text": text}] if isinstance(text, str) and text else [],
+        "stop_reason": "end_turn",
+        "usage": usage,
+    }
+    return {name: value for name, value in body.items() if value}, reply
 
 
 def _mark_last(messages: list[Any] | str) -> None:

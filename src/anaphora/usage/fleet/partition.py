@@ -250,7 +250,7 @@ class _PartitionJudge:
                 if expected is not None
                 else predict_usage(before, sent, request.rules)
             ).read
-        conversation = request.conversation
+        conversation, named = request.conversation, request.named
         conversation.calls += 1
         ended = sent.at if sent.ended is None else sent.ended
         then = None if before is None else before.at
@@ -273,7 +273,8 @@ class _PartitionJudge:
             output_nano_usd=None if price is None else nano_usd(price.of_output(usage)),
             saved_nano_usd=nano_usd(verdict.saved),
             **verdict_fields(verdict),
-            conversation=word(request.named) if request.named else record.key.hex(),
+            # A name with spaces may be a text.
+            conversation=named if named and word(named) == named else record.key.hex(),
             turn=conversation.calls,
         )
         return FleetRow(call, record.place, record.program, lost)
