@@ -33,6 +33,8 @@ _GZIP = b"\x1f\x8b"
 _DAMAGED = EOFError, zlib.error, gzip.BadGzipFile
 #: Bytes that are read of a file at once.
 PIECE = 16_000_000
+#: Lines are often longer than the default.
+_BUFFER = 1 << 16
 #: Bytes at the beginning and before the end of what was read that identify a file.
 _COMPARED = 4096
 #: Broken lines that are named of a file.
@@ -178,7 +180,7 @@ def read_piece(
         return _read_whole(path, program, known, state)
     position = unpack_position(known) if known else ReadPosition()
     reader: BillReader = READERS[program]()
-    with open(path, "rb") as file:
+    with io.BufferedReader(io.FileIO(path), _BUFFER) as file:
         stat = os.fstat(file.fileno())
         packed = file.peek(2)[:2] == _GZIP
         anew = packed or not _continues(file, position, stat)
