@@ -16,7 +16,7 @@ from support.session_bills import (
     shared_names,
     shared_session,
 )
-from support.session_samples import CANARY, SAMPLES, event, lines_of
+from support.session_samples import CANARY, SAMPLES, claude, event, lines_of
 
 from anaphora.analysis.trace.log_lines import Problem
 from anaphora.analysis.trace.programs import ProgramName
@@ -72,6 +72,37 @@ def test_replies_of_claude_code() -> None:
     assert [one.line for one in found if one.subagent] == [4]
     assert {(one.session, one.project) for one in found} == {("s", "/work")}
     assert {(one.written_5m, one.written_1h) for one in found} == {(100, 200)}
+
+
+def test_advisors_and_compaction_of_claude_code_are_billed() -> None:
+    """The usage of a reply includes only iterations that are messages."""
+    message = {"type": "message", "input_tokens": 10, "output_tokens": 5}
+    advisor = {"type": "advisor_message", "model": "claude-opus-4-6", "input_tokens": 1000}
+    split = {"ephemeral_1h_input_tokens": 30}
+    compaction = {"type": "compaction", "cache_creation_input_tokens": 50, "cache_creation": split}
+    line = claude(1, "m1", usage={"iterations": [message, advisor, compaction]})
+    data = msgspec.json.encode(line) + b"\n"
+    reply, *others = (one for one in read("claude_code", [data]) if isinstance(one, BilledCall))
+    assert (reply.model, reply.read) == ("claude-sonnet-4-5", 2000)
+    assert [(one.model, one.input, one.written_1h, one.output) for one in others] == [
+        ("claude-opus-4-6", 1000, 0, 0),
+        ("claude-sonnet-4-5", 50, 30, 0),
+    ]
+    assert len({one.key for one in (reply, *others)}) == 3
+    assert [*read("claude_code", [data])] == [reply, *others]
+
+
+def test_progress_of_a_subagent_repeats_its_reply() -> None:
+    reply = claude(1, "m1")
+    data = {"type": "agent_progress", "message": reply}
+    progress = {"type": "progress", "sessionId": "main", "cwd": "/work", "data": data}
+    first, again = read(
+        "claude_code", [msgspec.json.encode(one) + b"\n" for one in (reply, progress)]
+    )
+    assert isinstance(first, BilledCall)
+    assert isinstance(again, BilledCall)
+    assert (again.key, again.input, again.output) == (first.key, first.input, first.output)
+    assert (again.session, again.subagent) == ("main", True)
 
 
 def test_models_of_codex_and_forks() -> None:

@@ -201,7 +201,7 @@ class ClaudeCodeSession:
     ) -> SessionNode:
         id = message.get("id")
         node = self._replies.get(id) if isinstance(id, str) and id else None
-        usage = _usage(message.get("usage"))
+        usage = usage_from(message.get("usage"))
         if node is None or not self._continues(node, parent):
             node = self._new(parent, "assistant", place)
             node.model = str(message.get("model") or "")
@@ -296,7 +296,7 @@ def _conversation(leaf: SessionNode, session: str, taken: set[int]) -> FoundTrac
     return FoundTrace(replies[0].place, trace, tuple(answers))
 
 
-def _usage(usage: object) -> TraceUsage | None:
+def usage_from(usage: object) -> TraceUsage | None:
     if not isinstance(usage, dict):
         return None
     written = count(usage, "cache_creation_input_tokens")
