@@ -16,7 +16,7 @@ from support.session_bills import (
     shared_names,
     shared_session,
 )
-from support.session_samples import CANARY, SAMPLES, claude, event, lines_of
+from support.session_samples import CANARY, SAMPLES, claude, codex_count, event, lines_of
 
 from anaphora.analysis.trace.log_lines import Problem
 from anaphora.analysis.trace.programs import ProgramName
@@ -112,6 +112,17 @@ def test_models_of_codex_and_forks() -> None:
     (forked,) = calls("codex, a fork")
     assert forked.copied
     assert forked.untimed
+
+
+def test_service_tiers_of_codex() -> None:
+    def settings(tier: str | None) -> dict[str, object]:
+        applied = {"type": "thread_settings_applied", "thread_settings": {"service_tier": tier}}
+        return {"timestamp": "2026-11-02T09:00:00.000Z", "type": "event_msg", "payload": applied}
+
+    events = [settings("fast"), codex_count(1, 900, 1), settings(None), codex_count(2, 900, 2)]
+    lines = [msgspec.json.encode(one) + b"\n" for one in events]
+    found = [*continued("codex", lines, range(len(lines)))]
+    assert [one.tier for one in found if isinstance(one, BilledCall)] == ["fast", ""]
 
 
 def test_projects_and_subagents() -> None:

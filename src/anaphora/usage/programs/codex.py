@@ -27,7 +27,7 @@ from .lines import KnownBetweenLines, billed_call, decoder, fields, moment, tier
 
 #: The beginning of a line without a bill, as Codex writes it: its types come first.
 _NO_BILL = re.compile(
-    rb'\{"timestamp":"[^"]*",(?:"ordinal":\d+,)?"type":"(?:event_msg","payload":\{"type":"(?!token_count)'
+    rb'\{"timestamp":"[^"]*",(?:"ordinal":\d+,)?"type":"(?:event_msg","payload":\{"type":"(?!token_count"|thread_settings_applied")'
     rb'|response_item","payload":\{"type":"(?:function|custom_tool)_call_output")'
 ).match
 
@@ -37,7 +37,8 @@ _decode = decoder(
         "type timestamp",
         payload=fields(
             "type role call_id encrypted_content info usage response_id id forked_from_id"
-            " model_provider model cwd source thread_source service_tier"
+            " model_provider model cwd source thread_source",
+            thread_settings=fields("service_tier"),
         ),
     )
 )
@@ -77,13 +78,14 @@ class CodexBills(KnownBetweenLines):
                 known.items.append(item)
         elif kind == "event_msg" and payload.type == "token_count":
             return self._count(payload.info, moment(one.timestamp), number)
+        elif payload.thread_settings is not None:
+            known.tier = tier_of(payload.thread_settings.service_tier)
         elif kind == "token_usage_record":
             known.records = True
             return self._record(payload, moment(one.timestamp), number)
         elif kind == "turn_context":
             known.model = str(payload.model or known.model)
             known.project = str(payload.cwd or known.project)
-            known.tier = tier_of(payload.service_tier)
         elif kind == "compacted":
             known.items = []
         elif kind == "session_meta":
