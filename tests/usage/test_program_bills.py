@@ -11,20 +11,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.session_bills import (
     billed,
+    bills_in,
     continued,
     in_conversations,
     shared_names,
     shared_session,
 )
-from support.session_samples import CANARY, SAMPLES, claude, codex_count, event, lines_of
+from support.session_samples import CANARY, SAMPLES, claude, codex_count, event, gemini, lines_of
 
 from anaphora.analysis.trace.log_lines import Problem
 from anaphora.analysis.trace.programs import ProgramName
+from anaphora.usage.places import session_files
 from anaphora.usage.programs import READERS, bills
 from anaphora.usage.records import BilledCall
 
 LINE_PROGRAMS: tuple[ProgramName, ...] = ("claude_code", "codex", "copilot")
 FILES = [(program, name) for program in LINE_PROGRAMS for name in shared_names(program)]
+CHAT = b'{"sessionId":"g","projectHash":"h","messages":[%s]}' % b",".join(
+    msgspec.json.encode(gemini(second, str(second))) for second in (1, 2)
+)
 PI = Path(__file__).parents[1] / "analysis" / "trace" / "sessions" / "pi"
 
 
@@ -130,6 +135,18 @@ def test_projects_and_subagents() -> None:
         assert {one.project for one in calls(name)} == {"/work"}, name
     assert [one.subagent for one in calls("copilot")] == [False, True, False, False]
     assert all(one.subagent for one in calls("opencode"))
+
+
+@pytest.mark.parametrize("name", ["session-1.jsonl", "session-1.json", "s/subagent.jsonl"])
+def test_project_of_gemini_cli_is_beside_its_chats(name: str, tmp_path: Path) -> None:
+    file = tmp_path / "tmp" / "work" / "chats" / name
+    file.parent.mkdir(parents=True)
+    (tmp_path / "tmp" / "work" / ".project_root").write_text("/home/me/work\n")
+    lines = lines_of("gemini_cli")[1]
+    file.write_bytes(lines[0] + lines[-1] if name.endswith("l") else CHAT)
+    (found,) = session_files((file,), {}, tmp_path, [])
+    calls = [one for one in bills_in(found) if isinstance(one, BilledCall)]
+    assert [one.project for one in calls] == ["/home/me/work"] * 2
 
 
 def test_sums_of_copilot_are_divided_among_the_replies() -> None:

@@ -5,6 +5,8 @@ edited history repeats all of them."""
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -31,11 +33,19 @@ _WORDS = b'"gemini"', b'"sessionId"', b'"messages"'
 class GeminiCliState(msgspec.Struct, array_like=True):
     id: str = ""
     subagent: bool = False
+    project: str = ""
 
 
 class GeminiCliBills(KnownBetweenLines):
     def __init__(self) -> None:
         self.known = GeminiCliState()
+
+    def begin(self, file: str) -> None:
+        """Newer versions write the working directory beside the chats."""
+        for folder in Path(file).parents[1:3]:
+            with suppress(OSError, UnicodeError):
+                self.known.project = (folder / ".project_root").read_text().strip()
+                return
 
     def read(self, line: bytes, number: int) -> Iterable[BilledCall]:
         if not any(word in line for word in _WORDS):
@@ -60,6 +70,7 @@ class GeminiCliBills(KnownBetweenLines):
             at=at,
             session=self.known.id,
             line=number,
+            project=self.known.project,
             subagent=self.known.subagent,
         )
         return (call,)

@@ -64,6 +64,9 @@ class KnownBetweenLines:
 
     known: Any = None
 
+    def begin(self, file: str) -> None:
+        del file
+
     def state(self) -> Any:
         return self.known
 
