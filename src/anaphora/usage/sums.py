@@ -19,6 +19,7 @@ from anaphora.catalog.prices import Rates
 from anaphora.catalog.pricing import PriceBook, price_levels
 from anaphora.values import Ttl, Usage
 
+from .advice import advice
 from .index import Label, UsageIndex
 from .records import LossCause
 from .report import (
@@ -270,6 +271,8 @@ class _Report:
             for sums in (self._rows[name], self._programs[names[0]], self._total):
                 sums.lost += tokens
                 sums.lost_usd += usd
+        for cause, row in found.items():
+            row.advice = advice(cause, row.programs)
         return tuple(sorted(found.values(), key=lambda row: (-row.usd, -row.tokens, row.cause)))
 
     def _dearest(self) -> Iterator[DearLoss]:

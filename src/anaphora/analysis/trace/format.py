@@ -220,6 +220,8 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True):
     """Conversations of one run."""
     account: str | None = None
     """The key or account that paid: conversations of one account share a cache."""
+    agent: str | None = None
+    """The kind of subagent whose conversation it is, if the recording names it."""
     source: str = ""
     wire: str | None = None
     """The protocol, if known: some providers cache differently on another."""

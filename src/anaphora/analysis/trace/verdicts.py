@@ -50,6 +50,8 @@ class BillVerdict(NamedTuple):
     gap: float | None
     """Seconds since the call before began."""
     verdict: Verdict
+    before: int = 0
+    """Tokens of the prompt of the call before, if it is in the trace."""
 
 
 def judge_traces(
@@ -89,7 +91,10 @@ def judge_bills(
             paid = price(call.provider, model, call.at, call.wire)
             trace = by_id[call.trace]
             if hits or verdict.result != "hit":
-                yield BillVerdict(trace, call.call, call.provider, model, paid, call.gap, verdict)
+                sent = call.previous or 0
+                yield BillVerdict(
+                    trace, call.call, call.provider, model, paid, call.gap, verdict, sent
+                )
         return
     rendered = {trace.id: _RenderedTrace(trace) for trace in by_id.values()}
     for replay, index, params in Predictor(steps=steps).follow(by_id.values()):
@@ -184,7 +189,8 @@ class _RenderedTrace:
         gap = None
         if before is not None and before.call.at is not None and call.at is not None:
             gap = None if call.gap_unknown else call.at - before.call.at
-        return BillVerdict(self.trace, index, provider, model, paid, gap, verdict)
+        sent = 0 if before is None or before.call.usage is None else before.call.usage.total
+        return BillVerdict(self.trace, index, provider, model, paid, gap, verdict, sent)
 
     def _compare(
         self, before: _MadeCall | None, made: _MadeCall, provider: str, price: Price | None

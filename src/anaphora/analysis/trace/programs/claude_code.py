@@ -46,6 +46,8 @@ class SessionNode(msgspec.Struct, eq=False):
     usage: TraceUsage | None = None
     model: str = ""
     effort: str | None = None
+    agent: str | None = None
+    """The kind of subagent that wrote it."""
     diagnosis: Diagnosis | None = None
     id: str = ""
     """Of a reply: the message's id, or that of the request."""
@@ -158,8 +160,10 @@ class ClaudeCodeSession:
         if fields.get("type") == "assistant" and message.get("model") != "<synthetic>":
             node = self._reply(place, message, parent)
             node.id = node.id or str(fields.get("requestId") or "")
-            effort = fields.get("effort")
+            effort, agent = fields.get("effort"), fields.get("attributionAgent")
             node.effort = effort if isinstance(effort, str) else node.effort
+            if fields.get("isSidechain") is True and isinstance(agent, str):
+                node.agent = agent
             node.add(message.get("content") or [], at)
             return node
         return None
@@ -286,6 +290,7 @@ def _conversation(leaf: SessionNode, session: str, taken: set[int]) -> FoundTrac
         calls=tuple(calls),
         messages=tuple(node.message() for node in path),
         group=session,
+        agent=replies[0].agent,
         source="claude_code",
         system_tokens_unknown=True,
     )

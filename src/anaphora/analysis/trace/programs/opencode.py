@@ -13,6 +13,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from msgspec.structs import replace
+
 from anaphora.analysis.trace.answers import digest
 from anaphora.analysis.trace.format import TraceCall, TraceMessage, TraceUsage
 from anaphora.analysis.trace.log_lines import (
@@ -58,7 +60,8 @@ class OpencodeSessions:
         began = seconds(_of(info, "time").get("created")) or session.began
         for entry in session.found(id, "opencode", id, place.rpartition(":")[0]):
             if isinstance(entry, FoundTrace):
-                entry = entry._replace(began=began)
+                agent = session.agent if info.get("parentID") else None
+                entry = entry._replace(began=began, trace=replace(entry.trace, agent=agent))
             self._found.append(entry)
         return problem
 
@@ -71,6 +74,8 @@ class _Session(RecordedSession):
     def __init__(self) -> None:
         super().__init__()
         self.began: float | None = None
+        self.agent: str | None = None
+        """The name of the agent that replied first."""
 
     def read(self, place: str, message: Any) -> None:
         if not isinstance(message, dict) or not isinstance(message.get("info"), dict):
@@ -83,6 +88,8 @@ class _Session(RecordedSession):
             sent = [part for part in map(_sent, parts) if part is not None]
             self.add(TraceMessage(role="user", content=sent))
         elif info.get("role") == "assistant":
+            agent = info.get("agent") or info.get("mode")
+            self.agent = self.agent or (agent if isinstance(agent, str) else None)
             self._reply(place, info, parts)
 
     def _reply(self, place: str, info: dict[str, Any], parts: list[dict[str, Any]]) -> None:
