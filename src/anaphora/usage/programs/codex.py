@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from anaphora.analysis.trace.answers import answer_of
+from anaphora.analysis.trace.format import TraceUsage
 from anaphora.analysis.trace.log_lines import Answer
 from anaphora.analysis.trace.programs.codex import (
     ItemId,
@@ -23,7 +24,7 @@ from anaphora.analysis.trace.programs.codex import (
 )
 from anaphora.usage.records import BilledCall
 
-from .lines import KnownBetweenLines, billed_call, decoder, fields, moment, tier_of
+from .lines import KnownBetweenLines, decoder, fields, moment, tier_of
 
 #: The beginning of a line without a bill, as Codex writes it: its types come first.
 _NO_BILL = re.compile(
@@ -124,19 +125,9 @@ class CodexBills(KnownBetweenLines):
         return self._call(answer, at, usage, number)
 
     def _call(
-        self, answer: Answer, at: float | None, usage: Any, number: int
+        self, answer: Answer, at: float | None, usage: TraceUsage, number: int
     ) -> tuple[BilledCall, ...]:
         known = self.known
-        known.items = []
-        call = billed_call(
-            answer,
-            usage,
-            (known.provider, known.model),
-            at=at,
-            session=known.id,
-            line=number,
-            project=known.project,
-            tier=known.tier,
-            subagent=known.subagent,
-        )
-        return (call,)
+        known.items, by = [], (known.provider, known.model)
+        more = {"tier": known.tier, "subagent": known.subagent}
+        return (self.call(answer, usage, by, at, number, **more),)

@@ -17,7 +17,7 @@ from anaphora.analysis.trace.format import TraceUsage
 from anaphora.analysis.trace.programs.copilot import sums_of, usage_from
 from anaphora.usage.records import BilledCall
 
-from .lines import KnownBetweenLines, billed_call, decoder, fields, moment, served
+from .lines import KnownBetweenLines, decoder, fields, moment, served
 
 #: The beginning of an event without a bill: its type comes first.
 _NO_BILL = re.compile(
@@ -95,7 +95,7 @@ class CopilotBills(KnownBetweenLines):
         if billed is None:
             return ()
         answer = answer_of(id, at, billed, ())
-        return (self._call(answer, billed, by, at, number, subagent),)
+        return (self.call(answer, billed, by, at, number, subagent=subagent),)
 
     def _shutdown(self, metrics: Any, at: float | None, number: int) -> Iterator[BilledCall]:
         known = self.known
@@ -108,33 +108,12 @@ class CopilotBills(KnownBetweenLines):
                 continue
             if len(replies) == since["count"] == 1:
                 ((id, ended),) = replies
-                yield self._call(answer_of(id, ended, billed, ()), billed, by, ended, number, False)
+                yield self.call(answer_of(id, ended, billed, ()), billed, by, ended, number)
                 continue
             for index, part in enumerate(_parts(billed, len(replies) or 1)):
                 ended = replies[index][1] if replies else at
                 answer = answer_of("", at, billed, [known.id, model, index])
-                yield self._call(answer, part, by, ended, number, False)
-
-    def _call(
-        self,
-        answer: Any,
-        usage: TraceUsage,
-        by: tuple[str, str],
-        at: float | None,
-        number: int,
-        subagent: bool,
-    ) -> BilledCall:
-        known = self.known
-        return billed_call(
-            answer,
-            usage,
-            by,
-            at=at,
-            session=known.id,
-            line=number,
-            project=known.project,
-            subagent=subagent,
-        )
+                yield self.call(answer, part, by, ended, number)
 
 
 def _parts(usage: TraceUsage, number: int) -> Iterator[TraceUsage]:

@@ -15,7 +15,7 @@ from anaphora.analysis.trace.answers import answer_of
 from anaphora.analysis.trace.programs.gemini_cli import usage_from
 from anaphora.usage.records import BilledCall
 
-from .lines import KnownBetweenLines, billed_call, decoder, fields, moment, of_messages
+from .lines import KnownBetweenLines, decoder, fields, moment, of_messages
 
 #: The session's data, a message, or all messages.
 _decode = decoder(
@@ -63,14 +63,6 @@ class GeminiCliBills(KnownBetweenLines):
         if usage is None:
             return ()
         at = moment(message.timestamp)
-        call = billed_call(
-            answer_of("" if message.id is None else str(message.id), at, usage, ()),
-            usage,
-            ("google", str(message.model or "")),
-            at=at,
-            session=self.known.id,
-            line=number,
-            project=self.known.project,
-            subagent=self.known.subagent,
-        )
-        return (call,)
+        answer = answer_of("" if message.id is None else str(message.id), at, usage, ())
+        by = "google", str(message.model or "")
+        return (self.call(answer, usage, by, at, number, subagent=self.known.subagent),)

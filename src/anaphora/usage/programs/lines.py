@@ -73,6 +73,20 @@ class KnownBetweenLines:
     def restore(self, state: Any) -> None:
         self.known = msgspec.convert(state, type(self.known))
 
+    def call(
+        self,
+        answer: Answer,
+        usage: TraceUsage,
+        by: tuple[str, str],
+        at: float | None,
+        line: int,
+        **more: Any,
+    ) -> BilledCall:
+        """A bill of the session that is known."""
+        known = self.known
+        own = {"session": known.id, "project": known.project}
+        return billed_call(answer, usage, by, at=at, line=line, **own, **more)
+
 
 def moment(stamp: object) -> float | None:
     """A time in unix seconds."""

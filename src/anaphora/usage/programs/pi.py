@@ -12,7 +12,7 @@ from anaphora.analysis.trace.answers import answer_of
 from anaphora.analysis.trace.programs.pi import BILLED, sent_message, usage_from
 from anaphora.usage.records import BilledCall
 
-from .lines import KnownBetweenLines, billed_call, decoder, fields, moment, served
+from .lines import KnownBetweenLines, decoder, fields, moment, served
 
 #: One of them is in every line that is read.
 _WORDS = b'"assistant"', b'"usage"', b'"model_change"', b'"session"'
@@ -52,7 +52,7 @@ class PiBills(KnownBetweenLines):
             usage = usage_from(one.usage, by[0])
             if usage is not None:
                 answer = answer_of("", at, usage, [kind, one.summary])
-                return (self._call(answer, usage, by, at, number),)
+                return (self.call(answer, usage, by, at, number),)
         elif kind == "message" and one.message is not None:
             return self._reply(one.message, line, at, number)
         return ()
@@ -72,12 +72,4 @@ class PiBills(KnownBetweenLines):
             message = sent_message(_decode_sent(line).message)
             content = [message.content, message.tool_calls]
         answer = answer_of(reply.responseId, at, usage, content)
-        return (self._call(answer, usage, by, at, number),)
-
-    def _call(
-        self, answer: Any, usage: Any, by: tuple[str, str], at: float | None, number: int
-    ) -> BilledCall:
-        known = self.known
-        return billed_call(
-            answer, usage, by, at=at, session=known.id, line=number, project=known.project
-        )
+        return (self.call(answer, usage, by, at, number),)
