@@ -65,7 +65,7 @@ def _parts(given: dict[str, Any], now: float) -> Iterator[str]:
     if expires is not None:
         left = expires - now
         yield (
-            f"expires in {left / 60:.0f} min"
+            f"expires in {left // 60:.0f} min"
             if left >= 60
             else ("expires in < 1 min" if left > 0 else "cache expired")
         )

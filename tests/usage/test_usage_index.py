@@ -23,6 +23,8 @@ from anaphora.usage import index as index_module
 from anaphora.usage import pieces
 from anaphora.usage.collect import usage
 from anaphora.usage.index import Position, UsageIndex, index_file, pack
+from anaphora.usage.programs import READERS
+from anaphora.usage.programs.claude_code import ClaudeCodeBills
 from anaphora.usage.report import UsageReport
 from anaphora.usage.sums import UsageQuery
 
@@ -104,7 +106,8 @@ def test_pieces_of_any_size_give_the_same_bills(numbers: list[int], most: int) -
         file = Path(place) / "a.jsonl"
         file.write_bytes(b"".join([user(), *lines(*numbers)]))
         state = pieces.file_state(session_file(file))
-        known, found = b"", {}
+        known = b""
+        found: dict[bytes, Any] = {}
         while True:
             piece = pieces.read_piece(str(file), "claude_code", known, state, most)
             found |= {call[0]: call for call in piece.calls}
@@ -123,13 +126,13 @@ def test_later_run_reads_only_what_was_appended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: list[bytes] = []
-    monkeypatch.setattr(
-        pieces.READERS["claude_code"],
-        "read",
-        lambda self, line, number, original=pieces.READERS["claude_code"].read: (
-            read.append(line) or original(self, line, number)
-        ),
-    )
+
+    class Noted(ClaudeCodeBills):
+        def read(self, line: bytes, number: int) -> Any:
+            read.append(line)
+            return super().read(line, number)
+
+    monkeypatch.setitem(READERS, "claude_code", Noted)
     folder = tmp_path / "sessions"
     folder.mkdir()
     (folder / "a.jsonl").write_bytes(b"".join(lines(1, 2)))

@@ -253,6 +253,8 @@ class _Sessions:
         if not self._asked.places and not self._options.programs:
             sessions = usage(UsageQuery(by="session"), self.files)
             today = usage(UsageQuery(by="program", since=_midnight()), self.files)
+            if not (sessions.complete and today.complete):
+                raise KeyboardInterrupt  # after the report is printed
             keep_today(today.total.usd, sessions.rows)
 
     def state(self) -> list[tuple[Any, ...]]:
@@ -305,7 +307,8 @@ def _show(found: _Sessions, report: UsageReport, asked: _Words, options: _Option
 
 def _page(report: UsageReport, asked: _Words, options: _Options) -> Iterator[Line]:
     if not report.total.calls:
-        yield "no calls in this time and of these programs"
+        known = "no calls in this time and of these programs"
+        yield known if report.complete else "interrupted before any call was read"
         yield from (f"  {text}" for text in report.problems)
         return
     if asked.view == _LOSSES:

@@ -38,7 +38,15 @@ from anaphora.dashboard.values import Point
 from anaphora.usage.report import DearLoss, Grouping, UsageReport, UsageRow, UsageSums
 from anaphora.wording import counted
 
-from .usage_output import CAUSES, PERIODS, input_of, ordered, shown, title
+from .usage_output import (
+    CAUSES,
+    PERIODS,
+    input_of,
+    ordered,
+    shown,
+    title,
+    unpriced_lines,
+)
 
 _DAY = 86_400.0
 #: Rows of one table.
@@ -60,7 +68,8 @@ def usage_report(reports: Mapping[Grouping, UsageReport], made_at: float) -> byt
         sections.append(("Why cached tokens were paid again", [_causes(asked), _dearest(asked)]))
     sections.append(("Where it went", [_table(report) for report in reports.values()]))
     if asked.unpriced or asked.problems:
-        sections.append(("Not in these figures", [_unpriced(asked), _problems(asked)]))
+        unpriced = _left_out("Models without a known price", unpriced_lines(asked))
+        sections.append(("Not in these figures", [unpriced, _left_out("Problems", asked.problems)]))
     return report_file("Usage", sections, made_at)
 
 
@@ -168,20 +177,10 @@ def _figures(row: UsageSums) -> list[htpy.Node]:
     ]
 
 
-def _unpriced(report: UsageReport) -> htpy.Node:
-    headings = [Heading("Model"), *numbers("Calls", "Tokens")]
-    rows = [
-        [name(f"{one.provider}/{one.model}"), count(one.calls), count(one.tokens)]
-        for one in report.unpriced
-    ]
-    caption = "Models without a known price"
-    return bool(rows) and card(caption, table(caption, headings, rows))
-
-
-def _problems(report: UsageReport) -> htpy.Node:
-    items = [htpy.li[name(text, 400)] for text in report.problems[:_MOST_ROWS]]
-    left_out = more(len(report.problems) - _MOST_ROWS, "problem")
-    return bool(items) and card("Problems", htpy.ul[items], left_out)
+def _left_out(heading: str, lines: Sequence[str]) -> htpy.Node:
+    items = [htpy.li[name(text, 400)] for text in lines[:_MOST_ROWS]]
+    others = more(len(lines) - _MOST_ROWS, "line")
+    return bool(items) and card(heading, htpy.ul[items], others)
 
 
 def _points(days: Sequence[UsageRow]) -> list[Point]:

@@ -73,7 +73,7 @@ def _headline(report: UsageReport) -> Iterator[Line]:
     spent = "no known price" if _no_price(total) else f"{money(total)} at API prices"
     yield f"{spent}{span}: {counted(total.calls, 'call')} of {programs}", "bold"
     if not report.complete:
-        yield "incomplete: interrupted before all files were read", "yellow"
+        yield "incomplete: interrupted before all calls were read and judged", "yellow"
     if report.causes is None:
         return
     share = f" ({_percent(total.lost_usd, total.usd)})" if total.usd and total.lost_usd else ""
@@ -180,11 +180,7 @@ def _loss(number: int, loss: DearLoss) -> Iterator[Line]:
 def _end_lines(report: UsageReport) -> Iterator[Line]:
     if report.unpriced:
         yield "\nNo price is known, so these are in no amount", "bold"
-        for one in report.unpriced:
-            yield (
-                f"  {one.provider}/{one.model}: {counted(one.calls, 'call')},"
-                f" {compact(one.tokens)} tokens"
-            )
+        yield from (f"  {text}" for text in unpriced_lines(report))
     if report.problems:
         yield f"\nProblems: {len(report.problems):,}", "bold"
         for text in report.problems[:_MOST_PROBLEMS]:
@@ -194,6 +190,13 @@ def _end_lines(report: UsageReport) -> Iterator[Line]:
                 f"  and {len(report.problems) - _MOST_PROBLEMS:,} more: --json has them all",
                 "dim",
             )
+
+
+def unpriced_lines(report: UsageReport) -> list[str]:
+    return [
+        f"{one.provider}/{one.model}: {counted(one.calls, 'call')}, {compact(one.tokens)} tokens"
+        for one in report.unpriced
+    ]
 
 
 def next_steps() -> Iterator[Line]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
 
@@ -35,9 +35,11 @@ class SessionCall(msgspec.Struct, frozen=True, kw_only=True):
     lost: int
     lost_usd: str | None
     sentence: str
+    asked: str | None = None
+    """With --show-text: what the user wrote last."""
     before: str | None = None
     after: str | None = None
-    """Text of the prompts around the change, with --show-text."""
+    """With --show-text: text of the prompts around the change, if it is recorded."""
 
 
 class SessionReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,7 +60,8 @@ def show_session(
         print_report(report, report_lines(report, everything=True), as_json=as_json)
         return
     row = named[0]
-    explained = explain_session(row.name, _files_of(row.name) or files)
+    explained, asked = explain_session(row.name, _files_of(row.name) or files)
+    texts = asked if show_text else {}
 
     def page() -> Iterator[Line]:
         programs = ", ".join(map(title, row.programs))
@@ -66,17 +69,20 @@ def show_session(
         yield f"session {row.name}", "dim"
         yield from report_lines(report, rows=False)
         yield "\nCall by call", "bold"
-        yield from page_lines(explained, everything=False, excerpts=show_text)
-        if not show_text and any(call.verdict.change for call in explained.turns):
-            yield "--show-text shows the text that changed", "dim"
+        yield from page_lines(explained, everything=False, excerpts=show_text, asked=texts)
+        if not show_text:
+            yield "--show-text shows what was asked before each call", "dim"
 
-    calls = tuple(_call(call, show_text=show_text) for call in explained.turns)
+    calls = tuple(_call(call, texts, show_text=show_text) for call in explained.turns)
     print_report(SessionReport(usage=report, calls=calls), page(), as_json=as_json)
 
 
-def _call(call: ExplainedCall, *, show_text: bool) -> SessionCall:
+def _call(
+    call: ExplainedCall, texts: Mapping[tuple[str, int], str], *, show_text: bool
+) -> SessionCall:
     verdict = call.verdict
-    texts = verdict.change.excerpts if show_text and verdict.change is not None else (None, None)
+    change = verdict.change if show_text else None
+    before, after = (None, None) if change is None else change.excerpts
     return SessionCall(
         place=call.place,
         conversation=call.conversation,
@@ -89,8 +95,9 @@ def _call(call: ExplainedCall, *, show_text: bool) -> SessionCall:
         lost=verdict.lost,
         lost_usd=None if verdict.cost_usd is None else str(verdict.cost_usd),
         sentence=verdict.describe(excerpts=False),
-        before=texts[0],
-        after=texts[1],
+        asked=texts.get((call.conversation, call.turn)),
+        before=before,
+        after=after,
     )
 
 

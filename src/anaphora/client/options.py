@@ -4,7 +4,7 @@
     SingleCallOptions `anaphora.complete` and `anaphora.acomplete`
     CallOptions       `complete`, `send` and `stream` of a client
     MapOptions        `map` of a client
-    TurnOptions       `send` and `preview` of a session
+    TurnOptions       `send`, `preview` and `summarize` of a session
     RunOptions        `run` of a session
     SessionOptions    `session` of a client
     ClientOptions     the constructors of a client
@@ -14,7 +14,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence, Sized
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Required, TypeAlias, TypedDict
 
@@ -45,6 +45,8 @@ from .transport import HttpTransport
 if TYPE_CHECKING:
     import os
 
+    from .session.preview import Preview
+
 OnPrefixBreak: TypeAlias = Literal["warn", "raise", "off"]
 """What happens before sending when the prefix would break: a warning and a notice, an error
 instead of the call, or nothing."""
@@ -71,6 +73,11 @@ class KeepWarm(msgspec.Struct, frozen=True, kw_only=True):
     """Dollars for all refreshes of a session; None: no such bound."""
     max_refreshes: int = 12
     """Refreshes in one pause."""
+
+
+OnCold: TypeAlias = Literal["raise", "send"] | Callable[["Preview"], bool | Awaitable[bool]]
+"""What happens before a call whose cached beginning is gone: `raise` raises `ColdCache` with the
+cost, `send` sends it, a function of the `Preview` returns whether to send it."""
 
 
 class ParamOptions(TypedDict, total=False):

@@ -29,7 +29,7 @@ from anaphora.redaction import hides_arguments
 from anaphora.values import Conversation, Event, Message, MessageLike, Notice, Reply
 
 from .arguments import not_copyable, prompts_of, wrong_client
-from .background import Background, SyncFanOut, SyncRun, SyncTurn
+from .background import Background, SyncFanOut, SyncRun, SyncSummary, SyncTurn
 from .client import AsyncClient
 from .config import ClientConfig
 from .content import Content
@@ -38,6 +38,7 @@ from .options import (
     CallOptions,
     ClientOptions,
     MapOptions,
+    OnCold,
     Prompt,
     RecallOptions,
     RunOptions,
@@ -47,6 +48,7 @@ from .options import (
 )
 from .response import Output, Response
 from .session import Preview, Session
+from .session.summarize import UNCHANGED
 from .structured import Structured
 
 if TYPE_CHECKING:
@@ -364,3 +366,32 @@ class SyncSession:
         self, budget: int, *, summary: str | Message | None = None, tokens: TokenCount | None = None
     ) -> Compaction:
         return self._do(lambda: self._session.compact(budget, summary=summary, tokens=tokens))
+
+    def summarize(
+        self,
+        budget_tokens: int,
+        *,
+        instruction: str | Message | None = None,
+        on_cold: OnCold = "raise",
+        output: Any = UNCHANGED,
+        **options: Unpack[TurnOptions],
+    ) -> SyncSummary:
+        """As `Session.summarize`: iterate over the events, or get the `result()`. `on_cold` is
+        called in the client's thread."""
+        summary = self._session.summarize(
+            budget_tokens, instruction=instruction, on_cold=on_cold, output=output, **options
+        )
+        return SyncSummary(self._background, self._client, summary)
+
+    def preview_summary(
+        self,
+        budget_tokens: int,
+        *,
+        instruction: str | Message | None = None,
+        output: Any = UNCHANGED,
+        **options: Unpack[TurnOptions],
+    ) -> Preview:
+        preview = self._session.preview_summary
+        return self._do(
+            lambda: preview(budget_tokens, instruction=instruction, output=output, **options)
+        )

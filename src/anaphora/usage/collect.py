@@ -38,7 +38,6 @@ from .index import (
 )
 from .pieces import PIECE, file_state, is_unchanged
 from .places import SessionFile, session_files
-from .programs import READERS
 from .report import UsageReport
 from .sums import UsageQuery, usage_report
 from .workers import (
@@ -136,9 +135,7 @@ class _Collector:
     ) -> None:
         self._query, self._progress = query, progress
         self._processes = _processors() if processes is None else processes
-        self._files = {
-            os.path.abspath(file.path): file for file in files if file.program in READERS
-        }
+        self._files = {os.path.abspath(file.path): file for file in files}
         self._prices = PriceBook(time.time())
 
     def report(self, index: UsageIndex, *, causes: bool) -> UsageReport:
@@ -149,13 +146,13 @@ class _Collector:
         complete = True
         try:
             self._read(index)
-            index.count_once(self._summed)
             if causes:
                 self._judge(index)
         except KeyboardInterrupt:
             complete = False
-            index.count_once(self._summed)
-        report = usage_report(index, self._query, now=time.time(), with_causes=causes)
+        with index.counted(self._summed):
+            report = usage_report(index, self._query, now=time.time(), with_causes=causes)
+            self._notices += index.notices() if causes else ()
         report.problems = tuple(one for found in self._problems.values() for one in found)
         report.notices = tuple(sorted(self._notices))
         report.files = len(self._summed)
@@ -181,8 +178,7 @@ class _Collector:
             if packed and is_unchanged(position, state):
                 self._note(path, position)
             else:
-                left = state.size - position.offset
-                left = left if left > 0 else state.size
+                left = state.size - (position.offset if position.size <= state.size else 0)
                 tasks.append(ReadTask(file.program, path, packed, state, left))
         self._do(index, tasks, "reading", PIECE, _MANY_TO_READ)
 
@@ -202,18 +198,20 @@ class _Collector:
 
     def _add(
         self, index: UsageIndex, workers: Workers, pieces: list[tuple[ReadTask, Piece]]
-    ) -> None:
-        """Adds what was read, and goes on with files that have more."""
+    ) -> int:
+        """Adds what was read, and goes on with files that have more. Returns their number."""
+        more = 0
         conflicts = set(index.add(piece for _, piece in pieces))
         for task, piece in pieces:
             self._spend(piece)
-            if piece.path in conflicts:
-                again = replace(task, known=index.position(piece.path), size=0)
-                workers.submit([again])
-            elif not piece.finished:
-                workers.submit([replace(task, known=pack(piece.position), size=0)])
-            else:
+            if piece.finished and piece.path not in conflicts:
                 self._note(piece.path, piece.position)
+                continue
+            more += 1
+            is_ours = piece.path not in conflicts
+            known = pack(piece.position) if is_ours else index.position(piece.path)
+            workers.submit([replace(task, known=known, size=0)])
+        return more
 
     def _spend(self, piece: Piece) -> None:
         if self._progress is None:
@@ -234,9 +232,9 @@ class _Collector:
     # ── Losses ───────────────────────────────────────────────────────────────────────────────────
 
     def _judge(self, index: UsageIndex) -> None:
-        tasks: list[Task] = [JudgeTask(parts, mark, size) for mark, size, parts in index.to_judge()]
+        with index.counted(self._summed):
+            tasks: list[Task] = [JudgeTask(*unjudged) for unjudged in index.to_judge()]
         self._do(index, tasks, "judging", _BATCH_TO_JUDGE, _MANY_TO_JUDGE)
-        self._notices += index.notices()
 
     # ── Both ─────────────────────────────────────────────────────────────────────────────────────
 
@@ -253,8 +251,7 @@ class _Collector:
                 workers.submit(part)
             while workers.busy:
                 done = workers.next()
-                self._take(index, workers, done)
-                files += sum(task.size > 0 for task, _ in done)
+                files += len(done) - self._take(index, workers, done)
                 done_bytes += sum(task.size for task, _ in done)
                 if self._progress is not None:
                     so_far = UsageProgress(
@@ -269,7 +266,8 @@ class _Collector:
         finally:
             workers.stop()
 
-    def _take(self, index: UsageIndex, workers: Workers, done: list[tuple[Task, Done]]) -> None:
+    def _take(self, index: UsageIndex, workers: Workers, done: list[tuple[Task, Done]]) -> int:
+        """Adds the results to the index. Returns how many files are not finished."""
         pieces: list[tuple[ReadTask, Piece]] = []
         for task, one in done:
             if isinstance(task, ReadTask):
@@ -283,8 +281,7 @@ class _Collector:
                 for part in task.files:
                     reason = f"{part.path}: not judged, {one.reason}"
                     self._problems[part.path].append(reason)
-        if pieces:
-            self._add(index, workers, pieces)
+        return self._add(index, workers, pieces) if pieces else 0
 
 
 def _processors() -> int:

@@ -3,7 +3,7 @@
     index = UsageIndex(index_file())
     index.known()                          how far each file was read
     index.add(piece)                       the bills of its new lines
-    index.count_once(paths)                which files are summed; copies of answers count once
+    with index.counted(paths): ...         the files to sum; copies of answers count once
 
 The file has digests, counts, times and names: no text of prompts. Any number of processes may use
 it at once: a piece is added only to the position that it was read from.
@@ -16,6 +16,7 @@ import sqlite3
 import sys
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
@@ -53,6 +54,16 @@ _TABLES = (
     " read INTEGER NOT NULL, written_5m INTEGER NOT NULL, written_1h INTEGER NOT NULL,"
     " output INTEGER NOT NULL, line INTEGER NOT NULL, PRIMARY KEY (file, key)) WITHOUT ROWID",
     "CREATE INDEX calls_answer ON calls (answer)",
+    # The files that were counted together; calls that do not count, with the file that keeps the
+    # answer; and calls that count with the tokens of a copy that has more output.
+    "CREATE TABLE counted (file INTEGER PRIMARY KEY, position BLOB NOT NULL)",
+    "CREATE TABLE dropped (file INTEGER NOT NULL, key BLOB NOT NULL, keeper INTEGER,"
+    " is_last INTEGER NOT NULL, PRIMARY KEY (file, key)) WITHOUT ROWID",
+    "CREATE INDEX dropped_keeper ON dropped (keeper)",
+    "CREATE TABLE richer (file INTEGER NOT NULL, key BLOB NOT NULL, answer BLOB NOT NULL,"
+    " copied INTEGER NOT NULL, label INTEGER NOT NULL, at REAL, uncached INTEGER NOT NULL,"
+    " read INTEGER NOT NULL, written_5m INTEGER NOT NULL, written_1h INTEGER NOT NULL,"
+    " output INTEGER NOT NULL, line INTEGER NOT NULL, PRIMARY KEY (file, key)) WITHOUT ROWID",
     "CREATE TABLE losses (file INTEGER NOT NULL, key BLOB NOT NULL, cause TEXT NOT NULL,"
     " tokens INTEGER NOT NULL, nano_usd INTEGER, sentence TEXT NOT NULL, idle REAL,"
     " PRIMARY KEY (file, key, cause)) WITHOUT ROWID",
@@ -70,9 +81,27 @@ _ADD = (
 #: Copies of one answer in the chosen files, those of a copied one by its digest without its time.
 _COPIES = (
     "SELECT answer, key, copied, file, path, began, ended, at, output"
-    " FROM calls JOIN files ON files.id = file WHERE file IN chosen AND answer IN"
-    " (SELECT answer FROM calls WHERE file IN chosen GROUP BY answer HAVING count(*) > 1)"
+    " FROM calls JOIN files ON files.id = file WHERE file IN chosen AND answer IN (SELECT answer"
+    " FROM calls WHERE file IN chosen AND {} GROUP BY answer HAVING count(*) > 1)"
     " ORDER BY answer, path"
+)
+#: Answers whose copies may count differently after files have changed: theirs, those that they
+#: kept, and those that they had a copy of.
+_AFFECTED = (
+    "INSERT OR IGNORE INTO affected SELECT answer FROM calls WHERE file IN changed",
+    "INSERT OR IGNORE INTO affected SELECT answer FROM dropped JOIN calls USING (file, key)"
+    " WHERE keeper IN changed",
+    "INSERT OR IGNORE INTO affected SELECT answer FROM dropped JOIN calls"
+    " ON calls.file = keeper AND calls.key = dropped.key WHERE dropped.file IN changed",
+)
+_UNCOUNT = (
+    "DELETE FROM {0} WHERE file IN changed OR (file, key) IN"
+    " (SELECT file, key FROM calls WHERE answer IN affected)"
+)
+_CHANGED = (
+    "SELECT id FROM files WHERE id IN chosen AND"
+    " position IS NOT (SELECT position FROM counted WHERE file = id)"
+    " UNION SELECT file FROM counted WHERE file NOT IN chosen"
 )
 #: Copies of answers that are compared at once.
 _MOST_COPIES = 5_000
@@ -105,6 +134,8 @@ class Position(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     """How many lines are broken."""
     unfinished: bool = False
     """The last line is not complete."""
+    read_at: float = 0.0
+    """Of a file that is read as a whole."""
 
 
 class Piece(msgspec.Struct, array_like=True, kw_only=True):
@@ -288,28 +319,52 @@ class UsageIndex:
 
     # ── Each answer once ─────────────────────────────────────────────────────────────────────────
 
-    def count_once(self, paths: Iterable[str]) -> None:
-        """Chooses the files to sum, and finds the copies of answers in them. Fills tables of this
-        connection: `dropped` calls do not count; `richer` ones count instead of some of those."""
-        for table in ("chosen", "dropped", "richer"):
-            self.run(f"DROP TABLE IF EXISTS temp.{table}")
-        self.run("CREATE TEMP TABLE chosen (id INTEGER PRIMARY KEY)")
-        self.run(
-            "CREATE TEMP TABLE dropped (file INTEGER, key BLOB, keeper TEXT, is_last INTEGER,"
-            " PRIMARY KEY (file, key)) WITHOUT ROWID"
-        )
-        self.run(f"CREATE TEMP TABLE richer AS SELECT {_COLUMNS} FROM calls WHERE false")
+    @contextmanager
+    def counted(self, paths: Iterable[str]) -> Iterator[None]:
+        """Chooses the files to sum, and finds the copies of answers in them. Until the end, no
+        other process changes what is summed."""
+        paths = [*paths]
         with transaction(self._database, "BEGIN"):
-            ids = dict(self.run("SELECT path, id FROM files"))
-            chosen = ((ids[path],) for path in dict.fromkeys(paths) if path in ids)
-            self._database.executemany("INSERT INTO chosen VALUES (?)", chosen)
-            copies = _CopiesOnce()
-            for _, rows in groupby(self.run(_COPIES), itemgetter(0)):
-                copies.add([*rows])
-                if copies.is_full:
-                    self._drop(copies)
-                    copies = _CopiesOnce()
-            self._drop(copies)
+            if self._choose(paths) == 0:
+                yield
+                return
+        with transaction(self._database):
+            if self._choose(paths):
+                self._count()
+            yield
+
+    def _choose(self, paths: list[str]) -> int:
+        """Fills `chosen`, and `changed` with the files that were changed, or chosen or not,
+        since they were counted. Returns their number."""
+        for table in ("chosen", "changed", "affected"):
+            kind = "answer BLOB" if table == "affected" else "id INTEGER"
+            self.run(f"CREATE TEMP TABLE IF NOT EXISTS {table} ({kind} PRIMARY KEY)")
+            self.run(f"DELETE FROM {table}")
+        ids = dict(self.run("SELECT path, id FROM files"))
+        chosen = ((ids[path],) for path in paths if path in ids)
+        self._database.executemany("INSERT INTO chosen VALUES (?)", chosen)
+        return self.run(f"INSERT INTO changed {_CHANGED}").rowcount
+
+    def _count(self) -> None:
+        (counted,) = self.run("SELECT count(*) FROM counted").fetchone()
+        if counted:
+            for add in _AFFECTED:
+                self.run(add)
+            for table in ("dropped", "richer"):
+                self.run(_UNCOUNT.format(table))
+        copies = _CopiesOnce()
+        rows = self.run(_COPIES.format("answer IN affected" if counted else "true"))
+        for _, same in groupby(rows, itemgetter(0)):
+            copies.add([*same])
+            if copies.is_full:
+                self._drop(copies)
+                copies = _CopiesOnce()
+        self._drop(copies)
+        self.run("DELETE FROM counted WHERE file IN changed")
+        self.run(
+            "INSERT INTO counted SELECT id, position FROM files WHERE id IN chosen"
+            " AND id IN changed"
+        )
 
     def _drop(self, copies: _CopiesOnce) -> None:
         dropped, richer = copies.decide()
@@ -344,13 +399,15 @@ class UsageIndex:
             " (SELECT label FROM calls WHERE file = files.id)) FROM files"
             " WHERE id IN chosen AND session IS NOT NULL ORDER BY session, path"
         ).fetchall()
-        dropped = "SELECT key, keeper, is_last FROM dropped WHERE file = ? AND keeper IS NOT NULL"
+        dropped = (
+            "SELECT key, path, is_last FROM dropped JOIN files ON files.id = keeper WHERE file = ?"
+        )
         for _, rows in groupby(files, itemgetter(0)):
             parts, marked, known, size = [], [], set(), 0
             for _, id, path, packed, judged, program in rows:
                 copies = {
-                    key: AnswerCopy(keeper, bool(last), copied=False)
-                    for key, keeper, last in self.run(dropped, (id,))
+                    key: AnswerCopy(path, bool(last), copied=False)
+                    for key, path, last in self.run(dropped, (id,))
                 }
                 position = unpack_position(packed)
                 marked.append(
@@ -385,7 +442,7 @@ class _CopiesOnce:
 
     def __init__(self) -> None:
         self._answers = AnswerIndex()
-        self._files: set[int] = set()
+        self._files: dict[str, int] = {}
         self._rows: list[tuple[Answer, int, str, int]] = []
 
     @property
@@ -395,8 +452,8 @@ class _CopiesOnce:
     def add(self, rows: list[tuple[Any, ...]]) -> None:
         """All copies of an answer, as `_COPIES` returns them."""
         for same, key, copied, file, path, began, ended, at, output in rows:
-            if file not in self._files:
-                self._files.add(file)
+            if path not in self._files:
+                self._files[path] = file
                 self._answers.add_times(path, began, (ended,))
             answer = Answer(key, same if same != key else b"", bool(copied))
             self._answers.add_answer(path, answer, is_last=at == ended)
@@ -411,7 +468,8 @@ class _CopiesOnce:
         for answer, file, path, output in self._rows:
             keeper = self._answers.keeper(answer)
             if keeper.file != path:
-                dropped.append((file, answer.key, keeper.file, keeper.is_last))
+                kept_by = self._files[keeper.file]
+                dropped.append((file, answer.key, kept_by, keeper.is_last))
             else:
                 kept[answer.key] = output, file
             if answer.key not in most or most[answer.key][0] < output:

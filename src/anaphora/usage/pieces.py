@@ -39,12 +39,12 @@ from .index import (
     unpack_position,
 )
 from .log_files import records_of
+from .opencode_files import is_database_file
 from .places import SessionFile
 from .programs import READERS, BillReader, bills
 from .records import BilledCall, Loss
+from .whole_files import is_whole, read_file
 
-#: Ends of the names of files whose lines are appended.
-_LINES = (".jsonl", ".jsonl.gz", ".ndjson", ".log")
 _GZIP = b"\x1f\x8b"
 _DAMAGED = EOFError, zlib.error, gzip.BadGzipFile
 #: Bytes that are read of a file at once.
@@ -124,10 +124,9 @@ class FileState(msgspec.Struct, frozen=True, array_like=True):
 
 def file_state(file: SessionFile) -> FileState:
     """Raises `OSError`."""
-    path = str(file.path)
-    if not path.endswith(_LINES):
+    if is_whole(file.path, file.program):
         return FileState(0, file.size, int(file.mtime * 1e9), whole=True)
-    found = os.stat(path)
+    found = os.stat(file.path)
     return FileState(found.st_ino, found.st_size, found.st_mtime_ns, whole=False)
 
 
@@ -185,22 +184,24 @@ def _settled(mtime: int) -> int:
 
 
 def _read_whole(path: str, program: ProgramName, known: bytes, state: FileState) -> Piece:
-    """A JSON file, a database or a tree of files."""
-    problems: list[Problem] = []
-    records = records_of(Path(path), problems)
+    """A JSON file or a tree of files, or of a database what was changed since it was read. Calls
+    that were deleted from a database stay in the index: they were billed."""
+    before = unpack_position(known) if known else Position()
+    anew = not (known and is_database_file(Path(path)))
+    now = time.time()
     found = _Found(Position())
-    found.add(bills(READERS[program](), (record.data for record in records), path))
-    found.add(problems)
+    found.add(read_file(Path(path), program, None if anew else before.read_at))
+    times = [call.at for call in found.calls.values() if call.at is not None]
+    times += [] if anew or before.began is None else [before.began]
     position = Position(
         size=state.size,
         mtime=_settled(state.mtime),
-        digest=blake3(b"".join(sorted(found.calls))).digest(16),
-        lines=len(records),
-        began=next((began for one in records if (began := _began(one.data)) is not None), None),
+        began=min(times, default=None),
         problems=tuple(found.problems),
         broken=found.broken,
+        read_at=now,
     )
-    return _piece(path, program, known, True, position, found, finished=True)
+    return _piece(path, program, known, anew, position, found, finished=True)
 
 
 def _piece(

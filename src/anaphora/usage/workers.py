@@ -41,9 +41,9 @@ class ReadTask(msgspec.Struct, frozen=True, array_like=True, tag=True):
 class JudgeTask(msgspec.Struct, frozen=True, array_like=True, tag=True):
     """To find what the calls of a session lost."""
 
-    files: list[SessionPart]
     mark: bytes
     size: int
+    files: list[SessionPart]
 
 
 class PieceRead(msgspec.Struct, frozen=True, array_like=True, tag=True):

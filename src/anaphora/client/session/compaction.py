@@ -93,13 +93,23 @@ class PromptSizes:
         return []
 
 
+def budget_of(value: Any, path: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
+        raise InvalidRequest(f"must be a positive number of tokens, not {value!r}", path=path)
+    return value
+
+
 def compacted(
-    turn: TurnPrompt, budget: Any, tokens: TokenCount | None, summary: Any = None
+    turn: TurnPrompt,
+    budget: Any,
+    tokens: TokenCount | None,
+    summary: Any = None,
+    *,
+    all_summarized: bool = False,
 ) -> Compaction:
     """The history within `budget` tokens, in whole exchanges: what is left begins with a user
-    message, as some providers require."""
-    if isinstance(budget, bool) or not isinstance(budget, int) or budget <= 0:
-        raise InvalidRequest(f"must be a positive number of tokens, not {budget!r}", path="budget")
+    message, as some providers require. A summary of everything is one, so whole units are left."""
+    budget_of(budget, "budget")
     if isinstance(summary, str):
         summary = Message.user(summary)
     if summary is not None and not isinstance(summary, Message):
@@ -107,7 +117,14 @@ def compacted(
     context = turn.to_context()
     if tokens is None or not turn.history:
         return Compaction(context, 0, ())
-    return compact(context, budget=budget, tokens=tokens, summary=summary, user_first=True)
+    return compact(
+        context,
+        budget=budget,
+        tokens=tokens,
+        summary=summary,
+        user_first=not all_summarized,
+        all_summarized=all_summarized,
+    )
 
 
 def shortened(

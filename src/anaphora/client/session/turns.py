@@ -18,14 +18,14 @@ from anaphora.client.mcp import ADDED
 from anaphora.client.observe import EndedCall, Watchers
 from anaphora.client.options import KeepWarm, OnPrefixBreak
 from anaphora.client.response import Record, Response
-from anaphora.client.routing import SessionRoute, conversation_key
+from anaphora.client.routing import SessionRoute, conversation_key, release
 from anaphora.client.target import Target
 from anaphora.client.turn import Caller
-from anaphora.errors import ContextOverflow, Forbidden, InvalidRequest, NotFound
+from anaphora.errors import ContextOverflow, InvalidRequest
 from anaphora.values import Notice, SegmentRole
 
 from .cached_prefix import CachedPrefix
-from .call_builder import CallBuilder
+from .call_builder import CallBuilder, reasons_to_prepare_again
 from .handles import Handles
 from .history import SessionHistory
 from .keep_warm import CacheRefresher, refresh_request
@@ -124,7 +124,7 @@ class SessionTurns(Caller):
         self.in_flight = True
         if self.refresher is not None:
             self.refresher.turn_began()
-        return targets
+        return targets if request.instruction is None else targets[:1]
 
     def order(self, request: TurnRequest, prompt: Callable[[], TurnPrompt]) -> tuple[Target, ...]:
         if self.route.only is not None:
@@ -134,7 +134,7 @@ class SessionTurns(Caller):
             state = self.state(self.route.current)
             return conversation_key(self.builder.call(state, prompt(), request))
 
-        return self.route.order(key, time.monotonic(), self.states)
+        return self.route.order(key, time.monotonic(), self.states, time.time())
 
     def _prompt(self) -> TurnPrompt:
         if self._turn is None:
@@ -152,9 +152,10 @@ class SessionTurns(Caller):
                 self.states[target] = state = ProviderState(state.target)
                 self.handles.pop(target, None)
         handles = self.handles.get(target)
-        # Prepared again: compacted if it was too long, else without the stored object that is gone.
+        # Prepared again: compacted if it was too long, without the pin if the host failed, else
+        # without the stored object that is gone.
         too_long = again and flight.attempts[-1].error == ContextOverflow.__name__
-        whole = again and not too_long
+        whole = again and not too_long and not release(state, flight.attempts[-1])
         if whole and handles is not None:
             handles.forget()
         prepared = self.builder.prepare(
@@ -163,7 +164,7 @@ class SessionTurns(Caller):
         if too_long and prepared.turn is prompt:
             last = flight.attempts[-1]
             raise ContextOverflow(last.reason, status=last.status, request_id=last.request_id)
-        if self.seen is not None and state.sent is None:
+        if self.seen is not None and state.sent is None and request.instruction is None:
             planner, at = state.planner(prepared.at), prepared.at
             if await self.seen.recall(target.endpoint.host, planner, prepared.rendered, at):
                 prepared.plan = planner.plan(prepared.rendered, at=at)
@@ -182,14 +183,8 @@ class SessionTurns(Caller):
             await handles.run_preludes(prepared)
         assembled = state.endpoint.wire.assemble(prepared.rendered, prepared.plan)
         prepared.outgoing = state.endpoint.outgoing(assembled)
-        if prepared.plan.held is not None:
-            # Google answers the same for a handle that is gone and for one that is forbidden.
-            prepared.prepare_again_on = (NotFound, Forbidden)
-        elif prepared.call.ir.continuation is not None:
-            assert prepared.turn is not None
-            prepared.prepare_again_on = (NotFound,) if prepared.turn.is_whole else ()
-        if self.builder.compact_at and not request.prewarm:
-            prepared.prepare_again_on += (ContextOverflow,)
+        compacts = bool(self.builder.compact_at) and request.operation == "chat"
+        prepared.prepare_again_on = reasons_to_prepare_again(state, prepared, compacts=compacts)
         return prepared
 
     def count_tokens(self, target: Target, prepared: PreparedRequest) -> int:
@@ -200,8 +195,8 @@ class SessionTurns(Caller):
         assert reply is not None
         state, request = self.states[target], flight.request
         moved: tuple[Notice, ...] = ()
-        if self.route.only is None:
-            moved = flight.guarded("routing_failed", (), self.route.settle, target, self.states)
+        if self.route.only is None or target.endpoint.router is not None:
+            moved = flight.guarded("routing_failed", (), self.route.answered, flight, self.states)
         price = flight.charge(prepared, reply.usage)
         judgement = flight.judge(state.account, prepared, price)
         flight.judgement = None if judgement is None else judgement.complete
@@ -222,7 +217,7 @@ class SessionTurns(Caller):
             reply=reply, record=record, raw_hash=flight.raw_hash, judgement=flight.judgement
         )
         self.add_cost(flight.cost_usd)
-        if not request.prewarm:
+        if request.operation == "chat":
             if prepared.turn is not None:
                 self.last_turn = prepared.turn, request
             state.reply.id = reply.id or None
@@ -231,7 +226,7 @@ class SessionTurns(Caller):
                 self.last = self.last.with_notices(late)
                 flight.record = msgspec.structs.replace(record, notices=(*record.notices, *late))
         output = request.output
-        if output is not None:
+        if output is not None and request.instruction is None:
             called = {call.name for call in reply.tool_calls}
             if not called or output.name in called:
                 self.last = self.last.with_parsed(output.parse_reply(reply))
@@ -259,6 +254,12 @@ class SessionTurns(Caller):
         state.reply.prompt = turn.ir if turn is not None else None
         if unsaved:
             flight.guarded("save_failed", None, self.history.save_pending)
+
+    def _failed(self, flight: InFlight, problem: BaseException) -> None:
+        prepared = flight.prepared.get(flight.index)
+        if prepared is not None and prepared.plan.host and flight.reply is None:
+            release(self.state(flight.target), problem)
+        super()._failed(flight, problem)
 
     def _noted(self, response: Response, notices: tuple[Notice, ...]) -> Response:
         noted = super()._noted(response, notices)

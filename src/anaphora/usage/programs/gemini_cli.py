@@ -4,7 +4,7 @@ edited history repeats all of them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import msgspec
@@ -50,9 +50,10 @@ class GeminiCliBills:
     def restore(self, state: Any) -> None:
         self._known = msgspec.convert(state, GeminiCliState)
 
-    def read(self, line: bytes, number: int) -> Iterator[BilledCall]:
-        if not any(word in line for word in _WORDS):
-            return
+    def read(self, line: bytes, number: int) -> Iterable[BilledCall]:
+        return self._read(line, number) if any(word in line for word in _WORDS) else ()
+
+    def _read(self, line: bytes, number: int) -> Iterator[BilledCall]:
         fields, known = _decode(line), self._known
         known.id = known.id or str(fields.sessionId or "")
         known.subagent |= fields.kind == "subagent"

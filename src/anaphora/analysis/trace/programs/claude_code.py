@@ -204,7 +204,7 @@ class ClaudeCodeSession:
         self, place: str, message: dict[str, Any], parent: SessionNode | None
     ) -> SessionNode:
         id = message.get("id")
-        node = self._replies.get(id) if isinstance(id, str) else None
+        node = self._replies.get(id) if isinstance(id, str) and id else None
         usage = _usage(message.get("usage"))
         if node is None or not self._continues(node, parent):
             node = self._new(parent, "assistant", place)
