@@ -185,7 +185,7 @@ def copilot(calls: Iterable[Call], session: str) -> list[Json]:
         add("user.message", call.at, {"content": CANARY})
         add("assistant.turn_start", call.at, {"turnId": str(number)})
         counts = {"inputTokens": call.total, "cacheReadTokens": call.read}
-        usage = {"model": call.model, "modelProvider": "anthropic", "apiCallId": f"c{number}"}
+        usage: Json = {"model": call.model, "modelProvider": "anthropic", "apiCallId": f"c{number}"}
         usage |= {**counts, "cacheWriteTokens": call.written, "outputTokens": 20, "duration": 1900}
         add("session.usage_record", call.at + 2, {"usage": usage})
         reply = {"messageId": f"m{number}", "apiCallId": f"c{number}", "model": call.model}
