@@ -27,7 +27,7 @@ from anaphora.analysis.trace.log_lines import (
     seconds,
 )
 from anaphora.cache.verdict import Diagnosis
-from anaphora.cache.verdict.values import anthropic_diagnosis
+from anaphora.cache.verdict.diagnosis import anthropic_diagnosis
 from anaphora.wording import counted
 
 #: Lines about a change of the history: all of it, or the results of tools in it.
