@@ -5,6 +5,9 @@ from __future__ import annotations
 
 import datetime
 import gzip
+import json
+import subprocess
+import sys
 from collections import Counter, defaultdict
 from decimal import Decimal
 from pathlib import Path
@@ -14,6 +17,7 @@ from support.ccusage import Ccusage
 from support.missing import skip_without
 from support.servers import ServerMissing
 from support.session_bills import SHARED, calls_once
+from support.waiting import PATIENCE
 
 from anaphora.analysis.trace.log_lines import Problem
 from anaphora.analysis.trace.programs import ProgramName
@@ -122,3 +126,30 @@ def test_codex_by_session(ccusage: Ccusage) -> None:
     total = float(sum(dollars.values()) + preview)
     assert total == pytest.approx(found["totals"]["costUSD"], rel=1e-9)
     assert preview
+
+
+def test_the_command_prints_the_same_totals(ccusage: Ccusage) -> None:
+    """`anaphora usage`, in the places that ccusage reads."""
+    words = ("usage", "program", "--no-causes", "--json")
+    done = subprocess.run(
+        [sys.executable, "-m", "anaphora", *words],
+        env={**ccusage.environ(), "TZ": "UTC"},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    rows = {row["name"]: row for row in json.loads(done.stdout)["rows"]}
+    assert rows.keys() == {"claude_code", "codex"}
+    claude = ccusage.report("claude", "daily")["totals"]
+    codex = ccusage.report("codex", "session")["totals"]
+    for ours, total in ((rows["claude_code"], claude), (rows["codex"], codex)):
+        written = ours["written_5m"] + ours["written_1h"]
+        tokens = ours["uncached"], ours["read"], written, ours["output"]
+        assert tokens == tuple(theirs(total)[name] for name in COUNTS)
+    assert float(rows["claude_code"]["usd"]) == pytest.approx(claude["totalCost"], rel=1e-9)
+    assert rows["claude_code"]["unpriced"] == 0
+    # The calls of the preview, which ccusage prices.
+    assert rows["codex"]["unpriced"] == 9
+    assert 0 < codex["costUSD"] - float(rows["codex"]["usd"]) < 0.11

@@ -83,7 +83,7 @@ def check_bills(there: ProgramPlace, billed: Counter[tuple[int, ...]]) -> list[B
     problems: list[Problem] = []
     calls = calls_once(session_files((), {}, there.home, problems), problems)
     assert problems == []
-    found = Counter(
+    found: Counter[tuple[int, ...]] = Counter(
         (one.uncached, one.read, one.input - one.uncached - one.read, one.output) for one in calls
     )
     assert not found - billed

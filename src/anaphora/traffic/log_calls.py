@@ -7,7 +7,7 @@ a request for a provider that caches at markers only is read in a dialect that h
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -61,32 +61,44 @@ def call_of(
     response: Fields,
     bill: LoggedBill | None,
     common: Fields,
-    responses: bool = False,
-    own_format: bool = False,
+    form: Literal["chat", "responses", "own"] = "chat",
+    unmarked: bool = False,
 ) -> Iterator[Fields]:
-    """A call whose prompt is known, else a row with its bill; nothing if it has neither."""
+    """A call whose prompt is known, else a row with its bill; nothing if it has neither. If the log
+    leaves out cache markers (`unmarked`), one is at the end if the bill shows that there was
+    one."""
     known = catalog.provider_named(provider) if provider else None
     common = {**common, "program": program}
     if messages is None or known is None:
         if bill is not None:
             yield _row(provider, model, bill, common)
         return
-    if own_format:
+    if form == "own":
         body = {"model": model, **params, "messages": messages}
         yield {**common, "request": body, "response": response, "provider": known}
         return
     name, answer = "messages", _answer(response)
-    if responses:
+    if form == "responses":
         name = "input"
         answer = {**response, "object": "response", "status": "completed"}
         answer["usage"] = None if bill is None else bill.responses()
     elif bill is not None:
         answer["usage"] = bill.chat()
-    marked = not responses and catalog.rules(known, model).needs_marks
-    wire = "openai_responses" if responses else _WITH_MARKERS if marked else "openai_chat"
+    marked = form == "chat" and catalog.rules(known, model).needs_marks
+    if marked and unmarked and bill is not None and (bill.read or bill.written):
+        _mark_last(messages)
+    wire = "openai_responses" if form == "responses" else _WITH_MARKERS if marked else "openai_chat"
     body = {"model": model, **params, name: messages}
     fields = {"request": body, "response": answer, "provider": known, "dialect": wire}
     yield {**common, **fields, "model": model}
+
+
+def _mark_last(messages: list[Any] | str) -> None:
+    last = messages[-1] if isinstance(messages, list) else {}
+    if isinstance(last.get("content"), str):
+        last["content"] = [{"type": "text", "text": last["content"]}]
+    if last.get("content"):
+        last["content"][-1]["cache_control"] = {"type": "ephemeral"}
 
 
 def _answer(response: Fields) -> Fields:

@@ -102,8 +102,7 @@ def _audit_columns(fields: Fields) -> Iterator[Fields]:
     }
     if (written := kept.pop("written", None)) is not None:
         usage["written"] = {"unsplit": written}
-    at = kept["at"]
-    kept["at"] = at.timestamp() if hasattr(at, "timestamp") else seconds(at)
+    kept["at"] = seconds(kept["at"])
     yield {**kept, "row": "call", "usage": usage}
 
 
@@ -139,8 +138,7 @@ def _litellm(fields: Fields) -> Iterator[Fields]:
         params={k: v for k, v in params.items() if k not in ("messages", "input", "model")},
         response=response,
         bill=_openai_bill(usage or fields),
-        responses="responses" in kind,
-        own_format="anthropic_messages" in kind,
+        form="responses" if "responses" in kind else "own" if "anthropic" in kind else "chat",
         common={
             "id": fields.get("id") or fields.get("request_id"),
             "time": fields.get("startTime"),

@@ -11,7 +11,6 @@ from anaphora.analysis.trace.log_lines import seconds
 
 from .log_calls import Fields, LoggedBill, call_of, count_of, first_of, text_of, value_of
 
-_MARKER = {"type": "ephemeral"}
 #: Names of GenAI systems that are not names of providers in the catalog.
 _SYSTEMS = {
     "aws.bedrock": "bedrock",
@@ -69,8 +68,6 @@ def _span(span: Fields, resource: Fields) -> Iterator[Fields]:
         system_parts = value_of(found.get("gen_ai.system_instructions"))
         first = [{"role": "system", "parts": system_parts}] if system_parts else []
         messages = [each for one in (*first, *given) for each in _chat_messages(one)]
-        if messages and (read or written):
-            _mark_last(messages)
     tools = value_of(found.get("gen_ai.tool.definitions"))
     params: Fields = {"tools": [_chat_tool(tool) for tool in tools]} if tools else {}
     if effort := found.get("gen_ai.request.reasoning.level"):
@@ -87,6 +84,7 @@ def _span(span: Fields, resource: Fields) -> Iterator[Fields]:
             "output": _output_text(found.get("gen_ai.output.messages")),
         },
         bill=bill,
+        unmarked=True,
         common={
             "id": found.get("gen_ai.response.id"),
             "time": began,
@@ -103,8 +101,7 @@ def _span_times(span: Fields) -> tuple[float | None, float | None]:
     if began is not None:
         ended = first_of(span, ("endTimeUnixNano", "end_time_unix_nano"))
         return int(began) / 1e9, None if ended is None else int(ended) / 1e9
-    stamp = first_of(span, ("Timestamp", "timestamp", "start_time"))
-    moment = stamp.timestamp() if hasattr(stamp, "timestamp") else seconds(stamp)
+    moment = seconds(first_of(span, ("Timestamp", "timestamp", "start_time")))
     duration = span.get("Duration")
     ended = moment + duration / 1e9 if moment and isinstance(duration, int) else None
     return moment, ended
@@ -154,16 +151,6 @@ def _chat_messages(message: Fields) -> Iterator[Fields]:
         if texts:
             chat["content"] = texts
         yield chat | ({"tool_calls": calls} if calls else {})
-
-
-def _mark_last(messages: list[Fields]) -> None:
-    """The conventions leave out cache markers: one at the end, if the bill shows that there was
-    one."""
-    last = messages[-1].get("content")
-    if isinstance(last, str):
-        last = messages[-1]["content"] = [{"type": "text", "text": last}]
-    if last:
-        last[-1]["cache_control"] = _MARKER
 
 
 def _chat_tool(tool: Fields) -> Fields:

@@ -178,8 +178,7 @@ class _Collector:
             if packed and is_unchanged(position, state):
                 self._note(path, position)
             else:
-                left = state.size - position.offset
-                left = left if left > 0 else state.size
+                left = state.size - (position.offset if position.size <= state.size else 0)
                 tasks.append(ReadTask(file.program, path, packed, state, left))
         self._do(index, tasks, "reading", PIECE, _MANY_TO_READ)
 
@@ -199,18 +198,20 @@ class _Collector:
 
     def _add(
         self, index: UsageIndex, workers: Workers, pieces: list[tuple[ReadTask, Piece]]
-    ) -> None:
-        """Adds what was read, and goes on with files that have more."""
+    ) -> int:
+        """Adds what was read, and goes on with files that have more. Returns their number."""
+        more = 0
         conflicts = set(index.add(piece for _, piece in pieces))
         for task, piece in pieces:
             self._spend(piece)
-            if piece.path in conflicts:
-                again = replace(task, known=index.position(piece.path), size=0)
-                workers.submit([again])
-            elif not piece.finished:
-                workers.submit([replace(task, known=pack(piece.position), size=0)])
-            else:
+            if piece.finished and piece.path not in conflicts:
                 self._note(piece.path, piece.position)
+                continue
+            more += 1
+            is_ours = piece.path not in conflicts
+            known = pack(piece.position) if is_ours else index.position(piece.path)
+            workers.submit([replace(task, known=known, size=0)])
+        return more
 
     def _spend(self, piece: Piece) -> None:
         if self._progress is None:
@@ -250,8 +251,7 @@ class _Collector:
                 workers.submit(part)
             while workers.busy:
                 done = workers.next()
-                self._take(index, workers, done)
-                files += sum(task.size > 0 for task, _ in done)
+                files += len(done) - self._take(index, workers, done)
                 done_bytes += sum(task.size for task, _ in done)
                 if self._progress is not None:
                     so_far = UsageProgress(
@@ -266,7 +266,8 @@ class _Collector:
         finally:
             workers.stop()
 
-    def _take(self, index: UsageIndex, workers: Workers, done: list[tuple[Task, Done]]) -> None:
+    def _take(self, index: UsageIndex, workers: Workers, done: list[tuple[Task, Done]]) -> int:
+        """Adds the results to the index. Returns how many files are not finished."""
         pieces: list[tuple[ReadTask, Piece]] = []
         for task, one in done:
             if isinstance(task, ReadTask):
@@ -280,8 +281,7 @@ class _Collector:
                 for part in task.files:
                     reason = f"{part.path}: not judged, {one.reason}"
                     self._problems[part.path].append(reason)
-        if pieces:
-            self._add(index, workers, pieces)
+        return self._add(index, workers, pieces) if pieces else 0
 
 
 def _processors() -> int:

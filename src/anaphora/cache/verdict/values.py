@@ -182,6 +182,10 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     diagnosis: Diagnosis | None = None
     agrees: bool | None = None
     """Whether the provider's diagnosis agrees; None if there is none."""
+    host: str = ""
+    """The host behind a router that answered, if the answer names it."""
+    pinned: bool = False
+    """Whether the call asked for that host, which had the prefix cached."""
 
     @property
     def sentence(self) -> str:
@@ -209,6 +213,8 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
             text += (
                 f" Keeping the prefix alive until this call cost {format_usd(self.kept_warm_usd)}."
             )
+        if self.pinned:
+            text += f" Pinned to {self.host}."
         if self.diagnosis is not None and reported_cause(self.diagnosis) not in self.causes:
             text += f" The provider reports {self.diagnosis}, {_AGREEMENT[self.agrees]}."
         return text

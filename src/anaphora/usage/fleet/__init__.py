@@ -20,6 +20,7 @@ __all__ = ["FleetProgress", "usage_of_logs"]
 
 #: Bytes of logs for each partition's bucket, and the most buckets.
 _BUCKET_BYTES, _MOST_BUCKETS = 32 * 1024 * 1024, 512
+_WORKER_BYTES = 16 * 1024 * 1024
 
 
 class FleetProgress(msgspec.Struct):
@@ -69,8 +70,9 @@ def usage_of_logs(
         return submit_to_ray(address, list(urls), job, out)
     parts = slices_of(urls)
     size = sum(part.size for part in parts)
-    workers = processes or max(1, len(os.sched_getaffinity(0)))
-    buckets = min(_MOST_BUCKETS, max(1, size // _BUCKET_BYTES, workers if len(parts) > 1 else 1))
+    # A process takes as long to start as the judge for some megabytes.
+    workers = processes or max(1, min(len(os.sched_getaffinity(0)), size // _WORKER_BYTES))
+    buckets = min(_MOST_BUCKETS, max(workers, size // _BUCKET_BYTES))
     sums = FleetSums(job=job)
     if kind == "ray":
         run_on_ray(parts, buckets, sums, out, address, progress)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import sys
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -94,50 +95,73 @@ def run_here(
     progress: Callable[[FleetProgress], None],
 ) -> None:
     collector = _Collector(len(parts), buckets, sums, progress)
-    with Spill() as spill, _output(out) as writer:
+    with Spill() as spill, _output(out) as writer, Workers(workers) as processes:
         folder = str(spill.folder)
-        slices = [(part, buckets, folder) for part in parts]
-        for found in _each(spill_slice, slices, workers):
+        for found in processes.each(spill_slice, [(part, buckets, folder) for part in parts]):
             collector.add_slice(found)
         tasks = [(sums.job, runs) for _, runs in sorted(collector.runs.items())]
-        for result in _each(judge_spilled, tasks, workers):
+        for result in processes.each(judge_spilled, tasks):
             collector.add_bucket(result, writer)
 
 
-def _each(do: Callable[..., T], tasks: Sequence[tuple[Any, ...]], workers: int) -> Iterator[T]:
-    """The result of each task, in the order of the tasks. A task whose process was killed is done
-    again."""
-    workers = min(workers, len(tasks))
-    if workers <= 1:
-        yield from (do(*task) for task in tasks)
-        return
-    left, tried, done, next_ = dict(enumerate(tasks)), dict.fromkeys(range(len(tasks)), 0), {}, 0
-    while left:
-        # Forked processes would share locks of threads that the caller may run.
-        with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-            running: dict[Future[T], int] = {}
-            waiting = iter(sorted(left))
-            try:
-                while True:
-                    for number in waiting:
-                        running[pool.submit(do, *left[number])] = number
-                        if len(running) >= 2 * workers:
-                            break
-                    if not running:
-                        break
+class Workers:
+    """Processes on this machine. A task whose process was killed is done again."""
+
+    def __init__(self, workers: int) -> None:
+        self._workers = workers
+        self._pool: ProcessPoolExecutor | None = None
+
+    def __enter__(self) -> Workers:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+            self._pool = None
+
+    def each(self, do: Callable[..., T], tasks: Sequence[tuple[Any, ...]]) -> Iterator[T]:
+        """The result of each task, in the order of the tasks."""
+        if self._workers <= 1:
+            yield from (do(*task) for task in tasks)
+            return
+        tried = [0] * len(tasks)
+        waiting, running, done = deque(range(len(tasks))), dict[Future[T], int](), dict[int, T]()
+        for number in range(len(tasks)):
+            while number not in done:
+                try:
+                    self._submit(do, tasks, waiting, running)
                     for future in wait(running, return_when=FIRST_COMPLETED).done:
-                        number = running.pop(future)
-                        tried[number] += 1
-                        done[number] = future.result()
-                        del left[number]
-                    while next_ in done:
-                        yield done.pop(next_)
-                        next_ += 1
-            except BrokenProcessPool:
-                if max(tried.values()) >= _TRIES:
-                    raise Io(f"a process was killed {_TRIES} times: out of memory?") from None
-                for number in running.values():
-                    tried[number] += 1
+                        done[running[future]] = future.result()
+                        del running[future]
+                except BrokenProcessPool:
+                    self._replace(waiting, running, tried)
+            yield done.pop(number)
+
+    def _submit(
+        self,
+        do: Callable[..., T],
+        tasks: Sequence[tuple[Any, ...]],
+        waiting: deque[int],
+        running: dict[Future[T], int],
+    ) -> None:
+        if self._pool is None:
+            # Forked processes would share locks of threads that the caller may run.
+            self._pool = ProcessPoolExecutor(self._workers, mp_context=get_context("spawn"))
+        while waiting and len(running) < 2 * self._workers:
+            future = self._pool.submit(do, *tasks[waiting[0]])
+            running[future] = waiting.popleft()
+
+    def _replace(
+        self, waiting: deque[int], running: dict[Future[T], int], tried: list[int]
+    ) -> None:
+        """All processes end if one is killed."""
+        self.__exit__()
+        for number in sorted(running.values(), reverse=True):
+            tried[number] += 1
+            if tried[number] == _TRIES:
+                raise Io(f"a process was killed {_TRIES} times: out of memory?")
+            waiting.appendleft(number)
+        running.clear()
 
 
 @contextmanager

@@ -44,6 +44,8 @@ class LogSlice(msgspec.Struct, frozen=True, array_like=True):
     """None: up to the end of the file."""
     size: int = 0
     """Bytes, as far as known."""
+    line: int = 1
+    """The number of its first line; 0: unknown, since the file is not here."""
 
 
 def missing(what: str) -> MissingExtra:
@@ -93,9 +95,18 @@ def _cut(file: str, size: int) -> Iterator[LogSlice]:
     elif file.endswith((".gz", ".json")):
         yield LogSlice(file, 0, None, size)
     else:
+        lines = 1
         for start in range(0, size, SLICE_BYTES):
             end = min(size, start + SLICE_BYTES)
-            yield LogSlice(file, start, end, end - start)
+            yield LogSlice(file, start, end, end - start, 0 if start and is_remote(file) else lines)
+            if end < size and not is_remote(file):
+                lines += _newlines(file, start, end)
+
+
+def _newlines(file: str, start: int, end: int) -> int:
+    with open(file.removeprefix("file://"), "rb") as opened:
+        opened.seek(start)
+        return sum(opened.read(1 << 20).count(b"\n") for _ in range(start, end, 1 << 20))
 
 
 def objects_in(part: LogSlice) -> Iterator[ReadLine]:
@@ -126,16 +137,16 @@ def _decoded(data: bytes) -> dict[str, Any] | None:
 
 
 def _lines(part: LogSlice, file: IO[bytes]) -> Iterator[ReadLine]:
-    at = part.start
+    at, first = part.start, part.line
     if at:  # the line that contains the byte before belongs to the slice before
         file.seek(at - 1)
-        at += len(file.readline()) - 1
-    for number, line in enumerate(file, 1):
+        skipped = len(file.readline()) - 1
+        at, first = at + skipped, first + bool(skipped)
+    for number, line in enumerate(file, first):
         if part.end is not None and at >= part.end:
             break
         if not line.isspace():
-            # Lines are counted from the beginning of a file only.
-            place = f"{part.url} (byte {at:,})" if part.start else f"{part.url}:{number}"
+            place = f"{part.url}:{number}" if part.line else f"{part.url} (byte {at:,})"
             yield place, _decoded(line), line
         at += len(line)
 
@@ -154,9 +165,14 @@ def _whole(url: str, data: bytes) -> Iterator[ReadLine]:
 
 def _rows(part: LogSlice) -> Iterator[ReadLine]:
     """The rows of a Parquet file. A table may be wide: a few rows are in memory at once."""
+    columns = _parquet(part.url, "SELECT * FROM read_parquet(?) LIMIT 0").description
+    # Times in seconds: DuckDB's own values need a package for time zones.
+    times = [name for name, kind, *_ in columns if str(kind).startswith(("TIMESTAMP", "DATETIME"))]
+    epochs = ", ".join(f'epoch("{name}") AS "{name}"' for name in times)
     found = _parquet(
         part.url,
-        "SELECT * FROM read_parquet(?, file_row_number=true)"
+        f"SELECT *{f' REPLACE ({epochs})' if times else ''}"
+        " FROM read_parquet(?, file_row_number=true)"
         f" WHERE file_row_number >= {part.start} AND file_row_number < {part.end}",
     )
     names = [column[0] for column in found.description]
@@ -169,13 +185,13 @@ def _rows(part: LogSlice) -> Iterator[ReadLine]:
 
 def _parquet(url: str, query: str) -> Any:
     try:
-        import duckdb  # type: ignore[import-not-found,unused-ignore]
+        import duckdb
     except ModuleNotFoundError:
         raise missing("Parquet needs DuckDB") from None
     database = duckdb.connect(config={"memory_limit": _MEMORY, "threads": 1})
-    if is_remote(url):
-        database.register_filesystem(_filesystem(url)[0])
     try:
+        if is_remote(url):
+            database.register_filesystem(_filesystem(url)[0])
         return database.execute(query, [url])
     except duckdb.Error as problem:
         raise Io(f"{url}: cannot be read: {problem}") from None
