@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +14,14 @@ import pytest
 from support.agent_programs import ON_BEDROCK, ON_VERTEX, PROGRAMS, AgentProgram, ProgramPlace
 from support.daemon import GRANT, KEY, llm_yaml, running_daemon
 from support.missing import skip_without
-from support.program_checks import check_daemon, check_replayed, check_run, check_watched
+from support.program_checks import (
+    bills_of,
+    check_bills,
+    check_daemon,
+    check_replayed,
+    check_run,
+    check_watched,
+)
 from support.servers import ServerMissing
 from support.signing import keys_of
 
@@ -56,6 +67,27 @@ def test_recorded_and_replayed_in_another_folder(name: str, folder: Path) -> Non
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_through_the_daemon(name: str, folder: Path) -> None:
     check_daemon(place(name, folder / "place"), folder)
+
+
+def test_claude_code_runs_with_the_status_line_and_its_usage_is_summed(folder: Path) -> None:
+    there = place("claude", folder / "home")
+
+    def usage(*arguments: str) -> str:
+        words = [sys.executable, "-m", "anaphora", "usage", *arguments]
+        environ = {"HOME": str(there.home), "PATH": os.environ["PATH"]}
+        return subprocess.run(words, env=environ, capture_output=True, text=True, check=True).stdout
+
+    assert "the status line is set" in usage("--install-statusline", "--yes")
+    with emulator.running(there.program.options()) as emu:
+        check_run(there.run(variables={"ANTHROPIC_BASE_URL": emu.url}))
+        calls = check_bills(there, bills_of(emu))
+    settings = json.loads((there.home / ".claude" / "settings.json").read_text())
+    assert "anaphora-statusline" in settings["statusLine"]["command"]
+    report = json.loads(usage("session", "--json"))
+    assert report["total"]["calls"] == len(calls)
+    assert {row["name"] for row in report["rows"]} == {call.session for call in calls}
+    assert {row["project"] for row in report["rows"]} == {str(there.work)}
+    assert float(report["total"]["usd"]) > 0
 
 
 AT_CLOUDS = [
