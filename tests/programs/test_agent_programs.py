@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import pty
+import re
+import select
+import struct
 import subprocess
 import sys
 import tempfile
+import termios
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.agent_programs import ON_BEDROCK, ON_VERTEX, PROGRAMS, AgentProgram, ProgramPlace
+from support.agent_programs import BIN, ON_BEDROCK, ON_VERTEX, PROGRAMS, AgentProgram, ProgramPlace
+from support.agent_programs import KEY as PROGRAM_KEY
 from support.daemon import GRANT, KEY, llm_yaml, running_daemon
 from support.missing import skip_without
 from support.program_checks import (
@@ -24,6 +32,7 @@ from support.program_checks import (
 )
 from support.servers import ServerMissing
 from support.signing import keys_of
+from support.waiting import PATIENCE
 
 from anaphora import emulator
 from anaphora.client.credentials.sigv4 import AwsKeys
@@ -88,6 +97,63 @@ def test_claude_code_runs_with_the_status_line_and_its_usage_is_summed(folder: P
     assert {row["name"] for row in report["rows"]} == {call.session for call in calls}
     assert {row["project"] for row in report["rows"]} == {str(there.work)}
     assert float(report["total"]["usd"]) > 0
+
+
+@pytest.mark.long
+def test_claude_code_shows_the_status_line(folder: Path) -> None:
+    """On a terminal, before and after a call."""
+    there = place("claude", folder / "home")
+    approved = {"approved": [PROGRAM_KEY[-20:]], "rejected": []}
+    trusted = {str(there.work): {"hasTrustDialogAccepted": True}}
+    seen = {"hasCompletedOnboarding": True, "theme": "dark"}
+    known = seen | {"customApiKeyResponses": approved, "projects": trusted}
+    (there.home / ".claude.json").write_text(json.dumps(known))
+    with emulator.running(there.program.options()) as emu:
+        environ = {
+            "HOME": str(there.home),
+            "PATH": os.pathsep.join((str(BIN), os.environ["PATH"])),
+            "TERM": "xterm-256color",
+            "LANG": "C.UTF-8",
+            "ANTHROPIC_API_KEY": PROGRAM_KEY,
+            "ANTHROPIC_BASE_URL": emu.url,
+            **there.program.variables,
+        }
+        words = [sys.executable, "-m", "anaphora", "usage", "--install-statusline", "--yes"]
+        subprocess.run(words, env=environ, capture_output=True, check=True)
+        ours, theirs = pty.openpty()
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 140, 0, 0))
+        program = subprocess.Popen(
+            ["claude", "--model", "claude-sonnet-4-5"],
+            cwd=there.work,
+            env=environ,
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            start_new_session=True,
+        )
+        try:
+            shown = _until(ours, b"", rb"Sonnet 4.5 .* session")
+            os.write(ours, b"Hello?")
+            shown = _until(ours, shown, rb"Hello\?")
+            os.write(ours, b"\r")
+            _until(ours, shown, rb"context \d+% .* session .* cache \d+% read .* expires in \d min")
+        finally:
+            program.kill()
+            program.wait()
+            os.close(ours)
+            os.close(theirs)
+
+
+def _until(terminal: int, shown: bytes, pattern: bytes) -> bytes:
+    """What the terminal shows, until it has the pattern; escape codes count as blanks."""
+    end = time.monotonic() + PATIENCE
+    while True:
+        plain = re.sub(rb"\x1b\[[0-9;?>=]*[a-zA-Z]|\x1b\][^\x07]*\x07|[\r\n]", b" ", shown)
+        if re.search(pattern, plain):
+            return shown
+        assert time.monotonic() < end, plain[-2000:].decode("utf-8", "replace")
+        if select.select([terminal], [], [], 1)[0]:
+            shown += os.read(terminal, 65_536)
 
 
 AT_CLOUDS = [
