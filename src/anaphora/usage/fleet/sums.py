@@ -153,13 +153,18 @@ class FleetSums(msgspec.Struct, kw_only=True):
             rows=tuple(rows),
             total=self.total,
             programs=tuple(sorted(self.programs.values(), key=lambda row: -row.usd)),
-            causes=tuple(sorted(self.causes.values(), key=lambda row: (-row.usd, -row.tokens))),
+            causes=self._causes(),
             dearest=tuple(sorted(self.dearest, key=_dear, reverse=True)),
             unpriced=tuple(sorted(self.unpriced.values(), key=lambda one: -one.tokens)),
             problems=(*sorted(self.problems), *more),
             notices=tuple(notices),
             files=files,
         )
+
+    def _causes(self) -> tuple[CauseRow, ...]:
+        for row in self.causes.values():
+            row.advice = advice(row.cause, row.programs)
+        return tuple(sorted(self.causes.values(), key=lambda row: (-row.usd, -row.tokens)))
 
     def _name(self, row: FleetRow) -> str:
         call = row.call
