@@ -150,7 +150,7 @@ class Summary(Pending[SummaryResult]):
             if turns.keeper is not None:
                 response = await turns._stored(response)
             self.result = SummaryResult(
-                summary=summary if done.dropped else None,
+                summary=turns.history.messages[0] if done.dropped else None,
                 response=response,
                 dropped=done.dropped,
                 notices=done.notices,
