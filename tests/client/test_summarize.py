@@ -149,7 +149,7 @@ def test_summary_reads_the_conversation_from_the_cache(
             assert isinstance(done, SummaryResult)
             response = done.response
             assert response is not None
-            assert done.text == response.text == SUMMARY
+            assert response.text == SUMMARY
             assert read_share(response) >= 0.85
             assert not response.usage.written_total  # nothing is written that no call reads
             assert response.record.operation == "summarize"
@@ -415,7 +415,6 @@ def test_history_within_the_budget_is_not_summarised(emu: Emulator) -> None:
             before, sent = chat.conversation, len(emulated.transport.sent)
             done = await chat.summarize(100_000)
             assert (done.summary, done.response, done.dropped) == (None, None, 0)
-            assert done.cost_usd == 0
             assert chat.conversation is before
             assert len(emulated.transport.sent) == sent
             empty = emulated.client.session("anthropic")
@@ -690,7 +689,7 @@ def test_sync_client_and_audit_log(emu: Emulator, tmp_path: Path) -> None:
         assert "not sent" in repr(summary)
         assert "".join(summary.text) == SUMMARY
         done = summary.result()
-        assert (done.text, done.dropped) == (SUMMARY, 3)
+        assert (chat.messages[0], done.dropped) == (done.summary, 3)
         assert chat.summarize(1_000).result().summary is None
         chat.send("And Oslo?").result()
         log.flush()
