@@ -152,8 +152,7 @@ class SessionTurns(Caller):
                 self.states[target] = state = ProviderState(state.target)
                 self.handles.pop(target, None)
         handles = self.handles.get(target)
-        # Prepared again: compacted if it was too long, without the pin if the host failed, else
-        # without the stored object that is gone.
+        # Prepared again: compacted, without the pin to a host that failed, or a stored object.
         too_long = again and flight.attempts[-1].error == ContextOverflow.__name__
         whole = again and not too_long and not release(state, flight.attempts[-1])
         if whole and handles is not None:
