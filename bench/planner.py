@@ -21,6 +21,7 @@ from pathlib import Path
 
 import _families as made
 import msgspec
+from _hosts import pinned_read_share
 from _recorded import recordings
 
 from anaphora import catalog, wire
@@ -317,6 +318,7 @@ def main() -> None:
             not_cheapest.append(f"{provider}: {family}")
     ratio, growth = cost_of_planning(400 if options.quick else 2000)
     print(f"planning a turn over rendering it: {ratio:.2f}; turn 2,000 over turn 20: {growth:.2f}")
+    pinned = pinned_read_share(options.quick)
     print(
         json.dumps(
             {
@@ -325,6 +327,7 @@ def main() -> None:
                 "families_not_cheapest": not_cheapest,
                 "plan_vs_render": round(ratio, 3),
                 "single_calls_vs_unmarked": round(max(single), 4),
+                "pinned_read_share": round(pinned, 4),
             }
         )
     )
