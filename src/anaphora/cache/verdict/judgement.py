@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from anaphora.cache.history import is_compacted
 from anaphora.cache.prefix_index import EarlierCall, PrefixIndex
-from anaphora.cache.sent_call import SentCall, cached_chunks, host_changed
+from anaphora.cache.sent_call import SentCall, cached_chunks
 from anaphora.cache.simulator import Outcome
 from anaphora.cache.simulator.outcome import Prediction
 from anaphora.catalog import CacheRules, Price, Profile
@@ -151,8 +151,6 @@ def judge(
         earlier, later = unmarked(earlier), unmarked(later)
     if expected is None:
         later, expected = predict_after(earlier, later, rules, outcome)
-    if host_changed(earlier, later):  # of the other host's cache nothing is known
-        expected = replace(expected, read=0)
     read = expected.read if billed_read is None else billed_read
     result = _result(read, expected, rules.granule_tokens.value)
     usage: Usage = later.usage if later.usage is not None else expected.outcome.usage()
