@@ -9,7 +9,7 @@ import time
 import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, BinaryIO, TypeAlias
 
 import msgspec
 from blake3 import blake3
@@ -272,7 +272,7 @@ def row_of(call: BilledCall, label: int) -> tuple[Any, ...]:
     return call.key, call.untimed or call.key, call.copied, label, call.at, *counts
 
 
-def _continues(file: io.BufferedReader, known: ReadPosition, stat: os.stat_result) -> bool:
+def _continues(file: BinaryIO, known: ReadPosition, stat: os.stat_result) -> bool:
     if not known.size or stat.st_ino != known.inode or stat.st_size < known.size:
         return False
     if _digest(file, known.size) != known.digest:
@@ -286,7 +286,7 @@ def _continues(file: io.BufferedReader, known: ReadPosition, stat: os.stat_resul
     return follows in (b"", b"\r", b"\n")
 
 
-def _digest(file: io.BufferedReader, size: int) -> bytes:
+def _digest(file: BinaryIO, size: int) -> bytes:
     """Of the bytes at the beginning and before `size`. Moves the file's position."""
     file.seek(0)
     hashed = blake3(file.read(min(_COMPARED, size)))
