@@ -211,17 +211,19 @@ SHOWN = {
     "observe.md",
     "pydantic-ai.md",
 }
-#: A page that shows what a changed tool does to a conversation.
-BREAKING = pytest.param(
-    ROOT / "docs" / "client.md",
-    marks=pytest.mark.breaks_prefix(reason="the page changes a tool on purpose"),
-)
+#: Pages that show a changed tool, and a history that a summary replaces.
+BREAKING = {
+    "client.md": "the page changes a tool on purpose",
+    "summarize.md": "a summary replaces the beginning of the history",
+}
 
 
 @pytest.mark.parametrize(
     "page",
     [
-        BREAKING if p.name == "client.md" else p
+        pytest.param(p, marks=pytest.mark.breaks_prefix(reason=BREAKING[p.name]))
+        if p.name in BREAKING
+        else p
         for p in PAGES
         if p.name not in SHOWN and p.parent.name != "guides"
     ],

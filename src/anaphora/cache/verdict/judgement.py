@@ -20,8 +20,9 @@ from anaphora.tokens import Counts
 from anaphora.values import Usage
 
 from .causes import recorded_cause
+from .diagnosis import Diagnosis
 from .prediction import Loss, explain_loss, lost_usd, predict_after, unmarked
-from .values import Cause, Diagnosis, Result, Verdict, agrees, reported_cause
+from .values import Cause, Result, Verdict, agrees, reported_cause
 
 #: The share of a prefix that an implicit cache without granules reads when it finds all of it.
 NEARLY = 0.92
