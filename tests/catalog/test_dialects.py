@@ -109,7 +109,7 @@ def test_provider_and_wire_exist(row: Dialect) -> None:
 
 
 #: Gateways that are known by the logs of others: their calls are predicted, not made.
-FROM_LOGS = {"vercel", "litellm", "opencode", "copilot"}
+FROM_LOGS = {"litellm", "opencode", "copilot"}
 
 
 def test_every_provider_of_the_catalog_has_a_row() -> None:

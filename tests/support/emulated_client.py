@@ -39,6 +39,8 @@ MODELS: dict[str, str] = {
     "minimax/anthropic": "MiniMax-M2.7",
     "openrouter": "openai/gpt-5.2",
 }
+#: Models of routers that only some tests use.
+ROUTED = {"vercel": "deepseek/deepseek-v4-flash", "huggingface": "deepseek-ai/DeepSeek-V4-Flash"}
 BEDROCK_MODEL = "us.anthropic.claude-sonnet-4-5-20250929-v1:0"
 WIRES = ("anthropic", "openai_chat", "openai_responses", "gemini", "ollama")
 
@@ -152,7 +154,7 @@ def settings(url: str, names: Iterable[str], **provider: Any) -> dict[str, Any]:
 
 
 def _provider(url: str, name: str) -> dict[str, Any]:
-    model = BEDROCK_MODEL if name == "bedrock" else MODELS[name]
+    model = BEDROCK_MODEL if name == "bedrock" else (MODELS | ROUTED)[name]
     common = {"key": {"env": "KEY"}, "model": model}
     if name in WIRES or name == "bedrock":
         return {"wire": name, "base_url": url, **common}

@@ -21,6 +21,7 @@ import pytest
 from anaphora import AsyncClient
 from anaphora.client.response import Record
 from anaphora.client.transport import HttpRequest
+from anaphora.emulator import EmulatorOptions
 from anaphora.emulator.engine import Engine
 from anaphora.emulator.exchange import EmulatorRequest, EmulatorResponse
 
@@ -77,8 +78,8 @@ class EngineTransport:
 
 
 class VirtualEmulator:
-    def __init__(self, names: tuple[str, ...]) -> None:
-        self.engine = Engine()
+    def __init__(self, names: tuple[str, ...], options: EmulatorOptions | None = None) -> None:
+        self.engine = Engine(options)
         self.transport = EngineTransport(self.engine)
         self.records: list[Record] = []
         self.client = AsyncClient.from_config(
@@ -93,13 +94,14 @@ def run_virtual(
     monkeypatch: pytest.MonkeyPatch,
     main: Callable[[VirtualEmulator], Awaitable[T]],
     *names: str,
+    options: EmulatorOptions | None = None,
 ) -> T:
     """The result of `main`, with `time.time()` on the loop's clock."""
 
     async def run() -> T:
         started = virtual_time.clock()
         monkeypatch.setattr("time.time", lambda: _START + virtual_time.clock() - started)
-        virtual = VirtualEmulator(names or ("anthropic",))
+        virtual = VirtualEmulator(names or ("anthropic",), options)
         try:
             return await main(virtual)
         finally:

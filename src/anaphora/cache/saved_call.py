@@ -79,6 +79,8 @@ class SavedCall(msgspec.Struct, frozen=True, kw_only=True):
     runs: tuple[StoredRun, ...]
     since: Time
     """When the oldest of its pieces was stored."""
+    host: str = ""
+    """The host behind a router that answered."""
 
     @property
     def chunks(self) -> int:
@@ -127,6 +129,7 @@ def save_call(
         bills=rendered.bills,
         runs=runs,
         since=since,
+        host=sent.host,
     )
 
 
@@ -159,7 +162,14 @@ def restore_call(
         key=key,
         held=saved.held,
     )
-    return SentCall(rendered=earlier, plan=plan, at=saved.at, began=saved.began, usage=saved.usage)
+    return SentCall(
+        rendered=earlier,
+        plan=plan,
+        at=saved.at,
+        began=saved.began,
+        usage=saved.usage,
+        host=saved.host,
+    )
 
 
 def _hidden_key(key: str | None) -> str | None:

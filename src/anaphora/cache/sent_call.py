@@ -27,6 +27,9 @@ _LONG_LINE = 40
 _MOST_CHARACTERS = 120
 _MOST_LINES = 24
 
+#: The minimum of most providers. A higher one that no source confirms may be a stand-in.
+_USUAL_MINIMUM = 1024
+
 BeganBy: TypeAlias = Literal["resume", "compaction", "fork", "edit"]
 """The origin of a call's history, if it is not the call before it."""
 
@@ -52,8 +55,13 @@ class SentCall(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """The session replaced or dropped earlier messages since the call before."""
     route: str = ""
     """Host, account and workspace it went to. Compared, never shown."""
+    host: str = ""
+    """The host behind a router that answered, if the answer names it."""
     marks_recorded: bool = True
     """False: the places of its markers are assumed, so that nothing can be proven from them."""
+    read_older: bool = False
+    """Its bill shows the entry of an older call, though only replies and tool results were added
+    since the last one."""
     complete: bool = True
     """False: parts of the prompt are not recorded, so nothing can be proven from it."""
 
@@ -71,6 +79,33 @@ class SentCall(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     def is_marked(self) -> bool:
         plan = self.marks
         return bool(plan.marks) or plan.automatic is not None
+
+
+def host_changed(earlier: SentCall, later: SentCall) -> bool:
+    """Whether a router sent two calls to different hosts, each with a cache of its own."""
+    return bool(earlier.host and later.host) and earlier.host != later.host
+
+
+def may_be_cached(sent: SentCall, rules: CacheRules) -> bool:
+    """Whether a call may have left its prefix in the cache, by its bill or by the rules."""
+    usage, least = sent.usage, rules.minimum_tokens
+    if usage is None or not rules.ttls.value:
+        return False
+    if usage.read or usage.written_total:
+        return True
+    if rules.needs_marks and not sent.is_marked:
+        return False
+    minimum = least.value if least.verified else min(least.value, _USUAL_MINIMUM)
+    return (usage.input or 0) >= minimum
+
+
+def prefix_expiry(sent: SentCall, rules: CacheRules) -> float:
+    """When the longest-lived part of a call's prefix expires by the rules; 0.0 if it is not
+    cached."""
+    plan = sent.marks
+    ttls = [*(mark.ttl for mark in plan.marks), plan.automatic]
+    seconds = max([ttl_seconds(rules, ttl) for ttl in ttls if ttl] or [ttl_seconds(rules)])
+    return expiry(used_at(rules, sent.at or 0.0, began=sent.began), seconds)
 
 
 def reply_lines(reply: Message) -> tuple[str, ...]:

@@ -165,6 +165,27 @@ class CloudAuth(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
             raise ValueError("cloud: `service` is for aws, `scope` for azure")
 
 
+class Router(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """How a provider that passes requests on to several hosts names the one that answered, and how
+    a request asks for one. Dots are between levels."""
+
+    answer: str = ""
+    """The field of an answer that names the host."""
+    answer_header: str = ""
+    """The same in a header."""
+    pin: str = ""
+    """The list of a request with the hosts to try, in their order. Empty: the host is asked for
+    after the model's name and a colon, and no other one is tried."""
+    chosen_by: tuple[str, ...] = ()
+    """Fields by which a request chooses its hosts itself."""
+    chosen_models: tuple[str, ...] = ()
+    """Patterns of model names that choose hosts."""
+
+    def __post_init__(self) -> None:
+        if bool(self.answer) == bool(self.answer_header):
+            raise ValueError("router: needs either `answer` or `answer_header`")
+
+
 class Dialect(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One provider on one wire."""
 
@@ -235,6 +256,11 @@ class Dialect(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     """Additional stop reasons."""
     salt_field: str = ""
     """The field of a cache salt: requests with different salts share no entries."""
+    router: Router | None = None
+    """None: the provider has one host, or does not name those that it has."""
+    reply_fields: tuple[str, ...] = ()
+    """Fields of an answer's message that are facts about the answer: they are not sent back with
+    the message."""
     whole_calls: bool = False
     """Streamed tool calls are written in one piece, for clients that expect the name in every
     one."""

@@ -53,6 +53,13 @@ if TYPE_CHECKING:
 )
 @click.option("--any-model", is_flag=True, help="Accept unknown models.")
 @click.option(
+    "--router-hosts",
+    default="",
+    metavar="NAMES",
+    help="Hosts behind routers such as OpenRouter, comma-separated, each with a cache of its own."
+    " Requests go to a random one, unless they ask for one.",
+)
+@click.option(
     "--verify-signatures",
     is_flag=True,
     help="Verify the signatures of requests to AWS, with the keys in AWS_ACCESS_KEY_ID and"
@@ -76,6 +83,7 @@ def command(
     no_tool_calls: bool,
     latency: str | None,
     verify_signatures: bool,
+    router_hosts: str,
     **options: Any,
 ) -> None:
     """Run a local emulator of every provider, with caching and billing.
@@ -97,6 +105,7 @@ def command(
         script=Script() if script is None else Script.decode(read_text(script), str(script)),
         faults=Faults() if faults is None else Faults.decode(read_text(faults), str(faults)),
         tool_calls=not no_tool_calls,
+        router_hosts=tuple(name.strip() for name in router_hosts.split(",") if name.strip()),
         aws_keys=_aws_keys() if verify_signatures else None,
         **options,
     )

@@ -76,6 +76,8 @@ class PreparedRequest(msgspec.Struct, kw_only=True, eq=False):
     prepare_again_on: tuple[type[AnaphoraError], ...] = ()
     """Errors after which the call is prepared once more: a stored response or a cache handle that
     it refers to is gone, or the prompt is too long and can be compacted."""
+    host: str = ""
+    """The host behind a router that answered."""
     _blocks: tuple[BlockShare, ...] | None = None
 
     def block_shares(self) -> tuple[BlockShare, ...]:

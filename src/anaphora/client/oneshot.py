@@ -26,6 +26,7 @@ from anaphora.prompt import Call
 from anaphora.rendered import Plan, Rendered
 from anaphora.tokens import Counts
 from anaphora.values import Ttl, Usage, UsageUpdate
+from anaphora.wire.dialect.routers import answering_host
 
 from .arguments import check_results, extras_of, prompt_from, tools_of, with_leading_system
 from .content import Content, messages_of
@@ -171,6 +172,9 @@ class OneShot(Caller):
             usage=flight.reply.usage,
             reply_lines=reply_lines(flight.reply.message),
             complete=not prepared.call.ir.has_continued(),
+            host=answering_host(
+                flight.reply, flight.headers, flight.target.endpoint.resolved.dialect
+            ),
         )
         target, call = flight.target, ComparedCall(sent=sent)
         flight.verdict = self._compared.judge(

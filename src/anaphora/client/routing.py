@@ -1,9 +1,14 @@
-"""Choosing the hop of a route for a call, and when a conversation moves.
+"""The place of a conversation: a hop of its route, and a host behind it if that is a router; and
+when the conversation moves. It stays where its prefix is cached, until that place fails, or the
+prefix has expired by the rules.
 
 Hops with a weight share the conversations by weight. A conversation's hop is chosen by hashing its
 beginning with the name of each hop (weighted rendezvous hashing): nothing is stored, every process
 gets the same result, and adding or removing a hop moves only the conversations that it wins or
 loses. Hops without a weight are fallbacks, in their order.
+
+A router chooses the host of a first call, and names it in the answer. Later calls ask for the same
+host (`Plan.host`), unless the app chooses hosts itself.
 """
 
 from __future__ import annotations
@@ -17,12 +22,24 @@ from typing import TYPE_CHECKING
 from blake3 import blake3
 
 from anaphora.client.config import Hop
+from anaphora.errors import (
+    AnaphoraError,
+    NotFound,
+    Overloaded,
+    RateLimited,
+    RequestRejected,
+    Timeout,
+    Transport,
+)
 from anaphora.prompt import Call
 from anaphora.values import Notice, SegmentRole
+from anaphora.wire.dialect.routers import answering_host
 
 from .prices import moving_message, price_of_moving
 
 if TYPE_CHECKING:
+    from .in_flight import InFlight, PreparedRequest
+    from .response import Attempt
     from .session.provider_state import ProviderState
     from .target import Target
 
@@ -30,9 +47,14 @@ _RANGE = 1 << 53
 _CHANGING = (SegmentRole.VOLATILE_TAIL, SegmentRole.DYNAMIC_CONTEXT)
 
 
+#: Errors after which a call is sent again without its pin: the host's, and those of a router that
+#: tries no other host.
+_HOST_FAILED = (RateLimited, Overloaded)
+_HOST_GONE = (*_HOST_FAILED, NotFound, RequestRejected)
+
+
 class SessionRoute:
-    """The targets of one conversation, and the current one. It stays where its prefix is cached,
-    unless it has to move."""
+    """The targets of one conversation, and the current one."""
 
     def __init__(self, targets: Sequence[Target], hops: Sequence[Hop] = ()) -> None:
         self._targets = tuple(targets)
@@ -50,14 +72,17 @@ class SessionRoute:
         key: Callable[[], bytes],
         now: float,
         states: Mapping[Target, ProviderState] | None = None,
+        at: float = 0.0,
     ) -> tuple[Target, ...]:
-        """The targets of the next call, the best first. `key` returns the `conversation_key`."""
+        """The targets of the next call, the best first. `key` returns the `conversation_key`; `now`
+        is monotonic, `at` in seconds since the epoch."""
         available = [not target.endpoint.breaker.allows(now) for target in self._targets]
         begins, current = key(), self._index
         if current is not None and states is not None:
             home = order(self._hops, begins, None, available)[0]
             here = states.get(self._targets[current])
-            if home != current and pays_to_return(here, self._targets[home]):
+            expired = here is not None and here.has_expired(at)
+            if home != current and (expired or pays_to_return(here, self._targets[home])):
                 current = home
         indexes = order(self._hops, begins, current, available)
         self._ordered = tuple(self._targets[index] for index in indexes)
@@ -70,12 +95,32 @@ class SessionRoute:
                 return target
         return None
 
-    def settle(self, target: Target, states: Mapping[Target, ProviderState]) -> tuple[Notice, ...]:
-        """Notes which target answered; a notice states the cost of a move."""
+    def answered(
+        self, flight: InFlight, states: Mapping[Target, ProviderState]
+    ) -> tuple[Notice, ...]:
+        """Notes which target answered a call, and which host of it; see `settle`."""
+        target, reply, prepared = flight.target, flight.reply, flight.prepared[flight.index]
+        if reply is not None:
+            dialect = target.endpoint.resolved.dialect
+            prepared.host = answering_host(reply, flight.headers, dialect)
+        return self.settle(target, states, prepared)
+
+    def settle(
+        self,
+        target: Target,
+        states: Mapping[Target, ProviderState],
+        prepared: PreparedRequest | None = None,
+    ) -> tuple[Notice, ...]:
+        """Notes which target answered; notices state the cost of a move, and why a conversation
+        stays at a host or leaves it. `states` are those before the call."""
         before, self._index = self._index, self._targets.index(target)
-        if before is None or before == self._index:
+        state = states[target]
+        if before is not None and before != self._index:
+            left = states[self._targets[before]]
+            return _moved(left, state, left.endpoint.id, state.endpoint.id, prepared)
+        if prepared is None or not state.host:
             return ()
-        return _moved(states[self._targets[before]], states[target])
+        return _host_notices(state, prepared)
 
     def fork(self) -> SessionRoute:
         return copy.copy(self)
@@ -140,11 +185,58 @@ def pays_to_return(here: ProviderState | None, home: Target) -> bool:
     return calls * tokens * (now.read - then.read) > move.scaleb(6)
 
 
-def _moved(left: ProviderState, reached: ProviderState) -> tuple[Notice, ...]:
-    if left.billed is None:
-        return ()
+def _moved(
+    left: ProviderState,
+    reached: ProviderState,
+    from_place: str,
+    to_place: str,
+    prepared: PreparedRequest | None,
+) -> tuple[Notice, ...]:
+    if left.billed is None or (prepared is not None and left.has_expired(prepared.at)):
+        return ()  # nothing is paid again because of the move
     at, usage = left.billed
     tokens = (usage.read or 0) + (usage.written_total or 0)
     cost_usd = price_of_moving(tokens, left.target.price(at), reached.target.price(at))
-    message = moving_message(left.endpoint.id, reached.endpoint.id, tokens, cost_usd)
+    message = moving_message(from_place, to_place, tokens, cost_usd)
     return (Notice("moved", message, tokens=tokens),)
+
+
+# ── Hosts behind a router ────────────────────────────────────────────────────────────────────────
+
+
+def errors_of_host(state: ProviderState) -> tuple[type[AnaphoraError], ...]:
+    """Errors after which a pinned call is prepared again, without the pin."""
+    router = state.endpoint.router
+    return _HOST_FAILED if router is not None and router.pin else _HOST_GONE
+
+
+def release(state: ProviderState, error: BaseException | Attempt) -> bool:
+    """Releases the pin to the host that answered last, if the error is the host's."""
+    if isinstance(error, BaseException):
+        lost = isinstance(error, Timeout) or (
+            isinstance(error, Transport) and error.phase != "connect"
+        )
+        name = type(error).__name__
+    else:
+        lost, name = False, error.error or ""
+    if not state.host or not (lost or name in {each.__name__ for each in errors_of_host(state)}):
+        return False
+    state.released = name
+    return True
+
+
+def _host_notices(state: ProviderState, prepared: PreparedRequest) -> tuple[Notice, ...]:
+    """Notices about a call at the same target as the last one: why its host is another one, or why
+    the pin began or ended."""
+    last, now, pin = state.host, prepared.host, prepared.plan.host
+    pinned_before = state.sent is not None and state.sent.marks.host == last
+    notices: tuple[Notice, ...] = ()
+    if state.released or (pinned_before and not pin and state.has_expired(prepared.at)):
+        why = f"it failed with {state.released}" if state.released else "the cached prefix expired"
+        notices = (Notice("host_released", f"the call was not pinned to {last}: {why}"),)
+    elif pin and not pinned_before:
+        text = f"the conversation is pinned to {pin}, which has its prefix cached"
+        notices = (Notice("host_pinned", text),)
+    if now and now != last:
+        notices += _moved(state, state, last, now, prepared)
+    return notices

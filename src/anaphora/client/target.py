@@ -138,6 +138,8 @@ class Endpoint:
         self.wire = wire.get(resolved.wire)
         self.base_wire = resolved.dialect.wire if resolved.dialect is not None else resolved.wire
         self.features = wire.features(self.base_wire)
+        self.router = resolved.dialect.router if resolved.dialect is not None else None
+        """Its rows about the hosts that it passes requests on to, if it is a router."""
         # A dialect may have another range than its wire.
         self.max_temperature = (
             2.0 if resolved.dialect is not None else self.features.max_temperature

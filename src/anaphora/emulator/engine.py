@@ -23,13 +23,14 @@ from anaphora.wire import Wire
 
 from . import strict
 from .exchange import JSON, EmulatorRequest, EmulatorResponse, ResponseChunk, json_response
-from .fault_effects import KINDS
+from .fault_effects import KINDS, Fault
 from .generator import EmulatorOptions, Generator
 from .hosts import HostRoutes
 from .hosts.host import EmulatorRoute, RoutedRequest
 from .journal import Billing, Journal, JournalEntry, ModelFacts, UsageWindow, UsageWindows
 from .models import ModelClock, check_model, model_error
 from .replies.text import IdGenerator
+from .routers import RouterHosts
 from .signatures import SignatureCheck
 
 if TYPE_CHECKING:
@@ -63,6 +64,7 @@ class Engine:
         self._faults = options.faults.selector(options.seed, by_header=options.fault_headers)
         self._ids = IdGenerator(options.seed)
         self._signatures = SignatureCheck(options.aws_keys)
+        self._routers = RouterHosts(options.router_hosts, options.seed)
         self._windows = UsageWindows()
         self._billing = Billing(options.rows)
         self.routes = HostRoutes(self._billing, self._ids)
@@ -150,6 +152,8 @@ class Engine:
             self._signatures.check(request, request.now - self.offset)
             entry.workspace = host.workspace(request, self.options.keys)
             fault = self._faults.next(request, route.provider)
+            if fault is None and route.operation in _GENERATING:
+                request, fault = self._at_host(request)
             if fault is not None and KINDS[fault.name].unbilled:
                 response = json_response(b"")
             elif route.operation in _GENERATING:
@@ -172,6 +176,21 @@ class Engine:
         response = fault.apply(response)
         response.call = call
         return response
+
+    def _at_host(self, request: RoutedRequest) -> tuple[RoutedRequest, Fault | None]:
+        """The request at one of the hosts behind a router, and the fault of that host. A host that
+        fails is left for the next one, if the request allows one."""
+        request, hosts = self._routers.route(request)
+        router = request.route.dialect.router
+        if router is not None and self.options.router_hosts and not hosts:
+            raise NotFound("no allowed host has this model", status=404)
+        fault = None
+        for host in hosts:
+            request.entry.host = host
+            fault = self._faults.next(request, request.route.provider, host)
+            if fault is None or not KINDS[fault.name].unbilled:
+                break
+        return request, fault
 
     # ── Operations ───────────────────────────────────────────────────────────────────────────────
 

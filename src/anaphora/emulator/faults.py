@@ -61,6 +61,8 @@ class FaultRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     after: Annotated[int, Meta(ge=0)] | None = None
     path: str = "*"
     provider: str = "*"
+    host: str = "*"
+    """A host behind a router: only requests that the router sends there get the fault."""
     nth: Counts | None = None
     every: Count | None = None
     rate: Annotated[float, Meta(ge=0, le=1)] | None = None
@@ -82,7 +84,9 @@ class FaultRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     def to_fault(self) -> Fault:
         return _fault(str(self.fault), self.seconds, self.after)
 
-    def matches(self, request: EmulatorRequest, provider: str) -> bool:
+    def matches(self, request: EmulatorRequest, provider: str, host: str | None = None) -> bool:
+        if (host is None) != (self.host == "*") or not fnmatchcase(host or "", self.host):
+            return False
         return fnmatchcase(request.path, self.path) and fnmatchcase(provider, self.provider)
 
     def applies(self, count: int, roll: float) -> bool:
@@ -115,12 +119,14 @@ class FaultSelector:
         self._seed = seed
         self._counts = [0] * len(faults.rules)
 
-    def next(self, request: EmulatorRequest, provider: str = "") -> Fault | None:
+    def next(
+        self, request: EmulatorRequest, provider: str = "", host: str | None = None
+    ) -> Fault | None:
         """The fault of a request: by its header, otherwise by the rules, which count every
-        request."""
+        request. With `host`, the fault of that host behind a router, by rules that name it."""
         fault = None
         for index, rule in enumerate(self._rules):
-            if not rule.matches(request, provider):
+            if not rule.matches(request, provider, host):
                 continue
             self._counts[index] += 1
             count = self._counts[index]
@@ -128,7 +134,7 @@ class FaultSelector:
             if fault is None and rule.applies(count, int.from_bytes(drawn) / 2**56):
                 fault = rule.to_fault()
         header = request.headers.get(HEADER)
-        if header is not None:
+        if header is not None and host is None:
             if not self._by_header:
                 raise InvalidRequest(_OFF, path=HEADER)
             fault = parse_header(header)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -31,6 +31,7 @@ from .replies import GeneratedReply, generate_text, generate_tool_calls
 from .replies.schema_value import SchemaGenerator
 from .replies.script import Script, ScriptInput
 from .replies.text import IdGenerator, SeededRandom, join_seed, stream_events
+from .routers import name_host
 
 #: Replies to one request: OpenAI's limit, the highest of all providers.
 _MOST_REPLIES = 128
@@ -85,6 +86,9 @@ class EmulatorOptions(msgspec.Struct, frozen=True, kw_only=True):
     websockets: bool = False
     """Take WebSockets at OpenAI's Responses and Realtime; otherwise they get a 426, after which
     clients use HTTP."""
+    router_hosts: tuple[str, ...] = ()
+    """The hosts behind every router, such as OpenRouter, each with a cache of its own: requests go
+    to a random one, unless they ask for one. Empty: routers have one host, and do not name it."""
     remembered: int = 1000
     """How many calls the journal keeps."""
     rows: str = ""
@@ -175,6 +179,7 @@ class Generator:
         outcome = opened.outcome
         usage = host.usage(outcome, facts, (generated, *others))
         message = Message(role="assistant", parts=generated.parts)
+        headers: dict[str, str] = {}
         sent = SentCall(
             rendered=prompt.rendered,
             plan=prompt.plan,
@@ -182,6 +187,7 @@ class Generator:
             usage=usage,
             reply_lines=reply_lines(message),
             route=workspace,
+            host=entry.host,
         )
         compared = call.ir.cache.compare_with
         earlier = None if compared is None else self._journal.sent(workspace, compared.id)
@@ -193,6 +199,9 @@ class Generator:
             earlier=earlier,
             dropped=prompt.dropped,
         )
+        fields = _extra_fields(context, others)
+        if entry.host:
+            message = name_host(entry.host, request.route.dialect, message, fields, headers)
         reply = Reply(
             id=self._ids.next(host.reply_id_prefix),
             model=host.reply_model(prompt.rendered.model),
@@ -200,7 +209,7 @@ class Generator:
             stop_reason=generated.stop_reason,
             stop_sequence=generated.stop_sequence,
             usage=usage,
-            extras=_extras(context, others),
+            extras={host.wire: msgspec.json.encode(fields).decode()} if fields else None,
         )
         entry.stream, entry.output, entry.reply_id = stream, usage.output or 0, reply.id
         entry.billed = CallRecord(
@@ -220,6 +229,7 @@ class Generator:
             chunk = ResponseChunk(latency.first or 0.0, body)
             response = EmulatorResponse(headers={"content-type": host.content_type}, chunks=[chunk])
         response.call = entry.billed
+        response.headers.update(headers)
         return response
 
     def _replies(self, request: RoutedRequest, prompt: ParsedPrompt) -> list[GeneratedReply]:
@@ -302,10 +312,12 @@ def request_plan(rendered: Rendered, rules: CacheRules, mode: str | None = None)
 def _scope(request: RoutedRequest, facts: ModelFacts) -> str:
     """The scope of the cache that a call uses."""
     scope = "" if facts.rules.isolation.value == "server" else request.workspace
+    if request.entry.host:
+        scope = f"{scope} at {request.entry.host}"
     return f"{scope} in batches" if request.entry.batch else scope  # a scope of their own
 
 
-def _extras(context: ReplyContext, others: list[GeneratedReply]) -> dict[str, str] | None:
+def _extra_fields(context: ReplyContext, others: list[GeneratedReply]) -> dict[str, Any]:
     """The fields of a reply beside its message and its counts."""
     host = context.request.host
     fields = host.extra_fields(context)
@@ -316,7 +328,7 @@ def _extras(context: ReplyContext, others: list[GeneratedReply]) -> dict[str, st
             reply = Reply(id="", model="", message=message, stop_reason=other.stop_reason)
             choices.append(msgspec.Raw(host.write_choice(reply, index)))
         fields[host.choices_field] = choices
-    return {host.wire: msgspec.json.encode(fields).decode()} if fields else None
+    return fields
 
 
 # ── Streams ──────────────────────────────────────────────────────────────────────────────────────

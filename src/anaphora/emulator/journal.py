@@ -169,6 +169,8 @@ class JournalEntry(msgspec.Struct, eq=False, kw_only=True):
     operation: str = ""
     model: str = ""
     workspace: str = ""
+    host: str = ""
+    """The host behind a router that answered."""
     request_id: str = ""
     reply_id: str = ""
     stream: bool = False

@@ -68,6 +68,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """Request no automatic breakpoint: only marked prefixes are written."""
     key: str | None = None
     """The routing key: requests with the same key go where their prefix is likely cached."""
+    host: str = ""
+    """The host behind a router that has the prefix cached, and is asked for."""
     held: CacheHandle | None = None
     """The stored prefix that is not sent."""
     preludes: tuple[Prelude, ...] = ()

@@ -350,6 +350,9 @@ def remaining(earlier: SentCall, later: SentCall, rules: CacheRules, expected: P
     if rules.needs_marks and rules.slots.value and unseen and recorded:
         text = "this call has no breakpoint from which the provider finds the previous one's write"
         return Cause("lookback_exceeded", text)
+    if later.read_older:
+        text = "the provider found an older call's entry; since then only tool results were added"
+        return Cause("provider_side", text)
     if not (earlier.complete and later.complete):
         return Cause("unknown", BODIES_UNKNOWN)
     if earlier.at is None or later.at is None:

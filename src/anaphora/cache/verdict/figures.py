@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
-from anaphora.cache.sent_call import SentCall
+from anaphora.cache.sent_call import SentCall, host_changed
 from anaphora.catalog import CacheRules
 from anaphora.values import Section
 
@@ -59,10 +59,12 @@ def changed_parameters(
         was_marked, is_marked = ("had", "none") if earlier.is_marked else ("had no", "some")
         text = f"the previous call {was_marked} cache markers and this one has {is_marked}"
         causes.append((Cause("parameter_changed", f"{text}: their caches are separate"), order[0]))
+    if host_changed(earlier, later):
+        causes.append((Cause("other_route", _other_host(earlier, later)), order[0]))
     if before == after and earlier.route == later.route:
         return causes
     was, now = dict(before), dict(after)
-    for name in dict.fromkeys([*was, *now]):
+    for name in sorted({**was, **now}, key=lambda name: name != "model"):
         if was.get(name) == now.get(name):
             continue
         voided = rules.voided_by(name)  # type: ignore[arg-type]
@@ -77,6 +79,11 @@ def changed_parameters(
         text = "the call went to another host, account or workspace"
         causes.append((Cause("other_route", text), order[0]))
     return causes
+
+
+def _other_host(earlier: SentCall, later: SentCall) -> str:
+    text = f"the router sent the call to {later.host}, and the prefix was cached at {earlier.host}"
+    return f"{text}, which it was pinned to" if later.marks.host == earlier.host else text
 
 
 def _parameter(name: str, was: bytes | None, now: bytes | None) -> Cause:

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from anaphora.cache.history import is_compacted
 from anaphora.cache.prefix_index import EarlierCall, PrefixIndex
-from anaphora.cache.sent_call import SentCall, cached_chunks
+from anaphora.cache.sent_call import SentCall, cached_chunks, host_changed
 from anaphora.cache.simulator import Outcome
 from anaphora.cache.simulator.outcome import Prediction
 from anaphora.catalog import CacheRules, Price, Profile
@@ -21,7 +21,7 @@ from anaphora.values import Usage
 
 from .causes import recorded_cause
 from .prediction import Loss, explain_loss, lost_usd, predict_after, unmarked
-from .values import Cause, Diagnosis, Result, Verdict, agrees
+from .values import Cause, Diagnosis, Result, Verdict, agrees, reported_cause
 
 #: The share of a prefix that an implicit cache without granules reads when it finds all of it.
 NEARLY = 0.92
@@ -150,12 +150,18 @@ def judge(
         earlier, later = unmarked(earlier), unmarked(later)
     if expected is None:
         later, expected = predict_after(earlier, later, rules, outcome)
+    if host_changed(earlier, later):  # of the other host's cache nothing is known
+        expected = replace(expected, read=0)
     read = expected.read if billed_read is None else billed_read
     result = _result(read, expected, rules.granule_tokens.value)
     usage: Usage = later.usage if later.usage is not None else expected.outcome.usage()
     loss = Loss(result)
     if result != "hit" or (billed_read is None and read < expected.left):
         loss = explain_loss(earlier, later, rules, profile, expected, read, usage, result)
+    reported = reported_cause(diagnosis) if loss.result == "unknown" else None
+    if reported is not None:
+        missed = min(expected.left, usage.input or 0) - read
+        loss = Loss(result, (reported,), tokens=max(0, missed))
     return Verdict(
         result=loss.result,
         causes=loss.causes,
@@ -170,7 +176,10 @@ def judge(
         diagnosis=diagnosis,
         agrees=None
         if diagnosis is None
-        else agrees(diagnosis, loss.causes, loss.change, loss.result == "hit"),
+        else reported is not None
+        or agrees(diagnosis, loss.causes, loss.change, loss.result == "hit"),
+        host=later.host,
+        pinned=bool(later.host) and later.marks.host == later.host,
     )
 
 
@@ -255,6 +264,7 @@ def _first(sent: SentCall, price: Price | None, diagnosis: Diagnosis | None) -> 
         total=None if sent.usage is None else sent.usage.input,
         saved=saved_usd(sent.usage, price),
         diagnosis=diagnosis,
+        host=sent.host,
     )
 
 

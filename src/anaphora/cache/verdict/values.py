@@ -182,6 +182,10 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     diagnosis: Diagnosis | None = None
     agrees: bool | None = None
     """Whether the provider's diagnosis agrees; None if there is none."""
+    host: str = ""
+    """The host behind a router that answered, if the answer names it."""
+    pinned: bool = False
+    """Whether the call asked for that host, which had the prefix cached."""
 
     @property
     def sentence(self) -> str:
@@ -209,7 +213,9 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
             text += (
                 f" Keeping the prefix alive until this call cost {format_usd(self.kept_warm_usd)}."
             )
-        if self.diagnosis is not None:
+        if self.pinned:
+            text += f" Pinned to {self.host}."
+        if self.diagnosis is not None and reported_cause(self.diagnosis) not in self.causes:
             text += f" The provider reports {self.diagnosis}, {_AGREEMENT[self.agrees]}."
         return text
 
@@ -353,14 +359,14 @@ def diagnosis_of(reply: Reply) -> Diagnosis | None:
             fields = _decode(extras)
         except (msgspec.DecodeError, UnicodeError, RecursionError):
             continue
-        found = _anthropic(fields.get("diagnostics"))
+        found = anthropic_diagnosis(fields.get("diagnostics"))
         found = found or _openai(fields.get("prompt_cache_diagnostics"))
         if found is not None:
             return found
     return None
 
 
-def _anthropic(field: Any) -> Diagnosis | None:
+def anthropic_diagnosis(field: Any) -> Diagnosis | None:
     reason = field.get("cache_miss_reason") if isinstance(field, dict) else None
     if not isinstance(reason, dict) or not isinstance(reason.get("type"), str):
         return None
@@ -381,6 +387,30 @@ def _openai(field: Any) -> Diagnosis | None:
         tokens=_count(field.get("cache_missed_tokens")),
         conclusive=isinstance(reason, str),
     )
+
+
+#: The causes that providers' codes name, if nothing else shows one.
+_REPORTED: dict[str, tuple[CauseKind, str]] = {
+    "model": ("model_changed", "the model changed"),
+    "system": ("changed", "the system prompt changed"),
+    "tools": ("changed", "the tools changed"),
+    "messages": ("history_edited", "earlier messages changed"),
+    "input": ("history_edited", "earlier messages changed"),
+    "context_compacted": ("compaction", "the history was compacted"),
+    "prompt_cache_key": ("other_key", "the cache key changed"),
+    "text_format": ("parameter_changed", "the output format changed"),
+    "reasoning_effort": ("parameter_changed", "the effort changed"),
+    "verbosity": ("parameter_changed", "the verbosity changed"),
+    "service_tier": ("parameter_changed", "the service tier changed"),
+}
+
+
+def reported_cause(diagnosis: Diagnosis | None) -> Cause | None:
+    """The cause by the provider's own diagnosis; None if it names none."""
+    if diagnosis is None or not diagnosis.conclusive:
+        return None
+    found = _REPORTED.get(diagnosis.code.removesuffix("_changed"))
+    return None if found is None else Cause(found[0], f"the provider reports that {found[1]}")
 
 
 def _count(value: Any) -> int | None:

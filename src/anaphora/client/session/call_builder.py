@@ -14,8 +14,10 @@ from anaphora.client.content import Content, ToolSet, messages_of
 from anaphora.client.in_flight import PreparedRequest, TurnRequest
 from anaphora.client.options import Prompt, StateText, TurnOptions
 from anaphora.client.parameters import params_of
+from anaphora.client.routing import errors_of_host
 from anaphora.client.structured import Structured, output_of
 from anaphora.client.target import Target
+from anaphora.errors import AnaphoraError, ContextOverflow, Forbidden, NotFound
 from anaphora.prompt import (
     Call,
     Earlier,
@@ -224,3 +226,20 @@ class CallBuilder(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         elif self.diagnose:
             plan = msgspec.structs.replace(plan, diagnose=True)
         return plan
+
+
+def reasons_to_prepare_again(
+    state: ProviderState, prepared: PreparedRequest, *, compacts: bool
+) -> tuple[type[AnaphoraError], ...]:
+    """Errors after which a call is prepared again: `PreparedRequest.prepare_again_on`. `compacts`:
+    the history may be compacted."""
+    errors: tuple[type[AnaphoraError], ...] = ()
+    if prepared.plan.held is not None:
+        # Google answers the same for a handle that is gone and for one that is forbidden.
+        errors = (NotFound, Forbidden)
+    elif prepared.call.ir.continuation is not None:
+        assert prepared.turn is not None
+        errors = (NotFound,) if prepared.turn.is_whole else ()
+    if compacts:
+        errors += (ContextOverflow,)
+    return errors + errors_of_host(state) if prepared.plan.host else errors

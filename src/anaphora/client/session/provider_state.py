@@ -16,7 +16,13 @@ from msgspec.structs import force_setattr, replace
 
 from anaphora.cache.plan import Planner
 from anaphora.cache.plan.deferred import SentTurn
-from anaphora.cache.sent_call import begins_with, updated_bills
+from anaphora.cache.sent_call import (
+    begins_with,
+    is_alive,
+    may_be_cached,
+    prefix_expiry,
+    updated_bills,
+)
 from anaphora.cache.simulator import Chance, Outcome, SlotPredictor
 from anaphora.cache.verdict import Prediction, SentCall, diagnosis_of
 from anaphora.cache.verdict.prediction import predict_slot_read
@@ -27,6 +33,7 @@ from anaphora.prompt import Call
 from anaphora.rendered import Rendered
 from anaphora.tokens import Bills
 from anaphora.values import Reply, Thinking, Usage
+from anaphora.wire.dialect.routers import with_host
 
 from .judgement import Judgement, TurnFacts, predict_turn
 from .saved import LastReply, PastCall
@@ -52,6 +59,8 @@ class ProviderState:
         """Corrects the token estimate of the next prompt."""
         self._planner: Planner | None = None
         self.predictor = target.memory.simulator.slot_predictor()
+        self.released = ""
+        """Why the next call is not pinned to the host that answered the last one."""
 
     @property
     def outcome(self) -> Outcome | None:
@@ -65,6 +74,26 @@ class ProviderState:
         if last is None or last.at is None or last.usage is None:
             return None
         return last.at, last.usage
+
+    @property
+    def host(self) -> str:
+        """The host behind a router that answered the last call."""
+        return "" if self.sent is None else self.sent.host
+
+    def has_expired(self, at: float) -> bool:
+        """Whether nothing of the last call is cached any more, by the rules."""
+        sent = self.sent
+        return sent is not None and not is_alive(prefix_expiry(sent, self.target.rules), at)
+
+    def pin(self, rendered: Rendered, at: float) -> str:
+        """The host that a call is pinned to: the one that has the prefix cached, unless it failed,
+        the prefix has expired, or the request chooses its hosts itself."""
+        sent, router = self.sent, self.endpoint.router
+        if router is None or sent is None or not sent.host or self.released:
+            return ""
+        if self.has_expired(at) or not may_be_cached(sent, self.target.rules):
+            return ""
+        return sent.host if with_host(rendered, sent.host, router) is not None else ""
 
     def fork(self) -> Self:
         """A copy with the same past; later calls are separate."""
@@ -94,6 +123,8 @@ class ProviderState:
                 self.sent = self.past.restore(rendered, self.target, self.predictor)
             rendered = replace(self.past.limited(rendered), bills=self.bills)
         plan = self.planner(at).plan(rendered, at=at, is_last=is_last)
+        if host := self.pin(rendered, at):
+            plan = replace(plan, host=host)
         return PreparedRequest(call=call, rendered=rendered, plan=plan, at=at)
 
     def extends_last(self, prepared: PreparedRequest) -> bool:
@@ -147,6 +178,7 @@ class ProviderState:
             usage=usage,
             reply=reply.message,
             compacted=self.prefix_change_expected,
+            host=prepared.host,
         )
         diagnosis = diagnosis_of(reply) if prepared.call.ir.cache.diagnose else None
         facts = TurnFacts(self.target, self.sent, self.simulated, sent, made, price, diagnosis)
@@ -157,7 +189,7 @@ class ProviderState:
         if rules.slots.value and kept is None:
             kept = made.outcome.kept
         self.bills = updated_bills(sent, rules, kept, planner.counts(rendered))
-        self.sent, self.simulated, self.past = sent, made, None
+        self.sent, self.simulated, self.past, self.released = sent, made, None, ""
         self.target.learn(usage.read, conversation=self._conversation)
         judgement = Judgement(facts)
         made.reader = ref(judgement)

@@ -18,14 +18,14 @@ from anaphora.client.mcp import ADDED
 from anaphora.client.observe import EndedCall, Watchers
 from anaphora.client.options import KeepWarm, OnPrefixBreak
 from anaphora.client.response import Record, Response
-from anaphora.client.routing import SessionRoute, conversation_key
+from anaphora.client.routing import SessionRoute, conversation_key, release
 from anaphora.client.target import Target
 from anaphora.client.turn import Caller
-from anaphora.errors import ContextOverflow, Forbidden, InvalidRequest, NotFound
+from anaphora.errors import ContextOverflow, InvalidRequest
 from anaphora.values import Notice, SegmentRole
 
 from .cached_prefix import CachedPrefix
-from .call_builder import CallBuilder
+from .call_builder import CallBuilder, reasons_to_prepare_again
 from .handles import Handles
 from .history import SessionHistory
 from .keep_warm import CacheRefresher, refresh_request
@@ -134,7 +134,7 @@ class SessionTurns(Caller):
             state = self.state(self.route.current)
             return conversation_key(self.builder.call(state, prompt(), request))
 
-        return self.route.order(key, time.monotonic(), self.states)
+        return self.route.order(key, time.monotonic(), self.states, time.time())
 
     def _prompt(self) -> TurnPrompt:
         if self._turn is None:
@@ -152,9 +152,10 @@ class SessionTurns(Caller):
                 self.states[target] = state = ProviderState(state.target)
                 self.handles.pop(target, None)
         handles = self.handles.get(target)
-        # Prepared again: compacted if it was too long, else without the stored object that is gone.
+        # Prepared again: compacted if it was too long, without the pin if the host failed, else
+        # without the stored object that is gone.
         too_long = again and flight.attempts[-1].error == ContextOverflow.__name__
-        whole = again and not too_long
+        whole = again and not too_long and not release(state, flight.attempts[-1])
         if whole and handles is not None:
             handles.forget()
         prepared = self.builder.prepare(
@@ -182,14 +183,8 @@ class SessionTurns(Caller):
             await handles.run_preludes(prepared)
         assembled = state.endpoint.wire.assemble(prepared.rendered, prepared.plan)
         prepared.outgoing = state.endpoint.outgoing(assembled)
-        if prepared.plan.held is not None:
-            # Google answers the same for a handle that is gone and for one that is forbidden.
-            prepared.prepare_again_on = (NotFound, Forbidden)
-        elif prepared.call.ir.continuation is not None:
-            assert prepared.turn is not None
-            prepared.prepare_again_on = (NotFound,) if prepared.turn.is_whole else ()
-        if self.builder.compact_at and request.operation == "chat":
-            prepared.prepare_again_on += (ContextOverflow,)
+        compacts = bool(self.builder.compact_at) and request.operation == "chat"
+        prepared.prepare_again_on = reasons_to_prepare_again(state, prepared, compacts=compacts)
         return prepared
 
     def count_tokens(self, target: Target, prepared: PreparedRequest) -> int:
@@ -200,8 +195,8 @@ class SessionTurns(Caller):
         assert reply is not None
         state, request = self.states[target], flight.request
         moved: tuple[Notice, ...] = ()
-        if self.route.only is None:
-            moved = flight.guarded("routing_failed", (), self.route.settle, target, self.states)
+        if self.route.only is None or target.endpoint.router is not None:
+            moved = flight.guarded("routing_failed", (), self.route.answered, flight, self.states)
         price = flight.charge(prepared, reply.usage)
         judgement = flight.judge(state.account, prepared, price)
         flight.judgement = None if judgement is None else judgement.complete
@@ -259,6 +254,12 @@ class SessionTurns(Caller):
         state.reply.prompt = turn.ir if turn is not None else None
         if unsaved:
             flight.guarded("save_failed", None, self.history.save_pending)
+
+    def _failed(self, flight: InFlight, problem: BaseException) -> None:
+        prepared = flight.prepared.get(flight.index)
+        if prepared is not None and prepared.plan.host and flight.reply is None:
+            release(self.state(flight.target), problem)
+        super()._failed(flight, problem)
 
     def _noted(self, response: Response, notices: tuple[Notice, ...]) -> Response:
         noted = super()._noted(response, notices)

@@ -11,15 +11,20 @@ from anaphora.usage.records import BilledCall
 
 from .claude_code import ClaudeCodeBills
 from .codex import CodexBills
+from .copilot import CopilotBills
+from .gemini_cli import GeminiCliBills
+from .opencode import OpencodeBills
+from .pi import PiBills
 
 
 class BillReader(Protocol):
     """Reads the bills of one file of lines, from its first line or from the last one read."""
 
-    def read(self, line: bytes, number: int) -> tuple[BilledCall, ...]:
-        """The bills in a line, mostly one or none. A line that completes an earlier one (the last line of a reply has
-        its whole output) gives the same key again: it replaces the earlier, unless that has more
-        output. Raises `ValueError` for a line that is broken; the next line can be read."""
+    def read(self, line: bytes, number: int) -> Iterable[BilledCall]:
+        """The bills in a line, mostly one or none. A line that completes an earlier one (the last
+        line of a reply has its whole output) gives the same key again: it replaces the earlier,
+        unless that has more output. Raises `ValueError` for a line that is broken; the next one
+        can be read."""
 
     def state(self) -> Any:
         """What it knows between two lines, as msgspec can encode it: for `restore`."""
@@ -31,6 +36,10 @@ class BillReader(Protocol):
 READERS: dict[ProgramName, type[BillReader]] = {
     "claude_code": ClaudeCodeBills,
     "codex": CodexBills,
+    "copilot": CopilotBills,
+    "gemini_cli": GeminiCliBills,
+    "opencode": OpencodeBills,
+    "pi": PiBills,
 }
 
 

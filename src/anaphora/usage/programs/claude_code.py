@@ -80,7 +80,7 @@ class ClaudeCodeBills:
         del state
 
     def read(self, line: bytes, number: int) -> tuple[BilledCall, ...]:
-        if b'"usage"' not in line or b'"assistant"' not in line:
+        if b'"assistant"' not in line:
             return ()
         fields = _decode(line)
         message = fields.message

@@ -23,7 +23,7 @@ from anaphora.analysis.trace.programs.codex import (
 )
 from anaphora.usage.records import BilledCall
 
-from .lines import Stamp, decoder, moment, tier_of
+from .lines import Stamp, billed_call, decoder, moment, tier_of
 
 #: The beginning of a line without a bill, as Codex writes it: its types come first.
 _NO_BILL = re.compile(
@@ -151,23 +151,15 @@ class CodexBills:
     ) -> tuple[BilledCall, ...]:
         known = self._known
         known.items = []
-        call = BilledCall(
-            answer.key,
-            at,
-            known.id,
-            known.provider,
-            known.model,
-            usage.input,
-            usage.cache_read,
-            usage.cache_write_5m,
-            usage.cache_write_1h,
-            usage.output or 0,
-            number,
-            known.project,
-            known.tier,
-            known.subagent,
-            answer.untimed,
-            answer.copied,
-            usage.cache_write_30m,
+        call = billed_call(
+            answer,
+            usage,
+            (known.provider, known.model),
+            at=at,
+            session=known.id,
+            line=number,
+            project=known.project,
+            tier=known.tier,
+            subagent=known.subagent,
         )
         return (call,)

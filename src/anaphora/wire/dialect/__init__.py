@@ -62,6 +62,7 @@ from .requests import (
     separate_unsupported,
     with_unsupported,
 )
+from .routers import with_host, without_reply_fields
 
 #: Wires that render the system prompt before the tools.
 _SYSTEM_FIRST = ("openai_chat", "openai_responses", "ollama")
@@ -138,6 +139,8 @@ class DialectCodec:
         )
 
     def assemble(self, rendered: Rendered, plan: Plan) -> Request:
+        if plan.host and self.dialect.router is not None:
+            rendered = with_host(rendered, plan.host, self.dialect.router) or rendered
         request: Request = self._codec.assemble(rendered, plan)
         return request
 
@@ -239,13 +242,18 @@ class DialectCodec:
         return written
 
     def reader(self) -> DialectReader:
-        return DialectReader(self._codec.reader(self._read_body), self)
+        inner = self._codec.reader(self._read_body)
+        if self.dialect.reply_fields:
+            inner.reply_fields = self.dialect.reply_fields
+        return DialectReader(inner, self)
 
     def writer(self) -> DialectWriter:
         return DialectWriter(self._codec.writer(), self)
 
     def decode_reply(self, reply: Reply) -> Reply:
         """A reply of the codec with the provider's own counts, reasoning and stop reasons."""
+        if self.dialect.reply_fields:
+            reply = without_reply_fields(reply, self.dialect)
         usage = read_counts(reply.usage, self.dialect.usage)
         message = own_message(reply.message, self.dialect)
         if usage is not reply.usage or message is not reply.message:

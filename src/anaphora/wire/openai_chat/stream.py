@@ -65,6 +65,9 @@ _GROWING = ("arguments", "data", "transcript")
 class StreamReader:
     """Turns bytes into events. Call `close` when the connection ends."""
 
+    reply_fields: tuple[str, ...] = ()
+    """Fields of deltas that are facts about the reply, kept in its extras."""
+
     def __init__(self, read_body: Callable[[bytes], Reply] = read_reply) -> None:
         self._sse = EventDecoder()
         self._read_body = read_body
@@ -151,7 +154,9 @@ class StreamReader:
         else:
             inner = unknown.take("delta") or Unknown({})
             events = choice.add(delta, inner.take_elements("tool_calls"))
-            self._build.note_dropped_fields("delta", inner.remaining())
+            rest = inner.remaining()
+            self._fields |= {name: rest.pop(name) for name in self.reply_fields if name in rest}
+            self._build.note_dropped_fields("delta", rest)
             choice.keep(unknown.remaining())
         if delta.finish_reason is not None:
             choice.build.stop_reason_raw = delta.finish_reason
