@@ -169,8 +169,7 @@ class ColdCache(AnaphoraError):
 SummaryProblem: TypeAlias = Literal[
     "tool_call", "refusal", "truncated", "paused", "empty", "over_budget", "history_changed"
 ]
-"""Why an answer does not replace the history: it calls a tool, declines, is cut off, is to be
-continued, has no text or more tokens than the budget; or the history was replaced meanwhile."""
+"""Why an answer does not replace the history; docs/summarize.md describes each."""
 
 
 class SummaryFailed(AnaphoraError):
@@ -181,8 +180,7 @@ class SummaryFailed(AnaphoraError):
         super().__init__(message)
         self.problem = problem
         self.response = response
-        self.partial = response.reply
-        self.attempts = response.attempts
+        self.partial, self.attempts = response.reply, response.attempts
 
 
 class Unavailable(AnaphoraError):

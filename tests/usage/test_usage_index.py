@@ -20,9 +20,10 @@ from support.usage_files import CANARY, answer, files_in, session_file, user
 from support.waiting import PATIENCE
 
 from anaphora.usage import index as index_module
-from anaphora.usage import pieces
+from anaphora.usage import pieces, workers
 from anaphora.usage.collect import usage
-from anaphora.usage.index import Position, UsageIndex, index_file, pack
+from anaphora.usage.index import UsageIndex, index_file
+from anaphora.usage.pieces import ReadPosition, pack
 from anaphora.usage.programs import READERS
 from anaphora.usage.programs.claude_code import ClaudeCodeBills
 from anaphora.usage.report import UsageReport
@@ -156,7 +157,8 @@ def test_unchanged_file_is_not_opened(tmp_path: Path, monkeypatch: pytest.Monkey
     file.write_bytes(b"".join(lines(1, 2)))
     os.utime(file, (1_780_000_000, 1_780_000_000))
     before = report(tmp_path, tmp_path / "i.sqlite")
-    monkeypatch.setattr(pieces, "open", None, raising=False)
+    monkeypatch.setattr(pieces, "read_piece", None)
+    monkeypatch.setattr(workers, "read_piece", None)
     assert report(tmp_path, tmp_path / "i.sqlite") == before
 
 
@@ -290,7 +292,7 @@ def test_piece_is_added_only_to_its_position(tmp_path: Path) -> None:
     assert one.add([first]) == []
     assert two.add([first]) == [str(file)]
     known = two.position(str(file))
-    assert msgspec.msgpack.decode(known, type=Position) == first.position
+    assert msgspec.msgpack.decode(known, type=ReadPosition) == first.position
     with file.open("ab") as opened:
         opened.write(b"".join(lines(3)))
     later = pieces.read_piece(str(file), "claude_code", known, state)

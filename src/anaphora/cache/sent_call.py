@@ -51,6 +51,8 @@ class SentCall(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """The reply itself, in place of its lines, if the conversation holds it anyway."""
     began_by: BeganBy | None = None
     """The origin of this call's history, if a recording states it."""
+    compacted: bool = False
+    """The session replaced or dropped earlier messages since the call before."""
     route: str = ""
     """Host, account and workspace it went to. Compared, never shown."""
     host: str = ""

@@ -4,7 +4,8 @@
     SingleCallOptions `anaphora.complete` and `anaphora.acomplete`
     CallOptions       `complete`, `send` and `stream` of a client
     MapOptions        `map` of a client
-    TurnOptions       `send`, `preview` and `summarize` of a session
+    TurnOptions       `send` and `preview` of a session
+    SummaryOptions    `summarize` of a session
     RunOptions        `run` of a session
     SessionOptions    `session` of a client
     ClientOptions     the constructors of a client
@@ -110,6 +111,16 @@ class ParamOptions(TypedDict, total=False):
 class TurnOptions(ParamOptions, total=False):
     timeout: float | None
     """Seconds for the whole call: waits, retries and fallbacks included."""
+
+
+class SummaryOptions(TurnOptions, total=False):
+    """All other parameters are those of the last call."""
+
+    instruction: str | Message | None
+    """The last message of the call, in place of the default one."""
+    output: Any
+    """Another form of the summary than the last call's; None for a plain text."""
+    on_cold: OnCold
 
 
 class SingleCallOptions(TurnOptions, total=False):

@@ -38,17 +38,16 @@ from .options import (
     CallOptions,
     ClientOptions,
     MapOptions,
-    OnCold,
     Prompt,
     RecallOptions,
     RunOptions,
     SessionOptions,
     StateText,
+    SummaryOptions,
     TurnOptions,
 )
 from .response import Output, Response
 from .session import Preview, Session
-from .session.summarize import UNCHANGED
 from .structured import Structured
 
 if TYPE_CHECKING:
@@ -367,31 +366,11 @@ class SyncSession:
     ) -> Compaction:
         return self._do(lambda: self._session.compact(budget, summary=summary, tokens=tokens))
 
-    def summarize(
-        self,
-        budget_tokens: int,
-        *,
-        instruction: str | Message | None = None,
-        on_cold: OnCold = "raise",
-        output: Any = UNCHANGED,
-        **options: Unpack[TurnOptions],
-    ) -> SyncSummary:
+    def summarize(self, budget_tokens: int, **options: Unpack[SummaryOptions]) -> SyncSummary:
         """As `Session.summarize`: iterate over the events, or get the `result()`. `on_cold` is
         called in the client's thread."""
-        summary = self._session.summarize(
-            budget_tokens, instruction=instruction, on_cold=on_cold, output=output, **options
-        )
+        summary = self._session.summarize(budget_tokens, **options)
         return SyncSummary(self._background, self._client, summary)
 
-    def preview_summary(
-        self,
-        budget_tokens: int,
-        *,
-        instruction: str | Message | None = None,
-        output: Any = UNCHANGED,
-        **options: Unpack[TurnOptions],
-    ) -> Preview:
-        preview = self._session.preview_summary
-        return self._do(
-            lambda: preview(budget_tokens, instruction=instruction, output=output, **options)
-        )
+    def preview_summary(self, budget_tokens: int, **options: Unpack[SummaryOptions]) -> Preview:
+        return self._do(lambda: self._session.preview_summary(budget_tokens, **options))

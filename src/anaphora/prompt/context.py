@@ -221,13 +221,16 @@ def compact(
         return Compaction(context, 0, ())
 
     available = budget - (tokens(summary) if summary else 0)
+    starts = [unit.start for unit in atomic_units(turns)]
     if all_summarized:
         starts = droppable(turns)
-    else:
-        starts = [unit.start for unit in atomic_units(turns)]
-    if user_first:
+    elif user_first:
         starts = [start for start in starts if turns[start].role == "user"] or [0]
-    keep_from = _keep_from(starts, sums, available)
+    keep_from = starts[-1]
+    for start in reversed(starts[:-1]):
+        if sums[len(turns)] - sums[start] > available:
+            break
+        keep_from = start
     if keep_from == 0:
         return Compaction(context, 0, (_over_budget(sums[len(turns)], budget),))
 
@@ -258,16 +261,6 @@ def compact(
     return Compaction(after, keep_from, tuple(notices))
 
 
-def _keep_from(starts: list[int], sums: list[int], available: int) -> int:
-    """The earliest of these turns from which on all fit; at least the last of them."""
-    keep_from = starts[-1]
-    for start in reversed(starts[:-1]):
-        if sums[-1] - sums[start] > available:
-            break
-        keep_from = start
-    return keep_from
-
-
 def droppable(turns: Conversation) -> list[int]:
     """Where a history may begin after a summary of all of it: at its end if it is answered, else at
     the latest before what is to be answered."""
@@ -283,9 +276,8 @@ def droppable(turns: Conversation) -> list[int]:
 
 def _has_reply(message: Message) -> bool:
     """Whether it is a reply of the model that calls no tool."""
-    if message.role != "assistant":
-        return False
-    return not any(isinstance(part, ToolCall) for part in message.parts)
+    calls = any(isinstance(part, ToolCall) for part in message.parts)
+    return message.role == "assistant" and not calls
 
 
 def _loop_steps(turns: Conversation, unit: range) -> list[int]:
@@ -296,13 +288,10 @@ def _loop_steps(turns: Conversation, unit: range) -> list[int]:
     for at in unit:
         message = turns[at]
         begins = not reasons or isinstance(next(iter(message.parts), None), Thinking)
-        if at > unit.start and message.role == "assistant" and not open_calls and begins:
+        if message.role == "assistant" and not open_calls and begins:
             steps.append(at)
-        for part in message.parts:
-            if isinstance(part, ToolCall):
-                open_calls.add(part.id)
-            elif isinstance(part, ToolResult):
-                open_calls.discard(part.call_id)
+        open_calls |= {part.id for part in message.parts if isinstance(part, ToolCall)}
+        open_calls -= {part.call_id for part in message.parts if isinstance(part, ToolResult)}
     return steps
 
 

@@ -123,7 +123,8 @@ def _changed(earlier: SentCall, later: SentCall, rules: CacheRules, change: Chan
         return Cause("marker_on_volatile", f"the marker is on content that changes: {change.place}")
     if change.section != "messages":
         return Cause("changed", change.place)
-    if history_change(earlier, later.rendered, change.chunk) == "compaction":
+    compacted = later.compacted or history_change(earlier, later.rendered, change.chunk)
+    if compacted in (True, "compaction"):
         text = "the history was compacted: earlier messages were replaced by a summary or left out"
         return Cause("compaction", text)
     return Cause("history_edited", change.place)

@@ -19,11 +19,11 @@ from anaphora.client.content import Content, messages_of, wrong_type
 from anaphora.client.conversations import id_of
 from anaphora.client.in_flight import TurnRequest
 from anaphora.client.options import (
-    OnCold,
     ParamOptions,
     Prompt,
     RunOptions,
     StateText,
+    SummaryOptions,
     TurnOptions,
 )
 from anaphora.client.parameters import params_of
@@ -48,14 +48,7 @@ from .preview import (
     preview_of,
 )
 from .run import Run, RunResult
-from .summarize import (
-    UNCHANGED,
-    Summary,
-    SummaryResult,
-    history_sizes,
-    summary_request,
-    take_compaction,
-)
+from .summarize import Summary, SummaryResult, history_sizes, summary_request, take_compaction
 from .turn_prompt import prompt_of
 from .turns import SessionTurns
 
@@ -231,39 +224,18 @@ class Session:
         take_compaction(turns, turn, done)
         return done
 
-    def summarize(
-        self,
-        budget_tokens: int,
-        *,
-        instruction: str | Message | None = None,
-        on_cold: OnCold = "raise",
-        output: Any = UNCHANGED,
-        **options: Unpack[TurnOptions],
-    ) -> Summary:
-        """Replaces the history by a summary and its newest units, within `budget_tokens`. Await it
-        for the result, or iterate over it to stream the summary.
+    def summarize(self, budget_tokens: int, **options: Unpack[SummaryOptions]) -> Summary:
+        """Replaces the history by a summary and its newest units, within `budget_tokens`. The model
+        writes the summary in a continuation of the last call, which is read from the cache. If the
+        answer is none (`SummaryFailed`) or the call fails, the history is unchanged. If the cached
+        prefix has expired, `ColdCache` is raised with the cost; see `on_cold`."""
+        return Summary(self.turns, budget_tokens, options)
 
-        The model writes the summary in a continuation of the last call, which is read from the
-        cache; `instruction` is its last message. Everything else is as in the last call, unless
-        `options` or `output` change it. If the answer is not a summary (`SummaryFailed`), or the
-        call fails, the history is unchanged. `on_cold` decides if the cached prefix has expired:
-        "raise" (`ColdCache`, with the cost), "send", or a function of the `Preview`.
-        """
-        request = summary_request(self.turns, budget_tokens, instruction, output, options)
-        return Summary(self.turns, budget_tokens, request, on_cold)
-
-    def preview_summary(
-        self,
-        budget_tokens: int,
-        *,
-        instruction: str | Message | None = None,
-        output: Any = UNCHANGED,
-        **options: Unpack[TurnOptions],
-    ) -> Preview:
+    def preview_summary(self, budget_tokens: int, **options: Unpack[SummaryOptions]) -> Preview:
         """What the call of `summarize` would read and cost; nothing is sent."""
         turns = self.turns
         turns.load_now()
-        request = summary_request(turns, budget_tokens, instruction, output, options)
+        request = summary_request(turns, budget_tokens, options)
         turns.history.check_turn(request)
         return preview_of(*prepared_now(turns, turns.history.next_prompt(), request))
 

@@ -100,15 +100,10 @@ def budget_of(value: Any, path: str) -> int:
 
 
 def compacted(
-    turn: TurnPrompt,
-    budget: Any,
-    tokens: TokenCount | None,
-    summary: Any = None,
-    *,
-    all_summarized: bool = False,
+    turn: TurnPrompt, budget: Any, tokens: TokenCount | None, summary: Any = None
 ) -> Compaction:
     """The history within `budget` tokens, in whole exchanges: what is left begins with a user
-    message, as some providers require. A summary of everything is one, so whole units are left."""
+    message, as some providers require."""
     budget_of(budget, "budget")
     if isinstance(summary, str):
         summary = Message.user(summary)
@@ -117,14 +112,7 @@ def compacted(
     context = turn.to_context()
     if tokens is None or not turn.history:
         return Compaction(context, 0, ())
-    return compact(
-        context,
-        budget=budget,
-        tokens=tokens,
-        summary=summary,
-        user_first=not all_summarized,
-        all_summarized=all_summarized,
-    )
+    return compact(context, budget=budget, tokens=tokens, summary=summary, user_first=True)
 
 
 def shortened(

@@ -188,12 +188,9 @@ def _cold_prefix(
         alive = msgspec.structs.replace(usage, uncached=total - left, read=left, written={})
         cold, warm = price.of(usage), price.of(alive)
         extra = None if cold is None or warm is None else max(Decimal(0), cold - warm)
-    return ColdPrefix(
-        reason="not_cached" if sent is None else "expired",
-        tokens=left - read,
-        idle=None if sent is None or sent.at is None else float(round(at - sent.at)),
-        extra_usd=extra,
-    )
+    reason: Literal["expired", "not_cached"] = "not_cached" if sent is None else "expired"
+    idle = None if sent is None or sent.at is None else float(round(at - sent.at))
+    return ColdPrefix(reason=reason, tokens=left - read, idle=idle, extra_usd=extra)
 
 
 def _has_expired(sent: SentCall, rules: CacheRules, at: float) -> bool:

@@ -12,27 +12,25 @@ from __future__ import annotations
 import inspect
 import time
 from collections.abc import AsyncGenerator
-from contextlib import aclosing
-from decimal import Decimal
 from typing import Any
 
 import msgspec
 
 from anaphora.client.content import wrong_type
-from anaphora.client.in_flight import PreparedRequest, TurnRequest
-from anaphora.client.options import OnCold, TurnOptions
+from anaphora.client.in_flight import TurnRequest
+from anaphora.client.options import SummaryOptions
 from anaphora.client.pending import Pending
 from anaphora.client.response import Response
 from anaphora.client.turn import Turn
 from anaphora.errors import ColdCache, InvalidRequest, SummaryFailed, SummaryProblem
-from anaphora.prompt import Compaction
+from anaphora.prompt import Compaction, compact
 from anaphora.prompt.context import TokenCount, droppable
-from anaphora.values import Event, Message, Notice, ReplyEnd
+from anaphora.values import Conversation, Event, Message, Notice, ReplyEnd
 from anaphora.wire.params import forces_tools
 from anaphora.wording import format_usd
 
-from .compaction import PromptSizes, budget_of, compacted
-from .preview import prepared_now, preview_of
+from .compaction import PromptSizes, budget_of
+from .preview import Preview, prepared_now, preview_of
 from .provider_state import ProviderState
 from .run import declined
 from .turn_prompt import TurnPrompt
@@ -46,19 +44,10 @@ still needed; errors and how they were solved; what is open, and what comes next
 out what no longer matters. Answer with the summary as plain text in at most {words} words. Call \
 no tool. Begin with the line "Summary of the conversation so far:"."""
 
-#: In place of `output`: the form of the last call's.
-UNCHANGED: Any = object()
-
 #: Parameters that a summary does not take from the last call: they bound an answer, and no cached
 #: prefix depends on them.
 _ANSWER_BOUNDS = ("max_tokens", "stop", "n")
 
-_STOPS: dict[str, SummaryProblem] = {
-    "length": "truncated",
-    "context_overflow": "truncated",
-    "refusal": "refusal",
-    "pause": "paused",
-}
 _PROBLEMS: dict[SummaryProblem, str] = {
     "tool_call": "the model called a tool instead of writing a summary",
     "refusal": "the model declined to write a summary",
@@ -70,7 +59,7 @@ _PROBLEMS: dict[SummaryProblem, str] = {
 }
 
 
-class SummaryResult(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+class SummaryResult(msgspec.Struct, frozen=True, eq=False):
     summary: Message | None = None
     """The first message of the history; None if that was within the budget: nothing was sent."""
     response: Response | None = None
@@ -79,31 +68,20 @@ class SummaryResult(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """The number of messages that it replaces."""
     notices: tuple[Notice, ...] = ()
 
-    @property
-    def text(self) -> str:
-        return "" if self.response is None else self.response.text
-
-    @property
-    def cost_usd(self) -> Decimal | None:
-        return Decimal(0) if self.response is None else self.response.cost_usd
-
 
 class Summary(Pending[SummaryResult]):
-    """A compaction by summary that is made when it is awaited or iterated over, once. `text`
-    iterates over the pieces of the summary."""
+    """A compaction by summary, which is made when it is awaited or iterated over, once."""
 
     _kind, _verb = "Summary", "summarize"
 
-    def __init__(
-        self, turns: SessionTurns, budget_tokens: int, request: TurnRequest, on_cold: OnCold
-    ) -> None:
-        if on_cold not in ("raise", "send") and not callable(on_cold):
-            reason = f"must be 'raise', 'send' or a function, not {on_cold!r}"
+    def __init__(self, turns: SessionTurns, budget_tokens: int, options: SummaryOptions) -> None:
+        self._on_cold = options.pop("on_cold", "raise")
+        if self._on_cold not in ("raise", "send") and not callable(self._on_cold):
+            reason = f"must be 'raise', 'send' or a function, not {self._on_cold!r}"
             raise InvalidRequest(reason, path="on_cold")
         self._turns = turns
         self._budget = budget_tokens
-        self._request = request
-        self._on_cold = on_cold
+        self._request = summary_request(turns, budget_tokens, options)
         self.result: SummaryResult | None = None
         self._made()
 
@@ -114,9 +92,8 @@ class Summary(Pending[SummaryResult]):
     async def _complete(self) -> SummaryResult:
         if self.result is None:
             self._consume()
-            async with aclosing(self._make(stream=False)) as events:
-                async for _ in events:
-                    pass
+            async for _ in self._make(stream=False):
+                pass
         assert self.result is not None
         return self.result
 
@@ -138,80 +115,51 @@ class Summary(Pending[SummaryResult]):
                         yield event
             else:
                 yield ReplyEnd((await turn).reply)
-            response = turn.response
-            assert response is not None
-            summary = Message.user(self._text_of(response, tokens))
-            if not turns.history.messages.extends(before):
-                raise _failed("history_changed", response)
-            prompt = turns.history.next_prompt()
-            done = compacted(prompt, self._budget, tokens, summary, all_summarized=True)
-            take_compaction(turns, prompt, done)
-            turns.last_turn = None  # its prefix is not to be kept warm
-            if turns.keeper is not None:
-                response = await turns._stored(response)
-            self.result = SummaryResult(
-                summary=summary if done.dropped else None,
-                response=response,
-                dropped=done.dropped,
-                notices=done.notices,
-            )
+            assert turn.response is not None
+            self.result = await self._replace(before, turn.response, tokens)
         finally:
             turns.running = False
 
     async def _before(self) -> TokenCount | None:
         """Checks what can be checked before a call is paid for. Returns the counter of tokens; None
         if the history is within the budget."""
-        turns = self._turns
+        turns, request = self._turns, self._request
         if turns.servers is not None:
             await turns.servers.open()
         await turns.load()
         prompt = turns.history.next_prompt()
         if not prompt.history:
             return None
-        turns.history.check_turn(self._request)
-        if turns.last is not None and turns.last.stop_reason == "pause":
-            reason = "the last reply was paused by the provider: continue it with send() first"
-            raise InvalidRequest(reason, path="session")
-        state = await self._state(prompt)
+        turns.history.check_turn(request)
+        state = turns.state(turns.order(request, lambda: prompt)[0])
+        if state.past is not None and turns.keeper is not None:
+            call = turns.builder.call(state, prompt, request, whole=False)
+            await turns.keeper.load_past(state, state.past, call)
         sizes = history_sizes(turns, state, prompt)
         if sum(sizes.messages()) <= self._budget:
             return None
         if droppable(prompt.history)[-1] == 0:
             reason = "no message can be replaced: the model has to answer all of them"
             raise InvalidRequest(reason, path="session")
-        state, prepared = prepared_now(turns, prompt, self._request)
+        state, prepared = prepared_now(turns, prompt, request)
         if forces_tools(prepared.call.params):
             raise InvalidRequest(
-                "the last call requires a tool call, and a summary is a text; give"
-                ' tool_choice="auto", which some providers bill as a new prompt: see'
-                " preview_summary()",
+                'the last call requires a tool call, and a summary is a text; give "auto", which'
+                " some providers bill as a new prompt: see preview_summary()",
                 path="tool_choice",
             )
-        await self._check_cold(state, prepared)
+        if self._on_cold != "send":
+            await self._check_cold(preview_of(state, prepared))
         return sizes.counter()
 
-    async def _state(self, prompt: TurnPrompt) -> ProviderState:
-        """The state at the provider, with what an earlier session has stored."""
-        turns = self._turns
-        state = turns.state(turns.order(self._request, lambda: prompt)[0])
-        if state.past is not None and turns.keeper is not None:
-            call = turns.builder.call(state, prompt, self._request, whole=False)
-            await turns.keeper.load_past(state, state.past, call)
-        return state
-
-    async def _check_cold(self, state: ProviderState, prepared: PreparedRequest) -> None:
-        on_cold = self._on_cold
-        if on_cold == "send":
-            return
-        preview = preview_of(state, prepared)
+    async def _check_cold(self, preview: Preview) -> None:
         if preview.cold is None:
             return
-        if callable(on_cold):
-            answer = on_cold(preview)
+        if callable(self._on_cold):
+            answer = self._on_cold(preview)
             if await answer if inspect.isawaitable(answer) else answer:
                 return
-        usd, extra = preview.cost_usd, preview.cold.extra_usd
-        cost = "an unknown amount"
+        usd, extra, cost = preview.cost_usd, preview.cold.extra_usd, "an unknown amount"
         if usd is not None and extra is not None:
             cost = f"{format_usd(usd)}, {format_usd(extra)} more than from the cache"
         raise ColdCache(
@@ -220,33 +168,40 @@ class Summary(Pending[SummaryResult]):
             preview=preview,
         )
 
-    def _text_of(self, response: Response, tokens: TokenCount) -> str:
-        """The summary. Raises if the answer is none."""
-        reply, text = response.reply, response.text.strip()
-        problem = _STOPS.get(reply.stop_reason)
-        if reply.tool_calls:
-            problem = "tool_call"
-        elif declined(reply):
-            problem = "refusal"
-        elif problem is None and not text:
-            problem = "empty"
-        elif problem is None and tokens(Message.user(text)) > self._budget:
-            problem = "over_budget"
-        if problem is not None:
-            raise _failed(problem, response)
-        return text
+    async def _replace(
+        self, before: Conversation, response: Response, tokens: TokenCount
+    ) -> SummaryResult:
+        """Replaces the history by the summary. Raises if the answer is none."""
+        turns, history, reply = self._turns, self._turns.history, response.reply
+        summary = Message.user(response.text.strip())
+        problems: dict[SummaryProblem, bool] = {
+            "tool_call": bool(reply.tool_calls),
+            "refusal": reply.stop_reason == "refusal" or declined(reply),
+            "truncated": reply.stop_reason in ("length", "context_overflow"),
+            "paused": reply.stop_reason == "pause",
+            "empty": not summary.text,
+            "over_budget": tokens(summary) > self._budget,
+            "history_changed": not history.messages.extends(before),
+        }
+        for problem in (name for name, found in problems.items() if found):
+            reason = f"{_PROBLEMS[problem]}; the conversation is unchanged"
+            raise SummaryFailed(reason, problem=problem, response=response)
+        prompt, budget = history.next_prompt(), self._budget
+        context = prompt.to_context()
+        done = compact(context, budget=budget, tokens=tokens, summary=summary, all_summarized=True)
+        take_compaction(turns, prompt, done)
+        turns.last_turn = None  # its prefix is not to be kept warm
+        if turns.keeper is not None:
+            response = await turns._stored(response)
+        first = history.messages[0] if done.dropped else None
+        return SummaryResult(first, response, done.dropped, done.notices)
 
 
-def _failed(problem: SummaryProblem, response: Response) -> SummaryFailed:
-    message = f"{_PROBLEMS[problem]}; the conversation is unchanged, and `response` has the answer"
-    return SummaryFailed(message, problem=problem, response=response)
-
-
-def summary_request(
-    turns: SessionTurns, budget: Any, instruction: Any, output: Any, options: TurnOptions
-) -> TurnRequest:
-    """The call that asks for a summary: as the last one, but for `options` and `output`."""
+def summary_request(turns: SessionTurns, budget: Any, options: Any) -> TurnRequest:
+    """The call that asks for a summary: as the last one, but for `options`."""
     tokens = budget_of(budget, "budget_tokens")
+    instruction, changed = options.pop("instruction", None), "output" in options
+    output, _ = options.pop("output", None), options.pop("on_cold", None)
     if instruction is None:
         instruction = INSTRUCTION.format(words=max(50, tokens * 3 // 8))
     if isinstance(instruction, str) and instruction.strip():
@@ -257,12 +212,12 @@ def summary_request(
     # A thinking budget and the limit of the answer that contains it belong together.
     bounds = _ANSWER_BOUNDS[1:] if "reasoning" in last.params else _ANSWER_BOUNDS
     same = {name: value for name, value in last.params.items() if name not in bounds}
-    request = turns.builder.request(None, None if output is UNCHANGED else output, options)
+    request = turns.builder.request(None, output, options)
     return msgspec.structs.replace(
         request,
         instruction=instruction,
         params=same | request.params,
-        output=last.output if output is UNCHANGED else request.output,
+        output=request.output if changed else last.output,
     )
 
 
@@ -276,9 +231,8 @@ def take_compaction(turns: SessionTurns, turn: TurnPrompt, done: Compaction) -> 
     """Continues with the history that is left."""
     if not done.dropped:
         return
-    history = turns.history
+    history, before = turns.history, turns.history.messages
     turns.builder.tools.settle()
-    before = history.messages
     history.take(turn.compacted(done))
     if turns.keeper is not None:
         history.note_compaction(before, history.messages)

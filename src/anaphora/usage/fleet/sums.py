@@ -90,7 +90,12 @@ class FleetSums(msgspec.Struct, kw_only=True):
         for loss in row.losses:
             usd = None if loss.nano_usd is None else loss.nano_usd / _NANO
             none = CauseRow(
-                cause=loss.cause, calls=0, tokens=0, usd=Decimal(0), programs=(), advice=()
+                cause=loss.cause,
+                calls=0,
+                tokens=0,
+                usd=Decimal(0),
+                programs=(),
+                advice=advice(loss.cause, ()),
             )
             self._add_cause(self.causes.setdefault(loss.cause, none), 1, loss.tokens, usd or 0, row)
             dear = DearLoss(
