@@ -66,8 +66,9 @@ def test_camel_case_and_texts_of_langfuse() -> None:
     }
     (call,) = calls_in(observation)
     assert call["provider"] == "anthropic"
-    assert call["response"]["usage"]["prompt_tokens"] == 10
-    assert call["response"]["choices"][0]["message"]["content"] == "Good day"
+    usage = call["response"]["usage"]
+    assert (usage["input_tokens"], usage["cache_read_input_tokens"]) == (3, 7)
+    assert call["response"]["content"] == [{"type": "text", "text": "Good day"}]
     assert [*calls_in({**observation, "type": "SPAN"})] == []
 
 
