@@ -37,10 +37,12 @@ def recordings(folder: Path, model: str) -> dict[str, list[Sent]]:
 
 
 def _calls(trace: Trace, number: int, model: str) -> Iterator[Sent]:
-    tools = tuple(_tool(tool) for tool in trace.tools or ())
+    tools = tuple(tool_of(tool) for tool in trace.tools or ())
     leading = [m for m in trace.messages[:1] if m.role == "system"]
     system = tuple(PromptBlock("system", str(message.content)) for message in leading)
-    messages = [_message(message, at) for at, message in enumerate(trace.messages[len(leading) :])]
+    messages = [
+        message_of(message, at) for at, message in enumerate(trace.messages[len(leading) :])
+    ]
     at, conversation, sent = number * 3600.0, Conversation(), 0
     for call in trace.calls:
         new = messages[sent : call.messages - len(leading)]
@@ -56,13 +58,13 @@ def _calls(trace: Trace, number: int, model: str) -> Iterator[Sent]:
         yield Sent(at, number, Call(ir=ir, model=model, tools=tools, params=params))
 
 
-def _tool(tool: dict[str, Any]) -> Tool:
+def tool_of(tool: dict[str, Any]) -> Tool:
     function = tool.get("function", tool)
     schema = function.get("parameters") or {"type": "object", "properties": {}}
     return Tool(function["name"], function.get("description") or "", json.dumps(schema))
 
 
-def _message(message: TraceMessage, at: int) -> Message:
+def message_of(message: TraceMessage, at: int) -> Message:
     text = message.content if isinstance(message.content, str) else json.dumps(message.content)
     name = f"m{at}"
     if message.role == "tool":
@@ -73,5 +75,6 @@ def _message(message: TraceMessage, at: int) -> Message:
     parts: list[Part] = [Text(text)] if message.content else []
     for call in message.tool_calls or ():
         function = call.get("function", call)
-        parts.append(ToolCall(call["id"], function["name"], function.get("arguments") or "{}"))
+        call_id = call["id"] or f"call_{at}"
+        parts.append(ToolCall(call_id, function["name"], function.get("arguments") or "{}"))
     return Message(id=name, role="assistant", parts=tuple(parts) or (Text("-"),))

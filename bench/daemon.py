@@ -18,8 +18,9 @@ reported.
   call, at 40 KB, at one message of 1 KB, and at 400 KB with 100 and with 1,000 conversations that
   go on at the same time (`--long` measures those), against that of the bare pass-through.
 - `rss_1000_live_400kb_mb`: the daemon's memory after the latter.
-- `rss_mb`, `rss_growth_mb`: the daemon's memory after so many requests of ever new conversations,
-  and how much of it came after the first fifth.
+- `rss_mb`, `rss_growth_mb`: the memory of a daemon of its own after so many requests of 40 KB, of
+  ever new conversations, and how much of it came after the first fifth. `rss_all_mb`: that of the
+  daemon that carried all other rounds, 400 KB included.
 - `workers_cpu_vs_one`: the CPU of a call of all processes with `--workers 2`, against that of one
   process, at 40 KB, each conversation on one connection. `workers_scale`: requests a second of 4
   workers against those of one process, on 8 or more cores.
@@ -217,13 +218,19 @@ def first_bytes(servers: list[Measured], asked: int) -> dict[str, float]:
     return {name: statistics.median(found) for name, found in times.items()}
 
 
-def memory(daemon: Measured, total: int) -> tuple[float, float]:
-    """Megabytes after so many requests, and those that came after the first fifth."""
+def memory(upstream: Child, total: int) -> tuple[float, float]:
+    """Megabytes of a new daemon after so many requests, and those that came after the first
+    fifth."""
     sizes = []
-    for part in range(_PARTS):
-        daemon.load(32, total // _PARTS)
-        sizes.append(daemon.server.rss_mb)
-        print(f"{(part + 1) * total // _PARTS:8} requests: {sizes[-1]:6.1f} MB", flush=True)
+    with contextlib.ExitStack() as stack:
+        home = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "home"
+        token = create_home(home, upstream.port)
+        process = stack.enter_context(child("daemon", PROGRAM, str(home)))
+        daemon = Measured("daemon", process, {"authorization": f"Bearer {token}"})
+        for part in range(_PARTS):
+            daemon.load(32, total // _PARTS)
+            sizes.append(process.rss_mb)
+            print(f"{(part + 1) * total // _PARTS:8} requests: {sizes[-1]:6.1f} MB", flush=True)
     return sizes[-1], sizes[-1] - sizes[_PARTS // 5 - 1]
 
 
@@ -283,7 +290,8 @@ def main() -> None:
         workers = measure_workers(upstream, chosen.requests, chosen.rounds)
         if workers["workers_scale"] is None:
             reasons["workers_scale"] = f"needs {_CORES} cores, this machine has {os.cpu_count()}"
-        rss, growth = memory(daemon, chosen.memory)
+        rss_all = process.rss_mb
+        rss, growth = memory(upstream, chosen.memory)
     for name, milliseconds in firsts.items():
         print(f"{name:8} first byte after {milliseconds:6.3f} ms")
     ratios = {each.name: round(daemon.against(each), 3) for each in (bare, *others)}
@@ -293,6 +301,7 @@ def main() -> None:
         "rss_1000_live_400kb_mb": None if live_rss is None else round(live_rss, 1),
         "rss_mb": round(rss, 1),
         "rss_growth_mb": round(growth, 1),
+        "rss_all_mb": round(rss_all, 1),
         **workers,
         "first_byte_ms": round(firsts["daemon"] - firsts["direct"], 3),
         "bare_first_byte_ms": round(firsts["bare"] - firsts["direct"], 3),

@@ -23,6 +23,7 @@ import _families as made
 import msgspec
 from _hosts import pinned_read_share
 from _recorded import recordings
+from _summarized import summarised
 
 from anaphora import catalog, wire
 from anaphora.cache.plan import AppMemory, Planner, SingleCallPlanner
@@ -318,6 +319,14 @@ def main() -> None:
             not_cheapest.append(f"{provider}: {family}")
     ratio, growth = cost_of_planning(400 if options.quick else 2000)
     print(f"planning a turn over rendering it: {ratio:.2f}; turn 2,000 over turn 20: {growth:.2f}")
+    played = summarised(options.traces, quick=options.quick)
+    for name, each in played.items():
+        print(
+            f"read share of a summarising call, {name}: {each.median:.3f} in the median of"
+            f" {len(each.shares)}, worst {min(each.shares):.3f};"
+            f" {each.uncached} too short, {each.refused} refused"
+        )
+    shares = [each.median for each in played.values()]
     pinned = pinned_read_share(options.quick)
     print(
         json.dumps(
@@ -327,6 +336,7 @@ def main() -> None:
                 "families_not_cheapest": not_cheapest,
                 "plan_vs_render": round(ratio, 3),
                 "single_calls_vs_unmarked": round(max(single), 4),
+                "summarize_read_share": round(min(shares), 4) if shares else None,
                 "pinned_read_share": round(pinned, 4),
             }
         )

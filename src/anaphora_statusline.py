@@ -58,14 +58,14 @@ def _parts(given: dict[str, Any], now: float) -> Iterator[str]:
     last: dict[str, Any] = {}
     if not usage or not cache:
         last = _last_call(given.get("transcript_path"))
-    share = _read_share(usage) or _read_share(_object(last, "usage"))
+    share = _read_share(usage or _object(last, "usage"))
     if share is not None:
         yield f"cache {share:.0%} read"
     expires = _expiry(cache, last)
     if expires is not None:
         left = expires - now
         yield (
-            f"expires in {left / 60:.0f} min"
+            f"expires in {left // 60:.0f} min"
             if left >= 60
             else ("expires in < 1 min" if left > 0 else "cache expired")
         )
@@ -88,7 +88,8 @@ def _today(session: str, cost: float, now: float) -> str | None:
 def _kept_sums() -> dict[str, Any]:
     folder = os.environ.get("XDG_CACHE_HOME", "")
     if not os.path.isabs(folder):
-        folder = os.path.expanduser("~/.cache")
+        caches = "~/Library/Caches" if sys.platform == "darwin" else "~/.cache"
+        folder = os.path.expanduser(caches)
     try:
         with open(os.path.join(folder, "anaphora", "today.json"), "rb") as file:
             kept = json.loads(file.read(1 << 20))

@@ -26,9 +26,11 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from support.usage_home import write_home
 from support.waiting import PATIENCE
 
 from anaphora import emulator
+from anaphora.cli.common import COMMANDS as COMMAND_NAMES
 
 ROOT = Path(__file__).parent.parent
 
@@ -316,6 +318,32 @@ def test_ask_a_provider_of_llm_yaml(
     assert passed(done).strip(), "an unknown price keeps no answer back"
     assert "no price is known for claude-fable-5-2 at main" in done.stderr
     assert "price unknown" in done.stderr
+
+
+def test_usage_is_the_first_command_of_a_newcomer(
+    installed: Callable[[str], Run], tmp_path: Path
+) -> None:
+    """With nothing but `pip install anaphora`, as `uvx anaphora usage` does."""
+    run = installed("")
+    shown, nothing = run.commands(("usage", "--help"), ("usage",))
+    assert "which part was a lost cache" in passed(shown)
+    assert (nothing.returncode, nothing.stdout) == (2, "")
+    assert "no session file of an agent program was found" in nothing.stderr
+    write_home(tmp_path)
+    file = tmp_path / "usage.html"
+    page, html, lost = run.commands(("usage",), ("usage", "--html", str(file)), ("usage", "losses"))
+    assert passed(page).startswith("$0.30 at API prices")
+    assert passed(html) == ""
+    assert "idle until the cache expired" in file.read_text()
+    assert "1. $0.07" in passed(lost)
+    words = run.words("-m", "anaphora_statusline")
+    line = subprocess.run(words, env=run.environment, input=b"", capture_output=True, check=True)
+    assert line.stdout == b"$0.00 today\n"
+
+
+def test_every_command_has_help_without_extras(installed: Callable[[str], Run]) -> None:
+    for done in installed("").commands(*((name, "--help") for name in COMMAND_NAMES)):
+        assert passed(done).startswith(f"Usage: anaphora {done.args[0]}")
 
 
 def test_the_pytest_plugin_alone(installed: Callable[[str], Run], tmp_path: Path) -> None:

@@ -16,10 +16,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from support.session_bills import calls_once
+
 from anaphora import emulator
 from anaphora.cli.log_files import gather
 from anaphora.emulator import EmulatorOptions, Script
 from anaphora.emulator.server import Emulator
+from anaphora.usage.places import session_files
 
 from .agents import AIDER_MODELS
 from .environment import programs
@@ -104,13 +107,23 @@ class ProgramRun:
         found, problems = gather([place], None)
         wrong = [str(one) for one in problems if not one.harmless]
         usages = [call.usage for one in found for call in one.trace.calls if call.usage]
-        read = Counter((one.input, one.cache_read, one.written, one.output) for one in usages)
+        read = Counter((one.input, one.cache_read, one.written, one.output or 0) for one in usages)
         billed = Counter(
             (one["uncached"], one["read"], sum(one["written"].values()), one["output"])
             for one in self.emu.requests()
             if "verdict" in one
         )
+        quick = [
+            (one.uncached, one.read, one.input - one.uncached - one.read, one.output)
+            for one in calls_once(session_files((place,), {}, place, problems), problems)
+        ]
+        wrong += [str(one) for one in problems if not one.harmless]
         missing, added = billed - read, read - billed
+        self.check(
+            "its bills are those of its conversations",
+            Counter(quick) == read,
+            f"missing {read - Counter(quick)}, added {Counter(quick) - read}",
+        )
         named = {one.trace.source for one in found} == {source}
         self.check(
             "its session files hold the bills",

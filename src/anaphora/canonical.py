@@ -26,6 +26,9 @@ def _plain_value(value: object) -> object:
 
 _encode = msgspec.json.Encoder(enc_hook=_plain_value).encode
 
+encode_decoded = _encode
+"""`dumps` for values that a JSON decoder returned, which need no check."""
+
 encode_text = msgspec.json.Encoder().encode
 """`string` for values that are known to be `str`; a lone surrogate is a `UnicodeEncodeError`."""
 

@@ -12,6 +12,8 @@
     ├── Transport                 the connection failed before the response was complete
     ├── Throttled                 client-side limits: the call could not start in time
     ├── BudgetExceeded            `max_cost_usd`: the call was not sent
+    ├── ColdCache                 the cached beginning has expired; raised before sending
+    ├── SummaryFailed             the answer is no summary; the conversation is unchanged
     ├── Unavailable               the circuit breaker of the provider is open
     ├── Timeout                   the caller's time limit, in milliseconds, was exceeded
     ├── Upstream                  the provider responded with an error (status, code, request id)
@@ -153,6 +155,32 @@ class BudgetExceeded(AnaphoraError):
     def __init__(self, message: str, *, limit: Decimal) -> None:
         super().__init__(message)
         self.limit = limit
+
+
+class ColdCache(AnaphoraError):
+    """The call was not sent: the cached beginning of its prompt is gone, and would be paid for
+    again. `preview` has the cost, and `preview.cold` the reason."""
+
+    def __init__(self, message: str, *, preview: Any) -> None:
+        super().__init__(message)
+        self.preview = preview
+
+
+SummaryProblem: TypeAlias = Literal[
+    "tool_call", "refusal", "truncated", "paused", "empty", "over_budget", "history_changed"
+]
+"""Why an answer does not replace the history; docs/summarize.md describes each."""
+
+
+class SummaryFailed(AnaphoraError):
+    """`summarize` was answered, and the answer cannot replace the history, which is unchanged.
+    `response` has the answer and its bill, `partial` the reply."""
+
+    def __init__(self, message: str, *, problem: SummaryProblem, response: Any) -> None:
+        super().__init__(message)
+        self.problem = problem
+        self.response = response
+        self.partial, self.attempts = response.reply, response.attempts
 
 
 class Unavailable(AnaphoraError):

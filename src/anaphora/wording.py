@@ -29,7 +29,7 @@ def format_usd(cost_usd: Decimal) -> str:
     if not cost_usd:
         return "$0"
     if cost_usd >= 1:
-        return f"${cost_usd:.2f}"
+        return f"${cost_usd:,.2f}"
     return f"${cost_usd:.4f}" if cost_usd >= _FOUR_DIGITS else f"${cost_usd:.2g}"
 
 

@@ -20,7 +20,11 @@ VARIABLES = (
     "CLAUDE_CONFIG_DIR",
     "CODEX_HOME",
     "GEMINI_CLI_HOME",
+    "XDG_CONFIG_HOME",
     "XDG_DATA_HOME",
+    "OPENCODE_DATA_DIR",
+    "OPENCODE_DB",
+    "PI_CODING_AGENT_SESSION_DIR",
     "COPILOT_HOME",
     "PI_CODING_AGENT_DIR",
 )
@@ -144,7 +148,7 @@ def test_folders_that_the_programs_are_told_to_use(
 def test_places_are_named_if_no_session_is_found(home: Path) -> None:
     ran = explain()
     assert ran.exit_code == 2
-    assert "no session file of an agent program is in ~/.claude, ~/.codex, ~/.gemini," in ran.stderr
+    assert "no session file of an agent program is in ~/.claude, ~/.config/claude," in ran.stderr
 
 
 def test_number_of_sessions_with_files_is_refused(sessions: Path) -> None:

@@ -40,6 +40,8 @@ class Handler:
     async def handle(self, request: HttpExchange) -> None:
         self.peer = request.scope.get(PEER)
         body = await request.read_body()
+        # aiohttp adds a type to a response that has none: only the others are written as they are.
+        head = {"content-type": "text/plain"} if request.query_string == b"typed" else {}
         if request.path == "/hang":
             request.watch()
             try:
@@ -47,7 +49,7 @@ class Handler:
             finally:
                 self.disconnected.set()
         if request.path == "/endless":
-            await request.start(200, {})
+            await request.start(200, head)
             try:
                 while True:
                     await request.write(PIECE, more=True)
@@ -64,12 +66,12 @@ class Handler:
             await request.respond(CompleteResponse(204, {}, b""))
             return
         if request.path == "/late-bug":
-            await request.start(200, {})
+            await request.start(200, head)
             await request.write(b"begun", more=True)
             raise KeyError
         if request.path == "/header":
             value = request.headers["x-value"].replace("~", "\r\n")
-            head = {"content-type": "text/plain", "x-value": value}
+            head |= {"content-type": "text/plain", "x-value": value}
             await request.respond(CompleteResponse(200, head, b"whole"))
             return
         text = f"{request.method} {request.path} {request.query_string.decode()} {len(body)}"
@@ -138,6 +140,20 @@ def test_stream_arrives_in_pieces_on_one_connection(client: httpx.Client) -> Non
             assert b"".join(answer.iter_raw()) == b"one two three"
 
 
+def test_head_of_a_stream_goes_with_its_first_piece(served: Path | ServerAddress) -> None:
+    asked = request_bytes("GET", "/stream")
+    with connect(served, asked + asked) as connection:
+        received = b""
+        while received.count(b"0\r\n\r\n") < 2:
+            received += connection.recv(65_536)
+    _, first, second = received.split(b"HTTP/1.1 200 OK\r\n")
+    for answer in (first, second):
+        head, _, body = answer.partition(b"\r\n\r\n")
+        assert b"transfer-encoding: chunked" in head.lower().split(b"\r\n")
+        assert b"content-length" not in head.lower()
+        assert body == b"4\r\none \r\n4\r\ntwo \r\n5\r\nthree\r\n0\r\n\r\n"
+
+
 def test_responses_without_a_body_keep_the_connection(
     client: httpx.Client, served: Path | ServerAddress
 ) -> None:
@@ -169,9 +185,10 @@ def test_body_above_the_limit_is_refused(client: httpx.Client) -> None:
     assert client.post("/", content=PIECE * 2).status_code == 413
 
 
-def test_error_within_a_response_cuts_the_connection(client: httpx.Client) -> None:
+@pytest.mark.parametrize("query", ["", "?typed"])
+def test_error_within_a_response_cuts_the_connection(client: httpx.Client, query: str) -> None:
     with pytest.raises(httpx.RemoteProtocolError):
-        client.get("/late-bug")
+        client.get(f"/late-bug{query}")
     assert client.get("/").status_code == 200
 
 
@@ -180,8 +197,11 @@ def test_disconnect_cancels_the_work(served: Path | ServerAddress, handler: Hand
     assert handler.disconnected.wait(PATIENCE)
 
 
-def test_slow_reader_is_disconnected(served: Path | ServerAddress, handler: Handler) -> None:
-    with connect(served, request_bytes("GET", "/endless")) as connection:
+@pytest.mark.parametrize("query", ["", "?typed"])
+def test_slow_reader_is_disconnected(
+    served: Path | ServerAddress, handler: Handler, query: str
+) -> None:
+    with connect(served, request_bytes("GET", f"/endless{query}")) as connection:
         assert handler.disconnected.wait(PATIENCE)
         # The system keeps megabytes for a connection over TCP.
         assert handler.written < 200 * len(PIECE)

@@ -8,6 +8,7 @@ import re
 import shlex
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,9 +16,14 @@ from typing import Any, NamedTuple
 from support.agent_programs import FINAL, KEY, ProgramPlace
 from support.daemon import KEY as DAEMON_KEY
 from support.daemon import TestedDaemon, llm_yaml, running_daemon
+from support.session_bills import calls_once
 from support.waiting import PATIENCE
 
 from anaphora import emulator
+from anaphora.analysis.trace.log_lines import Problem
+from anaphora.emulator.server import Emulator
+from anaphora.usage.places import session_files
+from anaphora.usage.records import BilledCall
 
 Json = dict[str, Any]
 
@@ -52,13 +58,40 @@ def check_watched(
     with emulator.running(there.program.options(websockets=websockets)) as emu:
         upstream = ("--upstream", f"{there.program.provider}={emu.url}")
         done = there.run("watch", "--json", "--log", str(log), *upstream)
+        billed = bills_of(emu)
     check_run(done, expected)
+    check_bills(there, billed)
     lines = [json.loads(line) for line in log.read_text().splitlines()]
     calls = loop_of([line for line in lines if line["type"] == "call"])
     assert len(calls) == 3
     assert all(call["usage"]["read"] > 1000 for call in calls[1:]), calls
     assert {call["verdict"]["result"] for call in calls[1:]} == {there.program.verdict}, calls
     assert KEY not in log.read_text() + done.stderr
+
+
+def bills_of(emu: Emulator) -> Counter[tuple[int, ...]]:
+    """What the emulator billed: uncached, read, written and output tokens of each call."""
+    return Counter(
+        (one["uncached"], one["read"], sum(one["written"].values()), one["output"])
+        for one in emu.requests()
+        if "verdict" in one
+    )
+
+
+def check_bills(there: ProgramPlace, billed: Counter[tuple[int, ...]]) -> list[BilledCall]:
+    """The program's session files are found, and hold these bills."""
+    problems: list[Problem] = []
+    calls = calls_once(session_files((), {}, there.home, problems), problems)
+    assert problems == []
+    found: Counter[tuple[int, ...]] = Counter(
+        (one.uncached, one.read, one.input - one.uncached - one.read, one.output) for one in calls
+    )
+    assert not found - billed
+    # At clouds Claude Code asks for one token first, which it does not record.
+    assert {bill[-1] for bill in billed - found} <= {1}
+    assert {Path(one.project) for one in calls} == {there.work}
+    assert "" not in {one.session for one in calls}
+    return calls
 
 
 def check_replayed(

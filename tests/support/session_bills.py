@@ -14,8 +14,10 @@ from anaphora.analysis import trace
 from anaphora.analysis.trace.format import TraceUsage
 from anaphora.analysis.trace.log_lines import FoundTrace, Problem, numbered
 from anaphora.analysis.trace.programs import ProgramName
+from anaphora.usage.places import SessionFile
 from anaphora.usage.programs import READERS, bills
 from anaphora.usage.records import BilledCall
+from anaphora.usage.whole_files import is_whole, read_file
 
 SHARED = Path(__file__).parents[3] / "shared" / "sessions"
 
@@ -47,6 +49,26 @@ def shared_session(program: str, name: str) -> list[bytes]:
 
 def shared_names(program: str) -> list[str]:
     return sorted(file.name for file in (SHARED / program).glob("*.jsonl.gz")) or ["missing"]
+
+
+def bills_in(file: SessionFile) -> Iterator[BilledCall | Problem]:
+    if is_whole(file.path, file.program):
+        yield from read_file(file.path, file.program)
+        return
+    with file.path.open("rb") as lines:
+        yield from bills(READERS[file.program](), lines, str(file.path))
+
+
+def calls_once(files: Iterable[SessionFile], problems: list[Problem]) -> list[BilledCall]:
+    """The bills of all files, each answer once."""
+    once: dict[bytes, BilledCall] = {}
+    for file in files:
+        for one in bills_in(file):
+            if isinstance(one, Problem):
+                problems.append(one)
+            elif one.key not in once or once[one.key].output <= one.output:
+                once[one.key] = one
+    return [*once.values()]
 
 
 def in_conversations(program: ProgramName, lines: Iterable[bytes]) -> Seen:

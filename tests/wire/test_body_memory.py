@@ -117,7 +117,7 @@ def test_kept_bodies_are_bounded() -> None:
 def test_body_with_very_many_messages_takes_no_place() -> None:
     memory: BodyMemory[None] = BodyMemory(most_bytes=12_000)
     known(memory, chat("one", "two"))
-    known(memory, chat("other", *"abcdefghijklmnopqrstuvwxyz", *"abcdefghijklmnopqrstuvwxyz"))
+    known(memory, chat("other", *3 * "abcdefghijklmnopqrstuvwxyz"))
     assert len(memory) == 1
     assert known(memory, chat("one", "two", "three")) == 2
 

@@ -8,7 +8,7 @@ import datetime
 import io
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import IO, Any, Literal, TypeAlias
 
 import msgspec
 
@@ -95,20 +95,30 @@ def export_csv(calls: Iterable[tuple[StoredRow, AuditEnvelope]]) -> Iterator[byt
     writer.writerow(COLUMNS)
     yield taken()
     for row, call in calls:
-        values = _values(row, call)
+        values = values_of(call, row)
         writer.writerow(_cell(values[name], kind) for name, kind in COLUMNS.items())
         yield taken()
 
 
 def export_parquet(calls: Iterable[tuple[StoredRow, AuditEnvelope]], file: Path) -> int:
     """Writes a Parquet file and returns the number of rows. Raises `MissingExtra`."""
+    return write_parquet((values_of(call, row) for row, call in calls), file)
+
+
+def write_parquet(
+    rows: Iterable[dict[str, Any]],
+    file: Path | IO[bytes],
+    columns: dict[str, str] = COLUMNS,
+    extra: str = "parquet",
+) -> int:
+    """Writes rows with these columns (`COLUMNS` and others); returns their number. `extra` is named
+    by the error if pyarrow is missing."""
     try:
         import pyarrow as pa  # type: ignore[import-untyped]
         import pyarrow.parquet as pq  # type: ignore[import-untyped]
     except ModuleNotFoundError:
         raise MissingExtra(
-            "Parquet needs pyarrow; install it with: pip install 'anaphora[parquet]'",
-            extra="parquet",
+            f"Parquet needs pyarrow; install it with: pip install 'anaphora[{extra}]'", extra=extra
         ) from None
     block = pa.struct(
         [
@@ -130,13 +140,12 @@ def export_parquet(calls: Iterable[tuple[StoredRow, AuditEnvelope]], file: Path)
         "strings": pa.list_(pa.string()),
         "blocks": pa.list_(block),
     }
-    schema = pa.schema([(name, types[kind]) for name, kind in COLUMNS.items()])
+    schema = pa.schema([(name, types[kind]) for name, kind in columns.items()])
     count = 0
     with pq.ParquetWriter(file, schema, compression="zstd") as writer:
         group: list[dict[str, Any]] = []
-        for row, call in calls:
-            values = _values(row, call)
-            values["at"] = datetime.datetime.fromtimestamp(call.at, datetime.UTC)
+        for values in rows:
+            values["at"] = datetime.datetime.fromtimestamp(values["at"], datetime.UTC)
             group.append(values)
             if len(group) == _GROUP:
                 writer.write_table(pa.Table.from_pylist(group, schema=schema))
@@ -145,11 +154,12 @@ def export_parquet(calls: Iterable[tuple[StoredRow, AuditEnvelope]], file: Path)
     return count + len(group)
 
 
-def _values(row: StoredRow, call: AuditEnvelope) -> dict[str, Any]:
+def values_of(call: AuditEnvelope, row: StoredRow | None = None) -> dict[str, Any]:
+    """The columns of a call; a call that is not in a log has neither number nor hash."""
     values: dict[str, Any] = {}
     for name in COLUMNS:
         if name in ("seq", "hash"):
-            values[name] = getattr(row, name)
+            values[name] = getattr(row, name, None)
         elif name == "written":
             values[name] = None if call.usage.written is None else call.usage.written_total
         elif name in _OF_USAGE:

@@ -51,12 +51,17 @@ class SentCall(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """The reply itself, in place of its lines, if the conversation holds it anyway."""
     began_by: BeganBy | None = None
     """The origin of this call's history, if a recording states it."""
+    compacted: bool = False
+    """The session replaced or dropped earlier messages since the call before."""
     route: str = ""
     """Host, account and workspace it went to. Compared, never shown."""
     host: str = ""
     """The host behind a router that answered, if the answer names it."""
     marks_recorded: bool = True
     """False: the places of its markers are assumed, so that nothing can be proven from them."""
+    read_older: bool = False
+    """Its bill shows the entry of an older call, though only replies and tool results were added
+    since the last one."""
     complete: bool = True
     """False: parts of the prompt are not recorded, so nothing can be proven from it."""
 

@@ -151,7 +151,10 @@ def _active(provider: str, model: str, when: datetime.datetime) -> tuple[bool, .
 
 def price_levels(provider: str, model: str) -> set[int]:
     """The prompt lengths above which the price of a model changes, at any time."""
-    rules = SHIPPED.catalog.rules(provider, model)
+    try:
+        rules = SHIPPED.catalog.rules(provider, model)
+    except InvalidRequest:
+        return set()  # a provider without rules
     model = without_prefix(provider, model)
     row = SHIPPED.prices.find(provider, model, rules.model)
     levels = set() if row is None else {tier.above for tier in row.tiers}
@@ -309,7 +312,10 @@ class PriceBook:
             active = _active(provider, without_prefix(provider, model), when)
             entry = provider, model, wire, service_tier, active
             if entry not in self._by_entry:
-                found = price(provider, model, when, wire=wire, service_tier=service_tier)
+                try:
+                    found = price(provider, model, when, wire=wire, service_tier=service_tier)
+                except InvalidRequest:
+                    found = None  # a provider without rules
                 self._by_entry[entry] = found
                 if found is None:
                     self._unpriced[f"{provider}/{model}"] = None

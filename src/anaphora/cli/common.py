@@ -53,8 +53,10 @@ COMMANDS = {
     "serve": "Run the daemon: it holds the keys, and lends completions to apps.",
     "simulate": "Compare predicted cache usage with actual bills.",
     "spend": "Show what apps have spent, by group, app, model, block label and day.",
+    "statusline": "Print a status line for Claude Code.",
     "store": "Back up, check, prune, migrate or move the store of a daemon.",
     "translate": "Convert a request to another provider's format.",
+    "usage": "Show what agent programs cost, which part was a lost cache, and why.",
     "watch": "Run a command, and see what breaks its prompt cache while it runs.",
     "wires": "List providers and the wires (API formats) they support.",
 }
@@ -68,6 +70,7 @@ _MODULES = {
     "roundtrip": "translate",
     "rpc": "daemon_connection",
     "secrets": "apps",
+    "statusline": "usage",
     "wires": "models",
 }
 
@@ -177,7 +180,8 @@ def anaphora() -> None:
     when one byte of it changes. Anaphora keeps that prefix stable, and names the byte that broke
     it.
 
-    New here? Start with `anaphora demo`: it needs no key and no network.
+    New here? `anaphora usage` shows what your coding agents cost, and why. `anaphora demo` is a
+    tour. Neither needs a key or a network.
     """
 
 

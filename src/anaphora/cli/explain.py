@@ -15,6 +15,7 @@ import msgspec
 from msgspec.structs import replace
 
 from anaphora.analysis import trace
+from anaphora.analysis.trace.format import Trace
 from anaphora.analysis.trace.log_lines import FoundTrace, LogLine, Problem
 from anaphora.analysis.trace.verdicts import judge_traces
 from anaphora.cache import EarlierCall
@@ -25,21 +26,12 @@ from anaphora.errors import InvalidRequest
 from anaphora.traffic.matching import judge_request, paired
 from anaphora.traffic.request_log import holds_request, is_request, read_request, why_unbilled
 from anaphora.traffic.sent_requests import RequestDefaults, ResponseChains, SentRequest
+from anaphora.usage.log_files import LogFormat, detect, files_in, records_of, unrecognised
 from anaphora.wire.reading import decode_reason
 
 from .common import example_option, files_or_example, report_problems
 from .explain_output import ExplainedCall, ExplainSummary, Explanation, page_lines
-from .log_files import (
-    LogFormat,
-    answers_in,
-    detect,
-    files_in,
-    playable,
-    records_of,
-    stop_empty,
-    stop_for,
-    unrecognised,
-)
+from .log_files import answers_in, playable, stop_empty, stop_for
 from .parameters import Time, log_format_option, request_options
 from .session_files import NEWEST, found_sessions
 from .terminal import RESULT_COLOURS, print_report
@@ -114,21 +106,10 @@ def command(
     else:
         files = found_sessions(newest, explainer.problems)
     calls = tuple(explainer.calls(files, format_, gap))
-    problems, notices = (
-        tuple(str(problem) for problem in explainer.problems if problem.kind in kinds)
-        for kinds in (("skipped", "rejected"), ("not_compared", "notice"))
-    )
     if not calls:
         stop_empty(explainer.problems, "nothing to explain")
-    report_problems((*problems, *notices))
-    explained = Explanation(
-        turns=calls,
-        summary=_summary(calls),
-        problems=problems,
-        notices=notices,
-        unpriced=explainer.prices.unpriced,
-        learned=explainer.steps.learned,
-    )
+    explained = explainer.explanation(calls)
+    report_problems((*explained.problems, *explained.notices))
     print_report(explained, page_lines(explained, everything=everything), as_json=as_json)
     if not example:
         broke = explained.summary.broke > 0
@@ -142,6 +123,22 @@ class _Explainer:
         self.problems: list[Problem] = []
         self._defaults = defaults
         self._guesses: set[str] = set()
+        self.asked: dict[tuple[str, int], str] = {}
+        """What the user wrote last before a call, by conversation and turn, of session files."""
+
+    def explanation(self, calls: tuple[ExplainedCall, ...]) -> Explanation:
+        problems, notices = (
+            tuple(str(problem) for problem in self.problems if problem.kind in kinds)
+            for kinds in (("skipped", "rejected"), ("not_compared", "notice"))
+        )
+        return Explanation(
+            turns=calls,
+            summary=_summary(calls),
+            problems=problems,
+            notices=notices,
+            unpriced=self.prices.unpriced,
+            learned=self.steps.learned,
+        )
 
     def calls(
         self, places: tuple[Path, ...], format_: LogFormat | None, gap: float | None
@@ -246,6 +243,8 @@ class _Explainer:
 
     def _recorded(self, entries: list[FoundTrace]) -> Iterator[ExplainedCall]:
         places = {entry.trace.id: entry.place for entry in entries}
+        for entry in entries:
+            self.asked |= _asked(entry.trace)
         for call, model, verdict in judge_traces(
             (entry.trace for entry in entries), self.prices.price, self.steps
         ):
@@ -299,6 +298,28 @@ def verdicts_of_requests(
             for call in _with_side_calls(explainer._judged(pairs)):
                 found[call.place] = call.verdict
     return found
+
+
+def _asked(recorded: Trace) -> Iterator[tuple[tuple[str, int], str]]:
+    text, seen = "", 0
+    for turn, call in enumerate(recorded.calls, 1):
+        for message in recorded.messages[seen : call.messages]:
+            blocks = message.content if isinstance(message.content, list) else [message.content]
+            said = [one.get("text") if isinstance(one, dict) else one for one in blocks]
+            words = " ".join(one for one in said if isinstance(one, str))
+            text = words if message.role == "user" and words else text
+        seen = max(seen, call.messages)
+        yield (recorded.id, turn), text
+
+
+def explain_session(
+    session: str, files: tuple[Path, ...]
+) -> tuple[Explanation, dict[tuple[str, int], str]]:
+    """The calls of one session, and what the user wrote before each. A file may have others."""
+    explainer = _Explainer(RequestDefaults())
+    calls = tuple(explainer.calls(files, None, None))
+    own = tuple(call for call in calls if session in call.conversation)
+    return explainer.explanation(own or calls), explainer.asked
 
 
 def _single_requests(places: tuple[Path, ...]) -> list[LogLine] | None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from decimal import Decimal
+from types import MappingProxyType
 
 import msgspec
 from msgspec.structs import replace
@@ -15,7 +16,7 @@ from anaphora.cache.verdict import Verdict
 from anaphora.wording import counted, format_duration, format_loss
 
 from .log_files import unpriced_note
-from .terminal import RESULT_COLOURS, Line, detail_lines, learned_lines
+from .terminal import RESULT_COLOURS, Line, detail_lines, learned_lines, one_line
 
 
 class ExplainedCall(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,12 +64,26 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     """Rows of the catalog that the bills contradict."""
 
 
-def page_lines(explained: Explanation, *, everything: bool) -> Iterator[Line]:
+def page_lines(
+    explained: Explanation,
+    *,
+    everything: bool,
+    excerpts: bool = True,
+    asked: Mapping[tuple[str, int], str] = MappingProxyType({}),
+) -> Iterator[Line]:
+    """`excerpts` shows the text before and after a change; `asked` is what the user wrote before a
+    call, by conversation and turn."""
     conversations = _conversations(explained.turns)
     for calls in conversations:
         if len(conversations) > 1:
             yield calls[0].conversation, "bold"
-        yield from _conversation(calls, everything)
+        for line in _conversation(calls, everything):
+            if isinstance(line, ExplainedCall):
+                yield from _call(line, excerpts=excerpts)
+                if text := asked.get((line.conversation, line.turn)):
+                    yield f"    asked: {one_line(text, 200)}"
+            else:
+                yield line
     total = explained.summary
     hits = counted(total.hit, "hit")
     counts = f"{hits}, {total.partial} partial, {total.miss} missed, {total.first} first"
@@ -118,8 +133,10 @@ def _unproven(call: ExplainedCall) -> str | None:
     return causes[0].text if call.verdict.result == "unknown" and causes else None
 
 
-def _conversation(calls: list[ExplainedCall], everything: bool) -> Iterator[Line]:
-    """Consecutive hits share one line unless `everything` is set."""
+def _conversation(
+    calls: list[ExplainedCall], everything: bool
+) -> Iterator[ExplainedCall | list[str | tuple[str, str]]]:
+    """The calls; consecutive hits share one line unless `everything` is set."""
     for is_hit, group in itertools.groupby(calls, key=lambda call: call.verdict.result == "hit"):
         same = list(group)
         if is_hit and len(same) > 1 and not everything:
@@ -127,12 +144,11 @@ def _conversation(calls: list[ExplainedCall], everything: bool) -> Iterator[Line
             turns = f"  turns {same[0].turn} to {same[-1].turn}: "
             hits = f"{counted(len(same), 'hit')}, {counted(read, 'token')} read"
             yield [turns, (hits, RESULT_COLOURS["hit"])]
-            continue
-        for call in same:
-            yield from _call(call)
+        else:
+            yield from same
 
 
-def _call(call: ExplainedCall) -> Iterator[Line]:
+def _call(call: ExplainedCall, *, excerpts: bool) -> Iterator[Line]:
     verdict = call.verdict
     gap = f" (+{format_duration(call.gap)})" if call.gap is not None else ""
     shown = verdict if _unproven(call) is None else replace(verdict, causes=())
@@ -140,4 +156,4 @@ def _call(call: ExplainedCall) -> Iterator[Line]:
         f"  turn {call.turn}{gap}: ",
         (shown.describe(excerpts=False), RESULT_COLOURS[verdict.result]),
     ]
-    yield from detail_lines(verdict)
+    yield from detail_lines(verdict, excerpts=excerpts)

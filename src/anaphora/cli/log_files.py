@@ -1,12 +1,10 @@
-"""Recorded calls in files: opened, recognised by their structure and read; and their prices."""
+"""Recorded calls in files: read, each answer once; and their prices."""
 
 from __future__ import annotations
 
-import gzip
-import zlib
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, Literal, NoReturn, TypeAlias
+from typing import Any, NoReturn
 
 import msgspec
 from msgspec.structs import replace
@@ -15,32 +13,15 @@ from anaphora import catalog
 from anaphora.analysis import trace
 from anaphora.analysis.trace.answers import AnswerIndex
 from anaphora.analysis.trace.format import models_of, stand_in, unsupported
-from anaphora.analysis.trace.log_lines import (
-    FoundTrace,
-    LogLine,
-    Problem,
-    ProblemKind,
-    TraceEntry,
-    numbered,
-    objects,
-)
+from anaphora.analysis.trace.log_lines import FoundTrace, Problem, ProblemKind, TraceEntry
 from anaphora.analysis.trace.programs import PROGRAMS
 from anaphora.errors import InvalidRequest
-from anaphora.traffic import log_traces, request_log
+from anaphora.traffic import log_traces
+from anaphora.usage.log_files import LogFormat, detect, files_in, records_of, unrecognised
 from anaphora.wording import counted
 
-from . import opencode_files
 from .common import FOUND, USAGE, report_problems, stop
 
-LogFormat: TypeAlias = trace.Format | Literal["requests"]
-
-_SUFFIXES = (".jsonl", ".jsonl.gz", ".ndjson", ".json", ".log")
-#: Databases of opencode; others are no logs.
-_DATABASES = ("opencode*.db", "opencode*.db.gz")
-#: Files of programs beside their sessions, which are no logs of calls.
-_BESIDE = ("log/opencode*.log", "rewind-file-snapshots/*.json")
-#: Lines that are read to recognise a format.
-_DETECT_LINES = 50
 #: How many models without a price a note names.
 _NAMED_MODELS = 5
 
@@ -142,97 +123,6 @@ def playable(
         more = f" (and {counted(len(places) - 1, 'more conversation')})" if places[1:] else ""
         problems.append(Problem(places[0], notice + more, "notice"))
     return list(found.values())
-
-
-def files_in(places: Iterable[Path], problems: list[Problem]) -> list[Path]:
-    """The files, and for a folder every file in it that may be a log. The tree of sessions of
-    opencode counts as one."""
-    found: list[Path] = []
-    for place in places:
-        if place.is_dir():
-            logs = _logs_in(place)
-            if not logs:
-                problems.append(Problem(str(place), f"no {', '.join(_SUFFIXES)} file in it"))
-            found += logs
-        else:
-            found.append(place)
-    return found
-
-
-def _logs_in(folder: Path) -> list[Path]:
-    inside = [folder, *folder.rglob("*")]
-    trees = {one for one in inside if one.is_dir() and opencode_files.is_storage(one)}
-    files = [
-        file
-        for file in inside
-        if (file.name.endswith(_SUFFIXES) or any(map(file.match, _DATABASES)))
-        and not any(map(file.match, _BESIDE))
-        and file.is_file()
-        and trees.isdisjoint(file.parents)
-    ]
-    return sorted((*files, *trees))
-
-
-def records_of(file: Path, problems: list[Problem]) -> list[LogLine]:
-    """The lines of a file; a single one if the file is one JSON object."""
-    lines = list(lines_of(file, problems))
-    if len(lines) > 1 and lines[0].data.strip()[-1:] in b"{[,:":
-        whole = b"".join(line.data for line in lines)
-        try:
-            if isinstance(msgspec.json.decode(whole), dict):
-                return [lines[0]._replace(data=whole)]
-        except (msgspec.DecodeError, UnicodeError, RecursionError):
-            pass  # reported line by line
-    return lines
-
-
-def lines_of(file: Path, problems: list[Problem]) -> Iterator[LogLine]:
-    """The lines up to the first that cannot be read, which is a problem; so is an empty file. Of a
-    database or a tree of files of opencode, a line for each session."""
-    empty = True
-    try:
-        if file.is_dir():
-            yield from opencode_files.storage_lines(file, problems)
-            return
-        with file.open("rb") as opened:  # once: a pipe can be read only once
-            packed = opened.peek(2).startswith(b"\x1f\x8b")
-            lines = gzip.GzipFile(fileobj=opened) if packed else opened
-            if opencode_files.is_database(lines.peek(16)):
-                yield from opencode_files.database_lines(file, problems, packed=packed)
-                return
-            for line in numbered(lines, str(file)):
-                empty = False
-                yield line
-        if empty:
-            read = "empty, or a pipe that was already read: pass a single pipe, or files"
-            problems.append(Problem(str(file), "the file is empty" if file.is_file() else read))
-    except (EOFError, zlib.error, gzip.BadGzipFile) as problem:
-        problems.append(Problem(str(file), f"the file is cut off or damaged: {problem}"))
-    except OSError as problem:
-        problems.append(Problem(str(file), f"cannot be read: {problem.strerror or problem}"))
-
-
-def detect(
-    lines: list[LogLine], is_request: Callable[[dict[str, Any]], bool] = request_log.recognises
-) -> LogFormat | None:
-    """The format of a file by its first lines."""
-    for one in objects(lines[:_DETECT_LINES]):
-        if isinstance(one, Problem):
-            continue
-        format_: LogFormat | None = trace.detect(one[1])
-        if format_ is not None:
-            return format_
-        if is_request(one[1]):
-            return "requests"
-    return None
-
-
-def unrecognised(lines: list[LogLine], problem: Problem) -> Problem:
-    """Why the format of a file is unknown: `problem`, or invalid JSON in its only line."""
-    if len(lines) > 1 or not lines[0].data.lstrip().startswith(b"{"):
-        return problem
-    (found,) = objects(lines)
-    return found if isinstance(found, Problem) else problem
 
 
 def _read(file: Path, format_: LogFormat | None) -> Iterator[TraceEntry]:

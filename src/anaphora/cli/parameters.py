@@ -116,7 +116,7 @@ class ModelName(click.ParamType[tuple[str, str]]):
         return completions(names, incomplete)
 
 
-#: The formats of logs, as `log_files.LogFormat` names them.
+#: The formats of logs, as `usage.log_files.LogFormat` names them.
 LOG_FORMATS = "trace claude_code codex gemini_cli opencode copilot pi requests".split()
 log_format_option = click.option(
     "--format",

@@ -16,11 +16,11 @@ from anaphora.analysis import rules_check
 from anaphora.analysis.rules_check import CheckedFigure
 from anaphora.analysis.rules_check.billed_calls import billed_calls
 from anaphora.catalog import CacheRules, Figure
+from anaphora.usage.log_files import LogFormat
 from anaphora.wording import counted
 
 from .common import CommandGroup
 from .log_files import (
-    LogFormat,
     SkippedInput,
     gather,
     problems_of,

@@ -3,63 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections import Counter
 from pathlib import Path
-from typing import NamedTuple
 
 import click
 
 from anaphora.analysis.trace.log_lines import Problem
+from anaphora.usage.places import FOLDERS, TITLES, session_files
 from anaphora.wording import counted
-
-from . import opencode_files
 
 #: How many sessions are explained by default.
 NEWEST = 20
-
-
-class SessionFolder(NamedTuple):
-    """The folder of a program's sessions."""
-
-    program: str
-    variable: str
-    """Environment variable with another folder."""
-    below: str
-    """Path below the folder that the variable names."""
-    default: str
-    """Path in the user's home, without the variable."""
-    patterns: tuple[str, ...]
-    """Patterns of the files in the folder."""
-
-    def path(self, environ: Mapping[str, str], home: Path) -> Path:
-        named = environ.get(self.variable, "")
-        return Path(named) / self.below if named else home / self.default
-
-
-FOLDERS = (
-    SessionFolder("Claude Code", "CLAUDE_CONFIG_DIR", "", ".claude", ("projects/**/*.jsonl",)),
-    SessionFolder(
-        "Codex", "CODEX_HOME", "", ".codex", ("sessions/**/*.jsonl", "archived_sessions/*.jsonl")
-    ),
-    SessionFolder(
-        "Gemini CLI",
-        "GEMINI_CLI_HOME",
-        ".gemini",
-        ".gemini",
-        ("tmp/*/chats/*.json", "tmp/*/chats/*.jsonl"),
-    ),
-    SessionFolder(
-        "opencode",
-        "XDG_DATA_HOME",
-        "opencode",
-        ".local/share/opencode",
-        ("opencode*.db", "storage"),
-    ),
-    SessionFolder(
-        "GitHub Copilot CLI", "COPILOT_HOME", "", ".copilot", ("session-state/**/*.jsonl",)
-    ),
-    SessionFolder("pi", "PI_CODING_AGENT_DIR", "", ".pi/agent", ("sessions/**/*.jsonl",)),
-)
 
 
 def found_sessions(newest: int | None, problems: list[Problem]) -> tuple[Path, ...]:
@@ -69,38 +23,22 @@ def found_sessions(newest: int | None, problems: list[Problem]) -> tuple[Path, .
         home = Path.home()
     except RuntimeError:
         raise click.UsageError("no FILES are given, and no home folder is known") from None
-    dated: list[tuple[float, Path]] = []
-    for folder in FOLDERS:
-        path = folder.path(os.environ, home)
-        files = _files(path, folder.patterns)
-        if files:
-            kept = f"{counted(len(files), 'session file')} of {folder.program}"
-            problems.append(Problem(_shown(path, home), kept, "notice"))
-        dated += files
-    if not dated:
-        looked = ", ".join(_shown(one.path(os.environ, home), home) for one in FOLDERS)
+    files = [*session_files((), os.environ, home, problems)]
+    for (folder, program), number in Counter((one.folder, one.program) for one in files).items():
+        kept = f"{counted(number, 'session file')} of {TITLES[program]}"
+        problems.append(Problem(_shown(folder, home), kept, "notice"))
+    if not files:
+        places = (path for one in FOLDERS for path in one.paths(os.environ, home))
+        looked = ", ".join(_shown(path, home) for path in places)
         raise click.UsageError(
             f"no FILES are given, and no session file of an agent program is in {looked}"
         )
     most = NEWEST if newest is None else newest
-    dated.sort()
-    if len(dated) > most:
-        reason = f"the newest {most:,} of {len(dated):,} are explained; --newest N for others"
+    files.sort(key=lambda one: (one.mtime, one.path))
+    if len(files) > most:
+        reason = f"the newest {most:,} of {len(files):,} are explained; --newest N for others"
         problems.append(Problem("session files", reason, "notice"))
-    return tuple(file for _, file in dated[-most:])
-
-
-def _files(folder: Path, patterns: tuple[str, ...]) -> list[tuple[float, Path]]:
-    """The files, and when each was changed last; the tree of sessions of opencode counts as one."""
-    found = []
-    for pattern in patterns:
-        for file in folder.glob(pattern):
-            try:
-                if file.is_file() or opencode_files.is_storage(file):
-                    found.append((file.stat().st_mtime, file))
-            except OSError:
-                continue  # removed meanwhile
-    return found
+    return tuple(one.path for one in files[-most:])
 
 
 def _shown(path: Path, home: Path) -> str:

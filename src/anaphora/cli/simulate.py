@@ -23,13 +23,13 @@ from anaphora.cache.simulator.chances import (
 from anaphora.cache.verdict import Verdict
 from anaphora.catalog import Price
 from anaphora.catalog.pricing import PriceBook
+from anaphora.usage.log_files import LogFormat
 from anaphora.values import Usage
 from anaphora.wording import counted
 
 from .common import report_problems
 from .explain import verdicts_of_requests
 from .log_files import (
-    LogFormat,
     gather,
     problems_of,
     refuse,

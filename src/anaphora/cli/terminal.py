@@ -40,6 +40,8 @@ _FOLDED_WIDTH = 16
 _DIM, YELLOW = 2, 33
 #: Spaces between two columns.
 _GAP = 2
+#: Columns of the longest bar of a table.
+_LEAST_BAR, _MOST_BAR = 8, 40
 #: Items from which on a progress bar is shown.
 _LONG = 500
 #: Problems that are printed before the rest becomes a number.
@@ -125,9 +127,12 @@ class Rows:
         self._titles = titles
         self._right = frozenset(right)
         self._rows: list[tuple[tuple[str, ...], str]] = []
+        self._bars: list[tuple[float, float]] = []
 
-    def add_row(self, *cells: str, style: str = "") -> None:
+    def add_row(self, *cells: str, style: str = "", bar: tuple[float, float] = (0, 0)) -> None:
+        """`bar` is drawn on a terminal that has room for it: an amount, and the bad part of it."""
         self._rows.append((tuple(map(visible, cells)), style))
+        self._bars.append(bar)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         columns = zip(self._titles, *(cells for cells, _ in self._rows), strict=True)
@@ -146,12 +151,23 @@ class Rows:
 
     def _lines(self, console: Console, widths: Sequence[int]) -> Iterator[Segment]:
         """A table that needs no folding, much faster than rich makes it: it may have many rows."""
-        for cells, style in ((self._titles, "table.header"), *self._rows):
+        room = console.width - sum(widths) - _GAP * len(widths)
+        most = max((amount for amount, _ in self._bars), default=0)
+        drawn = console.is_terminal and most > 0 and room >= _LEAST_BAR
+        scale = min(room, _MOST_BAR) / most if drawn else 0
+        rows = ((self._titles, "table.header"), *self._rows)
+        for (cells, style), bar in zip(rows, ((0.0, 0.0), *self._bars), strict=True):
             line = ""
             for title, cell, width in zip(self._titles, cells, widths, strict=True):
                 blanks = " " * (width - cell_len(cell))
                 line += (blanks + cell if title in self._right else cell + blanks) + " " * _GAP
-            yield Segment(line.rstrip(), console.get_style(style or "none"))
+            amount, bad = (round(part * scale) for part in bar)
+            line = line if amount else line.rstrip()
+            yield Segment(line, console.get_style(style or "none"))
+            if amount:
+                blocks = "=#" if console.options.ascii_only else "█▒"
+                yield Segment(blocks[0] * (amount - bad), console.get_style("cyan"))
+                yield Segment(blocks[1] * bad, console.get_style("red"))
             yield Segment.line()
 
     def _table(self) -> Table:
@@ -282,11 +298,11 @@ RESULT_COLOURS: dict[Result, str] = {
 MISSED: tuple[Result, ...] = ("partial", "miss")
 
 
-def detail_lines(verdict: Verdict) -> Iterator[Line]:
+def detail_lines(verdict: Verdict, *, excerpts: bool = True) -> Iterator[Line]:
     """Lines after the sentence: further causes, both excerpts of a change, the prediction."""
     for cause in verdict.other_causes:
         yield f"    and {cause.text}"
-    if verdict.change is not None:
+    if verdict.change is not None and excerpts:
         before, after = verdict.change.excerpts
         yield f"    - {before}", "red"
         yield f"    + {after}", "green"

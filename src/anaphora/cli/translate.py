@@ -177,8 +177,7 @@ def roundtrip(files: tuple[Path, ...], only: str | None, as_json: bool) -> None:
 def _exchanges(files: tuple[Path, ...]) -> Iterator[RecordedExchange | str]:
     """The exchanges; for a line that cannot be read, the reason."""
     from anaphora.analysis.roundtrip import RecordedExchange
-
-    from .log_files import files_in, lines_of
+    from anaphora.usage.log_files import files_in, lines_of
 
     decode = msgspec.json.Decoder(RecordedExchange).decode
     problems: list[Problem] = []

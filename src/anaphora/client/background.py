@@ -23,7 +23,7 @@ from anaphora.values import Event, Notice, ToolResult
 
 from .pending import Pending, call_site, waiting_site
 from .response import Parsed, Response
-from .session import Run, RunResult
+from .session import Run, RunResult, Summary, SummaryResult
 from .turn import Turn
 
 if TYPE_CHECKING:
@@ -316,6 +316,21 @@ class SyncRun(SyncCall[Event | ToolResult, RunResult[Parsed]], Generic[Parsed]):
     @property
     def text(self) -> SyncTextStream:
         """The pieces of text of all turns, as they arrive."""
+        return self._text()
+
+
+class SyncSummary(SyncCall[Event, SummaryResult]):
+    """`Summary` without async."""
+
+    _call: Summary
+
+    def result(self) -> SummaryResult:
+        """The outcome, like awaiting a `Summary`."""
+        return self._call.result or self._result()
+
+    @property
+    def text(self) -> SyncTextStream:
+        """The pieces of the summary, as they arrive."""
         return self._text()
 
 

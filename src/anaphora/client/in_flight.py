@@ -26,7 +26,7 @@ from .failures import reported
 from .limits import Admission
 from .observe import EndedCall
 from .prices import answering_model, cost_unknown, iterations_usd, price_of_model, served_tier
-from .response import Attempt, BlockShare, Record, shares_of
+from .response import Attempt, BlockShare, Operation, Record, shares_of
 from .structured import Structured
 from .target import Target
 from .transport import HttpRequest
@@ -47,10 +47,19 @@ class TurnRequest(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     output: Structured[Any] | None = None
     timeout: float | None = None
     prewarm: bool = False
+    instruction: Message | None = None
+    """Sent last. Neither it nor the reply is added to the conversation, which ends with this call:
+    what is cached of it is read, and the rest is not written."""
     adapter: str = "client"
     """The id of the adapter that makes the call, for the audit log."""
     prompt_hash: str = ""
     """The hash of the adapter's prompt."""
+
+    @property
+    def operation(self) -> Operation:
+        if self.instruction is not None:
+            return "summarize"
+        return "prewarm" if self.prewarm else "chat"
 
 
 class PreparedRequest(msgspec.Struct, kw_only=True, eq=False):
@@ -181,7 +190,7 @@ class InFlight:
         target = self.target
         endpoint = target.endpoint
         return Record(
-            operation="prewarm" if self.request.prewarm else "chat",
+            operation=self.request.operation,
             provider=endpoint.id,
             system=endpoint.system,
             wire=endpoint.wire_name,
@@ -229,7 +238,7 @@ class InFlight:
         target = self.target
         endpoint = target.endpoint
         return Record(
-            operation="prewarm" if self.request.prewarm else "chat",
+            operation=self.request.operation,
             provider=endpoint.id,
             system=endpoint.system,
             wire=endpoint.wire_name,

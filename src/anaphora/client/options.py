@@ -5,6 +5,7 @@
     CallOptions       `complete`, `send` and `stream` of a client
     MapOptions        `map` of a client
     TurnOptions       `send` and `preview` of a session
+    SummaryOptions    `summarize` of a session
     RunOptions        `run` of a session
     SessionOptions    `session` of a client
     ClientOptions     the constructors of a client
@@ -14,7 +15,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence, Sized
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Required, TypeAlias, TypedDict
 
@@ -45,6 +46,8 @@ from .transport import HttpTransport
 if TYPE_CHECKING:
     import os
 
+    from .session.preview import Preview
+
 OnPrefixBreak: TypeAlias = Literal["warn", "raise", "off"]
 """What happens before sending when the prefix would break: a warning and a notice, an error
 instead of the call, or nothing."""
@@ -71,6 +74,11 @@ class KeepWarm(msgspec.Struct, frozen=True, kw_only=True):
     """Dollars for all refreshes of a session; None: no such bound."""
     max_refreshes: int = 12
     """Refreshes in one pause."""
+
+
+OnCold: TypeAlias = Literal["raise", "send"] | Callable[["Preview"], bool | Awaitable[bool]]
+"""What happens before a call whose cached beginning is gone: `raise` raises `ColdCache` with the
+cost, `send` sends it, a function of the `Preview` returns whether to send it."""
 
 
 class ParamOptions(TypedDict, total=False):
@@ -103,6 +111,16 @@ class ParamOptions(TypedDict, total=False):
 class TurnOptions(ParamOptions, total=False):
     timeout: float | None
     """Seconds for the whole call: waits, retries and fallbacks included."""
+
+
+class SummaryOptions(TurnOptions, total=False):
+    """All other parameters are those of the last call."""
+
+    instruction: str | Message | None
+    """The last message of the call, in place of the default one."""
+    output: Any
+    """Another form of the summary than the last call's; None for a plain text."""
+    on_cold: OnCold
 
 
 class SingleCallOptions(TurnOptions, total=False):

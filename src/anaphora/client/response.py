@@ -34,7 +34,7 @@ else:
 _NOTHING = cast(Any, None)
 Judge: TypeAlias = "Callable[[Record], Record]"
 
-Operation: TypeAlias = Literal["chat", "prewarm"]
+Operation: TypeAlias = Literal["chat", "prewarm", "summarize"]
 
 
 class Attempt(msgspec.Struct, frozen=True, kw_only=True):

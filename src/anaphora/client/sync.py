@@ -29,7 +29,7 @@ from anaphora.redaction import hides_arguments
 from anaphora.values import Conversation, Event, Message, MessageLike, Notice, Reply
 
 from .arguments import not_copyable, prompts_of, wrong_client
-from .background import Background, SyncFanOut, SyncRun, SyncTurn
+from .background import Background, SyncFanOut, SyncRun, SyncSummary, SyncTurn
 from .client import AsyncClient
 from .config import ClientConfig
 from .content import Content
@@ -43,6 +43,7 @@ from .options import (
     RunOptions,
     SessionOptions,
     StateText,
+    SummaryOptions,
     TurnOptions,
 )
 from .response import Output, Response
@@ -364,3 +365,12 @@ class SyncSession:
         self, budget: int, *, summary: str | Message | None = None, tokens: TokenCount | None = None
     ) -> Compaction:
         return self._do(lambda: self._session.compact(budget, summary=summary, tokens=tokens))
+
+    def summarize(self, budget_tokens: int, **options: Unpack[SummaryOptions]) -> SyncSummary:
+        """As `Session.summarize`: iterate over the events, or get the `result()`. `on_cold` is
+        called in the client's thread."""
+        summary = self._session.summarize(budget_tokens, **options)
+        return SyncSummary(self._background, self._client, summary)
+
+    def preview_summary(self, budget_tokens: int, **options: Unpack[SummaryOptions]) -> Preview:
+        return self._do(lambda: self._session.preview_summary(budget_tokens, **options))

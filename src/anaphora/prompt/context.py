@@ -201,6 +201,7 @@ def compact(
     tokens: TokenCount,
     summary: Message | None = None,
     user_first: bool = False,
+    all_summarized: bool = False,
 ) -> Compaction:
     """Keep the newest units that fit into `budget` tokens, after `summary` if there is one.
 
@@ -208,8 +209,9 @@ def compact(
     is then kept or dropped together with the message that started it.
 
     Within budget nothing changes. The newest unit always stays, even if it alone exceeds the budget
-    (with a notice). If bytes before the frozen boundary changed, every remaining turn is frozen
-    until the next compaction.
+    (with a notice). `all_summarized`: the summary covers all turns, so only turns without an answer
+    have to stay, and a tool loop without one may be cut between two steps. If bytes before the
+    frozen boundary changed, every remaining turn is frozen until the next compaction.
     """
     if budget <= 0:
         raise InvalidRequest(f"must be a positive number of tokens, not {budget}", path="budget")
@@ -219,7 +221,16 @@ def compact(
         return Compaction(context, 0, ())
 
     available = budget - (tokens(summary) if summary else 0)
-    keep_from = _keep_from(turns, sums, available, user_first=user_first)
+    starts = [unit.start for unit in atomic_units(turns)]
+    if all_summarized:
+        starts = droppable(turns)
+    elif user_first:
+        starts = [start for start in starts if turns[start].role == "user"] or [0]
+    keep_from = starts[-1]
+    for start in reversed(starts[:-1]):
+        if sums[len(turns)] - sums[start] > available:
+            break
+        keep_from = start
     if keep_from == 0:
         return Compaction(context, 0, (_over_budget(sums[len(turns)], budget),))
 
@@ -250,17 +261,38 @@ def compact(
     return Compaction(after, keep_from, tuple(notices))
 
 
-def _keep_from(turns: Conversation, sums: list[int], available: int, *, user_first: bool) -> int:
-    """The first turn of the newest units that fit."""
-    starts = [unit.start for unit in atomic_units(turns)]
-    if user_first:
-        starts = [start for start in starts if turns[start].role == "user"] or [0]
-    keep_from = starts.pop()
-    for start in reversed(starts):
-        if sums[len(turns)] - sums[start] > available:
-            break
-        keep_from = start
-    return keep_from
+def droppable(turns: Conversation) -> list[int]:
+    """Where a history may begin after a summary of all of it: at its end if it is answered, else at
+    the latest before what is to be answered."""
+    units = atomic_units(turns)
+    starts = [unit.start for unit in units]
+    if not turns or _has_reply(turns[-1]):
+        return [*starts, len(turns)]
+    last = next((at for at in range(len(turns) - 1, -1, -1) if turns[at].role == "assistant"), 0)
+    pending = last + 1 if _has_reply(turns[last]) else last
+    steps = _loop_steps(turns, next(unit for unit in units if last in unit))
+    return sorted(start for start in {*starts, *steps} if start <= pending)
+
+
+def _has_reply(message: Message) -> bool:
+    """Whether it is a reply of the model that calls no tool."""
+    calls = any(isinstance(part, ToolCall) for part in message.parts)
+    return message.role == "assistant" and not calls
+
+
+def _loop_steps(turns: Conversation, unit: range) -> list[int]:
+    """Where a tool loop may be cut: before a call, once all earlier calls have results. If the
+    model reasons in the loop, only before a call with its reasoning: providers require it."""
+    reasons = any(isinstance(part, Thinking) for at in unit for part in turns[at].parts)
+    steps, open_calls = [], set[str]()
+    for at in unit:
+        message = turns[at]
+        begins = not reasons or isinstance(next(iter(message.parts), None), Thinking)
+        if message.role == "assistant" and not open_calls and begins:
+            steps.append(at)
+        open_calls |= {part.id for part in message.parts if isinstance(part, ToolCall)}
+        open_calls -= {part.call_id for part in message.parts if isinstance(part, ToolResult)}
+    return steps
 
 
 def atomic_units(turns: Conversation) -> list[range]:

@@ -112,15 +112,15 @@ class ChunkLog:
         first = first or LogAppend()
         pieces, self.kinds, ends, splices = first.columns(0)
         self.buffer = bytearray().join(pieces)  # a long prompt is copied once, not twice
-        self.ends = array("Q", ends)
+        self.ends = array("I", ends)
         """Byte offset at which each chunk ends."""
-        self.splices = array("q", splices)
+        self.splices = array("i", splices)
         """Byte offset of each chunk's marker; -1 if none is allowed."""
-        self.message_ends = array("Q", first.message_ends)
+        self.message_ends = array("I", first.message_ends)
         """For each source message, the number of chunks up to its end."""
         self.ids = first.ids
         """The id of each source message."""
-        self.opens = array("Q", first.opens)
+        self.opens = array("I", first.opens)
         """The chunks that begin a message on the wire (sources of one role are merged)."""
         self.roles = first.roles
         """The wire role of each of them."""

@@ -264,7 +264,7 @@ class _Response(web.StreamResponse):
 class _AsgiExchange:
     """ASGI's `receive` and `send` for one request."""
 
-    __slots__ = ("_connection", "_continue", "_read", "_request", "_response", "_start")
+    __slots__ = ("_connection", "_continue", "_read", "_request", "_response", "_start", "_streams")
 
     def __init__(self, request: web.BaseRequest, connection: _Connection) -> None:
         self._request = request
@@ -273,6 +273,8 @@ class _AsgiExchange:
         self._continue = request.headers.get("expect", "").lower() == "100-continue"
         self._start: Any = None
         self._response: web.StreamResponse | None = None
+        self._streams = False
+        """A response is written here, piece by piece."""
 
     async def receive(self) -> dict[str, Any]:
         if self._read:
@@ -295,9 +297,13 @@ class _AsgiExchange:
             return
         assert self._start is not None, "a response starts with its status"
         response, body = self._response, message.get("body", b"")
+        more: bool = message.get("more_body", False)
+        if self._streams:
+            await self._write(b"", body, more)
+            return
         if response is None:
             ends = self._connection.ends_each
-            if not message.get("more_body") and not ends and await self._send_whole(body):
+            if not ends and await self._send_first(body, more):
                 return
             response = self._response = _response(self._start, ends=ends)
         if self._request.method == "HEAD" or response.status in _WITHOUT_BODY:
@@ -305,7 +311,7 @@ class _AsgiExchange:
         try:
             if not response.prepared:
                 await response.prepare(self._request)
-            if message.get("more_body"):
+            if more:
                 if body:
                     await response.write(body)
             else:
@@ -313,26 +319,40 @@ class _AsgiExchange:
         except ConnectionError:
             return  # as ASGI has it: `receive` tells that the client is gone
 
-    async def _send_whole(self, body: bytes) -> bool:
-        """Writes head and body at once; False if the response or its request is not an ordinary
-        one, which is left to aiohttp."""
+    async def _send_first(self, body: bytes, more: bool) -> bool:
+        """Writes the head with the body, or with its first piece; False if the response or its
+        request is not an ordinary one, which is left to aiohttp."""
         request, start = self._request, self._start
         line = _STATUS_LINES.get(start["status"])
         if line is None or request.version != HttpVersion11 or request.method == "HEAD":
             return False
-        if not request.keep_alive:
+        if not request.keep_alive or (more and not body):
             return False
-        head = _head(start["headers"], len(body))
+        head = _head(start["headers"], None if more else len(body))
         transport = self._connection.transport
         if head is None or transport is None or transport.is_closing():
             return False
-        transport.write(b"".join((line, head, body)))
-        try:
-            await request._payload_writer.drain()
-        except ConnectionError:
-            return True
-        self._response = _SENT
+        self._streams = more
+        await self._write(line + head, body, more)
         return True
+
+    async def _write(self, head: bytes, body: bytes, more: bool) -> None:
+        """Writes a whole response, or a piece of one as a chunk. If the client is gone, `receive`
+        tells it, as ASGI has it."""
+        transport = self._connection.transport
+        if transport is None or transport.is_closing():
+            return
+        if self._streams:
+            chunk = (b"%x\r\n" % len(body), body, b"\r\n") if body else ()
+            transport.write(b"".join((head, *chunk, b"" if more else b"0\r\n\r\n")))
+        else:
+            transport.write(b"".join((head, body)))
+        try:
+            await self._request._payload_writer.drain()
+        except ConnectionError:
+            return
+        if not more:
+            self._response = _SENT
 
     async def discard(self, discarding: asyncio.Semaphore) -> None:
         """Reads the rest of a body that its handler did not read, slowly and for a limited time.
@@ -374,13 +394,16 @@ def _sent() -> web.StreamResponse:
 _SENT = _sent()
 
 
-def _head(headers: list[tuple[bytes, bytes]], size: int) -> bytes | None:
-    """The headers of a response with a body of that size, as bytes; None if some of them are
-    unusual or missing."""
+def _head(headers: list[tuple[bytes, bytes]], size: int | None) -> bytes | None:
+    """The headers of a response with a body of that size, or of chunks, as bytes; None if some of
+    them are unusual or missing."""
     named = dict(headers)
-    if named.get(b"content-length") != b"%d" % size or b"content-type" not in named:
+    length = None if size is None else b"%d" % size
+    if named.get(b"content-length") != length or b"content-type" not in named:
         return None
     lines = [b"%b: %b\r\n" % pair for pair in headers]
+    if size is None:
+        lines.append(b"Transfer-Encoding: chunked\r\n")
     lines.append(b"server: anaphora\r\nDate: %b\r\n\r\n" % rfc822_formatted_time().encode())
     head = b"".join(lines)
     count = len(lines) + 2

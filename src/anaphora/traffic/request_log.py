@@ -23,7 +23,7 @@ from .calls import PATHS, LoggedCall, counts_tokens
 from .sent_requests import RequestDefaults, ResponseChains, SentRequest, request_of
 
 #: Names that loggers use for the conversation of a request.
-_CONVERSATION = ("conversation", "conversation_id", "session", "session_id", "thread_id", "group")
+CONVERSATION = ("conversation", "conversation_id", "session", "session_id", "thread_id", "group")
 #: Names that loggers use for the fields of a line.
 REQUEST = ("request", "request_body", "requestBody", "req")
 RESPONSE = ("response", "response_body", "responseBody", "resp", "reply")
@@ -244,10 +244,13 @@ def _read(
         logged = LoggedCall(request=line.data, response=b"", wire=detected.name)
         request = request_of(logged, line.place, defaults, chains)
         return replace(request, guess=detected.guess) if detected.guess else request
+    if isinstance(dialect := fields.get("dialect"), str) and defaults.origin is None:
+        provider = defaults.provider or fields.get("provider")
+        defaults = replace(defaults, origin=dialect, provider=provider)
     logged = read_fields(fields, response_needed=False)
     logged = replace(logged, request=_sent_bytes(line.data, logged.request))
     request = request_of(logged, line.place, defaults, chains)
-    named = (str(fields[name]) for name in _CONVERSATION if fields.get(name) is not None)
+    named = (str(fields[name]) for name in CONVERSATION if fields.get(name) is not None)
     conversation = next(named, "")
     if not conversation:
         return request

@@ -10,20 +10,25 @@ verdict, and under "unknown" if the file does not show it.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from decimal import Decimal
+from itertools import accumulate
 
 from msgspec.structs import replace
 
+from anaphora import catalog
 from anaphora.analysis.trace.format import unsupported
 from anaphora.analysis.trace.log_lines import FoundTrace, Problem, TraceEntry
-from anaphora.analysis.trace.verdicts import TraceVerdict, judge_traces
+from anaphora.analysis.trace.verdicts import judge_bills
 from anaphora.cache.learned_steps import LearnedSteps
+from anaphora.cache.sent_call import expiry, is_alive, ttl_seconds, used_at
 from anaphora.cache.verdict import CauseKind, Verdict
 from anaphora.cache.verdict.prediction import lost_usd
-from anaphora.catalog import Price
+from anaphora.catalog import CacheRules, Price
 from anaphora.catalog.pricing import PriceBook
-from anaphora.values import Usage
+from anaphora.values import TTL_SECONDS, Usage
+from anaphora.wording import format_duration, format_loss
 
 from .records import Loss, LossCause
 
@@ -57,8 +62,9 @@ CAUSES: dict[CauseKind, LossCause] = {
 def losses(
     entries: Iterable[TraceEntry], prices: PriceBook, steps: LearnedSteps | None = None
 ) -> Iterator[Loss | Problem]:
-    """The losses in the conversations of one session, after `AnswerIndex.once`. `steps` holds rules
-    learned from other sessions, and learns from this one."""
+    """The losses in the conversations of one session, after `AnswerIndex.once`: of its file, and of
+    the files of its subagents. `steps` holds rules learned from other sessions, and learns from
+    this one."""
     found: dict[str, FoundTrace] = {}
     for entry in entries:
         if isinstance(entry, Problem):
@@ -69,26 +75,86 @@ def losses(
             id = f"{entry.trace.id} {len(found)}"  # files of subagents may repeat an id
             found[id] = entry._replace(trace=replace(entry.trace, id=id))
     traces = (entry.trace for entry in found.values())
-    for judged in judge_traces(traces, prices.price, steps):
-        call = judged.predicted
-        entry = found[call.trace]
-        price = prices.price(call.provider, judged.model, call.at, call.wire)
-        key = entry.answers[call.call].key if entry.answers else b""
-        yield from losses_of(judged.verdict, key, call.gap, _usage(judged), price)
+    for judged in judge_bills(traces, prices.price, steps):
+        answers, usage = found[judged.trace.id].answers, judged.trace.calls[judged.call].usage
+        assert usage is not None
+        key = answers[judged.call].key if answers else b""
+        yield from losses_of(
+            judged.verdict, key, judged.gap, usage.usage(), judged.price, before=judged.before
+        )
+    agents: dict[tuple[str, ...], list[FoundTrace]] = {}
+    for entry in found.values():
+        trace = entry.trace
+        if trace.agent is not None and trace.calls and trace.calls[0].usage is not None:
+            kind = trace.source, trace.provider, trace.model, trace.agent
+            agents.setdefault(kind, []).append(entry)
+    for same_kind in agents.values():
+        yield from _repeated_beginnings(same_kind, prices)
 
 
-def _usage(judged: TraceVerdict) -> Usage:
-    billed = judged.predicted.billed
-    assert billed is not None
-    return billed.usage()
+def _repeated_beginnings(agents: list[FoundTrace], prices: PriceBook) -> Iterator[Loss]:
+    """What first calls of subagents of one kind and model wrote again.
+
+    Subagents of one kind begin alike: as many tokens as the first call of any of them read. A first
+    call that reads fewer writes them again, if another subagent of the kind has used at least as
+    many in a call that was sent before, whose entry is alive by the rules. Nothing is said about
+    subagents whose kind the file does not name, or if no other first call read anything."""
+    first = agents[0].trace
+    rules = catalog.rules(catalog.provider_named(first.provider) or "", first.model, first.wire)
+    reads = [call.usage.cache_read for call in (e.trace.calls[0] for e in agents) if call.usage]
+    shared = max(reads, default=0)
+    held = sorted(_held(agents, shared, rules))
+    sent = [at for at, _ in held]
+    alive = [*accumulate(((expires, at) for at, expires in held), max)]
+    """With the calls up to each: the last moment at which an entry of theirs is alive."""
+    for entry in agents:
+        call, trace = entry.trace.calls[0], entry.trace
+        if call.usage is None or call.at is None or call.began_by is not None:
+            continue
+        missed = min(shared, call.usage.total) - call.usage.cache_read
+        before = bisect_left(sent, call.at)
+        if missed <= 0 or not before or not is_alive(alive[before - 1][0], call.at):
+            continue
+        price = prices.price(trace.provider, trace.model, call.at, trace.wire)
+        usd = lost_usd(call.usage.usage(), missed, price)
+        ago = format_duration(call.at - alive[before - 1][1])
+        text = (
+            f"A subagent's first call: {call.usage.cache_read:,} of {shared:,} tokens read that"
+            f" others of its kind share. Another one had sent them {ago} before."
+            f" {missed:,} tokens were paid again: {format_loss(usd)}."
+        )
+        key = entry.answers[0].key if entry.answers else b""
+        yield Loss(key, "subagent", missed, None if usd is None else round(usd * 10**9), text)
+
+
+def _held(
+    agents: list[FoundTrace], tokens: int, rules: CacheRules
+) -> Iterator[tuple[float, float]]:
+    """The calls that left an entry of so many tokens: when each was sent, and the last moment at
+    which the entry is alive."""
+    for call in (call for entry in agents for call in entry.trace.calls):
+        if call.usage is None or call.at is None:
+            continue
+        if (call.usage.cached if rules.needs_marks else call.usage.total) >= tokens:
+            written = (ttl for ttl in call.usage.by_ttl if ttl != "unsplit")
+            ttl = min(written, key=TTL_SECONDS.__getitem__, default=None)
+            used = used_at(rules, call.at, began=call.t_first, ended=call.ended)
+            yield call.at, expiry(used, ttl_seconds(rules, ttl))
 
 
 def losses_of(
-    verdict: Verdict, key: bytes, idle: float | None, usage: Usage, price: Price | None
+    verdict: Verdict,
+    key: bytes,
+    idle: float | None,
+    usage: Usage,
+    price: Price | None,
+    *,
+    before: int = 0,
 ) -> Iterator[Loss]:
-    """A loss for each cause of the verdict that explains a part of it."""
-    shares = _shares(verdict)
-    sentence = verdict.describe(excerpts=False) if shares else ""
+    """A loss for each cause of the verdict that explains a part of it. `before` are the tokens of
+    the prompt before, if known."""
+    shares = _shares(verdict, before)
+    sentence = verdict.describe(outlined=True) if shares else ""
     tokens = sum(shares.values())
     usd = verdict.cost_usd if tokens == verdict.lost else lost_usd(usage, tokens, price)
     left = None if usd is None else round(usd * 10**9)
@@ -101,8 +167,9 @@ def losses_of(
         yield Loss(key, cause, share, nano, sentence, idle)
 
 
-def _shares(verdict: Verdict) -> dict[LossCause, int]:
-    """The tokens that were cached, sent again and not read, by cause."""
+def _shares(verdict: Verdict, before: int) -> dict[LossCause, int]:
+    """The tokens that were cached, sent again and not read, by cause. Without a cache, all of the
+    prompt before was sent again."""
     shares: dict[LossCause, int] = {}
     for kind, tokens in verdict.losses.items():
         cause = _cause(verdict, kind)
@@ -112,7 +179,7 @@ def _shares(verdict: Verdict) -> dict[LossCause, int]:
         return shares
     total, read = verdict.total or 0, verdict.billed or 0
     # After a compaction nothing is compared: what it did not read is written anew.
-    most = total if kind_ == "compaction" and verdict.left is None else verdict.left or 0
+    most = total if kind_ == "compaction" and verdict.left is None else verdict.left or before
     missed = min(most, total) - read
     return {_cause(verdict, kind_): missed} if missed > 0 else {}
 

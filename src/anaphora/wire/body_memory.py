@@ -27,7 +27,15 @@ import msgspec
 
 from anaphora.errors import InvalidRequest
 
-from .elements import DecodedBody, ElementNotes, ListElements, RawElements, digest_of, long_hash
+from .elements import (
+    DIGEST,
+    DecodedBody,
+    ElementNotes,
+    ListElements,
+    RawElements,
+    digest_of,
+    long_hash,
+)
 from .reading import (
     DECODE_ERRORS,
     Members,
@@ -44,8 +52,8 @@ from .tables import request_table
 _GRIDS = (1024, 8192, 65536)
 _KEPT_PLACES, _PLACES = 3, 16
 #: What all kept bodies may take, and what one takes besides its messages, and for each of them.
-_MOST_BYTES = 28 * 1024 * 1024
-_BODY_BYTES, _MESSAGE_BYTES = 3000, 128
+_MOST_BYTES = 8 * 1024 * 1024
+_BODY_BYTES, _MESSAGE_BYTES = 3000, 48
 _BLANK = b" \t\n\r"
 _SEPARATOR = re.compile(rb"[ \t\n\r]*,[ \t\n\r]*")
 #: After an element: a comma and another element, or the end of the list.
@@ -172,7 +180,7 @@ class KnownBeginning(msgspec.Struct, Generic[Facts], frozen=True, eq=False, kw_o
         name = outline.name
         new = decode_elements(members[name])
         notes = outline.notes.begin(count)
-        notes.digests += map(digest_of, new)
+        notes.digests += b"".join(map(digest_of, new))
         start = outline.bracket
         stop = start + _size(members[name]) + self.following - outline.head
         members[name] = msgspec.Raw(memoryview(self.data)[start:stop])
@@ -366,7 +374,7 @@ def list_of_messages(wire: str, data: bytes, members: Members) -> ListElements |
     return ListElements(
         name=name,
         raws=raws,
-        notes=ElementNotes(list(map(digest_of, raws))),
+        notes=ElementNotes(b"".join(map(digest_of, raws))),
         begin=begin,
         before=tuple((each, span.start, span.end) for each, span in first),
     )
@@ -398,7 +406,8 @@ def _compare(kept: KeptBody[Facts], data: bytes, same: int) -> KnownBeginning[Fa
             if not data.startswith(between, begin):
                 break
             begin += len(between)
-        if digest_of(view[begin : ends[count]]) != outline.notes.digests[count]:
+        digest = digest_of(view[begin : ends[count]])
+        if not outline.notes.digests.startswith(digest, DIGEST * count):
             break
         count += 1
     following = _NEXT.match(data, ends[count - 1]) if count else None

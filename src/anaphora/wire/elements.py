@@ -21,8 +21,11 @@ _SHA256 = sha256()
 long_hash: Callable[[Any], Any] = blake3 if platform.machine() in ("x86_64", "AMD64") else sha256
 
 
+#: Bytes of a digest.
+DIGEST = 32
+
+
 def digest_of(data: msgspec.Raw | memoryview) -> bytes:
-    """32 bytes."""
     if memoryview(data).nbytes < _SHORT:
         hashed = _SHA256.copy()
         hashed.update(data)
@@ -96,8 +99,8 @@ class ListElements(msgspec.Struct, eq=False, kw_only=True):
 class ElementNotes(msgspec.Struct, eq=False):
     """What is known of the elements of a list, without their text."""
 
-    digests: list[bytes]
-    """Of each."""
+    digests: bytes
+    """Of each, one after the other: objects of their own would take three times the memory."""
     plain: int = 0
     """How many of the first elements are known to hold only text and tool calls."""
     log: Any = None
@@ -105,7 +108,7 @@ class ElementNotes(msgspec.Struct, eq=False):
 
     def begin(self, count: int) -> ElementNotes:
         """Those of the first elements, to which others may be added."""
-        return ElementNotes(self.digests[:count], min(self.plain, count), self.log)
+        return ElementNotes(self.digests[: DIGEST * count], min(self.plain, count), self.log)
 
 
 class DecodedBody(msgspec.Struct, frozen=True, eq=False):

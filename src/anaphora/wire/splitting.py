@@ -31,7 +31,7 @@ from anaphora.rendered import ChunkLog, ChunkRun, Envelope, Kind, LogAppend, Mar
 from anaphora.rendered.request_log import LogColumns, RequestLog
 from anaphora.values import CachePolicy, Section, SegmentRole, Ttl
 
-from .elements import DecodedBody, ListElements, SplitInput, digest_of
+from .elements import DIGEST, DecodedBody, ListElements, SplitInput, digest_of
 from .memo import Memo
 from .reading import (
     DECODE_ERRORS,
@@ -51,10 +51,10 @@ TOOL_LISTS, SYSTEM_PROMPTS, PARAM_SETS = 64, 16, 64
 #: A run cut from a request, and the marks in it, counted from its first chunk.
 SplitSection: TypeAlias = tuple[ChunkRun, tuple[Mark, ...]]
 
-#: The source of a log of messages: the digest of each message, the marks with the index of their
-#: message, counted from the log's first chunk, and the digest of all messages together (empty if it
-#: was not needed).
-_Source: TypeAlias = tuple[list[bytes], list[tuple[int, Mark]], bytes]
+#: The source of a log of messages: the digest of each message, after those of other elements of
+#: their list; how many bytes these are; the marks with the index of their message, counted from the
+#: log's first chunk; and the digest of all messages together (empty if it was not needed).
+_Source: TypeAlias = tuple[bytes, int, list[tuple[int, Mark]], bytes]
 #: Stored with the log of a section: its run without the log, its markers, and the run of the last
 #: request with the same bytes, so that facts computed for that run are reused.
 _KnownSection: TypeAlias = tuple[ChunkRun, tuple[Mark, ...], "ref[ChunkRun]"]
@@ -258,8 +258,8 @@ class RequestSplit:
         """Add the messages, unless they have no blocks. `read` takes a message and its path; `glue`
         and `close` take the wire role before them; `joins` tells whether a role continues the
         message of the role before it. `context` is anything else that affects the chunks."""
-        log, known, digests, whole = self._known_messages(raws, context, place)
-        marks = [each for each in cast(_Source, log.source)[1] if each[0] < known]
+        log, known, (digests, skipped), whole = self._known_messages(raws, context, place)
+        marks = [each for each in cast(_Source, log.source)[2] if each[0] < known]
         count = log.message_ends[known - 1] if known else 0
         cut = CutMessages(raws, read, glue, joins, place, first_message)
         append = LogAppend(count, known)
@@ -269,9 +269,10 @@ class RequestSplit:
             return None
         if known < len(raws):
             grown = log.append(append)
-            grown.source = digests, marks, whole
+            grown.source = digests, skipped, marks, whole
             if grown is not log or not known:
-                self._memo.messages[context, self._whole, digests[0]] = grown
+                first = digests[skipped : skipped + DIGEST]
+                self._memo.messages[context, self._whole, first] = grown
             log = grown
         if self._elements is not None:
             self._elements.notes.log = ref(log), self._memo, context
@@ -296,46 +297,48 @@ class RequestSplit:
 
     def _known_messages(
         self, raws: Sequence[msgspec.Raw], context: Hashable, place: str
-    ) -> tuple[ChunkLog, int, list[bytes], bytes]:
+    ) -> tuple[ChunkLog, int, tuple[bytes, int], bytes]:
         """The log that begins with the most of these messages, how many of them it has, the digest
-        of each, and of all together."""
+        of each (see `_Source`), and of all together."""
         if self._elements is not None and self._elements.name == place:
             return self._known_elements(self._elements, len(raws), context)
-        first = [digest_of(raws[0])] if raws else []
-        log = self._memo.messages.get((context, self._whole, first[0])) if first else None
+        first = digest_of(raws[0]) if raws else b""
+        log = self._memo.messages.get((context, self._whole, first)) if first else None
         if log is None:
             log = ChunkLog() if self._whole else LogColumns()
-            log.source = [], [], b""
-            digests = first + [digest_of(raw) for raw in raws[1:]]
-            return log, 0, digests, _hash_of(raws).digest()
-        known, _, whole = cast(_Source, log.source)
-        count = len(known)
+            log.source = b"", 0, [], b""
+            digests = first + b"".join(map(digest_of, raws[1:]))
+            return log, 0, (digests, 0), _hash_of(raws).digest()
+        known, _, _, whole = cast(_Source, log.source)
+        count = len(known) // DIGEST
         state = _hash_of(raws[:count])
         if len(raws) >= count and state.digest() == whole:
             # Mostly a conversation has grown: its messages are hashed together.
-            digests = known + [digest_of(raw) for raw in raws[count:]]
+            digests = known + b"".join(map(digest_of, raws[count:]))
             for raw in raws[count:]:
                 state.update(raw)
-            return log, count, digests, state.digest()
-        digests = first + [digest_of(raw) for raw in raws[1:]]
-        return log, _agreeing(known, digests), digests, _hash_of(raws).digest()
+            return log, count, (digests, 0), state.digest()
+        digests = first + b"".join(map(digest_of, raws[1:]))
+        return log, _agreeing(known, digests), (digests, 0), _hash_of(raws).digest()
 
     def _known_elements(
         self, elements: ListElements, count: int, context: Hashable
-    ) -> tuple[ChunkLog, int, list[bytes], bytes]:
+    ) -> tuple[ChunkLog, int, tuple[bytes, int], bytes]:
         """`_known_messages` for the last `count` elements of a list whose digests are kept."""
         digests = elements.notes.digests
-        digests = digests[len(digests) - count :]
+        skipped = len(digests) - DIGEST * count
+        own = digests[skipped:]
         log, of = None, elements.notes.log
         if of is not None and of[1] is self._memo and of[2] == context:
             log = of[0]()
-        if log is None and digests:
-            log = self._memo.messages.get((context, self._whole, digests[0]))
+        if log is None and own:
+            log = self._memo.messages.get((context, self._whole, own[:DIGEST]))
         if log is None:
             log = LogColumns()
-            log.source = [], [], b""
-            return log, 0, digests, b""
-        return log, _agreeing(cast(_Source, log.source)[0], digests), digests, b""
+            log.source = b"", 0, [], b""
+            return log, 0, (digests, skipped), b""
+        known, before, _, _ = cast(_Source, log.source)
+        return log, _agreeing(known[before:], own), (digests, skipped), b""
 
     def envelope(
         self,
@@ -372,13 +375,15 @@ class RequestSplit:
         )
 
 
-def _agreeing(known: list[bytes], digests: list[bytes]) -> int:
+def _agreeing(known: bytes, digests: bytes) -> int:
     """The number of equal digests at the beginning."""
-    count = min(len(known), len(digests))
-    first = digests[:count]
-    if known == first or known[:count] == first:
-        return count
-    return next(index for index in range(count) if known[index] != digests[index])
+    size = min(len(known), len(digests))
+    if digests.startswith(known) or known.startswith(digests):
+        return size // DIGEST
+    differ = (
+        at for at in range(0, size, DIGEST) if not known.startswith(digests[at : at + DIGEST], at)
+    )
+    return next(differ) // DIGEST
 
 
 def _hash_of(raws: Sequence[msgspec.Raw]) -> Any:

@@ -14,7 +14,7 @@ from anaphora.analysis.trace import read
 from anaphora.analysis.trace.answers import AnswerIndex
 from anaphora.analysis.trace.format import Trace, TraceUsage
 from anaphora.analysis.trace.log_lines import FoundTrace, Problem, TraceEntry, numbered
-from anaphora.cli.log_files import records_of
+from anaphora.usage.log_files import records_of
 
 DATABASE = Path(__file__).parent / "sessions" / "opencode.db.gz"
 Json = dict[str, Any]

@@ -21,7 +21,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 from blake3 import blake3
 from msgspec.structs import replace
 
-from anaphora.canonical import dumps
+from anaphora.canonical import encode_decoded
 from anaphora.wording import counted
 
 from .format import TraceCall, TraceUsage
@@ -31,7 +31,7 @@ _BeganBy: TypeAlias = Literal["resume", "fork"]
 
 
 def digest(*parts: object) -> bytes:
-    return blake3(dumps(parts)).digest(16)
+    return blake3(encode_decoded(parts)).digest(16)
 
 
 def answer_of(id: Any, at: float | None, usage: TraceUsage, content: object) -> Answer:
@@ -143,11 +143,13 @@ class AnswerIndex:
         calls: list[TraceCall] = []
         answers: list[Answer] = []
         left: _BeganBy | None = None
+        before: TraceCall | None = None
         for answer, call in zip(found.answers, found.trace.calls, strict=True):
             keeper = self.keeper(answer)
             if keeper.file != file or answer.key in seen:
                 repeated[keeper.file] = repeated.get(keeper.file, 0) + 1
                 left = "resume" if keeper.is_last else "fork"
+                before = before if calls else call
                 continue
             seen.add(answer.key)
             usage = self._usage.get(answer.key, call.usage)
@@ -157,7 +159,7 @@ class AnswerIndex:
             calls.append(call)
             answers.append(answer)
             left = None
-        trace = replace(found.trace, calls=tuple(calls))
+        trace = replace(found.trace, calls=tuple(calls), before=before)
         return found._replace(trace=trace, answers=tuple(answers))
 
     def keeper(self, answer: Answer) -> AnswerCopy:

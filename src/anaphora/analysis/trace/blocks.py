@@ -11,7 +11,7 @@ from typing import TypeAlias
 import msgspec
 from blake3 import blake3
 
-from anaphora.canonical import dumps
+from anaphora.canonical import dumps, encode_decoded
 from anaphora.catalog import CacheRules, Profile, tool_overhead
 from anaphora.rendered import Kind
 from anaphora.rendered.media import Size, measured
@@ -176,7 +176,7 @@ class TraceBlocks:
 
 
 def _block(message: TraceMessage, content: object, kind: Kind, section: Section) -> TraceBlock:
-    data = dumps([message.role, content, message.tool_calls, message.tool_call_id])
+    data = encode_decoded([message.role, content, message.tool_calls, message.tool_call_id])
     size = message.size
     if size is None or content is not message.content:
         size = _measured(content, data)
@@ -204,7 +204,7 @@ def _tool_blocks(trace: Trace) -> list[TraceBlock]:
 def _measured(content: object, data: bytes) -> Size:
     """The size of a message; its images and documents are not text."""
     text = other = 0
-    media = [(dumps(block), kind) for block, kind in _media(content)]
+    media = [(encode_decoded(block), kind) for block, kind in _media(content)]
     if not media:
         return measured(data)
     for block, kind in media:

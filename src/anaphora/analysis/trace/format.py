@@ -13,6 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from anaphora import catalog
+from anaphora.cache.verdict import Diagnosis
 from anaphora.errors import InvalidRequest
 from anaphora.rendered import Kind
 from anaphora.rendered.media import Size
@@ -99,7 +100,9 @@ class TraceUsage(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def written(self) -> int:
-        return sum(self.by_ttl.values())
+        return (
+            self.cache_write_5m + self.cache_write_1h + self.cache_write_30m + self.cache_write_12h
+        )
 
     @property
     def cached(self) -> int:
@@ -143,6 +146,10 @@ class TraceCall(msgspec.Struct, frozen=True, kw_only=True):
     """What happened to the conversation before this call: an ended session was resumed; a summary
     replaced the history; the conversation branched off from another copy; earlier messages were
     changed or removed. None: no recorded event."""
+    effort: str | None = None
+    """The reasoning effort, if the recording names it."""
+    diagnosis: Diagnosis | None = None
+    """The provider's own, if it names a change."""
     gap_unknown: bool = False
     """The time since the call before is not known: the clock stepped back in between."""
     place: str | None = None
@@ -192,6 +199,13 @@ class TraceMessage(msgspec.Struct, frozen=True, kw_only=True):
     def has_thinking(self) -> bool:
         return any(kind in ("thinking", "redacted_thinking") for kind in self.block_types)
 
+    @property
+    def is_input(self) -> bool:
+        """Neither a reply nor the result of a tool."""
+        if self.role in ("assistant", "model", "tool"):
+            return False
+        return "tool_result" not in self.block_types
+
 
 class Trace(msgspec.Struct, frozen=True, kw_only=True):
     id: str
@@ -206,14 +220,23 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True):
     """Conversations of one run."""
     account: str | None = None
     """The key or account that paid: conversations of one account share a cache."""
+    agent: str | None = None
+    """The kind of subagent whose conversation it is, if the recording names it."""
     source: str = ""
     wire: str | None = None
     """The protocol, if known: some providers cache differently on another."""
     note: str | None = None
+    before: TraceCall | None = None
+    """The call before the first one, if another file counts it."""
     system_tokens_unknown: bool = False
     """The system prompt and tools are not recorded; only their effect on the counts is."""
     usage_unreliable: bool | str | None = None
     """All bills of the conversation are unreliable."""
+
+    def only_tools(self, before: TraceCall, call: TraceCall) -> bool:
+        """Whether only replies and tool results came between two calls."""
+        between = range(before.messages, call.messages)
+        return bool(between) and not any(self.messages[index].is_input for index in between)
 
     def __post_init__(self) -> None:
         for index, call in enumerate(self.calls):
@@ -301,7 +324,8 @@ def models_of(trace: Trace) -> tuple[str, ...]:
 
 
 class RecordedParams:
-    """The model and thinking level of a conversation's calls, from the notes of the recording.
+    """The model, effort and thinking level of a conversation's calls, from the notes of the
+    recording.
 
     A note is a list of words separated by semicolons. `model_change:…` and
     `thinking_level_change:…` are choices since the previous call; the last one counts. The
@@ -315,6 +339,8 @@ class RecordedParams:
         self._level: str | None = None
         self._default: str | None = None
         self._noted = self.model = trace.model
+        self._effort = next((call.effort for call in trace.calls if call.effort), None)
+        """Of calls that name none: the last one, or the first that is named."""
 
     def after(self, call: TraceCall, *, in_loop: bool) -> dict[str, bytes]:
         """The cache parameters of this call, without the model."""
@@ -328,9 +354,11 @@ class RecordedParams:
             self._level = self._chosen
         self._noted = _last_value(call.note, "model_change") or self._noted
         self.model = call.model or self._noted
-        if self._level is None or self._level == self._default:
-            return {}
-        return {"thinking": self._level.encode()}
+        self._effort = call.effort or self._effort
+        params = {} if self._effort is None else {"effort": self._effort.encode()}
+        if self._level is not None and self._level != self._default:
+            params["thinking"] = self._level.encode()
+        return params
 
 
 def _last_value(note: str | None, name: str) -> str | None:

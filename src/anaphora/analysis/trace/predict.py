@@ -75,6 +75,25 @@ class Predictor:
             if index + 1 == len(replay.trace.calls):
                 replay.release()
 
+    def follow(self, traces: Iterable[Trace]) -> Iterator[tuple[Replay, int, dict[str, bytes]]]:
+        """Each call in the order of `play`, with its cache parameters, and without a prediction:
+        the replay has the rules and the billed call before it."""
+        replays = [Replay(trace) for trace in traces]
+        noted = [any(call.note for call in replay.trace.calls) for replay in replays]
+        for _, _, order, index in in_order(replays):
+            replay = replays[order]
+            call, before = replay.trace.calls[index], replay.before
+            in_loop = False
+            if noted[order] and before is not None:
+                in_loop = replay.trace.only_tools(before, call)
+            params = replay.cache_params(call, in_loop=in_loop)
+            replay.use_learned(self.steps, self._host(replay))
+            yield replay, index, params
+            if call.usage is not None:
+                replay.before, host = call, self._host(replay, call)
+                read = call.usage.cache_read
+                self.steps.learn(host, replay.row, read, conversation=replay.trace.id)
+
     def _account(self, replay: Replay, entry: EntryBills) -> Account:
         key = replay.trace.account, replay.provider, replay.model, replay.wire
         if key not in self._accounts:
@@ -149,6 +168,9 @@ class Predictor:
             move_to_other_model(replay, call, call.usage, account, first=before is None)
         in_loop = before is not None and replay.blocks.only_tools(before, call)
         params = replay.cache_params(call, in_loop=in_loop)
+        effort = replay.rules.invalidates.get("effort")
+        if effort is None or not effort.verified:
+            params.pop("effort", None)
         if self._elsewhere is None:
             replay.use_learned(self.steps, self._host(replay))
         began = None if before is None else before.at

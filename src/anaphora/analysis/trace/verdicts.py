@@ -1,21 +1,26 @@
 """Verdicts on recorded conversations: each call against the billed call before it.
 
 A recording has one list of messages that only grows, and often lacks the system prompt. So the
-change that broke a prefix is seldom recorded: the cause of a loss is named if the clock, the rules
-or the program itself (a resumed session, a compaction) show it, and otherwise unknown.
+change that broke a prefix is seldom recorded: the cause of a loss is named if the clock, the rules,
+the program itself (a resumed session, a compaction, another effort), the provider's own diagnosis
+or the bills (the entry of an older call was read) show it, and otherwise unknown.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import cached_property
 from typing import Any, NamedTuple, TypeAlias
 
 from msgspec.structs import replace
 
 from anaphora import catalog
 from anaphora.cache.learned_steps import LearnedSteps
-from anaphora.cache.verdict import SentCall, Verdict, judge, side_call
-from anaphora.canonical import dumps
+from anaphora.cache.sent_call import updated_bills
+from anaphora.cache.simulator import Outcome
+from anaphora.cache.verdict import Prediction, SentCall, Verdict, judge, side_call
+from anaphora.cache.verdict.judgement import NEARLY
+from anaphora.canonical import dumps, encode_decoded
 from anaphora.catalog import CacheRules, Price
 from anaphora.rendered import ChunkLog, ChunkRun, Envelope, Kind, LogAppend, Mark, Plan, Rendered
 from anaphora.values import CachePolicy, SegmentRole, Ttl
@@ -23,6 +28,7 @@ from anaphora.values import CachePolicy, SegmentRole, Ttl
 from .format import BLOCK_KINDS, RecordedParams, Trace, TraceCall
 from .predict import Predictor
 from .predicted import Predicted
+from .replay import Replay
 
 Pricing: TypeAlias = Callable[[str, str, float | None, str | None], Price | None]
 
@@ -32,6 +38,21 @@ class TraceVerdict(NamedTuple):
     model: str
     """The model of this call, which may have changed since the first."""
     verdict: Verdict
+
+
+class BillVerdict(NamedTuple):
+    """The verdict on a call by its bill, without a prediction."""
+
+    trace: Trace
+    call: int
+    provider: str
+    model: str
+    price: Price | None
+    gap: float | None
+    """Seconds since the call before began."""
+    verdict: Verdict
+    before: int = 0
+    """Tokens of the prompt of the call before, if it is in the trace."""
 
 
 def judge_traces(
@@ -54,30 +75,181 @@ def judge_calls(
         yield predicted, rendered[predicted.trace].judge(predicted, price) if billed else None
 
 
+def judge_bills(
+    traces: Iterable[Trace],
+    price: Pricing,
+    steps: LearnedSteps | None = None,
+    *,
+    hits: bool = False,
+) -> Iterator[BillVerdict]:
+    """The verdicts of `judge_traces` on calls that read less than could be read, and with `hits` on
+    all others. No prompt is simulated, so `predicted` is what the call before left: a simulation
+    changes a verdict only if markers are recorded or the provider keeps units or slots. `traces`
+    have different ids."""
+    by_id = {trace.id: trace for trace in traces}
+    if any(map(_needs_simulation, by_id.values())):
+        for call, model, verdict in judge_traces(by_id.values(), price, steps):
+            paid = price(call.provider, model, call.at, call.wire)
+            trace = by_id[call.trace]
+            if hits or verdict.result != "hit":
+                sent = call.previous or 0
+                yield BillVerdict(
+                    trace, call.call, call.provider, model, paid, call.gap, verdict, sent
+                )
+        return
+    rendered = {trace.id: _RenderedTrace(trace) for trace in by_id.values()}
+    for replay, index, params in Predictor(steps=steps).follow(by_id.values()):
+        if replay.trace.calls[index].usage is not None:
+            each = rendered[replay.trace.id]
+            judged = each.judge_bill(replay, index, params, price, hits=hits)
+            if judged is not None:
+                yield judged
+
+
+def _needs_simulation(trace: Trace) -> bool:
+    provider = catalog.provider_named(trace.provider) or trace.provider
+    rules = catalog.rules(provider, trace.model, trace.wire)
+    if trace.tools or rules.automatic_breakpoint.value in ("units", "slots"):
+        return True
+    return any(call.breakpoints is not None for call in trace.calls)
+
+
+class _MadeCall(NamedTuple):
+    """A call with a bill, and the facts that its verdict needs."""
+
+    call: TraceCall
+    model: str
+    params: dict[str, bytes]
+    rules: CacheRules
+    ttl: Ttl
+    """Of its writes, if no markers are recorded."""
+
+
 class _RenderedTrace:
-    """A recording as chunks; all calls share one log."""
+    """A recording as chunks, once they are needed; all calls share one log."""
 
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
         self._params = RecordedParams(trace)
-        self._log, self._ends = _message_log(trace)
-        self._tools = _tools_run(trace)
-        self._before: SentCall | None = None
+        self._before: _MadeCall | None = None
         self._ttl: Ttl | None = None
         """The TTL of writes by calls without recorded markers, by their bills."""
+        self._entries: set[int] = set()
+        """What each call before the last left in the cache."""
+
+    @cached_property
+    def _log(self) -> tuple[ChunkLog, list[int]]:
+        return _message_log(self.trace)
+
+    @cached_property
+    def _tools(self) -> ChunkRun | None:
+        return _tools_run(self.trace)
 
     def judge(self, predicted: Predicted, price: Pricing | None) -> TraceVerdict:
         call, provider = self.trace.calls[predicted.call], predicted.provider
         params = self._params.after(call, in_loop=predicted.in_loop)
         model = self._params.model
         rules = predicted.rules or catalog.rules(provider, model, predicted.wire)
-        profile = catalog.profile(provider, model)
         params["model"] = rules.model.encode()
-        rendered = self._rendered(call, model, params, profile.bytes_per_token.value)
+        made = self._made(call, model, params, rules)
+        profile = catalog.profile(provider, model)
+        if self._is_side_call(predicted.call, rules):
+            return TraceVerdict(predicted, model, side_call(self._sent(made, provider)))
+        outcome, lapsed = predicted.outcome, predicted.lapsed
+        if predicted.billed is not None and lapsed is not None:
+            outcome = lapsed if predicted.billed.cache_read <= lapsed.read else outcome
+        verdict = judge(
+            None if self._before is None else self._sent(self._before, provider),
+            self._later(made, provider, self._before),
+            rules,
+            outcome=outcome,
+            price=None if price is None else price(provider, model, call.at, predicted.wire),
+            profile=profile,
+            diagnosis=call.diagnosis,
+        )
+        self._follow(made)
+        return TraceVerdict(predicted, model, verdict)
+
+    def judge_bill(
+        self, replay: Replay, index: int, params: dict[str, bytes], price: Pricing, *, hits: bool
+    ) -> BillVerdict | None:
+        """None for a call without a loss, unless these are wanted."""
+        call, provider, model = self.trace.calls[index], replay.provider, replay.called_model
+        made = self._made(call, model, params, replay.rules)
+        before = self._before
+        beside = self._is_side_call(index, made.rules)
+        if not beside:
+            self._follow(made)
+        if not hits and before is not None and (beside or _is_hit(before, made)):
+            return None
+        paid = price(provider, model, call.at, replay.wire)
+        if beside:
+            verdict = side_call(self._sent(made, provider))
+        else:
+            verdict = self._compare(before, made, provider, paid)
+        gap = None
+        if before is not None and before.call.at is not None and call.at is not None:
+            gap = None if call.gap_unknown else call.at - before.call.at
+        sent = 0 if before is None or before.call.usage is None else before.call.usage.total
+        return BillVerdict(self.trace, index, provider, model, paid, gap, verdict, sent)
+
+    def _compare(
+        self, before: _MadeCall | None, made: _MadeCall, provider: str, price: Price | None
+    ) -> Verdict:
+        later, rules = self._later(made, provider, before), made.rules
+        earlier = expected = None
+        if before is not None:
+            earlier = self._sent(before, provider)
+            left, marked = _left(before.call, rules)
+            exact = marked and left >= rules.minimum_tokens.value
+            expected = Prediction(left=left, read=left, outcome=Outcome(()), exact=exact)
+            bills = updated_bills(earlier, rules)
+            later = replace(later, rendered=replace(later.rendered, bills=bills))
+        return judge(
+            earlier,
+            later,
+            rules,
+            expected=expected,
+            price=price,
+            profile=catalog.profile(provider, made.model),
+            diagnosis=made.call.diagnosis,
+        )
+
+    def _made(
+        self, call: TraceCall, model: str, params: dict[str, bytes], rules: CacheRules
+    ) -> _MadeCall:
+        if self._before is None and self.trace.before is not None:
+            before = self.trace.before  # counted in another file
+            if before.usage is not None and before.messages <= call.messages:
+                ttl = self._written_for(before, rules)
+                self._before = _MadeCall(before, before.model or model, params, rules, ttl)
+        return _MadeCall(call, model, params, rules, self._written_for(call, rules))
+
+    def _follow(self, made: _MadeCall) -> None:
+        """Moves on to the next call."""
+        if self._before is not None:
+            self._entries.add(_left(self._before.call, self._before.rules)[0])
+        self._before = made
+
+    def _later(self, made: _MadeCall, provider: str, before: _MadeCall | None) -> SentCall:
+        call, sent = made.call, self._sent(made, provider)
+        if call.gap_unknown:
+            # After the clock stepped back, the time between the two is unknown.
+            sent = replace(sent, at=None, began=None, ended=None)
+        if before is None or call.usage is None or call.began_by is not None:
+            return sent
+        if call.usage.cache_read not in self._entries:
+            return sent
+        return replace(sent, read_older=self.trace.only_tools(before.call, call))
+
+    def _sent(self, made: _MadeCall, provider: str) -> SentCall:
+        call = made.call
+        per_token = catalog.profile(provider, made.model).bytes_per_token.value
+        rendered = self._rendered(call, made.model, made.params, per_token)
         assert call.usage is not None
-        sent = SentCall(
+        return SentCall(
             rendered=rendered,
-            plan=self._plan(call, rendered, rules),
+            plan=self._plan(made, rendered),
             at=call.at,
             began=call.t_first,
             ended=call.ended,
@@ -86,37 +258,20 @@ class _RenderedTrace:
             marks_recorded=call.breakpoints is not None,
             complete=False,  # the recording has messages, not the bytes that were sent
         )
-        if self._is_side_call(predicted.call, rules):
-            return TraceVerdict(predicted, model, side_call(sent))
-        outcome, lapsed = predicted.outcome, predicted.lapsed
-        if lapsed is not None and call.usage.cache_read <= lapsed.read:
-            outcome = lapsed
-        # After the clock stepped back, the time between the two is unknown.
-        later = replace(sent, at=None, began=None, ended=None) if call.gap_unknown else sent
-        verdict = judge(
-            self._before,
-            later,
-            rules,
-            outcome=outcome,
-            price=None if price is None else price(provider, model, call.at, predicted.wire),
-            profile=profile,
-        )
-        self._before = sent
-        return TraceVerdict(predicted, model, verdict)
 
     def _is_side_call(self, index: int, rules: CacheRules) -> bool:
         """Whether the next call reads the entry of the call before this one, and this one did not:
         it was sent beside the conversation."""
         call, before = self.trace.calls[index].usage, self._before
-        left = None if before is None or before.usage is None else before.usage
+        left = None if before is None else before.call.usage
         calls = self.trace.calls
         following = (calls[at].usage for at in range(index + 1, len(calls)))
         after = next(filter(None, following), None)
-        if call is None or left is None or after is None or left.input is None:
+        if call is None or left is None or after is None:
             return False
-        cached = (left.read or 0) + (left.written_total or 0)
+        cached = left.cached
         if not rules.needs_marks:
-            cached = max(cached, rules.whole_granules(left.input))
+            cached = max(cached, rules.whole_granules(left.total))
         return call.total < cached <= after.cache_read and call.cache_read < cached
 
     def _rendered(
@@ -126,8 +281,8 @@ class _RenderedTrace:
         if call.messages:
             messages = ChunkRun(
                 "messages",
-                self._log,
-                self._ends[call.messages - 1],
+                self._log[0],
+                self._log[1][call.messages - 1],
                 role=SegmentRole.CONVERSATION,
                 source=self.trace.messages[: call.messages],
             )
@@ -151,8 +306,9 @@ class _RenderedTrace:
             return self._ttl
         return "5m" if rules.default_ttl is None else rules.default_ttl.value
 
-    def _plan(self, call: TraceCall, rendered: Rendered, rules: CacheRules) -> Plan | None:
+    def _plan(self, made: _MadeCall, rendered: Rendered) -> Plan | None:
         """The markers that were sent; one after the last block if none are recorded."""
+        call, rules = made.call, made.rules
         if rules.automatic_breakpoint.value == "last_message" and rules.default_ttl is not None:
             return Plan(automatic=rules.default_ttl.value)
         if rules.mechanism.value != "explicit" or not len(rendered):
@@ -167,35 +323,61 @@ class _RenderedTrace:
                 automatic = lifetime
             elif where == "tools":
                 marks[max(0, tools - 1) if tool is None or not tools else tool] = lifetime
-            elif isinstance(where, int) and where < len(self._ends):
-                marks[min(last, tools + self._ends[where] - 1)] = lifetime
+            elif isinstance(where, int) and where < len(self._log[1]):
+                marks[min(last, tools + self._log[1][where] - 1)] = lifetime
         if call.breakpoints is None:
-            marks[last] = self._written_for(call, rules)
+            marks[last] = made.ttl
         placed = tuple(Mark(chunk, marks[chunk]) for chunk in sorted(marks))
         return Plan(marks=placed, automatic=automatic)
+
+
+def _left(call: TraceCall, rules: CacheRules) -> tuple[int, bool]:
+    """What a call left in the cache, as in `predict_read`, and whether it is at markers."""
+    assert call.usage is not None
+    automatic = rules.automatic_breakpoint.value == "last_message" and rules.default_ttl is not None
+    if rules.needs_marks or (automatic and rules.slots.value):
+        return call.usage.cached, True
+    return rules.whole_granules(call.usage.total), False
+
+
+def _is_hit(before: _MadeCall, made: _MadeCall) -> bool:
+    """Whether a call read all that the one before left."""
+    assert made.call.usage is not None
+    read, (left, marked) = made.call.usage.cache_read, _left(before.call, made.rules)
+    least = float(left)
+    if not marked:
+        granule = made.rules.granule_tokens.value
+        least = left - granule if granule > 1 else left * NEARLY
+    return read > 0 and read >= least
 
 
 def _message_log(trace: Trace) -> tuple[ChunkLog, list[int]]:
     """All messages, one chunk for each block, and the number of chunks up to each message."""
     addition = LogAppend()
     ends: list[int] = []
+    openings: dict[str, bytes] = {}
     for index, message in enumerate(trace.messages):
-        opening = b'{"role":' + dumps(message.role) + b',"content":['
-        blocks: list[Any] = message.content if isinstance(message.content, list) else []
-        if isinstance(message.content, str):
-            blocks = [{"type": "text", "text": message.content}]
+        role, content = message.role, message.content
+        lead = openings.get(role)
+        if lead is None:
+            lead = openings[role] = b']},{"role":' + encode_decoded(role) + b',"content":['
+        lead = lead if index else lead.removeprefix(b"]},")
+        blocks: list[Any] = content if isinstance(content, list) else []
+        if isinstance(content, str):
+            blocks = [{"type": "text", "text": content}]
         calls = message.tool_calls or []
-        blocks = [*blocks, *calls] or [{}]
-        addition.open("user" if message.role == "tool" else message.role)
+        if calls or not blocks:
+            blocks = [*blocks, *calls] or [{}]
+        addition.open("user" if role == "tool" else role)
         for position, block in enumerate(blocks):
-            lead = b"," if position else (b"]}," if index else b"") + opening
             name = block.get("type") if isinstance(block, dict) else None
             kind = BLOCK_KINDS.get(str(name), Kind.TEXT)
-            if message.role == "tool":
+            if role == "tool":
                 kind = Kind.TOOL_RESULT
             elif position >= len(blocks) - len(calls):
                 kind = Kind.TOOL_CALL
-            addition.chunk(kind, lead + dumps(block), -1)
+            addition.chunks.append((kind, -1, lead + encode_decoded(block)))
+            lead = b","
         addition.end_message(f"m{index}")
         ends.append(len(addition.chunks))
     return ChunkLog().append(addition), ends

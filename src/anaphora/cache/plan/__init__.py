@@ -28,8 +28,8 @@ from .advice import (
     until_next,
 )
 from .beginnings import PromptBeginnings, RecallingPlanner, SeenBeginning, SeenUse
+from .marking import reuse_requested
 from .memory import AppMemory, Gaps
-from .planner import reuse_requested
 from .saved import SavedPlanner, save_conversation
 from .single_calls import MatchedCallPlanner, SingleCallPlanner, is_conversation, plan_once
 

@@ -274,3 +274,23 @@ def uncacheable_messages(rendered: Rendered) -> list[Notice]:
         " message is marked; pass the state as the volatile tail instead"
     )
     return [Notice("state_in_turns", reason, "messages")]
+
+
+def reuse_requested(rendered: Rendered) -> bool:
+    """Whether the prompt itself requests caching: by a block's policy, a mark, a frozen boundary, a
+    TTL for the history, or an automatic breakpoint."""
+    if rendered.marks or rendered.frozen is not None or rendered.message_ttl is not None:
+        return True
+    if rendered.automatic is not None and rendered.only_marks is None:
+        return True  # otherwise it is the provider's default, and the planner decides
+    return any(run.log.policies for run in rendered.runs)
+
+
+def only_marks_of(rendered: Rendered, choice: MarkerChoice) -> bool:
+    """Whether to turn the provider's automatic breakpoint off: if the history is not worth writing,
+    or ends with a volatile chunk, it would write an entry that no call reads."""
+    if rendered.only_marks is None:
+        return False
+    if choice.history is None:
+        return True
+    return bool(choice.wanted) and rendered.cacheable < len(rendered)

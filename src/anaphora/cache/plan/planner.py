@@ -24,7 +24,7 @@ from anaphora.values import TTL_SECONDS, SegmentRole, Ttl, nearest_ttl
 from . import marking
 from .advice import HandlePlanner
 from .deferred import SentTurn
-from .marking import Candidates, MarkerChoice
+from .marking import Candidates, MarkerChoice, only_marks_of, reuse_requested
 from .memory import AppMemory, ConversationState
 
 # Bound once: looking up an enum member is slow.
@@ -75,9 +75,12 @@ class MarkerPlanner:
     def state(self, state: ConversationState) -> None:
         self._state, self._unkeyed = state, None
 
-    def plan(self, rendered: Rendered, *, at: float, reuse_expected: bool = True) -> Plan:
+    def plan(
+        self, rendered: Rendered, *, at: float, reuse_expected: bool = True, is_last: bool = False
+    ) -> Plan:
         """Marks for one request: never more than the rules allow, TTLs never rising. Without
-        `reuse_expected` nothing is written to the cache."""
+        `reuse_expected` nothing is written to the cache. `is_last`: no later call has this history,
+        so it is read and not written."""
         if not reuse_expected:
             return marking.unwritten_plan(rendered)
         if rendered.frozen_with is not None and self._rules.storage_price is not None:
@@ -92,8 +95,8 @@ class MarkerPlanner:
             # A part of the prompt is stored at the provider and takes no marker, and the new part
             # will be joined to it in another way: only the provider's own breakpoint is found.
             return Plan(automatic=rendered.automatic)
-        choice = self._choose(rendered, at)
-        only_marks = _only_marks(rendered, choice)
+        choice = self._choose(rendered, at, is_last=is_last)
+        only_marks = only_marks_of(rendered, choice)
         automatic = None if only_marks else rendered.automatic
         slots = self._slots - (0 if automatic is None else self._rules.automatic_slots.value)
         marks = self._fit(rendered, choice, slots)
@@ -142,13 +145,13 @@ class MarkerPlanner:
         """The estimated tokens of the prompt, chunk by chunk."""
         return self._prompt_of(rendered).counts
 
-    def _choose(self, rendered: Rendered, at: float) -> MarkerChoice:
+    def _choose(self, rendered: Rendered, at: float, *, is_last: bool) -> MarkerChoice:
         candidates, prompt = self._candidates_of(rendered), self._prompt_of(rendered)
         notices = [] if rendered.messages_cacheable else marking.uncacheable_messages(rendered)
         maximum = self._rules.maximum_tokens
         if maximum is not None and prompt.tokens(rendered.cacheable - 1) > maximum.value:
             notices.append(marking.above_maximum(maximum))
-        policies, tail = candidates.policies, candidates.tail
+        policies, tail = candidates.policies, None if is_last else candidates.tail
         wanted: dict[int, Ttl] = {}
         for position, requested in policies:
             fits = requested in rendered.markers
@@ -168,7 +171,11 @@ class MarkerPlanner:
         shared_ttl = None if shared is None else self._shared_ttl(beginning, history, at)
         own: list[tuple[int | None, Ttl | None]] = [(shared, shared_ttl), (tail, history)]
         extra: list[tuple[int | None, Ttl | None]] = []
-        if candidates.frozen is not None:
+        if is_last:
+            written = self._last_write(prompt, len(prompt), at)
+            own.append((written, history))
+            history = None if written is None else history
+        elif candidates.frozen is not None:
             own.append((candidates.frozen, history))
         if tail is not None:
             written = self._last_write(prompt, tail, at)
@@ -378,23 +385,3 @@ def find_candidates(
         shared = policies[-1][0] if policies else section
     frozen = None if rendered.frozen is None else marking.frozen_end(rendered, rendered.frozen)
     return Candidates(policies, prefix, first, shared, frozen, tail)
-
-
-def reuse_requested(rendered: Rendered) -> bool:
-    """Whether the prompt itself requests caching: by a block's policy, a mark, a frozen boundary, a
-    TTL for the history, or an automatic breakpoint."""
-    if rendered.marks or rendered.frozen is not None or rendered.message_ttl is not None:
-        return True
-    if rendered.automatic is not None and rendered.only_marks is None:
-        return True  # otherwise it is the provider's default, and the planner decides
-    return any(run.log.policies for run in rendered.runs)
-
-
-def _only_marks(rendered: Rendered, choice: MarkerChoice) -> bool:
-    """Whether to turn the provider's automatic breakpoint off: if the history is not worth writing,
-    or ends with a volatile chunk, it would write an entry that no call reads."""
-    if rendered.only_marks is None:
-        return False
-    if choice.history is None:
-        return True
-    return bool(choice.wanted) and rendered.cacheable < len(rendered)

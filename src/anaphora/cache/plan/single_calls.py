@@ -13,8 +13,9 @@ from anaphora.rendered import Plan, Rendered
 from anaphora.rendered.chunks import Stretches, same_bytes
 
 from .beginnings import EARLIER_TURNS, PromptBeginnings, RecallingPlanner, SeenBeginning
+from .marking import reuse_requested
 from .memory import AppMemory, ConversationState
-from .planner import MarkerPlanner, reuse_requested
+from .planner import MarkerPlanner
 
 #: Calls whose continuation is recognised: how many, and how many bytes of prompts.
 _MOST_CALLS, _MOST_BYTES = 256, 4_000_000

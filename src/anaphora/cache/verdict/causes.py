@@ -123,7 +123,8 @@ def _changed(earlier: SentCall, later: SentCall, rules: CacheRules, change: Chan
         return Cause("marker_on_volatile", f"the marker is on content that changes: {change.place}")
     if change.section != "messages":
         return Cause("changed", change.place)
-    if history_change(earlier, later.rendered, change.chunk) == "compaction":
+    compacted = later.compacted or history_change(earlier, later.rendered, change.chunk)
+    if compacted in (True, "compaction"):
         text = "the history was compacted: earlier messages were replaced by a summary or left out"
         return Cause("compaction", text)
     return Cause("history_edited", change.place)
@@ -349,6 +350,9 @@ def remaining(earlier: SentCall, later: SentCall, rules: CacheRules, expected: P
     if rules.needs_marks and rules.slots.value and unseen and recorded:
         text = "this call has no breakpoint from which the provider finds the previous one's write"
         return Cause("lookback_exceeded", text)
+    if later.read_older:
+        text = "the provider found an older call's entry; since then only tool results were added"
+        return Cause("provider_side", text)
     if not (earlier.complete and later.complete):
         return Cause("unknown", BODIES_UNKNOWN)
     if earlier.at is None or later.at is None:

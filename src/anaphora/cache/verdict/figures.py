@@ -64,7 +64,7 @@ def changed_parameters(
     if before == after and earlier.route == later.route:
         return causes
     was, now = dict(before), dict(after)
-    for name in dict.fromkeys([*was, *now]):
+    for name in sorted({**was, **now}, key=lambda name: name != "model"):
         if was.get(name) == now.get(name):
             continue
         voided = rules.voided_by(name)  # type: ignore[arg-type]

@@ -20,8 +20,9 @@ from anaphora.tokens import Counts
 from anaphora.values import Usage
 
 from .causes import recorded_cause
+from .diagnosis import Diagnosis
 from .prediction import Loss, explain_loss, lost_usd, predict_after, unmarked
-from .values import Cause, Diagnosis, Result, Verdict, agrees
+from .values import Cause, Result, Verdict, agrees, reported_cause
 
 #: The share of a prefix that an implicit cache without granules reads when it finds all of it.
 NEARLY = 0.92
@@ -156,6 +157,10 @@ def judge(
     loss = Loss(result)
     if result != "hit" or (billed_read is None and read < expected.left):
         loss = explain_loss(earlier, later, rules, profile, expected, read, usage, result)
+    reported = reported_cause(diagnosis) if loss.result == "unknown" else None
+    if reported is not None:
+        missed = min(expected.left, usage.input or 0) - read
+        loss = Loss(result, (reported,), tokens=max(0, missed))
     return Verdict(
         result=loss.result,
         causes=loss.causes,
@@ -170,7 +175,8 @@ def judge(
         diagnosis=diagnosis,
         agrees=None
         if diagnosis is None
-        else agrees(diagnosis, loss.causes, loss.change, loss.result == "hit"),
+        else reported is not None
+        or agrees(diagnosis, loss.causes, loss.change, loss.result == "hit"),
         host=later.host,
         pinned=bool(later.host) and later.marks.host == later.host,
     )

@@ -7,7 +7,6 @@ print(chat.last.verdict)
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from decimal import Decimal
 from typing import Any, Self, Unpack, overload
@@ -18,12 +17,13 @@ from anaphora.cache.plan import Advice
 from anaphora.client.arguments import state_of
 from anaphora.client.content import Content, messages_of, wrong_type
 from anaphora.client.conversations import id_of
-from anaphora.client.in_flight import PreparedRequest, TurnRequest
+from anaphora.client.in_flight import TurnRequest
 from anaphora.client.options import (
     ParamOptions,
     Prompt,
     RunOptions,
     StateText,
+    SummaryOptions,
     TurnOptions,
 )
 from anaphora.client.parameters import params_of
@@ -38,15 +38,21 @@ from anaphora.values import AnyTool, Conversation, Message, MessageLike, Reply
 from anaphora.wire.message_dicts import read_message
 
 from .call_builder import PromptSource
-from .compaction import PromptSizes, compacted
-from .keeper import NOT_LOADED
-from .preview import PrefixWarning, Preview, advice_of, parallel_of, preview_of
-from .provider_state import ProviderState
+from .compaction import compacted
+from .preview import (
+    PrefixWarning,
+    Preview,
+    advice_of,
+    parallel_of,
+    prepared_now,
+    preview_of,
+)
 from .run import Run, RunResult
-from .turn_prompt import TurnPrompt, prompt_of
+from .summarize import Summary, SummaryResult, history_sizes, summary_request, take_compaction
+from .turn_prompt import prompt_of
 from .turns import SessionTurns
 
-__all__ = ["PrefixWarning", "Preview", "Run", "RunResult", "Session"]
+__all__ = ["PrefixWarning", "Preview", "Run", "RunResult", "Session", "Summary", "SummaryResult"]
 
 
 class Session:
@@ -128,7 +134,7 @@ class Session:
         request = turns.builder.request(content, output, options)
         turns.load_now()
         history.check_turn(request)
-        return preview_of(*self._prepared(history.next_prompt(), request))
+        return preview_of(*prepared_now(turns, history.next_prompt(), request))
 
     def advice(self, *, parallel: int = 1) -> tuple[Advice, ...]:
         """Advice with the expected gain in dollars and the reason, the largest gain first: whether
@@ -142,27 +148,8 @@ class Session:
         else:
             turn = turns.history.next_prompt()
             request = TurnRequest(messages=(Message.user("."),))
-        state, prepared = self._prepared(turn, request)
+        state, prepared = prepared_now(turns, turn, request)
         return advice_of(state, turn, prepared, branches)
-
-    def _prepared(
-        self, turn: TurnPrompt, request: TurnRequest
-    ) -> tuple[ProviderState, PreparedRequest]:
-        """A call as it would be sent now, and its target."""
-        turns = self.turns
-        state = turns.state(turns.order(request, lambda: turn)[0])
-        notices = turns.load_notices
-        if state.past is not None and turns.keeper is not None:
-            call = turns.builder.call(state, turn, request, whole=False)
-            if not turns.keeper.load_past_now(state, state.past, call):
-                state, notices = ProviderState(state.target), (*notices, NOT_LOADED)
-        prepared = turns.builder.prepare(state, turn, request)
-        prepared.notices += notices
-        if turns.seen is not None and state.sent is None:
-            planner, at, host = state.planner(prepared.at), prepared.at, state.endpoint.host
-            if turns.seen.recall_now(host, planner, prepared.rendered, at):
-                prepared.plan = planner.plan(prepared.rendered, at=at)
-        return state, prepared
 
     @property
     def prompt(self) -> Prompt | Callable[[], Prompt]:
@@ -232,18 +219,25 @@ class Session:
         turns.load_now()
         turn = history.next_prompt()
         if tokens is None and turn.history:
-            state = turns.state(turns.route.current)
-            call = turns.builder.call(state, turn, TurnRequest())
-            tokens = PromptSizes(state.prepare(call, time.time()).rendered).counter()
+            tokens = history_sizes(turns, turns.state(turns.route.current), turn).counter()
         done = compacted(turn, budget, tokens, summary)
-        if done.dropped:
-            turns.builder.tools.settle()
-            before = history.messages
-            history.take(turn.compacted(done))
-            if turns.keeper is not None:
-                history.note_compaction(before, history.messages)
-            turns.expect_prefix_changes()
+        take_compaction(turns, turn, done)
         return done
+
+    def summarize(self, budget_tokens: int, **options: Unpack[SummaryOptions]) -> Summary:
+        """Replaces the history by a summary and its newest units, within `budget_tokens`. The model
+        writes the summary in a continuation of the last call, which is read from the cache. If the
+        answer is none (`SummaryFailed`) or the call fails, the history is unchanged. If the cached
+        prefix has expired, `ColdCache` is raised with the cost; see `on_cold`."""
+        return Summary(self.turns, budget_tokens, options)
+
+    def preview_summary(self, budget_tokens: int, **options: Unpack[SummaryOptions]) -> Preview:
+        """What the call of `summarize` would read and cost; nothing is sent."""
+        turns = self.turns
+        turns.load_now()
+        request = summary_request(turns, budget_tokens, options)
+        turns.history.check_turn(request)
+        return preview_of(*prepared_now(turns, turns.history.next_prompt(), request))
 
     def recall(
         self,

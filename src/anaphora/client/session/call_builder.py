@@ -97,13 +97,14 @@ class CallBuilder(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         """The request of a turn for one provider. Its history is compacted if the prompt exceeds
         `compact_at`, or was `too_long` for the provider."""
         call = self.call(state, turn, request, stream=stream, whole=whole)
-        prepared = state.prepare(call, time.time())
+        is_last = request.instruction is not None
+        prepared = state.prepare(call, time.time(), is_last=is_last)
         prepared.turn, prepared.notices = turn, turn.notices
         if turn.notices:
             planned = {notice.code for notice in prepared.plan.notices}
             kept = (notice for notice in turn.notices if notice.code not in planned)
             prepared.notices = tuple(kept)
-        if self.compact_at is None or request.prewarm or not turn.history:
+        if self.compact_at is None or request.prewarm or is_last or not turn.history:
             return prepared
         limit = token_limit(self.compact_at, state.target.profile)
         sizes = PromptSizes(prepared.rendered)
@@ -133,11 +134,16 @@ class CallBuilder(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     ) -> Call:
         """The call of a turn for one provider; with `whole`, it continues no stored response."""
         prompt, added = turn.ir, request.messages
+        if request.instruction is not None and prompt.state_position == "head":
+            added = (*added, request.instruction)
         history = turn.history.append(*added) if added else turn.history
         segments = (Segment(_HISTORY, history), *prompt.segments)
         if request.prewarm and not any(segment.role is _TAIL for segment in prompt.segments):
             # A prompt has to end with a user message; this one is not cached.
             segments = (*segments, Segment.of(_TAIL, Message.user(".")))
+        if request.instruction is not None and prompt.state_position == "tail":
+            # Behind the state: the next call has neither, and begins with all that is before.
+            segments = (*segments, Segment.of(_TAIL, request.instruction))
         continuation = None
         if not whole and not request.prewarm:
             continuation = prompt.continuation  # the prompt's own, until it was used

@@ -93,13 +93,18 @@ class PromptSizes:
         return []
 
 
+def budget_of(value: Any, path: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
+        raise InvalidRequest(f"must be a positive number of tokens, not {value!r}", path=path)
+    return value
+
+
 def compacted(
     turn: TurnPrompt, budget: Any, tokens: TokenCount | None, summary: Any = None
 ) -> Compaction:
     """The history within `budget` tokens, in whole exchanges: what is left begins with a user
     message, as some providers require."""
-    if isinstance(budget, bool) or not isinstance(budget, int) or budget <= 0:
-        raise InvalidRequest(f"must be a positive number of tokens, not {budget!r}", path="budget")
+    budget_of(budget, "budget")
     if isinstance(summary, str):
         summary = Message.user(summary)
     if summary is not None and not isinstance(summary, Message):

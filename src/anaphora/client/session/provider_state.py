@@ -110,8 +110,9 @@ class ProviderState:
             self._planner = Planner(target.memory, None if price is None else price.input)
         return self._planner
 
-    def prepare(self, call: Call, at: float) -> PreparedRequest:
-        """The call, rendered and planned. Nothing is sent or remembered."""
+    def prepare(self, call: Call, at: float, *, is_last: bool = False) -> PreparedRequest:
+        """The call, rendered and planned; `is_last`: as in `Planner.plan`. Nothing is sent or
+        remembered."""
         if self.past is None:
             last = self.sent.rendered if self.sent is not None else None
             rendered = self.target.render(call, last)
@@ -121,7 +122,7 @@ class ProviderState:
             if self.sent is None:
                 self.sent = self.past.restore(rendered, self.target, self.predictor)
             rendered = replace(self.past.limited(rendered), bills=self.bills)
-        plan = self.planner(at).plan(rendered, at=at)
+        plan = self.planner(at).plan(rendered, at=at, is_last=is_last)
         if host := self.pin(rendered, at):
             plan = replace(plan, host=host)
         return PreparedRequest(call=call, rendered=rendered, plan=plan, at=at)
@@ -177,6 +178,7 @@ class ProviderState:
             usage=usage,
             reply=reply.message,
             host=prepared.host,
+            compacted=self.prefix_change_expected,
         )
         diagnosis = diagnosis_of(reply) if prepared.call.ir.cache.diagnose else None
         facts = TurnFacts(self.target, self.sent, self.simulated, sent, made, price, diagnosis)

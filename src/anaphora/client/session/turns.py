@@ -124,7 +124,7 @@ class SessionTurns(Caller):
         self.in_flight = True
         if self.refresher is not None:
             self.refresher.turn_began()
-        return targets
+        return targets if request.instruction is None else targets[:1]
 
     def order(self, request: TurnRequest, prompt: Callable[[], TurnPrompt]) -> tuple[Target, ...]:
         if self.route.only is not None:
@@ -163,7 +163,7 @@ class SessionTurns(Caller):
         if too_long and prepared.turn is prompt:
             last = flight.attempts[-1]
             raise ContextOverflow(last.reason, status=last.status, request_id=last.request_id)
-        if self.seen is not None and state.sent is None:
+        if self.seen is not None and state.sent is None and request.instruction is None:
             planner, at = state.planner(prepared.at), prepared.at
             if await self.seen.recall(target.endpoint.host, planner, prepared.rendered, at):
                 prepared.plan = planner.plan(prepared.rendered, at=at)
@@ -182,7 +182,7 @@ class SessionTurns(Caller):
             await handles.run_preludes(prepared)
         assembled = state.endpoint.wire.assemble(prepared.rendered, prepared.plan)
         prepared.outgoing = state.endpoint.outgoing(assembled)
-        compacts = bool(self.builder.compact_at) and not request.prewarm
+        compacts = bool(self.builder.compact_at) and request.operation == "chat"
         prepared.prepare_again_on = reasons_to_prepare_again(state, prepared, compacts=compacts)
         return prepared
 
@@ -216,7 +216,7 @@ class SessionTurns(Caller):
             reply=reply, record=record, raw_hash=flight.raw_hash, judgement=flight.judgement
         )
         self.add_cost(flight.cost_usd)
-        if not request.prewarm:
+        if request.operation == "chat":
             if prepared.turn is not None:
                 self.last_turn = prepared.turn, request
             state.reply.id = reply.id or None
@@ -225,7 +225,7 @@ class SessionTurns(Caller):
                 self.last = self.last.with_notices(late)
                 flight.record = msgspec.structs.replace(record, notices=(*record.notices, *late))
         output = request.output
-        if output is not None:
+        if output is not None and request.instruction is None:
             called = {call.name for call in reply.tool_calls}
             if not called or output.name in called:
                 self.last = self.last.with_parsed(output.parse_reply(reply))

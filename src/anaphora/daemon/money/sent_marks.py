@@ -14,7 +14,7 @@ import mmap
 import os
 import secrets
 import stat
-from collections import deque
+from array import array
 from contextlib import suppress
 from pathlib import Path
 from typing import Self
@@ -93,7 +93,8 @@ class SentMarks:
         self.ledger = ledger
         """The name that the ids of all its holds have in common."""
         self._memory = memory
-        self._free = deque(range(1, SLOTS))
+        self._free = array("H")
+        self.keep(range(1, SLOTS))
         self._slots: dict[str, int] = {}
         """By the ids of holds."""
 
@@ -133,7 +134,7 @@ class SentMarks:
 
     def keep(self, slots: range) -> None:
         """Leaves the other slots to other processes."""
-        self._free = deque(slots)
+        self._free = array("H", reversed(slots))
 
     def as_earlier(self) -> EarlierMarks:
         """The marks as they are now."""
@@ -142,7 +143,7 @@ class SentMarks:
     def add(self, start: str) -> str:
         """The id of a new hold: `start` and a slot. Called before the hold is written."""
         try:
-            slot = self._free.popleft()
+            slot = self._free.pop()
         except IndexError:
             return f"{start}0000"
         self._memory[_HEAD + slot] = _UNSENT

@@ -287,7 +287,7 @@ def _connected(path: Path) -> sqlite3.Connection:
         # Rows lost in a crash of the machine are read from the log again.
         database.execute("PRAGMA synchronous=NORMAL")
         # In a daemon, which stays small, for as long as it runs.
-        database.execute("PRAGMA cache_size=-4096")
+        database.execute("PRAGMA cache_size=-2048")
         database.executescript(_TEMPORARY)
     except sqlite3.DatabaseError:  # no database
         database.close()

@@ -11,15 +11,23 @@ from anaphora.usage.records import BilledCall
 
 from .claude_code import ClaudeCodeBills
 from .codex import CodexBills
+from .copilot import CopilotBills
+from .gemini_cli import GeminiCliBills
+from .opencode import OpencodeBills
+from .pi import PiBills
 
 
 class BillReader(Protocol):
     """Reads the bills of one file of lines, from its first line or from the last one read."""
 
-    def read(self, line: bytes, number: int) -> tuple[BilledCall, ...]:
-        """The bills in a line, mostly one or none. A line that completes an earlier one (the last line of a reply has
-        its whole output) gives the same key again: it replaces the earlier, unless that has more
-        output. Raises `ValueError` for a line that is broken; the next line can be read."""
+    def begin(self, file: str) -> None:
+        """The next lines are of this file, which may tell more by what lies beside it."""
+
+    def read(self, line: bytes, number: int) -> Iterable[BilledCall]:
+        """The bills in a line, mostly one or none. A line that completes an earlier one (the last
+        line of a reply has its whole output) gives the same key again: it replaces the earlier,
+        unless that has more output. Raises `ValueError` for a line that is broken; the next one
+        can be read."""
 
     def state(self) -> Any:
         """What it knows between two lines, as msgspec can encode it: for `restore`."""
@@ -31,6 +39,10 @@ class BillReader(Protocol):
 READERS: dict[ProgramName, type[BillReader]] = {
     "claude_code": ClaudeCodeBills,
     "codex": CodexBills,
+    "copilot": CopilotBills,
+    "gemini_cli": GeminiCliBills,
+    "opencode": OpencodeBills,
+    "pi": PiBills,
 }
 
 
@@ -39,6 +51,7 @@ def bills(
 ) -> Iterator[BilledCall | Problem]:
     """The bills in the lines of a file, of which `first` is the number of the first. A line that
     is broken or cut off is a problem with its place."""
+    reader.begin(file)
     for number, line in enumerate(lines, first):
         try:
             found = reader.read(line, number)

@@ -26,6 +26,8 @@ from anaphora.analysis.trace.log_lines import (
     reported_count,
     seconds,
 )
+from anaphora.cache.verdict import Diagnosis
+from anaphora.cache.verdict.diagnosis import anthropic_diagnosis
 from anaphora.wording import counted
 
 #: Lines about a change of the history: all of it, or the results of tools in it.
@@ -43,6 +45,10 @@ class SessionNode(msgspec.Struct, eq=False):
     ended: float | None = None
     usage: TraceUsage | None = None
     model: str = ""
+    effort: str | None = None
+    agent: str | None = None
+    """The kind of subagent that wrote it."""
+    diagnosis: Diagnosis | None = None
     id: str = ""
     """Of a reply: the message's id, or that of the request."""
     began_by: Any = None
@@ -154,6 +160,10 @@ class ClaudeCodeSession:
         if fields.get("type") == "assistant" and message.get("model") != "<synthetic>":
             node = self._reply(place, message, parent)
             node.id = node.id or str(fields.get("requestId") or "")
+            effort, agent = fields.get("effort"), fields.get("attributionAgent")
+            node.effort = effort if isinstance(effort, str) else node.effort
+            if fields.get("isSidechain") is True and isinstance(agent, str):
+                node.agent = agent
             node.add(message.get("content") or [], at)
             return node
         return None
@@ -194,8 +204,8 @@ class ClaudeCodeSession:
         self, place: str, message: dict[str, Any], parent: SessionNode | None
     ) -> SessionNode:
         id = message.get("id")
-        node = self._replies.get(id) if isinstance(id, str) else None
-        usage = _usage(message.get("usage"))
+        node = self._replies.get(id) if isinstance(id, str) and id else None
+        usage = usage_from(message.get("usage"))
         if node is None or not self._continues(node, parent):
             node = self._new(parent, "assistant", place)
             node.model = str(message.get("model") or "")
@@ -204,6 +214,12 @@ class ClaudeCodeSession:
                 self._replies[id] = node
         if usage is not None:
             node.usage = usage  # the last line has the whole output
+        diagnosis = anthropic_diagnosis(message.get("diagnostics"))
+        if diagnosis is not None and diagnosis.conclusive:
+            node.diagnosis = diagnosis
+        edits = message.get("context_management")
+        if isinstance(edits, dict) and edits.get("applied_edits"):
+            node.began_by = node.began_by or "edit"
         return node
 
     def _continues(self, reply: SessionNode, parent: SessionNode | None) -> bool:
@@ -258,6 +274,8 @@ def _conversation(leaf: SessionNode, session: str, taken: set[int]) -> FoundTrac
             usage=node.usage,
             model=node.model if node.model != first.model else None,
             began_by=began_by,
+            effort=node.effort,
+            diagnosis=node.diagnosis,
         )
         replies.append(node)
         calls.append(call)
@@ -272,6 +290,7 @@ def _conversation(leaf: SessionNode, session: str, taken: set[int]) -> FoundTrac
         calls=tuple(calls),
         messages=tuple(node.message() for node in path),
         group=session,
+        agent=replies[0].agent,
         source="claude_code",
         system_tokens_unknown=True,
     )
@@ -282,7 +301,7 @@ def _conversation(leaf: SessionNode, session: str, taken: set[int]) -> FoundTrac
     return FoundTrace(replies[0].place, trace, tuple(answers))
 
 
-def _usage(usage: object) -> TraceUsage | None:
+def usage_from(usage: object) -> TraceUsage | None:
     if not isinstance(usage, dict):
         return None
     written = count(usage, "cache_creation_input_tokens")

@@ -85,7 +85,12 @@ class _Conversation(msgspec.Struct):
         self._last_input = at
 
     def billed(
-        self, usage: TraceUsage, model: str, at: float | None, answer: Callable[..., Answer]
+        self,
+        usage: TraceUsage,
+        model: str,
+        effort: str | None,
+        at: float | None,
+        answer: Callable[..., Answer],
     ) -> None:
         """`answer` makes the answer from the items that the model wrote."""
         self.model = self.model or model
@@ -96,6 +101,7 @@ class _Conversation(msgspec.Struct):
             usage=usage,
             model=model if model != self.model else None,
             began_by=self.began_by,
+            effort=effort,
         )
         self.calls.append(call)
         self.answers.append(answer(self._items))
@@ -142,6 +148,7 @@ class CodexSession:
         self.id = ""
         self.provider = "openai"
         self.model = ""
+        self._effort: str | None = None
         self.conversations: list[_Conversation] = []
         self._copied = False
         """The file begins with the lines of another session."""
@@ -168,6 +175,8 @@ class CodexSession:
             self._meta(payload)
         elif kind == "turn_context":
             self.model = str(payload.get("model") or self.model)
+            effort = payload.get("effort")
+            self._effort = effort if isinstance(effort, str) else None
         elif kind == "compacted":
             self._compacted(place, payload, at)
         elif kind == "response_item":
@@ -279,7 +288,7 @@ class CodexSession:
     ) -> None:
         conversation = self._current(place)
         conversation.place = conversation.place or place
-        conversation.billed(usage, self.model, at, answer)
+        conversation.billed(usage, self.model, self._effort, at, answer)
 
 
 def _message(payload: dict[str, Any], from_model: bool) -> TraceMessage:

@@ -200,7 +200,7 @@ class CopilotSession:
     def _read_bill(self, place: str, usage: dict[str, Any], at: float | None) -> _Bill | None:
         served = served_by(usage.get("modelProvider") or self.provider, usage.get("model"))
         self.provider = str(usage.get("modelProvider") or self.provider)
-        billed = _usage(usage, served[0])
+        billed = usage_from(usage, served[0])
         if billed is None:
             return None
         times = (usage.get(name) for name in ("duration", "timeToFirstTokenMs"))
@@ -224,24 +224,28 @@ class CopilotSession:
         """The sums are a bill if one reply of a model has none."""
         metrics = data.get("modelMetrics")
         for model, metric in metrics.items() if isinstance(metrics, dict) else ():
-            usage, requests = (
-                one if isinstance(one := _part(metric, name), dict) else {}
-                for name in ("usage", "requests")
-            )
-            sums = {name: count(usage, name) for name in usage if name.endswith("Tokens")}
-            sums["count"] = count(requests, "count")
-            before, self._sums[model] = self._sums.get(model, {}), sums
-            since = {name: sums[name] - before.get(name, 0) for name in sums}
-            since = sums if min(since.values()) < 0 else since
+            since, self._sums[model] = sums_of(metric, self._sums.get(model, {}))
             replies = [
                 (agent, key) for agent, key in self._since.pop(model, ()) if key in agent.unbilled
             ]
             served = served_by("", model)
-            billed = _usage(since, served[0])
+            billed = usage_from(since, served[0])
             if len(replies) == since["count"] == 1 and billed is not None:
                 ((agent, key),) = replies
                 reply = agent.unbilled.pop(key)
                 _add_call(agent, reply, _Bill(place, billed, served, reply.at, None, None))
+
+
+def sums_of(metric: object, before: dict[str, int]) -> tuple[dict[str, int], dict[str, int]]:
+    """The tokens and calls of a model since its sums were `before`, and its sums now."""
+    usage, requests = (
+        one if isinstance(one := _part(metric, name), dict) else {}
+        for name in ("usage", "requests")
+    )
+    sums = {name: count(usage, name) for name in usage if name.endswith("Tokens")}
+    sums["count"] = count(requests, "count")
+    since = {name: sums[name] - before.get(name, 0) for name in sums}
+    return (sums if min(since.values()) < 0 else since), sums
 
 
 def _part(value: object, name: str) -> object:
@@ -313,7 +317,7 @@ def _result(data: dict[str, Any]) -> TraceMessage:
     )
 
 
-def _usage(usage: dict[str, Any], provider: str) -> TraceUsage | None:
+def usage_from(usage: dict[str, Any], provider: str) -> TraceUsage | None:
     """The input includes reads and writes."""
     read, written = count(usage, "cacheReadTokens"), count(usage, "cacheWriteTokens")
     return usage_of(

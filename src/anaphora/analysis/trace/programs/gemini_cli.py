@@ -190,9 +190,8 @@ class GeminiCliSession:
 
     def _answer(self, id: str) -> Answer:
         record = self._history[id]
-        content = [[one.content, one.tool_calls] for one in record.messages]
         usage = record.usage or TraceUsage()
-        return answer_of("" if id.startswith("#") else id, record.at, usage, content)
+        return answer_of("" if id.startswith("#") else id, record.at, usage, ())
 
 
 def _record(message: dict[str, Any]) -> _Record:
@@ -202,7 +201,7 @@ def _record(message: dict[str, Any]) -> _Record:
     return _Record(
         from_model=from_model,
         model=str(message.get("model") or ""),
-        usage=_usage(message.get("tokens")),
+        usage=usage_from(message.get("tokens")),
         at=at,
         complete=max((one for one in moments if one is not None), default=None),
         messages=tuple(_messages(message)),
@@ -245,7 +244,7 @@ def _tool_calls(message: dict[str, Any]) -> list[dict[str, Any]]:
     return [one for one in calls if isinstance(one, dict)] if isinstance(calls, list) else []
 
 
-def _usage(tokens: object) -> TraceUsage | None:
+def usage_from(tokens: object) -> TraceUsage | None:
     """The input includes reads; tool prompts and thoughts are counted beside it."""
     if not isinstance(tokens, dict):
         return None

@@ -13,9 +13,12 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from anaphora.analysis.trace.answers import answer_of
+from msgspec.structs import replace
+
+from anaphora.analysis.trace.answers import digest
 from anaphora.analysis.trace.format import TraceCall, TraceMessage, TraceUsage
 from anaphora.analysis.trace.log_lines import (
+    Answer,
     FoundTrace,
     Problem,
     TraceEntry,
@@ -57,7 +60,8 @@ class OpencodeSessions:
         began = seconds(_of(info, "time").get("created")) or session.began
         for entry in session.found(id, "opencode", id, place.rpartition(":")[0]):
             if isinstance(entry, FoundTrace):
-                entry = entry._replace(began=began)
+                agent = session.agent if info.get("parentID") else None
+                entry = entry._replace(began=began, trace=replace(entry.trace, agent=agent))
             self._found.append(entry)
         return problem
 
@@ -70,6 +74,8 @@ class _Session(RecordedSession):
     def __init__(self) -> None:
         super().__init__()
         self.began: float | None = None
+        self.agent: str | None = None
+        """The name of the agent that replied first."""
 
     def read(self, place: str, message: Any) -> None:
         if not isinstance(message, dict) or not isinstance(message.get("info"), dict):
@@ -82,6 +88,8 @@ class _Session(RecordedSession):
             sent = [part for part in map(_sent, parts) if part is not None]
             self.add(TraceMessage(role="user", content=sent))
         elif info.get("role") == "assistant":
+            agent = info.get("agent") or info.get("mode")
+            self.agent = self.agent or (agent if isinstance(agent, str) else None)
             self._reply(place, info, parts)
 
     def _reply(self, place: str, info: dict[str, Any], parts: list[dict[str, Any]]) -> None:
@@ -90,7 +98,7 @@ class _Session(RecordedSession):
         began, completed = seconds(times.get("created")), seconds(times.get("completed"))
         for index, (step, tokens) in enumerate(_steps(info, parts)):
             reply, *results = _messages(step)
-            usage = _usage(tokens, served[0], reasons=_reasons(step))
+            usage = usage_from(tokens, served[0], reasons=_reasons(step))
             if usage is not None:
                 call = TraceCall(
                     messages=len(self.messages),
@@ -98,13 +106,18 @@ class _Session(RecordedSession):
                     t_end=_ended(step) or completed,
                     usage=usage,
                 )
-                content = [index, reply.content, reply.tool_calls]
-                self.bill(call, answer_of("", began, usage, content), served, place)
+                self.bill(call, answer_at(began, index, usage), served, place)
             for message in (reply, *results):
                 self.add(message)
         if info.get("summary") is True:
             # The request for the summary, and the summary.
             self.restart(self.messages[max(0, before - 1) :], "compaction")
+
+
+def answer_at(began: float | None, step: int, usage: TraceUsage) -> Answer:
+    """Identifies an answer. A fork repeats it with its time, under another id."""
+    counts = usage.input, usage.cache_read, usage.written, usage.output
+    return Answer(digest("opencode", began, step, counts))
 
 
 def _order(message: Any) -> tuple[float, str]:
@@ -173,7 +186,7 @@ def _ended(parts: list[dict[str, Any]]) -> float | None:
     return max((time for time in map(seconds, ends) if time is not None), default=None)
 
 
-def _usage(tokens: object, provider: str, *, reasons: bool) -> TraceUsage | None:
+def usage_from(tokens: object, provider: str, *, reasons: bool = False) -> TraceUsage | None:
     """Reads and writes are not part of the input. The output is without the reasoning if
     the total says so, and in versions without a total with it. A reasoning of 0 tokens in a reply
     that has some was not reported."""

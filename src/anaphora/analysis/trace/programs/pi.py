@@ -29,7 +29,7 @@ from .recorded import RecordedSession, served_by, usage_of
 
 _ROLES = ("user", "assistant", "toolResult", "bashExecution", "custom", "system")
 #: Entries with the bill of a call whose messages are not in the file.
-_BILLED = ("usage", "compaction", "branch_summary")
+BILLED = ("usage", "compaction", "branch_summary")
 
 
 class _Entry(msgspec.Struct, eq=False):
@@ -122,10 +122,10 @@ class PiSession:
         if kind == "custom_message":
             message = TraceMessage(role="user", content=fields.get("content"))
             return _Entry(parent, place, id, fields, message, ended=at)
-        if kind in _BILLED:
+        if kind in BILLED:
             named = fields.get("provider")
             served = served_by(named, fields.get("model")) if named else self._served
-            usage = _usage(fields.get("usage"), served[0])
+            usage = usage_from(fields.get("usage"), served[0])
             return _Entry(parent, place, id, fields, None, usage, served, ended=at)
         if kind == "context_edit":
             return _Entry(parent, place, id, fields, None)
@@ -134,11 +134,11 @@ class PiSession:
             return None
         if sent.get("excludeFromContext"):
             return None
-        made = _Entry(parent, place, id, fields, _message(sent), ended=at)
+        made = _Entry(parent, place, id, fields, sent_message(sent), ended=at)
         if sent["role"] == "assistant":
             model = sent.get("responseModel") or sent.get("model")
             made.served = self._served = served_by(sent.get("provider"), model)
-            made.usage = _usage(sent.get("usage"), made.served[0])
+            made.usage = usage_from(sent.get("usage"), made.served[0])
             made.began = seconds(sent.get("timestamp"))
         return made
 
@@ -155,7 +155,7 @@ class _Branch(RecordedSession):
         fields, kind = entry.fields, entry.fields.get("type")
         if kind == "context_edit":
             self._edit(str(fields.get("targetId")), fields.get("replacement"))
-        elif kind in _BILLED:
+        elif kind in BILLED:
             if entry.usage is not None and id(entry) not in taken:
                 taken.add(id(entry))
                 content = [kind, fields.get("summary")]
@@ -219,7 +219,7 @@ def _conversations(leaf: _Entry, taken: set[int]) -> _Branch:
     return branch
 
 
-def _message(sent: dict[str, Any]) -> TraceMessage:
+def sent_message(sent: dict[str, Any]) -> TraceMessage:
     role, content = sent["role"], sent.get("content")
     if role == "toolResult":
         return TraceMessage(
@@ -237,7 +237,7 @@ def _message(sent: dict[str, Any]) -> TraceMessage:
     return TraceMessage(role="assistant", content=others, tool_calls=calls or None)
 
 
-def _usage(usage: object, provider: str) -> TraceUsage | None:
+def usage_from(usage: object, provider: str) -> TraceUsage | None:
     """Reads and writes are not part of the input; reasoning is part of the output."""
     if not isinstance(usage, dict):
         return None

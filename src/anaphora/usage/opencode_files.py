@@ -1,5 +1,5 @@
 """Sessions of opencode on disk: its database, and the tree of files of older versions. Each session
-becomes one line, as `opencode export` writes it."""
+becomes one line, as `opencode export` writes it; for bills, replies and their steps are enough."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import shutil
 import sqlite3
 import tempfile
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 import msgspec
@@ -20,12 +20,20 @@ from anaphora.analysis.trace.log_lines import LogLine, Problem
 from anaphora.wire.reading import decode_reason
 
 _MAGIC = b"SQLite format 3\x00"
-_SESSIONS = "SELECT id, parent_id, time_created FROM session ORDER BY time_created, id"
+_SESSIONS = "SELECT id, parent_id, time_created, directory FROM session ORDER BY time_created, id"
 _MESSAGES = (
     "SELECT id, CAST(data AS BLOB) FROM message WHERE session_id = ? ORDER BY time_created, id"
 )
 _PARTS = (
     "SELECT message_id, CAST(data AS BLOB) FROM part WHERE session_id = ? ORDER BY message_id, id"
+)
+_REPLIES = (
+    "SELECT id, CAST(data AS BLOB) FROM message WHERE session_id = ? AND time_updated >= ?"
+    """ AND instr(data, '"assistant"') ORDER BY time_created, id"""
+)
+_STEPS = (
+    "SELECT CAST(data AS BLOB) FROM part WHERE message_id = ?"
+    """ AND instr(data, '"step-finish"') ORDER BY id"""
 )
 #: In the header of a database: 2 if changes go to a file of their own, `-wal`.
 _READ_VERSION = 19
@@ -36,6 +44,17 @@ def is_database(begin: bytes) -> bool:
     return begin.startswith(_MAGIC)
 
 
+def is_database_file(file: Path) -> bool:
+    """Whether a file is a database; gzipped, by its name."""
+    if file.name.endswith(".db.gz"):
+        return True
+    try:
+        with file.open("rb") as opened:
+            return is_database(opened.read(len(_MAGIC)))
+    except OSError:
+        return False  # reported by who reads it
+
+
 def is_storage(folder: Path) -> bool:
     """Whether a folder is the tree of an older version."""
     return (folder / "session").is_dir() and (folder / "message").is_dir()
@@ -43,14 +62,54 @@ def is_storage(folder: Path) -> bool:
 
 def database_lines(file: Path, problems: list[Problem], *, packed: bool) -> Iterator[LogLine]:
     """The sessions of a database, the oldest first."""
+    try:
+        with _opened(file, packed=packed) as connection:
+            yield from _sessions(connection, str(file), problems)
+    except sqlite3.Error as problem:
+        problems.append(_no_database(file, problem))
+
+
+class StoredReply(NamedTuple):
+    """A reply in a database, and the steps that it has a bill for."""
+
+    number: int
+    """Of the session, as in `database_lines`."""
+    session: str
+    parent: str | None
+    directory: str
+    info: bytes
+    steps: list[bytes]
+
+
+def database_replies(
+    file: Path, problems: list[Problem], since: float | None = None
+) -> Iterator[StoredReply]:
+    """The replies of all sessions; with `since`, those that were changed at that time or later."""
+    changed = 0 if since is None else int(since * 1000)
+    try:
+        with _opened(file, packed=file.suffix == ".gz") as connection:
+            sessions = connection.execute(_SESSIONS).fetchall()
+            for number, (id, parent, _, directory) in enumerate(sessions, 1):
+                for message, info in connection.execute(_REPLIES, (id, changed)).fetchall():
+                    steps = [step for (step,) in connection.execute(_STEPS, (message,))]
+                    yield StoredReply(number, id, parent, directory, info, steps)
+    except sqlite3.Error as problem:
+        problems.append(_no_database(file, problem))
+
+
+def _no_database(file: Path, problem: sqlite3.Error) -> Problem:
+    return Problem(str(file), f"no database of opencode that can be read: {problem}")
+
+
+@contextmanager
+def _opened(file: Path, *, packed: bool) -> Iterator[sqlite3.Connection]:
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / "opencode.db"
-        try:
-            address = _unpacked(file, copy) if packed else _address(file, copy)
-            yield from _sessions(address, str(file), problems)
-        except sqlite3.Error as problem:
-            reason = f"no database of opencode that can be read: {problem}"
-            problems.append(Problem(str(file), reason))
+        address = _unpacked(file, copy) if packed else _address(file, copy)
+        with closing(sqlite3.connect(address, uri=True)) as connection:
+            # SQLite's own error about a text that is no UTF-8 quotes it.
+            connection.text_factory = partial(str, encoding="utf-8", errors="replace")
+            yield connection
 
 
 def _unpacked(file: Path, copy: Path) -> str:
@@ -79,22 +138,22 @@ def _uri(database: Path, option: str) -> str:
     return f"file:{quote(str(database))}?{option}"
 
 
-def _sessions(address: str, name: str, problems: list[Problem]) -> Iterator[LogLine]:
-    with closing(sqlite3.connect(address, uri=True)) as connection:
-        # SQLite's own error about a text that is no UTF-8 quotes it.
-        connection.text_factory = partial(str, encoding="utf-8", errors="replace")
-        sessions = connection.execute(_SESSIONS).fetchall()
-        for number, (id, parent, created) in enumerate(sessions, 1):
-            place = f"{name}:{number}"
-            info = {"id": id, "parentID": parent, "time": {"created": created}}
-            try:
-                messages = _messages(connection, id)
-                line = msgspec.json.encode({"info": info, "messages": messages})
-            except (msgspec.DecodeError, TypeError, UnicodeError, RecursionError) as problem:
-                reason = f"a message of the session: {decode_reason(problem)}"
-                problems.append(Problem(place, reason))
-                continue
-            yield LogLine(place, line)
+def _sessions(
+    connection: sqlite3.Connection, name: str, problems: list[Problem]
+) -> Iterator[LogLine]:
+    sessions = connection.execute(_SESSIONS).fetchall()
+    for number, (id, parent, created, directory) in enumerate(sessions, 1):
+        place = f"{name}:{number}"
+        times = {"created": created}
+        info = {"id": id, "parentID": parent, "directory": directory, "time": times}
+        try:
+            messages = _messages(connection, id)
+            line = msgspec.json.encode({"info": info, "messages": messages})
+        except (msgspec.DecodeError, TypeError, UnicodeError, RecursionError) as problem:
+            reason = f"a message of the session: {decode_reason(problem)}"
+            problems.append(Problem(place, reason))
+            continue
+        yield LogLine(place, line)
 
 
 def _messages(connection: sqlite3.Connection, session: str) -> list[dict[str, Any]]:
@@ -124,6 +183,11 @@ def storage_lines(storage: Path, problems: list[Problem]) -> Iterator[LogLine]:
         ]
         if messages:
             yield LogLine(f"{file}:1", msgspec.json.encode({"info": info, "messages": messages}))
+
+
+def storage_files(storage: Path) -> Iterator[Path]:
+    """The files of a tree that may change: those of messages."""
+    return (storage / "message").glob("*/*.json")
 
 
 def _objects(folder: Path, problems: list[Problem]) -> list[dict[str, Any]]:

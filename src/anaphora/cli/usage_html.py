@@ -1,0 +1,222 @@
+"""The report of `anaphora usage --html`."""
+
+from __future__ import annotations
+
+import calendar
+import time
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
+
+import htpy
+
+from anaphora.dashboard.charts import share_line, spend_bars
+from anaphora.dashboard.figures import (
+    NOTHING,
+    compact,
+    count,
+    local_time,
+    name,
+    percent,
+    short_id,
+    tokens,
+    usd,
+)
+from anaphora.dashboard.past_calls.sums import CallTotals
+from anaphora.dashboard.report import report_file
+from anaphora.dashboard.tables import (
+    Heading,
+    Stat,
+    card,
+    empty,
+    more,
+    numbers,
+    share_cell,
+    stats,
+    table,
+)
+from anaphora.dashboard.values import Point
+from anaphora.usage.report import DearLoss, Grouping, UsageReport, UsageRow, UsageSums
+from anaphora.usage.sums import NO_TIME
+from anaphora.wording import counted
+
+from .usage_output import (
+    CAUSES,
+    PERIODS,
+    input_of,
+    ordered,
+    shown,
+    title,
+    unpriced_lines,
+)
+
+_DAY = 86_400.0
+#: Rows of one table.
+_MOST_ROWS = 200
+
+
+def usage_report(reports: Mapping[Grouping, UsageReport], made_at: float) -> bytes:
+    """The HTML: sums, charts by day, causes with advice, and a table for each grouping. The first
+    report is the one that was asked for; one of them is by day."""
+    asked = next(iter(reports.values()))
+    if not asked.total.calls:
+        sections: list[tuple[str, htpy.Node]] = [("Usage", empty("No calls were found"))]
+        return report_file("Usage", sections, made_at)
+    points = _points(reports["daily"].rows)
+    drawn = [spend_bars(points, lost_known=asked.causes is not None), share_line(points)]
+    first = [_headline(asked), htpy.div(".grid.charts")[drawn]]
+    sections = [("Usage at API prices", [_notes(asked), *first])]
+    if asked.causes:
+        sections.append(("Why cached tokens were paid again", [_causes(asked), _dearest(asked)]))
+    sections.append(("Where it went", [_table(report) for report in reports.values()]))
+    if asked.unpriced or asked.problems:
+        unpriced = _left_out("Models without a known price", unpriced_lines(asked))
+        sections.append(("Not in these figures", [unpriced, _left_out("Problems", asked.problems)]))
+    return report_file("Usage", sections, made_at)
+
+
+def _notes(report: UsageReport) -> htpy.Node:
+    programs = ", ".join(title(row.name) for row in report.programs)
+    files = f"{counted(report.files, 'file')} of {programs}."
+    text = f"{files} Days are those of this machine's time zone."
+    return [
+        htpy.p(".dim")[text],
+        not report.complete
+        and htpy.p(".notice.warn")["Incomplete: interrupted before all files were read."],
+    ]
+
+
+def _headline(report: UsageReport) -> htpy.Element:
+    total, whole = report.total, input_of(report.total)
+    share = total.read / whole if whole else None
+    unpriced = f"{counted(total.unpriced, 'call')} without a known price" if total.unpriced else ""
+    lost_share = float(total.lost_usd / total.usd) if total.usd else None
+    shown = [
+        Stat("Spent", _usd(total.usd), unpriced),
+        Stat("Input read from cache", percent(share), f"of {tokens(whole)}"),
+        Stat("Calls", count(total.calls), f"{tokens(total.output)} of output"),
+    ]
+    if report.causes is not None:
+        again = f"{percent(lost_share)} of it, {tokens(total.lost)}"
+        shown.insert(
+            1, Stat("Paid again", _usd(total.lost_usd), again, "bad" if total.lost else "")
+        )
+    return stats(shown)
+
+
+def _causes(report: UsageReport) -> htpy.Element:
+    headings = [Heading("Cause"), *numbers("Calls", "Tokens", "Lost"), Heading("What to do")]
+    rows: list[list[htpy.Node]] = [
+        [
+            CAUSES[row.cause],
+            count(row.calls),
+            count(row.tokens),
+            _usd(row.usd),
+            [htpy.div[line] for line in row.advice],
+        ]
+        for row in report.causes or ()
+        if row.tokens
+    ]
+    return card("Causes", table("Losses by cause", headings, rows))
+
+
+def _dearest(report: UsageReport) -> htpy.Node:
+    headings = [Heading("Time"), Heading("Cause"), *numbers("Tokens", "Lost"), Heading("Call")]
+    rows = [
+        [
+            local_time(loss.at),
+            [CAUSES[loss.cause], htpy.div(".dim")[name(loss.sentence, 400)]],
+            count(loss.tokens),
+            NOTHING if loss.usd is None else _usd(loss.usd),
+            _call(loss),
+        ]
+        for loss in report.dearest
+    ]
+    return bool(rows) and card("Dearest losses", table("Dearest losses", headings, rows))
+
+
+def _call(loss: DearLoss) -> htpy.Node:
+    place = f"{shown(loss.file)}:{loss.line}"
+    return [
+        name(f"{title(loss.program)}, {loss.model}"),
+        htpy.div(".dim")[name(shown(loss.project), 200)],
+        htpy.div(".dim")[name(place, 400)],
+    ]
+
+
+def _table(report: UsageReport) -> htpy.Element:
+    kind = PERIODS.get(report.by, report.by)
+    heading = f"By {kind}"
+    rows = ordered(report)
+    if report.by in PERIODS:
+        rows.reverse()  # the newest first
+    headings = [Heading(kind.capitalize()), *numbers("Calls", "Input", "Read", "Output")]
+    headings += numbers("Spent", "Paid again")
+    cells = [[_name(report.by, row), *_figures(row)] for row in rows[:_MOST_ROWS]]
+    which = "of earlier times" if report.by in PERIODS else "with less"
+    left_out = more(len(rows) - _MOST_ROWS, f"row {which}", f"rows {which}")
+    return card(heading, table(heading, headings, cells), left_out)
+
+
+def _name(by: Grouping, row: UsageRow) -> htpy.Node:
+    if by == "session":
+        return [short_id(row.name), htpy.div(".dim")[name(shown(row.project), 200)]]
+    if by == "program":
+        return title(row.name)
+    return name(shown(row.name) if by == "project" else row.name, 200)
+
+
+def _figures(row: UsageSums) -> list[htpy.Node]:
+    whole = input_of(row)
+    cost = _usd(row.usd) + "+" * bool(row.unpriced)
+    return [
+        count(row.calls),
+        compact(whole),
+        share_cell(row.read / whole if whole else None),
+        compact(row.output),
+        "unknown" if row.calls and row.unpriced == row.calls else cost,
+        _usd(row.lost_usd) if row.lost else NOTHING,
+    ]
+
+
+def _left_out(heading: str, lines: Sequence[str]) -> htpy.Node:
+    items = [htpy.li[name(text, 400)] for text in lines[:_MOST_ROWS]]
+    others = more(len(lines) - _MOST_ROWS, "line")
+    return bool(items) and card(heading, htpy.ul[items], others)
+
+
+def _points(days: Sequence[UsageRow]) -> list[Point]:
+    """One for each day, including those without calls. Days of this machine's zone are drawn as
+    days of UTC: the page has no script that could convert them."""
+    sums = {_start(row.name): _sums(row) for row in days if row.name != NO_TIME}
+    if not sums:
+        return []
+    first, last = min(sums), max(sums)
+    starts = [first + number * _DAY for number in range(round((last - first) / _DAY) + 1)]
+    return [
+        Point(start=start, seconds=_DAY, sums=sums.get(start) or CallTotals()) for start in starts
+    ]
+
+
+def _start(day: str) -> float:
+    return float(calendar.timegm(time.strptime(day, "%Y-%m-%d")))
+
+
+def _sums(row: UsageRow) -> CallTotals:
+    return CallTotals(
+        calls=row.calls,
+        input=input_of(row),
+        read=row.read,
+        written=row.written_5m + row.written_1h,
+        output=row.output,
+        cost_nano_usd=_nano(row.usd),
+        lost=row.lost,
+        lost_nano_usd=_nano(row.lost_usd),
+    )
+
+
+def _nano(amount: Decimal) -> int:
+    return int(amount.scaleb(9))
+
+
+def _usd(amount: Decimal) -> str:
+    return usd(_nano(amount))

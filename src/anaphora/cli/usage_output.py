@@ -1,0 +1,310 @@
+"""The pages of `anaphora usage`, and its CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+import time
+from collections.abc import Iterator, Sequence
+from decimal import Decimal
+
+import msgspec
+from rich.padding import Padding
+from rich.text import Text
+
+from anaphora.usage.places import TITLES
+from anaphora.usage.records import LossCause
+from anaphora.usage.report import CauseRow, DearLoss, Grouping, UsageReport, UsageRow, UsageSums
+from anaphora.wording import counted, format_usd
+
+from .terminal import Line, Rows, table
+
+#: Rows of a table; `--all` shows the others.
+MOST_ROWS = 31
+_MOST_PROBLEMS = 10
+_LEAST_ID = 8
+_CENT = Decimal("0.005")
+#: Groupings by time, and what a row is called.
+PERIODS: dict[Grouping, str] = {"daily": "day", "weekly": "week", "monthly": "month"}
+CAUSES: dict[LossCause, str] = {
+    "idle": "idle until the cache expired",
+    "tools_changed": "tools changed",
+    "system_changed": "system text changed",
+    "model_switched": "model or effort switched",
+    "history_edited": "earlier messages changed",
+    "compaction": "compaction",
+    "resumed": "session resumed",
+    "subagent": "subagents wrote the same beginning again",
+    "below_minimum": "below the provider's minimum",
+    "no_marker": "nothing marked to be cached",
+    "provider_side": "provider did not find it",
+    "unknown": "unknown",
+}
+
+
+def report_lines(
+    report: UsageReport, *, everything: bool = False, rows: bool = True
+) -> Iterator[Line]:
+    """The default page: how much, which part of it was a lost cache, why, and what to do."""
+    yield from _headline(report)
+    if rows:
+        yield ""
+        yield from _rows(report, everything=everything)
+    if len(report.programs) > 1 and report.by != "program":
+        yield ""
+        yield _sums_table("program", [(title(row.name), row) for row in report.programs])
+    yield from _cause_lines(report)
+    yield from end_lines(report)
+
+
+def loss_lines(report: UsageReport) -> Iterator[Line]:
+    """The dearest losses."""
+    yield from _headline(report)
+    for number, loss in enumerate(report.dearest, 1):
+        yield from _loss(number, loss)
+    if not report.dearest:
+        yield "\nno call paid again for what had been cached", "green"
+    yield from end_lines(report)
+
+
+def _headline(report: UsageReport) -> Iterator[Line]:
+    total = report.total
+    programs = _listed([title(row.name) for row in report.programs])
+    span = _span(report)
+    spent = "no known price" if _no_price(total) else f"{money(total)} at API prices"
+    yield f"{spent}{span}: {counted(total.calls, 'call')} of {programs}", "bold"
+    if not report.complete:
+        yield "incomplete: interrupted before all calls were read and judged", "yellow"
+    if report.causes is None:
+        return
+    share = f" ({_percent(total.lost_usd, total.usd)})" if total.usd and total.lost_usd else ""
+    if total.lost:
+        again = f"{dollars(total.lost_usd)}{share} of it paid again for"
+        yield f"{again} {compact(total.lost)} tokens that had been cached", "red"
+    else:
+        yield "nothing of it paid again for tokens that had been cached", "green"
+
+
+def _span(report: UsageReport) -> str:
+    began = [row.began for row in report.programs if row.began is not None]
+    ended = [row.ended for row in report.programs if row.ended is not None]
+    if not began or not ended:
+        return ""
+    first, last = day(min(began)), day(max(ended))
+    return f" on {first}" if first == last else f" from {first} to {last}"
+
+
+def _rows(report: UsageReport, *, everything: bool) -> Iterator[Line]:
+    rows = ordered(report)
+    names = _names(report.by, rows)
+    pairs = list(zip(names, rows, strict=True))
+    by_time = report.by in PERIODS
+    left_out = 0 if everything else max(len(pairs) - MOST_ROWS, 0)
+    if left_out:
+        pairs = pairs[left_out:] if by_time else pairs[:MOST_ROWS]
+    kind = PERIODS.get(report.by, report.by)
+    if report.by == "session":
+        yield _session_table(pairs)
+    else:
+        yield _sums_table(kind, pairs)
+    if left_out:
+        which = f"earlier {kind}" if by_time else f"{kind} that cost less"
+        plural = f"earlier {kind}s" if by_time else f"{kind}s that cost less"
+        yield f"and {counted(left_out, which, plural)}: --all shows them", "dim"
+
+
+def ordered(report: UsageReport) -> list[UsageRow]:
+    """By time, or the dearest first."""
+    if report.by in PERIODS:
+        return sorted(report.rows, key=lambda row: row.name)
+    return sorted(report.rows, key=lambda row: (-row.usd, -row.calls, row.name))
+
+
+def _sums_table(kind: str, rows: Sequence[tuple[str, UsageSums]]) -> Rows:
+    figures = ("calls", "input", "read", "output", "cost", "lost")
+    made = table(kind, *figures, right=figures)
+    for name, row in rows:
+        made.add_row(name, *_figures(row), bar=_bar(row))
+    return made
+
+
+def _session_table(rows: Sequence[tuple[str, UsageRow]]) -> Rows:
+    figures = ("calls", "read", "cost", "lost")
+    made = table("session", "last call", "project", *figures, right=figures)
+    for name, row in rows:
+        calls, _, read, _, cost, lost = _figures(row)
+        project = row.project.replace("\\", "/").rstrip("/").rpartition("/")[2]
+        made.add_row(name, minute(row.ended), project, calls, read, cost, lost, bar=_bar(row))
+    return made
+
+
+def _figures(row: UsageSums) -> tuple[str, ...]:
+    whole = input_of(row)
+    read = f"{row.read / whole:.0%}" if whole else ""
+    lost = dollars(row.lost_usd) if row.lost_usd else compact(row.lost) if row.lost else ""
+    return f"{row.calls:,}", compact(whole), read, compact(row.output), money(row), lost
+
+
+def _bar(row: UsageSums) -> tuple[float, float]:
+    return float(row.usd), float(min(row.lost_usd, row.usd))
+
+
+def _cause_lines(report: UsageReport) -> Iterator[Line]:
+    if report.causes is None:
+        yield "\nThe causes of lost caches were not looked for (--no-causes).", "dim"
+        return
+    causes = [row for row in report.causes if row.tokens]
+    if not causes:
+        return
+    yield "\nWhy cached tokens were paid again", "bold"
+    for row in causes:
+        yield from _cause(row)
+
+
+def _cause(row: CauseRow) -> Iterator[Line]:
+    calls = f"{counted(row.calls, 'call')}, {compact(row.tokens)} tokens"
+    yield [(f"  {dollars(row.usd):>8}  ", "red"), (CAUSES[row.cause], "bold"), f": {calls}"]
+    for line in row.advice:
+        yield Padding(Text(f"→ {line}"), (0, 0, 0, 12))
+
+
+def _loss(number: int, loss: DearLoss) -> Iterator[Line]:
+    cost = "price unknown" if loss.usd is None else dollars(loss.usd)
+    again = f"{loss.tokens:,} tokens paid again"
+    yield [f"\n{number}. ", (cost, "red"), "  ", (CAUSES[loss.cause], "bold"), f", {again}"]
+    yield f"   {minute(loss.at)}  {title(loss.program)}, {loss.model}, {shown(loss.project)}"
+    yield f"   {loss.sentence}"
+    yield f"   {shown(loss.file)}:{loss.line}", "dim"
+    yield f"   anaphora usage session {loss.session}", "dim"
+
+
+def end_lines(report: UsageReport) -> Iterator[Line]:
+    if report.unpriced:
+        yield "\nNo price is known, so these are in no amount", "bold"
+        yield from (f"  {text}" for text in unpriced_lines(report))
+    if report.problems:
+        yield f"\nProblems: {len(report.problems):,}", "bold"
+        for text in report.problems[:_MOST_PROBLEMS]:
+            yield f"  {text}"
+        if len(report.problems) > _MOST_PROBLEMS:
+            yield (
+                f"  and {len(report.problems) - _MOST_PROBLEMS:,} more: --json has them all",
+                "dim",
+            )
+
+
+def unpriced_lines(report: UsageReport) -> list[str]:
+    return [
+        f"{one.provider}/{one.model}: {counted(one.calls, 'call')}, {compact(one.tokens)} tokens"
+        for one in report.unpriced
+    ]
+
+
+def next_steps() -> Iterator[Line]:
+    """For people at a terminal."""
+    yield "\nanaphora usage losses      the dearest losses, each with its file and time", "dim"
+    yield "anaphora usage session     by session; with an ID, call by call", "dim"
+    yield (
+        "anaphora usage --help      months, projects, models; HTML, CSV, JSON; the status line",
+        "dim",
+    )
+
+
+# ── Words and figures ─────────────────────────────────────────────────────────────────────────────
+
+
+def title(program: str) -> str:
+    return next((text for name, text in TITLES.items() if name == program), program)
+
+
+def dollars(amount: Decimal) -> str:
+    """To the cent; less than that with two digits."""
+    return f"${amount:,.2f}" if amount >= _CENT else format_usd(amount)
+
+
+def input_of(row: UsageSums) -> int:
+    return row.uncached + row.read + row.written_5m + row.written_1h
+
+
+def money(row: UsageSums) -> str:
+    """The cost; with a plus if the price of some calls is unknown."""
+    return "unknown" if _no_price(row) else dollars(row.usd) + "+" * bool(row.unpriced)
+
+
+def _no_price(row: UsageSums) -> bool:
+    return bool(row.calls) and row.unpriced == row.calls
+
+
+def compact(number: int) -> str:
+    for unit, letter in ((10**9, "G"), (10**6, "M"), (10**3, "k")):
+        if number >= unit * 0.9995:
+            return f"{number / unit:.1f}{letter}"
+    return str(number)
+
+
+def _percent(part: Decimal, whole: Decimal) -> str:
+    share = part / whole * 100
+    return f"{share:.0f}%" if share >= 1 else "less than 1%"
+
+
+def day(at: float) -> str:
+    return time.strftime("%Y-%m-%d", time.localtime(at))
+
+
+def minute(at: float | None) -> str:
+    return "" if at is None else time.strftime("%Y-%m-%d %H:%M", time.localtime(at))
+
+
+def shown(path: str) -> str:
+    """A path with ~ for the user's home."""
+    home = os.path.expanduser("~")
+    inside = path.startswith(home.rstrip("/") + "/") and home != "/"
+    return "~" + path[len(home.rstrip("/")) :] if inside else path
+
+
+def _names(by: Grouping, rows: Sequence[UsageRow]) -> list[str]:
+    if by == "program":
+        return [title(row.name) for row in rows]
+    if by == "project":
+        return [shown(row.name) or "(unknown)" for row in rows]
+    if by == "session":
+        return short_ids([row.name for row in rows])
+    return [row.name or "(unknown)" for row in rows]
+
+
+def short_ids(ids: Sequence[str]) -> list[str]:
+    """The beginnings that identify them, of at least 8 characters."""
+    longest = max(map(len, ids), default=0)
+    for length in range(_LEAST_ID, longest):
+        if len({one[:length] for one in ids}) == len(set(ids)):
+            return [one[:length] for one in ids]
+    return list(ids)
+
+
+def _listed(names: Sequence[str]) -> str:
+    if len(names) < 2:
+        return "".join(names) or "no program"
+    return f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def csv_text(rows: Sequence[msgspec.Struct], kind: type[msgspec.Struct]) -> str:
+    """A line for each row, with the names of the JSON's fields. Times are in ISO 8601, UTC."""
+    names = [field.name for field in msgspec.structs.fields(kind)]
+    names.sort(key=lambda name: name != "name")
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(names)
+    for row in rows:
+        writer.writerow([_csv_cell(name, getattr(row, name)) for name in names])
+    return text.getvalue()
+
+
+def _csv_cell(name: str, value: object) -> object:
+    if isinstance(value, float):
+        return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(value))
+    if isinstance(value, tuple):
+        return " ".join(value)
+    if isinstance(value, str) and value[:1] in ("=", "+", "-", "@"):
+        return f"'{value}"  # a spreadsheet would compute it
+    return "" if value is None else value

@@ -1,0 +1,110 @@
+"""`anaphora usage session ID`"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from pathlib import Path
+
+import click
+import msgspec
+
+from anaphora.errors import AnaphoraError
+from anaphora.usage.index import UsageIndex, index_file
+from anaphora.usage.report import UsageReport
+
+from .explain import explain_session
+from .explain_output import ExplainedCall, page_lines
+from .terminal import Line, print_report
+from .usage_output import report_lines, shown, title
+
+
+class SessionCall(msgspec.Struct, frozen=True, kw_only=True):
+    """One call of a session; prompts are left out."""
+
+    place: str
+    conversation: str
+    turn: int
+    at: float | None
+    gap: float | None
+    """Seconds since the call before."""
+    provider: str
+    model: str
+    result: str
+    lost: int
+    lost_usd: str | None
+    sentence: str
+    asked: str | None = None
+    """With --show-text: what the user wrote last."""
+    before: str | None = None
+    after: str | None = None
+    """With --show-text: text of the prompts around the change, if it is recorded."""
+
+
+class SessionReport(msgspec.Struct, frozen=True, kw_only=True):
+    usage: UsageReport
+    calls: tuple[SessionCall, ...]
+
+
+def show_session(
+    id: str, report: UsageReport, files: tuple[Path, ...], *, as_json: bool, show_text: bool
+) -> None:
+    """Print one session, call by call; a beginning of its id is enough."""
+    named = [row for row in report.rows if row.name == id] or report.rows
+    if not named:
+        raise click.UsageError(
+            f"no session's id begins with {id!r}; `anaphora usage session` lists the sessions"
+        )
+    if len(named) > 1:
+        print_report(report, report_lines(report, everything=True), as_json=as_json)
+        return
+    row = named[0]
+    explained, asked = explain_session(row.name, _files_of(row.name) or files)
+    texts = asked if show_text else {}
+
+    def page() -> Iterator[Line]:
+        programs = ", ".join(map(title, row.programs))
+        yield f"{programs}, {shown(row.project) or 'unknown folder'}", "bold"
+        yield f"session {row.name}", "dim"
+        yield from report_lines(report, rows=False)
+        yield "\nCall by call", "bold"
+        yield from page_lines(explained, everything=False, excerpts=show_text, asked=texts)
+        if not show_text:
+            yield "--show-text shows what was asked before each call", "dim"
+
+    calls = tuple(_call(call, texts, show_text=show_text) for call in explained.turns)
+    print_report(SessionReport(usage=report, calls=calls), page(), as_json=as_json)
+
+
+def _call(
+    call: ExplainedCall, texts: Mapping[tuple[str, int], str], *, show_text: bool
+) -> SessionCall:
+    verdict = call.verdict
+    change = verdict.change if show_text else None
+    before, after = (None, None) if change is None else change.excerpts
+    return SessionCall(
+        place=call.place,
+        conversation=call.conversation,
+        turn=call.turn,
+        at=call.at,
+        gap=call.gap,
+        provider=call.provider,
+        model=call.model,
+        result=verdict.result,
+        lost=verdict.lost,
+        lost_usd=None if verdict.cost_usd is None else str(verdict.cost_usd),
+        sentence=verdict.describe(excerpts=False, outlined=not show_text),
+        asked=texts.get((call.conversation, call.turn)),
+        before=before,
+        after=after,
+    )
+
+
+def _files_of(session: str) -> tuple[Path, ...]:
+    """Empty if there is no index."""
+    try:
+        with closing(UsageIndex(index_file())) as index:
+            return tuple(path for path in map(Path, index.files_of(session)) if path.exists())
+    except (OSError, sqlite3.Error, AnaphoraError):
+        return ()

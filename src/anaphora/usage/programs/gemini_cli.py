@@ -1,0 +1,68 @@
+"""Bills in session files of Gemini CLI: `<folder>/tmp/<project>/chats/**`, `.jsonl` and the older
+`.json`, one object with all messages. A message is written again when its tokens are known, and an
+edited history repeats all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from anaphora.analysis.trace.answers import answer_of
+from anaphora.analysis.trace.programs.gemini_cli import usage_from
+from anaphora.usage.records import BilledCall
+
+from .lines import KnownBetweenLines, decoder, fields, moment, of_messages
+
+#: The session's data, a message, or all messages.
+_decode = decoder(
+    fields(
+        "sessionId kind id type timestamp model tokens",
+        rename={"update": "$set"},
+        messages=[msgspec.Raw],
+        update=fields(messages=[msgspec.Raw]),
+    )
+)
+#: One of them is in every line that is read.
+_WORDS = b'"gemini"', b'"sessionId"', b'"messages"'
+
+
+class GeminiCliState(msgspec.Struct, array_like=True):
+    id: str = ""
+    subagent: bool = False
+    project: str = ""
+
+
+class GeminiCliBills(KnownBetweenLines):
+    def __init__(self) -> None:
+        self.known = GeminiCliState()
+
+    def begin(self, file: str) -> None:
+        """Newer versions write the working directory beside the chats."""
+        for folder in Path(file).parents[1:3]:
+            with suppress(OSError, UnicodeError):
+                self.known.project = (folder / ".project_root").read_text().strip()
+                return
+
+    def read(self, line: bytes, number: int) -> Iterable[BilledCall]:
+        if not any(word in line for word in _WORDS):
+            return ()
+        one, known = _decode(line), self.known
+        known.id = known.id or str(one.sessionId or "")
+        known.subagent |= one.kind == "subagent"
+        history = (one.update or one).messages
+        if history is None:
+            return self._message(one, number)
+        return of_messages(history, lambda message: self._message(_decode(message), number))
+
+    def _message(self, message: Any, number: int) -> Iterable[BilledCall]:
+        usage = usage_from(message.tokens) if message.type == "gemini" else None
+        if usage is None:
+            return ()
+        at = moment(message.timestamp)
+        answer = answer_of("" if message.id is None else str(message.id), at, usage, ())
+        by = "google", str(message.model or "")
+        return (self.call(answer, usage, by, at, number, subagent=self.known.subagent),)
