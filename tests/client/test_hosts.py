@@ -407,3 +407,30 @@ def test_only_plain_names_of_hosts_are_used(named: str, host: str) -> None:
         extras={"openai_chat": f'{{"provider":{named}}}'},
     )
     assert answering_host(reply, {}, catalog.dialects().find("openrouter")) == host
+
+
+# ── Routes of several providers ──────────────────────────────────────────────────────────────────
+
+
+def test_conversation_returns_to_its_first_hop_when_its_prefix_has_expired(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The same rule for hops and for hosts: a place is kept while the prefix there is alive."""
+
+    async def main(virtual: VirtualEmulator) -> list[str]:
+        chat = virtual.client.session("main", system=LONG)
+        responses = await converse(chat, 3)
+        await asyncio.sleep(2 * 86_400)
+        responses.append(await chat.send("Much later?"))
+        assert codes(responses[-1]) == []
+        return [response.record.provider for response in responses]
+
+    places = run_virtual(
+        monkeypatch,
+        main,
+        "deepseek",
+        "openrouter",
+        options=emulated(faults=f"{{{DOWN}, provider: deepseek, nth: [2, 3, 4]}}"),
+        routes={"main": [{"provider": "deepseek"}, {"provider": "openrouter"}]},
+    )
+    assert places == ["deepseek", "openrouter", "openrouter", "deepseek"]

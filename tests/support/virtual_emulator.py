@@ -13,7 +13,7 @@ from __future__ import annotations
 import datetime
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 from urllib.parse import parse_qsl, urlsplit
 
 import pytest
@@ -78,12 +78,17 @@ class EngineTransport:
 
 
 class VirtualEmulator:
-    def __init__(self, names: tuple[str, ...], options: EmulatorOptions | None = None) -> None:
+    def __init__(
+        self,
+        names: tuple[str, ...],
+        options: EmulatorOptions | None = None,
+        routes: dict[str, Any] | None = None,
+    ) -> None:
         self.engine = Engine(options)
         self.transport = EngineTransport(self.engine)
         self.records: list[Record] = []
         self.client = AsyncClient.from_config(
-            {"providers": settings("http://emulator.invalid", names)},
+            {"providers": settings("http://emulator.invalid", names), "routes": routes or {}},
             environ={"KEY": KEY},
             watchers=[self.records.append],
             transport=self.transport,
@@ -95,13 +100,14 @@ def run_virtual(
     main: Callable[[VirtualEmulator], Awaitable[T]],
     *names: str,
     options: EmulatorOptions | None = None,
+    routes: dict[str, Any] | None = None,
 ) -> T:
     """The result of `main`, with `time.time()` on the loop's clock."""
 
     async def run() -> T:
         started = virtual_time.clock()
         monkeypatch.setattr("time.time", lambda: _START + virtual_time.clock() - started)
-        virtual = VirtualEmulator(names or ("anthropic",), options)
+        virtual = VirtualEmulator(names or ("anthropic",), options, routes)
         try:
             return await main(virtual)
         finally:

@@ -4,6 +4,7 @@ knows what happened."""
 from __future__ import annotations
 
 import contextlib
+import json
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -14,7 +15,9 @@ import pytest
 from support.planted import PLACES, Place, body, grown, spec
 
 from anaphora.catalog import dialects
+from anaphora.emulator import EmulatorOptions
 from anaphora.emulator.server import Emulator
+from anaphora.emulator.server import running as running_emulator
 from anaphora.proxy.routes import default_routes
 from anaphora.proxy.server import Proxy, running
 from anaphora.traffic.calls import ProxyRoute, RelayedCall
@@ -119,3 +122,25 @@ def test_the_keys_of_many_accounts_are_never_shown() -> None:
             )
         )
     assert {call.path for call in judge.calls} == {"/v1/files/<secret>"}
+
+
+def test_hosts_behind_a_router_are_named() -> None:
+    """Other programs are not pinned: the verdict says which host had the prefix."""
+    messages = [{"role": "system", "content": "A rule of the house. " * 2000}]
+    options = EmulatorOptions(router_hosts=("Novita", "Together"), tool_calls=False)
+    with running_emulator(options) as emu, watched(emu) as (proxy, judge):
+        url = f"{proxy.url_of('openrouter')}/api/v1/chat/completions"
+        hosts = []
+        for turn in range(8):
+            messages.append({"role": "user", "content": f"Question {turn}?"})
+            body = {"model": "deepseek/deepseek-v4-flash", "messages": messages}
+            answer = json.loads(post(url, json.dumps(body).encode()))
+            messages.append(answer["choices"][0]["message"])
+            hosts.append(answer["provider"])
+    verdicts = [call.verdict for call in judge.calls if call.verdict is not None]
+    assert [verdict.host for verdict in verdicts] == hosts
+    moved = [at for at in range(1, 8) if hosts[at] != hosts[at - 1]]
+    assert moved
+    first = verdicts[moved[0]]
+    assert first.cause == "other_route"
+    assert f"to {first.host}, and the prefix was cached at {hosts[moved[0] - 1]}" in str(first)

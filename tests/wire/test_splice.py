@@ -835,3 +835,50 @@ def test_parsed_marks_are_those_of_the_plan() -> None:
     spliced = splice("anthropic", CHAT[:-1] + b',"max_tokens":1}', Mark(0, "1h"))
     cache: PromptCachePlan = wire.get("anthropic").parse(spliced).ir.cache
     assert [mark.ttl for mark in cache.marks] == ["1h"]
+
+
+# ── The host of a router ─────────────────────────────────────────────────────────────────────────
+
+HOST_PINS = [
+    ("openrouter", b'"x": 1', b'"x": 1,"provider":{"order":["A b"]}'),
+    ("openrouter", b'"provider": { }', b'"provider": { "order":["A b"]}'),
+    (
+        "openrouter",
+        b'"provider" : {"zdr" :true }, "x":2',
+        b'"provider" : {"zdr" :true ,"order":["A b"]}, "x":2',
+    ),
+    ("openrouter", b'"provider": {"order": ["B"]}', None),
+    ("openrouter", b'"provider": {"order": null}', None),
+    ("openrouter", b'"provider": {"sort": "price"}', None),
+    ("openrouter", b'"provider": null', None),
+    ("openrouter", b'"provider": "B"', None),
+    ("vercel", b'"x": 1', b'"x": 1,"providerOptions":{"gateway":{"order":["A b"]}}'),
+    (
+        "vercel",
+        b'"providerOptions": {"anthropic": {}}',
+        b'"providerOptions": {"anthropic": {},"gateway":{"order":["A b"]}}',
+    ),
+    ("vercel", b'"providerOptions": {"gateway": {"only": []}}', None),
+]
+
+
+@each_row(("name", "fields", "pinned"), HOST_PINS)
+def test_host_is_added_to_a_request_that_chooses_none(
+    name: str, fields: bytes, pinned: bytes | None
+) -> None:
+    rest = b'{ "model":"some/model", "messages": [{"role":"user","content":"Hi"}], '
+    body = rest + fields + b"}\n"
+    spliced = wire.splice(body, Plan(host="A b"), wire=name)
+    assert spliced.body == (body if pinned is None else rest + pinned + b"}\n")
+    json.loads(spliced.body)
+    assert wire.splice(body, Plan(), wire=name).body is body
+
+
+@each_row(
+    ("model", "sent"),
+    [("some/model", "some/model:A-b"), ("some/model:fastest", "some/model:fastest")],
+)
+def test_host_follows_the_name_of_the_model(model: str, sent: str) -> None:
+    body = b'{"messages": [{"role":"user","content":"Hi"}],"model" : "%b", "x": 1}'
+    spliced = wire.splice(body % model.encode(), Plan(host="A-b"), wire="huggingface")
+    assert spliced.body == body % sent.encode()

@@ -26,6 +26,7 @@ from anaphora.errors import AnaphoraError, InvalidRequest
 from anaphora.tokens import for_model
 from anaphora.values import Reply
 from anaphora.wire import Wire
+from anaphora.wire.dialect.routers import answering_host
 from anaphora.wire.elements import DecodedBody
 from anaphora.wire.openai_responses.parse import input_items
 from anaphora.wire.reading import Members, known_text, object_members, request_error
@@ -227,6 +228,7 @@ def request_of(
         usage=None if answer is None or answer.usage.uncached is None else answer.usage,
         reply_lines=() if answer is None else reply_lines(answer.message),
         route=logged.host,
+        host="" if answer is None else answering_host(answer, {}, dialect),
         complete=bool(named) and (not hints.previous_reply or chained is not None),
     )
     return SentRequest(

@@ -7,7 +7,7 @@ unchanged. Providers read both forms as the same prompt, so the cached prefix st
 Markers of the request stay, with their TTL; those of the plan are added while there are slots. With
 `replace`, the request ends up with the plan's markers only. Fields of the whole request (an
 automatic breakpoint, the cache key, the cache options) are only added if the request has none of
-that name.
+that name, and the host of a router only if the request chooses none.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from anaphora.rendered import Mark, Plan, Rendered
 from anaphora.values import TTL_SECONDS, Notice
 
 from .breakpoints import key_place
+from .dialect.routers import host_edit
 from .elements import DecodedBody
 from .marker_targets import MarkerLocator
 from .markers import MARKER_PLACES, MarkerPlaces
@@ -228,6 +229,10 @@ class _Splicing:
                 headers = ((place, plan.key),)
             elif place is not None:
                 added.append(place + string(plan.key))
+        router = None if self._dialect is None else self._dialect.router
+        if plan.host and router is not None:
+            edit = host_edit(self._body, plan.host, rendered.model, router)
+            self.edits += () if edit is None else (edit,)
         if not added:
             return headers
         end = self._body.rindex(b"}")

@@ -32,6 +32,7 @@ from anaphora.daemon.money.settling import (
 )
 from anaphora.errors import Upstream
 from anaphora.values import Reply
+from anaphora.wire.dialect.routers import answering_host
 
 
 class HoldBound(CallStep):
@@ -113,6 +114,7 @@ class SettleBill(CallStep):
             began=flight.first_at,
             usage=billed,
             reply_lines=reply_lines(reply.message),
+            host=answering_host(reply, flight.headers, flight.target.endpoint.resolved.dialect),
         )
         if call.masked:
             flight.guarded("verdict_failed", None, self._note_prefixes, call)
