@@ -70,8 +70,9 @@ _GUIDE = {"anthropic": 2300, "openai_responses": 3800, "openai_chat": 3800, "dee
 _OFTEN = {"deepseek": 4}
 #: Where the rules do not make a script lose anything.
 _NEITHER = (("deepseek", "below the minimum"),)
-#: Conversations that no longer begin with their first message.
-_NAMED = ("a compaction", "subagents")
+#: Conversations that only their names tell apart: those that no longer begin with their first
+#: message, and those that all begin with the same one.
+_NAMED = ("a compaction", "subagents", "below the minimum")
 _FILES = 4
 #: What may be planted: a byte for each record.
 _KINDS: tuple[LossCause | None, ...] = tuple(dict.fromkeys(CAUSE.values()))

@@ -21,6 +21,7 @@ from pathlib import Path
 
 import _families as made
 import msgspec
+from _hosts import pinned_read_share
 from _recorded import recordings
 from _summarized import summarised
 
@@ -326,6 +327,7 @@ def main() -> None:
             f" {each.uncached} too short, {each.refused} refused"
         )
     shares = [each.median for each in played.values()]
+    pinned = pinned_read_share(options.quick)
     print(
         json.dumps(
             {
@@ -335,6 +337,7 @@ def main() -> None:
                 "plan_vs_render": round(ratio, 3),
                 "single_calls_vs_unmarked": round(max(single), 4),
                 "summarize_read_share": round(min(shares), 4) if shares else None,
+                "pinned_read_share": round(pinned, 4),
             }
         )
     )

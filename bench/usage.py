@@ -21,6 +21,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import platform
 import shutil
 import statistics
 import subprocess
@@ -130,16 +131,15 @@ def _ccusage(folder: Path, *, install: bool) -> tuple[Path | None, str]:
         return None, "npm is missing"
     if not install:
         return None, "ccusage is missing: pass --install"
-    done = subprocess.run(
-        [npm, "install", "--silent", "--prefix", str(folder), "ccusage"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    found_file = folder / "node_modules" / ".bin" / "ccusage"
-    if done.returncode or not found_file.exists():
-        return None, f"npm install ccusage ended with {done.returncode}"
-    return found_file, ""
+    # Its program for this machine is a package of its own, which npm leaves out in silence.
+    machine = {"aarch64": "arm64", "x86_64": "x64"}.get(platform.machine(), platform.machine())
+    program = folder / "node_modules" / ".bin" / "ccusage"
+    for packages in (["ccusage"], ["ccusage", f"@ccusage/ccusage-{sys.platform}-{machine}"]):
+        install_ = [npm, "install", "--silent", "--prefix", str(folder), *packages]
+        subprocess.run(install_, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
+        if program.exists() and not subprocess.run([program, "--version"], check=False).returncode:
+            return program, ""
+    return None, "npm does not install a ccusage that runs here"
 
 
 def _wall(command: list[str], env: dict[str, str]) -> float:

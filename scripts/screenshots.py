@@ -1,4 +1,4 @@
-"""Take the pictures of docs/dashboard.md again, from made-up calls.
+"""Take the pictures of docs/dashboard.md and docs/why-is-my-bill-high.md again, from made-up calls.
 
     python scripts/screenshots.py [--output FOLDER]
 
@@ -10,6 +10,8 @@ emulator answers. No network, no key.
 from __future__ import annotations
 
 import argparse
+import os
+import subprocess
 import sys
 import tempfile
 import time
@@ -23,6 +25,7 @@ import httpx  # noqa: E402
 from playwright.sync_api import expect  # noqa: E402
 from support.browser import CHROMIUM, HOW, Chromium  # noqa: E402
 from support.dashboard_data import filled_daemon, varied_calls  # noqa: E402
+from support.usage_home import write_example_home  # noqa: E402
 
 from anaphora import emulator  # noqa: E402
 from anaphora.daemon.access.identity import ADMIN  # noqa: E402
@@ -84,6 +87,22 @@ def take_conversation(browser: Chromium, emu: Emulator, picture: Path) -> None:
         browser.run(take)
 
 
+def take_usage(browser: Chromium, picture: Path) -> None:
+    """The report of `anaphora usage --html` on the sessions of two weeks."""
+    with tempfile.TemporaryDirectory() as folder:
+        home = write_example_home(Path(folder))
+        report = home / "usage.html"
+        environ = {"PATH": os.environ["PATH"], "HOME": str(home), "TZ": "UTC"}
+        words = [sys.executable, "-m", "anaphora", "usage", "--html", str(report)]
+        subprocess.run(words, env=environ, check=True)
+
+        def take() -> None:
+            with browser.open(report.as_uri(), width=WIDTH) as tab:
+                tab.page.screenshot(path=picture, full_page=True, clip=_clip(860))
+
+        browser.run(take)
+
+
 def _converse(url: str) -> None:
     messages: list[Any] = []
     for number, question in enumerate(QUESTIONS):
@@ -119,9 +138,10 @@ def main() -> None:
         with emulator.running() as emu:
             take_overview(browser, emu, folder / "dashboard-overview.png")
             take_conversation(browser, emu, folder / "dashboard-conversation.png")
+        take_usage(browser, folder / "usage-report.png")
     finally:
         browser.close()
-    for picture in sorted(folder.glob("dashboard-*.png")):
+    for picture in sorted(folder.glob("*.png")):
         print(f"{picture}: {picture.stat().st_size:,} bytes")
 
 

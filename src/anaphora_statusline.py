@@ -58,7 +58,7 @@ def _parts(given: dict[str, Any], now: float) -> Iterator[str]:
     last: dict[str, Any] = {}
     if not usage or not cache:
         last = _last_call(given.get("transcript_path"))
-    share = _read_share(usage) or _read_share(_object(last, "usage"))
+    share = _read_share(usage or _object(last, "usage"))
     if share is not None:
         yield f"cache {share:.0%} read"
     expires = _expiry(cache, last)

@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
 import shlex
 import subprocess
 import sys
+import time
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
+import msgspec
 import pytest
 from packaging.requirements import Requirement
 from support.feature_calls import PDF, PNG
 from support.tables import each_row
+from support.usage_home import write_example_home, write_home
 
+import anaphora_statusline
 from anaphora import catalog, emulator, errors, wire
 from anaphora.cli.main import main
 from anaphora.client.config import ClientConfig
 from anaphora.client.config.resolve import check
+from anaphora.usage.report import CauseRow, DearLoss, UnpricedModel, UsageReport, UsageRow
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
@@ -81,8 +87,8 @@ def test_the_readme_runs_and_prints_its_output(
         elif body.startswith("$ anaphora watch"):
             _, output, *_ = fenced(ROOT / "docs" / "guides" / "watch.md", "text")
             assert output.startswith(body.partition("\n")[2])
-        elif body == "anaphora serve --emulate\n":
-            pass  # a test of the command: tests/cli
+        elif body == "anaphora serve --emulate\n" or body.startswith("$ uvx anaphora usage"):
+            pass  # a test of the command: tests/cli, and below
         elif tag == "text":
             assert without_figures(printed[-1]) == without_figures(body)
     assert len(printed) == 4
@@ -245,6 +251,57 @@ def test_every_yaml_is_an_llm_yaml_that_is_right(page: Path) -> None:
         assert check(ClientConfig.from_text(text, name(page)))
 
 
+def use_home(monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
+    """Another user's home, in UTC."""
+    for variable in ("CLAUDE_CONFIG_DIR", "CODEX_HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+
+
+def test_the_page_about_bills_prints_its_output(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """All but the figures: those follow the catalog."""
+    use_home(monkeypatch, write_example_home(tmp_path))
+    monkeypatch.delenv("COLUMNS", raising=False)
+    assert main(["usage"]) == 0
+    _, page, line, setting = fenced(ROOT / "docs" / "why-is-my-bill-high.md", "text")
+    assert without_figures(capfd.readouterr().out) == without_figures(page)
+    (shown,) = (
+        body for body in fenced(ROOT / "README.md", "text") if body.startswith("$ uvx anaphora")
+    )
+    assert [text for text in shown.splitlines()[1:] if text not in ("…", *page.splitlines())] == []
+    settings = json.loads("{" + setting + "}")
+    assert settings["statusLine"]["command"] in project_scripts()
+    now = time.time()
+    usage = {"cache_read_input_tokens": 98, "input_tokens": 2}
+    given = {
+        "model": {"display_name": "Opus 5.5"},
+        "cost": {"total_cost_usd": 3.21},
+        "context_window": {"used_percentage": 42, "current_usage": usage},
+        "prompt_cache": {"expires_at": now + 299},
+    }
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(json.dumps(given).encode())))
+    assert anaphora_statusline.main() == 0
+    assert without_figures(capfd.readouterr().out.replace("~", "")) == without_figures(line)
+
+
+def test_the_fields_of_the_json_are_documented() -> None:
+    text = (ROOT / "docs" / "why-is-my-bill-high.md").read_text()
+    for kind in (UsageReport, UsageRow, CauseRow, DearLoss, UnpricedModel):
+        for field in msgspec.structs.fields(kind):
+            assert f"`{field.encode_name}`" in text, field.encode_name
+
+
+def project_scripts() -> dict[str, str]:
+    scripts: dict[str, str] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
+        "scripts"
+    ]
+    return scripts
+
+
 @pytest.mark.parametrize(
     "command",
     sorted({line for page in PAGES for body in fenced(page, "sh") for line in body.splitlines()}),
@@ -257,6 +314,8 @@ def test_every_command_works(
 ) -> None:
     if "seen" in command:  # not the index of the user
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    if "usage" in command:
+        use_home(monkeypatch, write_home(tmp_path))
     words = shlex.split(command)
     if words[:2] == ["pip", "install"]:
         wanted = Requirement(words[2])

@@ -153,6 +153,14 @@ def test_every_common_mode_has_a_value(row: Dialect) -> None:
     assert mode == ("adaptive" if on == "adaptive" else "enabled")
 
 
+@each_row("row", [row for row in ROWS if row.router], ids=lambda row: row.name)
+def test_router_names_its_host_in_one_place(row: Dialect) -> None:
+    router = row.router
+    assert router is not None
+    assert bool(router.answer) != bool(router.answer_header)
+    assert router.pin in router.chosen_by or (not router.pin and router.chosen_models)
+
+
 def test_retention_is_sent_to_openai_only() -> None:
     openai_rows = [row for row in ROWS if row.wire.startswith("openai_")]
     providers = {row.provider for row in openai_rows if "cache.retention" not in row.fields}

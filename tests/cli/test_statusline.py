@@ -75,6 +75,11 @@ def test_bad_input_is_no_failure(raw: bytes) -> None:
     assert line(None, raw=raw) == "anaphora"
 
 
+def test_a_call_that_read_nothing_is_shown() -> None:
+    window = {"current_usage": USAGE | {"cache_read_input_tokens": 0}}
+    assert line({"context_window": window}) == "cache 0% read"
+
+
 def test_missing_and_odd_fields_are_left_out() -> None:
     assert line({"model": {"id": "m\x1b[31m\nn"}}) == "m [31m n"
     assert (

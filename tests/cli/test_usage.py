@@ -290,7 +290,7 @@ def test_an_interrupted_run_prints_what_is_known(
 
 def test_progress_is_shown_on_a_terminal(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = (
-        "import sys\nfrom anaphora.cli import usage\nusage._PATIENCE = 0\n"
+        "import sys\nfrom anaphora.cli import usage_sources\nusage_sources._PATIENCE = 0\n"
         "from anaphora.cli.main import main\nsys.exit(main(['usage', 'program']))"
     )
     ours, theirs = pty.openpty()

@@ -2,17 +2,37 @@
 
 from __future__ import annotations
 
+import fcntl
+import json
+import os
+import pty
+import re
+import select
+import struct
+import subprocess
+import sys
 import tempfile
+import termios
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.agent_programs import ON_BEDROCK, ON_VERTEX, PROGRAMS, AgentProgram, ProgramPlace
+from support.agent_programs import BIN, ON_BEDROCK, ON_VERTEX, PROGRAMS, AgentProgram, ProgramPlace
+from support.agent_programs import KEY as PROGRAM_KEY
 from support.daemon import GRANT, KEY, llm_yaml, running_daemon
 from support.missing import skip_without
-from support.program_checks import check_daemon, check_replayed, check_run, check_watched
+from support.program_checks import (
+    bills_of,
+    check_bills,
+    check_daemon,
+    check_replayed,
+    check_run,
+    check_watched,
+)
 from support.servers import ServerMissing
 from support.signing import keys_of
+from support.waiting import PATIENCE
 
 from anaphora import emulator
 from anaphora.client.credentials.sigv4 import AwsKeys
@@ -56,6 +76,84 @@ def test_recorded_and_replayed_in_another_folder(name: str, folder: Path) -> Non
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_through_the_daemon(name: str, folder: Path) -> None:
     check_daemon(place(name, folder / "place"), folder)
+
+
+def test_claude_code_runs_with_the_status_line_and_its_usage_is_summed(folder: Path) -> None:
+    there = place("claude", folder / "home")
+
+    def usage(*arguments: str) -> str:
+        words = [sys.executable, "-m", "anaphora", "usage", *arguments]
+        environ = {"HOME": str(there.home), "PATH": os.environ["PATH"]}
+        return subprocess.run(words, env=environ, capture_output=True, text=True, check=True).stdout
+
+    assert "the status line is set" in usage("--install-statusline", "--yes")
+    with emulator.running(there.program.options()) as emu:
+        check_run(there.run(variables={"ANTHROPIC_BASE_URL": emu.url}))
+        calls = check_bills(there, bills_of(emu))
+    settings = json.loads((there.home / ".claude" / "settings.json").read_text())
+    assert "anaphora-statusline" in settings["statusLine"]["command"]
+    report = json.loads(usage("session", "--json"))
+    assert report["total"]["calls"] == len(calls)
+    assert {row["name"] for row in report["rows"]} == {call.session for call in calls}
+    assert {row["project"] for row in report["rows"]} == {str(there.work)}
+    assert float(report["total"]["usd"]) > 0
+
+
+@pytest.mark.long
+def test_claude_code_shows_the_status_line(folder: Path) -> None:
+    """On a terminal, before and after a call."""
+    there = place("claude", folder / "home")
+    approved = {"approved": [PROGRAM_KEY[-20:]], "rejected": []}
+    trusted = {str(there.work): {"hasTrustDialogAccepted": True}}
+    seen = {"hasCompletedOnboarding": True, "theme": "dark"}
+    known = seen | {"customApiKeyResponses": approved, "projects": trusted}
+    (there.home / ".claude.json").write_text(json.dumps(known))
+    with emulator.running(there.program.options()) as emu:
+        environ = {
+            "HOME": str(there.home),
+            "PATH": os.pathsep.join((str(BIN), os.environ["PATH"])),
+            "TERM": "xterm-256color",
+            "LANG": "C.UTF-8",
+            "ANTHROPIC_API_KEY": PROGRAM_KEY,
+            "ANTHROPIC_BASE_URL": emu.url,
+            **there.program.variables,
+        }
+        words = [sys.executable, "-m", "anaphora", "usage", "--install-statusline", "--yes"]
+        subprocess.run(words, env=environ, capture_output=True, check=True)
+        ours, theirs = pty.openpty()
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 140, 0, 0))
+        program = subprocess.Popen(
+            ["claude", "--model", "claude-sonnet-4-5"],
+            cwd=there.work,
+            env=environ,
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            start_new_session=True,
+        )
+        try:
+            shown = _until(ours, b"", rb"Sonnet 4.5 .* session")
+            os.write(ours, b"Hello?")
+            shown = _until(ours, shown, rb"Hello\?")
+            os.write(ours, b"\r")
+            _until(ours, shown, rb"context \d+% .* session .* cache \d+% read .* expires in \d min")
+        finally:
+            program.kill()
+            program.wait()
+            os.close(ours)
+            os.close(theirs)
+
+
+def _until(terminal: int, shown: bytes, pattern: bytes) -> bytes:
+    """What the terminal shows, until it has the pattern; escape codes count as blanks."""
+    end = time.monotonic() + PATIENCE
+    while True:
+        plain = re.sub(rb"\x1b\[[0-9;?>=]*[a-zA-Z]|\x1b\][^\x07]*\x07|[\r\n]", b" ", shown)
+        if re.search(pattern, plain):
+            return shown
+        assert time.monotonic() < end, plain[-2000:].decode("utf-8", "replace")
+        if select.select([terminal], [], [], 1)[0]:
+            shown += os.read(terminal, 65_536)
 
 
 AT_CLOUDS = [

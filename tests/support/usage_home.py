@@ -26,6 +26,7 @@ def claude_session(
     project: str,
     *,
     model: str = MODEL,
+    size: int = 20_000,
 ) -> bytes:
     """A conversation with a call after each number of minutes; one after more than five minutes
     finds nothing in the cache."""
@@ -37,7 +38,7 @@ def claude_session(
         asked = {"role": "user", "content": f"{CANARY} {number}: " + "Why is the build red? " * 20}
         question = {"type": "user", "uuid": f"{session}-q{number}", "parentUuid": parent}
         lines.append({**question, **common, "timestamp": stamp(at), "message": asked})
-        size = 20_000 + 400 * number
+        size += 400
         read = cached if gap <= 5 else 0
         written = size - read
         at += datetime.timedelta(seconds=4)
@@ -95,4 +96,20 @@ def write_home(home: Path) -> Path:
     for file, content in files.items():
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(content)
+    return home
+
+
+def write_example_home(home: Path) -> Path:
+    """Two weeks of the sessions that docs/why-is-my-bill-high.md shows."""
+    write_home(home)
+    for day in range(14):
+        for number in range(1 + day * 5 % 4):
+            name = f"{day:02x}{number:02x}4a1c-2f6e-4d0b-9c57-5e1f0a7b8d33"
+            pauses = [47.0 if (day + number + turn) % 9 == 5 else 1.5 for turn in range(24)]
+            began = MORNING + datetime.timedelta(days=day, hours=2 * number)
+            project = ("/work/shop", "/work/shop/api", "/work/tea")[number % 3]
+            file = home / ".claude" / "projects" / project.replace("/", "-") / f"{name}.jsonl"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            content = claude_session(name, began, [0.0, *pauses], project, size=60_000)
+            file.write_bytes(content)
     return home

@@ -16,10 +16,11 @@ from support.usage_files import CANARY, answer, files_in, session_file
 
 from anaphora.usage import collect, pieces, workers
 from anaphora.usage.collect import UsageProgress, usage
+from anaphora.usage.pieces import FilePiece
 from anaphora.usage.places import SessionFile
 from anaphora.usage.report import UsageReport
 from anaphora.usage.sums import UsageQuery
-from anaphora.usage.workers import Failed, PieceRead, ReadTask, Workers
+from anaphora.usage.workers import Failed, ReadTask, UsageWorkers
 
 
 @pytest.fixture
@@ -193,19 +194,20 @@ def test_file_of_a_process_that_dies_is_a_problem(
         "Popen",
         lambda command, **given: started([command[0], "-c", code], **given),
     )
-    pool = Workers(1)
+    pool = UsageWorkers(1)
     pool.submit(tasks(folder))
-    done = pool.next()
+    done = []
+    while pool.busy:
+        done += pool.next()
     pool.stop()
-    assert not pool.busy
     results = {task.path: one for task, one in done if isinstance(task, ReadTask)}
     assert results.pop(deadly) == Failed("the process that read it ended with 9")
     assert len(results) == 4
-    assert all(isinstance(one, PieceRead) for one in results.values())
+    assert all(isinstance(one, FilePiece) for one in results.values())
 
 
 def test_stop_ends_processes_at_work(folder: Path) -> None:
-    pool = Workers(2)
+    pool = UsageWorkers(2)
     for task in tasks(folder):
         pool.submit([task])
     pool.next()

@@ -224,7 +224,8 @@ def test_spilled_records_are_private_and_removed(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     home = tmp_path / "spill"
-    home.mkdir()
+    left = home / f"anaphora-fleet-{2**22 + 1}-of-a-killed-run"
+    left.mkdir(parents=True)
     monkeypatch.setattr(tempfile, "tempdir", str(home))
     modes: set[int] = set()
 
@@ -241,7 +242,7 @@ def test_spilled_records_are_private_and_removed(
 
 def test_a_killed_process_is_replaced(tmp_path: Path) -> None:
     tasks = [(number, str(tmp_path)) for number in range(6)]
-    with running.Workers(2) as processes:
+    with running.FleetProcesses(2) as processes:
         assert [*processes.each(killed_once, tasks)] == [0, 1, 4, 9, 16, 25]
         assert (tmp_path / "killed").exists()
         with pytest.raises(Io, match="a process was killed 3 times"):

@@ -11,20 +11,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.session_bills import (
     billed,
+    bills_in,
     continued,
     in_conversations,
     shared_names,
     shared_session,
 )
-from support.session_samples import CANARY, SAMPLES, event, lines_of
+from support.session_samples import CANARY, SAMPLES, claude, codex_count, event, gemini, lines_of
 
 from anaphora.analysis.trace.log_lines import Problem
 from anaphora.analysis.trace.programs import ProgramName
+from anaphora.usage.places import session_files
 from anaphora.usage.programs import READERS, bills
 from anaphora.usage.records import BilledCall
 
 LINE_PROGRAMS: tuple[ProgramName, ...] = ("claude_code", "codex", "copilot")
 FILES = [(program, name) for program in LINE_PROGRAMS for name in shared_names(program)]
+CHAT = b'{"sessionId":"g","projectHash":"h","messages":[%s]}' % b",".join(
+    msgspec.json.encode(gemini(second, str(second))) for second in (1, 2)
+)
 PI = Path(__file__).parents[1] / "analysis" / "trace" / "sessions" / "pi"
 
 
@@ -74,6 +79,37 @@ def test_replies_of_claude_code() -> None:
     assert {(one.written_5m, one.written_1h) for one in found} == {(100, 200)}
 
 
+def test_advisors_and_compaction_of_claude_code_are_billed() -> None:
+    """The usage of a reply includes only iterations that are messages."""
+    message = {"type": "message", "input_tokens": 10, "output_tokens": 5}
+    advisor = {"type": "advisor_message", "model": "claude-opus-4-6", "input_tokens": 1000}
+    split = {"ephemeral_1h_input_tokens": 30}
+    compaction = {"type": "compaction", "cache_creation_input_tokens": 50, "cache_creation": split}
+    line = claude(1, "m1", usage={"iterations": [message, advisor, compaction]})
+    data = msgspec.json.encode(line) + b"\n"
+    reply, *others = (one for one in read("claude_code", [data]) if isinstance(one, BilledCall))
+    assert (reply.model, reply.read) == ("claude-sonnet-4-5", 2000)
+    assert [(one.model, one.input, one.written_1h, one.output) for one in others] == [
+        ("claude-opus-4-6", 1000, 0, 0),
+        ("claude-sonnet-4-5", 50, 30, 0),
+    ]
+    assert len({one.key for one in (reply, *others)}) == 3
+    assert [*read("claude_code", [data])] == [reply, *others]
+
+
+def test_progress_of_a_subagent_repeats_its_reply() -> None:
+    reply = claude(1, "m1")
+    data = {"type": "agent_progress", "message": reply}
+    progress = {"type": "progress", "sessionId": "main", "cwd": "/work", "data": data}
+    first, again = read(
+        "claude_code", [msgspec.json.encode(one) + b"\n" for one in (reply, progress)]
+    )
+    assert isinstance(first, BilledCall)
+    assert isinstance(again, BilledCall)
+    assert (again.key, again.input, again.output) == (first.key, first.input, first.output)
+    assert (again.session, again.subagent) == ("main", True)
+
+
 def test_models_of_codex_and_forks() -> None:
     assert [one.model for one in calls("codex")] == ["gpt-5.5", "gpt-5.5", "gpt-5.4", "gpt-5.4"]
     recorded = calls("codex, with records")
@@ -83,11 +119,34 @@ def test_models_of_codex_and_forks() -> None:
     assert forked.untimed
 
 
+def test_service_tiers_of_codex() -> None:
+    def settings(tier: str | None) -> dict[str, object]:
+        applied = {"type": "thread_settings_applied", "thread_settings": {"service_tier": tier}}
+        return {"timestamp": "2026-11-02T09:00:00.000Z", "type": "event_msg", "payload": applied}
+
+    events = [settings("fast"), codex_count(1, 900, 1), settings(None), codex_count(2, 900, 2)]
+    lines = [msgspec.json.encode(one) + b"\n" for one in events]
+    found = [*continued("codex", lines, range(len(lines)))]
+    assert [one.tier for one in found if isinstance(one, BilledCall)] == ["fast", ""]
+
+
 def test_projects_and_subagents() -> None:
     for name in ("codex", "copilot", "pi", "opencode"):
         assert {one.project for one in calls(name)} == {"/work"}, name
     assert [one.subagent for one in calls("copilot")] == [False, True, False, False]
     assert all(one.subagent for one in calls("opencode"))
+
+
+@pytest.mark.parametrize("name", ["session-1.jsonl", "session-1.json", "s/subagent.jsonl"])
+def test_project_of_gemini_cli_is_beside_its_chats(name: str, tmp_path: Path) -> None:
+    file = tmp_path / "tmp" / "work" / "chats" / name
+    file.parent.mkdir(parents=True)
+    (tmp_path / "tmp" / "work" / ".project_root").write_text("/home/me/work\n")
+    lines = lines_of("gemini_cli")[1]
+    file.write_bytes(lines[0] + lines[-1] if name.endswith("l") else CHAT)
+    (found,) = session_files((file,), {}, tmp_path, [])
+    calls = [one for one in bills_in(found) if isinstance(one, BilledCall)]
+    assert [one.project for one in calls] == ["/home/me/work"] * 2
 
 
 def test_sums_of_copilot_are_divided_among_the_replies() -> None:

@@ -22,7 +22,8 @@ from support.waiting import PATIENCE
 from anaphora.usage import index as index_module
 from anaphora.usage import pieces
 from anaphora.usage.collect import usage
-from anaphora.usage.index import Position, UsageIndex, index_file, pack
+from anaphora.usage.index import UsageIndex, index_file
+from anaphora.usage.pieces import ReadPosition, pack
 from anaphora.usage.programs import READERS
 from anaphora.usage.programs.claude_code import ClaudeCodeBills
 from anaphora.usage.report import UsageReport
@@ -290,7 +291,7 @@ def test_piece_is_added_only_to_its_position(tmp_path: Path) -> None:
     assert one.add([first]) == []
     assert two.add([first]) == [str(file)]
     known = two.position(str(file))
-    assert msgspec.msgpack.decode(known, type=Position) == first.position
+    assert msgspec.msgpack.decode(known, type=ReadPosition) == first.position
     with file.open("ab") as opened:
         opened.write(b"".join(lines(3)))
     later = pieces.read_piece(str(file), "claude_code", known, state)

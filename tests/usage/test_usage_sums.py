@@ -16,7 +16,8 @@ from support.usage_files import answer, files_in
 
 from anaphora.catalog.pricing import PriceBook
 from anaphora.usage.collect import usage
-from anaphora.usage.index import JudgedSession, Piece, Position, UsageIndex, as_row
+from anaphora.usage.index import UsageIndex
+from anaphora.usage.pieces import FilePiece, ReadPosition, row_of
 from anaphora.usage.records import BilledCall, Loss
 from anaphora.usage.report import UsageReport
 from anaphora.usage.sums import NO_TIME, UsageQuery, usage_report
@@ -48,11 +49,13 @@ def filled(
 ) -> UsageIndex:
     """An index with the calls of one file."""
     labels = [(program, c.provider, c.model, c.tier, c.session, c.project) for c in calls]
-    rows = [as_row(one, number) for number, one in enumerate(calls)]
-    piece = Piece(path="/f", known=b"", anew=True, position=Position(), labels=labels, calls=rows)
+    rows = [row_of(one, number) for number, one in enumerate(calls)]
+    piece = FilePiece(
+        path="/f", known=b"", anew=True, position=ReadPosition(), labels=labels, calls=rows
+    )
     index = UsageIndex(None)
     assert index.add([piece]) == []
-    index.add_losses(b"mark", ["/f"], JudgedSession([[*losses]], []))
+    index.add_losses(b"mark", ["/f"], [[*losses]], [])
     return index
 
 

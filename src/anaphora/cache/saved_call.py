@@ -162,14 +162,8 @@ def restore_call(
         key=key,
         held=saved.held,
     )
-    return SentCall(
-        rendered=earlier,
-        plan=plan,
-        at=saved.at,
-        began=saved.began,
-        usage=saved.usage,
-        host=saved.host,
-    )
+    sent = SentCall(rendered=earlier, plan=plan, at=saved.at, began=saved.began, usage=saved.usage)
+    return replace(sent, host=saved.host) if saved.host else sent
 
 
 def _hidden_key(key: str | None) -> str | None:

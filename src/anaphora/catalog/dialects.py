@@ -181,10 +181,6 @@ class Router(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     chosen_models: tuple[str, ...] = ()
     """Patterns of model names that choose hosts."""
 
-    def __post_init__(self) -> None:
-        if bool(self.answer) == bool(self.answer_header):
-            raise ValueError("router: needs either `answer` or `answer_header`")
-
 
 class Dialect(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One provider on one wire."""

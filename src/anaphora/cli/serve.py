@@ -275,10 +275,11 @@ def _entry(provider: str, when: datetime.datetime) -> dict[str, Any]:
 
 
 def _prices(row: catalog.Dialect, when: datetime.datetime) -> dict[str, dict[str, int]]:
-    """Models without a list price cost nothing; those of local servers have none."""
-    if urlsplit(row.base_url).hostname == "localhost":
+    """Models without a list price cost nothing; those of local servers have none, nor have those of
+    gateways without models in the catalog."""
+    models = [profile.id for profile in catalog.models(row.provider)]
+    if not models or urlsplit(row.base_url).hostname == "localhost":
         return {"*": _FREE}
-    models = (profile.id for profile in catalog.models(row.provider))
     return {id: _FREE for id in models if catalog.price(row.provider, id, when) is None}
 
 

@@ -36,6 +36,7 @@ from anaphora.dashboard.tables import (
 )
 from anaphora.dashboard.values import Point
 from anaphora.usage.report import DearLoss, Grouping, UsageReport, UsageRow, UsageSums
+from anaphora.usage.sums import NO_TIME
 from anaphora.wording import counted
 
 from .usage_output import (
@@ -186,7 +187,7 @@ def _left_out(heading: str, lines: Sequence[str]) -> htpy.Node:
 def _points(days: Sequence[UsageRow]) -> list[Point]:
     """One for each day, including those without calls. Days of this machine's zone are drawn as
     days of UTC: the page has no script that could convert them."""
-    sums = {_start(row.name): _sums(row) for row in days}
+    sums = {_start(row.name): _sums(row) for row in days if row.name != NO_TIME}
     if not sums:
         return []
     first, last = min(sums), max(sums)

@@ -10,6 +10,8 @@ from collections.abc import Iterator, Sequence
 from decimal import Decimal
 
 import msgspec
+from rich.padding import Padding
+from rich.text import Text
 
 from anaphora.usage.places import TITLES
 from anaphora.usage.records import LossCause
@@ -53,7 +55,7 @@ def report_lines(
         yield ""
         yield _sums_table("program", [(title(row.name), row) for row in report.programs])
     yield from _cause_lines(report)
-    yield from _end_lines(report)
+    yield from end_lines(report)
 
 
 def loss_lines(report: UsageReport) -> Iterator[Line]:
@@ -63,7 +65,7 @@ def loss_lines(report: UsageReport) -> Iterator[Line]:
         yield from _loss(number, loss)
     if not report.dearest:
         yield "\nno call paid again for what had been cached", "green"
-    yield from _end_lines(report)
+    yield from end_lines(report)
 
 
 def _headline(report: UsageReport) -> Iterator[Line]:
@@ -164,7 +166,7 @@ def _cause(row: CauseRow) -> Iterator[Line]:
     calls = f"{counted(row.calls, 'call')}, {compact(row.tokens)} tokens"
     yield [(f"  {dollars(row.usd):>8}  ", "red"), (CAUSES[row.cause], "bold"), f": {calls}"]
     for line in row.advice:
-        yield f"            → {line}"
+        yield Padding(Text(f"→ {line}"), (0, 0, 0, 12))
 
 
 def _loss(number: int, loss: DearLoss) -> Iterator[Line]:
@@ -177,7 +179,7 @@ def _loss(number: int, loss: DearLoss) -> Iterator[Line]:
     yield f"   anaphora usage session {loss.session}", "dim"
 
 
-def _end_lines(report: UsageReport) -> Iterator[Line]:
+def end_lines(report: UsageReport) -> Iterator[Line]:
     if report.unpriced:
         yield "\nNo price is known, so these are in no amount", "bold"
         yield from (f"  {text}" for text in unpriced_lines(report))

@@ -94,7 +94,7 @@ def _call(
         result=verdict.result,
         lost=verdict.lost,
         lost_usd=None if verdict.cost_usd is None else str(verdict.cost_usd),
-        sentence=verdict.describe(excerpts=False),
+        sentence=verdict.describe(excerpts=False, outlined=not show_text),
         asked=texts.get((call.conversation, call.turn)),
         before=before,
         after=after,

@@ -164,6 +164,7 @@ class OneShot(Caller):
         """Adds the verdict to a call of a conversation."""
         assert self._compared is not None
         assert flight.reply is not None
+        target = flight.target
         sent = SentCall(
             rendered=prepared.rendered,
             plan=prepared.plan,
@@ -172,11 +173,9 @@ class OneShot(Caller):
             usage=flight.reply.usage,
             reply_lines=reply_lines(flight.reply.message),
             complete=not prepared.call.ir.has_continued(),
-            host=answering_host(
-                flight.reply, flight.headers, flight.target.endpoint.resolved.dialect
-            ),
+            host=answering_host(flight.reply, flight.headers, target.endpoint.resolved.dialect),
         )
-        target, call = flight.target, ComparedCall(sent=sent)
+        call = ComparedCall(sent=sent)
         flight.verdict = self._compared.judge(
             call,
             flight.reply.id,

@@ -22,15 +22,7 @@ from typing import TYPE_CHECKING
 from blake3 import blake3
 
 from anaphora.client.config import Hop
-from anaphora.errors import (
-    AnaphoraError,
-    NotFound,
-    Overloaded,
-    RateLimited,
-    RequestRejected,
-    Timeout,
-    Transport,
-)
+from anaphora.errors import AnaphoraError, NotFound, Overloaded, RateLimited, RequestRejected
 from anaphora.prompt import Call
 from anaphora.values import Notice, SegmentRole
 from anaphora.wire.dialect.routers import answering_host
@@ -39,7 +31,6 @@ from .prices import moving_message, price_of_moving
 
 if TYPE_CHECKING:
     from .in_flight import InFlight, PreparedRequest
-    from .response import Attempt
     from .session.provider_state import ProviderState
     from .target import Target
 
@@ -48,9 +39,10 @@ _CHANGING = (SegmentRole.VOLATILE_TAIL, SegmentRole.DYNAMIC_CONTEXT)
 
 
 #: Errors after which a call is sent again without its pin: the host's, and those of a router that
-#: tries no other host.
+#: tries no other host. After the last attempt, others release the pin as well.
 _HOST_FAILED = (RateLimited, Overloaded)
 _HOST_GONE = (*_HOST_FAILED, NotFound, RequestRejected)
+_RELEASING = ("Timeout", "Transport")
 
 
 class SessionRoute:
@@ -100,9 +92,8 @@ class SessionRoute:
     ) -> tuple[Notice, ...]:
         """Notes which target answered a call, and which host of it; see `settle`."""
         target, reply, prepared = flight.target, flight.reply, flight.prepared[flight.index]
-        if reply is not None:
-            dialect = target.endpoint.resolved.dialect
-            prepared.host = answering_host(reply, flight.headers, dialect)
+        assert reply is not None
+        prepared.host = answering_host(reply, flight.headers, target.endpoint.resolved.dialect)
         return self.settle(target, states, prepared)
 
     def settle(
@@ -210,18 +201,12 @@ def errors_of_host(state: ProviderState) -> tuple[type[AnaphoraError], ...]:
     return _HOST_FAILED if router is not None and router.pin else _HOST_GONE
 
 
-def release(state: ProviderState, error: BaseException | Attempt) -> bool:
-    """Releases the pin to the host that answered last, if the error is the host's."""
-    if isinstance(error, BaseException):
-        lost = isinstance(error, Timeout) or (
-            isinstance(error, Transport) and error.phase != "connect"
-        )
-        name = type(error).__name__
-    else:
-        lost, name = False, error.error or ""
-    if not state.host or not (lost or name in {each.__name__ for each in errors_of_host(state)}):
+def release(state: ProviderState, error: str | None, problem: object = None) -> bool:
+    """Releases the pin to the host that answered last, if the error of this name is the host's."""
+    names = (*(each.__name__ for each in errors_of_host(state)), *_RELEASING)
+    if not state.host or error not in names or getattr(problem, "phase", "") == "connect":
         return False
-    state.released = name
+    state.released = error
     return True
 
 

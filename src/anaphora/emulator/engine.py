@@ -181,9 +181,6 @@ class Engine:
         """The request at one of the hosts behind a router, and the fault of that host. A host that
         fails is left for the next one, if the request allows one."""
         request, hosts = self._routers.route(request)
-        router = request.route.dialect.router
-        if router is not None and self.options.router_hosts and not hosts:
-            raise NotFound("no allowed host has this model", status=404)
         fault = None
         for host in hosts:
             request.entry.host = host

@@ -1,11 +1,5 @@
 """Routers with several hosts, each with a cache of its own. A request goes to the hosts that it
-asks for, in their order, and then to the others at random, as the router's row in the catalog
-describes it.
-
-    hosts = RouterHosts(("DeepInfra", "Novita", "Together"), seed=7)
-    request, candidates = hosts.route(request)
-    named = hosts.named(message, extras, host, dialect)
-"""
+asks for, in their order, and then to the others at random."""
 
 from __future__ import annotations
 
@@ -16,6 +10,7 @@ import msgspec
 
 from anaphora.canonical import dumps
 from anaphora.catalog import Dialect
+from anaphora.errors import NotFound
 from anaphora.values import Message, Opaque
 
 from .exchange import nested
@@ -51,10 +46,11 @@ class RouterHosts:
 
     def _by_model(self, request: RoutedRequest) -> tuple[RoutedRequest, tuple[str, ...]]:
         model, _, host = str(request.value("model", "")).partition(":")
-        asked = self._known([host])
         if not host:
             return request, tuple(self._shuffled(self._names))
         fields = {**request.fields, "model": msgspec.Raw(dumps(model))}
+        if not (asked := self._known([host])):
+            raise NotFound(f"{host!r} does not serve this model", status=404)
         return request.with_body(msgspec.json.encode(fields)), tuple(asked)
 
     def _shuffled(self, names: Sequence[str]) -> list[str]:
@@ -64,14 +60,10 @@ class RouterHosts:
 
     def _known(self, asked: Any) -> list[str]:
         """The hosts of a list, which may have names or slugs."""
-        slugs = {_slug(name): name for name in self._names}
+        slugs = {name.lower().replace(" ", "-"): name for name in self._names}
+        known = slugs | {name: name for name in self._names}
         wanted = asked if isinstance(asked, list) else []
-        found = (slugs.get(_slug(name)) for name in wanted if isinstance(name, str))
-        return [name for name in dict.fromkeys(found) if name is not None]
-
-
-def _slug(name: str) -> str:
-    return name.lower().replace(" ", "-")
+        return [known[name] for name in wanted if isinstance(name, str) and name in known]
 
 
 def name_host(

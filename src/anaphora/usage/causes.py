@@ -154,7 +154,7 @@ def losses_of(
     """A loss for each cause of the verdict that explains a part of it. `before` are the tokens of
     the prompt before, if known."""
     shares = _shares(verdict, before)
-    sentence = verdict.describe(excerpts=False) if shares else ""
+    sentence = verdict.describe(outlined=True) if shares else ""
     tokens = sum(shares.values())
     usd = verdict.cost_usd if tokens == verdict.lost else lost_usd(usage, tokens, price)
     left = None if usd is None else round(usd * 10**9)

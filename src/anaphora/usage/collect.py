@@ -26,29 +26,19 @@ from anaphora.errors import InvalidConfig
 from anaphora.values import Usage
 from anaphora.wording import counted
 
-from .index import (
-    Piece,
-    Position,
-    UsageIndex,
-    index_file,
-    may_be_damaged,
-    pack,
-    remove_index,
-    unpack_position,
-)
-from .pieces import PIECE, file_state, is_unchanged
+from .index import UsageIndex, index_file, remove_index
+from .pieces import PIECE, FilePiece, ReadPosition, file_state, is_unchanged, pack, unpack_position
 from .places import SessionFile, session_files
 from .report import UsageReport
 from .sums import UsageQuery, usage_report
 from .workers import (
     Done,
     Failed,
-    Judged,
+    JudgedSession,
     JudgeTask,
-    PieceRead,
     ReadTask,
     Task,
-    Workers,
+    UsageWorkers,
     batches,
 )
 
@@ -107,8 +97,8 @@ def usage(
         except (OSError, sqlite3.Error) as problem:
             if path is None:
                 raise
-            is_damaged = isinstance(problem, sqlite3.Error) and may_be_damaged(problem)
-            if is_damaged and not notices:
+            is_usable = isinstance(problem, OSError | sqlite3.OperationalError)
+            if not is_usable and not notices:
                 remove_index(path)
                 notices.append(f"{path}: {problem}; the index was made anew")
             else:
@@ -174,7 +164,7 @@ class _Collector:
                 self._fail(path, f"cannot be read: {problem.strerror or problem}")
                 continue
             packed = known.get(path, b"")
-            position = unpack_position(packed) if packed else Position()
+            position = unpack_position(packed) if packed else ReadPosition()
             if packed and is_unchanged(position, state):
                 self._note(path, position)
             else:
@@ -186,7 +176,7 @@ class _Collector:
         self._problems[path].append(f"{path}: {reason}")
         self._summed.pop(path, None)
 
-    def _note(self, path: str, position: Position) -> None:
+    def _note(self, path: str, position: ReadPosition) -> None:
         """Notes broken lines of a file that was read."""
         problems = self._problems[path]
         problems += position.problems
@@ -197,7 +187,7 @@ class _Collector:
             self._notices.append(f"{path}: the last line is not complete; {lines} before it read")
 
     def _add(
-        self, index: UsageIndex, workers: Workers, pieces: list[tuple[ReadTask, Piece]]
+        self, index: UsageIndex, workers: UsageWorkers, pieces: list[tuple[ReadTask, FilePiece]]
     ) -> int:
         """Adds what was read, and goes on with files that have more. Returns their number."""
         more = 0
@@ -213,7 +203,7 @@ class _Collector:
             workers.submit([replace(task, known=known, size=0)])
         return more
 
-    def _spend(self, piece: Piece) -> None:
+    def _spend(self, piece: FilePiece) -> None:
         if self._progress is None:
             return
         sums: dict[int, list[int]] = {}
@@ -244,7 +234,7 @@ class _Collector:
         size = sum(task.size for task in tasks)
         parts = batches(tasks, most)
         in_parallel = self._processes > 1 and len(parts) > 1 and size >= many and sys.executable
-        workers = Workers(min(self._processes, len(parts)) if in_parallel else 0)
+        workers = UsageWorkers(min(self._processes, len(parts)) if in_parallel else 0)
         files = done_bytes = 0
         try:
             for part in parts:
@@ -266,21 +256,21 @@ class _Collector:
         finally:
             workers.stop()
 
-    def _take(self, index: UsageIndex, workers: Workers, done: list[tuple[Task, Done]]) -> int:
+    def _take(self, index: UsageIndex, workers: UsageWorkers, done: list[tuple[Task, Done]]) -> int:
         """Adds the results to the index. Returns how many files are not finished."""
-        pieces: list[tuple[ReadTask, Piece]] = []
+        pieces: list[tuple[ReadTask, FilePiece]] = []
         for task, one in done:
             if isinstance(task, ReadTask):
-                if isinstance(one, PieceRead):
-                    pieces.append((task, one.piece))
+                if isinstance(one, FilePiece):
+                    pieces.append((task, one))
                 elif isinstance(one, Failed):
                     self._fail(task.path, one.reason)
-            elif isinstance(one, Judged):
-                index.add_losses(task.mark, [part.path for part in task.files], one.session)
+            elif isinstance(one, JudgedSession):
+                paths = [path for path, _, _ in task.files]
+                index.add_losses(task.mark, paths, one.losses, one.notices)
             elif isinstance(one, Failed):
-                for part in task.files:
-                    reason = f"{part.path}: not judged, {one.reason}"
-                    self._problems[part.path].append(reason)
+                for path, _, _ in task.files:
+                    self._problems[path].append(f"{path}: not judged, {one.reason}")
         return self._add(index, workers, pieces) if pieces else 0
 
 

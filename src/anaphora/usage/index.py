@@ -20,13 +20,12 @@ from contextlib import contextmanager
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import msgspec
 
 from anaphora import catalog
-from anaphora.analysis.trace.answers import AnswerCopy, AnswerIndex, digest
-from anaphora.analysis.trace.log_lines import Answer
+from anaphora.analysis.trace.answers import AnswerCopy, digest
 from anaphora.analysis.trace.programs import ProgramName
 from anaphora.client.config.folders import user_folder
 from anaphora.sqlite_files import (
@@ -38,7 +37,9 @@ from anaphora.sqlite_files import (
 )
 from anaphora.version import __version__
 
-from .records import BilledCall, Loss
+from .copies import choose, count
+from .pieces import FilePiece, Label, pack, unpack_position
+from .records import Loss
 
 #: Marks the file as ours: "anau".
 _APPLICATION = 0x616E6175
@@ -78,115 +79,11 @@ _ADD = (
     " read = excluded.read, written_5m = excluded.written_5m, written_1h = excluded.written_1h,"
     " output = excluded.output, line = excluded.line WHERE excluded.output >= output"
 )
-#: Copies of one answer in the chosen files, those of a copied one by its digest without its time.
-_COPIES = (
-    "SELECT answer, key, copied, file, path, began, ended, at, output"
-    " FROM calls JOIN files ON files.id = file WHERE file IN chosen AND answer IN (SELECT answer"
-    " FROM calls WHERE file IN chosen AND {} GROUP BY answer HAVING count(*) > 1)"
-    " ORDER BY answer, path"
-)
-#: Answers whose copies may count differently after files have changed: theirs, those that they
-#: kept, and those that they had a copy of.
-_AFFECTED = (
-    "INSERT OR IGNORE INTO affected SELECT answer FROM calls WHERE file IN changed",
-    "INSERT OR IGNORE INTO affected SELECT answer FROM dropped JOIN calls USING (file, key)"
-    " WHERE keeper IN changed",
-    "INSERT OR IGNORE INTO affected SELECT answer FROM dropped JOIN calls"
-    " ON calls.file = keeper AND calls.key = dropped.key WHERE dropped.file IN changed",
-)
-_UNCOUNT = (
-    "DELETE FROM {0} WHERE file IN changed OR (file, key) IN"
-    " (SELECT file, key FROM calls WHERE answer IN affected)"
-)
-_CHANGED = (
-    "SELECT id FROM files WHERE id IN chosen AND"
-    " position IS NOT (SELECT position FROM counted WHERE file = id)"
-    " UNION SELECT file FROM counted WHERE file NOT IN chosen"
-)
-#: Copies of answers that are compared at once.
-_MOST_COPIES = 5_000
 #: Labels that are kept in memory.
 _MOST_LABELS = 10_000
 
-Label: TypeAlias = tuple[str, str, str, str, str, str]
-"""Program, provider, model, service tier, session and project of a call."""
-
-
-class Position(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
-    """How far a file was read, and what is needed to read on."""
-
-    inode: int = 0
-    size: int = 0
-    """The bytes that were read, with an unfinished last line."""
-    mtime: int = 0
-    """In nanoseconds; 0 if the file was changed just before it was read."""
-    offset: int = 0
-    """After the last whole line."""
-    lines: int = 0
-    digest: bytes = b""
-    """Of the first bytes, and of the last ones before `size`."""
-    state: bytes = b"\xc0"
-    """What the program's reader knows between two lines, packed."""
-    began: float | None = None
-    problems: tuple[str, ...] = ()
-    """The first broken lines."""
-    broken: int = 0
-    """How many lines are broken."""
-    unfinished: bool = False
-    """The last line is not complete."""
-    read_at: float = 0.0
-    """Of a file that is read as a whole."""
-
-
-class Piece(msgspec.Struct, array_like=True, kw_only=True):
-    """What was read of a file at once."""
-
-    path: str
-    known: bytes
-    """The position that was known before, as `known` has it; empty if there was none."""
-    anew: bool
-    """The file was read from its beginning: earlier bills are gone."""
-    position: Position
-    labels: list[Label]
-    calls: list[tuple[Any, ...]]
-    """Key, answer, copied, number of the label, and the columns after it."""
-    finished: bool = True
-    """The whole file was read."""
-
-
-class SessionPart(msgspec.Struct, frozen=True, array_like=True):
-    """A file of a session that is judged."""
-
-    path: str
-    program: ProgramName
-    kept_elsewhere: dict[bytes, AnswerCopy]
-
-
-class JudgedSession(msgspec.Struct, frozen=True, array_like=True):
-    losses: list[list[Loss]]
-    """Of each file."""
-    notices: list[str]
-    """Why calls were not judged."""
-
-
-def as_row(call: BilledCall, label: int) -> tuple[Any, ...]:
-    return (
-        call.key,
-        call.untimed or call.key,
-        call.copied,
-        label,
-        call.at,
-        call.uncached,
-        call.read,
-        call.written_5m,
-        call.written_1h,
-        call.output,
-        call.line,
-    )
-
-
-pack = msgspec.msgpack.Encoder().encode
-unpack_position = msgspec.msgpack.Decoder(Position).decode
+Unjudged: TypeAlias = tuple[str, ProgramName, dict[bytes, AnswerCopy]]
+"""Path and program of a file, and the answers that other files keep."""
 
 
 def index_file() -> Path:
@@ -254,20 +151,20 @@ class UsageIndex:
     # ── Bills ────────────────────────────────────────────────────────────────────────────────────
 
     def known(self) -> dict[str, bytes]:
-        """By the path, how far each file was read: a packed `Position`."""
+        """By the path, how far each file was read: a packed `ReadPosition`."""
         return dict(self.run("SELECT path, position FROM files"))
 
     def position(self, path: str) -> bytes:
         row = self.run("SELECT position FROM files WHERE path = ?", (path,)).fetchone()
         return row[0] if row else b""
 
-    def add(self, pieces: Iterable[Piece]) -> list[str]:
+    def add(self, pieces: Iterable[FilePiece]) -> list[str]:
         """Returns the paths of files that another process has read meanwhile, whose pieces were
         not added."""
         with transaction(self._database):
             return [piece.path for piece in pieces if not self._add(piece)]
 
-    def _add(self, piece: Piece) -> bool:
+    def _add(self, piece: FilePiece) -> bool:
         found = self.run("SELECT id, position FROM files WHERE path = ?", (piece.path,)).fetchone()
         if (found[1] if found else b"") != piece.known:
             return False
@@ -325,58 +222,13 @@ class UsageIndex:
         other process changes what is summed."""
         paths = [*paths]
         with transaction(self._database, "BEGIN"):
-            if self._choose(paths) == 0:
+            if choose(self._database, paths) == 0:
                 yield
                 return
         with transaction(self._database):
-            if self._choose(paths):
-                self._count()
+            if choose(self._database, paths):
+                count(self._database)
             yield
-
-    def _choose(self, paths: list[str]) -> int:
-        """Fills `chosen`, and `changed` with the files that were changed, or chosen or not,
-        since they were counted. Returns their number."""
-        for table in ("chosen", "changed", "affected"):
-            kind = "answer BLOB" if table == "affected" else "id INTEGER"
-            self.run(f"CREATE TEMP TABLE IF NOT EXISTS {table} ({kind} PRIMARY KEY)")
-            self.run(f"DELETE FROM {table}")
-        ids = dict(self.run("SELECT path, id FROM files"))
-        chosen = ((ids[path],) for path in paths if path in ids)
-        self._database.executemany("INSERT INTO chosen VALUES (?)", chosen)
-        return self.run(f"INSERT INTO changed {_CHANGED}").rowcount
-
-    def _count(self) -> None:
-        (counted,) = self.run("SELECT count(*) FROM counted").fetchone()
-        if counted:
-            for add in _AFFECTED:
-                self.run(add)
-            for table in ("dropped", "richer"):
-                self.run(_UNCOUNT.format(table))
-        copies = _CopiesOnce()
-        rows = self.run(_COPIES.format("answer IN affected" if counted else "true"))
-        for _, same in groupby(rows, itemgetter(0)):
-            copies.add([*same])
-            if copies.is_full:
-                self._drop(copies)
-                copies = _CopiesOnce()
-        self._drop(copies)
-        self.run("DELETE FROM counted WHERE file IN changed")
-        self.run(
-            "INSERT INTO counted SELECT id, position FROM files WHERE id IN chosen"
-            " AND id IN changed"
-        )
-
-    def _drop(self, copies: _CopiesOnce) -> None:
-        dropped, richer = copies.decide()
-        self._database.executemany("INSERT INTO dropped VALUES (?, ?, ?, ?)", dropped)
-        for file, key, source in richer:
-            self.run(
-                f"INSERT INTO richer SELECT ours.file, {_OTHERS}"
-                " FROM calls AS ours JOIN calls AS other ON other.key = ours.key"
-                " WHERE ours.file = ? AND ours.key = ? AND other.file = ?",
-                (file, key, source),
-            )
-            self.run("INSERT INTO dropped VALUES (?, ?, NULL, 0)", (file, key))
 
     # ── Losses ───────────────────────────────────────────────────────────────────────────────────
 
@@ -391,7 +243,7 @@ class UsageIndex:
             )
         ]
 
-    def to_judge(self) -> Iterator[tuple[bytes, int, list[SessionPart]]]:
+    def to_judge(self) -> Iterator[tuple[bytes, int, list[Unjudged]]]:
         """The sessions that were not judged since one of their files changed: a mark for
         `add_losses`, their bytes and their files."""
         files = self.run(
@@ -410,24 +262,26 @@ class UsageIndex:
                     for key, path, last in self.run(dropped, (id,))
                 }
                 position = unpack_position(packed)
-                marked.append(
-                    [path, position.size, position.digest.hex(), [*map(bytes.hex, copies)]]
-                )
-                parts.append(SessionPart(path, program, copies))
+                now = [path, position.size, position.digest.hex(), position.read_at]
+                marked.append([*now, *map(bytes.hex, copies)])
+                parts.append((path, program, copies))
                 known.add(judged)
                 size += position.size
             if known != {mark := digest(marked)}:
                 yield mark, size, parts
 
-    def add_losses(self, mark: bytes, paths: Sequence[str], judged: JudgedSession) -> None:
+    def add_losses(
+        self, mark: bytes, paths: list[str], losses: list[list[Loss]], notices: list[str]
+    ) -> None:
+        """The losses in each file of a session, and why calls were not judged."""
         with transaction(self._database):
-            for path, losses in zip(paths, judged.losses, strict=True):
+            for path, found in zip(paths, losses, strict=True):
                 for file in self.run("SELECT id FROM files WHERE path = ?", (path,)).fetchall():
                     self.run("DELETE FROM losses WHERE file = ?", file)
-                    rows = ((*file, *msgspec.structs.astuple(one)) for one in losses)
+                    rows = ((*file, *msgspec.structs.astuple(one)) for one in found)
                     add = "INSERT OR REPLACE INTO losses VALUES (?, ?, ?, ?, ?, ?, ?)"
                     self._database.executemany(add, rows)
-                    done = mark, pack(judged.notices), *file
+                    done = mark, pack(notices), *file
                     self.run("UPDATE files SET judged = ?, notices = ? WHERE id = ?", done)
 
     def notices(self) -> list[str]:
@@ -435,59 +289,3 @@ class UsageIndex:
         rows = self.run("SELECT DISTINCT notices FROM files WHERE id IN chosen AND notices NOTNULL")
         found = (msgspec.msgpack.decode(row, type=list[str]) for (row,) in rows)
         return sorted({notice for notices in found for notice in notices})
-
-
-class _CopiesOnce:
-    """Finds which of the copies of some answers count, by the rule of `AnswerIndex`."""
-
-    def __init__(self) -> None:
-        self._answers = AnswerIndex()
-        self._files: dict[str, int] = {}
-        self._rows: list[tuple[Answer, int, str, int]] = []
-
-    @property
-    def is_full(self) -> bool:
-        return len(self._rows) >= _MOST_COPIES
-
-    def add(self, rows: list[tuple[Any, ...]]) -> None:
-        """All copies of an answer, as `_COPIES` returns them."""
-        for same, key, copied, file, path, began, ended, at, output in rows:
-            if path not in self._files:
-                self._files[path] = file
-                self._answers.add_times(path, began, (ended,))
-            answer = Answer(key, same if same != key else b"", bool(copied))
-            self._answers.add_answer(path, answer, is_last=at == ended)
-            self._rows.append((answer, file, path, output))
-
-    def decide(self) -> tuple[list[tuple[Any, ...]], list[tuple[int, bytes, int]]]:
-        """Rows of `dropped`; and for calls of which another copy has more output: file, key, and
-        the file of that copy."""
-        dropped: list[tuple[Any, ...]] = []
-        kept: dict[bytes, tuple[int, int]] = {}
-        most: dict[bytes, tuple[int, int]] = {}
-        for answer, file, path, output in self._rows:
-            keeper = self._answers.keeper(answer)
-            if keeper.file != path:
-                kept_by = self._files[keeper.file]
-                dropped.append((file, answer.key, kept_by, keeper.is_last))
-            else:
-                kept[answer.key] = output, file
-            if answer.key not in most or most[answer.key][0] < output:
-                most[answer.key] = output, file
-        richer = [
-            (file, key, most[key][1])
-            for key, (output, file) in kept.items()
-            if most[key][0] > output
-        ]
-        return dropped, richer
-
-
-#: The columns of a call whose tokens are those of a copy.
-_OTHERS = (
-    "ours.key, ours.answer, ours.copied, ours.label, ours.at, other.uncached, other.read,"
-    " other.written_5m, other.written_1h, other.output, ours.line"
-)
-
-
-def may_be_damaged(problem: sqlite3.Error) -> bool:
-    return not isinstance(problem, sqlite3.OperationalError)

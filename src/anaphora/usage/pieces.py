@@ -1,5 +1,4 @@
-"""Reads files: the bills, from the position up to which a file was read before; and for losses, the
-whole conversations."""
+"""Reads the bills of a file, from the position up to which it was read before."""
 
 from __future__ import annotations
 
@@ -8,43 +7,28 @@ import io
 import os
 import time
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 from blake3 import blake3
 
-from anaphora.analysis import trace
-from anaphora.analysis.trace.answers import AnswerIndex
 from anaphora.analysis.trace.log_lines import (
-    FoundTrace,
     Problem,
-    TraceEntry,
     seconds,
 )
 from anaphora.analysis.trace.programs import ProgramName
-from anaphora.cache.learned_steps import LearnedSteps
-from anaphora.catalog.pricing import PriceBook
 from anaphora.wire.reading import DECODE_ERRORS
 
-from .index import (
-    JudgedSession,
-    Label,
-    Piece,
-    Position,
-    SessionPart,
-    as_row,
-    pack,
-    unpack_position,
-)
-from .log_files import records_of
 from .opencode_files import is_database_file
 from .places import SessionFile
 from .programs import READERS, BillReader, bills
-from .records import BilledCall, Loss
+from .records import BilledCall
 from .whole_files import is_whole, read_file
 
+#: The fields of a call that are columns: tokens and line.
+_COUNTS = slice(5, 11)
 _GZIP = b"\x1f\x8b"
 _DAMAGED = EOFError, zlib.error, gzip.BadGzipFile
 #: Bytes that are read of a file at once.
@@ -57,6 +41,56 @@ _NAMED = 5
 _JUST_CHANGED = 2_000_000_000
 
 
+Label: TypeAlias = tuple[str, str, str, str, str, str]
+"""Program, provider, model, service tier, session and project of a call."""
+
+
+class ReadPosition(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
+    """How far a file was read, and what is needed to read on."""
+
+    inode: int = 0
+    size: int = 0
+    """The bytes that were read, with an unfinished last line."""
+    mtime: int = 0
+    """In nanoseconds; 0 if the file was changed just before it was read."""
+    offset: int = 0
+    """After the last whole line."""
+    lines: int = 0
+    digest: bytes = b""
+    """Of the first bytes, and of the last ones before `size`."""
+    state: bytes = b"\xc0"
+    """What the program's reader knows between two lines, packed."""
+    began: float | None = None
+    problems: tuple[str, ...] = ()
+    """The first broken lines."""
+    broken: int = 0
+    """How many lines are broken."""
+    unfinished: bool = False
+    """The last line is not complete."""
+    read_at: float = 0.0
+    """Of a file that is read as a whole."""
+
+
+class FilePiece(msgspec.Struct, array_like=True, kw_only=True, tag=True):
+    """What was read of a file at once."""
+
+    path: str
+    known: bytes
+    """The position that was known before, as `known` has it; empty if there was none."""
+    anew: bool
+    """The file was read from its beginning: earlier bills are gone."""
+    position: ReadPosition
+    labels: list[Label]
+    calls: list[tuple[Any, ...]]
+    """Key, answer, copied, number of the label, and the columns after it."""
+    finished: bool = True
+    """The whole file was read."""
+
+
+pack = msgspec.msgpack.Encoder().encode
+unpack_position = msgspec.msgpack.Decoder(ReadPosition).decode
+
+
 class _Timed(msgspec.Struct):
     timestamp: Any = None
 
@@ -67,7 +101,7 @@ _decode_timed = msgspec.json.Decoder(_Timed).decode
 class _Lines:
     """The whole lines of a file from a position on, and how far they were read."""
 
-    def __init__(self, stream: Iterable[bytes], position: Position, most: float) -> None:
+    def __init__(self, stream: Iterable[bytes], position: ReadPosition, most: float) -> None:
         self._stream, self._most = stream, most
         self.offset, self.lines, self.began = position.offset, position.lines, position.began
         self.rest = b""
@@ -93,7 +127,7 @@ class _Lines:
 class _Found:
     """The bills and problems of a piece, each answer once."""
 
-    def __init__(self, position: Position) -> None:
+    def __init__(self, position: ReadPosition) -> None:
         self.calls: dict[bytes, BilledCall] = {}
         self.problems, self.broken = [*position.problems], position.broken
 
@@ -130,26 +164,26 @@ def file_state(file: SessionFile) -> FileState:
     return FileState(found.st_ino, found.st_size, found.st_mtime_ns, whole=False)
 
 
-def is_unchanged(known: Position, found: FileState) -> bool:
+def is_unchanged(known: ReadPosition, found: FileState) -> bool:
     now = found.inode, found.size, found.mtime
     return (known.inode, known.size, known.mtime) == now
 
 
 def read_piece(
     path: str, program: ProgramName, known: bytes, state: FileState, most: int = PIECE
-) -> Piece:
+) -> FilePiece:
     """Reads on from the position `known`, or from the beginning if the file was rewritten. Raises
     `OSError`."""
     if state.whole:
         return _read_whole(path, program, known, state)
-    position = unpack_position(known) if known else Position()
+    position = unpack_position(known) if known else ReadPosition()
     reader: BillReader = READERS[program]()
     with open(path, "rb") as file:
         stat = os.fstat(file.fileno())
         packed = file.peek(2)[:2] == _GZIP
         anew = packed or not _continues(file, position, stat)
         if anew:
-            position = Position()
+            position = ReadPosition()
         elif position.offset:
             reader.restore(msgspec.msgpack.decode(position.state))
             file.seek(position.offset)
@@ -163,7 +197,7 @@ def read_piece(
         kept = pack(reader.state())  # now: the rest changes it
         unfinished = bool(lines.rest) and not _add_rest(reader, lines, found)
         size = stat.st_size if packed else lines.offset + len(lines.rest)
-        position = Position(
+        position = ReadPosition(
             inode=stat.st_ino,
             size=size,
             mtime=_settled(stat.st_mtime_ns),
@@ -183,17 +217,17 @@ def _settled(mtime: int) -> int:
     return 0 if time.time_ns() - mtime < _JUST_CHANGED else mtime
 
 
-def _read_whole(path: str, program: ProgramName, known: bytes, state: FileState) -> Piece:
+def _read_whole(path: str, program: ProgramName, known: bytes, state: FileState) -> FilePiece:
     """A JSON file or a tree of files, or of a database what was changed since it was read. Calls
     that were deleted from a database stay in the index: they were billed."""
-    before = unpack_position(known) if known else Position()
+    before = unpack_position(known) if known else ReadPosition()
     anew = not (known and is_database_file(Path(path)))
     now = time.time()
-    found = _Found(Position())
+    found = _Found(ReadPosition())
     found.add(read_file(Path(path), program, None if anew else before.read_at))
     times = [call.at for call in found.calls.values() if call.at is not None]
     times += [] if anew or before.began is None else [before.began]
-    position = Position(
+    position = ReadPosition(
         size=state.size,
         mtime=_settled(state.mtime),
         began=min(times, default=None),
@@ -209,17 +243,17 @@ def _piece(
     program: ProgramName,
     known: bytes,
     anew: bool,
-    position: Position,
+    position: ReadPosition,
     found: _Found,
     *,
     finished: bool,
-) -> Piece:
+) -> FilePiece:
     labels: dict[Label, int] = {}
     rows = []
     for call in found.calls.values():
         label = program, call.provider, call.model, call.tier, call.session, call.project
-        rows.append(as_row(call, labels.setdefault(label, len(labels))))
-    return Piece(
+        rows.append(row_of(call, labels.setdefault(label, len(labels))))
+    return FilePiece(
         path=path,
         known=known,
         anew=anew,
@@ -230,7 +264,13 @@ def _piece(
     )
 
 
-def _continues(file: io.BufferedReader, known: Position, stat: os.stat_result) -> bool:
+def row_of(call: BilledCall, label: int) -> tuple[Any, ...]:
+    """A call of a `FilePiece`."""
+    counts = msgspec.structs.astuple(call)[_COUNTS]
+    return call.key, call.untimed or call.key, call.copied, label, call.at, *counts
+
+
+def _continues(file: io.BufferedReader, known: ReadPosition, stat: os.stat_result) -> bool:
     if not known.size or stat.st_ino != known.inode or stat.st_size < known.size:
         return False
     if _digest(file, known.size) != known.digest:
@@ -272,27 +312,3 @@ def _began(line: bytes) -> float | None:
         return seconds(_decode_timed(line).timestamp)
     except DECODE_ERRORS:
         return None
-
-
-def judged_session(files: Sequence[SessionPart]) -> JudgedSession:
-    """What the calls of a session lost, which may have several files: subagents write their own.
-    Raises `OSError`."""
-    from .causes import losses
-
-    entries: list[TraceEntry] = []
-    owners: dict[bytes, int] = {}
-    for number, part in enumerate(files):
-        answers = AnswerIndex(part.kept_elsewhere)
-        lines = records_of(Path(part.path), [])  # problems are named with the bills
-        for entry in answers.once(part.path, trace.read(part.program, iter(lines))):
-            if isinstance(entry, FoundTrace):
-                entries.append(entry)
-                owners.update((answer.key, number) for answer in entry.answers)
-    found: list[list[Loss]] = [[] for _ in files]
-    notices: dict[str, None] = {}
-    for one in losses(entries, PriceBook(time.time()), LearnedSteps()):
-        if isinstance(one, Problem):
-            notices[one.reason] = None
-        elif one.key in owners:
-            found[owners[one.key]].append(one)
-    return JudgedSession(found, [*notices])

@@ -27,13 +27,13 @@ class SessionFolder(NamedTuple):
     title: str
     variable: str
     """Environment variable with other folders, separated by commas."""
-    below: str
-    """Path below the folders that the variable names."""
     defaults: tuple[str, ...]
     """Paths in the user's home, without the variable; all are looked into. The first part may be
     another variable, as `$XDG_CONFIG_HOME:.config/claude`."""
     patterns: tuple[str, ...]
     """Patterns of the files in the folder."""
+    below: str = ""
+    """Path below the folders that the variable names."""
 
     def paths(self, environ: Mapping[str, str], home: Path) -> tuple[Path, ...]:
         value = environ.get(self.variable, "")
@@ -43,61 +43,21 @@ class SessionFolder(NamedTuple):
         return _distinct(_default(path, environ, home) for path in self.defaults)
 
 
+_CLAUDE = (".claude", "$XDG_CONFIG_HOME:.config/claude")
+_CODEX = ("sessions/**/*.jsonl", "archived_sessions/**/*.jsonl")
+_GEMINI = ("tmp/*/chats/**/*.json", "tmp/*/chats/**/*.jsonl")
+_OPENCODE = ("$XDG_DATA_HOME:.local/share/opencode",)
+_DATABASES = ("opencode*.db", "storage")
+_PROJECTS, _SESSIONS = ("projects/**/*.jsonl",), ("sessions/**/*.jsonl",)
+_COPILOT = ("session-state/**/*.jsonl",)
 FOLDERS = (
-    SessionFolder(
-        "claude_code",
-        "Claude Code",
-        "CLAUDE_CONFIG_DIR",
-        "",
-        (".claude", "$XDG_CONFIG_HOME:.config/claude"),
-        ("projects/**/*.jsonl",),
-    ),
-    SessionFolder(
-        "codex",
-        "Codex",
-        "CODEX_HOME",
-        "",
-        (".codex",),
-        ("sessions/**/*.jsonl", "archived_sessions/**/*.jsonl"),
-    ),
-    SessionFolder(
-        "gemini_cli",
-        "Gemini CLI",
-        "GEMINI_CLI_HOME",
-        ".gemini",
-        (".gemini",),
-        ("tmp/*/chats/**/*.json", "tmp/*/chats/**/*.jsonl"),
-    ),
-    SessionFolder(
-        "opencode",
-        "opencode",
-        "OPENCODE_DATA_DIR",
-        "",
-        ("$XDG_DATA_HOME:.local/share/opencode",),
-        ("opencode*.db", "storage"),
-    ),
-    SessionFolder(
-        "copilot",
-        "GitHub Copilot CLI",
-        "COPILOT_HOME",
-        "",
-        (".copilot",),
-        ("session-state/**/*.jsonl",),
-    ),
-    SessionFolder(
-        "pi",
-        "pi",
-        "PI_CODING_AGENT_DIR",
-        "",
-        (".pi/agent",),
-        ("sessions/**/*.jsonl",),
-    ),
+    SessionFolder("claude_code", "Claude Code", "CLAUDE_CONFIG_DIR", _CLAUDE, _PROJECTS),
+    SessionFolder("codex", "Codex", "CODEX_HOME", (".codex",), _CODEX),
+    SessionFolder("gemini_cli", "Gemini CLI", "GEMINI_CLI_HOME", (".gemini",), _GEMINI, ".gemini"),
+    SessionFolder("opencode", "opencode", "OPENCODE_DATA_DIR", _OPENCODE, _DATABASES),
+    SessionFolder("copilot", "GitHub Copilot CLI", "COPILOT_HOME", (".copilot",), _COPILOT),
+    SessionFolder("pi", "pi", "PI_CODING_AGENT_DIR", (".pi/agent",), _SESSIONS),
 )
-#: Variables that name sessions directly, beside the folders.
-_DIRECT: dict[ProgramName, tuple[str, tuple[str, ...]]] = {
-    "opencode": ("OPENCODE_DB", ()),
-    "pi": ("PI_CODING_AGENT_SESSION_DIR", ("**/*.jsonl",)),
-}
 TITLES: dict[ProgramName, str] = {one.program: one.title for one in FOLDERS}
 
 
@@ -162,14 +122,20 @@ def _in_folder(
         for pattern in folder.patterns:
             for path in _matching(root, tuple(pattern.split("/")), problems):
                 yield from _session_file(path, folder.program, root, problems)
-    variable, patterns = _DIRECT.get(folder.program, ("", ()))
-    if variable and (direct := environ.get(variable, "")):
-        path = roots[0] / direct
-        if patterns:
-            for found in _matching(path, tuple(patterns[0].split("/")), problems):
-                yield from _session_file(found, folder.program, path, problems)
-        elif path.is_file() and not path.match(folder.patterns[0]):
-            yield from _session_file(path, folder.program, path, problems)
+    for path in _named_directly(folder.program, roots[0], environ, problems):
+        yield from _session_file(path, folder.program, path.parent, problems)
+
+
+def _named_directly(
+    program: ProgramName, root: Path, environ: Mapping[str, str], problems: list[Problem]
+) -> Iterator[Path]:
+    """Sessions that a variable names beside the folder: opencode's database, pi's sessions."""
+    database = environ.get("OPENCODE_DB") if program == "opencode" else None
+    sessions = environ.get("PI_CODING_AGENT_SESSION_DIR") if program == "pi" else None
+    if database and (root / database).is_file() and not fnmatchcase(database, "opencode*.db"):
+        yield root / database
+    if sessions:
+        yield from _matching(root / sessions, ("**", "*.jsonl"), problems)
 
 
 def _session_file(

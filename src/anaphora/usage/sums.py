@@ -20,7 +20,8 @@ from anaphora.catalog.pricing import PriceBook, price_levels
 from anaphora.values import Ttl, Usage
 
 from .advice import advice
-from .index import Label, UsageIndex
+from .index import UsageIndex
+from .pieces import Label
 from .records import LossCause
 from .report import (
     CauseRow,

@@ -39,6 +39,7 @@ def read_file(
                 yield Problem(f"{path}:{reply.number}", f"a message of the session: {problem}")
     else:
         reader = READERS[program]()
+        reader.begin(str(path))
         for line in (lines_of if path.is_dir() else records_of)(path, problems):
             try:
                 yield from reader.read(line.data, int(line.place.rpartition(":")[2]))

@@ -16,16 +16,32 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
+from pathlib import Path
 from typing import IO, TypeAlias
 
 import msgspec
 
+from anaphora.analysis import trace
+from anaphora.analysis.trace.answers import AnswerIndex
+from anaphora.analysis.trace.log_lines import FoundTrace, Problem, TraceEntry
 from anaphora.analysis.trace.programs import ProgramName
+from anaphora.cache.learned_steps import LearnedSteps
+from anaphora.catalog.pricing import PriceBook
 
-from .index import JudgedSession, Piece, SessionPart
-from .pieces import FileState, judged_session, read_piece
+from .causes import losses
+from .index import Unjudged
+from .log_files import records_of
+from .pieces import FilePiece, FileState, read_piece
+from .records import Loss
 
 _LENGTH = 8
+
+
+class JudgedSession(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    losses: list[list[Loss]]
+    """Of each file."""
+    notices: list[str]
+    """Why calls were not judged."""
 
 
 class ReadTask(msgspec.Struct, frozen=True, array_like=True, tag=True):
@@ -43,15 +59,7 @@ class JudgeTask(msgspec.Struct, frozen=True, array_like=True, tag=True):
 
     mark: bytes
     size: int
-    files: list[SessionPart]
-
-
-class PieceRead(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    piece: Piece
-
-
-class Judged(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    session: JudgedSession
+    files: list[Unjudged]
 
 
 class Failed(msgspec.Struct, frozen=True, array_like=True, tag=True):
@@ -61,7 +69,7 @@ class Failed(msgspec.Struct, frozen=True, array_like=True, tag=True):
 
 
 Task: TypeAlias = ReadTask | JudgeTask
-Done: TypeAlias = PieceRead | Judged | Failed
+Done: TypeAlias = FilePiece | JudgedSession | Failed
 
 
 class _Answer(msgspec.Struct, frozen=True, array_like=True):
@@ -78,13 +86,35 @@ _unpack_answer = msgspec.msgpack.Decoder(_Answer).decode
 def work(task: Task) -> Done:
     try:
         if isinstance(task, ReadTask):
-            return PieceRead(read_piece(task.path, task.program, task.known, task.state))
-        return Judged(judged_session(task.files))
+            return read_piece(task.path, task.program, task.known, task.state)
+        return judged_session(task.files)
     except OSError as problem:
         return Failed(f"cannot be read: {problem.strerror or problem}")
 
 
-class Workers:
+def judged_session(files: Sequence[Unjudged]) -> JudgedSession:
+    """What the calls of a session lost, which may have several files: subagents write their own.
+    Raises `OSError`."""
+    entries: list[TraceEntry] = []
+    owners: dict[bytes, int] = {}
+    for number, (path, program, kept_elsewhere) in enumerate(files):
+        answers = AnswerIndex(kept_elsewhere)
+        lines = records_of(Path(path), [])  # problems are named with the bills
+        for entry in answers.once(path, trace.read(program, iter(lines))):
+            if isinstance(entry, FoundTrace):
+                entries.append(entry)
+                owners.update((answer.key, number) for answer in entry.answers)
+    found: list[list[Loss]] = [[] for _ in files]
+    notices: dict[str, None] = {}
+    for one in losses(entries, PriceBook(time.time()), LearnedSteps()):
+        if isinstance(one, Problem):
+            notices[one.reason] = None
+        elif one.key in owners:
+            found[owners[one.key]].append(one)
+    return JudgedSession(found, [*notices])
+
+
+class UsageWorkers:
     """Does tasks in some order. `count` 0: in this process, one after the other."""
 
     def __init__(self, count: int) -> None:
@@ -92,7 +122,9 @@ class Workers:
         """Seconds of work in the processes, without their start."""
         self._waiting: deque[list[Task]] = deque()
         self._jobs: queue.SimpleQueue[list[Task] | None] = queue.SimpleQueue()
-        self._done: queue.SimpleQueue[tuple[list[Task], list[Done]]] = queue.SimpleQueue()
+        self._done: queue.SimpleQueue[tuple[list[Task], list[Done] | int | None]]
+        self._done = queue.SimpleQueue()
+        """With the results, or the exit code of a process that has died."""
         self._busy = 0
         self._processes: list[subprocess.Popen[bytes]] = []
         self._stopped = False
@@ -120,9 +152,19 @@ class Workers:
             tasks = self._waiting.popleft()
             done = [work(task) for task in tasks]
         else:
-            tasks, done = self._done.get()
+            tasks, answered = self._done.get()
+            done = answered if isinstance(answered, list) else self._failed(tasks, answered)
         self._busy -= 1
         return [*zip(tasks, done, strict=True)]
+
+    def _failed(self, tasks: list[Task], code: int | None) -> list[Done]:
+        """After a process has died: its files again, one by one."""
+        if len(tasks) == 1:
+            return [Failed(f"the process that read it ended with {code}")]
+        for task in tasks:
+            self.submit([task])
+        tasks.clear()
+        return []
 
     def stop(self) -> None:
         """Ends the processes, at once if they are at work."""
@@ -148,24 +190,9 @@ class Workers:
             except (OSError, EOFError, msgspec.DecodeError):
                 code = None if process is None else _end(process)
                 process = None
-                self._done.put((tasks, self._again(tasks, code)))
+                self._done.put((tasks, code))
         if process is not None:
             _end(process)
-
-    def _again(self, tasks: list[Task], code: int | None) -> list[Done]:
-        """After a process has died: each of its files by a process of its own."""
-        if self._stopped or len(tasks) == 1:
-            return [Failed(f"the process that read it ended with {code}")] * len(tasks)
-        done: list[Done] = []
-        for task in tasks:
-            process = self._start()
-            try:
-                done += self._ask(process, [task]).done
-            except (OSError, EOFError, msgspec.DecodeError):
-                done.append(Failed(f"the process that read it ended with {process.wait()}"))
-            finally:
-                _end(process)
-        return done
 
     def _start(self) -> subprocess.Popen[bytes]:
         code = f"import sys; sys.path[:] = {sys.path!r}; from {__name__} import serve; serve()"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,8 @@ def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setenv("HOME", str(tmp_path))
     folder = write_home(tmp_path) / ".claude" / "projects" / "-work-shop"
     new = claude_session("new", MORNING, [0], "/w" + "/very-long-name" * 9, model="<b>owned</b>")
-    (folder / "new.jsonl").write_bytes(new + b"{broken\n" + b'{"usage": \n')
+    untimed = re.sub(rb'"timestamp": "[^"]+", ', b"", claude_session("old", MORNING, [0], "/w"))
+    (folder / "new.jsonl").write_bytes(new + b"{broken\n" + b'{"usage": \n' + untimed)
     file = tmp_path / "usage.html"
     assert main(["usage", "--html", str(file)]) == 0
     return file.as_uri()

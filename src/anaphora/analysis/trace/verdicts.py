@@ -1,8 +1,9 @@
 """Verdicts on recorded conversations: each call against the billed call before it.
 
 A recording has one list of messages that only grows, and often lacks the system prompt. So the
-change that broke a prefix is seldom recorded: the cause of a loss is named if the clock, the rules
-or the program itself (a resumed session, a compaction) show it, and otherwise unknown.
+change that broke a prefix is seldom recorded: the cause of a loss is named if the clock, the rules,
+the program itself (a resumed session, a compaction, another effort), the provider's own diagnosis
+or the bills (the entry of an older call was read) show it, and otherwise unknown.
 """
 
 from __future__ import annotations

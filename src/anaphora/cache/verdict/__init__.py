@@ -16,10 +16,11 @@ from anaphora.cache.sent_call import SentCall
 from anaphora.cache.simulator.outcome import Prediction
 
 from .changes import find_change
+from .diagnosis import Diagnosis, diagnosis_of
 from .judgement import as_side_call, comparable, judge, judge_matched, saved_usd, side_call
 from .prediction import predict_after, predict_usage, predicted_usage
 from .preflight import preflight
-from .values import VOLATILE, Cause, CauseKind, Change, Diagnosis, Result, Verdict, diagnosis_of
+from .values import VOLATILE, Cause, CauseKind, Change, Result, Verdict
 
 __all__ = [
     "VOLATILE",

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from anaphora.cache.history import is_compacted
 from anaphora.cache.prefix_index import EarlierCall, PrefixIndex
-from anaphora.cache.sent_call import SentCall, cached_chunks, host_changed
+from anaphora.cache.sent_call import SentCall, cached_chunks
 from anaphora.cache.simulator import Outcome
 from anaphora.cache.simulator.outcome import Prediction
 from anaphora.catalog import CacheRules, Price, Profile
@@ -20,8 +20,9 @@ from anaphora.tokens import Counts
 from anaphora.values import Usage
 
 from .causes import recorded_cause
+from .diagnosis import Diagnosis
 from .prediction import Loss, explain_loss, lost_usd, predict_after, unmarked
-from .values import Cause, Diagnosis, Result, Verdict, agrees, reported_cause
+from .values import Cause, Result, Verdict, agrees, reported_cause
 
 #: The share of a prefix that an implicit cache without granules reads when it finds all of it.
 NEARLY = 0.92
@@ -150,8 +151,6 @@ def judge(
         earlier, later = unmarked(earlier), unmarked(later)
     if expected is None:
         later, expected = predict_after(earlier, later, rules, outcome)
-    if host_changed(earlier, later):  # of the other host's cache nothing is known
-        expected = replace(expected, read=0)
     read = expected.read if billed_read is None else billed_read
     result = _result(read, expected, rules.granule_tokens.value)
     usage: Usage = later.usage if later.usage is not None else expected.outcome.usage()

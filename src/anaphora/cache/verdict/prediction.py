@@ -15,6 +15,7 @@ from anaphora.cache.sent_call import (
     MadeCall,
     SentCall,
     expiry,
+    host_changed,
     is_alive,
     made_call,
     shared_chunks,
@@ -174,7 +175,14 @@ def predict_after(
     expected = predict(earlier, later, rules, outcome)
     if earlier.usage is None and later.usage is not None and later.usage.read is not None:
         expected = replace(expected, exact=False)  # an estimate is not to the token
-    return later, expected
+    return later, at_host(earlier, later, expected)
+
+
+def at_host(earlier: SentCall | None, later: SentCall, expected: Prediction) -> Prediction:
+    """The prediction, given the host that answered: of another host's cache nothing is known."""
+    if earlier is None or not host_changed(earlier, later):
+        return expected
+    return replace(expected, read=0)
 
 
 def unmarked(sent: SentCall) -> SentCall:
@@ -182,7 +190,7 @@ def unmarked(sent: SentCall) -> SentCall:
     plan = sent.marks
     if plan is sent.plan and not plan.marks and plan.automatic is None and plan.key is None:
         return sent
-    return replace(sent, plan=Plan(held=plan.held))
+    return replace(sent, plan=Plan(held=plan.held, host=plan.host))
 
 
 def predict_usage(earlier: SentCall | None, later: SentCall, rules: CacheRules) -> Usage:

@@ -1,16 +1,20 @@
 """A verdict: how much of a cached prefix was read, why, and the cost, as a value and a sentence.
-Also the provider's own diagnosis, and whether it agrees."""
+Also whether the provider's own diagnosis agrees."""
 
 from __future__ import annotations
 
+import re
 from decimal import Decimal
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import msgspec
+from msgspec.structs import replace
 
-from anaphora.values import Reply, Section
+from anaphora.values import Section
 from anaphora.values.codec import html_of
 from anaphora.wording import counted, format_loss, format_usd
+
+from .diagnosis import CODES, Diagnosis
 
 Result: TypeAlias = Literal["first", "hit", "partial", "miss", "not_cacheable", "unknown"]
 """Whether all, some or none of what the previous call cached was read; `not_cacheable`: its prompt
@@ -79,6 +83,13 @@ _CONTROLS = {code: f"\\x{code:02x}" for code in [*range(32), 127]} | {10: "\\n",
 #: The excerpt if one of two texts ends before the other.
 _ENDED = "(nothing: the text ends here)"
 
+#: The beginning of a path that consists of names of the wires. Others may be text of prompts: names
+#: of arguments, and of the properties of a schema.
+_WIRE_PATH = re.compile(
+    r"(?:\.?(?:messages|input|contents|content|parts|text|system|instructions|tools|tool_calls"
+    r"|function|functions|output|thinking|reasoning|summary|role|type)\b(?:\[\d+\])*)*"
+)
+
 #: Causes that are a change of bytes, which the verdict's `change` describes.
 CHANGED = frozenset(("changed", "history_edited", "marker_on_volatile"))
 #: Causes that are a change of something else that a cache depends on.
@@ -110,10 +121,19 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def place(self) -> str:
         """What changed, and where, without the excerpts."""
+        return self._placed(self.path)
+
+    @property
+    def outline(self) -> str:
+        """`place` without names of fields that may be text of prompts."""
+        known = _WIRE_PATH.match(self.path)
+        return self._placed("" if known is None else known.group())
+
+    def _placed(self, path: str) -> str:
         text = CHANGES[self.kind]
         if self.detail:
-            return f"{text} ({self.detail}) at {self.path}"
-        where = self.path if self.label == self.path else f"{self.path} ({self.label})"
+            return f"{text} ({self.detail}) at {path}"
+        where = path if self.label == path else f"{path} ({self.label})".lstrip()
         if self.character is not None:
             return f"{text} at character {self.character:,} of {where}"
         if self.kind == "block_changed":  # its earlier text is not known
@@ -139,22 +159,6 @@ class Cause(msgspec.Struct, frozen=True):
     """How many of the lost tokens it explains, if two causes each explain a part."""
     unverified: tuple[str, ...] = ()
     """The figures of the catalog that it rests on and that no source confirms."""
-
-
-class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
-    """The provider's own diagnosis of a cache miss."""
-
-    provider: str
-    code: str
-    """The provider's code: `tools_changed`, `prompt_cache_key`."""
-    tokens: int | None = None
-    """How many tokens it says were missed."""
-    conclusive: bool = True
-    """False: the provider could not compare."""
-
-    def __str__(self) -> str:
-        missed = f" ({counted(self.tokens, 'token')})" if self.tokens is not None else ""
-        return f"{self.code}{missed}"
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
@@ -191,8 +195,13 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     def sentence(self) -> str:
         return self.describe()
 
-    def describe(self, *, excerpts: bool = True) -> str:
-        """The sentence; without the two excerpts of a change if those are shown beside it."""
+    def describe(self, *, excerpts: bool = True, outlined: bool = False) -> str:
+        """The sentence; without the two excerpts of a change if those are shown beside it.
+        `outlined`: also without names of fields, so that it contains no text of prompts."""
+        if outlined and self.change is not None:
+            place, outline = self.change.place, self.change.outline
+            plain = (replace(each, text=each.text.replace(place, outline)) for each in self.causes)
+            return replace(self, causes=tuple(plain), change=None).describe()
         shown = self.change if excerpts else None
         text, others = _outcome(self), self.other_causes
         named = self.causes[: len(self.causes) - len(others)]
@@ -321,74 +330,6 @@ def _loss(verdict: Verdict) -> str:
 
 # ── The provider's own diagnosis ──────────────────────────────────────────────────────────────────
 
-_Codes: TypeAlias = dict[str, tuple[tuple[CauseKind, ...], tuple[str, ...]]]
-"""By the provider's code: the causes that agree with it, and the sections whose changes do."""
-
-_CODES: dict[str, _Codes] = {
-    "anthropic": {
-        "model_changed": (("model_changed", "parameter_changed"), ()),
-        "system_changed": ((), ("system",)),
-        "tools_changed": ((), ("tools",)),
-        "messages_changed": (
-            ("thinking_dropped", "images_changed", "parameter_changed", "compaction"),
-            ("messages",),
-        ),
-    },
-    "openai": {
-        "model": (("model_changed",), ()),
-        "prompt_cache_key": (("other_key",), ()),
-        "tools": ((), ("tools",)),
-        "text_format": (("parameter_changed",), ()),
-        "reasoning_effort": (("parameter_changed",), ()),
-        "verbosity": (("parameter_changed",), ()),
-        "service_tier": (("parameter_changed",), ()),
-        "context_compacted": (("compaction",), ("messages",)),
-        "input": (("compaction",), ("messages", "system")),
-    },
-}
-
-_decode = msgspec.json.Decoder(dict[str, Any]).decode
-
-
-def diagnosis_of(reply: Reply) -> Diagnosis | None:
-    """The diagnosis in a reply; None if there is none, or the comparison is not finished."""
-    for extras in (reply.extras or {}).values():
-        if "diagnostics" not in extras:  # nearly always
-            continue
-        try:
-            fields = _decode(extras)
-        except (msgspec.DecodeError, UnicodeError, RecursionError):
-            continue
-        found = anthropic_diagnosis(fields.get("diagnostics"))
-        found = found or _openai(fields.get("prompt_cache_diagnostics"))
-        if found is not None:
-            return found
-    return None
-
-
-def anthropic_diagnosis(field: Any) -> Diagnosis | None:
-    reason = field.get("cache_miss_reason") if isinstance(field, dict) else None
-    if not isinstance(reason, dict) or not isinstance(reason.get("type"), str):
-        return None
-    code, known = reason["type"], _CODES["anthropic"]
-    tokens = _count(reason.get("cache_missed_input_tokens"))
-    return Diagnosis(provider="anthropic", code=code, tokens=tokens, conclusive=code in known)
-
-
-def _openai(field: Any) -> Diagnosis | None:
-    if not isinstance(field, dict) or not isinstance(field.get("type"), str):
-        return None
-    kind, reason = field["type"], field.get("reason")
-    if kind != "cache_miss":
-        return Diagnosis(provider="openai", code=kind, conclusive=kind == "cache_hit")
-    return Diagnosis(
-        provider="openai",
-        code=reason if isinstance(reason, str) else kind,
-        tokens=_count(field.get("cache_missed_tokens")),
-        conclusive=isinstance(reason, str),
-    )
-
-
 #: The causes that providers' codes name, if nothing else shows one.
 _REPORTED: dict[str, tuple[CauseKind, str]] = {
     "model": ("model_changed", "the model changed"),
@@ -413,10 +354,6 @@ def reported_cause(diagnosis: Diagnosis | None) -> Cause | None:
     return None if found is None else Cause(found[0], f"the provider reports that {found[1]}")
 
 
-def _count(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
-
-
 def agrees(
     diagnosis: Diagnosis | None, causes: tuple[Cause, ...], change: Change | None, hit: bool
 ) -> bool | None:
@@ -425,7 +362,7 @@ def agrees(
         return None
     if diagnosis.code == "cache_hit":
         return hit
-    codes = _CODES.get(diagnosis.provider, {})
+    codes = CODES.get(diagnosis.provider, {})
     # OpenAI's client has these codes with `_changed` appended.
     known = codes.get(diagnosis.code) or codes.get(diagnosis.code.removesuffix("_changed"))
     if known is None:

@@ -11,6 +11,7 @@ from anaphora.cache.plan.deferred import SentTurn
 from anaphora.cache.simulator import Outcome
 from anaphora.cache.simulator.outcome import predict_read
 from anaphora.cache.verdict import Diagnosis, Prediction, SentCall, Verdict, judge
+from anaphora.cache.verdict.prediction import at_host
 from anaphora.catalog import CacheRules, Price
 from anaphora.client.failures import reported
 from anaphora.client.response import Record
@@ -77,7 +78,8 @@ class TurnFacts(msgspec.Struct, eq=False):
     def expected(self) -> Prediction:
         if self.slot_read is not None:
             return self.slot_read
-        return predict_turn(self.earlier, self.wrote, self.made.outcome, self.target.rules)
+        expected = predict_turn(self.earlier, self.wrote, self.made.outcome, self.target.rules)
+        return at_host(self.earlier, self.later, expected)
 
     def judge(self, expected: Prediction) -> Verdict:
         return judge(

@@ -177,8 +177,8 @@ class ProviderState:
             began=first,
             usage=usage,
             reply=reply.message,
-            compacted=self.prefix_change_expected,
             host=prepared.host,
+            compacted=self.prefix_change_expected,
         )
         diagnosis = diagnosis_of(reply) if prepared.call.ir.cache.diagnose else None
         facts = TurnFacts(self.target, self.sent, self.simulated, sent, made, price, diagnosis)

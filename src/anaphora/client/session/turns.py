@@ -152,10 +152,9 @@ class SessionTurns(Caller):
                 self.states[target] = state = ProviderState(state.target)
                 self.handles.pop(target, None)
         handles = self.handles.get(target)
-        # Prepared again: compacted if it was too long, without the pin if the host failed, else
-        # without the stored object that is gone.
+        # Prepared again: compacted, without the pin to a host that failed, or a stored object.
         too_long = again and flight.attempts[-1].error == ContextOverflow.__name__
-        whole = again and not too_long and not release(state, flight.attempts[-1])
+        whole = again and not too_long and not release(state, flight.attempts[-1].error)
         if whole and handles is not None:
             handles.forget()
         prepared = self.builder.prepare(
@@ -258,7 +257,7 @@ class SessionTurns(Caller):
     def _failed(self, flight: InFlight, problem: BaseException) -> None:
         prepared = flight.prepared.get(flight.index)
         if prepared is not None and prepared.plan.host and flight.reply is None:
-            release(self.state(flight.target), problem)
+            release(self.state(flight.target), type(problem).__name__, problem)
         super()._failed(flight, problem)
 
     def _noted(self, response: Response, notices: tuple[Notice, ...]) -> Response:

@@ -76,7 +76,7 @@ class SetAside(NamedTuple):
     """False: a call that was not billed."""
 
 
-Judged: TypeAlias = FleetRow | SetAside
+JudgedRecord: TypeAlias = FleetRow | SetAside
 _fields = msgspec.json.Decoder(dict[str, Any]).decode
 _audit_row = msgspec.json.Decoder(AuditEnvelope).decode
 
@@ -163,7 +163,7 @@ def _first_question(messages: Any) -> Any:
 # ── Judge ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def judge_partition(records: Iterable[LogRecord], prices: PriceBook) -> Iterator[Judged]:
+def judge_partition(records: Iterable[LogRecord], prices: PriceBook) -> Iterator[JudgedRecord]:
     """The rows of one account and conversation, whose records are in the order of time. A record
     that cannot be read is set aside; a copy of one is left out."""
     judge = _PartitionJudge(prices)
@@ -186,7 +186,7 @@ class _PartitionJudge:
         self._chains = ResponseChains(most_bytes=_MOST_BYTES)
         self._answers = BoundedMap[tuple[str, str], None](_MOST_ANSWERS)
 
-    def row(self, record: LogRecord) -> Judged | None:
+    def row(self, record: LogRecord) -> JudgedRecord | None:
         fields = _fields(record.data)
         if fields.get("row") == "call":
             return self._summed(record)

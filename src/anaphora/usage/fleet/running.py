@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import sys
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -24,6 +26,7 @@ from .shuffle import (
     BucketResult,
     SlicedRecords,
     Spill,
+    encoded,
     judge_runs,
     judge_spilled,
     records_of,
@@ -95,7 +98,7 @@ def run_here(
     progress: Callable[[FleetProgress], None],
 ) -> None:
     collector = _Collector(len(parts), buckets, sums, progress)
-    with Spill() as spill, _output(out) as writer, Workers(workers) as processes:
+    with Spill() as spill, _output(out) as writer, FleetProcesses(workers) as processes:
         folder = str(spill.folder)
         for found in processes.each(spill_slice, [(part, buckets, folder) for part in parts]):
             collector.add_slice(found)
@@ -104,14 +107,14 @@ def run_here(
             collector.add_bucket(result, writer)
 
 
-class Workers:
+class FleetProcesses:
     """Processes on this machine. A task whose process was killed is done again."""
 
     def __init__(self, workers: int) -> None:
         self._workers = workers
         self._pool: ProcessPoolExecutor | None = None
 
-    def __enter__(self) -> Workers:
+    def __enter__(self) -> FleetProcesses:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -146,7 +149,9 @@ class Workers:
     ) -> None:
         if self._pool is None:
             # Forked processes would share locks of threads that the caller may run.
-            self._pool = ProcessPoolExecutor(self._workers, mp_context=get_context("spawn"))
+            self._pool = ProcessPoolExecutor(
+                self._workers, mp_context=get_context("spawn"), initializer=_end_with_parent
+            )
         while waiting and len(running) < 2 * self._workers:
             future = self._pool.submit(do, *tasks[waiting[0]])
             running[future] = waiting.popleft()
@@ -162,6 +167,18 @@ class Workers:
                 raise Io(f"a process was killed {_TRIES} times: out of memory?")
             waiting.appendleft(number)
         running.clear()
+
+
+def _end_with_parent() -> None:
+    """A process of a pool would wait for tasks for ever if its parent was killed."""
+    parent = parent_process()
+    assert parent is not None
+
+    def watch() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 @contextmanager
@@ -216,15 +233,8 @@ def ray_runs(part: LogSlice, buckets: int) -> Any:
     rest = found._replace(runs={})
     runs = [b"".join(found.runs.get(bucket, ())) for bucket in range(buckets)]
     if any(len(each) > 1 for each in found.runs.values()):  # runs of a large file
-        merged = [sorted(records_of(run)) for run in runs]
-        runs = [_merged(each) for each in merged]
+        runs = [encoded(sorted(records_of(run))) for run in runs]
     return [rest, *runs]
-
-
-def _merged(records: list[Any]) -> bytes:
-    from .shuffle import _encoded
-
-    return _encoded(records)
 
 
 def ray_judge(job: FleetJob, *runs: bytes) -> BucketResult:
@@ -241,7 +251,10 @@ def run_on_ray(
 ) -> None:
     ray = _ray()
     if not ray.is_initialized():
-        ray.init(address=address or None, log_to_driver=False, include_dashboard=False)
+        try:
+            ray.init(address=address or None, log_to_driver=False, include_dashboard=False)
+        except Exception as problem:  # Ray raises bare exceptions
+            raise Io(f"Ray did not start: {problem}") from None
     collector = _Collector(len(parts), buckets, sums, progress)
     # Ray does a task again whose worker was lost, and the tasks whose results were lost with it.
     read = ray.remote(ray_runs).options(num_returns=buckets + 1, max_retries=-1)
@@ -294,8 +307,6 @@ def _ended(client: Any, id: str) -> str:
 
 def main() -> None:
     """The job on the cluster."""
-    import os
-
     from . import usage_of_logs
 
     wanted = json.loads(os.environ["ANAPHORA_FLEET"])

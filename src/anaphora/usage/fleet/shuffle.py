@@ -44,6 +44,7 @@ FLEET_COLUMNS = {
 _MOST_HELD = 32 * 1024 * 1024
 #: Bytes that are read at once of all runs of a bucket together.
 _MOST_READ = 32 * 1024 * 1024
+_SPILL = "anaphora-fleet-"
 _LENGTH = struct.Struct("<I")
 _decode = msgspec.msgpack.Decoder(LogRecord).decode
 
@@ -83,8 +84,8 @@ def runs_of(
     size = records = 0
 
     def flush() -> None:
-        encoded = {bucket: _encoded(sorted(each)) for bucket, each in sorted(held.items())}
-        for bucket, run in keep(encoded).items():
+        ready = {bucket: encoded(sorted(each)) for bucket, each in sorted(held.items())}
+        for bucket, run in keep(ready).items():
             found.runs.setdefault(bucket, []).append(run)
         held.clear()
 
@@ -102,7 +103,7 @@ def runs_of(
     return found._replace(records=records)
 
 
-def _encoded(records: list[LogRecord]) -> bytes:
+def encoded(records: list[LogRecord]) -> bytes:
     encode = msgspec.msgpack.encode
     each = [encode(record) for record in records]
     return b"".join([part for one in each for part in (_LENGTH.pack(len(one)), one)])
@@ -143,10 +144,14 @@ def records_of(run: bytes) -> Iterator[LogRecord]:
 
 
 class Spill:
-    """A folder of runs that is removed at the end."""
+    """A folder of runs that is removed at the end; if the process was killed, by the next one."""
 
     def __init__(self) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="anaphora-fleet-"))  # 0700
+        for left in Path(tempfile.gettempdir()).glob(f"{_SPILL}*-*"):
+            pid = left.name.removeprefix(_SPILL).partition("-")[0]
+            if pid.isdigit() and not _runs(int(pid)):
+                shutil.rmtree(left, ignore_errors=True)
+        self.folder = Path(tempfile.mkdtemp(prefix=f"{_SPILL}{os.getpid()}-"))  # 0700
 
     def __enter__(self) -> Spill:
         return self
@@ -155,14 +160,24 @@ class Spill:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
+def _runs(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
+
+
 def spill_slice(part: LogSlice, buckets: int, folder: str) -> SlicedRecords:
     """`runs_of` into a file of its own: what a killed process leaves is never read."""
     descriptor, path = tempfile.mkstemp(dir=folder)  # 0600
     with os.fdopen(descriptor, "wb") as file:
 
-        def keep(encoded: dict[int, bytes]) -> dict[int, SpilledRun]:
+        def keep(ready: dict[int, bytes]) -> dict[int, SpilledRun]:
             kept = {}
-            for bucket, data in encoded.items():
+            for bucket, data in ready.items():
                 kept[bucket] = SpilledRun(path, file.tell(), len(data))
                 file.write(data)
             return kept

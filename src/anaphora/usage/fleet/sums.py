@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from anaphora.usage.advice import advice
 from anaphora.usage.records import LossCause
 from anaphora.usage.report import (
     CauseRow,
@@ -89,7 +90,12 @@ class FleetSums(msgspec.Struct, kw_only=True):
         for loss in row.losses:
             usd = None if loss.nano_usd is None else loss.nano_usd / _NANO
             none = CauseRow(
-                cause=loss.cause, calls=0, tokens=0, usd=Decimal(0), programs=(), advice=()
+                cause=loss.cause,
+                calls=0,
+                tokens=0,
+                usd=Decimal(0),
+                programs=(),
+                advice=advice(loss.cause, ()),
             )
             self._add_cause(self.causes.setdefault(loss.cause, none), 1, loss.tokens, usd or 0, row)
             dear = DearLoss(
@@ -147,13 +153,18 @@ class FleetSums(msgspec.Struct, kw_only=True):
             rows=tuple(rows),
             total=self.total,
             programs=tuple(sorted(self.programs.values(), key=lambda row: -row.usd)),
-            causes=tuple(sorted(self.causes.values(), key=lambda row: (-row.usd, -row.tokens))),
+            causes=self._causes(),
             dearest=tuple(sorted(self.dearest, key=_dear, reverse=True)),
             unpriced=tuple(sorted(self.unpriced.values(), key=lambda one: -one.tokens)),
             problems=(*sorted(self.problems), *more),
             notices=tuple(notices),
             files=files,
         )
+
+    def _causes(self) -> tuple[CauseRow, ...]:
+        for row in self.causes.values():
+            row.advice = advice(row.cause, row.programs)
+        return tuple(sorted(self.causes.values(), key=lambda row: (-row.usd, -row.tokens)))
 
     def _name(self, row: FleetRow) -> str:
         call = row.call

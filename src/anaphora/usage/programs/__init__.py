@@ -20,6 +20,9 @@ from .pi import PiBills
 class BillReader(Protocol):
     """Reads the bills of one file of lines, from its first line or from the last one read."""
 
+    def begin(self, file: str) -> None:
+        """The next lines are of this file, which may tell more by what lies beside it."""
+
     def read(self, line: bytes, number: int) -> Iterable[BilledCall]:
         """The bills in a line, mostly one or none. A line that completes an earlier one (the last
         line of a reply has its whole output) gives the same key again: it replaces the earlier,
@@ -48,6 +51,7 @@ def bills(
 ) -> Iterator[BilledCall | Problem]:
     """The bills in the lines of a file, of which `first` is the number of the first. A line that
     is broken or cut off is a problem with its place."""
+    reader.begin(file)
     for number, line in enumerate(lines, first):
         try:
             found = reader.read(line, number)

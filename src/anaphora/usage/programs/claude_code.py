@@ -1,71 +1,42 @@
 """Bills in session files of Claude Code: `<folder>/projects/**/*.jsonl`.
 
 Each block of a reply is on a line of its own, with the usage so far. Lines of subagents are in the
-same file or below `subagents`. Replies of `<synthetic>` were written by the program itself.
+same file or below `subagents`, and may be repeated as `progress`. Replies of `<synthetic>` were
+written by the program itself. What advisors and compaction cost is listed as `iterations`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import msgspec
 
 from anaphora.analysis.trace.answers import answer_of, digest
-from anaphora.analysis.trace.format import TraceUsage
+from anaphora.analysis.trace.programs.claude_code import usage_from
 from anaphora.usage.records import BilledCall
 
-from .lines import Stamp, Tokens, decoder, moment, tier_of
+from .lines import KnownBetweenLines, Tokens, decoder, fields, moment, tier_of
 
-
-class _Written(msgspec.Struct):
-    ephemeral_1h_input_tokens: Tokens = None
-
-
-class _Details(msgspec.Struct):
-    thinking_tokens: Tokens = None
-
-
-class _Usage(msgspec.Struct):
-    input_tokens: Tokens = None
-    cache_read_input_tokens: Tokens = None
-    cache_creation_input_tokens: Tokens = None
-    cache_creation: _Written | None = None
-    output_tokens: Tokens = None
-    output_tokens_details: _Details | None = None
-    service_tier: str | None = None
-    speed: str | None = None
-
-
-class _Message(msgspec.Struct):
-    id: str | None = None
-    model: str | None = None
-    usage: _Usage | None = None
-
-
-class _Line(msgspec.Struct):
-    type: str | None = None
-    message: _Message | None = None
-    timestamp: Stamp = None
-    requestId: str | None = None
-    sessionId: str | None = None
-    agentId: str | None = None
-    isSidechain: bool | None = None
-    cwd: str | None = None
-
-
-class _Contents(msgspec.Struct):
-    content: Any = None
-
-
-class _ContentLine(msgspec.Struct):
-    message: _Contents
-
-
+_COUNTS = {
+    "input_tokens": Tokens,
+    "cache_read_input_tokens": Tokens,
+    "cache_creation_input_tokens": Tokens,
+    "cache_creation": fields(ephemeral_1h_input_tokens=Tokens),
+    "output_tokens": Tokens,
+}
+_Iteration = fields("type model", **_COUNTS)
+_Usage = fields("service_tier speed", iterations=[_Iteration], **_COUNTS)
+_Line = fields(
+    "type timestamp requestId sessionId agentId isSidechain cwd",
+    message=fields("id model", usage=_Usage),
+)
 _decode = decoder(_Line)
-_decode_content = decoder(_ContentLine)
+_decode_progress = decoder(fields(data=fields(message=_Line)))
+_decode_untyped = decoder(dict[str, Any])
 
 
-class ClaudeCodeBills:
+class ClaudeCodeBills(KnownBetweenLines):
     """Every line is complete in itself."""
 
     def __init__(self) -> None:
@@ -73,64 +44,66 @@ class ClaudeCodeBills:
         self._key = b""
         """Of the last reply, which has a line for each block."""
 
-    def state(self) -> None:
-        return None
-
-    def restore(self, state: Any) -> None:
-        del state
-
-    def read(self, line: bytes, number: int) -> tuple[BilledCall, ...]:
+    def read(self, line: bytes, number: int) -> Iterable[BilledCall]:
         if b'"assistant"' not in line:
             return ()
-        fields = _decode(line)
-        message = fields.message
-        if fields.type != "assistant" or message is None or message.usage is None:
+        of_file = one = _decode(line)
+        if one.type == "progress" and (data := _decode_progress(line).data) is not None:
+            one = data.message or one
+        message = one.message
+        if one.type != "assistant" or message is None or message.usage is None:
             return ()
-        usage, model = message.usage, message.model or ""
-        uncached, read = usage.input_tokens or 0, usage.cache_read_input_tokens or 0
-        written, split = usage.cache_creation_input_tokens or 0, usage.cache_creation
-        hour = (split.ephemeral_1h_input_tokens or 0) if split is not None else 0
-        if model == "<synthetic>" or not (uncached or read or written or hour):
+        usage, at = message.usage, moment(one.timestamp)
+        counts = _counts(usage)
+        if message.model == "<synthetic>" or not any(counts[:4]):
             return ()
-        at = moment(fields.timestamp)
-        call = BilledCall(
-            self._answer(message.id or fields.requestId or "", at, usage, line),
-            at,
-            fields.sessionId or "",
-            "anthropic",
-            model,
-            uncached,
-            read,
-            max(0, written - hour),
-            hour,
-            usage.output_tokens or 0,
-            number,
-            fields.cwd or "",
-            "fast" if usage.speed == "fast" else tier_of(usage.service_tier),
-            bool(fields.isSidechain or fields.agentId),
-        )
-        return (call,)
-
-    def _answer(self, id: str, at: float | None, usage: _Usage, line: bytes) -> bytes:
-        """The key of an answer: see `answer_of`."""
+        id = str(message.id or one.requestId or "")
         if not id:
-            return _unnamed(at, usage, line)
-        if id != self._id:
-            self._id, self._key = id, digest("id", id)
-        return self._key
+            key = _unnamed(at, line)
+        elif id == self._id:
+            key = self._key
+        else:
+            key = self._key = digest("id", id)
+            self._id = id
+        call = BilledCall(
+            key,
+            at,
+            str(of_file.sessionId or ""),
+            "anthropic",
+            str(message.model or ""),
+            *counts,
+            number,
+            str(of_file.cwd or ""),
+            "fast" if usage.speed == "fast" else tier_of(usage.service_tier),
+            bool(one is not of_file or one.isSidechain or one.agentId),
+        )
+        more = usage.iterations
+        return (call,) if more is None or len(more) < 2 else _with_iterations(call, more)
 
 
-def _unnamed(at: float | None, usage: _Usage, line: bytes) -> bytes:
+def _counts(usage: Any) -> tuple[int, int, int, int, int]:
+    """Uncached, read, written for 5 minutes and for an hour, output."""
+    written, split = usage.cache_creation_input_tokens or 0, usage.cache_creation
+    hour = 0 if split is None else split.ephemeral_1h_input_tokens or 0
+    kept = max(0, written - hour), hour
+    read = usage.cache_read_input_tokens or 0
+    return usage.input_tokens or 0, read, *kept, usage.output_tokens or 0
+
+
+def _with_iterations(call: BilledCall, iterations: list[Any]) -> Iterator[BilledCall]:
+    """The call, and the calls to other models and summaries that its usage does not include."""
+    yield call
+    names = ("uncached", "read", "written_5m", "written_1h", "output")
+    for index, one in enumerate(iterations):
+        if one.type not in (None, "message"):
+            counts = dict(zip(names, _counts(one), strict=True))
+            key, model = digest(call.key.hex(), index), str(one.model or call.model)
+            yield msgspec.structs.replace(call, key=key, model=model, **counts)
+
+
+def _unnamed(at: float | None, line: bytes) -> bytes:
     """The key of an answer without an id, by its content."""
-    split, details = usage.cache_creation, usage.output_tokens_details
-    hour = (split.ephemeral_1h_input_tokens or 0) if split is not None else 0
-    counts = TraceUsage(
-        input=usage.input_tokens or 0,
-        cache_read=usage.cache_read_input_tokens or 0,
-        cache_write_5m=max(0, (usage.cache_creation_input_tokens or 0) - hour),
-        cache_write_1h=hour,
-        output=usage.output_tokens or 0,
-        reasoning=None if details is None else details.thinking_tokens,
-    )
-    content = _decode_content(line).message.content or []
-    return answer_of("", at, counts, content if isinstance(content, list) else [content]).key
+    message = _decode_untyped(line)["message"]
+    content, usage = message.get("content") or [], usage_from(message.get("usage"))
+    assert usage is not None
+    return answer_of("", at, usage, content if isinstance(content, list) else [content]).key

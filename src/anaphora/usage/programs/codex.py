@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from anaphora.analysis.trace.answers import answer_of
+from anaphora.analysis.trace.format import TraceUsage
 from anaphora.analysis.trace.log_lines import Answer
 from anaphora.analysis.trace.programs.codex import (
     ItemId,
@@ -23,42 +24,25 @@ from anaphora.analysis.trace.programs.codex import (
 )
 from anaphora.usage.records import BilledCall
 
-from .lines import Stamp, billed_call, decoder, moment, tier_of
+from .lines import KnownBetweenLines, decoder, fields, moment, tier_of
 
 #: The beginning of a line without a bill, as Codex writes it: its types come first.
 _NO_BILL = re.compile(
-    rb'\{"timestamp":"[^"]*",(?:"ordinal":\d+,)?"type":"(?:event_msg","payload":\{"type":"(?!token_count)'
+    rb'\{"timestamp":"[^"]*",(?:"ordinal":\d+,)?"type":"(?:event_msg","payload":\{"type":"(?!token_count"|thread_settings_applied")'
     rb'|response_item","payload":\{"type":"(?:function|custom_tool)_call_output")'
 ).match
 
 
-class _Payload(msgspec.Struct):
-    """The fields of all kinds of lines."""
-
-    type: Any = None
-    role: Any = None
-    call_id: Any = None
-    encrypted_content: Any = None
-    info: Any = None
-    usage: Any = None
-    response_id: Any = None
-    id: Any = None
-    forked_from_id: Any = None
-    model_provider: Any = None
-    model: Any = None
-    cwd: Any = None
-    source: Any = None
-    thread_source: Any = None
-    service_tier: Any = None
-
-
-class _Line(msgspec.Struct):
-    type: str | None = None
-    timestamp: Stamp = None
-    payload: _Payload | None = None
-
-
-_decode = decoder(_Line)
+_decode = decoder(
+    fields(
+        "type timestamp",
+        payload=fields(
+            "type role call_id encrypted_content info usage response_id id forked_from_id"
+            " model_provider model cwd source thread_source",
+            thread_settings=fields("service_tier"),
+        ),
+    )
+)
 
 
 class CodexState(msgspec.Struct, array_like=True):
@@ -78,45 +62,39 @@ class CodexState(msgspec.Struct, array_like=True):
     """Of the reply that is not billed yet."""
 
 
-class CodexBills:
+class CodexBills(KnownBetweenLines):
     def __init__(self) -> None:
-        self._known = CodexState()
-
-    def state(self) -> CodexState:
-        return self._known
-
-    def restore(self, state: Any) -> None:
-        self._known = msgspec.convert(state, CodexState)
+        self.known = CodexState()
 
     def read(self, line: bytes, number: int) -> tuple[BilledCall, ...]:
         if _NO_BILL(line) is not None:
             return ()
-        fields = _decode(line)
-        payload, known = fields.payload, self._known
+        one, known = _decode(line), self.known
+        payload, kind = one.payload, one.type
         if payload is None:
             return ()
-        kind = fields.type
         if kind == "response_item":
             if is_from_model(payload.type, payload.role):
-                one = item_id(payload.type, payload.call_id, payload.encrypted_content)
-                known.items.append(one)
+                item = item_id(payload.type, payload.call_id, payload.encrypted_content)
+                known.items.append(item)
         elif kind == "event_msg" and payload.type == "token_count":
-            return self._count(payload.info, moment(fields.timestamp), number)
+            return self._count(payload.info, moment(one.timestamp), number)
+        elif payload.thread_settings is not None:
+            known.tier = tier_of(payload.thread_settings.service_tier)
         elif kind == "token_usage_record":
             known.records = True
-            return self._record(payload, moment(fields.timestamp), number)
+            return self._record(payload, moment(one.timestamp), number)
         elif kind == "turn_context":
             known.model = str(payload.model or known.model)
             known.project = str(payload.cwd or known.project)
-            known.tier = tier_of(payload.service_tier)
         elif kind == "compacted":
             known.items = []
         elif kind == "session_meta":
             self._meta(payload)
         return ()
 
-    def _meta(self, payload: _Payload) -> None:
-        known, id = self._known, str(payload.id or "")
+    def _meta(self, payload: Any) -> None:
+        known, id = self.known, str(payload.id or "")
         known.copied |= bool(payload.forked_from_id) or known.id not in ("", id)
         known.id = known.id or id
         known.provider = str(payload.model_provider or known.provider)
@@ -125,7 +103,7 @@ class CodexBills:
         known.subagent |= isinstance(payload.source, dict) or payload.thread_source == "subagent"
 
     def _count(self, info: Any, at: float | None, number: int) -> tuple[BilledCall, ...]:
-        known = self._known
+        known = self.known
         last = info.get("last_token_usage") if isinstance(info, dict) else None
         if not isinstance(last, dict):
             return ()
@@ -139,27 +117,17 @@ class CodexBills:
         answer = answer_with(usage, totals, at, known.items, copied=known.copied)
         return self._call(answer, at, usage, number)
 
-    def _record(self, payload: _Payload, at: float | None, number: int) -> tuple[BilledCall, ...]:
+    def _record(self, payload: Any, at: float | None, number: int) -> tuple[BilledCall, ...]:
         usage = usage_from(payload.usage) if isinstance(payload.usage, dict) else None
         if usage is None:
             return ()
-        answer = answer_of(payload.response_id, at, usage, self._known.items)
+        answer = answer_of(payload.response_id, at, usage, self.known.items)
         return self._call(answer, at, usage, number)
 
     def _call(
-        self, answer: Answer, at: float | None, usage: Any, number: int
+        self, answer: Answer, at: float | None, usage: TraceUsage, number: int
     ) -> tuple[BilledCall, ...]:
-        known = self._known
-        known.items = []
-        call = billed_call(
-            answer,
-            usage,
-            (known.provider, known.model),
-            at=at,
-            session=known.id,
-            line=number,
-            project=known.project,
-            tier=known.tier,
-            subagent=known.subagent,
-        )
-        return (call,)
+        known = self.known
+        known.items, by = [], (known.provider, known.model)
+        more = {"tier": known.tier, "subagent": known.subagent}
+        return (self.call(answer, usage, by, at, number, **more),)

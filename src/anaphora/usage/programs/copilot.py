@@ -17,7 +17,7 @@ from anaphora.analysis.trace.format import TraceUsage
 from anaphora.analysis.trace.programs.copilot import sums_of, usage_from
 from anaphora.usage.records import BilledCall
 
-from .lines import Stamp, billed_call, decoder, moment, served
+from .lines import KnownBetweenLines, decoder, fields, moment, served
 
 #: The beginning of an event without a bill: its type comes first.
 _NO_BILL = re.compile(
@@ -27,45 +27,13 @@ _NO_BILL = re.compile(
 _USAGE = ("session.usage_record", "assistant.usage")
 
 
-class _Context(msgspec.Struct):
-    cwd: Any = None
-
-
-class _Data(msgspec.Struct):
-    """The fields of all events."""
-
-    agentId: Any = None
-    parentToolCallId: Any = None
-    sessionId: Any = None
-    selectedModel: Any = None
-    newModel: Any = None
-    model: Any = None
-    context: _Context | None = None
-    apiCallId: Any = None
-    messageId: Any = None
-    requestId: Any = None
-    usage: Any = None
-    modelProvider: Any = None
-    compactionTokensUsed: Any = None
-    success: Any = None
-    modelMetrics: Any = None
-
-
-class _Event(msgspec.Struct):
-    type: str | None = None
-    timestamp: Stamp = None
-    agentId: Any = None
-    data: _Data | None = None
-
-
-class _FlatUsage(msgspec.Struct):
-    """An event whose data are the bill itself."""
-
-    data: dict[str, Any]
-
-
-_decode = decoder(_Event)
-_decode_flat = decoder(_FlatUsage)
+_Data = fields(
+    "agentId parentToolCallId sessionId selectedModel newModel model apiCallId messageId requestId"
+    " usage modelProvider compactionTokensUsed success modelMetrics",
+    context=fields("cwd"),
+)
+_decode = decoder(fields("type timestamp agentId", data=_Data))
+_decode_flat = decoder(fields(data=dict[str, Any]))
 
 _Reply = tuple[str, float | None]
 
@@ -84,20 +52,14 @@ class CopilotState(msgspec.Struct, array_like=True):
     """Of each model since then: the ids and times."""
 
 
-class CopilotBills:
+class CopilotBills(KnownBetweenLines):
     def __init__(self) -> None:
-        self._known = CopilotState()
-
-    def state(self) -> CopilotState:
-        return self._known
-
-    def restore(self, state: Any) -> None:
-        self._known = msgspec.convert(state, CopilotState)
+        self.known = CopilotState()
 
     def read(self, line: bytes, number: int) -> Iterable[BilledCall]:
         if _NO_BILL(line) is not None:
             return ()
-        event, known = _decode(line), self._known
+        event, known = _decode(line), self.known
         kind, data, at = event.type, event.data, moment(event.timestamp)
         if data is None:
             return ()
@@ -126,17 +88,17 @@ class CopilotBills:
     def _bill(
         self, usage: dict[str, Any], id: object, at: float | None, number: int, subagent: bool
     ) -> Iterable[BilledCall]:
-        known, provider = self._known, usage.get("modelProvider")
+        known, provider = self.known, usage.get("modelProvider")
         by = served(provider or known.provider, usage.get("model"))
         known.provider = str(provider or known.provider)
         billed = usage_from(usage, by[0])
         if billed is None:
             return ()
         answer = answer_of(id, at, billed, ())
-        return (self._call(answer, billed, by, at, number, subagent),)
+        return (self.call(answer, billed, by, at, number, subagent=subagent),)
 
     def _shutdown(self, metrics: Any, at: float | None, number: int) -> Iterator[BilledCall]:
-        known = self._known
+        known = self.known
         for model, metric in metrics.items() if isinstance(metrics, dict) else ():
             since, known.sums[model] = sums_of(metric, known.sums.get(model, {}))
             replies = known.replies.pop(model, [])
@@ -146,33 +108,12 @@ class CopilotBills:
                 continue
             if len(replies) == since["count"] == 1:
                 ((id, ended),) = replies
-                yield self._call(answer_of(id, ended, billed, ()), billed, by, ended, number, False)
+                yield self.call(answer_of(id, ended, billed, ()), billed, by, ended, number)
                 continue
             for index, part in enumerate(_parts(billed, len(replies) or 1)):
                 ended = replies[index][1] if replies else at
                 answer = answer_of("", at, billed, [known.id, model, index])
-                yield self._call(answer, part, by, ended, number, False)
-
-    def _call(
-        self,
-        answer: Any,
-        usage: TraceUsage,
-        by: tuple[str, str],
-        at: float | None,
-        number: int,
-        subagent: bool,
-    ) -> BilledCall:
-        known = self._known
-        return billed_call(
-            answer,
-            usage,
-            by,
-            at=at,
-            session=known.id,
-            line=number,
-            project=known.project,
-            subagent=subagent,
-        )
+                yield self.call(answer, part, by, ended, number)
 
 
 def _parts(usage: TraceUsage, number: int) -> Iterator[TraceUsage]:

@@ -4,7 +4,9 @@ edited history repeats all of them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -13,24 +15,17 @@ from anaphora.analysis.trace.answers import answer_of
 from anaphora.analysis.trace.programs.gemini_cli import usage_from
 from anaphora.usage.records import BilledCall
 
-from .lines import Stamp, billed_call, decoder, moment
+from .lines import KnownBetweenLines, decoder, fields, moment, of_messages
 
-
-class _Line(msgspec.Struct):
-    """The session's data, a message, or all messages."""
-
-    sessionId: Any = None
-    kind: Any = None
-    id: Any = None
-    type: Any = None
-    timestamp: Stamp = None
-    model: Any = None
-    tokens: Any = None
-    messages: list[msgspec.Raw] | None = None
-    update: _Line | None = msgspec.field(default=None, name="$set")
-
-
-_decode = decoder(_Line)
+#: The session's data, a message, or all messages.
+_decode = decoder(
+    fields(
+        "sessionId kind id type timestamp model tokens",
+        rename={"update": "$set"},
+        messages=[msgspec.Raw],
+        update=fields(messages=[msgspec.Raw]),
+    )
+)
 #: One of them is in every line that is read.
 _WORDS = b'"gemini"', b'"sessionId"', b'"messages"'
 
@@ -38,49 +33,36 @@ _WORDS = b'"gemini"', b'"sessionId"', b'"messages"'
 class GeminiCliState(msgspec.Struct, array_like=True):
     id: str = ""
     subagent: bool = False
+    project: str = ""
 
 
-class GeminiCliBills:
+class GeminiCliBills(KnownBetweenLines):
     def __init__(self) -> None:
-        self._known = GeminiCliState()
+        self.known = GeminiCliState()
 
-    def state(self) -> GeminiCliState:
-        return self._known
-
-    def restore(self, state: Any) -> None:
-        self._known = msgspec.convert(state, GeminiCliState)
+    def begin(self, file: str) -> None:
+        """Newer versions write the working directory beside the chats."""
+        for folder in Path(file).parents[1:3]:
+            with suppress(OSError, UnicodeError):
+                self.known.project = (folder / ".project_root").read_text().strip()
+                return
 
     def read(self, line: bytes, number: int) -> Iterable[BilledCall]:
-        return self._read(line, number) if any(word in line for word in _WORDS) else ()
-
-    def _read(self, line: bytes, number: int) -> Iterator[BilledCall]:
-        fields, known = _decode(line), self._known
-        known.id = known.id or str(fields.sessionId or "")
-        known.subagent |= fields.kind == "subagent"
-        history = (fields.update or fields).messages
+        if not any(word in line for word in _WORDS):
+            return ()
+        one, known = _decode(line), self.known
+        known.id = known.id or str(one.sessionId or "")
+        known.subagent |= one.kind == "subagent"
+        history = (one.update or one).messages
         if history is None:
-            yield from self._message(fields, number)
-            return
-        wrong = ""
-        for index, message in enumerate(history):
-            try:
-                yield from self._message(_decode(message), number)
-            except ValueError as problem:
-                wrong = wrong or f"messages[{index}]: {problem}"
-        if wrong:
-            raise ValueError(wrong)
+            return self._message(one, number)
+        return of_messages(history, lambda message: self._message(_decode(message), number))
 
-    def _message(self, message: _Line, number: int) -> Iterator[BilledCall]:
+    def _message(self, message: Any, number: int) -> Iterable[BilledCall]:
         usage = usage_from(message.tokens) if message.type == "gemini" else None
         if usage is None:
-            return
+            return ()
         at = moment(message.timestamp)
-        yield billed_call(
-            answer_of("" if message.id is None else str(message.id), at, usage, ()),
-            usage,
-            ("google", str(message.model or "")),
-            at=at,
-            session=self._known.id,
-            line=number,
-            subagent=self._known.subagent,
-        )
+        answer = answer_of("" if message.id is None else str(message.id), at, usage, ())
+        by = "google", str(message.model or "")
+        return (self.call(answer, usage, by, at, number, subagent=self.known.subagent),)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
-from typing import Annotated, TypeAlias, TypeVar
+from types import GenericAlias
+from typing import Annotated, Any, TypeAlias
 
 import msgspec
 
@@ -15,21 +16,27 @@ from anaphora.catalog.pricing import STANDARD_TIERS
 from anaphora.usage.records import BilledCall
 from anaphora.wire.reading import DECODE_ERRORS, decode_reason
 
-Tokens: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**53)] | None
+Tokens: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 """A number of tokens, as a line has it."""
-Stamp: TypeAlias = str | float | None
 
 #: The last second of the year 9999: later times are not times.
 _LAST = 253_402_300_799.0
 
-T = TypeVar("T")
+
+def fields(names: str = "", *, rename: dict[str, str] | None = None, **typed: Any) -> Any:
+    """A type with these fields of a line, each of which may be missing. The others are skipped.
+    `[T]` is a list of T."""
+    of_any_type = [(name, Any, None) for name in names.split()]
+    types = {n: GenericAlias(list, *t) if isinstance(t, list) else t for n, t in typed.items()}
+    optional = [(name, type | None, None) for name, type in types.items()]
+    return msgspec.defstruct("Fields", [*of_any_type, *optional], rename=rename)
 
 
-def decoder(of: type[T]) -> Callable[[bytes | msgspec.Raw], T]:
+def decoder(of: Any) -> Callable[[bytes | msgspec.Raw], Any]:
     """Decodes a line. Raises `ValueError` with a reason that does not quote the line."""
     decode = msgspec.json.Decoder(of).decode
 
-    def decoded(line: bytes | msgspec.Raw) -> T:
+    def decoded(line: bytes | msgspec.Raw) -> Any:
         try:
             return decode(line)
         except DECODE_ERRORS as problem:
@@ -38,7 +45,50 @@ def decoder(of: type[T]) -> Callable[[bytes | msgspec.Raw], T]:
     return decoded
 
 
-def moment(stamp: Stamp) -> float | None:
+def of_messages(
+    messages: Iterable[msgspec.Raw], read: Callable[[msgspec.Raw], Iterable[BilledCall]]
+) -> Iterator[BilledCall]:
+    """The bills of all messages. Raises `ValueError` at the end if one is broken."""
+    wrong = ""
+    for index, message in enumerate(messages):
+        try:
+            yield from read(message)
+        except ValueError as problem:
+            wrong = wrong or f"messages[{index}]: {problem}"
+    if wrong:
+        raise ValueError(wrong)
+
+
+class KnownBetweenLines:
+    """What a reader knows between two lines, for `BillReader`."""
+
+    known: Any = None
+
+    def begin(self, file: str) -> None:
+        del file
+
+    def state(self) -> Any:
+        return self.known
+
+    def restore(self, state: Any) -> None:
+        self.known = msgspec.convert(state, type(self.known))
+
+    def call(
+        self,
+        answer: Answer,
+        usage: TraceUsage,
+        by: tuple[str, str],
+        at: float | None,
+        line: int,
+        **more: Any,
+    ) -> BilledCall:
+        """A bill of the session that is known."""
+        known = self.known
+        own = {"session": known.id, "project": known.project}
+        return billed_call(answer, usage, by, at=at, line=line, **own, **more)
+
+
+def moment(stamp: object) -> float | None:
     """A time in unix seconds."""
     at = seconds(stamp)
     return at if at is not None and 0 <= at <= _LAST else None

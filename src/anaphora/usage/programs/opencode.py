@@ -4,7 +4,7 @@ each with a `step-finish` part."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import msgspec
@@ -13,90 +13,51 @@ from anaphora.analysis.trace.programs.opencode import answer_at, usage_from
 from anaphora.usage.opencode_files import StoredReply
 from anaphora.usage.records import BilledCall
 
-from .lines import Stamp, billed_call, decoder, moment, served
+from .lines import KnownBetweenLines, billed_call, decoder, fields, moment, of_messages, served
 
-
-class _Times(msgspec.Struct, frozen=True):
-    created: Stamp = None
-    completed: Stamp = None
-
-
-class _Path(msgspec.Struct, frozen=True):
-    cwd: Any = None
-
-
-class _Info(msgspec.Struct):
-    """Of a session or a message."""
-
-    id: Any = None
-    parentID: Any = None
-    directory: Any = None
-    role: Any = None
-    providerID: Any = None
-    modelID: Any = None
-    tokens: Any = None
-    time: _Times = _Times()
-    path: _Path = _Path()
-
-
-class _Part(msgspec.Struct):
-    type: Any = None
-    tokens: Any = None
-
-
-class _Message(msgspec.Struct):
-    info: _Info
-    parts: list[_Part] = []
-
-
-class _Session(msgspec.Struct):
-    info: _Info
-    messages: list[msgspec.Raw] = []
-
-
-_decode = decoder(_Session)
+_Info = fields(
+    "id parentID directory role providerID modelID tokens",
+    time=fields("created completed"),
+    path=fields("cwd"),
+)
+_Part = fields("type tokens")
+_Message = fields(info=_Info, parts=[_Part])
+_decode = decoder(fields(info=_Info, messages=[msgspec.Raw]))
 _decode_message = decoder(_Message)
 _decode_info = decoder(_Info)
 _decode_part = decoder(_Part)
 
 
-class OpencodeBills:
+class OpencodeBills(KnownBetweenLines):
     """Every line is a session, as `opencode export` writes it."""
 
-    def state(self) -> None:
-        return None
+    def read(self, line: bytes, number: int) -> Iterable[BilledCall]:
+        session = _decode(line)
 
-    def restore(self, state: Any) -> None:
-        del state
+        def read(message: msgspec.Raw) -> Iterator[BilledCall]:
+            return _of_message(_decode_message(message), session.info or _Info(), number)
 
-    def read(self, line: bytes, number: int) -> Iterator[BilledCall]:
-        session, wrong = _decode(line), ""
-        for index, message in enumerate(session.messages):
-            try:
-                yield from _of_message(_decode_message(message), session.info, number)
-            except ValueError as problem:
-                wrong = wrong or f"messages[{index}]: {problem}"
-        if wrong:
-            raise ValueError(wrong)
+        return of_messages(session.messages or (), read)
 
 
 def reply_bills(reply: StoredReply) -> Iterator[BilledCall]:
     """The bills of a reply in a database. Raises `ValueError` if it is broken."""
-    info = _decode_info(reply.info)
     session = _Info(id=reply.session, parentID=reply.parent, directory=reply.directory)
-    message = _Message(info, [*map(_decode_part, reply.steps)])
+    message = _Message(info=_decode_info(reply.info), parts=[*map(_decode_part, reply.steps)])
     return _of_message(message, session, reply.number)
 
 
-def _of_message(one: _Message, session: _Info, number: int) -> Iterator[BilledCall]:
+def _of_message(message: Any, session: Any, number: int) -> Iterator[BilledCall]:
     """The bills of a message: of its steps, or its own if it has none."""
-    message = one.info
-    if message.role != "assistant":
+    info = message.info
+    if info is None:
+        raise ValueError("is not a message")
+    if info.role != "assistant":
         return
-    by = served(message.providerID, message.modelID)
-    began, ended = moment(message.time.created), moment(message.time.completed)
-    steps = [part.tokens for part in one.parts if part.type == "step-finish"] or [message.tokens]
-    for index, tokens in enumerate(steps):
+    by, times = served(info.providerID, info.modelID), info.time
+    began, ended = (None, None) if times is None else map(moment, (times.created, times.completed))
+    steps = [part.tokens for part in message.parts or () if part.type == "step-finish"]
+    for index, tokens in enumerate(steps or [info.tokens]):
         usage = usage_from(tokens, by[0])
         if usage is not None:
             yield billed_call(
@@ -106,6 +67,6 @@ def _of_message(one: _Message, session: _Info, number: int) -> Iterator[BilledCa
                 at=began if ended is None else ended,
                 session=str(session.id or ""),
                 line=number,
-                project=str(message.path.cwd or session.directory or ""),
+                project=str((info.path and info.path.cwd) or session.directory or ""),
                 subagent=bool(session.parentID),
             )

@@ -12,37 +12,17 @@ from anaphora.analysis.trace.answers import answer_of
 from anaphora.analysis.trace.programs.pi import BILLED, sent_message, usage_from
 from anaphora.usage.records import BilledCall
 
-from .lines import Stamp, billed_call, decoder, moment, served
+from .lines import KnownBetweenLines, decoder, fields, moment, served
 
 #: One of them is in every line that is read.
 _WORDS = b'"assistant"', b'"usage"', b'"model_change"', b'"session"'
 
 
-class _Message(msgspec.Struct):
-    role: Any = None
-    provider: Any = None
-    model: Any = None
-    responseModel: Any = None
-    responseId: Any = None
-    usage: Any = None
-    excludeFromContext: Any = None
-
-
-class _Line(msgspec.Struct):
-    type: Any = None
-    id: Any = None
-    timestamp: Stamp = None
-    cwd: Any = None
-    provider: Any = None
-    model: Any = None
-    modelId: Any = None
-    usage: Any = None
-    summary: Any = None
-    message: _Message | None = None
-
-
-class _Sent(msgspec.Struct):
-    message: dict[str, Any]
+_Message = fields("role provider model responseModel responseId usage excludeFromContext")
+_decode = decoder(
+    fields("type id timestamp cwd provider model modelId usage summary", message=_Message)
+)
+_decode_sent = decoder(fields(message=dict[str, Any]))
 
 
 class PiState(msgspec.Struct, array_like=True):
@@ -52,48 +32,38 @@ class PiState(msgspec.Struct, array_like=True):
     """The model that was chosen last."""
 
 
-_decode = decoder(_Line)
-_decode_sent = decoder(_Sent)
-
-
-class PiBills:
+class PiBills(KnownBetweenLines):
     def __init__(self) -> None:
-        self._known = PiState()
-
-    def state(self) -> PiState:
-        return self._known
-
-    def restore(self, state: Any) -> None:
-        self._known = msgspec.convert(state, PiState)
+        self.known = PiState()
 
     def read(self, line: bytes, number: int) -> Iterable[BilledCall]:
         if not any(word in line for word in _WORDS):
             return ()
-        fields, known = _decode(line), self._known
-        kind, at = fields.type, moment(fields.timestamp)
+        one, known = _decode(line), self.known
+        kind, at = one.type, moment(one.timestamp)
         if kind == "session":
-            known.id = known.id or str(fields.id or "")
-            known.project = known.project or str(fields.cwd or "")
+            known.id = known.id or str(one.id or "")
+            known.project = known.project or str(one.cwd or "")
         elif kind == "model_change":
-            known.served = served(fields.provider, fields.modelId)
+            known.served = served(one.provider, one.modelId)
         elif kind in BILLED:
-            named = fields.provider
-            by = served(named, fields.model) if named else known.served
-            usage = usage_from(fields.usage, by[0])
+            named = one.provider
+            by = served(named, one.model) if named else known.served
+            usage = usage_from(one.usage, by[0])
             if usage is not None:
-                answer = answer_of("", at, usage, [kind, fields.summary])
-                return (self._call(answer, usage, by, at, number),)
-        elif kind == "message" and fields.message is not None:
-            return self._reply(fields.message, line, at, number)
+                answer = answer_of("", at, usage, [kind, one.summary])
+                return (self.call(answer, usage, by, at, number),)
+        elif kind == "message" and one.message is not None:
+            return self._reply(one.message, line, at, number)
         return ()
 
     def _reply(
-        self, reply: _Message, line: bytes, at: float | None, number: int
+        self, reply: Any, line: bytes, at: float | None, number: int
     ) -> Iterable[BilledCall]:
         if reply.role != "assistant" or reply.excludeFromContext:
             return ()
         by = served(reply.provider, reply.responseModel or reply.model)
-        self._known.served = by
+        self.known.served = by
         usage = usage_from(reply.usage, by[0])
         if usage is None:
             return ()
@@ -102,12 +72,4 @@ class PiBills:
             message = sent_message(_decode_sent(line).message)
             content = [message.content, message.tool_calls]
         answer = answer_of(reply.responseId, at, usage, content)
-        return (self._call(answer, usage, by, at, number),)
-
-    def _call(
-        self, answer: Any, usage: Any, by: tuple[str, str], at: float | None, number: int
-    ) -> BilledCall:
-        known = self._known
-        return billed_call(
-            answer, usage, by, at=at, session=known.id, line=number, project=known.project
-        )
+        return (self.call(answer, usage, by, at, number),)

@@ -1,18 +1,13 @@
 """The hosts behind a router, such as OpenRouter: which one answered, and how a request asks for
-one. Rows of `catalog/dialects.toml` have the fields of each router.
-
-    host = answering_host(reply, headers, dialect)
-    host_edit(body, members, model, router)             where to write it into the next request
-
-A request that chooses its hosts itself is not changed.
-"""
+one. Rows of `catalog/dialects.toml` have the fields of each router. A request that chooses its
+hosts itself is not changed."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -22,132 +17,89 @@ from anaphora.catalog.dialects import Router
 from anaphora.rendered import Rendered
 from anaphora.values import Opaque, Reply
 from anaphora.wire.reading import DECODE_ERRORS, decode_members, encode_members
-from anaphora.wire.spans import MemberSpan, document_span, member_spans
+from anaphora.wire.spans import Edit, document_span, edited, member_spans
 
 #: The name of a host. It comes from an answer, and is written into requests and notices.
 _HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._/()+-]{0,79}", re.ASCII)
-#: An object without its beginning or its end is read with this member in its place.
-_MEMBER = b'"":0'
-
-
-class HostEdit(NamedTuple):
-    """The bytes around the name of a host, and their offset."""
-
-    at: int
-    before: bytes
-    after: bytes = b""
-
-    def apply(self, body: bytes, host: str) -> bytes:
-        return body[: self.at] + self.text(host) + body[self.at :]
-
-    def text(self, host: str) -> bytes:
-        return self.before + host.encode() + self.after
 
 
 def answering_host(reply: Reply, headers: Mapping[str, str], dialect: Dialect | None) -> str:
     """The host that answered, as the router names it; empty if it names none."""
-    router = None if dialect is None else dialect.router
-    if dialect is None or router is None:
+    if dialect is None or dialect.router is None:
         return ""
-    if router.answer_header:
-        value: Any = headers.get(router.answer_header)
-    else:
-        value = _field((reply.extras or {}).get(dialect.wire, ""), router.answer)
+    value: Any = headers.get(dialect.router.answer_header)
+    if dialect.router.answer:
+        try:
+            value = msgspec.json.decode((reply.extras or {}).get(dialect.wire, "{}"))
+        except DECODE_ERRORS:
+            return ""
+        for name in dialect.router.answer.split("."):
+            value = value.get(name) if isinstance(value, dict) else None
     return value if isinstance(value, str) and _HOST.fullmatch(value) else ""
 
 
-def _field(text: str, path: str) -> Any:
-    first, *rest = path.split(".")
-    if f'"{first}"' not in text:
-        return None
-    try:
-        value = msgspec.json.decode(decode_members(text)[first])
-    except (*DECODE_ERRORS, KeyError):
-        return None
-    for name in rest:
-        value = value.get(name) if isinstance(value, dict) else None
-    return value
-
-
 def without_reply_fields(reply: Reply, dialect: Dialect) -> Reply:
-    """The reply with facts about it moved from its message to its extras: they would be sent back
-    with the message."""
-    for part in reply.message.parts:
-        if not isinstance(part, Opaque) or (part.provider, part.kind) != (dialect.wire, "message"):
-            continue
-        fields = decode_members(part.json)
-        moved = {name: fields.pop(name) for name in dialect.reply_fields if name in fields}
-        if not moved:
-            continue
-        rest = (msgspec.structs.replace(part, json=encode_members(fields).decode()),)
-        parts = [
-            each
-            for one in reply.message.parts
-            for each in (rest[: len(fields)] if one is part else (one,))
-        ]
-        known = decode_members((reply.extras or {}).get(dialect.wire, "{}"))
-        extras = {**(reply.extras or {}), dialect.wire: encode_members(known | moved).decode()}
-        message = msgspec.structs.replace(reply.message, parts=tuple(parts))
-        return msgspec.structs.replace(reply, message=message, extras=extras)
-    return reply
+    """The reply with facts about it moved from its message to its extras."""
+    parts, moved = list(reply.message.parts), {}
+    for index, part in enumerate(parts):
+        if isinstance(part, Opaque) and (part.provider, part.kind) == (dialect.wire, "message"):
+            fields = decode_members(part.json)
+            moved = {name: fields.pop(name) for name in dialect.reply_fields if name in fields}
+            kept = msgspec.structs.replace(part, json=encode_members(fields).decode())
+            parts[index : index + 1] = [kept] if fields else []
+            break
+    if not moved:
+        return reply
+    known = decode_members((reply.extras or {}).get(dialect.wire, "{}"))
+    extras = {**(reply.extras or {}), dialect.wire: encode_members(known | moved).decode()}
+    message = msgspec.structs.replace(reply.message, parts=tuple(parts))
+    return msgspec.structs.replace(reply, message=message, extras=extras)
 
 
-# ── Requests ─────────────────────────────────────────────────────────────────────────────────────
-
-
-def host_edit(
-    body: bytes, members: Mapping[str, MemberSpan], model: str, router: Router
-) -> HostEdit | None:
-    """The place of a host in a request with these members; None if the request chooses its hosts,
-    or has no such place."""
+def host_edit(body: bytes, host: str, model: str, router: Router) -> Edit | None:
+    """The change of a request that asks for a host; None if it chooses its hosts, or cannot ask
+    for one."""
     if any(fnmatchcase(model, pattern) for pattern in router.chosen_models):
         return None
-    if any(_has(body, members, path.split(".")) for path in router.chosen_by):
+    if any(_inner(body, path.split("."))[1] == [] for path in router.chosen_by):
         return None
+    at, missing, comma = _inner(body, router.pin.split(".") if router.pin else ["model"])
     if not router.pin:
-        span = members.get("model")
-        return HostEdit(span.end - 1, b":") if span is not None else None
-    first, *levels = router.pin.split(".")
-    end, comma = document_span(body).end - 1, b"," if members else b""
-    while first in members and levels:
-        span = members[first]
+        return (at, at, b":" + host.encode()) if not missing else None
+    if not missing or comma is None:
+        return None
+    *outer, name = map(string, missing)
+    opening = comma + b"".join(each + b":{" for each in outer) + name
+    return at, at, opening + b":[" + string(host) + b"]" + b"}" * len(outer)
+
+
+def _inner(body: bytes, levels: list[str]) -> tuple[int, list[str], bytes | None]:
+    """The end of the innermost value on a path that a document has, the levels that it lacks, and
+    what a member to add there begins with; None if that value is no object."""
+    span = document_span(body)
+    for depth, name in enumerate(levels):
         if body[span.start : span.start + 1] != b"{":
-            return None
-        members = member_spans(body, span.value, router.pin)
-        end, comma = span.end - 1, b"," if members else b""
-        first, *levels = levels
-    opened = b"".join(b"%b:{" % string(name) for name in [first, *levels][:-1])
-    name = [first, *levels][-1]
-    before = b'%b%b%b:["' % (comma, opened, string(name))
-    return HostEdit(end, before, b'"]' + b"}" * len(levels))
-
-
-def _has(body: bytes, members: Mapping[str, MemberSpan], levels: list[str]) -> bool:
-    first, *rest = levels
-    span = members.get(first)
-    if span is None or not rest:
-        return span is not None
-    if body[span.start : span.start + 1] != b"{":
-        return False
-    return _has(body, member_spans(body, span.value, first), rest)
+            return span.end - 1, levels[depth:], None
+        members = member_spans(body, span, name)
+        if name not in members:
+            return span.end - 1, levels[depth:], b"," if members else b""
+        span = members[name].value
+    return span.end - 1, [], None
 
 
 def with_host(rendered: Rendered, host: str, router: Router) -> Rendered | None:
     """The prompt in a request that asks for a host; None if the request chooses its hosts itself.
     Chunks, and with them the cached prefix, are the same."""
-    envelope = rendered.envelope
-    if router.pin:
-        part, before, after = "tail", b"{" + _MEMBER, b""
-    else:
-        part, before, after = (
-            "head",
-            b"",
-            (b"" if envelope.head.endswith(b",") else b",") + _MEMBER + b"}",
-        )
-    body = before + getattr(envelope, part) + after
-    found = host_edit(body, member_spans(body, document_span(body), part), rendered.model, router)
-    if found is None:
+    # The fields before or after the prompt, as a document: with a member in place of the prompt.
+    part, before, after = ("tail", b'{"":0', b"") if router.pin else ("head", b"", b'"":0}')
+    fields: bytes = getattr(rendered.envelope, part)
+    if not router.pin and not fields.endswith(b","):
+        after = b"," + after
+    body = before + fields + after
+    edit = host_edit(body, host, rendered.model, router)
+    if edit is None:
         return None
-    edited = found.apply(body, host)
-    changed = {part: edited[len(before) : len(edited) - len(after)]}
-    return msgspec.structs.replace(rendered, envelope=msgspec.structs.replace(envelope, **changed))
+    body = edited(body, [edit])
+    changed = {part: body[len(before) : len(body) - len(after)]}
+    envelope = msgspec.structs.replace(rendered.envelope, **changed)
+    return msgspec.structs.replace(rendered, envelope=envelope)

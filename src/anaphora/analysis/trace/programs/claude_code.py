@@ -27,7 +27,7 @@ from anaphora.analysis.trace.log_lines import (
     seconds,
 )
 from anaphora.cache.verdict import Diagnosis
-from anaphora.cache.verdict.values import anthropic_diagnosis
+from anaphora.cache.verdict.diagnosis import anthropic_diagnosis
 from anaphora.wording import counted
 
 #: Lines about a change of the history: all of it, or the results of tools in it.
@@ -205,7 +205,7 @@ class ClaudeCodeSession:
     ) -> SessionNode:
         id = message.get("id")
         node = self._replies.get(id) if isinstance(id, str) and id else None
-        usage = _usage(message.get("usage"))
+        usage = usage_from(message.get("usage"))
         if node is None or not self._continues(node, parent):
             node = self._new(parent, "assistant", place)
             node.model = str(message.get("model") or "")
@@ -301,7 +301,7 @@ def _conversation(leaf: SessionNode, session: str, taken: set[int]) -> FoundTrac
     return FoundTrace(replies[0].place, trace, tuple(answers))
 
 
-def _usage(usage: object) -> TraceUsage | None:
+def usage_from(usage: object) -> TraceUsage | None:
     if not isinstance(usage, dict):
         return None
     written = count(usage, "cache_creation_input_tokens")

@@ -1,0 +1,98 @@
+"""The provider's own diagnosis of a cache miss, in its replies."""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import msgspec
+
+from anaphora.values import Reply
+from anaphora.wording import counted
+
+_Codes: TypeAlias = dict[str, tuple[tuple[str, ...], tuple[str, ...]]]
+"""By the provider's code: the causes that agree with it, and the sections whose changes do."""
+
+CODES: dict[str, _Codes] = {
+    "anthropic": {
+        "model_changed": (("model_changed", "parameter_changed"), ()),
+        "system_changed": ((), ("system",)),
+        "tools_changed": ((), ("tools",)),
+        "messages_changed": (
+            ("thinking_dropped", "images_changed", "parameter_changed", "compaction"),
+            ("messages",),
+        ),
+    },
+    "openai": {
+        "model": (("model_changed",), ()),
+        "prompt_cache_key": (("other_key",), ()),
+        "tools": ((), ("tools",)),
+        "text_format": (("parameter_changed",), ()),
+        "reasoning_effort": (("parameter_changed",), ()),
+        "verbosity": (("parameter_changed",), ()),
+        "service_tier": (("parameter_changed",), ()),
+        "context_compacted": (("compaction",), ("messages",)),
+        "input": (("compaction",), ("messages", "system")),
+    },
+}
+
+
+class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
+    """The provider's own diagnosis of a cache miss."""
+
+    provider: str
+    code: str
+    """The provider's code: `tools_changed`, `prompt_cache_key`."""
+    tokens: int | None = None
+    """How many tokens it says were missed."""
+    conclusive: bool = True
+    """False: the provider could not compare."""
+
+    def __str__(self) -> str:
+        missed = f" ({counted(self.tokens, 'token')})" if self.tokens is not None else ""
+        return f"{self.code}{missed}"
+
+
+_decode = msgspec.json.Decoder(dict[str, Any]).decode
+
+
+def diagnosis_of(reply: Reply) -> Diagnosis | None:
+    """The diagnosis in a reply; None if there is none, or the comparison is not finished."""
+    for extras in (reply.extras or {}).values():
+        if "diagnostics" not in extras:  # nearly always
+            continue
+        try:
+            fields = _decode(extras)
+        except (msgspec.DecodeError, UnicodeError, RecursionError):
+            continue
+        found = anthropic_diagnosis(fields.get("diagnostics"))
+        found = found or _openai(fields.get("prompt_cache_diagnostics"))
+        if found is not None:
+            return found
+    return None
+
+
+def anthropic_diagnosis(field: Any) -> Diagnosis | None:
+    reason = field.get("cache_miss_reason") if isinstance(field, dict) else None
+    if not isinstance(reason, dict) or not isinstance(reason.get("type"), str):
+        return None
+    code, known = reason["type"], CODES["anthropic"]
+    tokens = _count(reason.get("cache_missed_input_tokens"))
+    return Diagnosis(provider="anthropic", code=code, tokens=tokens, conclusive=code in known)
+
+
+def _openai(field: Any) -> Diagnosis | None:
+    if not isinstance(field, dict) or not isinstance(field.get("type"), str):
+        return None
+    kind, reason = field["type"], field.get("reason")
+    if kind != "cache_miss":
+        return Diagnosis(provider="openai", code=kind, conclusive=kind == "cache_hit")
+    return Diagnosis(
+        provider="openai",
+        code=reason if isinstance(reason, str) else kind,
+        tokens=_count(field.get("cache_missed_tokens")),
+        conclusive=isinstance(reason, str),
+    )
+
+
+def _count(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None

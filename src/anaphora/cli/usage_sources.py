@@ -1,0 +1,193 @@
+"""What `anaphora usage` reads, session files or logs, with progress on standard error."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple, get_args
+
+import click
+
+from anaphora.analysis.trace.log_lines import Problem
+from anaphora.usage.collect import usage
+from anaphora.usage.places import FOLDERS, SessionFile, session_files
+from anaphora.usage.report import Grouping, UsageReport
+from anaphora.usage.sums import UsageQuery
+from anaphora.wording import counted, visible
+
+from .common import USAGE, print_error_line, report_problems, stop
+from .usage_output import shown
+
+GROUPINGS: tuple[Grouping, ...] = get_args(Grouping)
+#: Seconds before progress is shown.
+_PATIENCE = 0.5
+
+
+class UsageOptions(NamedTuple):
+    since: float | None
+    until: float | None
+    programs: tuple[str, ...]
+    project: str
+    causes: bool
+    everything: bool
+    as_json: bool
+    as_csv: bool
+    html: Path | None
+    watch: bool
+    show_text: bool
+    logs: bool
+    on: str
+    out: str | None
+
+
+class UsageWords(NamedTuple):
+    """What the arguments ask for."""
+
+    view: str
+    session: str
+    places: tuple[str, ...]
+
+
+class UsageLogs:
+    """The request logs that are asked for, and their sums."""
+
+    paths: tuple[Path, ...] = ()
+
+    def __init__(self, asked: UsageWords, options: UsageOptions) -> None:
+        self._asked, self._options = asked, options
+
+    def report(self, by: Grouping | None = None) -> UsageReport:
+        from anaphora.usage.fleet import usage_of_logs
+
+        options = self._options
+        with _ProgressLine() as line:
+            return usage_of_logs(
+                self._asked.places,
+                by=by or _grouping(self._asked.view),
+                on=options.on,
+                out=None if by else options.out,
+                since=options.since,
+                until=options.until,
+                progress=lambda now: line.show(
+                    f"{now.read:,} of {now.slices:,} parts read, {now.judged:,} of"
+                    f" {now.buckets:,} judged, {counted(now.records, 'record')}",
+                    now.usd,
+                ),
+            )
+
+    def keep_today(self) -> None:
+        pass
+
+
+class UsageSessions:
+    """The session files that are asked for, and their sums."""
+
+    def __init__(self, asked: UsageWords, options: UsageOptions) -> None:
+        self._asked, self._options = asked, options
+        self.problems: list[Problem] = []
+        self.files = list(self._found())
+
+    def _found(self) -> Iterator[SessionFile]:
+        try:
+            home = Path.home()
+        except RuntimeError:
+            raise click.UsageError("no FILES are given, and no home folder is known") from None
+        places = map(Path, self._asked.places)
+        found = session_files(places, os.environ, home, self.problems)
+        wanted = self._options.programs
+        empty = True
+        for file in found:
+            empty = False
+            if not wanted or file.program in wanted:
+                yield file
+        if empty and not self._asked.places:
+            report_problems(self.problems)
+            for line in _nothing_found(home):
+                print_error_line(line)
+            stop(USAGE)
+
+    def report(self, by: Grouping | None = None) -> UsageReport:
+        options = self._options
+        query = UsageQuery(
+            by=by or _grouping(self._asked.view),
+            since=options.since,
+            until=options.until,
+            programs=options.programs,
+            project=options.project,
+            session=self._asked.session,
+        )
+        with _ProgressLine() as line:
+            report = usage(
+                query,
+                self.files,
+                causes=options.causes,
+                progress=lambda now: line.show(
+                    f"{now.doing}: {now.files:,} of {now.all_files:,} files,"
+                    f" {now.bytes / 1e6:,.0f} of {now.all_bytes / 1e6:,.0f} MB",
+                    now.usd,
+                ),
+            )
+        skipped = [str(one) for one in self.problems if not one.harmless]
+        report.problems = (*skipped, *report.problems)
+        return report
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        return tuple(file.path for file in self.files)
+
+    def keep_today(self) -> None:
+        """Writes the sums of today for the status line, if all sessions were read."""
+        from .usage_statusline import keep_today
+
+        if not self._asked.places and not self._options.programs:
+            sessions = usage(UsageQuery(by="session"), self.files)
+            today = usage(UsageQuery(by="program", since=_midnight()), self.files)
+            if not (sessions.complete and today.complete):
+                raise KeyboardInterrupt  # after the report is printed
+            keep_today(today.total.usd, sessions.rows)
+
+    def state(self) -> list[tuple[Any, ...]]:
+        """Changes with the files."""
+        return [(file.path, file.mtime, file.size) for file in self.files]
+
+
+def _nothing_found(home: Path) -> Iterator[str]:
+    yield "anaphora: no session file of an agent program was found in these places:"
+    for folder in FOLDERS:
+        paths = ", ".join(shown(str(path)) for path in folder.paths(os.environ, home))
+        yield f"  {folder.title}: {visible(paths)} ({folder.variable} names another)"
+    yield "Sessions elsewhere? Name files or folders: anaphora usage FILES..."
+
+
+class _ProgressLine:
+    """A line on standard error that is replaced; on a terminal, and only if the work takes long."""
+
+    def __enter__(self) -> _ProgressLine:
+        on_terminal = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+        self._next = time.monotonic() + _PATIENCE if on_terminal else float("inf")
+        self._shown = False
+        return self
+
+    def show(self, text: str, usd: float) -> None:
+        if time.monotonic() < self._next:
+            return
+        self._next, self._shown = time.monotonic() + 0.1, True
+        spent = f", ${usd:,.2f} so far" if usd else ""
+        click.echo(f"\r\x1b[2K{text}{spent}; Ctrl-C shows what is known", nl=False, err=True)
+
+    def __exit__(self, *_: object) -> None:
+        if self._shown:
+            click.echo("\r\x1b[2K", nl=False, err=True)
+
+
+def _midnight() -> float:
+    today = datetime.datetime.now().replace(hour=0, minute=0, second=0, microsecond=0)
+    return today.timestamp()
+
+
+def _grouping(view: str) -> Grouping:
+    return next((by for by in GROUPINGS if by == view), "daily")
