@@ -36,7 +36,7 @@ from _bytecode import SOURCE, compiled
 from _usage_files import SESSIONS, copies
 
 HERE = Path(__file__).parent
-DEFAULT, FULL = 130_000_000, 1_000_000_000
+DEFAULT, FULL = 250_000_000, 1_000_000_000
 ROUNDS = 3
 STARTS = 15
 
@@ -215,7 +215,7 @@ def main() -> None:
             lambda: speed(sizes, options.processes, options.rounds),
             lambda: ccusage(sizes, install=options.install),
             lambda: statusline(sizes.folder),
-            lambda: fleet([1_000, 4_000]),
+            lambda: fleet([2_000, 10_000]),
         )
         for part in parts:
             result |= part()

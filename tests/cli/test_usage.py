@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.fleet_logs import SCRIPTS, logged, runs
 from support.usage_home import CANARY, IDLE, MORNING, STEADY, claude_session, write_home
 from support.waiting import PATIENCE
 
@@ -218,6 +219,9 @@ def test_places_are_listed_if_nothing_is_found(empty_home: Path, run: Any) -> No
         (["--json", "--csv"], "--json or --csv, not both"),
         (["--watch", "--csv"], "--watch prints to the terminal: leave --csv out"),
         (["--show-text"], "--show-text needs a session"),
+        (["--logs"], "--logs needs FILES"),
+        (["--logs", "x", "--watch"], "--logs cannot be used with --watch"),
+        (["--on", "ray"], "--on and --out are for --logs"),
         (["losses", "--no-causes"], "leave --no-causes out"),
         (["session", IDLE, "--csv"], "one session is printed as text or with --json"),
         (["--since", "tomorrow"], "'tomorrow' is neither a day (2026-11-30"),
@@ -349,6 +353,20 @@ def test_completion_offers_views_and_files(home: Path, run_process: Any) -> None
 
     assert complete("mo") == ["plain,monthly", "plain,model"]
     assert complete("--program", "co") == ["plain,codex", "plain,copilot"]
+
+
+def test_request_logs(empty_home: Path, usage: Any, tmp_path: Path) -> None:
+    log = tmp_path / "gateway.jsonl"
+    calls = [
+        logged(one, f"c-{n}") for n, run in enumerate(runs("openai_chat")) for one in run.exchanges
+    ]
+    log.write_text("".join(json.dumps(call) + "\n" for call in calls))
+    shown = report(usage, "model", "--logs", str(log))
+    assert shown["total"]["calls"] == len(calls)
+    assert {row["cause"] for row in shown["causes"]} == set(filter(None, SCRIPTS.values()))
+    assert "Why cached tokens were paid again\n" in usage("--logs", str(log))
+    assert "1. $" in usage("losses", "--logs", str(log))
+    assert usage("--logs", str(log), "--html", "-").startswith("<!doctype html>")
 
 
 @pytest.mark.skipif(

@@ -9,7 +9,7 @@ import time
 import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, BinaryIO, TypeAlias
 
 import msgspec
 from blake3 import blake3
@@ -33,6 +33,8 @@ _GZIP = b"\x1f\x8b"
 _DAMAGED = EOFError, zlib.error, gzip.BadGzipFile
 #: Bytes that are read of a file at once.
 PIECE = 16_000_000
+#: Lines are often longer than the default.
+_BUFFER = 1 << 16
 #: Bytes at the beginning and before the end of what was read that identify a file.
 _COMPARED = 4096
 #: Broken lines that are named of a file.
@@ -178,7 +180,7 @@ def read_piece(
         return _read_whole(path, program, known, state)
     position = unpack_position(known) if known else ReadPosition()
     reader: BillReader = READERS[program]()
-    with open(path, "rb") as file:
+    with io.BufferedReader(io.FileIO(path), _BUFFER) as file:
         stat = os.fstat(file.fileno())
         packed = file.peek(2)[:2] == _GZIP
         anew = packed or not _continues(file, position, stat)
@@ -270,7 +272,7 @@ def row_of(call: BilledCall, label: int) -> tuple[Any, ...]:
     return call.key, call.untimed or call.key, call.copied, label, call.at, *counts
 
 
-def _continues(file: io.BufferedReader, known: ReadPosition, stat: os.stat_result) -> bool:
+def _continues(file: BinaryIO, known: ReadPosition, stat: os.stat_result) -> bool:
     if not known.size or stat.st_ino != known.inode or stat.st_size < known.size:
         return False
     if _digest(file, known.size) != known.digest:
@@ -284,7 +286,7 @@ def _continues(file: io.BufferedReader, known: ReadPosition, stat: os.stat_resul
     return follows in (b"", b"\r", b"\n")
 
 
-def _digest(file: io.BufferedReader, size: int) -> bytes:
+def _digest(file: BinaryIO, size: int) -> bytes:
     """Of the bytes at the beginning and before `size`. Moves the file's position."""
     file.seek(0)
     hashed = blake3(file.read(min(_COMPARED, size)))
