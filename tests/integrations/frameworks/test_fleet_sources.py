@@ -42,7 +42,7 @@ def test_litellm(emu: emulator.Emulator, tmp_path: Path) -> None:
 
     lines: list[str] = []
 
-    class Log(CustomLogger):  # type: ignore[misc]
+    class Log(CustomLogger):
         async def async_log_success_event(
             self, kwargs: Any, response_obj: Any, start_time: Any, end_time: Any
         ) -> None:
