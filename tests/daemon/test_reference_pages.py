@@ -47,7 +47,8 @@ def test_fields_and_defaults(page: str, section: str, kind: type[msgspec.Struct]
 
 
 def test_the_examples_are_valid() -> None:
-    config, names = ClientConfig.from_text(LLM_YAML), []
+    config = ClientConfig.from_text(LLM_YAML)
+    names: list[str] = []
     for example in re.findall(r"^```yaml\n(.*?)^```$", EXTENSIONS, re.M | re.S):
         grants = Grants.from_text(example, config=config)
         assert grants.warnings(set(grants.apps)) == ()
