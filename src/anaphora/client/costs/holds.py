@@ -26,7 +26,10 @@ if TYPE_CHECKING:
 
 _ADVICE = "; a smaller max_tokens than {0:,} lowers its maximum cost"
 _NO_LIMIT = "; without max_tokens, the longest output of {1} counts, {0:,} tokens: set max_tokens"
-_NO_PRICE = "; set one under `prices` of the provider in llm.yaml, or use allow_unpriced=True"
+_NO_PRICE = (
+    "no price is known for {} at {}; set one under `prices` of the provider in llm.yaml, or use"
+    " allow_unpriced=True"
+)
 
 
 class BudgetGuard:
@@ -90,9 +93,8 @@ class BudgetGuard:
         strict = [each for each in self._budgets if priced or not each.allow_unpriced]
         if not strict:
             return Decimal(0)
-        advice = "" if priced else _NO_PRICE
-        reason = f"a budget needs the maximum cost of each call, and {bound.reason}{advice}"
-        raise strict[0].refusal(reason, None)
+        reason = bound.reason if priced else _NO_PRICE.format(target.model, target.endpoint.id)
+        raise strict[0].refusal(f"a budget needs the maximum cost of each call, and {reason}", None)
 
     def _advice(self, target: Target) -> str:
         facts = self._facts
