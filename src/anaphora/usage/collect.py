@@ -23,12 +23,12 @@ from msgspec.structs import replace
 from anaphora.analysis.trace.log_lines import Problem
 from anaphora.catalog.pricing import PriceBook
 from anaphora.errors import InvalidConfig
-from anaphora.values import Usage
 from anaphora.wording import counted
 
 from .index import UsageIndex, index_file, remove_index
 from .pieces import PIECE, FilePiece, ReadPosition, file_state, is_unchanged, pack, unpack_position
 from .places import SessionFile, session_files
+from .records import usage_of
 from .report import UsageReport
 from .sums import UsageQuery, usage_report
 from .workers import (
@@ -211,13 +211,11 @@ class _Collector:
             kept = sums.setdefault(label, [0] * len(counts))
             for place, count in enumerate(counts):
                 kept[place] += count
-        for label, (uncached, read, written_5m, written_1h, output) in sums.items():
+        for label, counts in sums.items():
             _, provider, model, tier, _, _ = piece.labels[label]
             price = self._prices.price(provider, model, piece.position.began, service_tier=tier)
-            written = {"5m": written_5m, "1h": written_1h}
-            kept_ttls = {ttl: count for ttl, count in written.items() if count}
-            tokens = Usage(uncached=uncached, read=read, written=kept_ttls, output=output)  # type: ignore[arg-type]
-            self._usd += float((None if price is None else price.total(tokens)) or 0)
+            cost = None if price is None else price.total(usage_of(counts))
+            self._usd += float(cost or 0)
 
     # ── Losses ───────────────────────────────────────────────────────────────────────────────────
 

@@ -28,7 +28,7 @@ from .records import CallBill
 from .whole_files import is_whole, read_file
 
 #: The fields of a call that are columns: tokens and line.
-_COUNTS = slice(5, 11)
+_COUNTS = slice(5, 12)
 _GZIP = b"\x1f\x8b"
 _DAMAGED = EOFError, zlib.error, gzip.BadGzipFile
 #: Bytes that are read of a file at once.

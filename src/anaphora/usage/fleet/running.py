@@ -80,7 +80,7 @@ class _Collector:
         if found.table:
             writer(found.table)
         self._state.judged += 1
-        self._state.usd = float(self._sums.total.usd)
+        self._state.usd = float(self._sums.tally.total.usd)
         self._report(self._state)
 
 

@@ -102,6 +102,7 @@ class KnownBetweenLines:
             usage.input,
             usage.cache_read,
             usage.cache_write_5m,
+            usage.cache_write_30m,
             usage.cache_write_1h,
             usage.output or 0,
             line,
@@ -110,7 +111,6 @@ class KnownBetweenLines:
             subagent,
             answer.untimed,
             answer.copied,
-            usage.cache_write_30m,
         )
 
 
