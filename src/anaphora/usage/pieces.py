@@ -73,7 +73,7 @@ class ReadPosition(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     """Of a file that is read as a whole."""
 
 
-class FilePiece(msgspec.Struct, array_like=True, kw_only=True, tag=True):
+class FilePiece(msgspec.Struct, kw_only=True):
     """What was read of a file at once."""
 
     path: str
@@ -147,7 +147,7 @@ class _Found:
             self.problems.append(str(problem))
 
 
-class FileState(msgspec.Struct, frozen=True, array_like=True):
+class FileState(msgspec.Struct, frozen=True):
     """Tells whether a file was changed."""
 
     inode: int
