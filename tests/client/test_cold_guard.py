@@ -119,6 +119,10 @@ def test_calls_below_the_limit_are_never_stopped(monkeypatch: pytest.MonkeyPatch
 def test_functions_decide(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Preview] = []
 
+    def refuse(preview: Preview) -> bool:
+        asked.append(preview)
+        return False
+
     async def slow(preview: Preview) -> bool:
         asked.append(preview)
         await asyncio.sleep(5000)  # longer than the time limit of the call
@@ -129,7 +133,7 @@ def test_functions_decide(monkeypatch: pytest.MonkeyPatch) -> None:
         await asyncio.sleep(7200)
         calls = sent(virtual)
         with pytest.raises(ColdCache):
-            await chat.send("And Oslo?", on_cold=lambda preview: bool(asked.append(preview)))
+            await chat.send("And Oslo?", on_cold=refuse)
         assert sent(virtual) == calls
         assert (await chat.send("And Oslo?", on_cold=slow)).text
         assert (await chat.send("And Bern?", on_cold=slow)).text  # warm: nothing is asked
@@ -335,7 +339,7 @@ def test_wrong_values_are_named() -> None:
     ) as client:
         chat = client.session("anthropic")
         with pytest.raises(InvalidRequest, match=r"^on_cold: must be 'raise', 'send' or a func"):
-            chat.send("Rome?", on_cold="ask")  # type: ignore[arg-type]
+            chat.send("Rome?", on_cold="ask")  # type: ignore[call-overload]
         with pytest.raises(InvalidRequest, match=r"^cold_above_usd: must be an amount in doll"):
             client.session("anthropic", cold_above_usd=-1)
         with pytest.raises(InvalidRequest, match=r"^cold_above_usd: must be an amount in doll"):

@@ -1,4 +1,4 @@
-"""`checks` of the proxy: a request may be refused before it is sent, in the caller's format."""
+"""`check` of an observer: a request may be refused before it is sent, in the caller's format."""
 
 from __future__ import annotations
 
@@ -27,22 +27,23 @@ PATHS = {
 }
 
 
-class Checks:
+class Failing:
+    async def check(self, request: UpstreamRequest) -> Denied | None:
+        raise LookupError(f"a check that fails refuses nothing: {request.path}")
+
+    def call_ended(self, call: RelayedCall) -> None:
+        pass
+
+
+class Refusing:
     def __init__(self) -> None:
         self.seen: list[UpstreamRequest] = []
+        self.calls: list[RelayedCall] = []
         self.refuses = True
 
-    async def first(self, request: UpstreamRequest) -> Denied | None:
-        raise LookupError("a check that fails refuses nothing")
-
-    async def second(self, request: UpstreamRequest) -> Denied | None:
+    async def check(self, request: UpstreamRequest) -> Denied | None:
         self.seen.append(request)
         return ColdCallRefused("no more today", cold=None) if self.refuses else None
-
-
-class Ended:
-    def __init__(self) -> None:
-        self.calls: list[RelayedCall] = []
 
     def call_ended(self, call: RelayedCall) -> None:
         self.calls.append(call)
@@ -61,15 +62,14 @@ def test_refused_request_is_answered_in_its_format_and_not_sent(
     upstream.requests.clear()
     path, kind = PATHS[name]
     names = ("anthropic", "openai", "google", "ollama", "bedrock")
-    checks, ended, judge = Checks(), Ended(), Judge()
+    refusing, judge = Refusing(), Judge()
     with running(
         default_routes(dict.fromkeys(names, upstream.url), region="us-east-1"),
-        checks=[checks.first, checks.second],
-        observers=[judge, ended],
+        observers=[judge, Failing(), refusing],
     ) as proxy:
         request = request_bytes("POST", path, BODY, **{"anaphora-cold": "allow", "x-own": "1"})
         answer = exchange(proxy.port, request)
-        checks.refuses = False
+        refusing.refuses = False
         passed = exchange(proxy.port, request)
         assert proxy.settle(10.0)
     assert answer.status == 402
@@ -80,9 +80,9 @@ def test_refused_request_is_answered_in_its_format_and_not_sent(
     (sent,) = upstream.requests
     assert b"anaphora-cold" not in sent
     assert b"x-own: 1" in sent
-    assert [("anaphora-cold", "allow") in each.headers for each in checks.seen] == [True] * 2
-    assert [each.number for each in checks.seen] == [call.number for call in ended.calls]
-    assert [call.outcome for call in ended.calls] == ["refused", "complete"]
+    assert [("anaphora-cold", "allow") in each.headers for each in refusing.seen] == [True] * 2
+    assert [each.number for each in refusing.seen] == [call.number for call in refusing.calls]
+    assert [call.outcome for call in refusing.calls] == ["refused", "complete"]
     refused = judge.calls[0]
     assert (refused.kind, refused.reason, refused.status) == ("refused", "no more today", 402)
     assert judge.summary().kinds["refused"] == 1

@@ -12,7 +12,7 @@ import itertools
 import logging
 import re
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol, TypeAlias
 from urllib.parse import urlsplit
@@ -55,9 +55,6 @@ from .websockets import SeenMessages, WebSocketUpstream, is_known, refusal, rela
 
 Place: TypeAlias = Callable[[UpstreamRequest], bytes | None]
 """A body with markers, or None to leave it as it is."""
-Check: TypeAlias = Callable[[UpstreamRequest], Awaitable[Denied | None]]
-"""Why a request is not sent, as the error that the program gets; None to send it. Gets requests
-whose whole body is known, with the program's own headers."""
 
 #: Hop-by-hop headers, which a proxy does not forward. The server answers `expect`.
 _HOP_BY_HOP = frozenset(
@@ -94,7 +91,6 @@ class RelayHandler:
         observers: ObserverThread,
         place: Place | None = None,
         pages: Pages | None = None,
-        checks: Sequence[Check] = (),
     ) -> None:
         self._routes = routes
         self._upstream = upstream
@@ -102,7 +98,7 @@ class RelayHandler:
         self._place = place
         self._placing = ThreadPoolExecutor(1, "anaphora-proxy-place") if place else None
         self._pages = pages
-        self._checks = tuple(checks)
+        checks = self._checks = observers.checks
         self._streams = False
         self._websockets: WebSocketUpstream | None = None
         if place is None and not checks and isinstance(upstream, NetworkUpstream):

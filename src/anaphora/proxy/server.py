@@ -23,7 +23,7 @@ from anaphora.serving.server import running as running_server
 from anaphora.traffic.calls import ProxyRoute
 
 from .observing import Observer, ObserverThread
-from .relay import Check, Pages, Place, RelayHandler
+from .relay import Pages, Place, RelayHandler
 from .routes import NetworkUpstream, ResponseSource, RouteTable
 from .signing import RequestSigner
 
@@ -93,20 +93,19 @@ def running(
     allow_hosts: Iterable[str] = (),
     own_process: bool = False,
     forwarding: Forwarding | None = None,
-    checks: Sequence[Check] = (),
 ) -> Iterator[Proxy]:
     """A proxy in its own thread, until the block ends and observers have got every call.
 
     `upstream` is the network by default, with requests to AWS signed by this process's credentials,
     and is closed at the end; `allow_hosts` is as for the
     emulator. With `own_process` the interpreter is tuned for the relay while it runs; with
-    `forwarding` it is a forward proxy as well. `checks` may refuse a request before it is sent.
+    `forwarding` it is a forward proxy as well.
     """
     table = RouteTable(routes)
     seen_by = ObserverThread(observers)
     try:
         upstream = upstream or NetworkUpstream(signer=RequestSigner())
-        handler = RelayHandler(table, upstream, seen_by, place, pages, checks)
+        handler = RelayHandler(table, upstream, seen_by, place, pages)
         guard = HostGuard(host, allow_hosts, hint=_HINT)
         websocket = handler.handle_websocket if handler.takes_websockets else None
         app = ServedApp(handler, guard, closed=handler.close, websocket=websocket)
