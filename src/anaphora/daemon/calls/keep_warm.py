@@ -32,7 +32,7 @@ from anaphora.client.session.cached_prefix import (
 )
 from anaphora.client.session.provider_state import ProviderState
 from anaphora.client.target import Target
-from anaphora.daemon.access.grants import AppGrant
+from anaphora.daemon.access.grants import AppGrant, narrowed_grant
 from anaphora.daemon.facts.reading import RequestFacts
 from anaphora.daemon.money.settling import nano_usd_up
 from anaphora.daemon.store import SpendQuery
@@ -239,7 +239,8 @@ class PrefixRefresher:
         self._grants = {grant.app: grant for grant in grants}
         self._refused.clear()
         for id, kept in list(self._conversations.items()):
-            if self._grants.get(kept.app.id) != kept.app.grant:
+            grant, given = self._grants.get(kept.app.id), kept.app.grant
+            if grant is None or narrowed_grant(grant, given.llm.narrowed) != given:
                 self._forget(id)
 
     def revoke(self, token_id: str) -> None:
