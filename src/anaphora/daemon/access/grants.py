@@ -6,15 +6,21 @@ import re
 from typing import Literal, TypeAlias
 
 import msgspec
+from msgspec.structs import replace
 
-NANO = 1_000_000_000
+from anaphora.client import costs
+
+NANO = costs.NANO
 """Nano-dollars in a dollar: all amounts of the ledger are whole nano-dollars."""
 
 PROMPT_PREFIX = "prompt2:"
 """Prefix of prompt fingerprints. Its number changes with the algorithm."""
 _FINGERPRINT = re.compile(PROMPT_PREFIX + "[0-9a-f]{64}")
 
-Capability: TypeAlias = Literal["llm_complete", "llm_stream"]
+APP_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
+"""Form of the ids of apps and the names of groups, which appear in tables, logs and metrics."""
+
+Capability: TypeAlias = Literal["llm_complete", "llm_stream", "llm_narrow"]
 
 OverMaxTokens: TypeAlias = Literal["refuse", "clamp"]
 
@@ -56,6 +62,14 @@ class LlmGrant(msgspec.Struct, frozen=True, kw_only=True):
     nano_usd_per_day: int | None = None
     """None for `unlimited`."""
     nano_usd_per_month: int | None = None
+    slow_from: float | None = None
+    """Used share of a limit from which on calls are delayed; the group's, if the app has none."""
+    has_other_limit: bool = False
+    """Whether another limit in dollars applies as well: that of the group, or of a narrowed
+    token."""
+    narrowed: tuple[tuple[str, ...], ...] = ()
+    """Of a narrowed token: its model globs and those of the tokens that it was narrowed from, the
+    outermost first. A model must match all that are not empty."""
     tools: tuple[str, ...] = ()
     """Globs that match whole names of function tools."""
     permissions: frozenset[Permission] = frozenset()
@@ -70,7 +84,8 @@ class LlmGrant(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def has_spend_limit(self) -> bool:
-        return self.nano_usd_per_day is not None or self.nano_usd_per_month is not None
+        own = self.nano_usd_per_day is not None or self.nano_usd_per_month is not None
+        return own or self.has_other_limit
 
     @property
     def prompt_problem(self) -> str | None:
@@ -81,6 +96,19 @@ class LlmGrant(msgspec.Struct, frozen=True, kw_only=True):
         return (
             "is of an earlier version" if prompt.startswith("prompt1:") else "is not a fingerprint"
         )
+
+
+class GroupLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """Limits for all apps of a group together, in addition to their own."""
+
+    nano_usd_per_day: int | None = None
+    nano_usd_per_month: int | None = None
+    slow_from: float | None = None
+    """For apps without one of their own."""
+
+    @property
+    def is_limited(self) -> bool:
+        return self.nano_usd_per_day is not None or self.nano_usd_per_month is not None
 
 
 class AppGrant(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,6 +122,8 @@ class AppGrant(msgspec.Struct, frozen=True, kw_only=True):
     """On the socket, the peer's user must be one of these."""
     group: str = ""
     """Apps of one group share a spend total; empty: no group."""
+    group_limits: GroupLimits | None = None
+    """None: the file has no limits for groups, or the app has no group."""
 
     @property
     def missing(self) -> frozenset[str]:
@@ -104,6 +134,20 @@ class AppGrant(msgspec.Struct, frozen=True, kw_only=True):
     def may_call(self) -> bool:
         """Whether the app may make calls that cost something."""
         return "llm_complete" in self.capabilities and not self.missing
+
+
+NARROW: Capability = "llm_narrow"
+MOST_DEPTH = 3
+"""How often a token can be narrowed."""
+
+
+def narrowed_grant(grant: AppGrant, models: tuple[tuple[str, ...], ...]) -> AppGrant:
+    """What a narrowed token may do under the grant of its app. `models` are those of `narrowed`."""
+    if not models:
+        return grant
+    llm = replace(grant.llm, narrowed=models, has_other_limit=True)
+    without = {NARROW} if len(models) >= MOST_DEPTH else set[str]()
+    return replace(grant, llm=llm, capabilities=grant.capabilities - without)
 
 
 def dollars(nano: int) -> str:
