@@ -23,7 +23,8 @@ from anaphora.wire.reading import DECODE_ERRORS
 
 from .opencode_files import is_database_file
 from .places import SessionFile
-from .programs import READERS, BillReader, bills
+from .programs import READERS, bills
+from .programs.lines import BillReader
 from .records import CallBill
 from .whole_files import is_whole, read_file
 
@@ -196,7 +197,7 @@ def read_piece(
             found.add(bills(reader, lines, path, position.lines + 1))
         except _DAMAGED as problem:
             found.add_problem(Problem(path, f"the file is cut off or damaged: {problem}"))
-        kept = pack(reader.state())  # now: the rest changes it
+        kept = pack(reader.known)  # now: the rest changes it
         unfinished = bool(lines.rest) and not _add_rest(reader, lines, found)
         size = stat.st_size if packed else lines.offset + len(lines.rest)
         position = ReadPosition(

@@ -157,9 +157,10 @@ def _numbered(_: int, function: Callable[..., T], arguments: tuple[Any, ...]) ->
 
 
 def _end(process: subprocess.Popen[bytes]) -> int:
-    with process:  # closes its pipes: it ends
-        process.kill()
-    return process.returncode
+    process.kill()
+    with suppress(BrokenPipeError), process:  # closes its pipes
+        pass
+    return process.wait()
 
 
 def _write(pipe: IO[bytes], value: Any) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from .advice import advice
+from .advice import REMEDY, advice
 from .records import LossCause
 from .report import CauseRow, DearLoss, Grouping, UnpricedModel, UsageReport, UsageRow
 
@@ -81,7 +81,7 @@ class UsageTally(msgspec.Struct, kw_only=True):
 
     def report(self, *, since: float | None, until: float | None, causes: bool) -> UsageReport:
         for row in self.causes.values():
-            row.advice = advice(row.cause, row.programs)
+            row.advice, row.remedy = advice(row.cause, row.programs), REMEDY[row.cause]
         found = sorted(self.causes.values(), key=lambda row: (-row.usd, -row.tokens, row.cause))
         return UsageReport(
             by=self.by,

@@ -16,7 +16,7 @@ from anaphora.analysis.trace.answers import answer_of, digest
 from anaphora.analysis.trace.programs.claude_code import usage_from
 from anaphora.usage.records import COUNTS, CallBill
 
-from .lines import KnownBetweenLines, Tokens, decoder, fields, moment, tier_of
+from .lines import BillReader, Tokens, decoder, fields, moment, tier_of
 
 _COUNTS = {
     "input_tokens": Tokens,
@@ -36,7 +36,7 @@ _decode_progress = decoder(fields(data=fields(message=_Line)))
 _decode_untyped = decoder(dict[str, Any])
 
 
-class ClaudeCodeBills(KnownBetweenLines):
+class ClaudeCodeBills(BillReader):
     """Every line is complete in itself."""
 
     def __init__(self) -> None:
