@@ -18,9 +18,10 @@ from anaphora.catalog.pricing import PriceBook
 from anaphora.usage.collect import usage
 from anaphora.usage.index import UsageIndex
 from anaphora.usage.pieces import FilePiece, ReadPosition, row_of
-from anaphora.usage.records import BilledCall, Loss
+from anaphora.usage.records import COUNTS, CallBill, CallLoss, usage_of
 from anaphora.usage.report import UsageReport
-from anaphora.usage.sums import NO_TIME, UsageQuery, usage_report
+from anaphora.usage.sums import UsageQuery, usage_report
+from anaphora.usage.tally import NO_TIME
 
 UTC = datetime.UTC
 NOW = 1_795_000_000.0
@@ -32,8 +33,8 @@ def at(text: str) -> float:
 
 def call(
     number: int, when: str | float | None, model: str = "claude-sonnet-4-5", **given: Any
-) -> BilledCall:
-    return BilledCall(
+) -> CallBill:
+    return CallBill(
         key=b"k%015d" % number,
         at=at(when) if isinstance(when, str) else when,
         session=given.pop("session", "s1"),
@@ -45,7 +46,7 @@ def call(
 
 
 def filled(
-    calls: list[BilledCall], losses: Sequence[Loss] = (), program: str = "claude_code"
+    calls: list[CallBill], losses: Sequence[CallLoss] = (), program: str = "claude_code"
 ) -> UsageIndex:
     """An index with the calls of one file."""
     labels = [(program, c.provider, c.model, c.tier, c.session, c.project) for c in calls]
@@ -170,7 +171,7 @@ def test_sums_cost_what_the_calls_cost(made: list[dict[str, Any]]) -> None:
     expected, unpriced = Decimal(0), 0
     for one in calls:
         price = prices.price(one.provider, one.model, one.at, service_tier=one.tier)
-        usd = None if price is None else price.of(one.usage())
+        usd = None if price is None else price.of(usage_of([getattr(one, name) for name in COUNTS]))
         expected += usd or 0
         unpriced += usd is None
     assert report.total.usd == expected
@@ -206,10 +207,10 @@ def test_unknown_model_is_listed_with_its_tokens() -> None:
 # ── Losses ───────────────────────────────────────────────────────────────────────────────────────
 
 LOSSES = [
-    Loss(CALLS[0].key, "idle", 100, 5_000_000, "Expired."),
-    Loss(CALLS[1].key, "idle", 50, 1_000_000, "Expired."),
-    Loss(CALLS[2].key, "idle", 10, None, "Expired, at an unknown price."),
-    Loss(CALLS[2].key, "tools_changed", 30, 9_000_000, "A tool changed."),
+    CallLoss(CALLS[0].key, "idle", 100, 5_000_000, "Expired."),
+    CallLoss(CALLS[1].key, "idle", 50, 1_000_000, "Expired."),
+    CallLoss(CALLS[2].key, "idle", 10, None, "Expired, at an unknown price."),
+    CallLoss(CALLS[2].key, "tools_changed", 30, 9_000_000, "A tool changed."),
 ]
 
 

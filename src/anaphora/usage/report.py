@@ -7,20 +7,33 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from .records import LossCause
+from anaphora.cache.verdict import RemedyKind
+
+from .records import COUNTS, LossCause
 
 Grouping: TypeAlias = Literal[
     "daily", "weekly", "monthly", "session", "project", "model", "program"
 ]
 
 
-class UsageSums(msgspec.Struct, kw_only=True):
-    """Calls and their tokens. The dollars are at API prices."""
+class UsageRow(msgspec.Struct, kw_only=True):
+    """The sums of a day, a week, a month, a session, a project, a model or a program, or of all
+    calls. The dollars are at API prices."""
 
+    name: str
+    """The day, the first day of the week, the month, the session's id, …"""
+    began: float | None = None
+    ended: float | None = None
+    programs: tuple[str, ...] = ()
+    models: tuple[str, ...] = ()
+    project: str = ""
+    """Of the last call, in rows by session or project."""
     calls: int = 0
     uncached: int = 0
     read: int = 0
     written_5m: int = 0
+    """Also those whose time is not known."""
+    written_30m: int = 0
     written_1h: int = 0
     output: int = 0
     usd: Decimal = Decimal(0)
@@ -31,17 +44,30 @@ class UsageSums(msgspec.Struct, kw_only=True):
     """Tokens that had been cached and were paid again."""
     lost_usd: Decimal = Decimal(0)
 
+    @property
+    def input(self) -> int:
+        return self.uncached + self.read + self.written
 
-class UsageRow(UsageSums, kw_only=True):
-    """The sums of a day, a week, a month, a session, a project, a model or a program."""
+    @property
+    def written(self) -> int:
+        return self.written_5m + self.written_30m + self.written_1h
 
-    name: str
-    """The day, the first day of the week, the month, the session's id, …"""
-    began: float | None = None
-    ended: float | None = None
-    programs: tuple[str, ...] = ()
-    models: tuple[str, ...] = ()
-    project: str = ""
+    def add(self, other: UsageRow) -> None:
+        for name in _SUMS:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        for name in ("programs", "models"):
+            mine, theirs = getattr(self, name), getattr(other, name)
+            setattr(self, name, (*mine, *(one for one in theirs if one not in mine)))
+        if other.began is not None:
+            self.began = other.began if self.began is None else min(self.began, other.began)
+        is_last = other.ended is not None and (self.ended is None or other.ended >= self.ended)
+        if is_last:
+            self.ended = other.ended
+        if self.name == other.name and (is_last or not self.project):
+            self.project = other.project
+
+
+_SUMS = (*COUNTS, "calls", "usd", "unpriced", "lost", "lost_usd")
 
 
 class CauseRow(msgspec.Struct, kw_only=True):
@@ -54,6 +80,8 @@ class CauseRow(msgspec.Struct, kw_only=True):
     programs: tuple[str, ...]
     advice: tuple[str, ...]
     """What to do about it: a line for each of the programs, or one for all."""
+    remedy: RemedyKind = "nothing"
+    """The kind of it, as verdicts name it."""
 
 
 class DearLoss(msgspec.Struct, kw_only=True):
@@ -84,7 +112,7 @@ class UsageReport(msgspec.Struct, kw_only=True):
     since: float | None
     until: float | None
     rows: tuple[UsageRow, ...]
-    total: UsageSums
+    total: UsageRow
     programs: tuple[UsageRow, ...]
     causes: tuple[CauseRow, ...] | None
     """The dearest first; None if they were not looked for."""
