@@ -50,6 +50,13 @@ class App(msgspec.Struct, frozen=True, kw_only=True):
     grant: AppGrant
     token_id: str = ""
     """Id of the token, not secret. Streams end when their token is revoked."""
+    label: str = ""
+    """Of a narrowed token: the label of its budget."""
+    budgets: tuple[str, ...] = ()
+    """Of a narrowed token: the ids of the budgets that its calls count against, the outermost
+    first. Its own has the token's id."""
+    budget_limits: tuple[int, ...] = ()
+    """The limits of `budgets`, in nano-dollars."""
 
 
 NO_APP = App(id="", grant=AppGrant(app=""))
