@@ -7,7 +7,9 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-NANO = 1_000_000_000
+from anaphora.client import costs
+
+NANO = costs.NANO
 """Nano-dollars in a dollar: all amounts of the ledger are whole nano-dollars."""
 
 PROMPT_PREFIX = "prompt2:"
