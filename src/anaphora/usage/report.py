@@ -7,6 +7,8 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
+from anaphora.cache.verdict import RemedyKind
+
 from .records import LossCause
 
 Grouping: TypeAlias = Literal[
@@ -50,6 +52,8 @@ class CauseRow(msgspec.Struct, kw_only=True):
     programs: tuple[str, ...]
     advice: tuple[str, ...]
     """What to do about it: a line for each of the programs, or one for all."""
+    remedy: RemedyKind = "nothing"
+    """The kind of it, as verdicts name it."""
 
 
 class DearLoss(msgspec.Struct, kw_only=True):

@@ -19,7 +19,7 @@ from anaphora.catalog.prices import Rates
 from anaphora.catalog.pricing import PriceBook, price_levels
 from anaphora.values import Ttl, Usage
 
-from .advice import advice
+from .advice import REMEDY, advice
 from .index import UsageIndex
 from .pieces import Label
 from .records import LossCause
@@ -273,7 +273,7 @@ class _Report:
                 sums.lost += tokens
                 sums.lost_usd += usd
         for cause, row in found.items():
-            row.advice = advice(cause, row.programs)
+            row.advice, row.remedy = advice(cause, row.programs), REMEDY[cause]
         return tuple(sorted(found.values(), key=lambda row: (-row.usd, -row.tokens, row.cause)))
 
     def _dearest(self) -> Iterator[DearLoss]:

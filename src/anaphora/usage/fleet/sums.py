@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from anaphora.usage.advice import advice
+from anaphora.usage.advice import REMEDY, advice
 from anaphora.usage.records import LossCause
 from anaphora.usage.report import (
     CauseRow,
@@ -182,7 +182,7 @@ class FleetSums(msgspec.Struct, kw_only=True):
 
     def _causes(self) -> tuple[CauseRow, ...]:
         for row in self.causes.values():
-            row.advice = advice(row.cause, row.programs)
+            row.advice, row.remedy = advice(row.cause, row.programs), REMEDY[row.cause]
         return tuple(sorted(self.causes.values(), key=lambda row: (-row.usd, -row.tokens)))
 
     def _name(self, row: FleetRow) -> str:
