@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import httpx
@@ -58,6 +59,10 @@ def status(caller: NarrowedApp, node: TestedDaemon, **body: Any) -> int:
         return client.post("/v1/messages", json={**MESSAGE, **body}).status_code
 
 
+def is_refused(caller: NarrowedApp, node: TestedDaemon) -> bool:
+    return status(caller, node) == 401
+
+
 def at(node: TestedDaemon, caller: NarrowedApp) -> NarrowedApp:
     return NarrowedApp(node, caller.made)
 
@@ -105,7 +110,7 @@ def test_revoked_token_ends_those_below_it_on_all_nodes(nodes: list[TestedDaemon
             list(lines)
     for caller in (child, inner):
         for node in nodes:
-            wait_until(lambda node=node, caller=caller: status(caller, node) == 401)
+            wait_until(partial(is_refused, caller, node))
     assert status(whole(first), second) == 200
     listed = administrate(third, "admin.apps.list")["apps"]
     ids = {one["id"] for app in listed for one in app["narrowed"]}
