@@ -425,6 +425,15 @@ class Store(Protocol):
         """Narrowed ones only until they expire."""
         ...
 
+    async def narrowed(self, digest: bytes) -> list[TokenRow]:
+        """The narrowed token with a digest, and those that it was narrowed from; empty if there is
+        none."""
+        ...
+
+    async def count_narrowed(self, app: str, now: float) -> int:
+        """Number of the valid narrowed tokens of an app."""
+        ...
+
     async def add_token(self, token: TokenRow) -> None:
         """A narrowed one without a reservation, or one of another kind."""
         ...
