@@ -26,10 +26,10 @@ LARGEST_AMOUNT = 2**53
 
 HandleKind: TypeAlias = Literal[
     "response", "item", "conversation", "file", "batch", "cached_content", "container", "prefix",
-    "signature",
+    "signature", "alert",
 ]  # fmt: skip
 """`item`: of a stored response. `prefix`: the beginning of a prompt, by its keyed digest.
-`signature`: of a request, which is accepted once."""
+`signature`: of a request, which is accepted once. `alert`: its state, so that it is sent once."""
 
 
 class SpendLimits(msgspec.Struct, frozen=True):
