@@ -48,7 +48,7 @@ _WAITS, _REFUSED, _IS_SENT = "waits ", "refused ", "sent "
 _TO = " > "
 _LOOK_SECONDS = 2.0
 #: Seconds between attempts; after the last one and the same time again, an alert is given up.
-_GAPS = (5, 20, 60, 180, 600, 1800)
+_GAPS = (5, 10, 45, 180, 600, 1800)
 #: Seconds by which an attempt ends before the next one may begin.
 _MARGIN = 4.0
 _MOST_RUNNING, _MOST_WAITING, _MOST_KNOWN = 16, 1_000, 10_000
