@@ -7,6 +7,8 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
+from anaphora.cache.verdict import RemedyKind
+
 from .records import LossCause
 
 Grouping: TypeAlias = Literal[
@@ -14,9 +16,17 @@ Grouping: TypeAlias = Literal[
 ]
 
 
-class UsageSums(msgspec.Struct, kw_only=True):
-    """Calls and their tokens. The dollars are at API prices."""
+class UsageRow(msgspec.Struct, kw_only=True):
+    """The sums of a day, a week, a month, a session, a project, a model or a program, or of all
+    calls. The dollars are at API prices."""
 
+    name: str
+    """The day, the first day of the week, the month, the session's id, …"""
+    began: float | None = None
+    ended: float | None = None
+    programs: tuple[str, ...] = ()
+    models: tuple[str, ...] = ()
+    project: str = ""
     calls: int = 0
     uncached: int = 0
     read: int = 0
@@ -32,18 +42,6 @@ class UsageSums(msgspec.Struct, kw_only=True):
     lost_usd: Decimal = Decimal(0)
 
 
-class UsageRow(UsageSums, kw_only=True):
-    """The sums of a day, a week, a month, a session, a project, a model or a program."""
-
-    name: str
-    """The day, the first day of the week, the month, the session's id, …"""
-    began: float | None = None
-    ended: float | None = None
-    programs: tuple[str, ...] = ()
-    models: tuple[str, ...] = ()
-    project: str = ""
-
-
 class CauseRow(msgspec.Struct, kw_only=True):
     """What one cause cost."""
 
@@ -54,6 +52,8 @@ class CauseRow(msgspec.Struct, kw_only=True):
     programs: tuple[str, ...]
     advice: tuple[str, ...]
     """What to do about it: a line for each of the programs, or one for all."""
+    remedy: RemedyKind = "nothing"
+    """The kind of it, as verdicts name it."""
 
 
 class DearLoss(msgspec.Struct, kw_only=True):
@@ -84,7 +84,7 @@ class UsageReport(msgspec.Struct, kw_only=True):
     since: float | None
     until: float | None
     rows: tuple[UsageRow, ...]
-    total: UsageSums
+    total: UsageRow
     programs: tuple[UsageRow, ...]
     causes: tuple[CauseRow, ...] | None
     """The dearest first; None if they were not looked for."""
