@@ -26,6 +26,7 @@ from support.alert_targets import (
     webhook_receiver,
 )
 from support.daemon import GRANT, TestedDaemon, create_home, started_daemon
+from support.emulated_client import Serving
 from support.failing_provider import FailingProvider
 from support.nodes import create_node_homes, running_node
 from support.served_workers import Served
@@ -61,7 +62,7 @@ def receiver() -> Iterator[WebhookReceiver]:
 
 @contextlib.contextmanager
 def alerting(
-    folder: Path, emulator: Emulator, receiver: WebhookReceiver, grants: Any, **options: Any
+    folder: Path, emulator: Serving, receiver: WebhookReceiver, grants: Any, **options: Any
 ) -> Iterator[TestedDaemon]:
     tokens = create_home(folder / "home", emulator, extensions=grants)
     add_secrets(folder / "home", receiver)
@@ -260,8 +261,9 @@ def test_command_that_hangs_is_killed_with_its_children(
         spend(daemon)
         wait_until(lambda: metric(daemon, "slow", "failed") >= 1, "the command has failed")
         wait_until(lambda: metric(daemon, "false", "failed") >= 1, "the command has failed")
-        for process in file.read_text().split():
-            wait_until(lambda process=process: _has_ended(int(process)), "it has ended")
+        processes = [int(process) for process in file.read_text().split()]
+        wait_until(lambda: all(map(_has_ended, processes)), "they have ended")
+        assert len(processes) == 2
     messages = [line["message"] for line in daemon.log_lines()]
     assert any("did not end within 1 s" in message for message in messages)
     assert any("ended with code 1" in message for message in messages)
