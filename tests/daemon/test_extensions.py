@@ -100,7 +100,8 @@ def test_an_absent_field_grants_nothing() -> None:
         ("a:\n  llm:\n    usd_per_week: 1", "3: a.llm: unknown field 'usd_per_week'; did you mean"),
         (
             "a: {capabilities_grant: [llm_complet]}",
-            "1: a.capabilities_grant[0]: 'llm_complet' is none of llm_complete, llm_narrow, llm_stream",
+            "1: a.capabilities_grant[0]: 'llm_complet' is none of llm_complete, llm_narrow,"
+            " llm_stream",
         ),
         ("a: {requires: llm_complete}", "1: a.requires: expected a list, found a text"),
         ("a: [llm_complete]", "1: a: expected a mapping, found a list; write `capabilities_grant:"),

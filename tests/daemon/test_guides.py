@@ -237,6 +237,34 @@ def test_alerts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert json.loads(facts) == json.loads(body)
 
 
+def test_budgets_per_task(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (operator,), (grant,) = blocks("budgets.md", "text"), blocks("budgets.md", "yaml")
+    (program,) = blocks("budgets.md", "python")
+    with emulator.running() as emu:
+        shell = Shell(tmp_path, emu.url)
+        shell.run("anaphora init llm")
+        shell.run("pass show anthropic | anaphora secrets set ANTHROPIC_API_KEY --home llm")
+        config = tmp_path / "llm" / "llm.yaml"
+        at_emulator = f"    wire: anthropic\n    base_url: {emu.url}\n"
+        config.write_text(config.read_text().replace("    wire: anthropic\n", at_emulator))
+        (tmp_path / "llm" / "extensions.yaml").write_text(grant)
+        shell.run("anaphora apps add agents --home llm > agents.token")
+        module = ModuleType("guide")
+        monkeypatch.chdir(tmp_path)
+        with shell.serving("anaphora serve --home llm"):
+            exec(program.replace("7707", str(shell.port)), module.__dict__)
+            shown = [shell.run(command) for command in commands(operator)]
+    printed = capsys.readouterr().out.splitlines()
+    assert "402" in printed
+    assert [line.split(" 0.")[0] for line in printed[-2:]] == ["task 4711", "helper"]
+    assert shown[1].count("task 4711") == 2
+    assert all(
+        (tmp_path / name).read_text().startswith("ana_n_") for name in ("task.token", "week.token")
+    )
+
+
 def test_grants_by_example() -> None:
     config = ClientConfig.from_text(PROVIDERS)
     apps = set()

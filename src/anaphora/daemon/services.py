@@ -134,7 +134,7 @@ async def open_services(
         audit_place=place,
         calls=calls,
         slots=slots,
-        rpc=RpcService(calls, admin.methods(), slots, off_loop),
+        rpc=RpcService(calls, admin.methods(), slots, directory, off_loop),
         endpoints=_endpoints(stack, files, store, calls, audit, clock),
         off_loop=off_loop,
         counts=counts,
