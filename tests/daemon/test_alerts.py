@@ -8,7 +8,8 @@ import json
 import os
 import signal
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +90,15 @@ def metric(daemon: TestedDaemon, target: str, result: str) -> float:
     return float(found[0]) if found else 0.0
 
 
+def wait_sent(daemon: TestedDaemon, targets: Iterable[str], count: int) -> None:
+    for target in targets:
+        wait_until(partial(is_sent, daemon, target, count), f"{target} has {count}")
+
+
+def is_sent(daemon: TestedDaemon, target: str, count: int) -> bool:
+    return metric(daemon, target, "sent") == count
+
+
 def lines_of(file: Path) -> list[dict[str, Any]]:
     text = file.read_text() if file.exists() else ""
     return [json.loads(line) for line in text.splitlines()]
@@ -110,13 +120,10 @@ def test_each_crossing_is_sent_to_each_target_once(
     with started_daemon(tmp_path / "home", tokens) as daemon:
         spend(daemon)
         facts = receiver.wait(3)
-        wait_until(lambda: len(lines_of(ran)) == 3, "the command has run")
-        wait_until(lambda: metric(daemon, "log", "sent") == 3, "the log has them")
-        assert metric(daemon, "hook", "sent") == metric(daemon, "ran", "sent") == 3
+        wait_sent(daemon, targets, 3)
     with started_daemon(tmp_path / "home", tokens) as daemon:
         spend(daemon, "other")
-        receiver.wait(6)
-        wait_until(lambda: len(lines_of(ran)) == 6, "the command has run")
+        wait_sent(daemon, targets, 3)
         spend(daemon)
     assert sorted(one["percent"] for one in facts) == [50, 80, 100]
     assert {one["app"] for one in facts} == {"demo"}
