@@ -29,24 +29,24 @@ class SpendCheck:
 
     def __init__(self, judge: Judge, limit: SpendLimit) -> None:
         self._judge = judge
-        self._limit = limit
+        self.limit = limit
         self._lock = threading.Lock()
         self._reading = ThreadPoolExecutor(1, "anaphora-limit")
 
     async def check(self, request: UpstreamRequest) -> Denied | None:
         loop = asyncio.get_running_loop()
-        call = await loop.run_in_executor(self._reading, self._limit.read, request)
+        call = await loop.run_in_executor(self._reading, self.limit.read, request)
         until = time.monotonic() + _PATIENCE
         while call is not None:
             with self._lock:
-                refused = self._limit.admit(call)
+                refused = self.limit.admit(call)
                 if not call.waits:
                     return refused
                 if time.monotonic() > until:
-                    return self._limit.refuse("the calls in flight may use what is left")
+                    return self.limit.refuse("the calls in flight may use what is left")
             await asyncio.sleep(_LOOK)
         return None
 
     def call_ended(self, call: RelayedCall) -> None:
         with self._lock:
-            self._limit.ended(call, self._judge.last)
+            self.limit.ended(call, self._judge.last)
