@@ -11,6 +11,7 @@ only the last call can exceed it. While bills alone are below, other calls wait 
 
 from __future__ import annotations
 
+import contextlib
 import math
 from decimal import Decimal
 
@@ -33,7 +34,7 @@ from anaphora.client.transport.decoding import InvalidCompression, UnknownCompre
 from anaphora.errors import AnaphoraError, SpendLimitReached, Transport
 from anaphora.rendered import Plan
 from anaphora.tokens import Counts
-from anaphora.values import Usage
+from anaphora.values import ReplyEnd, Usage
 from anaphora.wire import cloud_paths
 from anaphora.wire.body_memory import RequestBodies
 from anaphora.wire.facts.reading import read_facts
@@ -109,7 +110,7 @@ class SpendLimit:
         path = decoded_path(request.path)
         if request.method != "POST" or counts_tokens(path):
             return None
-        if wire_at(path) is None and cloud_paths.unread_model(path) is None:
+        if wire_at(path) is None and not cloud_paths.unread_model(path):
             if not path.lower().endswith(_UNREAD):
                 return None
             problem = f"the cost of {path[:100]} is not known here"
@@ -162,7 +163,8 @@ class SpendLimit:
         call = LimitedCall(number=request.number, provider=request.route.provider)
         if self._prices is None:
             self._prices = PriceBook(request.started)
-        max_tokens, stored = None, False
+        max_tokens: int | None = None
+        stored = False
         if model := cloud_paths.unread_model(path):
             size = len(request.body) if isinstance(request.body, bytes) else 0
             call.wire = wire_at(path) or ""
@@ -176,8 +178,9 @@ class SpendLimit:
             read, members = found
             model, call.wire, call.profile = read.model, read.wire, read.profile
             size = Counts(read.sent.rendered).bounds(read.profile.token_error.value)[1]
-            facts = read_facts(read.wire, members, path)
-            max_tokens = None if facts.max_tokens is None else facts.max_tokens * facts.n
+            with contextlib.suppress(AnaphoraError):  # then the longest output counts
+                facts = read_facts(read.wire, members, path)
+                max_tokens = facts.max_tokens and facts.max_tokens * facts.n
             stored = not read.sent.complete
             call.price = self._prices.price(
                 read.provider, model, request.started, read.wire, read.service_tier
@@ -197,30 +200,32 @@ class SpendLimit:
 
 
 def _unbilled_usd(call: RelayedCall, sent: LimitedCall, price: Price) -> Decimal:
-    """The cost of a call without a bill: that of what arrived, if the provider stops billing a
-    stream that is cut; else the upper end."""
-    partial = None
+    """The cost of a call without a bill: that of what arrived, if the answer is complete or the
+    provider stops billing a stream that is cut; else the upper end."""
+    arrived, complete = None, False
     model = sent.profile
     assert model is not None
     if not call.status and call.outcome == "failed":  # no connection, or none that answered
         return Decimal(0)
     if call.pieces:
         reader = wires.reader_for(wires.get(sent.wire), call.path)
-        partial = partial_of([*reader.feed(whole_answer(call)), *reader.close()])
+        events = [*reader.feed(whole_answer(call)), *reader.close()]
+        complete = isinstance(events[-1], ReplyEnd)
+        arrived = events[-1].reply if isinstance(events[-1], ReplyEnd) else partial_of(events)
     unseen = 0
-    if thinks_unseen(sent.wire, model, partial):
+    if thinks_unseen(sent.wire, model, arrived):
         unseen = math.ceil(call.ended * fastest_tokens(sent.provider, model.id))
-    cut = call.outcome == "cancelled"
+    broke = call.outcome == "failed"
     cost = cost_of_failure(
-        None if cut else Transport("the connection broke", phase="body"),
-        partial,
+        Transport("the connection broke", phase="body") if broke else None,
+        arrived,
         price=price,
         plan=Plan(),
         bound=nano_usd_up(sent.upper_usd),
         input_tokens=sent.usage.uncached or 0,
         output=FailedOutput(
             most=sent.usage.output or 0,
-            stops=partial is not None and stops_when_cut(sent.provider),
+            stops=complete or (arrived is not None and stops_when_cut(sent.provider)),
             unseen=unseen,
         ),
         bytes_per_token=model.bytes_per_token.value,
