@@ -118,7 +118,7 @@ def _attributes(given: Any) -> Fields:
 def _typed(value: Any) -> Any:
     given: Fields = value if isinstance(value, dict) else {}
     kind = next((kind for kind, inner in given.items() if inner is not None), "")
-    inner = given.get(kind)
+    inner: Any = given.get(kind)
     match kind:
         case "intValue":
             return int(inner)
