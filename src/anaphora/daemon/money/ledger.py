@@ -18,6 +18,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict, Unpack
 
+from msgspec.structs import replace
+
 from anaphora.bounded import BoundedMap
 from anaphora.daemon.store import (
     LARGEST_AMOUNT,
@@ -35,6 +37,7 @@ from anaphora.wording import counted
 from .sent_marks import EarlierMarks, SentMarks
 
 if TYPE_CHECKING:
+    from anaphora.daemon.access.grants import AppGrant
     from anaphora.daemon.values import App
 
 _log = logging.getLogger("anaphora.daemon")
@@ -94,7 +97,8 @@ class Ledger:
     ) -> OpenHold:
         """Reserves the maximum cost of an attempt, in nano-dollars. Raises `GrantExceeded`, and
         `StoreUnavailable` if the hold cannot be written; then nothing may be sent."""
-        grant, now = app.grant.llm, self.clock()
+        now = self.clock()
+        group, limits = spend_limits(app.grant, app.budget_limits)
         hold = Hold(
             id=self._new_id(now),
             app=app.id,
@@ -103,16 +107,17 @@ class Ledger:
             request_id=request_id,
             bound=bound,
             at=now,
+            group=group,
+            budgets=app.budgets,
         )
-        limits = SpendLimits(grant.nano_usd_per_day, grant.nano_usd_per_month)
         try:
-            await self.store.hold(hold, limits)
+            share = await self.store.hold(hold, limits)
         except Exception:  # not if cancelled: the store accepts or refuses the hold later
             if self.marks is not None:
                 self.marks.free(hold.id)
             raise
         self.put_held(hold)
-        return OpenHold(self, hold)
+        return OpenHold(self, hold, share)
 
     def put_held(self, hold: Hold, worker: int = 0) -> None:
         """Called when a hold is durable."""
@@ -187,10 +192,12 @@ class OpenHold:
     """A hold to be settled once. If it is dropped unsettled, it is settled at its bound: the
     attempt may have been charged."""
 
-    __slots__ = ("hold", "_ledger", "_settled")
+    __slots__ = ("hold", "share", "_ledger", "_settled")
 
-    def __init__(self, ledger: Ledger, hold: Hold) -> None:
+    def __init__(self, ledger: Ledger, hold: Hold, share: float = 0.0) -> None:
         self.hold = hold
+        self.share = share
+        """The highest share of a limit that was used with it."""
         self._ledger = ledger
         self._settled = False
 
@@ -274,6 +281,18 @@ class OpenHold:
     def __del__(self) -> None:
         if not getattr(self, "_settled", True):
             self.settle_at_bound()
+
+
+def spend_limits(grant: AppGrant, budgets: tuple[int, ...] = ()) -> tuple[str, SpendLimits]:
+    """The limits of calls under a grant, with those of narrowed tokens, and the name of the app's
+    group if that has limits."""
+    llm, group = grant.llm, grant.group_limits
+    limits = SpendLimits(llm.nano_usd_per_day, llm.nano_usd_per_month, budgets=budgets)
+    if group is None or not group.is_limited:
+        return "", limits
+    return grant.group, replace(
+        limits, group_per_day=group.nano_usd_per_day, group_per_month=group.nano_usd_per_month
+    )
 
 
 def _storable(labels: Mapping[str, int]) -> Mapping[str, int]:
