@@ -56,7 +56,7 @@ def daemon(tmp_path: Path, provider: HeldProvider) -> Iterator[TestedDaemon]:
     for entry in llm["providers"].values():
         entry["limits"] = {"concurrency": 1}
     apps = {"slow": grant(usd_per_day=0.006, slow_from=0), "other": GRANT}
-    with running_daemon(tmp_path, provider, llm=llm, extensions=apps) as running:  # type: ignore[arg-type]
+    with running_daemon(tmp_path, provider, llm=llm, extensions=apps) as running:
         yield running
 
 
