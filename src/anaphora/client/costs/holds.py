@@ -22,6 +22,7 @@ from .settling import AttemptCost, checked_cost, cost_of_failure, cost_of_reply,
 if TYPE_CHECKING:
     from anaphora.client.in_flight import AttemptCaller, InFlight, PreparedRequest
     from anaphora.client.target import Target
+    from anaphora.rendered import Rendered
     from anaphora.wire.facts.reading import RequestFacts
 
 _ADVICE = "; a smaller max_tokens than {0:,} lowers its maximum cost"
@@ -87,14 +88,7 @@ class BudgetGuard:
             stored_tokens=stored,
             ttls=written_ttls(facts, plan, target),
         )
-        if bound.nano_usd is not None:
-            return usd_of(bound.nano_usd)
-        priced = target.price(prepared.at, facts.service_tier) is not None
-        strict = [each for each in self._budgets if priced or not each.allow_unpriced]
-        if not strict:
-            return Decimal(0)
-        reason = bound.reason if priced else _NO_PRICE.format(target.model, target.endpoint.id)
-        raise strict[0].refusal(f"a budget needs the maximum cost of each call, and {reason}", None)
+        return _held_for(self._budgets, facts, bound, target, prepared.at)
 
     def _advice(self, target: Target) -> str:
         facts = self._facts
@@ -131,6 +125,33 @@ class BudgetGuard:
             bytes_per_token=target.profile.bytes_per_token.value,
             surcharge=surcharge,
         )
+
+
+def maximum_usd(
+    budgets: tuple[Budget, ...],
+    target: Target,
+    path: str,
+    body: bytes,
+    rendered: Rendered,
+    at: float,
+) -> Decimal:
+    """The maximum cost of a request in a batch. Raises `BudgetExceeded` if it has none."""
+    facts = request_facts(target, path, body)
+    return _held_for(budgets, facts, cost_bound(facts, rendered, target, at=at), target, at)
+
+
+def _held_for(
+    budgets: tuple[Budget, ...], facts: RequestFacts, bound: CostBound, target: Target, at: float
+) -> Decimal:
+    """The amount of a bound, and 0 without a price if all budgets allow that."""
+    if bound.nano_usd is not None:
+        return usd_of(bound.nano_usd)
+    priced = target.price(at, facts.service_tier) is not None
+    strict = [each for each in budgets if priced or not each.allow_unpriced]
+    if not strict:
+        return Decimal(0)
+    reason = bound.reason if priced else _NO_PRICE.format(target.model, target.endpoint.id)
+    raise strict[0].refusal(f"a budget needs the maximum cost of each call, and {reason}", None)
 
 
 def usd_of(nano_usd: int) -> Decimal:
