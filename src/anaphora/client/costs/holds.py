@@ -12,11 +12,14 @@ from decimal import Decimal
 from typing import TYPE_CHECKING
 
 from anaphora.client.budget import Budget, hold_in
+from anaphora.errors import BudgetExceeded
+from anaphora.rendered import CreateHandle, DeleteHandle
+from anaphora.tokens import Counts
 from anaphora.values import Reply
 
 from . import NANO
 from .billed_prices import billed_rates
-from .bounds import CostBound, cost_bound, request_facts, written_ttls
+from .bounds import CostBound, cost_bound, request_facts, storage_bound, written_ttls
 from .settling import AttemptCost, checked_cost, cost_of_failure, cost_of_reply, failed_output
 
 if TYPE_CHECKING:
@@ -72,6 +75,34 @@ class BudgetGuard:
                 cost = held
         for budget in self._budgets:
             budget.settle(held, cost)
+
+    def pays_handles(self, target: Target, prepared: PreparedRequest) -> bool:
+        """Counts what the plan stores at the provider before the call: the tokens, and the hours
+        that they are kept. Its bill never comes, so the upper end is charged. False if that does
+        not fit: then nothing is stored."""
+        price, amount = target.price(prepared.at), Decimal(0)
+        tokens = Counts(prepared.rendered).bounds(target.profile.token_error.value)[1]
+        for prelude in prepared.plan.preludes:
+            if isinstance(prelude, DeleteHandle):
+                continue
+            stored = None if price is None else storage_bound(price, tokens, prelude.seconds)
+            written = None if price is None else price.input
+            if stored is None or written is None:
+                return all(budget.allow_unpriced for budget in self._budgets)
+            amount += usd_of(stored)
+            if isinstance(prelude, CreateHandle):
+                amount += (written * tokens).scaleb(-6)
+        if not amount:
+            return True
+        if any(budget.left_usd < 2 * amount for budget in self._budgets):
+            return False  # the call itself has to fit as well
+        try:
+            hold_in(self._budgets, amount)
+        except BudgetExceeded:
+            return False
+        for budget in self._budgets:
+            budget.settle(amount, amount)
+        return True
 
     def _amount(self, target: Target, prepared: PreparedRequest) -> Decimal:
         """The maximum cost of the next attempt."""
