@@ -241,6 +241,7 @@ class RelayHandler:
             path=call.path,
             query=call.query,
             started=call.started,
+            number=call.number,
             headers=headers,
             body=body,
         )
