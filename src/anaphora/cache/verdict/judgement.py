@@ -242,6 +242,14 @@ class ComparedCalls:
     def __init__(self) -> None:
         self._index: PrefixIndex[ComparedCall] = PrefixIndex(_MOST_CALLS, _MOST_BYTES)
 
+    def find(self, rendered: Rendered, *, scope: Hashable) -> EarlierCall[ComparedCall] | None:
+        """The earlier call that this one continues, or one with the same beginning."""
+        return self._index.find(rendered, scope=scope)
+
+    def add(self, sent: SentCall, *, scope: Hashable) -> None:
+        """Remembers a call without a verdict."""
+        self._index.add(sent.rendered, ComparedCall(sent=sent), scope=scope)
+
     def judge(
         self,
         call: ComparedCall,
