@@ -79,4 +79,3 @@ def _bill(
     cost = relative_cost(rules)(outcome.usage(output=0), marked)
     assert cost is not None
     return float(cost)
-

@@ -257,7 +257,6 @@ class RelayHandler:
             query=call.query,
             number=call.number,
             started=call.started,
-            number=call.number,
             headers=headers,
             body=body,
         )

@@ -86,8 +86,6 @@ class UpstreamRequest(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """That of its `RelayedCall`."""
     started: float = 0.0
     """When it arrived, in seconds since 1970."""
-    number: int = 0
-    """That of its call, if it is relayed."""
     body: bytes | AsyncIterator[bytes]
     """Pieces if it is too large to keep or, for the network, still arriving."""
 

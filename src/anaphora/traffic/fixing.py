@@ -1,6 +1,6 @@
 """Which changes of a program's request would have saved over its conversation so far: markers that
-its provider would write, and longer lifetimes. What has not paid yet is left out, so that a program
-never pays more for what may come.
+its provider would write, and longer lifetimes. What has not paid yet is left out: a conversation
+can only lose what its first marked call writes.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ from anaphora.values import TTL_SECONDS, Ttl
 
 #: The share of pauses, of conversations before, that must be within a lifetime.
 _MOSTLY = 0.5
+#: A change that loses the cached prefix once must have been worth so many times its cost.
+_TIMES_ITS_COST = 2
 
 
 class CallsSoFar(msgspec.Struct, eq=False):
@@ -39,7 +41,7 @@ class CallsSoFar(msgspec.Struct, eq=False):
     rules: CacheRules
     story: CallStory
     marked: bool = True
-    """Whether markers are placed in it already."""
+    """Whether requests are marked already."""
 
     @classmethod
     def of(
@@ -71,11 +73,11 @@ class CallsSoFar(msgspec.Struct, eq=False):
         return saved is not None and saved.low > (0 if was else self._change(now))
 
     def _change(self, ttl: Ttl) -> Decimal:
-        """What the change to markers costs where unmarked prompts are cached as well."""
+        """What the change to markers must have saved where unmarked prompts are cached as well."""
         if self.marked or self.rules.unmarked_caching is None:
             return Decimal(0)
         more = self.rules.writing(ttl) - self.rules.unmarked_caching[1]
-        return Decimal(str(self.story.lengths[-1] * more))
+        return Decimal(str(_TIMES_ITS_COST * self.story.lengths[-1] * more))
 
 
 def _times(gaps: Gaps, at: float) -> list[float]:
@@ -112,6 +114,8 @@ def proven_plan(
     and the pauses between prompts that begin so."""
     rules, prompt = memory.rules, RenderedPrompt(rendered, own)
     at, shortest = so_far.story.times[-1], rules.ttls.value[-1]
+    if rules.unmarked_caching is not None:  # marked and unmarked requests have separate caches
+        return plan if own.marks or so_far.marked or so_far.saves(shortest) else None
     last = max([mark.chunk for mark in own.marks], default=-1)
     if own.automatic is not None:
         last = max(last, automatic_position(rules, prompt) or -1)

@@ -350,7 +350,8 @@ def _own_scope(request: ReadRequest, scope: Hashable) -> Hashable:
 
 def _keep_past(call: PlannedCall, before: PlannedCall, rendered: Rendered, chunks: int) -> None:
     """Remembers how much of the prompt before is in this one, but for an end that changes."""
-    whole = call.changing <= _MOST_CHANGING
+    leading = sum(run.count for run in rendered.runs if run.section != "messages")
+    whole = call.changing <= _MOST_CHANGING and chunks >= leading
     size = None if whole else rendered.offset(min(chunks, len(rendered)))
     call.kept = (*before.kept[1 - MOST_CALLS :], size)
 
