@@ -24,6 +24,7 @@ from anaphora.cache.simulator.stories import relative_cost
 from anaphora.catalog import dialects
 from anaphora.emulator import EmulatorOptions
 from anaphora.emulator.server import Emulator
+from anaphora.proxy.observing import Observer
 from anaphora.proxy.routes import default_routes
 from anaphora.proxy.server import running
 from anaphora.traffic.calls import ProxyRoute, UpstreamRequest
@@ -250,7 +251,7 @@ def test_sdk_pays_less_after_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     bills, read = [], []
     for placer in (None, Placer(fix=True)):
         judge, messages = Judge(), list[Any]()
-        observers = [judge] if placer is None else [judge, placer]
+        observers: list[Observer] = [judge] if placer is None else [judge, placer]
         with emulator.running() as emu:
             routes = default_routes({"anthropic": emu.url})
             with running(routes, observers=observers, place=placer) as proxy:

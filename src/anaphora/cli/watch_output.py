@@ -264,6 +264,11 @@ class WatchOutput:
         shown = iter([(one_line(str(fix)), "cyan")])
         self._write(self._json("fix", msgspec.structs.asdict(fix)) if self._as_json else shown)
 
+    def note(self, text: str) -> None:
+        """A notice about a call that is about to be sent."""
+        lines: Iterator[Line] = iter([(f"    {one_line(text)}", "yellow")])
+        self._write(self._json("notice", {"message": text}) if self._as_json else lines)
+
     def summary(self, summary: WatchSummary) -> None:
         fields, lines = summary_fields(summary), summary_lines(summary)
         self._write(self._json("summary", fields) if self._as_json else lines)

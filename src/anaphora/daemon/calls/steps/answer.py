@@ -23,6 +23,7 @@ from anaphora.daemon.calls.call import (
     StreamPiece,
 )
 from anaphora.daemon.calls.pipeline import CallStep
+from anaphora.daemon.calls.slowing import slowed_notices
 from anaphora.errors import Timeout
 from anaphora.traffic.matching import RememberedCall
 from anaphora.values import Event, Notice, Reply, ReplyEnd, ReplyStart, Usage, UsageUpdate
@@ -54,7 +55,9 @@ class RelayAnswer(CallStep):
         assert reply is not None
         notices = (*prepared.rendered.notices, *prepared.plan.notices, *prepared.notices)
         record = flight.build_record(
-            prepared, (*notices, *call.refreshed, *reply.notices), observed=self._watched
+            prepared,
+            (*notices, *slowed_notices(call), *call.refreshed, *reply.notices),
+            observed=self._watched,
         )
         if call.left is not None:
             record = flight.record = replace(record, error=call.left.__name__)
@@ -79,7 +82,12 @@ def stream_head(call: AppCall, flight: InFlight, events: tuple[Event, ...]) -> S
         reply_id="" if start is None else start.id,
         headers=_passed(flight),
         verdict=call.early,
-        notices=(*prepared.rendered.notices, *prepared.plan.notices, *prepared.notices),
+        notices=(
+            *prepared.rendered.notices,
+            *prepared.plan.notices,
+            *prepared.notices,
+            *slowed_notices(call),
+        ),
     )
 
 
