@@ -63,14 +63,16 @@ class CallsSoFar(msgspec.Struct, eq=False):
         return cls(rules, CallStory(tuple(times), (tokens,) * len(times), tokens))
 
     def saves(self, now: Ttl, was: Ttl | None = None) -> bool:
-        """Whether markers with that lifetime would have saved, also in the worst case: compared
-        with a shorter one, or with no markers."""
+        """Whether markers with that lifetime would have saved, compared with none; or with those of
+        a shorter one, also at the lower end of the range."""
         story, cost = self.story, relative_cost(self.rules)
         if len(story.times) < 2:
             return False
         had, has = (play(self.rules, story, StoryCaching(t, True), cost)[0] for t in (was, now))
         saved = saving(had, has)
-        return saved is not None and saved.low > (0 if was else self._change(now))
+        if saved is None:
+            return False
+        return saved.expected > self._change(now) if was is None else saved.low > 0
 
     def _change(self, ttl: Ttl) -> Decimal:
         """What the change to markers must have saved where unmarked prompts are cached as well."""
