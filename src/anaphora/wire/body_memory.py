@@ -18,7 +18,7 @@ import re
 from array import array
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from functools import lru_cache
 from itertools import takewhile
 from typing import Any, Generic, TypeAlias, TypeVar
@@ -48,7 +48,8 @@ from .spans import document_span, member_spans
 from .tables import request_table
 
 #: A kept body is found by digests of its beginnings up to the last multiples of these numbers: its
-#: end may change. In a new body they are looked for at more multiples, as it may have grown.
+#: end may change. In a new body they are looked for at more multiples, as it may have grown: at
+#: every third one if there are many, since three in a row are kept.
 _GRIDS = (1024, 8192, 65536)
 _KEPT_PLACES, _PLACES = 3, 16
 #: What all kept bodies may take, and what one takes besides its messages, and for each of them.
@@ -64,27 +65,33 @@ _Key: TypeAlias = tuple[Hashable, str, bytes]
 
 
 class RunningDigest:
-    """Digests of the beginnings of one body, hashed once if the shorter ones are taken first."""
+    """Digests of the beginnings of one body. Each part of it is hashed about once."""
 
-    __slots__ = ("_end", "_found", "_state", "_view", "data")
+    __slots__ = ("_ends", "_found", "_states", "_view", "data")
 
     def __init__(self, data: bytes) -> None:
         self.data = data
         self._view = memoryview(data)
         self._found: dict[int, bytes] = {}
-        self._end = 0
-        self._state: Any = long_hash(b"")
+        self._ends = [0]
+        self._states: list[Any] = [long_hash(b"")]
+        """The hash of what is before each of the ends so far, which rise."""
 
-    def at(self, end: int) -> bytes:
-        """Of the bytes up to there."""
-        digest = self._found.get(end)
-        if digest is None:
-            if end < self._end:
-                self._end, self._state = 0, long_hash(b"")
-            self._state.update(self._view[self._end : end])
-            self._end = end
-            digest = self._found[end] = self._state.digest()
-        return digest
+    def at(self, ends: Iterable[int]) -> list[bytes]:
+        """Of the bytes up to each of these offsets, which rise."""
+        found, known, states, view = self._found, self._ends, self._states, self._view
+        digests: list[bytes] = []
+        for end in ends:
+            digest = found.get(end)
+            if digest is None:
+                index = bisect_right(known, end)
+                state = states[index - 1].copy()
+                state.update(view[known[index - 1] : end])
+                known.insert(index, end)
+                states.insert(index, state)
+                digest = found[end] = state.digest()
+            digests.append(digest)
+        return digests
 
 
 class Outline(msgspec.Struct, frozen=True, eq=False, kw_only=True):
@@ -226,8 +233,7 @@ class BodyMemory(Generic[Facts]):
         """What a body has in common with a kept one; None if it is not even a message."""
         if not self._kept:
             return None
-        digests = [body.at(end) for end in self._places(len(body.data), _PLACES)]
-        for digest in reversed(digests):
+        for digest in reversed(body.at(self._places(len(body.data), _PLACES))):
             kept = self._found.get((scope, wire, digest))
             if kept is not None:
                 return _compare(kept, body.data, kept.outline.digests[digest])
@@ -257,9 +263,10 @@ class BodyMemory(Generic[Facts]):
             if not data.startswith(raw, start) or (ends and not data.startswith(between, ends[-1])):
                 return None  # the white space between messages differs
             ends.append(start + _size(raw))
-        digests = {body.at(end): end for end in self._places(ends[-1], _KEPT_PLACES)}
-        if not digests:
+        places = self._places(ends[-1], _KEPT_PLACES)
+        if not places:
             return None
+        digests = dict(zip(body.at(places), places, strict=True))
         head = memoryview(data)[:begin]
         return Outline(
             name=elements.name,
@@ -348,11 +355,13 @@ class RequestBodies:
 
 
 def _places(units: int, steps: int, grids: tuple[int, ...]) -> tuple[int, ...]:
-    """The last multiples of each grid; the first grid divides the others."""
+    """Some of the last multiples of each grid, up to that many ones; the first grid divides the
+    others."""
     places: set[int] = set()
     for grid in grids:
-        last = units * grids[0] // grid * grid
-        places.update(range(last, max(0, last - steps * grid), -grid))
+        step = grid if units * grids[0] < _PLACES * grid or steps < _PLACES else grid * _KEPT_PLACES
+        last = units * grids[0] // step * step
+        places.update(range(last, max(0, last - steps * grid), -step))
     return tuple(sorted(places))
 
 
