@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-import litellm  # type: ignore[import-not-found]
+import litellm
 from _client_bodies import body, mark
 from _client_workload import MAX_TOKENS, MODELS
 

@@ -34,7 +34,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-import pyarrow.parquet as pq  # type: ignore[import-untyped]
+import pyarrow.parquet as pq
 from support.planted import Json, spec
 from support.planted_runs import Conversation
 from support.planted_scripts import SCRIPTS, every_script

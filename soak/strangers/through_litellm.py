@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 
-import litellm  # type: ignore[import-not-found]
+import litellm
 
 LONG = "A beginning that stays the same. " * 400
 MARKED = {"type": "text", "text": LONG, "cache_control": {"type": "ephemeral"}}

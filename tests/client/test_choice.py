@@ -145,7 +145,8 @@ ERRORS: list[tuple[str, dict[str, Any], str]] = [
     ("openai+google", {"model": "zzz"}, "no provider is known to have zzz; name one of openai, google, as in openai/zzz"),
     ("openai+google", {"model": ""}, "model: must be the name of a model, not ''"),
     ("openai+google", {"model": "opnai/gpt-5.2"}, "model: no provider 'opnai'; did you mean openai/gpt-5.2?"),
-    ("openai+google", {"model": "vercel/glm-5.3"}, "no provider is known to have vercel/glm-5.3; name one of openai, google"),
+    ("openai+google", {"model": "vercel/glm-5.3"}, "model: no provider 'vercel' is configured; there are openai, google"),
+    ("openai+google", {"model": "org/glm-5.3"}, "no provider is known to have org/glm-5.3; name one of openai, google"),
     ("openai+google", {"model": "antropic/x"}, "model: no provider 'antropic'; did you mean anthropic/x?"),
     ("openai", {}, "no model is given for openai"),
 ]  # fmt: skip

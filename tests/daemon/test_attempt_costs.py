@@ -19,8 +19,8 @@ from support.tables import each_row
 
 from anaphora import catalog
 from anaphora.catalog import Price
-from anaphora.daemon.money.billed_prices import Surcharge
-from anaphora.daemon.money.settling import (
+from anaphora.client.costs.billed_prices import Surcharge
+from anaphora.client.costs.settling import (
     FailedOutput,
     cost_of_failure,
     nano_usd_up,

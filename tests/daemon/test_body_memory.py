@@ -13,12 +13,12 @@ from support.growing_bodies import FIELDS, PATHS, Body, attempt, conversations
 from anaphora import wire
 from anaphora.daemon.endpoints import body as body_module
 from anaphora.daemon.endpoints.body import AppBodies, CallBody, read_whole
-from anaphora.daemon.facts.reading import read_facts
-from anaphora.daemon.facts.request import _KNOWN_FACTS
 from anaphora.errors import TooLarge
 from anaphora.rendered import Mark, Plan
 from anaphora.wire.body_memory import BodyMemory
 from anaphora.wire.elements import DecodedBody
+from anaphora.wire.facts.reading import read_facts
+from anaphora.wire.facts.request import _KNOWN_FACTS
 from anaphora.wire.splicing import splice
 
 

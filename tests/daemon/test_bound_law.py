@@ -23,10 +23,10 @@ from support.typed_paths import texts
 
 from anaphora import wire as wires
 from anaphora.catalog.api_limits import bounds_of
+from anaphora.client.costs.bounds import cost_bound, nano_usd
 from anaphora.client.target import Target
-from anaphora.daemon.facts.reading import RequestFacts, read_facts
-from anaphora.daemon.money.bounds import cost_bound, nano_usd
 from anaphora.errors import InvalidRequest
+from anaphora.wire.facts.reading import RequestFacts, read_facts
 from anaphora.wire.reading import decode_members
 
 Json = dict[str, Any]

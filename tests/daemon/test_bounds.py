@@ -16,16 +16,16 @@ from support.targets import target_of
 
 from anaphora import catalog
 from anaphora import wire as wires
+from anaphora.client.costs.billed_prices import NO_SURCHARGE, Surcharge, price_factor, surcharge_of
+from anaphora.client.costs.bounds import CostBound, cost_bound, nano_usd, storage_bound
 from anaphora.client.target import Target
 from anaphora.daemon.calls.translation import fill_max_tokens
 from anaphora.daemon.faces import FACES
-from anaphora.daemon.facts.reading import RequestFacts, read_facts
-from anaphora.daemon.money.billed_prices import NO_SURCHARGE, Surcharge, price_factor, surcharge_of
-from anaphora.daemon.money.bounds import CostBound, cost_bound, nano_usd, storage_bound
 from anaphora.emulator import EmulatorOptions
 from anaphora.emulator.engine import Engine
 from anaphora.emulator.exchange import EmulatorRequest
 from anaphora.values import Message, Opaque, Reply, Text, Usage
+from anaphora.wire.facts.reading import RequestFacts, read_facts
 from anaphora.wire.reading import decode_members
 
 AT = 1_794_826_800.0

@@ -20,9 +20,9 @@ from anaphora.daemon.access.checks import (
     is_granted,
 )
 from anaphora.daemon.access.grants import AppGrant, LlmGrant
-from anaphora.daemon.facts.reading import HandleRef, RequestFacts, read_facts
 from anaphora.daemon.store import HandleKind
 from anaphora.errors import CapabilityDenied, NotGranted
+from anaphora.wire.facts.reading import HandleRef, RequestFacts, read_facts
 from anaphora.wire.reading import Members, decode_members
 
 PATH = "/v1beta/models/granted-1:generateContent"

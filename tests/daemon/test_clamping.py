@@ -17,10 +17,10 @@ from support.tables import each_row
 from anaphora import emulator
 from anaphora.daemon.access.grants import LlmGrant
 from anaphora.daemon.calls.clamping import clamp_request
-from anaphora.daemon.facts.reading import read_facts
 from anaphora.daemon.home.extensions import Grants
 from anaphora.daemon.values import WireRequest
 from anaphora.errors import InvalidConfig, NotGranted
+from anaphora.wire.facts.reading import read_facts
 from anaphora.wire.reading import decode_members
 
 CLAMP = LlmGrant(models=("*",), max_tokens=2000, over_max_tokens="clamp")

@@ -12,7 +12,7 @@ import pytest
 from support.delegation import app_of, delegating
 from support.emulated_client import MODELS
 
-from anaphora.daemon.money.settling import nano_usd_up
+from anaphora.client.costs.settling import nano_usd_up
 from anaphora.emulator.server import Emulator
 from anaphora.errors import InvalidRequest, NotGranted
 from anaphora.prompt import Call, PromptIR, Segment

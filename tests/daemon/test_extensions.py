@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from support.tables import each_row
 
 from anaphora.client.config import ClientConfig
-from anaphora.daemon.access.grants import AppGrant, KeepWarmGrant, LlmGrant
+from anaphora.daemon.access.grants import AppGrant, GroupLimits, KeepWarmGrant, LlmGrant
 from anaphora.daemon.home import EXTENSIONS_YAML, LLM_YAML
 from anaphora.daemon.home.extensions import AppTable, Grants, LlmTable
 from anaphora.errors import InvalidConfig
@@ -31,6 +31,7 @@ marketing:
     max_body_bytes: 1000000
     usd_per_day: 5.00
     usd_per_month: 60.00
+    slow_from: 0.8
     tools: [search_*]
     allow: [server_tools, betas: [files-api-2025-04-14], fields: [top_k]]
     approved_prompt: null
@@ -71,6 +72,7 @@ def test_every_field() -> None:
             max_body_bytes=1_000_000,
             nano_usd_per_day=5_000_000_000,
             nano_usd_per_month=60_000_000_000,
+            slow_from=0.8,
             tools=("search_*",),
             permissions=frozenset({"server_tools"}),
             betas=frozenset({"files-api-2025-04-14"}),
@@ -242,6 +244,77 @@ def test_a_key_in_the_file_is_not_shown() -> None:
     key = "sk-canary-9aF3xLq8wZ"
     for text in (f"a: {key}", f"{key}: {{}}\n{key}: 1", f"a: {{llm: {{usd_per_day: {key}}}}}"):
         assert key not in refused(text)
+
+
+# ── Groups ────────────────────────────────────────────────────────────────────────────────────────
+
+GROUPED = """
+groups:
+  sales: {usd_per_day: 20.5, usd_per_month: unlimited, slow_from: 0.5}
+  lab: {usd_per_month: 100}
+  free: {usd_per_day: unlimited}
+shop: {group: sales, capabilities_grant: [llm_complete], llm: {usd_per_day: unlimited}}
+desk: {group: sales, capabilities_grant: [llm_complete], llm: {usd_per_day: 1, slow_from: 0.9}}
+probe: {group: lab}
+bench: {group: free}
+alone: {capabilities_grant: [llm_complete], llm: {usd_per_day: unlimited}}
+"""
+
+
+def test_apps_have_the_limits_of_their_group() -> None:
+    apps = Grants.from_text(GROUPED).apps
+    sales = GroupLimits(nano_usd_per_day=20_500_000_000, slow_from=0.5)
+    assert apps["shop"].group_limits == apps["desk"].group_limits == sales
+    assert (apps["shop"].llm.slow_from, apps["desk"].llm.slow_from) == (0.5, 0.9)
+    assert apps["probe"].group_limits == GroupLimits(nano_usd_per_month=100_000_000_000)
+    assert apps["alone"].group_limits is None
+    limited = {app for app, grant in apps.items() if grant.llm.has_spend_limit}
+    assert limited == {"shop", "desk", "probe"}
+
+
+def test_without_the_section_groups_have_any_name_and_no_limit() -> None:
+    app = Grants.from_text("app: {group: anything}").apps["app"]
+    assert app == AppGrant(app="app", group="anything")
+
+
+@each_row(
+    "text, message",
+    [
+        (
+            "groups: {sales: {usd_per_day: 1}}\na: {group: sales}\nb: {group: sale}",
+            "3: b.group: `groups` has no 'sale'; did you mean sales?",
+        ),
+        ("a: {group: x}\ngroups: {}", "1: a.group: `groups` has no 'x'"),
+        (
+            "groups:\n  x: {usd_per_day: 1}\n  y: {usd_per_day: 1}\na: {group: x}",
+            "3: groups.y: no app has `group: y`",
+        ),
+        ("groups: {x: {}}\na: {group: x}", "1: groups.x: a group needs a limit in dollars"),
+        ("groups: {'../x': {usd_per_day: 1}}", "1: groups.../x: the name of a group has 1 to 64"),
+        ("groups: {x: {usd_per_week: 1}}", "1: groups.x: unknown field 'usd_per_week'; did you"),
+        ("groups: {x: {usd_per_day: much}}", "1: groups.x.usd_per_day: expected dollars in"),
+        ("groups: {x: 5}", "1: groups.x: expected a mapping, found a number; write `NAME: {usd"),
+        ("groups: [x]", "1: groups: expected a mapping, found a list"),
+        (
+            "groups: {x: {usd_per_day: 1, slow_from: 1}}",
+            "groups.x.slow_from: expected a number < 1",
+        ),
+        ("a: {llm: {slow_from: -0.1}}", "1: a.llm.slow_from: expected a number >= 0, found -0.1"),
+        (
+            "a: {}\ngroups: {capabilities_grant: [llm_complete], llm: {usd_per_day: 1}}",
+            "2: groups: is a section of this file and cannot be an app's id; rename the app, for"
+            " example to groups-app, and create a token for the new id with: anaphora apps add"
+            " groups-app",
+        ),
+    ],
+)
+def test_refused_groups(text: str, message: str) -> None:
+    assert message in refused(text)
+
+
+def test_a_group_may_have_the_name_of_a_field() -> None:
+    text = "groups: {llm: {usd_per_day: 2}, requires: {usd_per_month: 3}}\na: {group: llm}\nb: {group: requires}"
+    assert Grants.from_text(text).apps["a"].group_limits == GroupLimits(nano_usd_per_day=2 * 10**9)
 
 
 _SCALARS = (

@@ -14,12 +14,12 @@ from support.tables import each_row
 from anaphora import catalog
 from anaphora import wire as wires
 from anaphora.daemon.faces import FACES
-from anaphora.daemon.facts.reading import RequestFacts, read_facts
-from anaphora.daemon.facts.request import known_fields
 from anaphora.errors import InvalidRequest
 from anaphora.prompt import Call, OutputSchema, Params, PromptIR, Reasoning, ToolChoice
 from anaphora.rendered import Plan
 from anaphora.values import Message, Tool
+from anaphora.wire.facts.reading import RequestFacts, read_facts
+from anaphora.wire.facts.request import known_fields
 from anaphora.wire.reading import decode_members
 
 GEMINI_PATH = "/v1beta/models/gemini-3.1-pro:generateContent"

@@ -18,7 +18,7 @@ from anaphora.daemon.calls.translation import (
     fill_store,
     max_tokens_to_fill,
 )
-from anaphora.daemon.facts.reading import read_facts
+from anaphora.wire.facts.reading import read_facts
 from anaphora.wire.reading import decode_members
 
 PLACES = {

@@ -20,9 +20,9 @@ from support.emulated_client import WIRES as OTHER_WIRES
 from support.mutations import GRANTED, MAX_TOKENS, RICH, Json, mutations
 
 from anaphora.client.transport import HttpRequest, HttpResponse
-from anaphora.daemon.facts.reading import RequestFacts, read_facts
 from anaphora.daemon.values import App
 from anaphora.errors import AnaphoraError, NotGranted
+from anaphora.wire.facts.reading import RequestFacts, read_facts
 from anaphora.wire.reading import DECODE_ERRORS
 
 pytestmark = pytest.mark.anyio

@@ -14,6 +14,7 @@ from anaphora.client.config import ClientConfig
 from anaphora.daemon.home import LLM_YAML
 from anaphora.daemon.home.config import DaemonConfig, TlsConfig, UiConfig, schema
 from anaphora.daemon.home.extensions import AppTable, Grants, KeepWarmTable, LlmTable
+from anaphora.daemon.home.groups import GroupTable
 
 DOCS = Path(__file__).parents[2] / "docs"
 EXTENSIONS = (DOCS / "extensions.md").read_text()
@@ -22,6 +23,7 @@ SECTIONS: list[tuple[str, str, type[msgspec.Struct]]] = [
     (EXTENSIONS, "<app>", AppTable),
     (EXTENSIONS, "<app>.llm", LlmTable),
     (EXTENSIONS, "<app>.llm.keep_warm", KeepWarmTable),
+    (EXTENSIONS, "groups.<name>", GroupTable),
     (CONFIG, "daemon", DaemonConfig),
     (CONFIG, "daemon.ui", UiConfig),
     (CONFIG, "daemon.tls", TlsConfig),
@@ -44,10 +46,14 @@ def test_fields_and_defaults(page: str, section: str, kind: type[msgspec.Struct]
             assert cell == f"`{default}`"
 
 
-def test_the_example_is_valid() -> None:
-    [example] = re.findall(r"^```yaml\n(.*?)^```$", EXTENSIONS, re.M | re.S)
-    grants = Grants.from_text(example, config=ClientConfig.from_text(LLM_YAML))
-    assert grants.warnings({"marketing", "reports"}) == ()
+def test_the_examples_are_valid() -> None:
+    config = ClientConfig.from_text(LLM_YAML)
+    names: list[str] = []
+    for example in re.findall(r"^```yaml\n(.*?)^```$", EXTENSIONS, re.M | re.S):
+        grants = Grants.from_text(example, config=config)
+        assert grants.warnings(set(grants.apps)) == ()
+        names += grants.apps
+    assert names == ["marketing", "reports", "papers", "patents"]
 
 
 def test_the_schema_of_llm_yaml() -> None:

@@ -13,8 +13,8 @@ from support.emulated_client import LONG, MODELS
 
 from anaphora.audit import AuditEnvelope, AuditLog
 from anaphora.audit.reading import rows
+from anaphora.client.costs.settling import nano_usd_up
 from anaphora.daemon.access.denials import DenialLog
-from anaphora.daemon.money.settling import nano_usd_up
 from anaphora.dashboard.past_calls.sums import CallTotals, figures_of
 from anaphora.emulator.server import Emulator
 from anaphora.errors import (

@@ -377,7 +377,9 @@ def test_calls_get_503_and_readyz_says_why(
             assert problem.startswith("the store cannot be written: store.sqlite was ")
             assert "restore a backup" in problem
         assert len(emu.requests()) == sent
-    assert caplog.text.count("the store cannot be written: store.sqlite was ") == 1
+    errors = [record for record in caplog.records if record.levelname == "ERROR"]
+    assert len(errors) == 1, caplog.text
+    assert "the store cannot be written: store.sqlite was " in errors[0].getMessage()
 
 
 def test_serve_check_names_a_lost_file(daemon: TestedDaemon, tmp_path: Path) -> None:

@@ -13,11 +13,11 @@ from msgspec.structs import replace
 from support.daemon import llm_yaml, running_daemon
 from support.socket_upstream import UpstreamConnection, socket_upstream
 
-from anaphora.daemon.facts.reading import RequestFacts, read_facts
 from anaphora.daemon.money.late_bills import StoredHistory
 from anaphora.daemon.store import HandleRow
 from anaphora.daemon.store.sqlite import SqliteStore
 from anaphora.errors import NotFound
+from anaphora.wire.facts.reading import RequestFacts, read_facts
 from anaphora.wire.reading import decode_members
 
 APP = "notes"

@@ -23,7 +23,7 @@ from anaphora.analysis.trace.log_lines import Problem
 from anaphora.analysis.trace.programs import ProgramName
 from anaphora.catalog.pricing import PriceBook
 from anaphora.usage.places import session_files
-from anaphora.usage.records import BilledCall
+from anaphora.usage.records import CallBill
 
 #: ccusage prices it as gpt-5.3-codex. OpenAI has no price for it: it is a preview of ChatGPT.
 PREVIEW = "gpt-5.3-codex-spark"
@@ -55,7 +55,7 @@ def ccusage(folder: Path) -> Ccusage:
         skip_without(missing)
 
 
-def calls_of(program: ProgramName, ccusage: Ccusage) -> list[BilledCall]:
+def calls_of(program: ProgramName, ccusage: Ccusage) -> list[CallBill]:
     """Each answer once. A resumed session repeats those of the session before."""
     environ, problems = ccusage.environ(), list[Problem]()
     files = session_files((), environ, Path(environ["HOME"]), problems, program)
@@ -64,12 +64,12 @@ def calls_of(program: ProgramName, ccusage: Ccusage) -> list[BilledCall]:
     return calls
 
 
-def counts(call: BilledCall) -> Counter[str]:
+def counts(call: CallBill) -> Counter[str]:
     written = call.written_5m + call.written_1h + call.written_30m
     return Counter(uncached=call.uncached, read=call.read, written=written, output=call.output)
 
 
-def cost(prices: PriceBook, call: BilledCall) -> Decimal | None:
+def cost(prices: PriceBook, call: CallBill) -> Decimal | None:
     price = prices.price(call.provider, call.model, call.at, service_tier=call.tier)
     return None if price is None else price.of(call.usage())
 

@@ -23,8 +23,8 @@ from support.raw_http import request_bytes
 from support.waiting import PATIENCE
 
 from anaphora import emulator
+from anaphora.client.costs.settling import nano_usd_up
 from anaphora.daemon.access.grants import NANO
-from anaphora.daemon.money.settling import nano_usd_up
 from anaphora.daemon.store.upkeep import check
 from anaphora.emulator import EmulatorOptions, Latency
 from anaphora.emulator.faults import FaultRule, Faults

@@ -23,7 +23,7 @@ from anaphora import emulator
 from anaphora.analysis.trace.log_lines import Problem
 from anaphora.emulator.server import Emulator
 from anaphora.usage.places import session_files
-from anaphora.usage.records import BilledCall
+from anaphora.usage.records import CallBill
 
 Json = dict[str, Any]
 
@@ -78,7 +78,7 @@ def bills_of(emu: Emulator) -> Counter[tuple[int, ...]]:
     )
 
 
-def check_bills(there: ProgramPlace, billed: Counter[tuple[int, ...]]) -> list[BilledCall]:
+def check_bills(there: ProgramPlace, billed: Counter[tuple[int, ...]]) -> list[CallBill]:
     """The program's session files are found, and hold these bills."""
     problems: list[Problem] = []
     calls = calls_once(session_files((), {}, there.home, problems), problems)

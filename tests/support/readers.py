@@ -19,8 +19,7 @@ import msgspec
 
 from anaphora import wire as wires
 from anaphora.daemon.endpoints.body import read_whole
-from anaphora.daemon.facts.handles import Reference, stored_id
-from anaphora.daemon.facts.reading import RequestFacts, read_facts
+from anaphora.daemon.facts.handles import Reference
 from anaphora.emulator import strict
 from anaphora.emulator.exchange import EmulatorRequest
 from anaphora.emulator.journal import Billing
@@ -46,6 +45,8 @@ from anaphora.values import (
     ToolResult,
 )
 from anaphora.wire.bedrock.fields import TABLE as BEDROCK
+from anaphora.wire.facts.reading import RequestFacts, read_facts
+from anaphora.wire.facts.stored import stored_id
 from anaphora.wire.gemini.types import camel
 from anaphora.wire.openai_responses.fields import APP_ITEMS
 from anaphora.wire.openai_responses.items import CLOSED

@@ -16,7 +16,7 @@ from anaphora.analysis.trace.log_lines import FoundTrace, Problem, numbered
 from anaphora.analysis.trace.programs import ProgramName
 from anaphora.usage.places import SessionFile
 from anaphora.usage.programs import READERS, bills
-from anaphora.usage.records import BilledCall
+from anaphora.usage.records import CallBill
 from anaphora.usage.whole_files import is_whole, read_file
 
 SHARED = Path(__file__).parents[3] / "shared" / "sessions"
@@ -51,7 +51,7 @@ def shared_names(program: str) -> list[str]:
     return sorted(file.name for file in (SHARED / program).glob("*.jsonl.gz")) or ["missing"]
 
 
-def bills_in(file: SessionFile) -> Iterator[BilledCall | Problem]:
+def bills_in(file: SessionFile) -> Iterator[CallBill | Problem]:
     if is_whole(file.path, file.program):
         yield from read_file(file.path, file.program)
         return
@@ -59,9 +59,9 @@ def bills_in(file: SessionFile) -> Iterator[BilledCall | Problem]:
         yield from bills(READERS[file.program](), lines, str(file.path))
 
 
-def calls_once(files: Iterable[SessionFile], problems: list[Problem]) -> list[BilledCall]:
+def calls_once(files: Iterable[SessionFile], problems: list[Problem]) -> list[CallBill]:
     """The bills of all files, each answer once."""
-    once: dict[bytes, BilledCall] = {}
+    once: dict[bytes, CallBill] = {}
     for file in files:
         for one in bills_in(file):
             if isinstance(one, Problem):
@@ -98,10 +98,10 @@ def in_conversations(program: ProgramName, lines: Iterable[bytes]) -> Seen:
     return seen
 
 
-def billed(entries: Iterable[BilledCall | Problem]) -> Seen:
+def billed(entries: Iterable[CallBill | Problem]) -> Seen:
     seen: Seen = {}
     for one in entries:
-        if isinstance(one, BilledCall):
+        if isinstance(one, CallBill):
             _keep(
                 seen,
                 one.key,
@@ -128,7 +128,7 @@ def _keep(seen: Seen, key: bytes, bill: SeenBill) -> None:
 
 def continued(
     program: ProgramName, lines: list[bytes], cuts: Iterable[int]
-) -> Iterator[BilledCall | Problem]:
+) -> Iterator[CallBill | Problem]:
     """The file read in parts, each by a reader that knows only the state of the one before."""
     reader, start = READERS[program](), 0
     for end in (*cuts, len(lines)):

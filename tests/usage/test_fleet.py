@@ -10,9 +10,9 @@ import tempfile
 from pathlib import Path
 
 import duckdb
-import fsspec  # type: ignore[import-untyped]
+import fsspec
 import msgspec
-import pyarrow.parquet as pq  # type: ignore[import-untyped]
+import pyarrow.parquet as pq
 import pytest
 from support.fleet_logs import SCRIPTS, logged, runs
 from support.killed_tasks import killed_always, killed_once

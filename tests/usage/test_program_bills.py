@@ -23,7 +23,7 @@ from anaphora.analysis.trace.log_lines import Problem
 from anaphora.analysis.trace.programs import ProgramName
 from anaphora.usage.places import session_files
 from anaphora.usage.programs import READERS, bills
-from anaphora.usage.records import BilledCall
+from anaphora.usage.records import CallBill
 
 LINE_PROGRAMS: tuple[ProgramName, ...] = ("claude_code", "codex", "copilot")
 FILES = [(program, name) for program in LINE_PROGRAMS for name in shared_names(program)]
@@ -33,14 +33,14 @@ CHAT = b'{"sessionId":"g","projectHash":"h","messages":[%s]}' % b",".join(
 PI = Path(__file__).parents[1] / "analysis" / "trace" / "sessions" / "pi"
 
 
-def read(program: ProgramName, lines: list[bytes]) -> list[BilledCall | Problem]:
+def read(program: ProgramName, lines: list[bytes]) -> list[CallBill | Problem]:
     return [*bills(READERS[program](), lines, "file")]
 
 
-def calls(name: str) -> list[BilledCall]:
+def calls(name: str) -> list[CallBill]:
     found = read(*lines_of(name))
     assert not [one for one in found if isinstance(one, Problem)]
-    return [one for one in found if isinstance(one, BilledCall)]
+    return [one for one in found if isinstance(one, CallBill)]
 
 
 @pytest.mark.parametrize(("program", "name"), FILES)
@@ -87,7 +87,7 @@ def test_advisors_and_compaction_of_claude_code_are_billed() -> None:
     compaction = {"type": "compaction", "cache_creation_input_tokens": 50, "cache_creation": split}
     line = claude(1, "m1", usage={"iterations": [message, advisor, compaction]})
     data = msgspec.json.encode(line) + b"\n"
-    reply, *others = (one for one in read("claude_code", [data]) if isinstance(one, BilledCall))
+    reply, *others = (one for one in read("claude_code", [data]) if isinstance(one, CallBill))
     assert (reply.model, reply.read) == ("claude-sonnet-4-5", 2000)
     assert [(one.model, one.input, one.written_1h, one.output) for one in others] == [
         ("claude-opus-4-6", 1000, 0, 0),
@@ -104,8 +104,8 @@ def test_progress_of_a_subagent_repeats_its_reply() -> None:
     first, again = read(
         "claude_code", [msgspec.json.encode(one) + b"\n" for one in (reply, progress)]
     )
-    assert isinstance(first, BilledCall)
-    assert isinstance(again, BilledCall)
+    assert isinstance(first, CallBill)
+    assert isinstance(again, CallBill)
     assert (again.key, again.input, again.output) == (first.key, first.input, first.output)
     assert (again.session, again.subagent) == ("main", True)
 
@@ -127,7 +127,7 @@ def test_service_tiers_of_codex() -> None:
     events = [settings("fast"), codex_count(1, 900, 1), settings(None), codex_count(2, 900, 2)]
     lines = [msgspec.json.encode(one) + b"\n" for one in events]
     found = [*continued("codex", lines, range(len(lines)))]
-    assert [one.tier for one in found if isinstance(one, BilledCall)] == ["fast", ""]
+    assert [one.tier for one in found if isinstance(one, CallBill)] == ["fast", ""]
 
 
 def test_projects_and_subagents() -> None:
@@ -145,7 +145,7 @@ def test_project_of_gemini_cli_is_beside_its_chats(name: str, tmp_path: Path) ->
     lines = lines_of("gemini_cli")[1]
     file.write_bytes(lines[0] + lines[-1] if name.endswith("l") else CHAT)
     (found,) = session_files((file,), {}, tmp_path, [])
-    calls = [one for one in bills_in(found) if isinstance(one, BilledCall)]
+    calls = [one for one in bills_in(found) if isinstance(one, CallBill)]
     assert [one.project for one in calls] == ["/home/me/work"] * 2
 
 
@@ -165,7 +165,7 @@ def test_sums_of_copilot_are_divided_among_the_replies() -> None:
         event(5, "session.shutdown", {"modelMetrics": later}),
     ]
     lines = [msgspec.json.encode(one) + b"\n" for one in events]
-    found = [one for one in read("copilot", lines) if isinstance(one, BilledCall)]
+    found = [one for one in read("copilot", lines) if isinstance(one, CallBill)]
     assert [(one.input, one.read, one.output) for one in found] == [
         (501, 250, 16),
         (500, 250, 15),
@@ -233,5 +233,5 @@ def test_times_that_are_none_are_unknown() -> None:
         message = {"id": "m", "usage": {"input_tokens": 3}}
         fields = {"type": "assistant", "timestamp": stamp, "message": message}
         (call,) = read("claude_code", [msgspec.json.encode(fields) + b"\n"])
-        assert isinstance(call, BilledCall)
+        assert isinstance(call, CallBill)
         assert call.at is None

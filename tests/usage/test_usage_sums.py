@@ -18,7 +18,7 @@ from anaphora.catalog.pricing import PriceBook
 from anaphora.usage.collect import usage
 from anaphora.usage.index import UsageIndex
 from anaphora.usage.pieces import FilePiece, ReadPosition, row_of
-from anaphora.usage.records import BilledCall, Loss
+from anaphora.usage.records import CallBill, CallLoss
 from anaphora.usage.report import UsageReport
 from anaphora.usage.sums import NO_TIME, UsageQuery, usage_report
 
@@ -32,8 +32,8 @@ def at(text: str) -> float:
 
 def call(
     number: int, when: str | float | None, model: str = "claude-sonnet-4-5", **given: Any
-) -> BilledCall:
-    return BilledCall(
+) -> CallBill:
+    return CallBill(
         key=b"k%015d" % number,
         at=at(when) if isinstance(when, str) else when,
         session=given.pop("session", "s1"),
@@ -45,7 +45,7 @@ def call(
 
 
 def filled(
-    calls: list[BilledCall], losses: Sequence[Loss] = (), program: str = "claude_code"
+    calls: list[CallBill], losses: Sequence[CallLoss] = (), program: str = "claude_code"
 ) -> UsageIndex:
     """An index with the calls of one file."""
     labels = [(program, c.provider, c.model, c.tier, c.session, c.project) for c in calls]
@@ -206,10 +206,10 @@ def test_unknown_model_is_listed_with_its_tokens() -> None:
 # ── Losses ───────────────────────────────────────────────────────────────────────────────────────
 
 LOSSES = [
-    Loss(CALLS[0].key, "idle", 100, 5_000_000, "Expired."),
-    Loss(CALLS[1].key, "idle", 50, 1_000_000, "Expired."),
-    Loss(CALLS[2].key, "idle", 10, None, "Expired, at an unknown price."),
-    Loss(CALLS[2].key, "tools_changed", 30, 9_000_000, "A tool changed."),
+    CallLoss(CALLS[0].key, "idle", 100, 5_000_000, "Expired."),
+    CallLoss(CALLS[1].key, "idle", 50, 1_000_000, "Expired."),
+    CallLoss(CALLS[2].key, "idle", 10, None, "Expired, at an unknown price."),
+    CallLoss(CALLS[2].key, "tools_changed", 30, 9_000_000, "A tool changed."),
 ]
 
 

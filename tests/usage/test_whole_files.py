@@ -16,7 +16,7 @@ from support.session_samples import CANARY, gemini, lines_of, opencode_message
 from anaphora.analysis.trace.log_lines import Problem
 from anaphora.usage.log_files import lines_of as lines_in
 from anaphora.usage.places import session_files
-from anaphora.usage.records import BilledCall
+from anaphora.usage.records import CallBill
 from anaphora.usage.whole_files import is_whole, read_file
 
 PACKED = Path(__file__).parents[1] / "analysis" / "trace" / "sessions" / "opencode.db.gz"
@@ -42,9 +42,9 @@ def test_database_has_the_bills_of_its_conversations(database: Path) -> None:
     found = [*read_file(database, "opencode")]
     assert billed(found) == expected
     assert billed(read_file(PACKED, "opencode")) == expected
-    numbers = {one.line for one in found if isinstance(one, BilledCall)}
+    numbers = {one.line for one in found if isinstance(one, CallBill)}
     assert numbers == {*range(1, len(sessions) + 1)}
-    projects = {one.project for one in found if isinstance(one, BilledCall)}
+    projects = {one.project for one in found if isinstance(one, CallBill)}
     assert projects == {"/tmp/session-files/oc/work"}
 
 
@@ -54,7 +54,7 @@ def test_only_changed_rows_of_a_database_are_read_again(database: Path) -> None:
     newest = "SELECT max(rowid) FROM message WHERE instr(data, '\"assistant\"')"
     change(database, f"UPDATE message SET time_updated = ? WHERE rowid = ({newest})", later * 1000)
     (one,) = read_file(database, "opencode", since=later)
-    assert isinstance(one, BilledCall)
+    assert isinstance(one, CallBill)
 
 
 def test_a_broken_row_is_named_and_the_others_are_read(database: Path) -> None:
@@ -107,7 +107,7 @@ def test_exported_session_of_opencode(tmp_path: Path, indent: int | None) -> Non
     session = {"info": {"id": "ses_1"}, "messages": [opencode_message(1), None]}
     file.write_text(json.dumps(session, indent=indent))
     call, problem = read_file(file, "opencode")
-    assert isinstance(call, BilledCall)
+    assert isinstance(call, CallBill)
     assert str(problem) == f"{file}:1: messages[1]: Expected `object`, got `null`"
 
 

@@ -114,8 +114,8 @@ def write_parquet(
     """Writes rows with these columns (`COLUMNS` and others); returns their number. `extra` is named
     by the error if pyarrow is missing."""
     try:
-        import pyarrow as pa  # type: ignore[import-untyped]
-        import pyarrow.parquet as pq  # type: ignore[import-untyped]
+        import pyarrow as pa
+        import pyarrow.parquet as pq
     except ModuleNotFoundError:
         raise MissingExtra(
             f"Parquet needs pyarrow; install it with: pip install 'anaphora[{extra}]'", extra=extra

@@ -65,7 +65,8 @@ if TYPE_CHECKING:
     help="Verify the signatures of requests to AWS, with the keys in AWS_ACCESS_KEY_ID and"
     " AWS_SECRET_ACCESS_KEY and those in AWS's credentials file.",
 )
-@click.option("--no-tool-calls", is_flag=True, help="Call tools only if the request forces it.")
+@click.option("--no-tool-calls", "tool_calls", is_flag=True, default=True, flag_value=False,
+              help="Call tools only if the request forces it.")  # fmt: skip
 @click.option("--seed", default=0, show_default=True, help="Seed of generated replies and ids.")
 @click.option(
     "--latency",
@@ -80,7 +81,6 @@ def command(
     providers: str,
     script: Path | None,
     faults: Path | None,
-    no_tool_calls: bool,
     latency: str | None,
     verify_signatures: bool,
     router_hosts: str,
@@ -104,7 +104,6 @@ def command(
         providers=selected(providers, (row.provider for row in catalog.dialects().rows)),
         script=Script() if script is None else Script.decode(read_text(script), str(script)),
         faults=Faults() if faults is None else Faults.decode(read_text(faults), str(faults)),
-        tool_calls=not no_tool_calls,
         router_hosts=tuple(name.strip() for name in router_hosts.split(",") if name.strip()),
         aws_keys=_aws_keys() if verify_signatures else None,
         **options,

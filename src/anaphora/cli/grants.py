@@ -140,8 +140,8 @@ def fingerprint(file: Path, origin: str | None, path: str, as_json: bool) -> Non
     output schema or unknown field; the content of messages of users, models and tools is free.
     """
     from anaphora.daemon.access.approved_prompts import prompt_fingerprint
-    from anaphora.daemon.facts.reading import read_facts
     from anaphora.daemon.facts.strict_json import decode_strict
+    from anaphora.wire.facts.reading import read_facts
     from anaphora.wire.reading import decode_members
 
     body = read_bytes(file)

@@ -35,7 +35,7 @@ from anaphora.dashboard.tables import (
     table,
 )
 from anaphora.dashboard.values import Point
-from anaphora.usage.report import DearLoss, Grouping, UsageReport, UsageRow, UsageSums
+from anaphora.usage.report import DearLoss, Grouping, UsageReport, UsageRow
 from anaphora.usage.sums import NO_TIME
 from anaphora.wording import counted
 
@@ -165,7 +165,7 @@ def _name(by: Grouping, row: UsageRow) -> htpy.Node:
     return name(shown(row.name) if by == "project" else row.name, 200)
 
 
-def _figures(row: UsageSums) -> list[htpy.Node]:
+def _figures(row: UsageRow) -> list[htpy.Node]:
     whole = input_of(row)
     cost = _usd(row.usd) + "+" * bool(row.unpriced)
     return [

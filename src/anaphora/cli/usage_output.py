@@ -15,7 +15,7 @@ from rich.text import Text
 
 from anaphora.usage.places import TITLES
 from anaphora.usage.records import LossCause
-from anaphora.usage.report import CauseRow, DearLoss, Grouping, UsageReport, UsageRow, UsageSums
+from anaphora.usage.report import CauseRow, DearLoss, Grouping, UsageReport, UsageRow
 from anaphora.wording import counted, format_usd
 
 from .terminal import Line, Rows, table
@@ -87,11 +87,9 @@ def _headline(report: UsageReport) -> Iterator[Line]:
 
 
 def _span(report: UsageReport) -> str:
-    began = [row.began for row in report.programs if row.began is not None]
-    ended = [row.ended for row in report.programs if row.ended is not None]
-    if not began or not ended:
+    if report.total.began is None or report.total.ended is None:
         return ""
-    first, last = day(min(began)), day(max(ended))
+    first, last = day(report.total.began), day(report.total.ended)
     return f" on {first}" if first == last else f" from {first} to {last}"
 
 
@@ -121,7 +119,7 @@ def ordered(report: UsageReport) -> list[UsageRow]:
     return sorted(report.rows, key=lambda row: (-row.usd, -row.calls, row.name))
 
 
-def _sums_table(kind: str, rows: Sequence[tuple[str, UsageSums]]) -> Rows:
+def _sums_table(kind: str, rows: Sequence[tuple[str, UsageRow]]) -> Rows:
     figures = ("calls", "input", "read", "output", "cost", "lost")
     made = table(kind, *figures, right=figures)
     for name, row in rows:
@@ -139,14 +137,14 @@ def _session_table(rows: Sequence[tuple[str, UsageRow]]) -> Rows:
     return made
 
 
-def _figures(row: UsageSums) -> tuple[str, ...]:
+def _figures(row: UsageRow) -> tuple[str, ...]:
     whole = input_of(row)
     read = f"{row.read / whole:.0%}" if whole else ""
     lost = dollars(row.lost_usd) if row.lost_usd else compact(row.lost) if row.lost else ""
     return f"{row.calls:,}", compact(whole), read, compact(row.output), money(row), lost
 
 
-def _bar(row: UsageSums) -> tuple[float, float]:
+def _bar(row: UsageRow) -> tuple[float, float]:
     return float(row.usd), float(min(row.lost_usd, row.usd))
 
 
@@ -223,16 +221,16 @@ def dollars(amount: Decimal) -> str:
     return f"${amount:,.2f}" if amount >= _CENT else format_usd(amount)
 
 
-def input_of(row: UsageSums) -> int:
+def input_of(row: UsageRow) -> int:
     return row.uncached + row.read + row.written_5m + row.written_1h
 
 
-def money(row: UsageSums) -> str:
+def money(row: UsageRow) -> str:
     """The cost; with a plus if the price of some calls is unknown."""
     return "unknown" if _no_price(row) else dollars(row.usd) + "+" * bool(row.unpriced)
 
 
-def _no_price(row: UsageSums) -> bool:
+def _no_price(row: UsageRow) -> bool:
     return bool(row.calls) and row.unpriced == row.calls
 
 

@@ -161,6 +161,10 @@ class ProviderChooser:
             raise InvalidRequest("no provider is configured", path="provider")
         names_listed = ", ".join(names)
         first, slash, rest = (model or "").partition("/")
+        if slash and first in default_rows():
+            raise InvalidRequest(
+                f"no provider {quoted(first)} is configured; there are {names_listed}", path="model"
+            )
         if slash and (near := nearest(first, (*names, *default_rows()))):
             raise InvalidRequest(
                 f"no provider {quoted(first)}; did you mean {near}/{rest}?", path="model"

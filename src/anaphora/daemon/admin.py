@@ -23,10 +23,11 @@ from anaphora.client.config.secrets import ResolvedProvider
 from anaphora.errors import InvalidConfig, InvalidRequest, StoreUnavailable
 from anaphora.yaml_values import from_python
 
-from .access.grants import AppGrant, LlmGrant, dollars
+from .access.grants import APP_ID, AppGrant, LlmGrant, dollars
 from .access.identity import ADMIN, Directory, NewToken
 from .access.isolation import shared_caches
-from .home.extensions import APP_ID, PERMISSIONS, UNLIMITED
+from .home.amounts import UNLIMITED
+from .home.extensions import PERMISSIONS
 from .store import Store, TokenRow
 
 P = TypeVar("P", bound=msgspec.Struct)

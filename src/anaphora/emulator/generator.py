@@ -170,9 +170,6 @@ class Generator:
         entry, workspace = request.entry, request.workspace
         generated, *others = self._replies(request, prompt)
         stream = host.is_stream(request, call)
-        latency = self._options.latency
-        if generated.pace is not None:
-            latency = msgspec.structs.replace(latency, pace=generated.pace)
         scope = _scope(request, facts)
         simulator, reasoning = self._billing.simulator(facts), generated.tokens(facts.profile)[1]
         opened = simulator.start(prompt.prefixes, at=request.now, reasoning=reasoning, scope=scope)
@@ -222,15 +219,15 @@ class Generator:
             open=opened,
         )
         host.keep(request, prompt.items, reply)
-        if stream:
-            response = _stream_response(request, reply, latency)
-        else:
-            body = host.first_body(request, reply) or request.route.codec.write_reply(reply)
-            chunk = ResponseChunk(latency.first or 0.0, body)
-            response = EmulatorResponse(headers={"content-type": host.content_type}, chunks=[chunk])
+        made = _stream_response if stream else _whole_response
+        response = made(request, reply, self._latency(generated))
         response.call = entry.billed
         response.headers.update(headers)
         return response
+
+    def _latency(self, reply: GeneratedReply) -> Latency:
+        latency, pace = self._options.latency, reply.pace
+        return latency if pace is None else msgspec.structs.replace(latency, pace=pace)
 
     def _replies(self, request: RoutedRequest, prompt: ParsedPrompt) -> list[GeneratedReply]:
         """One reply, or several: Chat's `n`, Gemini's `candidateCount`. The first may be scripted.
@@ -332,6 +329,13 @@ def _extra_fields(context: ReplyContext, others: list[GeneratedReply]) -> dict[s
 
 
 # ── Streams ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def _whole_response(request: RoutedRequest, reply: Reply, latency: Latency) -> EmulatorResponse:
+    host = request.host
+    body = host.first_body(request, reply) or request.route.codec.write_reply(reply)
+    chunk = ResponseChunk(latency.first or 0.0, body)
+    return EmulatorResponse(headers={"content-type": host.content_type}, chunks=[chunk])
 
 
 def _stream_response(request: RoutedRequest, reply: Reply, latency: Latency) -> EmulatorResponse:

@@ -240,15 +240,7 @@ def compact(
     if unchanged == len(turns):
         # The summary equals the dropped turns: not a byte changes.
         return Compaction(context, 0, (_over_budget(sums[len(turns)], budget),))
-    notices = [
-        Notice(
-            code="compaction_uncaches",
-            message=f"{counted(keep_from, 'turn')} dropped; the bytes after them move, so"
-            f" {sums[len(turns)] - sums[unchanged]} tokens leave the cache",
-            path=f"turns[{unchanged}]",
-            tokens=sums[len(turns)] - sums[unchanged],
-        )
-    ]
+    notices = [_uncached(keep_from, unchanged, sums[len(turns)] - sums[unchanged])]
     if sums[len(turns)] - sums[keep_from] > available:
         notices.append(_over_budget(sums[len(turns)] - sums[keep_from], available))
     frozen = context.frozen_len()
@@ -259,6 +251,16 @@ def compact(
         frozen_prefix_len=frozen if kept_boundary else len(compacted),
     )
     return Compaction(after, keep_from, tuple(notices))
+
+
+def _uncached(dropped: int, unchanged: int, tokens: int) -> Notice:
+    return Notice(
+        code="compaction_uncaches",
+        message=f"{counted(dropped, 'turn')} dropped; the bytes after them move, so {tokens} tokens"
+        " leave the cache",
+        path=f"turns[{unchanged}]",
+        tokens=tokens,
+    )
 
 
 def droppable(turns: Conversation) -> list[int]:

@@ -45,6 +45,14 @@ class LoggedBill(NamedTuple):
             "input_tokens_details": {"cached_tokens": self.read or 0},
         }
 
+    def messages(self) -> Fields:
+        return {
+            "input_tokens": self.uncached,
+            "cache_read_input_tokens": self.read or 0,
+            "cache_creation_input_tokens": self.written or 0,
+            "output_tokens": self.output,
+        }
+
     def audit(self) -> Fields:
         written = None if self.written is None else {"unsplit": self.written}
         fields = {"uncached": self.uncached, "read": self.read, "written": written}
@@ -105,27 +113,12 @@ def _as_claude(
     system text."""
     system: list[Any] = []
     sent: list[Fields] = []
-    listed: list[Any] = messages if isinstance(messages, list) else [{"content": messages}]
-    for message in listed:
-        content = message.get("content") or []
-        parts = [{"type": "text", "text": content}] if isinstance(content, str) else [*content]
-        parts = [
-            part if "text" in part else {"type": "text", "text": text_of(part)} for part in parts
-        ]
-        role = message.get("role") or "user"
+    for message in messages if isinstance(messages, list) else [{"content": messages}]:
+        role, parts = message.get("role") or "user", _claude_parts(message)
         if role in ("system", "developer"):
             system += parts
-            continue
-        if role == "tool":
-            id = message.get("tool_call_id") or ""
-            role, parts = "user", [{"type": "tool_result", "tool_use_id": id, "content": parts}]
-        for call in message.get("tool_calls") or ():
-            function = object_of(call.get("function"))
-            given, name = object_of(function.get("arguments")), function.get("name") or ""
-            parts.append(
-                {"type": "tool_use", "id": call.get("id") or "", "name": name, "input": given}
-            )
-        sent.append({"role": role, "content": parts})
+        else:
+            sent.append({"role": "user" if role == "tool" else role, "content": parts})
     tools = [object_of(tool.get("function")) for tool in params.get("tools") or ()]
     body = {
         "tools": [
@@ -142,25 +135,30 @@ def _as_claude(
     }
     said = answer["choices"][0].get("message") if answer.get("choices") else None
     text = object_of(said).get("content")
-    usage = (
-        None
-        if bill is None
-        else {
-            "input_tokens": bill.uncached,
-            "cache_read_input_tokens": bill.read or 0,
-            "cache_creation_input_tokens": bill.written or 0,
-            "output_tokens": bill.output,
-        }
-    )
     reply = {
         "id": answer.get("id") or "",
         "type": "message",
         "role": "assistant",
         "content": [{"type": "text", "text": text}] if isinstance(text, str) and text else [],
         "stop_reason": "end_turn",
-        "usage": usage,
+        "usage": None if bill is None else bill.messages(),
     }
     return {name: value for name, value in body.items() if value}, reply
+
+
+def _claude_parts(message: Fields) -> list[Any]:
+    content = message.get("content") or []
+    given = [{"type": "text", "text": content}] if isinstance(content, str) else content
+    parts = [part if "text" in part else {"type": "text", "text": text_of(part)} for part in given]
+    if message.get("role") == "tool":
+        id = message.get("tool_call_id") or ""
+        parts = [{"type": "tool_result", "tool_use_id": id, "content": parts}]
+    for call in message.get("tool_calls") or ():
+        function = object_of(call.get("function"))
+        given, name = object_of(function.get("arguments")), function.get("name") or ""
+        id = call.get("id") or ""
+        parts.append({"type": "tool_use", "id": id, "name": name, "input": given})
+    return parts
 
 
 def _mark_last(messages: list[Any] | str) -> None:

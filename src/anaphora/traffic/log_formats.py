@@ -138,7 +138,11 @@ def _litellm(fields: Fields) -> Iterator[Fields]:
         params={k: v for k, v in params.items() if k not in ("messages", "input", "model")},
         response=response,
         bill=_openai_bill(usage or fields),
-        form="responses" if "responses" in kind else "own" if "anthropic" in kind else "chat",
+        form="responses"
+        if "responses" in kind
+        else "own"
+        if kind.endswith("anthropic_messages")
+        else "chat",
         common={
             "id": fields.get("id") or fields.get("request_id"),
             "time": fields.get("startTime"),

@@ -1,7 +1,7 @@
 """What each call of a session lost, and why.
 
     for found in losses(entries, prices):       # the conversations of one session
-        found is a Loss, or a Problem with its place
+        found is a CallLoss, or a Problem with its place
 
 The verdicts are those of `analysis.trace.verdicts`. A verdict counts only tokens that were surely
 paid again; here every cached token that was sent and not read counts, under the cause of the
@@ -30,7 +30,7 @@ from anaphora.catalog.pricing import PriceBook
 from anaphora.values import TTL_SECONDS, Usage
 from anaphora.wording import format_duration, format_loss
 
-from .records import Loss, LossCause
+from .records import CallLoss, LossCause
 
 #: By the cause of the verdict. A change of bytes is named by its section.
 CAUSES: dict[CauseKind, LossCause] = {
@@ -61,7 +61,7 @@ CAUSES: dict[CauseKind, LossCause] = {
 
 def losses(
     entries: Iterable[TraceEntry], prices: PriceBook, steps: LearnedSteps | None = None
-) -> Iterator[Loss | Problem]:
+) -> Iterator[CallLoss | Problem]:
     """The losses in the conversations of one session, after `AnswerIndex.once`: of its file, and of
     the files of its subagents. `steps` holds rules learned from other sessions, and learns from
     this one."""
@@ -92,7 +92,7 @@ def losses(
         yield from _repeated_beginnings(same_kind, prices)
 
 
-def _repeated_beginnings(agents: list[FoundTrace], prices: PriceBook) -> Iterator[Loss]:
+def _repeated_beginnings(agents: list[FoundTrace], prices: PriceBook) -> Iterator[CallLoss]:
     """What first calls of subagents of one kind and model wrote again.
 
     Subagents of one kind begin alike: as many tokens as the first call of any of them read. A first
@@ -124,7 +124,7 @@ def _repeated_beginnings(agents: list[FoundTrace], prices: PriceBook) -> Iterato
             f" {missed:,} tokens were paid again: {format_loss(usd)}."
         )
         key = entry.answers[0].key if entry.answers else b""
-        yield Loss(key, "subagent", missed, None if usd is None else round(usd * 10**9), text)
+        yield CallLoss(key, "subagent", missed, None if usd is None else round(usd * 10**9), text)
 
 
 def _held(
@@ -150,7 +150,7 @@ def losses_of(
     price: Price | None,
     *,
     before: int = 0,
-) -> Iterator[Loss]:
+) -> Iterator[CallLoss]:
     """A loss for each cause of the verdict that explains a part of it. `before` are the tokens of
     the prompt before, if known."""
     shares = _shares(verdict, before)
@@ -164,7 +164,7 @@ def losses_of(
             last = number == len(shares)
             nano = left if last else round(usd * 10**9 * Decimal(share) / tokens)
             left -= nano
-        yield Loss(key, cause, share, nano, sentence, idle)
+        yield CallLoss(key, cause, share, nano, sentence, idle)
 
 
 def _shares(verdict: Verdict, before: int) -> dict[LossCause, int]:

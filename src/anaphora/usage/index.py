@@ -39,7 +39,7 @@ from anaphora.version import __version__
 
 from .copies import choose, count
 from .pieces import FilePiece, Label, pack, unpack_position
-from .records import Loss
+from .records import CallLoss
 
 #: Marks the file as ours: "anau".
 _APPLICATION = 0x616E6175
@@ -271,7 +271,7 @@ class UsageIndex:
                 yield mark, size, parts
 
     def add_losses(
-        self, mark: bytes, paths: list[str], losses: list[list[Loss]], notices: list[str]
+        self, mark: bytes, paths: list[str], losses: list[list[CallLoss]], notices: list[str]
     ) -> None:
         """The losses in each file of a session, and why calls were not judged."""
         with transaction(self._database):

@@ -24,7 +24,7 @@ from anaphora.wire.reading import DECODE_ERRORS
 from .opencode_files import is_database_file
 from .places import SessionFile
 from .programs import READERS, BillReader, bills
-from .records import BilledCall
+from .records import CallBill
 from .whole_files import is_whole, read_file
 
 #: The fields of a call that are columns: tokens and line.
@@ -130,10 +130,10 @@ class _Found:
     """The bills and problems of a piece, each answer once."""
 
     def __init__(self, position: ReadPosition) -> None:
-        self.calls: dict[bytes, BilledCall] = {}
+        self.calls: dict[bytes, CallBill] = {}
         self.problems, self.broken = [*position.problems], position.broken
 
-    def add(self, found: Iterable[BilledCall | Problem]) -> None:
+    def add(self, found: Iterable[CallBill | Problem]) -> None:
         calls = self.calls
         for one in found:
             if isinstance(one, Problem):
@@ -266,7 +266,7 @@ def _piece(
     )
 
 
-def row_of(call: BilledCall, label: int) -> tuple[Any, ...]:
+def row_of(call: CallBill, label: int) -> tuple[Any, ...]:
     """A call of a `FilePiece`."""
     counts = msgspec.structs.astuple(call)[_COUNTS]
     return call.key, call.untimed or call.key, call.copied, label, call.at, *counts

@@ -9,7 +9,7 @@ import msgspec
 from anaphora.values import Usage
 
 
-class BilledCall(msgspec.Struct, frozen=True, array_like=True):
+class CallBill(msgspec.Struct, frozen=True, array_like=True):
     """The bill of one call, as a session file or a log has it."""
 
     key: bytes
@@ -73,7 +73,7 @@ session was resumed; a subagent wrote a beginning that another one had written; 
 shorter than the provider caches; nothing was marked to be cached; the provider did not find it."""
 
 
-class Loss(msgspec.Struct, frozen=True, array_like=True):
+class CallLoss(msgspec.Struct, frozen=True, array_like=True):
     """What one call lost."""
 
     key: bytes

@@ -14,9 +14,17 @@ Grouping: TypeAlias = Literal[
 ]
 
 
-class UsageSums(msgspec.Struct, kw_only=True):
-    """Calls and their tokens. The dollars are at API prices."""
+class UsageRow(msgspec.Struct, kw_only=True):
+    """The sums of a day, a week, a month, a session, a project, a model or a program, or of all
+    calls. The dollars are at API prices."""
 
+    name: str
+    """The day, the first day of the week, the month, the session's id, …"""
+    began: float | None = None
+    ended: float | None = None
+    programs: tuple[str, ...] = ()
+    models: tuple[str, ...] = ()
+    project: str = ""
     calls: int = 0
     uncached: int = 0
     read: int = 0
@@ -30,18 +38,6 @@ class UsageSums(msgspec.Struct, kw_only=True):
     lost: int = 0
     """Tokens that had been cached and were paid again."""
     lost_usd: Decimal = Decimal(0)
-
-
-class UsageRow(UsageSums, kw_only=True):
-    """The sums of a day, a week, a month, a session, a project, a model or a program."""
-
-    name: str
-    """The day, the first day of the week, the month, the session's id, …"""
-    began: float | None = None
-    ended: float | None = None
-    programs: tuple[str, ...] = ()
-    models: tuple[str, ...] = ()
-    project: str = ""
 
 
 class CauseRow(msgspec.Struct, kw_only=True):
@@ -84,7 +80,7 @@ class UsageReport(msgspec.Struct, kw_only=True):
     since: float | None
     until: float | None
     rows: tuple[UsageRow, ...]
-    total: UsageSums
+    total: UsageRow
     programs: tuple[UsageRow, ...]
     causes: tuple[CauseRow, ...] | None
     """The dearest first; None if they were not looked for."""

@@ -30,7 +30,6 @@ from .report import (
     UnpricedModel,
     UsageReport,
     UsageRow,
-    UsageSums,
 )
 
 _COUNTS = ("uncached", "read", "written_5m", "written_1h", "output")
@@ -112,7 +111,7 @@ class _Report:
         self._names: dict[int | None, str] = {}
         self._rows: dict[str, UsageRow] = {}
         self._programs: dict[str, UsageRow] = {}
-        self._total = UsageSums()
+        self._total = UsageRow(name="total")
         self._rates: dict[tuple[Any, ...], Rates | None] = {}
         self._unpriced: dict[tuple[str, str], UnpricedModel] = {}
 
@@ -208,7 +207,10 @@ class _Report:
     def _mark(self, name: str, label: Label, first: float | None, last: float | None) -> None:
         """Notes time, program and model of calls in their row."""
         by_program = self._programs.setdefault(label[0], UsageRow(name=label[0]))
-        for row in (self._rows.setdefault(name, UsageRow(name=name)), by_program):
+        by_name = self._rows.setdefault(name, UsageRow(name=name))
+        if self._query.by in ("session", "project"):
+            by_name.project = label[5]
+        for row in (by_name, by_program, self._total):
             if label[0] not in row.programs:
                 row.programs = (*row.programs, label[0])
             if label[2] not in row.models:
@@ -216,8 +218,6 @@ class _Report:
             if first is not None and last is not None:
                 row.began = first if row.began is None else min(row.began, first)
                 row.ended = last if row.ended is None else max(row.ended, last)
-            if row is not by_program and self._query.by in ("session", "project"):
-                row.project = label[5]
 
     def _add(self, key: tuple[Any, ...], rates: Rates | None, counts: list[int]) -> None:
         name, program, provider, model, *_ = key

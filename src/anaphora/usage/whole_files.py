@@ -12,8 +12,8 @@ from anaphora.analysis.trace.programs import ProgramName
 from .log_files import lines_of, records_of
 from .opencode_files import database_replies, is_database_file
 from .programs import READERS
-from .programs.opencode import reply_bills
-from .records import BilledCall
+from .programs.opencode import OpencodeBills
+from .records import CallBill
 
 #: Seconds before the last reading in which a change may have been made, but not committed.
 _UNCOMMITTED = 60.0
@@ -26,15 +26,16 @@ def is_whole(path: Path, program: ProgramName) -> bool:
 
 def read_file(
     path: Path, program: ProgramName, since: float | None = None
-) -> Iterator[BilledCall | Problem]:
+) -> Iterator[CallBill | Problem]:
     """The bills of a whole file. `since` is when it was read before: of a database, only replies
     that were changed since then are read; other files are read again."""
     problems: list[Problem] = []
     if is_database_file(path):
         changed = None if since is None else since - _UNCOMMITTED
+        opencode = OpencodeBills()
         for reply in database_replies(path, problems, changed):
             try:
-                yield from reply_bills(reply)
+                yield from opencode.reply(reply)
             except ValueError as problem:
                 yield Problem(f"{path}:{reply.number}", f"a message of the session: {problem}")
     else:

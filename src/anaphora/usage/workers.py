@@ -32,13 +32,13 @@ from .causes import losses
 from .index import Unjudged
 from .log_files import records_of
 from .pieces import FilePiece, FileState, read_piece
-from .records import Loss
+from .records import CallLoss
 
 _LENGTH = 8
 
 
 class JudgedSession(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    losses: list[list[Loss]]
+    losses: list[list[CallLoss]]
     """Of each file."""
     notices: list[str]
     """Why calls were not judged."""
@@ -104,7 +104,7 @@ def judged_session(files: Sequence[Unjudged]) -> JudgedSession:
             if isinstance(entry, FoundTrace):
                 entries.append(entry)
                 owners.update((answer.key, number) for answer in entry.answers)
-    found: list[list[Loss]] = [[] for _ in files]
+    found: list[list[CallLoss]] = [[] for _ in files]
     notices: dict[str, None] = {}
     for one in losses(entries, PriceBook(time.time()), LearnedSteps()):
         if isinstance(one, Problem):

@@ -71,17 +71,32 @@ class WireFeatures(msgspec.Struct, frozen=True):
     batches: Literal["inline", "file"] | None = None
     """How the wire's own provider takes a batch: the requests in one body, or in a file that is
     uploaded first; None: it has no batches."""
+    tool_limit_field: str = "max_uses"
+    """The field that limits the calls of a server tool."""
+    unseen_thinking: Literal["uncounted", "unshown", "shown", "never"] = "uncounted"
+    """When an incomplete reply may be billed for thinking that did not arrive: none was counted;
+    none was counted or shown; some was shown, which is a summary; never."""
 
 
 _FEATURES = {
     "bedrock": WireFeatures(max_temperature=1.0),
     "anthropic": WireFeatures(
-        requires_max_tokens=True, max_temperature=1.0, prewarms=True, batches="inline"
+        requires_max_tokens=True,
+        max_temperature=1.0,
+        prewarms=True,
+        batches="inline",
+        unseen_thinking="shown",
     ),
-    "openai_chat": WireFeatures(batches="file"),
+    "openai_chat": WireFeatures(batches="file", unseen_thinking="unshown"),
     "openai_responses": WireFeatures(
-        stores_responses=True, prewarms=True, adds_breakpoints=True, batches="file"
+        stores_responses=True,
+        prewarms=True,
+        adds_breakpoints=True,
+        batches="file",
+        tool_limit_field="max_tool_calls",
+        unseen_thinking="unshown",
     ),
+    "ollama": WireFeatures(unseen_thinking="never"),
 }
 
 

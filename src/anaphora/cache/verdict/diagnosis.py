@@ -12,28 +12,28 @@ from anaphora.wording import counted
 _Codes: TypeAlias = dict[str, tuple[tuple[str, ...], tuple[str, ...]]]
 """By the provider's code: the causes that agree with it, and the sections whose changes do."""
 
-CODES: dict[str, _Codes] = {
-    "anthropic": {
-        "model_changed": (("model_changed", "parameter_changed"), ()),
-        "system_changed": ((), ("system",)),
-        "tools_changed": ((), ("tools",)),
-        "messages_changed": (
-            ("thinking_dropped", "images_changed", "parameter_changed", "compaction"),
-            ("messages",),
-        ),
-    },
-    "openai": {
-        "model": (("model_changed",), ()),
-        "prompt_cache_key": (("other_key",), ()),
-        "tools": ((), ("tools",)),
-        "text_format": (("parameter_changed",), ()),
-        "reasoning_effort": (("parameter_changed",), ()),
-        "verbosity": (("parameter_changed",), ()),
-        "service_tier": (("parameter_changed",), ()),
-        "context_compacted": (("compaction",), ("messages",)),
-        "input": (("compaction",), ("messages", "system")),
-    },
+_ANTHROPIC: _Codes = {
+    "model_changed": (("model_changed", "parameter_changed"), ()),
+    "system_changed": ((), ("system",)),
+    "tools_changed": ((), ("tools",)),
+    "messages_changed": (
+        ("thinking_dropped", "images_changed", "parameter_changed", "compaction"),
+        ("messages",),
+    ),
 }
+_OPENAI: _Codes = {
+    "model": (("model_changed",), ()),
+    "prompt_cache_key": (("other_key",), ()),
+    "tools": ((), ("tools",)),
+    "text_format": (("parameter_changed",), ()),
+    "reasoning_effort": (("parameter_changed",), ()),
+    "verbosity": (("parameter_changed",), ()),
+    "service_tier": (("parameter_changed",), ()),
+    "context_compacted": (("compaction",), ("messages",)),
+    "input": (("compaction",), ("messages", "system")),
+}
+CODES = dict(zip(("anthropic", "openai"), (_ANTHROPIC, _OPENAI), strict=True))
+"""By the provider of the diagnosis."""
 
 
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,9 +75,9 @@ def anthropic_diagnosis(field: Any) -> Diagnosis | None:
     reason = field.get("cache_miss_reason") if isinstance(field, dict) else None
     if not isinstance(reason, dict) or not isinstance(reason.get("type"), str):
         return None
-    code, known = reason["type"], CODES["anthropic"]
+    code = reason["type"]
     tokens = _count(reason.get("cache_missed_input_tokens"))
-    return Diagnosis(provider="anthropic", code=code, tokens=tokens, conclusive=code in known)
+    return Diagnosis(provider="anthropic", code=code, tokens=tokens, conclusive=code in _ANTHROPIC)
 
 
 def _openai(field: Any) -> Diagnosis | None:

@@ -24,13 +24,13 @@ from fnmatch import fnmatchcase
 from time import monotonic
 
 from anaphora.daemon.faces import face_of
-from anaphora.daemon.facts.reading import RequestFacts
 from anaphora.daemon.shared_state import MinuteLimit, SharedState, Taken
 from anaphora.daemon.values import App
 from anaphora.errors import CapabilityDenied, GrantRateLimited, NotGranted, StoreUnavailable
 from anaphora.redaction import quoted
 from anaphora.serving.counts import NamedCounts
 from anaphora.wire.elements import ListElements
+from anaphora.wire.facts.reading import RequestFacts
 from anaphora.wire.reading import Members
 
 from .approved_prompts import prompt_fingerprint

@@ -7,12 +7,17 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-NANO = 1_000_000_000
+from anaphora.client import costs
+
+NANO = costs.NANO
 """Nano-dollars in a dollar: all amounts of the ledger are whole nano-dollars."""
 
 PROMPT_PREFIX = "prompt2:"
 """Prefix of prompt fingerprints. Its number changes with the algorithm."""
 _FINGERPRINT = re.compile(PROMPT_PREFIX + "[0-9a-f]{64}")
+
+APP_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
+"""Form of the ids of apps and the names of groups, which appear in tables, logs and metrics."""
 
 Capability: TypeAlias = Literal["llm_complete", "llm_stream"]
 
@@ -56,6 +61,11 @@ class LlmGrant(msgspec.Struct, frozen=True, kw_only=True):
     nano_usd_per_day: int | None = None
     """None for `unlimited`."""
     nano_usd_per_month: int | None = None
+    slow_from: float | None = None
+    """Used share of a limit from which on calls are delayed; the group's, if the app has none."""
+    has_other_limit: bool = False
+    """Whether another limit in dollars applies as well: that of the group, or of a narrowed
+    token."""
     tools: tuple[str, ...] = ()
     """Globs that match whole names of function tools."""
     permissions: frozenset[Permission] = frozenset()
@@ -70,7 +80,8 @@ class LlmGrant(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def has_spend_limit(self) -> bool:
-        return self.nano_usd_per_day is not None or self.nano_usd_per_month is not None
+        own = self.nano_usd_per_day is not None or self.nano_usd_per_month is not None
+        return own or self.has_other_limit
 
     @property
     def prompt_problem(self) -> str | None:
@@ -81,6 +92,19 @@ class LlmGrant(msgspec.Struct, frozen=True, kw_only=True):
         return (
             "is of an earlier version" if prompt.startswith("prompt1:") else "is not a fingerprint"
         )
+
+
+class GroupLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """Limits for all apps of a group together, in addition to their own."""
+
+    nano_usd_per_day: int | None = None
+    nano_usd_per_month: int | None = None
+    slow_from: float | None = None
+    """For apps without one of their own."""
+
+    @property
+    def is_limited(self) -> bool:
+        return self.nano_usd_per_day is not None or self.nano_usd_per_month is not None
 
 
 class AppGrant(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,6 +118,8 @@ class AppGrant(msgspec.Struct, frozen=True, kw_only=True):
     """On the socket, the peer's user must be one of these."""
     group: str = ""
     """Apps of one group share a spend total; empty: no group."""
+    group_limits: GroupLimits | None = None
+    """None: the file has no limits for groups, or the app has no group."""
 
     @property
     def missing(self) -> frozenset[str]:

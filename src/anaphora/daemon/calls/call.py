@@ -11,7 +11,7 @@ from weakref import WeakValueDictionary
 
 import msgspec
 
-from anaphora.daemon.money.bounds import CostBound
+from anaphora.client.costs.bounds import CostBound
 from anaphora.daemon.values import NO_APP, App, Peer, WireRequest
 from anaphora.values import Event, Notice, Reply, Usage
 
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from anaphora.daemon.access.isolation import OwnReads, SharedProviders
     from anaphora.daemon.endpoints.body import CallBody
     from anaphora.daemon.faces.face import Route
-    from anaphora.daemon.facts.request import RequestFacts
     from anaphora.daemon.money.late_bills import GrowingConversation, LateBills, StoredHistory
     from anaphora.daemon.money.ledger import Ledger, OpenHold
     from anaphora.daemon.off_loop import OffLoop
@@ -40,6 +39,7 @@ if TYPE_CHECKING:
     from anaphora.prompt import Call
     from anaphora.serving.exchange import HttpExchange
     from anaphora.traffic.matching import RememberedCall
+    from anaphora.wire.facts.request import RequestFacts
 
     from .conversations import CallMemory
     from .fair_admission import ProviderNews

@@ -16,11 +16,11 @@ import msgspec
 from msgspec.structs import replace
 
 from anaphora.daemon.access.grants import LlmGrant
-from anaphora.daemon.facts.request import RequestFacts
 from anaphora.daemon.values import WireRequest
 from anaphora.errors import NotGranted
 from anaphora.prompt import Call
 from anaphora.values import Notice
+from anaphora.wire.facts.request import RequestFacts
 from anaphora.wire.reading import decode_elements, decode_members
 
 from .translation import spelling, with_members

@@ -22,6 +22,7 @@ from msgspec.structs import replace
 from anaphora.bounded import BoundedMap
 from anaphora.cache.plan import AppMemory
 from anaphora.cache.plan.memory import ConversationState
+from anaphora.client.costs.settling import nano_usd_up
 from anaphora.client.failures import log
 from anaphora.client.in_flight import PreparedRequest, service_tier
 from anaphora.client.session.cached_prefix import (
@@ -33,13 +34,12 @@ from anaphora.client.session.cached_prefix import (
 from anaphora.client.session.provider_state import ProviderState
 from anaphora.client.target import Target
 from anaphora.daemon.access.grants import AppGrant
-from anaphora.daemon.facts.reading import RequestFacts
-from anaphora.daemon.money.settling import nano_usd_up
 from anaphora.daemon.store import SpendQuery
 from anaphora.daemon.values import App
 from anaphora.errors import AnaphoraError, RequestRejected
 from anaphora.traffic.matching import RememberedCall
 from anaphora.values import Notice, Reply
+from anaphora.wire.facts.reading import RequestFacts
 from anaphora.wording import format_usd
 
 from .call import CallTools

@@ -17,10 +17,10 @@ from anaphora.client.session.cached_prefix import CachedPrefix, judge_refresh
 from anaphora.client.session.provider_state import ProviderState
 from anaphora.daemon.access.isolation import OwnReads
 from anaphora.daemon.faces import face_of
-from anaphora.daemon.facts.reading import RequestFacts, read_facts
 from anaphora.daemon.values import App
 from anaphora.tokens import Counts
 from anaphora.traffic.matching import RememberedCall
+from anaphora.wire.facts.reading import RequestFacts, read_facts
 from anaphora.wire.reading import decode_members
 
 from .call import AppCall, CallOutcome, CallTools

@@ -30,7 +30,6 @@ from anaphora.client.transport import HttpRequest
 from anaphora.daemon.access.checks import check_grant, check_prompt
 from anaphora.daemon.access.grants import LlmGrant
 from anaphora.daemon.faces import face_of
-from anaphora.daemon.facts.reading import read_facts
 from anaphora.daemon.values import WireRequest
 from anaphora.errors import InvalidRequest
 from anaphora.prompt import Call, Params, Reasoning
@@ -38,6 +37,7 @@ from anaphora.rendered import Plan, Rendered
 from anaphora.traffic.planning import ReadRequest
 from anaphora.values import Notice
 from anaphora.wire.dialect.addresses import from_path
+from anaphora.wire.facts.reading import read_facts
 from anaphora.wire.gemini.types import camel
 from anaphora.wire.reading import Members, decode_members
 from anaphora.wire.spans import MemberSpan, document_span, member_spans

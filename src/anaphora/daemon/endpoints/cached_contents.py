@@ -16,16 +16,16 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from anaphora import wire
+from anaphora.client.costs.bounds import cost_bound, nano_usd, storage_bound
+from anaphora.client.costs.settling import most_tokens
 from anaphora.client.target import Target
 from anaphora.daemon.access.checks import check_grant
 from anaphora.daemon.faces.face import checked_model
-from anaphora.daemon.facts.reading import read_facts
-from anaphora.daemon.money.bounds import cost_bound, nano_usd, storage_bound
 from anaphora.daemon.money.ledger import Ledger
-from anaphora.daemon.money.settling import most_tokens
 from anaphora.daemon.store import HandleRow
 from anaphora.daemon.values import App
 from anaphora.errors import NotGranted, RequestRejected
+from anaphora.wire.facts.reading import read_facts
 
 from .body import JsonBody
 from .charges import ProviderCharge, ProviderCharges

@@ -16,6 +16,7 @@ import msgspec
 from msgspec.structs import replace
 
 from anaphora.canonical import string
+from anaphora.client.costs.bounds import nano_usd
 from anaphora.client.target import Target
 from anaphora.daemon.access.checks import is_granted
 from anaphora.daemon.access.grants import NANO, LlmGrant
@@ -24,7 +25,6 @@ from anaphora.daemon.calls.steps.request import PermitCall
 from anaphora.daemon.calls.translation import with_members
 from anaphora.daemon.faces import face_of
 from anaphora.daemon.faces.face import JSON, Route, model_in
-from anaphora.daemon.money.bounds import nano_usd
 from anaphora.daemon.off_loop import LARGE
 from anaphora.daemon.values import App
 from anaphora.errors import NotGranted, RequestRejected

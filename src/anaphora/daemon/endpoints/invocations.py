@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from anaphora.client.costs.bounds import nano_usd
 from anaphora.client.target import Target
 from anaphora.daemon.access.grants import LlmGrant
 from anaphora.daemon.calls.call import AppCall, CallTools
 from anaphora.daemon.calls.steps.request import PermitCall
 from anaphora.daemon.faces.face import JSON, Route
-from anaphora.daemon.money.bounds import nano_usd
 from anaphora.errors import NotGranted
 from anaphora.serving.exchange import CompleteResponse
 from anaphora.tokens import tokens_in

@@ -179,9 +179,6 @@ class AnthropicFace(Face):
         if not thinks and not runs_tools:  # an answer has to be longer than its thinking
             yield {**answer, "max_tokens": shortest(target)}
 
-    def thinks_unseen(self, *, reasons: bool, shown: bool, counted: bool) -> bool:
-        return shown  # a summary
-
 
 class BlockNumbers:
     """Writes events for clients that expect block numbers without gaps: a part of another wire

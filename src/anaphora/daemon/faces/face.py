@@ -278,8 +278,6 @@ class Face:
     limit_names: ClassVar[tuple[str, ...]] = ()
     """All fields that can hold the limit, if there are several."""
     choices_field: ClassVar[str] = "n"
-    tool_limit_field: ClassVar[str] = "max_uses"
-    """The field that limits server tool calls."""
     usage_on_request: ClassVar[bool] = False
     """A stream reports its usage only with `stream_options.include_usage`."""
     budgets_thinking: ClassVar[bool] = False
@@ -300,11 +298,6 @@ class Face:
         then with the shortest. Empty if reads do not refresh or nothing is billed. `runs_tools`:
         even a short answer may run the provider's tools."""
         return iter(())
-
-    def thinks_unseen(self, *, reasons: bool, shown: bool, counted: bool) -> bool:
-        """Whether an incomplete reply may be billed for thinking that did not arrive: its model
-        reasons, or thinking was shown or counted."""
-        return reasons and not counted
 
 
 def model_in(value: Any) -> str:

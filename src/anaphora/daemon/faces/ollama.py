@@ -49,6 +49,3 @@ class OllamaFace(Face):
         info = {} if one.context is None else {"general.context_length": one.context}
         shown = {"details": {}, "model_info": info, "capabilities": ["completion", "tools"]}
         return dumps(shown)
-
-    def thinks_unseen(self, *, reasons: bool, shown: bool, counted: bool) -> bool:
-        return False  # all of it is text

@@ -105,9 +105,6 @@ class OpenAIChatFace(_OpenAIFace):
         answer = without(members, "stream", "stream_options", "n")
         yield {**answer, **stored, next(given, default): shortest(target)}
 
-    def thinks_unseen(self, *, reasons: bool, shown: bool, counted: bool) -> bool:
-        return reasons and not shown and not counted
-
 
 class OpenAIResponsesFace(_OpenAIFace):
     wire = "openai_responses"
@@ -122,7 +119,6 @@ class OpenAIResponsesFace(_OpenAIFace):
     reply_id_prefix = "resp_"
     orders_parts = True
     limit_place = ("", "max_output_tokens")
-    tool_limit_field = "max_tool_calls"
 
     def model_of(self, route: Route, value: Mapping[str, Any]) -> str | None:
         if value.get("model") is None and value.get("prompt") is not None:

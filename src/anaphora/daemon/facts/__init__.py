@@ -1,1 +1,1 @@
-"""The facts of a request, read from its bytes before anything is sent."""
+"""Which stored objects of a request belong to its app, and the strict reader of request bodies."""

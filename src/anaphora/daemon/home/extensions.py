@@ -10,18 +10,18 @@ written as `unlimited`.
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Collection, Iterator, Mapping
-from typing import Annotated, ClassVar, get_args
+from typing import Annotated, Any, ClassVar, get_args
 
 import msgspec
 from msgspec import Meta
 
 from anaphora.client.config import ClientConfig, Count, Name, read_config_file
 from anaphora.daemon.access.grants import (
-    NANO,
+    APP_ID,
     AppGrant,
     Capability,
+    GroupLimits,
     KeepWarmGrant,
     LlmGrant,
     OverMaxTokens,
@@ -29,19 +29,12 @@ from anaphora.daemon.access.grants import (
 )
 from anaphora.errors import AnaphoraError, InvalidConfig
 from anaphora.redaction import hides_arguments, quoted, shown_name
-from anaphora.yaml_values import Origin, dotted, from_python, nearest, read_yaml
+from anaphora.yaml_values import Origin, from_python, nearest, read_yaml
 
-UNLIMITED = "unlimited"
-
-APP_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
-"""Form of app ids, which appear in tables, logs and metrics."""
+from .amounts import UNLIMITED, nano_dollars
+from .groups import Share, read_groups, split_sections, with_group_limits
 
 PERMISSIONS: tuple[Permission, ...] = get_args(Permission)
-
-#: Amounts in plain digits: YAML reads 010 as 8, and 1:30 as 90.
-_AMOUNT = re.compile(r"(0|[1-9][0-9]{0,9})(?:\.([0-9]+))?")
-_MOST_DOLLARS = 1_000_000_000
-_DIGITS = 9
 
 UserId = Annotated[int, Meta(ge=0, lt=2**32)]
 
@@ -79,6 +72,7 @@ class LlmTable(_Table, frozen=True):
     max_body_bytes: Count | None = None
     usd_per_day: float | str | None = None
     usd_per_month: float | str | None = None
+    slow_from: Share | None = None
     tools: tuple[Name, ...] = ()
     allow: tuple[_AllowedNames | str, ...] = ()
     approved_prompt: Name | None = None
@@ -107,6 +101,7 @@ class Grants(msgspec.Struct, frozen=True, kw_only=True):
     """The grants of all apps that are in force."""
 
     apps: Mapping[str, AppGrant] = {}
+    groups: Mapping[str, GroupLimits] = {}
     origin: Origin = Origin()
 
     @classmethod
@@ -120,25 +115,27 @@ class Grants(msgspec.Struct, frozen=True, kw_only=True):
     def from_text(
         cls, text: str, file: str = "<text>", config: ClientConfig | None = None
     ) -> Grants:
-        tables, origin = read_yaml(text, file, dict[str, AppTable])
-        return cls._checked(tables, origin, config)
+        data, origin = read_yaml(text, file, dict[str, Any])
+        return cls._checked(data, origin, config)
 
     @classmethod
     @hides_arguments
     def from_mapping(cls, data: Mapping[str, object], config: ClientConfig | None = None) -> Grants:
-        return cls._checked(from_python(dict(data), dict[str, AppTable]), Origin(), config)
+        return cls._checked(from_python(dict(data), dict[str, Any]), Origin(), config)
 
     @classmethod
-    def _checked(
-        cls, tables: dict[str, AppTable], origin: Origin, config: ClientConfig | None
-    ) -> Grants:
-        apps = {}
-        for app, table in tables.items():
+    def _checked(cls, data: dict[str, Any], origin: Origin, config: ClientConfig | None) -> Grants:
+        tables, sections = split_sections(data, AppTable.__struct_fields__, origin)
+        apps: dict[str, AppGrant] = {}
+        for app, table in from_python(tables, dict[str, AppTable], origin).items():
             reader = _AppReader(app, origin)
             apps[app] = reader.read(table)
             if config is not None:
                 reader.check_providers(table.llm.providers, config)
-        return cls(apps=apps, origin=origin)
+        groups = read_groups(sections.groups or {}, origin)
+        if sections.groups is not None:
+            apps = with_group_limits(apps, groups, origin)
+        return cls(apps=apps, groups=groups, origin=origin)
 
     def known_to(self, config: ClientConfig) -> tuple[Grants, list[AnaphoraError]]:
         """The grants without providers and routes missing in a configuration, and an error for
@@ -249,6 +246,7 @@ class _AppReader(msgspec.Struct, frozen=True):
                 max_body_bytes=llm.max_body_bytes,
                 nano_usd_per_day=per_day,
                 nano_usd_per_month=per_month,
+                slow_from=llm.slow_from,
                 tools=llm.tools,
                 permissions=frozenset(words),
                 betas=frozenset(name for each in named for name in each.betas),
@@ -272,24 +270,7 @@ class _AppReader(msgspec.Struct, frozen=True):
         )
 
     def _nano_dollars(self, value: float | str | None, *field: str) -> int | None:
-        """Parsed from the digits in the file, without the error of a float."""
-        if value is None or value == UNLIMITED:
-            return None
-        path = (self._app, "llm", *field)
-        if isinstance(value, str):
-            raise self._invalid(
-                f"expected dollars in digits, such as 5.00, or unlimited, found {quoted(value)}",
-                *path[1:],
-            )
-        amount = _AMOUNT.fullmatch(self._origin.numbers.get(dotted(path), f"{value!r}"))
-        if amount is None:
-            raise self._invalid("write dollars in plain digits, such as 5.00", *path[1:])
-        whole, part = int(amount[1]), (amount[2] or "").rstrip("0")
-        if len(part) > _DIGITS:
-            raise self._invalid("a dollar has nine decimals at most", *path[1:])
-        if whole >= _MOST_DOLLARS:
-            raise self._invalid(f"at most {_MOST_DOLLARS - 1:,}; or write unlimited", *path[1:])
-        return whole * NANO + int(part.ljust(_DIGITS, "0"))
+        return nano_dollars(value, self._origin, self._app, "llm", *field)
 
     def check_providers(self, providers: tuple[str, ...], config: ClientConfig) -> None:
         known = [*config.providers, *config.routes]

@@ -14,9 +14,8 @@ from msgspec import Meta
 
 from anaphora.audit.envelope import CorrectionRow
 from anaphora.audit.log import AuditLog
-from anaphora.daemon.access.grants import NANO, dollars
+from anaphora.daemon.access.grants import APP_ID, NANO, dollars
 from anaphora.daemon.admin import Admin, AdminParams
-from anaphora.daemon.home.extensions import APP_ID
 from anaphora.daemon.store import LARGEST_AMOUNT, CorrectedEntry, Entry, EntryQuery, Store
 from anaphora.errors import AnaphoraError, InvalidRequest
 

@@ -18,22 +18,9 @@ from anaphora import wire
 from anaphora.bounded import BoundedMap
 from anaphora.cache.verdict import saved_usd
 from anaphora.catalog import Price
-from anaphora.client.in_flight import InFlight, service_tier
-from anaphora.client.response import BlockShare
-from anaphora.client.target import Target
-from anaphora.daemon.access.isolation import OwnReads, own_usage
-from anaphora.daemon.facts.handles import not_found, own_rows, stored_id
-from anaphora.daemon.facts.request import RequestFacts
-from anaphora.daemon.store import HandleRow, Hold, Store
-from anaphora.errors import AnaphoraError, Upstream
-from anaphora.rendered import Mark, Plan
-from anaphora.values import Reply, ReplyEnd, Ttl
-from anaphora.wire.reading import DECODE_ERRORS, decode_members, encode_members
-
-from .billed_prices import Surcharge, booked_model, rates_of
-from .bounds import HISTORY_KINDS, CostBound
-from .ledger import Ledger, OpenHold
-from .settling import (
+from anaphora.client.costs.billed_prices import Surcharge, booked_model, rates_of
+from anaphora.client.costs.bounds import HISTORY_KINDS, CostBound
+from anaphora.client.costs.settling import (
     AttemptCost,
     FailedOutput,
     checked_cost,
@@ -43,6 +30,20 @@ from .settling import (
     nano_usd_up,
     thinks_unseen,
 )
+from anaphora.client.in_flight import InFlight, service_tier
+from anaphora.client.response import BlockShare
+from anaphora.client.target import Target
+from anaphora.daemon.access.isolation import OwnReads, own_usage
+from anaphora.daemon.facts.handles import not_found, own_rows
+from anaphora.daemon.store import HandleRow, Hold, Store
+from anaphora.errors import AnaphoraError, Upstream
+from anaphora.rendered import Mark, Plan
+from anaphora.values import Reply, ReplyEnd, Ttl
+from anaphora.wire.facts.request import RequestFacts
+from anaphora.wire.facts.stored import stored_id
+from anaphora.wire.reading import DECODE_ERRORS, decode_members, encode_members
+
+from .ledger import Ledger, OpenHold
 
 _log = logging.getLogger("anaphora.daemon")
 

@@ -11,9 +11,9 @@ from typing import Literal, Protocol, TypeAlias
 
 import msgspec
 
-Settled: TypeAlias = Literal["billed", "estimated", "bound", "free", "disputed"]
-"""The source of an amount: the bill; an estimate from what was received; the held bound, since the
-bill never came; nothing was charged; the held bound, since the bill is impossible."""
+from anaphora.client.costs import LARGEST_AMOUNT as LARGEST_AMOUNT
+from anaphora.client.costs import Settled as Settled
+from anaphora.wire.facts.stored import StoredKind
 
 EntryKind: TypeAlias = Settled | Literal["correction"]
 """A correction changes the amount of another entry."""
@@ -21,13 +21,7 @@ EntryKind: TypeAlias = Settled | Literal["correction"]
 #: Kinds of amounts without a bill.
 ESTIMATED_KINDS: frozenset[EntryKind] = frozenset(("estimated", "bound", "disputed"))
 
-#: Nine million dollars in nano-dollars. Sums of such amounts fit into 64 bits.
-LARGEST_AMOUNT = 2**53
-
-HandleKind: TypeAlias = Literal[
-    "response", "item", "conversation", "file", "batch", "cached_content", "container", "prefix",
-    "signature",
-]  # fmt: skip
+HandleKind: TypeAlias = StoredKind | Literal["prefix", "signature"]
 """`item`: of a stored response. `prefix`: the beginning of a prompt, by its keyed digest.
 `signature`: of a request, which is accepted once."""
 

@@ -9,31 +9,16 @@ import os
 import time
 from collections.abc import Callable, Sequence
 
-import msgspec
-
 from anaphora.usage.report import Grouping, UsageReport
 
 from .sources import slices_of
-from .sums import FleetJob, FleetSums
+from .sums import FleetJob, FleetProgress, FleetSums
 
 __all__ = ["FleetProgress", "usage_of_logs"]
 
 #: Bytes of logs for each partition's bucket, and the most buckets.
 _BUCKET_BYTES, _MOST_BUCKETS = 32 * 1024 * 1024, 512
 _WORKER_BYTES = 16 * 1024 * 1024
-
-
-class FleetProgress(msgspec.Struct):
-    """How far the work is."""
-
-    slices: int
-    """Parts of the logs that have to be read,"""
-    buckets: int
-    """and partitions that have to be judged."""
-    read: int = 0
-    judged: int = 0
-    records: int = 0
-    usd: float = 0.0
 
 
 def usage_of_logs(

@@ -34,7 +34,7 @@ from anaphora.traffic.matching import RequestPairs, judge_request
 from anaphora.traffic.request_log import CONVERSATION, read_request, why_unbilled
 from anaphora.traffic.sent_requests import RequestDefaults, ResponseChains, SentRequest
 from anaphora.usage.causes import CAUSES, losses_of
-from anaphora.usage.records import Loss, LossCause
+from anaphora.usage.records import CallLoss, LossCause
 from anaphora.values import Usage
 
 from .sources import ReadLine
@@ -64,7 +64,7 @@ class FleetRow(NamedTuple):
     call: AuditEnvelope
     place: str
     program: str
-    losses: tuple[Loss, ...] = ()
+    losses: tuple[CallLoss, ...] = ()
 
 
 class SetAside(NamedTuple):
@@ -225,7 +225,7 @@ class _PartitionJudge:
             return FleetRow(call, record.place, record.program)
         kinds = cast("dict[str, LossCause]", CAUSES)
         cause = "tools_changed" if call.changed == "tools" else kinds.get(call.cause, "unknown")
-        loss = Loss(b"", cause, call.lost, call.lost_nano_usd, sentence_of(call))
+        loss = CallLoss(b"", cause, call.lost, call.lost_nano_usd, sentence_of(call))
         return FleetRow(call, record.place, record.program, (loss,))
 
     def _judged(self, record: LogRecord, request: SentRequest) -> FleetRow:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import io
 import json
 import os
-import sys
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -14,11 +14,11 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from multiprocessing import get_context, parent_process
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
-from anaphora.errors import AnaphoraError, InvalidRequest, Io, MissingExtra
+from anaphora.errors import AnaphoraError, InvalidRequest, Io
 from anaphora.usage.report import UsageReport
 from anaphora.version import __version__
 
@@ -34,16 +34,13 @@ from .shuffle import (
     spill_slice,
 )
 from .sources import LogSlice, is_remote, missing
-from .sums import FleetJob, FleetSums
-
-if TYPE_CHECKING:
-    from . import FleetProgress
+from .sums import FleetJob, FleetProgress, FleetSums
 
 T = TypeVar("T")
 #: How often a task is done whose process was killed.
 _TRIES = 3
 #: Begins the line of a job's log that has the report.
-_REPORT = "anaphora-usage-report "
+REPORT = "anaphora-usage-report "
 
 
 def check_output(out: str | None, kind: str) -> None:
@@ -52,7 +49,7 @@ def check_output(out: str | None, kind: str) -> None:
         raise InvalidRequest(f"expected ray or ray=ADDRESS, got {kind!r}", path="on")
     if out is not None:
         try:
-            import pyarrow  # type: ignore[import-untyped]  # noqa: F401
+            import pyarrow  # noqa: F401
         except ModuleNotFoundError:
             raise missing("Parquet needs pyarrow") from None
         if not is_remote(out) and not Path(out).absolute().parent.is_dir():
@@ -65,8 +62,6 @@ class _Collector:
     def __init__(
         self, parts: int, buckets: int, sums: FleetSums, report: Callable[[FleetProgress], None]
     ) -> None:
-        from . import FleetProgress
-
         self._sums, self._report = sums, report
         self._state = FleetProgress(slices=parts, buckets=buckets)
         self.runs: dict[int, list[Any]] = {}
@@ -187,10 +182,10 @@ def _output(out: str | None) -> Iterator[Callable[[bytes], None]]:
     if out is None:
         yield lambda _: None
         return
-    import pyarrow.parquet as pq  # type: ignore[import-untyped]
+    import pyarrow.parquet as pq
 
     if is_remote(out):
-        import fsspec  # type: ignore[import-not-found,import-untyped,unused-ignore]
+        import fsspec
 
         opened: Any = fsspec.open(out, "wb")
     else:
@@ -218,7 +213,7 @@ def _output(out: str | None) -> Iterator[Callable[[bytes], None]]:
 
 def _ray() -> Any:
     try:
-        import ray  # type: ignore[import-not-found,unused-ignore]
+        import ray
     except ModuleNotFoundError:
         raise missing("--on ray needs Ray") from None
     return ray
@@ -276,14 +271,14 @@ def submit_to_ray(address: str, urls: list[str], job: FleetJob, out: str | None)
     """Runs this package on the cluster as a job, and reads the report in the job's log."""
     _ray()
     try:
-        from ray.job_submission import JobSubmissionClient  # type: ignore[import-not-found,unused-ignore]
+        from ray.job_submission import JobSubmissionClient
     except ImportError as problem:
         raise missing(f"Ray's jobs need more packages ({problem})") from None
     wanted = {"version": __version__, "urls": urls, "job": msgspec.to_builtins(job), "out": out}
     try:
         client = JobSubmissionClient(address)
         id = client.submit_job(
-            entrypoint="python -m anaphora.usage.fleet.running",
+            entrypoint="python -m anaphora.usage.fleet.job",
             runtime_env={"env_vars": {"ANAPHORA_FLEET": json.dumps(wanted)}},
         )
         status = _ended(client, id)
@@ -291,43 +286,13 @@ def submit_to_ray(address: str, urls: list[str], job: FleetJob, out: str | None)
     except (ConnectionError, RuntimeError) as problem:
         raise Io(f"{address}: {problem}") from None
     for line in reversed(log.splitlines()):
-        if line.startswith(_REPORT):
-            return msgspec.json.decode(line.removeprefix(_REPORT), type=UsageReport)
+        if line.startswith(REPORT):
+            return msgspec.json.decode(line.removeprefix(REPORT), type=UsageReport)
     lines = [line for line in log.splitlines() if line.strip()]
     raise Io(f"the job {id} at {address} ended as {status}: {lines[-1] if lines else 'no log'}")
 
 
 def _ended(client: Any, id: str) -> str:
-    import time
-
     while not (status := client.get_job_status(id)).is_terminal():
         time.sleep(0.5)
     return str(status)
-
-
-def main() -> None:
-    """The job on the cluster."""
-    from . import usage_of_logs
-
-    wanted = json.loads(os.environ["ANAPHORA_FLEET"])
-    if wanted["version"] != __version__:
-        versions = f"anaphora {__version__}, and {wanted['version']} sent the job"
-        sys.exit(f"the cluster has {versions}: install the same on both")
-    job = msgspec.convert(wanted["job"], FleetJob)
-    try:
-        report = usage_of_logs(
-            wanted["urls"],
-            by=job.by,
-            on="ray",
-            out=wanted["out"],
-            since=job.since,
-            until=job.until,
-            now=job.now,
-        )
-    except (AnaphoraError, MissingExtra) as problem:
-        sys.exit(str(problem))
-    sys.stdout.write(f"{_REPORT}{msgspec.json.encode(report).decode()}\n")
-
-
-if __name__ == "__main__":
-    main()

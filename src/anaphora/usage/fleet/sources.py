@@ -203,11 +203,12 @@ def is_remote(url: str) -> bool:
 
 def _filesystem(url: str) -> tuple[Any, str]:
     try:
-        from fsspec.core import url_to_fs  # type: ignore[import-not-found,import-untyped,unused-ignore]
+        from fsspec.core import url_to_fs
     except ModuleNotFoundError:
         raise missing(f"{url.partition(':')[0]}:// needs fsspec") from None
     try:
-        return url_to_fs(url)  # type: ignore[no-any-return]
+        found: tuple[Any, str] = url_to_fs(url)
+        return found
     except ImportError as problem:
         raise missing(f"{url.partition(':')[0]}:// needs a package ({problem})") from None
     except ValueError as problem:

@@ -19,7 +19,6 @@ from anaphora.usage.report import (
     UnpricedModel,
     UsageReport,
     UsageRow,
-    UsageSums,
 )
 
 from .partition import FleetRow, SetAside
@@ -29,6 +28,9 @@ _DEAREST = 10
 #: Rows and problems that are kept one by one; there are as many sessions as conversations.
 _MOST_ROWS, _MOST_PROBLEMS = 10_000, 100
 _OTHERS = "(others)"
+_SUMS = tuple(
+    field.name for field in msgspec.structs.fields(UsageRow) if field.default in (0, Decimal(0))
+)
 
 
 class FleetJob(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,13 +45,26 @@ class FleetJob(msgspec.Struct, frozen=True, kw_only=True):
     """Whether rows are wanted, not only sums."""
 
 
+class FleetProgress(msgspec.Struct):
+    """How far the work is."""
+
+    slices: int
+    """Parts of the logs that have to be read,"""
+    buckets: int
+    """and partitions that have to be judged."""
+    read: int = 0
+    judged: int = 0
+    records: int = 0
+    usd: float = 0.0
+
+
 class FleetSums(msgspec.Struct, kw_only=True):
     """Days begin at midnight UTC, wherever a process runs."""
 
     job: FleetJob
     records: int = 0
     rows: dict[str, UsageRow] = {}
-    total: UsageSums = msgspec.field(default_factory=UsageSums)
+    total: UsageRow = msgspec.field(default_factory=lambda: UsageRow(name="total"))
     programs: dict[str, UsageRow] = {}
     causes: dict[LossCause, CauseRow] = {}
     dearest: list[DearLoss] = []
@@ -82,6 +97,7 @@ class FleetSums(msgspec.Struct, kw_only=True):
             _add(one, sums)
             _note(one, row)
         _add(self.total, sums)
+        _note(self.total, row)
         if sums.unpriced:
             model = UnpricedModel(provider=call.provider, model=call.model, calls=0, tokens=0)
             model = self.unpriced.setdefault(f"{call.provider}/{call.model}", model)
@@ -119,8 +135,11 @@ class FleetSums(msgspec.Struct, kw_only=True):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         for mine, theirs in ((self.rows, other.rows), (self.programs, other.programs)):
             for name, row in theirs.items():
-                self._merge_row(mine, name, row)
-        _add(self.total, other.total)
+                if name in mine:
+                    _merge(mine[name], row)
+                else:
+                    mine[name] = row
+        _merge(self.total, other.total)
         for cause, one in other.causes.items():
             known = self.causes.setdefault(cause, one)
             if known is not one:
@@ -191,24 +210,12 @@ class FleetSums(msgspec.Struct, kw_only=True):
         if row.program not in one.programs:
             one.programs = (*one.programs, row.program)
 
-    def _merge_row(self, groups: dict[str, UsageRow], name: str, row: UsageRow) -> None:
-        known = groups.get(name)
-        if known is None:
-            groups[name] = row
-            return
-        _add(known, row)
-        known.programs = tuple(sorted({*known.programs, *row.programs}))
-        known.models = tuple(sorted({*known.models, *row.models}))
-        known.began = _extreme(min, known.began, row.began)
-        known.ended = _extreme(max, known.ended, row.ended)
-
     def _fold(self) -> None:
         """Sums the cheapest rows in one."""
         order = sorted(self.rows, key=lambda name: (name == _OTHERS, -self.rows[name].usd))
         others = UsageRow(name=_OTHERS)
-        groups = {_OTHERS: others}
         for name in order[_MOST_ROWS - 1 :]:
-            self._merge_row(groups, _OTHERS, self.rows.pop(name))
+            _merge(others, self.rows.pop(name))
         self.rows[_OTHERS] = others
 
     def _keep(self, dear: DearLoss) -> None:
@@ -219,11 +226,12 @@ def _dear(loss: DearLoss) -> tuple[Any, ...]:
     return loss.usd or 0, loss.tokens, loss.at or 0, loss.file
 
 
-def _sums_of(row: FleetRow) -> UsageSums:
+def _sums_of(row: FleetRow) -> UsageRow:
     call, usage = row.call, row.call.usage
     written = usage.written or {}
     hour = written.get("1h", 0)
-    return UsageSums(
+    return UsageRow(
+        name="",
         calls=call.repeats,
         uncached=usage.uncached or 0,
         read=usage.read or 0,
@@ -237,9 +245,17 @@ def _sums_of(row: FleetRow) -> UsageSums:
     )
 
 
-def _add(one: UsageSums, other: UsageSums) -> None:
-    for name in UsageSums.__struct_fields__:
+def _add(one: UsageRow, other: UsageRow) -> None:
+    for name in _SUMS:
         setattr(one, name, getattr(one, name) + getattr(other, name))
+
+
+def _merge(one: UsageRow, other: UsageRow) -> None:
+    _add(one, other)
+    one.programs = tuple(sorted({*one.programs, *other.programs}))
+    one.models = tuple(sorted({*one.models, *other.models}))
+    one.began = _extreme(min, one.began, other.began)
+    one.ended = _extreme(max, one.ended, other.ended)
 
 
 def _note(one: UsageRow, row: FleetRow) -> None:

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from anaphora.analysis.trace.log_lines import Problem
 from anaphora.analysis.trace.programs import ProgramName
-from anaphora.usage.records import BilledCall
+from anaphora.usage.records import CallBill
 
 from .claude_code import ClaudeCodeBills
 from .codex import CodexBills
@@ -23,7 +23,7 @@ class BillReader(Protocol):
     def begin(self, file: str) -> None:
         """The next lines are of this file, which may tell more by what lies beside it."""
 
-    def read(self, line: bytes, number: int) -> Iterable[BilledCall]:
+    def read(self, line: bytes, number: int) -> Iterable[CallBill]:
         """The bills in a line, mostly one or none. A line that completes an earlier one (the last
         line of a reply has its whole output) gives the same key again: it replaces the earlier,
         unless that has more output. Raises `ValueError` for a line that is broken; the next one
@@ -48,7 +48,7 @@ READERS: dict[ProgramName, type[BillReader]] = {
 
 def bills(
     reader: BillReader, lines: Iterable[bytes], file: str, first: int = 1
-) -> Iterator[BilledCall | Problem]:
+) -> Iterator[CallBill | Problem]:
     """The bills in the lines of a file, of which `first` is the number of the first. A line that
     is broken or cut off is a problem with its place."""
     reader.begin(file)

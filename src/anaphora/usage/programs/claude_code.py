@@ -14,7 +14,7 @@ import msgspec
 
 from anaphora.analysis.trace.answers import answer_of, digest
 from anaphora.analysis.trace.programs.claude_code import usage_from
-from anaphora.usage.records import BilledCall
+from anaphora.usage.records import CallBill
 
 from .lines import KnownBetweenLines, Tokens, decoder, fields, moment, tier_of
 
@@ -40,11 +40,12 @@ class ClaudeCodeBills(KnownBetweenLines):
     """Every line is complete in itself."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._id = ""
         self._key = b""
         """Of the last reply, which has a line for each block."""
 
-    def read(self, line: bytes, number: int) -> Iterable[BilledCall]:
+    def read(self, line: bytes, number: int) -> Iterable[CallBill]:
         if b'"assistant"' not in line:
             return ()
         of_file = one = _decode(line)
@@ -65,7 +66,7 @@ class ClaudeCodeBills(KnownBetweenLines):
         else:
             key = self._key = digest("id", id)
             self._id = id
-        call = BilledCall(
+        call = CallBill(
             key,
             at,
             str(of_file.sessionId or ""),
@@ -90,7 +91,7 @@ def _counts(usage: Any) -> tuple[int, int, int, int, int]:
     return usage.input_tokens or 0, read, *kept, usage.output_tokens or 0
 
 
-def _with_iterations(call: BilledCall, iterations: list[Any]) -> Iterator[BilledCall]:
+def _with_iterations(call: CallBill, iterations: list[Any]) -> Iterator[CallBill]:
     """The call, and the calls to other models and summaries that its usage does not include."""
     yield call
     names = ("uncached", "read", "written_5m", "written_1h", "output")

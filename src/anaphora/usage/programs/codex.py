@@ -22,7 +22,7 @@ from anaphora.analysis.trace.programs.codex import (
     item_id,
     usage_from,
 )
-from anaphora.usage.records import BilledCall
+from anaphora.usage.records import CallBill
 
 from .lines import KnownBetweenLines, decoder, fields, moment, tier_of
 
@@ -64,9 +64,9 @@ class CodexState(msgspec.Struct, array_like=True):
 
 class CodexBills(KnownBetweenLines):
     def __init__(self) -> None:
-        self.known = CodexState()
+        super().__init__(CodexState())
 
-    def read(self, line: bytes, number: int) -> tuple[BilledCall, ...]:
+    def read(self, line: bytes, number: int) -> tuple[CallBill, ...]:
         if _NO_BILL(line) is not None:
             return ()
         one, known = _decode(line), self.known
@@ -102,7 +102,7 @@ class CodexBills(KnownBetweenLines):
         known.project = str(payload.cwd or known.project)
         known.subagent |= isinstance(payload.source, dict) or payload.thread_source == "subagent"
 
-    def _count(self, info: Any, at: float | None, number: int) -> tuple[BilledCall, ...]:
+    def _count(self, info: Any, at: float | None, number: int) -> tuple[CallBill, ...]:
         known = self.known
         last = info.get("last_token_usage") if isinstance(info, dict) else None
         if not isinstance(last, dict):
@@ -117,7 +117,7 @@ class CodexBills(KnownBetweenLines):
         answer = answer_with(usage, totals, at, known.items, copied=known.copied)
         return self._call(answer, at, usage, number)
 
-    def _record(self, payload: Any, at: float | None, number: int) -> tuple[BilledCall, ...]:
+    def _record(self, payload: Any, at: float | None, number: int) -> tuple[CallBill, ...]:
         usage = usage_from(payload.usage) if isinstance(payload.usage, dict) else None
         if usage is None:
             return ()
@@ -126,8 +126,8 @@ class CodexBills(KnownBetweenLines):
 
     def _call(
         self, answer: Answer, at: float | None, usage: TraceUsage, number: int
-    ) -> tuple[BilledCall, ...]:
+    ) -> tuple[CallBill, ...]:
         known = self.known
         known.items, by = [], (known.provider, known.model)
-        more = {"tier": known.tier, "subagent": known.subagent}
-        return (self.call(answer, usage, by, at, number, **more),)
+        tier, subagent = known.tier, known.subagent
+        return (self.call(answer, usage, by, at, number, tier=tier, subagent=subagent),)

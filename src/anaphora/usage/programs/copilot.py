@@ -15,9 +15,9 @@ import msgspec
 from anaphora.analysis.trace.answers import answer_of
 from anaphora.analysis.trace.format import TraceUsage
 from anaphora.analysis.trace.programs.copilot import sums_of, usage_from
-from anaphora.usage.records import BilledCall
+from anaphora.usage.records import CallBill
 
-from .lines import KnownBetweenLines, decoder, fields, moment, served
+from .lines import KnownBetweenLines, decoder, fields, moment
 
 #: The beginning of an event without a bill: its type comes first.
 _NO_BILL = re.compile(
@@ -54,9 +54,9 @@ class CopilotState(msgspec.Struct, array_like=True):
 
 class CopilotBills(KnownBetweenLines):
     def __init__(self) -> None:
-        self.known = CopilotState()
+        super().__init__(CopilotState())
 
-    def read(self, line: bytes, number: int) -> Iterable[BilledCall]:
+    def read(self, line: bytes, number: int) -> Iterable[CallBill]:
         if _NO_BILL(line) is not None:
             return ()
         event, known = _decode(line), self.known
@@ -87,9 +87,9 @@ class CopilotBills(KnownBetweenLines):
 
     def _bill(
         self, usage: dict[str, Any], id: object, at: float | None, number: int, subagent: bool
-    ) -> Iterable[BilledCall]:
+    ) -> Iterable[CallBill]:
         known, provider = self.known, usage.get("modelProvider")
-        by = served(provider or known.provider, usage.get("model"))
+        by = self.served(provider or known.provider, usage.get("model"))
         known.provider = str(provider or known.provider)
         billed = usage_from(usage, by[0])
         if billed is None:
@@ -97,12 +97,12 @@ class CopilotBills(KnownBetweenLines):
         answer = answer_of(id, at, billed, ())
         return (self.call(answer, billed, by, at, number, subagent=subagent),)
 
-    def _shutdown(self, metrics: Any, at: float | None, number: int) -> Iterator[BilledCall]:
+    def _shutdown(self, metrics: Any, at: float | None, number: int) -> Iterator[CallBill]:
         known = self.known
         for model, metric in metrics.items() if isinstance(metrics, dict) else ():
             since, known.sums[model] = sums_of(metric, known.sums.get(model, {}))
             replies = known.replies.pop(model, [])
-            by = served("", model)
+            by = self.served("", model)
             billed = usage_from(since, by[0])
             if billed is None:
                 continue

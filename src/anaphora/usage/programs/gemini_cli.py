@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 
 from anaphora.analysis.trace.answers import answer_of
-from anaphora.analysis.trace.programs.gemini_cli import usage_from
-from anaphora.usage.records import BilledCall
+from anaphora.analysis.trace.programs.gemini_cli import REPLY, usage_from
+from anaphora.usage.records import CallBill
 
 from .lines import KnownBetweenLines, decoder, fields, moment, of_messages
 
@@ -38,7 +38,7 @@ class GeminiCliState(msgspec.Struct, array_like=True):
 
 class GeminiCliBills(KnownBetweenLines):
     def __init__(self) -> None:
-        self.known = GeminiCliState()
+        super().__init__(GeminiCliState())
 
     def begin(self, file: str) -> None:
         """Newer versions write the working directory beside the chats."""
@@ -47,7 +47,7 @@ class GeminiCliBills(KnownBetweenLines):
                 self.known.project = (folder / ".project_root").read_text().strip()
                 return
 
-    def read(self, line: bytes, number: int) -> Iterable[BilledCall]:
+    def read(self, line: bytes, number: int) -> Iterable[CallBill]:
         if not any(word in line for word in _WORDS):
             return ()
         one, known = _decode(line), self.known
@@ -58,8 +58,8 @@ class GeminiCliBills(KnownBetweenLines):
             return self._message(one, number)
         return of_messages(history, lambda message: self._message(_decode(message), number))
 
-    def _message(self, message: Any, number: int) -> Iterable[BilledCall]:
-        usage = usage_from(message.tokens) if message.type == "gemini" else None
+    def _message(self, message: Any, number: int) -> Iterable[CallBill]:
+        usage = usage_from(message.tokens) if message.type == REPLY else None
         if usage is None:
             return ()
         at = moment(message.timestamp)

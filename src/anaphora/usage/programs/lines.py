@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from functools import lru_cache
 from types import GenericAlias
 from typing import Annotated, Any, TypeAlias
 
@@ -13,7 +12,7 @@ from anaphora.analysis.trace.format import TraceUsage
 from anaphora.analysis.trace.log_lines import Answer, seconds
 from anaphora.analysis.trace.programs.recorded import served_by
 from anaphora.catalog.pricing import STANDARD_TIERS
-from anaphora.usage.records import BilledCall
+from anaphora.usage.records import CallBill
 from anaphora.wire.reading import DECODE_ERRORS, decode_reason
 
 Tokens: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
@@ -46,8 +45,8 @@ def decoder(of: Any) -> Callable[[bytes | msgspec.Raw], Any]:
 
 
 def of_messages(
-    messages: Iterable[msgspec.Raw], read: Callable[[msgspec.Raw], Iterable[BilledCall]]
-) -> Iterator[BilledCall]:
+    messages: Iterable[msgspec.Raw], read: Callable[[msgspec.Raw], Iterable[CallBill]]
+) -> Iterator[CallBill]:
     """The bills of all messages. Raises `ValueError` at the end if one is broken."""
     wrong = ""
     for index, message in enumerate(messages):
@@ -62,7 +61,9 @@ def of_messages(
 class KnownBetweenLines:
     """What a reader knows between two lines, for `BillReader`."""
 
-    known: Any = None
+    def __init__(self, known: Any = None) -> None:
+        self.known = known
+        self._served: dict[tuple[str, ...], tuple[str, str]] = {}
 
     def begin(self, file: str) -> None:
         del file
@@ -73,6 +74,14 @@ class KnownBetweenLines:
     def restore(self, state: Any) -> None:
         self.known = msgspec.convert(state, type(self.known))
 
+    def served(self, provider: object, model: object) -> tuple[str, str]:
+        """The catalog's provider and model, by the names that a program uses."""
+        names = (name if isinstance(name, str) else "" for name in (provider, model))
+        found = self._served.get(key := tuple(names))
+        if found is None:
+            found = self._served[key] = served_by(*key)
+        return found
+
     def call(
         self,
         answer: Answer,
@@ -80,12 +89,29 @@ class KnownBetweenLines:
         by: tuple[str, str],
         at: float | None,
         line: int,
-        **more: Any,
-    ) -> BilledCall:
+        *,
+        tier: str = "",
+        subagent: bool = False,
+    ) -> CallBill:
         """A bill of the session that is known."""
-        known = self.known
-        own = {"session": known.id, "project": known.project}
-        return billed_call(answer, usage, by, at=at, line=line, **own, **more)
+        return CallBill(
+            answer.key,
+            at,
+            self.known.id,
+            *by,
+            usage.input,
+            usage.cache_read,
+            usage.cache_write_5m,
+            usage.cache_write_1h,
+            usage.output or 0,
+            line,
+            self.known.project,
+            tier,
+            subagent,
+            answer.untimed,
+            answer.copied,
+            usage.cache_write_30m,
+        )
 
 
 def moment(stamp: object) -> float | None:
@@ -97,46 +123,3 @@ def moment(stamp: object) -> float | None:
 def tier_of(service: object) -> str:
     """The service tier, if it is not the standard one."""
     return service if isinstance(service, str) and service not in STANDARD_TIERS else ""
-
-
-@lru_cache(maxsize=1024)
-def _served(provider: str, model: str) -> tuple[str, str]:
-    return served_by(provider, model)
-
-
-def served(provider: object, model: object) -> tuple[str, str]:
-    """The catalog's provider and model, by the names that a program uses."""
-    names = (name if isinstance(name, str) else "" for name in (provider, model))
-    return _served(*names)
-
-
-def billed_call(
-    answer: Answer,
-    usage: TraceUsage,
-    served: tuple[str, str],
-    *,
-    at: float | None,
-    session: str,
-    line: int,
-    project: str = "",
-    tier: str = "",
-    subagent: bool = False,
-) -> BilledCall:
-    return BilledCall(
-        answer.key,
-        at,
-        session,
-        *served,
-        usage.input,
-        usage.cache_read,
-        usage.cache_write_5m,
-        usage.cache_write_1h,
-        usage.output or 0,
-        line,
-        project,
-        tier,
-        subagent,
-        answer.untimed,
-        answer.copied,
-        usage.cache_write_30m,
-    )

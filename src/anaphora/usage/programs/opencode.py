@@ -11,9 +11,9 @@ import msgspec
 
 from anaphora.analysis.trace.programs.opencode import answer_at, usage_from
 from anaphora.usage.opencode_files import StoredReply
-from anaphora.usage.records import BilledCall
+from anaphora.usage.records import CallBill
 
-from .lines import KnownBetweenLines, billed_call, decoder, fields, moment, of_messages, served
+from .lines import KnownBetweenLines, decoder, fields, moment, of_messages
 
 _Info = fields(
     "id parentID directory role providerID modelID tokens",
@@ -28,45 +28,46 @@ _decode_info = decoder(_Info)
 _decode_part = decoder(_Part)
 
 
+class OpencodeState(msgspec.Struct, array_like=True):
+    id: str = ""
+    project: str = ""
+
+
 class OpencodeBills(KnownBetweenLines):
     """Every line is a session, as `opencode export` writes it."""
 
-    def read(self, line: bytes, number: int) -> Iterable[BilledCall]:
+    def __init__(self) -> None:
+        super().__init__(OpencodeState())
+
+    def read(self, line: bytes, number: int) -> Iterable[CallBill]:
         session = _decode(line)
 
-        def read(message: msgspec.Raw) -> Iterator[BilledCall]:
-            return _of_message(_decode_message(message), session.info or _Info(), number)
+        def read(message: msgspec.Raw) -> Iterator[CallBill]:
+            return self._message(_decode_message(message), session.info or _Info(), number)
 
         return of_messages(session.messages or (), read)
 
+    def reply(self, reply: StoredReply) -> Iterator[CallBill]:
+        """The bills of a reply in a database. Raises `ValueError` if it is broken."""
+        session = _Info(id=reply.session, parentID=reply.parent, directory=reply.directory)
+        message = _Message(info=_decode_info(reply.info), parts=[*map(_decode_part, reply.steps)])
+        return self._message(message, session, reply.number)
 
-def reply_bills(reply: StoredReply) -> Iterator[BilledCall]:
-    """The bills of a reply in a database. Raises `ValueError` if it is broken."""
-    session = _Info(id=reply.session, parentID=reply.parent, directory=reply.directory)
-    message = _Message(info=_decode_info(reply.info), parts=[*map(_decode_part, reply.steps)])
-    return _of_message(message, session, reply.number)
-
-
-def _of_message(message: Any, session: Any, number: int) -> Iterator[BilledCall]:
-    """The bills of a message: of its steps, or its own if it has none."""
-    info = message.info
-    if info is None:
-        raise ValueError("is not a message")
-    if info.role != "assistant":
-        return
-    by, times = served(info.providerID, info.modelID), info.time
-    began, ended = (None, None) if times is None else map(moment, (times.created, times.completed))
-    steps = [part.tokens for part in message.parts or () if part.type == "step-finish"]
-    for index, tokens in enumerate(steps or [info.tokens]):
-        usage = usage_from(tokens, by[0])
-        if usage is not None:
-            yield billed_call(
-                answer_at(began, index, usage),
-                usage,
-                by,
-                at=began if ended is None else ended,
-                session=str(session.id or ""),
-                line=number,
-                project=str((info.path and info.path.cwd) or session.directory or ""),
-                subagent=bool(session.parentID),
-            )
+    def _message(self, message: Any, session: Any, number: int) -> Iterator[CallBill]:
+        """The bills of a message: of its steps, or its own if it has none."""
+        info, known = message.info, self.known
+        if info is None:
+            raise ValueError("is not a message")
+        if info.role != "assistant":
+            return
+        known.id = str(session.id or "")
+        known.project = str((info.path and info.path.cwd) or session.directory or "")
+        by, time = self.served(info.providerID, info.modelID), info.time
+        began, ended = (None, None) if time is None else map(moment, (time.created, time.completed))
+        at, subagent = began if ended is None else ended, bool(session.parentID)
+        steps = [part.tokens for part in message.parts or () if part.type == "step-finish"]
+        for index, tokens in enumerate(steps or [info.tokens]):
+            usage = usage_from(tokens, by[0])
+            if usage is not None:
+                answer = answer_at(began, index, usage)
+                yield self.call(answer, usage, by, at, number, subagent=subagent)

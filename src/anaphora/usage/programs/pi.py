@@ -10,9 +10,9 @@ import msgspec
 
 from anaphora.analysis.trace.answers import answer_of
 from anaphora.analysis.trace.programs.pi import BILLED, sent_message, usage_from
-from anaphora.usage.records import BilledCall
+from anaphora.usage.records import CallBill
 
-from .lines import KnownBetweenLines, decoder, fields, moment, served
+from .lines import KnownBetweenLines, decoder, fields, moment
 
 #: One of them is in every line that is read.
 _WORDS = b'"assistant"', b'"usage"', b'"model_change"', b'"session"'
@@ -34,9 +34,9 @@ class PiState(msgspec.Struct, array_like=True):
 
 class PiBills(KnownBetweenLines):
     def __init__(self) -> None:
-        self.known = PiState()
+        super().__init__(PiState())
 
-    def read(self, line: bytes, number: int) -> Iterable[BilledCall]:
+    def read(self, line: bytes, number: int) -> Iterable[CallBill]:
         if not any(word in line for word in _WORDS):
             return ()
         one, known = _decode(line), self.known
@@ -45,10 +45,10 @@ class PiBills(KnownBetweenLines):
             known.id = known.id or str(one.id or "")
             known.project = known.project or str(one.cwd or "")
         elif kind == "model_change":
-            known.served = served(one.provider, one.modelId)
+            known.served = self.served(one.provider, one.modelId)
         elif kind in BILLED:
             named = one.provider
-            by = served(named, one.model) if named else known.served
+            by = self.served(named, one.model) if named else known.served
             usage = usage_from(one.usage, by[0])
             if usage is not None:
                 answer = answer_of("", at, usage, [kind, one.summary])
@@ -57,12 +57,10 @@ class PiBills(KnownBetweenLines):
             return self._reply(one.message, line, at, number)
         return ()
 
-    def _reply(
-        self, reply: Any, line: bytes, at: float | None, number: int
-    ) -> Iterable[BilledCall]:
+    def _reply(self, reply: Any, line: bytes, at: float | None, number: int) -> Iterable[CallBill]:
         if reply.role != "assistant" or reply.excludeFromContext:
             return ()
-        by = served(reply.provider, reply.responseModel or reply.model)
+        by = self.served(reply.provider, reply.responseModel or reply.model)
         self.known.served = by
         usage = usage_from(reply.usage, by[0])
         if usage is None:

@@ -32,7 +32,8 @@ from anaphora.wording import counted
 from .recorded import usage_of
 
 #: Messages of the conversation; others (info, error, warning) are only shown to the user.
-_MESSAGE_TYPES = ("user", "gemini")
+REPLY = "gemini"
+_MESSAGE_TYPES = ("user", REPLY)
 
 
 class _Record(msgspec.Struct, frozen=True):

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from anaphora.cache import hints_of
 from anaphora.canonical import string
 from anaphora.catalog import CacheRules
+from anaphora.client.costs.bounds import CostBound, cost_bound
 from anaphora.client.in_flight import PreparedRequest
 from anaphora.client.target import Target
 from anaphora.daemon.access.granted_models import hides_model, no_bound_error
@@ -32,8 +33,6 @@ from anaphora.daemon.calls.translation import (
     with_members,
 )
 from anaphora.daemon.faces import face_of
-from anaphora.daemon.facts.reading import read_facts
-from anaphora.daemon.money.bounds import CostBound, cost_bound
 from anaphora.daemon.values import WireRequest
 from anaphora.errors import NotGranted
 from anaphora.prompt import Call, Params, PromptIR
@@ -44,6 +43,7 @@ from anaphora.traffic.planning import ReadRequest, own_plan, read_split
 from anaphora.values import Notice
 from anaphora.wire.dialect.addresses import path_for, sent_body
 from anaphora.wire.elements import DecodedBody
+from anaphora.wire.facts.reading import read_facts
 from anaphora.wire.reading import Members, known_text
 from anaphora.wire.splicing import splice
 

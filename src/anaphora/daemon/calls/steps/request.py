@@ -34,13 +34,13 @@ from anaphora.daemon.endpoints.headers import PROVIDER, check_options, forwarded
 from anaphora.daemon.faces import face_of
 from anaphora.daemon.faces.face import Face, Route
 from anaphora.daemon.facts.handles import Reference, check_references
-from anaphora.daemon.facts.reading import read_new_facts
-from anaphora.daemon.facts.request import RequestFacts, facts_before
 from anaphora.daemon.store import HandleRow, Store
 from anaphora.daemon.values import WireRequest
 from anaphora.errors import AnaphoraError, Denied, InvalidRequest, NotGranted, StoreUnavailable
 from anaphora.redaction import quoted
 from anaphora.values import Notice
+from anaphora.wire.facts.reading import read_new_facts
+from anaphora.wire.facts.request import RequestFacts, facts_before
 from anaphora.wire.reading import encode_members
 
 _FOR_CALLS, _FOR_STREAMS = ("llm_complete",), ("llm_complete", "llm_stream")

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from anaphora.client.attempts import Attempts
 from anaphora.client.config import RetryConfig
+from anaphora.client.costs.settling import reads_on
 from anaphora.client.in_flight import AttemptCaller, InFlight, PreparedRequest, TurnRequest
 from anaphora.client.limits import Admission
 from anaphora.client.target import Target
@@ -21,7 +22,6 @@ from anaphora.daemon.calls.pipeline import CallStep
 from anaphora.daemon.faces import face_of
 from anaphora.daemon.faces.framing import UsageFilter, WholeEvents, WholeFrames
 from anaphora.daemon.faces.openai import continued_tokens
-from anaphora.daemon.money.settling import reads_on
 from anaphora.errors import Timeout
 from anaphora.values import Reply, ReplyEnd
 

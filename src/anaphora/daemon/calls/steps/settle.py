@@ -12,14 +12,8 @@ from anaphora.cache.sent_call import reply_lines
 from anaphora.cache.verdict import saved_usd
 from anaphora.catalog import CacheRules, Price
 from anaphora.catalog.api_limits import fastest_tokens
-from anaphora.client.in_flight import InFlight
-from anaphora.daemon.access.isolation import OwnReads, own_usage
-from anaphora.daemon.calls.call import AppCall, CallOutcome, CallTools
-from anaphora.daemon.calls.pipeline import CallStep
-from anaphora.daemon.money.billed_prices import billed_rates, booked_model
-from anaphora.daemon.money.late_bills import LateBill
-from anaphora.daemon.money.ledger import OpenHold
-from anaphora.daemon.money.settling import (
+from anaphora.client.costs.billed_prices import billed_rates, booked_model
+from anaphora.client.costs.settling import (
     AttemptCost,
     FailedOutput,
     checked_cost,
@@ -30,6 +24,12 @@ from anaphora.daemon.money.settling import (
     stops_billing,
     thinks_unseen,
 )
+from anaphora.client.in_flight import InFlight
+from anaphora.daemon.access.isolation import OwnReads, own_usage
+from anaphora.daemon.calls.call import AppCall, CallOutcome, CallTools
+from anaphora.daemon.calls.pipeline import CallStep
+from anaphora.daemon.money.late_bills import LateBill
+from anaphora.daemon.money.ledger import OpenHold
 from anaphora.errors import Upstream
 from anaphora.values import Reply
 from anaphora.wire.dialect.routers import answering_host

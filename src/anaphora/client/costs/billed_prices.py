@@ -17,9 +17,9 @@ from anaphora.catalog.api_limits import price_multiple, server_tool_of
 from anaphora.client.in_flight import InFlight, service_tier
 from anaphora.client.prices import answering_model, iterations_usd, price_of_model, served_tier
 from anaphora.client.target import Target
-from anaphora.daemon.facts.request import RequestFacts
 from anaphora.rendered import Plan
 from anaphora.values import Opaque, Reply
+from anaphora.wire.facts.request import RequestFacts
 from anaphora.wire.reading import DECODE_ERRORS
 
 _ONE = Decimal(1)

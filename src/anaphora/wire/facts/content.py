@@ -16,7 +16,6 @@ from typing import Any, cast, get_args
 import msgspec
 
 from anaphora import wire as wires
-from anaphora.daemon.store import HandleKind
 from anaphora.values import Ttl
 from anaphora.wire.elements import ListElements
 from anaphora.wire.markers import MARKER_FORMS
@@ -29,8 +28,8 @@ from anaphora.wire.reading import (
 from anaphora.wire.tables import BlockType, Medium, RequestTable, request_table
 from anaphora.wire.walking import VALUES, Walk, WalkedBlock
 
-from .handles import GEMINI_FILE, owned_objects
 from .request import InlineSpan, MediaCounts, are_plain, is_plain
+from .stored import GEMINI_FILE, StoredKind, owned_objects
 from .tools import FoundTools, read_tool
 
 #: Length of the beginning of a text that is searched for; the rest is compared. Shorter texts are
@@ -55,7 +54,7 @@ class RequestContent:
     def __init__(self) -> None:
         self._counts: dict[Medium, int] = {"images": 0, "documents": 0, "audio": 0}
         self._spans: list[InlineSpan] = []
-        self.handles: list[tuple[str, HandleKind, str]] = []
+        self.handles: list[tuple[str, StoredKind, str]] = []
         """Fields, kinds and ids."""
         self.tools = FoundTools()
         self.unknown: list[str] = []

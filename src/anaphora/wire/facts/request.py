@@ -13,12 +13,12 @@ from msgspec.structs import replace
 
 from anaphora import wire as wires
 from anaphora.bounded import BoundedMap
-from anaphora.daemon.store import HandleKind
 from anaphora.values import Ttl
 from anaphora.wire.elements import ListElements, long_hash
 from anaphora.wire.reading import DECODE_ERRORS, Members
 from anaphora.wire.tables import BlockType, Effect, RequestTable, request_table
 
+from .stored import StoredKind
 from .tools import ServerTool
 
 NULL = msgspec.Raw(b"null")
@@ -35,7 +35,7 @@ class HandleRef(NamedTuple):
     """An object at the provider that a request refers to."""
 
     param: str
-    kind: HandleKind
+    kind: StoredKind
     id: str
 
 

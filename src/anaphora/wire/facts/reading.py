@@ -28,7 +28,6 @@ from anaphora.wire.reading import (
 )
 
 from .content import RequestContent, holds_content, holds_only_text, scan_content
-from .handles import ID_NAMES, owned_objects, stored_objects
 from .request import (
     ALWAYS_READ,
     HandleRef,
@@ -41,6 +40,7 @@ from .request import (
     known_fields,
     remember_facts,
 )
+from .stored import ID_NAMES, owned_objects, stored_objects
 from .tools import FoundTools, ServerTool, read_tools
 
 __all__ = ["HandleRef", "MediaCounts", "Named", "RequestFacts", "ServerTool", "read_facts"]

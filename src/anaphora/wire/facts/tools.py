@@ -7,13 +7,12 @@ from typing import Any
 
 import msgspec
 
-from anaphora.daemon.store import HandleKind
 from anaphora.wire.gemini.types import camel, raw_elements
 from anaphora.wire.reading import Members, decode_members, decode_value, known_text, request_error
 from anaphora.wire.tables import RequestTable, request_table
 from anaphora.wire.walking import Walk
 
-from .handles import owned_objects
+from .stored import StoredKind, owned_objects
 
 
 class ServerTool(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,7 +36,7 @@ class FoundTools:
         """Fields and names."""
         self.server: list[ServerTool] = []
         self.remote_mcp: list[str] = []
-        self.handles: list[tuple[str, HandleKind, str]] = []
+        self.handles: list[tuple[str, StoredKind, str]] = []
         """Fields, kinds and ids."""
 
     def add_stored(self, raw: bytes, path: str) -> None:

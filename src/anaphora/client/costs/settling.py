@@ -15,13 +15,12 @@ from anaphora.catalog.prices import cost_of
 from anaphora.client.observe.export import block_label
 from anaphora.client.response import BlockShare
 from anaphora.client.target import Target
-from anaphora.daemon.access.grants import NANO
-from anaphora.daemon.faces import face_of
-from anaphora.daemon.store import Settled
 from anaphora.errors import AnaphoraError, Timeout, Transport, Upstream
 from anaphora.rendered import Plan
 from anaphora.values import Opaque, Reply, Text, Thinking, ToolCall, Usage
+from anaphora.wire import features
 
+from . import NANO, Settled
 from .billed_prices import NO_SURCHARGE, Surcharge
 from .bounds import CostBound
 
@@ -187,7 +186,14 @@ def thinks_unseen(wire: str, profile: Profile, partial: Reply | None) -> bool:
     shown = any(isinstance(part, Thinking) for part in parts)
     reasons = profile.capabilities is None or profile.can("reasoning")
     counted = partial is not None and partial.usage.reasoning is not None
-    return face_of(wire).thinks_unseen(reasons=reasons, shown=shown, counted=counted)
+    match features(wire).unseen_thinking:
+        case "never":
+            return False
+        case "shown":  # a summary
+            return shown
+        case "unshown" if shown:
+            return False
+    return reasons and not counted
 
 
 def label_costs(

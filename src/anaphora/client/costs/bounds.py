@@ -21,13 +21,12 @@ from anaphora.catalog.api_limits import ModelBounds, server_tool_of
 from anaphora.catalog.prices import EXACT
 from anaphora.client.prices import find_price
 from anaphora.client.target import Target
-from anaphora.daemon.access.grants import NANO
-from anaphora.daemon.faces import face_of
-from anaphora.daemon.facts.reading import RequestFacts, ServerTool
-from anaphora.daemon.store import LARGEST_AMOUNT
 from anaphora.rendered import Rendered
 from anaphora.values import Ttl
+from anaphora.wire import features
+from anaphora.wire.facts.reading import RequestFacts, ServerTool
 
+from . import LARGEST_AMOUNT, NANO
 from .billed_prices import price_factor
 
 _MILLION = 1_000_000
@@ -201,7 +200,7 @@ def _server_tools(facts: RequestFacts, target: Target, most: ModelBounds) -> _To
         limits = [limit for limit in (tool.max_calls, facts.max_tool_calls) if limit is not None]
         calls = min(limits, default=row.most_calls)
         if calls is None:
-            name = face_of(facts.wire).tool_limit_field
+            name = features(facts.wire).tool_limit_field
             raise _NoBound(f"the calls of the server tool {tool.type!r} have no limit: set {name}")
         usd += row.usd_per_call * calls
         if row.loops:

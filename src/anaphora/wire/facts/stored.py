@@ -1,0 +1,214 @@
+"""Ids of objects that providers store: where requests name them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+from anaphora import wire as wires
+from anaphora.wire.tables import request_table
+
+StoredKind: TypeAlias = Literal[
+    "response", "item", "conversation", "file", "batch", "cached_content", "container"
+]
+"""`item`: of a stored response."""
+
+#: A file of Google's file store, by its address or name.
+GEMINI_FILE = re.compile(r"(?:https?://[^/]+)?/?(?:v1(?:beta|alpha)/)?files/([\w-]+)")
+#: Ids that the daemon writes into replies of other wires: no provider knows them.
+_WRITTEN_HERE = re.compile(r"rs_.*_\d+", re.DOTALL)
+#: Members of any object that hold the id of a stored one, or a list of them.
+_IDS: dict[str, StoredKind] = {
+    "file_id": "file",
+    "file_ids": "file",
+    "fileUri": "file",
+    "file_uri": "file",
+    "previous_response_id": "response",
+    "previous_message_id": "response",
+    "comparison_response_id": "response",
+    "compare_response_id": "response",
+    "cachedContent": "cached_content",
+    "cached_content": "cached_content",
+    "container": "container",
+    "container_id": "container",
+    "conversation": "conversation",
+    "input_file_id": "file",
+}
+#: Members that name objects of the account that no app owns.
+_SHARED = frozenset(
+    "vector_store_ids vector_store_id connector_id skill_id vertexRagStore vertex_rag_store"
+    " vertexAiSearch vertex_ai_search".split()
+)
+ID_NAMES = frozenset(_IDS) | _SHARED
+#: Members whose content is the app's own text or JSON.
+_OPAQUE = frozenset(
+    "metadata arguments input_schema parameters schema labels args response json_schema"
+    " json".split()
+)
+#: By type of block or item: members with tool arguments or an answer's sources. Apps send them back
+#: unchanged, and the provider does not open them again.
+_OPAQUE_MEMBERS = {
+    kind: row.opaque
+    for name in wires.WIRES
+    for kind, row in request_table(name).blocks.items()
+    if row.opaque
+}
+#: Items of OpenAI that may be sent as only an id.
+_ITEMS = ("reasoning", "image_generation_call")
+_ITEM_REFERENCE = "item_reference"
+#: The lists of a body that hold items.
+_ITEM_LISTS = ("input", "items")
+
+
+def stored_id(kind: StoredKind, text: str) -> str | None:
+    """The id in a value; None for the address of a file that no provider stores."""
+    if kind == "cached_content":
+        return text.removeprefix("cachedContents/")
+    if kind == "file" and "/" in text:
+        match = GEMINI_FILE.fullmatch(text)
+        if match is not None:
+            return match[1]
+        return text if "files/" in text or "googleapis" in text.lower() else None
+    return text
+
+
+def is_stored_reasoning(item: Mapping[str, Any]) -> bool:
+    """Whether a reasoning item refers to one stored at OpenAI: it has an id and no encrypted
+    content. Open models send reasoning as text, with ids of another form."""
+    id = item.get("id")
+    if not id or item.get("encrypted_content"):
+        return False
+    if not isinstance(id, str):
+        return True
+    return _WRITTEN_HERE.fullmatch(id) is None and (id.startswith("rs_") or not item.get("content"))
+
+
+class StoredObject(NamedTuple):
+    """An object at a provider that a request names."""
+
+    kind: StoredKind
+    id: str
+    name: str
+    """The member that names it, or `input` for an item."""
+    holder: dict[str, Any]
+    """The object with that member."""
+    shared: bool = False
+    """No app owns it."""
+    problem: str = ""
+    """Why the reference is invalid; empty if it is valid."""
+
+    @property
+    def is_owned(self) -> bool:
+        """Whether it may be an app's own."""
+        return not self.shared and not self.problem
+
+
+def stored_objects(value: Any, path: str = "") -> Iterator[StoredObject]:
+    """The stored objects named in a decoded body, or in its field at `path`."""
+    if path in _ITEM_LISTS or (type(value) is dict and ("input" in value or "items" in value)):
+        yield from _untyped(value, path)
+    stack: list[Any] = [value]
+    while stack:
+        one = stack.pop()
+        if type(one) is list:
+            for each in one:
+                # Most elements are messages, and blocks of text.
+                if type(each) is dict and len(each) == 2:
+                    if "text" in each and "type" in each:
+                        continue
+                    if "role" in each and "content" in each:
+                        each = each["content"]
+                if type(each) is not str:
+                    stack.append(each)
+        elif type(one) is dict:
+            for name, inner in one.items():
+                if name in ID_NAMES:
+                    yield from _named(one, name, inner)
+                kind = type(inner)
+                if (kind is list or kind is dict) and not _is_opaque(one, name):
+                    stack.append(inner)
+                    if name == "audio" and kind is dict:
+                        # The audio of an earlier answer.
+                        yield from _named(inner, "id", inner.get("id"))
+                elif name == "type" and (inner in _ITEMS or inner == _ITEM_REFERENCE):
+                    yield from _item(one, inner)
+
+
+def owned_objects(value: Any, path: str = "") -> list[tuple[str, StoredKind, str]]:
+    """Fields, kinds and ids of the objects named in a body or field that an app may own."""
+    found = [one for one in stored_objects(value, path) if one.is_owned]
+    if not found:
+        return []
+    paths: dict[int, str] = {}
+    stack: list[tuple[str, Any]] = [(path, value)]
+    while stack:
+        where, one = stack.pop()
+        if isinstance(one, dict):
+            paths[id(one)] = where
+            stack += [(f"{where}.{name}" if where else name, each) for name, each in one.items()]
+        elif isinstance(one, list):
+            stack += [(f"{where}[{index}]", each) for index, each in enumerate(one)]
+    names = ("id" if one.name == "input" else one.name for one in found)
+    return [
+        (f"{paths[id(one.holder)]}.{name}".removeprefix("."), one.kind, one.id)
+        for one, name in zip(found, names, strict=True)
+    ]
+
+
+def _item(fields: dict[str, Any], kind: str) -> Iterator[StoredObject]:
+    """An item of an earlier response, if the request holds its id and not its content."""
+    id = fields.get("id")
+    if kind == _ITEM_REFERENCE and not (isinstance(id, str) and id):
+        reason = "an item of the input needs a type, a role, or the id of a stored item"
+        yield StoredObject("item", "", "input", fields, problem=reason)
+        return
+    if kind == "reasoning" and not is_stored_reasoning(fields):
+        return
+    if kind == "image_generation_call" and fields.get("result"):
+        return
+    if isinstance(id, str) and id:
+        yield StoredObject("item", id, "input", fields)
+
+
+def _untyped(value: Any, path: str) -> Iterator[StoredObject]:
+    """Items of Responses without type and role, which are references as well."""
+    lists: list[Any] = []
+    if isinstance(value, dict) and not path:
+        lists = [value.get(name) for name in _ITEM_LISTS]
+    elif path in _ITEM_LISTS:
+        lists = [value]
+    for listed in lists:
+        for one in listed if isinstance(listed, list) else ():
+            if isinstance(one, dict) and not one.get("type") and not one.get("role"):
+                yield from _item(one, _ITEM_REFERENCE)
+
+
+def _is_opaque(fields: dict[str, Any], name: str) -> bool:
+    """Whether a member is the app's own text or JSON, or holds sources of an answer."""
+    if name in _OPAQUE:
+        return True
+    kind = fields.get("type")
+    if name == "input" and "toolUseId" in fields and type(fields[name]) is dict:
+        return True  # arguments of a call, on Converse
+    if not isinstance(kind, str):
+        return name == "annotations" and fields.get("role") == "assistant"
+    return name in _OPAQUE_MEMBERS.get(kind, ())
+
+
+def _named(fields: dict[str, Any], name: str, inner: Any) -> Iterator[StoredObject]:
+    if name in _SHARED:
+        if inner and fields.get("type") != "anthropic":
+            yield StoredObject("file", "", name, fields, shared=True)
+        return
+    kind = _IDS.get(name, "response")
+    for each in inner if isinstance(inner, list) else (inner,):
+        id = each.get("id") if isinstance(each, dict) else each
+        if id in (None, "", "auto"):
+            continue
+        if not isinstance(id, str):
+            yield StoredObject(kind, "", name, fields, problem=f"{name} must be an id")
+            continue
+        found = stored_id(kind, id)
+        if found is not None:
+            yield StoredObject(kind, found, name, fields)
