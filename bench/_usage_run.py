@@ -19,13 +19,13 @@ import msgspec
 from anaphora.analysis.trace.programs import ProgramName
 from anaphora.usage import collect
 from anaphora.usage.places import SessionFile
+from anaphora.usage.processes import WorkProcesses
 from anaphora.usage.sums import UsageQuery
-from anaphora.usage.workers import UsageWorkers
 
 _workers: list[_CountedWorkers] = []
 
 
-class _CountedWorkers(UsageWorkers):
+class _CountedWorkers(WorkProcesses):
     def __init__(self, count: int) -> None:
         super().__init__(count)
         self.peak_mb = 0.0
@@ -56,7 +56,7 @@ def decode(paths: list[str]) -> dict[str, Any]:
 
 
 def run(paths: list[str], index: str, processes: int, *, causes: bool) -> dict[str, Any]:
-    vars(collect)["UsageWorkers"] = _CountedWorkers
+    vars(collect)["WorkProcesses"] = _CountedWorkers
     report = collect.usage(
         UsageQuery(),
         [_file(Path(path)) for path in paths],

@@ -12,7 +12,7 @@
     ├── Transport                 the connection failed before the response was complete
     ├── Throttled                 client-side limits: the call could not start in time
     ├── BudgetExceeded            `max_cost_usd`: the call was not sent
-    ├── ColdCache                 the cached beginning has expired; raised before sending
+    ├── ColdCache                 `on_cold`: the cached beginning is gone; raised before sending
     ├── SummaryFailed             the answer is no summary; the conversation is unchanged
     ├── Unavailable               the circuit breaker of the provider is open
     ├── Timeout                   the caller's time limit, in milliseconds, was exceeded
@@ -32,6 +32,7 @@
     │       ├── NotificationDenied  a JSON-RPC notification of a method that calls a provider
     │       ├── NotGranted        a provider, model, tool or field that is not in the app's grant
     │       ├── GrantExceeded     a spend limit of the grant is used up; names it and its reset
+    │       ├── ColdCallRefused   the cached beginning is gone; the same call again passes
     │       ├── GrantRateLimited  the grant's requests or tokens per minute are used up
     │       └── StoreUnavailable  the daemon cannot record the call, or is stopping
     ├── Parse                     a reply that does not have the expected format
@@ -327,6 +328,18 @@ class GrantExceeded(Denied):
         super().__init__(message)
         self.limit = limit
         self.resets_at = resets_at
+
+
+class ColdCallRefused(Denied):
+    """The cached beginning of the prompt is gone, and would be paid for again. The same call passes
+    if it is sent again. `cold` has the reason and the cost."""
+
+    kind = "cold_cache"
+    default_status = 402
+
+    def __init__(self, message: str, *, cold: Any) -> None:
+        super().__init__(message)
+        self.cold = cold
 
 
 class GrantRateLimited(Denied):

@@ -136,6 +136,8 @@ def _verdict(verdict: Verdict) -> str:
     dot = f'<b style="color:{_COLOURS[verdict.result]}">●</b>'
     sentence = f"<div>{dot} {_escaped(verdict.describe(excerpts=False))}</div>"
     also = "".join(_faint(f"also: {cause.text}") for cause in verdict.other_causes)
+    if verdict.remedy is not None:
+        also += _faint(str(verdict.remedy))
     return _box(sentence, _figures(verdict), also, _change(verdict.change))
 
 

@@ -69,11 +69,13 @@ class Said(NamedTuple):
     cause: str | None
     predicted: int | None
     lost: int
+    remedy: str | None
 
     @classmethod
     def of(cls, verdict: Verdict | None) -> Said:
         assert verdict is not None
-        return cls(verdict.result, verdict.cause, verdict.predicted, verdict.lost)
+        remedy = None if verdict.remedy is None else verdict.remedy.kind
+        return cls(verdict.result, verdict.cause, verdict.predicted, verdict.lost, remedy)
 
 
 # ── The conversation ─────────────────────────────────────────────────────────────────────────────
@@ -119,30 +121,36 @@ def watched(emu: Emulator, name: str, calls: list[Sent], clock: Clock) -> list[S
     return [Said.of(call.verdict) for call in judge.calls]
 
 
-def post(url: str, body: bytes, headers: dict[str, str]) -> None:
+def post(url: str, body: bytes, headers: dict[str, str]) -> httpx.Response:
     kinds = {"content-type": "application/json", "anthropic-version": "2023-06-01"}
     answer = httpx.post(
         url, content=body, headers={**kinds, **headers}, verify=NO_TLS, timeout=PATIENCE
     )
     assert answer.status_code == 200, answer.text
+    return answer
 
 
 def served(emu: Emulator, name: str, calls: list[Sent], clock: Clock, folder: Path) -> list[Said]:
-    """By a daemon that leaves requests as they are, from its audit log."""
+    """By a daemon that leaves requests as they are, from its audit log and its headers."""
     id = {"openai_responses": "openai", "openai_chat": "openai-chat"}.get(name, name)
     llm = llm_yaml(emu.url)
     llm["providers"] = {id: {**llm["providers"][id], "model": MODELS[name]}}
     grant = {**GRANT["llm"], "providers": [id], "place_markers": False, "share_cache": True}
     extensions = {"demo": {**GRANT, "llm": grant}}
-    path = PLACES[name][1]
+    path, remedies = PLACES[name][1], list[str | None]()
     with running_daemon(folder, emu, extensions=extensions, llm=llm) as daemon:
         for call in calls:
             clock.wait(call.pause)
             url = f"{daemon.url}{path if path.startswith('/v1') else '/v1' + path}"
-            post(url, call.body, daemon.headers("demo"))
+            answer = post(url, call.body, daemon.headers("demo"))
+            remedy = json.loads(answer.headers["anaphora-verdict"]).get("remedy")
+            remedies.append(None if remedy is None else remedy["kind"])
         home = daemon.home
     kept = [row.content for row in rows(home / "audit") if isinstance(row.content, AuditEnvelope)]
-    return [Said(row.verdict or "", row.cause, row.predicted, row.lost) for row in kept]
+    return [
+        Said(row.verdict or "", row.cause, row.predicted, row.lost, remedy)
+        for row, remedy in zip(kept, remedies, strict=True)
+    ]
 
 
 def logged(calls: list[Sent], provider: str, folder: Path) -> tuple[list[Said], list[Said]]:
@@ -169,7 +177,8 @@ def logged(calls: list[Sent], provider: str, folder: Path) -> tuple[list[Said], 
     def said(fields: dict[str, Any]) -> Said:
         causes = fields["causes"]
         cause = causes[0]["kind"] if causes else None
-        return Said(fields["result"], cause, fields["predicted"], fields["lost"])
+        remedy = None if fields["remedy"] is None else fields["remedy"]["kind"]
+        return Said(fields["result"], cause, fields["predicted"], fields["lost"], remedy)
 
     explained = [said(turn["verdict"]) for turn in run("explain")["turns"]]
     simulated = sorted(run("simulate")["rows"], key=lambda row: row["at"])

@@ -25,7 +25,7 @@ from support.usage_home import CANARY, IDLE, MORNING, STEADY, claude_session, wr
 from support.waiting import PATIENCE
 
 from anaphora.cli.usage import VIEWS
-from anaphora.usage import workers
+from anaphora.usage import collect, tasks
 
 ROOT = Path(__file__).parents[2]
 SHARED = ROOT.parent / "shared" / "sessions"
@@ -271,21 +271,19 @@ def test_a_terminal_has_bars_in_colour(home: Path, usage: Any) -> None:
     assert all(len(line) <= 36 for line in narrow.splitlines())
 
 
-@pytest.mark.parametrize("kind", [workers.ReadTask, workers.JudgeTask])
+@pytest.mark.parametrize("kind", [tasks.ReadTask, tasks.JudgeTask])
 def test_an_interrupted_run_prints_what_is_known(
     home: Path, run: Any, monkeypatch: pytest.MonkeyPatch, kind: type
 ) -> None:
-    work = workers.work
-
-    def interrupted(task: Any) -> Any:
-        if isinstance(task, kind):
+    def interrupted(given: list[Any]) -> Any:
+        if isinstance(given[0], kind):
             raise KeyboardInterrupt
-        return work(task)
+        return tasks.work(given)
 
-    monkeypatch.setattr(workers, "work", interrupted)
+    monkeypatch.setattr(collect, "work", interrupted)
     ended = run("usage")
     assert (ended.returncode, ended.stderr) == (130, "")
-    if kind is workers.ReadTask:
+    if kind is tasks.ReadTask:
         assert ended.stdout == "interrupted before any call was read\n"
     else:
         assert ended.stdout.startswith("$0.30 at API prices from 2026-11-02 to 2026-11-03: 8 calls")

@@ -123,7 +123,7 @@ MISSPELLED = [
     ("session", "output", "give it to send or run"),
     ("session", "mesages", "did you mean `messages`?"),
     ("session.send", "ouptut", "did you mean `output`?"),
-    ("session.send", "xyz", "there are frequency_penalty, include, max_tokens"),
+    ("session.send", "xyz", "there are cold_above_usd, frequency_penalty, include"),
     ("session.run", "max_turn", "did you mean `max_turns`?"),
     ("session.run", "max_steps", "did you mean `max_turns`?"),
     ("session.run", "max_cost", "did you mean `max_cost_usd`?"),

@@ -594,7 +594,7 @@ def test_conversation_that_was_never_sent_is_cold(monkeypatch: pytest.MonkeyPatc
     async def main(virtual: VirtualEmulator) -> None:
         said = [Message.user("Rome? " * 3000), Message.assistant("Yes.")]
         chat = virtual.client.session("anthropic", messages=said, system=LONG)
-        with pytest.raises(ColdCache, match="this session has not sent them") as cold:
+        with pytest.raises(ColdCache, match="no earlier call is known that sent them") as cold:
             await chat.summarize(500)
         assert cold.value.preview.cold.reason == "not_cached"
         assert not virtual.transport.bodies

@@ -537,7 +537,7 @@ async def test_check_finds_sums_that_differ_from_the_entries(path: Path) -> None
         database.execute("UPDATE balances SET spent = 0")
         database.execute("DELETE FROM label_sums")
         database.execute(
-            "INSERT INTO holds SELECT id, app, provider, model, '', day, at, 0 FROM entries"
+            "INSERT INTO holds SELECT id, app, provider, model, '', day, at, 0, '' FROM entries"
         )
     assert check(path, now=NOON).problems == (
         "balances and the entries differ in 2 rows",

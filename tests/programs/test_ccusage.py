@@ -22,8 +22,9 @@ from support.waiting import PATIENCE
 from anaphora.analysis.trace.log_lines import Problem
 from anaphora.analysis.trace.programs import ProgramName
 from anaphora.catalog.pricing import PriceBook
+from anaphora.usage import records
 from anaphora.usage.places import session_files
-from anaphora.usage.records import CallBill
+from anaphora.usage.records import CallBill, usage_of
 
 #: ccusage prices it as gpt-5.3-codex. OpenAI has no price for it: it is a preview of ChatGPT.
 PREVIEW = "gpt-5.3-codex-spark"
@@ -71,7 +72,11 @@ def counts(call: CallBill) -> Counter[str]:
 
 def cost(prices: PriceBook, call: CallBill) -> Decimal | None:
     price = prices.price(call.provider, call.model, call.at, service_tier=call.tier)
-    return None if price is None else price.of(call.usage())
+    return (
+        None
+        if price is None
+        else price.of(usage_of([getattr(call, name) for name in records.COUNTS]))
+    )
 
 
 def theirs(row: dict[str, int]) -> Counter[str]:

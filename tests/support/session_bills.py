@@ -133,6 +133,6 @@ def continued(
     reader, start = READERS[program](), 0
     for end in (*cuts, len(lines)):
         yield from bills(reader, lines[start:end], "file", start + 1)
-        state = msgspec.msgpack.encode(reader.state())
+        state = msgspec.msgpack.encode(reader.known)
         reader, start = READERS[program](), end
         reader.restore(msgspec.msgpack.decode(state))

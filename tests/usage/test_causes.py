@@ -229,7 +229,9 @@ def test_verdicts_without_a_simulation_are_the_same(program: ProgramName) -> Non
         traces = [entry.trace for entry in entries if isinstance(entry, FoundTrace)]
         prices = PriceBook(0.0)
         simulated = {
-            (one.predicted.trace, one.predicted.call): replace(one.verdict, predicted=None)
+            (one.predicted.trace, one.predicted.call): replace(
+                one.verdict, predicted=None, remedy=None
+            )
             for one in judge_traces(traces, prices.price)
         }
         by_bills = {

@@ -5,22 +5,22 @@ from __future__ import annotations
 import gzip
 import os
 import signal
-import subprocess
-import sys
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.killed_tasks import work_or_die
 from support.usage_files import CANARY, answer, files_in, session_file
 
-from anaphora.usage import collect, pieces, workers
+from anaphora.usage import collect, pieces
+from anaphora.usage import tasks as usage_tasks
 from anaphora.usage.collect import UsageProgress, usage
-from anaphora.usage.pieces import FilePiece
 from anaphora.usage.places import SessionFile
+from anaphora.usage.processes import WorkProcesses
 from anaphora.usage.report import UsageReport
 from anaphora.usage.sums import UsageQuery
-from anaphora.usage.workers import Failed, ReadTask, UsageWorkers
+from anaphora.usage.tasks import ReadTask
 
 
 @pytest.fixture
@@ -179,44 +179,30 @@ def tasks(folder: Path) -> list[Any]:
 
 
 def test_file_of_a_process_that_dies_is_a_problem(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The others of its list are read by another one."""
-    deadly = str(folder / "2.jsonl")
-    code = (
-        f"import sys; sys.path[:] = {sys.path!r}; import os; from anaphora.usage import"
-        f" workers; read = workers.read_piece; workers.read_piece = lambda path, *rest: os._exit(9)"
-        f" if path == {deadly!r} else read(path, *rest); workers.serve()"
-    )
-    started = subprocess.Popen
-    monkeypatch.setattr(
-        subprocess,
-        "Popen",
-        lambda command, **given: started([command[0], "-c", code], **given),
-    )
-    pool = UsageWorkers(1)
-    pool.submit(tasks(folder))
-    done = []
-    while pool.busy:
-        done += pool.next()
-    pool.stop()
-    results = {task.path: one for task, one in done if isinstance(task, ReadTask)}
-    assert results.pop(deadly) == Failed("the process that read it ended with 9")
-    assert len(results) == 4
-    assert all(isinstance(one, FilePiece) for one in results.values())
+    in_processes(monkeypatch)
+    monkeypatch.setattr(collect, "work", work_or_die)
+    (folder / "2.jsonl").rename(deadly := folder / "deadly.jsonl")
+    found = report(folder, tmp_path, processes=2)
+    assert found.problems == (f"{deadly}: the process that read it ended with 9",)
+    deadly.unlink()
+    others = report(folder, tmp_path, index=tmp_path / "fresh.sqlite")
+    assert (found.total, found.files) == (others.total, others.files)
 
 
 def test_stop_ends_processes_at_work(folder: Path) -> None:
-    pool = UsageWorkers(2)
+    pool = WorkProcesses(2)
     for task in tasks(folder):
-        pool.submit([task])
+        pool.submit(usage_tasks.work, [task])
     pool.next()
     pool.stop()
     assert all(process.poll() is not None for process in pool._processes)
 
 
 def test_batches_are_of_a_size_and_largest_first(folder: Path) -> None:
-    found = workers.batches(tasks(folder), 9000)
+    found = usage_tasks.batches(tasks(folder), 9000)
     sizes = [[task.size for task in part] for part in found]
     assert [*chain(*sizes)] == sorted(chain(*sizes), reverse=True)
     assert all(sum(part) <= 9000 or len(part) == 1 for part in sizes)

@@ -19,7 +19,8 @@ from support.killed_tasks import killed_always, killed_once
 
 from anaphora.errors import InvalidRequest, Io, MissingExtra
 from anaphora.replay.fixture import Fixture, FixturePiece, to_file
-from anaphora.usage.fleet import FleetProgress, running, shuffle, sources, usage_of_logs
+from anaphora.usage.fleet import FleetProgress, shuffle, sources, usage_of_logs
+from anaphora.usage.processes import WorkProcesses
 
 CANARY = "a-text-that-must-not-leave-the-log"
 CAUSES = set(filter(None, SCRIPTS.values()))
@@ -242,7 +243,7 @@ def test_spilled_records_are_private_and_removed(
 
 def test_a_killed_process_is_replaced(tmp_path: Path) -> None:
     tasks = [(number, str(tmp_path)) for number in range(6)]
-    with running.FleetProcesses(2) as processes:
+    with WorkProcesses(2) as processes:
         assert [*processes.each(killed_once, tasks)] == [0, 1, 4, 9, 16, 25]
         assert (tmp_path / "killed").exists()
         with pytest.raises(Io, match="a process was killed 3 times"):

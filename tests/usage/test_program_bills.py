@@ -181,7 +181,7 @@ def test_no_text_is_kept(name: str) -> None:
     program, lines = lines_of(name)
     reader = READERS[program]()
     found = [*bills(reader, lines, "file")]
-    kept = msgspec.msgpack.encode([found, reader.state()])
+    kept = msgspec.msgpack.encode([found, reader.known])
     assert CANARY.encode() not in kept
 
 

@@ -20,7 +20,7 @@ from support.usage_files import CANARY, answer, files_in, session_file, user
 from support.waiting import PATIENCE
 
 from anaphora.usage import index as index_module
-from anaphora.usage import pieces, workers
+from anaphora.usage import pieces, tasks
 from anaphora.usage.collect import usage
 from anaphora.usage.index import UsageIndex, index_file
 from anaphora.usage.pieces import ReadPosition, pack
@@ -158,7 +158,7 @@ def test_unchanged_file_is_not_opened(tmp_path: Path, monkeypatch: pytest.Monkey
     os.utime(file, (1_780_000_000, 1_780_000_000))
     before = report(tmp_path, tmp_path / "i.sqlite")
     monkeypatch.setattr(pieces, "read_piece", None)
-    monkeypatch.setattr(workers, "read_piece", None)
+    monkeypatch.setattr(tasks, "read_piece", None)
     assert report(tmp_path, tmp_path / "i.sqlite") == before
 
 

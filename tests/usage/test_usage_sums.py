@@ -18,9 +18,10 @@ from anaphora.catalog.pricing import PriceBook
 from anaphora.usage.collect import usage
 from anaphora.usage.index import UsageIndex
 from anaphora.usage.pieces import FilePiece, ReadPosition, row_of
-from anaphora.usage.records import CallBill, CallLoss
+from anaphora.usage.records import COUNTS, CallBill, CallLoss, usage_of
 from anaphora.usage.report import UsageReport
-from anaphora.usage.sums import NO_TIME, UsageQuery, usage_report
+from anaphora.usage.sums import UsageQuery, usage_report
+from anaphora.usage.tally import NO_TIME
 
 UTC = datetime.UTC
 NOW = 1_795_000_000.0
@@ -170,7 +171,7 @@ def test_sums_cost_what_the_calls_cost(made: list[dict[str, Any]]) -> None:
     expected, unpriced = Decimal(0), 0
     for one in calls:
         price = prices.price(one.provider, one.model, one.at, service_tier=one.tier)
-        usd = None if price is None else price.of(one.usage())
+        usd = None if price is None else price.of(usage_of([getattr(one, name) for name in COUNTS]))
         expected += usd or 0
         unpriced += usd is None
     assert report.total.usd == expected

@@ -184,6 +184,8 @@ def row_of_record(
         epoch=epoch,
         app=_known_label(call.app) or app,
         group=_known_label(call.group),
+        budget=call.budget,
+        budget_label=_known_label(call.budget_label),
         node=node,
         adapter=call.adapter,
         call_id=word(call.call_id) if call.call_id else "",

@@ -110,6 +110,10 @@ class AuditEnvelope(AuditRow, frozen=True, kw_only=True, tag="call"):
     app: str = ""
     group: str = ""
     """The app's group at the time; empty: none."""
+    budget: str = ""
+    """The id of the narrowed token that made the call, and of its budget; empty: a token of the
+    app."""
+    budget_label: str = ""
     node: str = ""
     adapter: str = "client"
     """The `adapter_id`; `client` for calls of a client, `proxy` for relayed calls."""

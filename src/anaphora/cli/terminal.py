@@ -306,6 +306,8 @@ def detail_lines(verdict: Verdict, *, excerpts: bool = True) -> Iterator[Line]:
         before, after = verdict.change.excerpts
         yield f"    - {before}", "red"
         yield f"    + {after}", "green"
+    if verdict.remedy is not None:
+        yield f"    remedy: {one_line(str(verdict.remedy))}"
     expected, billed = verdict.predicted, verdict.billed
     if billed is not None and expected not in (None, billed) and verdict.result in MISSED:
         yield f"    predicted {expected:,} read, billed {billed:,}", "dim"

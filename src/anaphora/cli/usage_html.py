@@ -36,13 +36,12 @@ from anaphora.dashboard.tables import (
 )
 from anaphora.dashboard.values import Point
 from anaphora.usage.report import DearLoss, Grouping, UsageReport, UsageRow
-from anaphora.usage.sums import NO_TIME
+from anaphora.usage.tally import NO_TIME
 from anaphora.wording import counted
 
 from .usage_output import (
     CAUSES,
     PERIODS,
-    input_of,
     ordered,
     shown,
     title,
@@ -86,7 +85,7 @@ def _notes(report: UsageReport) -> htpy.Node:
 
 
 def _headline(report: UsageReport) -> htpy.Element:
-    total, whole = report.total, input_of(report.total)
+    total, whole = report.total, report.total.input
     share = total.read / whole if whole else None
     unpriced = f"{counted(total.unpriced, 'call')} without a known price" if total.unpriced else ""
     lost_share = float(total.lost_usd / total.usd) if total.usd else None
@@ -166,7 +165,7 @@ def _name(by: Grouping, row: UsageRow) -> htpy.Node:
 
 
 def _figures(row: UsageRow) -> list[htpy.Node]:
-    whole = input_of(row)
+    whole = row.input
     cost = _usd(row.usd) + "+" * bool(row.unpriced)
     return [
         count(row.calls),
@@ -204,9 +203,9 @@ def _start(day: str) -> float:
 def _sums(row: UsageRow) -> CallTotals:
     return CallTotals(
         calls=row.calls,
-        input=input_of(row),
+        input=row.input,
         read=row.read,
-        written=row.written_5m + row.written_1h,
+        written=row.written,
         output=row.output,
         cost_nano_usd=_nano(row.usd),
         lost=row.lost,

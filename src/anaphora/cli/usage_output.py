@@ -138,7 +138,7 @@ def _session_table(rows: Sequence[tuple[str, UsageRow]]) -> Rows:
 
 
 def _figures(row: UsageRow) -> tuple[str, ...]:
-    whole = input_of(row)
+    whole = row.input
     read = f"{row.read / whole:.0%}" if whole else ""
     lost = dollars(row.lost_usd) if row.lost_usd else compact(row.lost) if row.lost else ""
     return f"{row.calls:,}", compact(whole), read, compact(row.output), money(row), lost
@@ -219,10 +219,6 @@ def title(program: str) -> str:
 def dollars(amount: Decimal) -> str:
     """To the cent; less than that with two digits."""
     return f"${amount:,.2f}" if amount >= _CENT else format_usd(amount)
-
-
-def input_of(row: UsageRow) -> int:
-    return row.uncached + row.read + row.written_5m + row.written_1h
 
 
 def money(row: UsageRow) -> str:

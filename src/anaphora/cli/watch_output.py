@@ -42,6 +42,7 @@ _COUNTED: dict[CallKind, tuple[str, str]] = {
     "error": ("error", "errors"),
     "failed": ("without a complete answer", "without a complete answer"),
     "cancelled": ("cancelled", "cancelled"),
+    "refused": ("refused", "refused"),
     "counts_tokens": ("counted tokens", "counted tokens"),
     "other": ("other request", "other requests"),
     "not_judged": ("not judged", "not judged"),
@@ -95,7 +96,7 @@ def _judged_line(start: str, call: JudgedCall, verdict: Verdict) -> Line:
 def _unjudged_line(start: str, call: JudgedCall) -> Line:
     what = one_line(call.model) or f"{call.method} {one_line(call.path)}"
     status = f" {call.status}" if call.status else ""
-    style = "red" if call.kind in ("error", "failed") else "dim"
+    style = "red" if call.kind in ("error", "failed", "refused") else "dim"
     kind = call.kind.replace("_", " ")
     reason = f": {one_line(call.reason)}" if call.reason else ""
     if call.usage is not None:

@@ -32,6 +32,7 @@ from .arguments import (
     wrong_client,
 )
 from .choice import check_content, check_order
+from .cold_guard import cold_guard_of
 from .config import ClientConfig, Hop
 from .config.environment import Environment, remembers
 from .config.resolve import resolve
@@ -48,6 +49,7 @@ from .options import (
     SESSION_KEYWORDS,
     CallOptions,
     ClientOptions,
+    ColdOptions,
     MapOptions,
     OnPrefixBreak,
     SessionOptions,
@@ -85,13 +87,15 @@ class AsyncClient:
         conversations: Conversations | None = None,
         audit: CallAudit | None = None,
         remember: bool | None = None,
+        **cold: Unpack[ColdOptions],
     ) -> None:
         """`watchers` get a record of every call, and `audit`, an `AuditLog`, keeps a row of it;
         `on_wait` is called with the seconds of a delay by rate limits, before the delay;
         `transport` replaces the default one; `conversations` keeps sessions with an id: a mapping
         or an async store such as Redis, by default memory of this process; `remember` keeps digests
         of the beginnings of prompts in the user's index, so that the next process knows which of
-        them recur (by default only with `ANAPHORA_REMEMBER=1`)."""
+        them recur (by default only with `ANAPHORA_REMEMBER=1`); `on_cold` and `cold_above_usd` are
+        those of all sessions and calls."""
         if not isinstance(providers, Mapping) or not all(
             isinstance(each, ResolvedProvider) for each in providers.values()
         ):
@@ -102,6 +106,7 @@ class AsyncClient:
         self._on_wait = callback_of(on_wait, "on_wait")
         self._closed = False
         self._sessions = ClientSessions(self._watchers, self._on_wait, conversations)
+        self._cold = self._sessions.cold = cold_guard_of(cold)
         self._compared = ComparedCalls()
         self._remember = None if remember is None else flag_of(remember, "remember")
         self._seen: SeenIndex | None = None
@@ -209,7 +214,10 @@ class AsyncClient:
         check_content(content, options.get("model"), options)
         if options:
             check_keywords(options, CALL_KEYWORDS)
+        cold = cold_guard_of(options, self._cold)
         once = self.single_call(content, provider, output=output, **options)
+        if cold is not None:
+            once.guard(cold, self._compared)
         return Turn(once, once.request)
 
     @overload

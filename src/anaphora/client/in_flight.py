@@ -21,6 +21,7 @@ from anaphora.rendered import Plan, Rendered
 from anaphora.tokens import Counts
 from anaphora.values import Message, Notice, Reply, Usage
 
+from .cold_guard import ColdGuard
 from .config import RetryConfig
 from .failures import reported
 from .limits import Admission
@@ -50,6 +51,8 @@ class TurnRequest(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     instruction: Message | None = None
     """Sent last. Neither it nor the reply is added to the conversation, which ends with this call:
     what is cached of it is read, and the rest is not written."""
+    cold: ColdGuard | None = None
+    """Checked before the call, unless None."""
     adapter: str = "client"
     """The id of the adapter that makes the call, for the audit log."""
     prompt_hash: str = ""

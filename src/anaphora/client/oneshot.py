@@ -8,18 +8,19 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 from blake3 import blake3
 
+from anaphora.cache.cold import cold_call
 from anaphora.cache.plan import SingleCallPlanner, is_conversation, reuse_requested
 from anaphora.cache.plan.groups import PrefixGroup, shared_plan
 from anaphora.cache.sent_call import reply_lines
 from anaphora.cache.verdict import SentCall, saved_usd
-from anaphora.cache.verdict.judgement import ComparedCall, ComparedCalls
+from anaphora.cache.verdict.judgement import ComparedCall, ComparedCalls, comparable
 from anaphora.catalog import Price
 from anaphora.errors import AnaphoraError, InvalidRequest, NotFound, Throttled, Unavailable
 from anaphora.prompt import Call
@@ -29,8 +30,9 @@ from anaphora.values import Ttl, Usage, UsageUpdate
 from anaphora.wire.dialect.routers import answering_host
 
 from .arguments import check_results, extras_of, prompt_from, tools_of, with_leading_system
+from .cold_guard import ColdGuard
 from .content import Content, messages_of
-from .in_flight import InFlight, PreparedRequest, TurnRequest
+from .in_flight import InFlight, PreparedRequest, TurnRequest, service_tier
 from .observe import Watchers
 from .options import PARAM_KEYWORDS, CallOptions, refuse_both
 from .parameters import with_params
@@ -41,6 +43,7 @@ from .turn import Caller, Turn
 
 if TYPE_CHECKING:
     from .seen import SeenIndex
+    from .session.preview import Preview
 
 #: The longest wait in seconds between two attempts of a call that rate limits hold back.
 _MOST_WAIT = 30.0
@@ -109,11 +112,37 @@ class OneShot(Caller):
         self.ttl: Ttl | None = None
         self.seen: SeenIndex | None = None
         """The user's index of beginnings, if this call uses it."""
+        self._known: ComparedCalls | None = None
         self.lost_usd: Decimal | None = None
         """The cost of a reply that could not be used."""
 
     def _targets_for(self, request: TurnRequest) -> Sequence[Target]:  # noqa: ARG002
         return self._targets
+
+    def guard(self, cold: ColdGuard, known: ComparedCalls) -> None:
+        """Checks the call before it is sent. `known` are the calls made with a guard."""
+        self.request = msgspec.structs.replace(self.request, cold=cold)
+        self._known = known
+
+    async def _preview(self, flight: InFlight) -> Preview:
+        from .session.preview import preview_of
+        from .session.provider_state import ProviderState
+
+        target, prepared = self.target, await self.prepare(flight, 0, False)
+        preview = preview_of(ProviderState(target), prepared)
+        rendered, known = prepared.rendered, self._known
+        earlier = None if known is None else known.find(rendered, scope=_scope_of(target))
+        if preview.cold is None or earlier is None:
+            return preview
+        cold = cold_call(
+            comparable(earlier, rendered, target.rules, at=prepared.at),
+            SentCall(rendered=rendered, plan=prepared.plan, at=prepared.at),
+            target.rules,
+            continues=earlier.continues,
+            price=target.price(prepared.at, service_tier(prepared)),
+            profile=target.profile,
+        )
+        return msgspec.structs.replace(preview, cold=cold)
 
     async def prepare(self, flight: InFlight, index: int, again: bool) -> PreparedRequest:
         target = self._targets[index]
@@ -160,12 +189,10 @@ class OneShot(Caller):
             reuse_expected = is_conversation(rendered) or _is_mostly_shared(rendered)
         return planner.plan(rendered, at=at, reuse_expected=reuse_expected)
 
-    def _judge(self, flight: InFlight, prepared: PreparedRequest, price: Price | None) -> None:
-        """Adds the verdict to a call of a conversation."""
-        assert self._compared is not None
+    def _sent(self, flight: InFlight, prepared: PreparedRequest) -> SentCall:
+        """The answered call."""
         assert flight.reply is not None
-        target = flight.target
-        sent = SentCall(
+        return SentCall(
             rendered=prepared.rendered,
             plan=prepared.plan,
             at=flight.sent_at,
@@ -173,13 +200,20 @@ class OneShot(Caller):
             usage=flight.reply.usage,
             reply_lines=reply_lines(flight.reply.message),
             complete=not prepared.call.ir.has_continued(),
-            host=answering_host(flight.reply, flight.headers, target.endpoint.resolved.dialect),
+            host=answering_host(
+                flight.reply, flight.headers, flight.target.endpoint.resolved.dialect
+            ),
         )
-        call = ComparedCall(sent=sent)
+
+    def _judge(self, flight: InFlight, prepared: PreparedRequest, price: Price | None) -> None:
+        """Adds the verdict to a call of a conversation."""
+        assert self._compared is not None
+        assert flight.reply is not None
+        target, call = flight.target, ComparedCall(sent=self._sent(flight, prepared))
         flight.verdict = self._compared.judge(
             call,
             flight.reply.id,
-            scope=(target.endpoint.id, target.endpoint.wire_name, target.model),
+            scope=_scope_of(target),
             rules=target.endpoint.begun(target).rules,
             price=price,
             profile=target.profile,
@@ -210,6 +244,9 @@ class OneShot(Caller):
             flight.guarded("verdict_failed", None, self._judge, flight, prepared, price)
         elif not flight.batch:
             flight.target.learn(reply.usage.read, conversation=object())
+            if self._known is not None:
+                sent, scope = self._sent(flight, prepared), _scope_of(flight.target)
+                flight.guarded("verdict_failed", None, self._known.add, sent, scope=scope)
         record = flight.build_record(
             prepared,
             (*prepared.rendered.notices, *prepared.plan.notices, *reply.notices),
@@ -346,6 +383,11 @@ class OneShot(Caller):
         if self.ttl is not None:
             usage = Usage(uncached=0, read=0, written={self.ttl: tokens}, output=output)
         return price.of(usage, marked=self.ttl is not None)
+
+
+def _scope_of(target: Target) -> Hashable:
+    """The owner of a cache."""
+    return target.endpoint.id, target.endpoint.wire_name, target.model
 
 
 def _is_mostly_shared(rendered: Rendered) -> bool:

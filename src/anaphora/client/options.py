@@ -81,6 +81,14 @@ OnCold: TypeAlias = Literal["raise", "send"] | Callable[["Preview"], bool | Awai
 cost, `send` sends it, a function of the `Preview` returns whether to send it."""
 
 
+class ColdOptions(TypedDict, total=False):
+    on_cold: OnCold
+    """By default `send`."""
+    cold_above_usd: Decimal | float | str
+    """The additional cost from which a call counts as cold: the lower end of the estimate, in
+    dollars; by default 0.50."""
+
+
 class ParamOptions(TypedDict, total=False):
     """The fields of `Params`, where they are described. `stream` is not among them: a turn streams
     if it is iterated over."""
@@ -108,22 +116,26 @@ class ParamOptions(TypedDict, total=False):
     truncation: str | None
 
 
-class TurnOptions(ParamOptions, total=False):
+class TimedOptions(ParamOptions, total=False):
     timeout: float | None
     """Seconds for the whole call: waits, retries and fallbacks included."""
 
 
+class TurnOptions(TimedOptions, ColdOptions, total=False):
+    """`on_cold` and `cold_above_usd` override those of the session."""
+
+
 class SummaryOptions(TurnOptions, total=False):
-    """All other parameters are those of the last call."""
+    """All other parameters are those of the last call. `on_cold` is `raise` by default, at any
+    additional cost."""
 
     instruction: str | Message | None
     """The last message of the call, in place of the default one."""
     output: Any
     """Another form of the summary than the last call's; None for a plain text."""
-    on_cold: OnCold
 
 
-class SingleCallOptions(TurnOptions, total=False):
+class SingleCallOptions(TimedOptions, total=False):
     system: SystemPrompt | None
     """The system prompt: a text, or blocks with a cache policy each."""
     tools: Tools | None
@@ -139,7 +151,7 @@ class SingleCallOptions(TurnOptions, total=False):
     process marks a recurring one; None: the client's setting."""
 
 
-class CallOptions(SingleCallOptions, total=False):
+class CallOptions(SingleCallOptions, ColdOptions, total=False):
     model: str | None
     """Overrides the call's own model and the provider's. `provider/model` names both."""
     conversation: bool
@@ -218,7 +230,7 @@ class MapOptions(SingleCallOptions, total=False):
     """Called with the progress after each prompt."""
 
 
-class SessionOptions(SingleCallOptions, total=False):
+class SessionOptions(SingleCallOptions, ColdOptions, total=False):
     model: str | None
     """As in `CallOptions`."""
     id: str | None
@@ -271,7 +283,7 @@ class RecallOptions(ParamOptions, total=False):
     output: OutputSchema | None
 
 
-class ClientOptions(TypedDict, total=False):
+class ClientOptions(ColdOptions, total=False):
     watchers: Iterable[Watcher]
     """Get a record of every call."""
     on_wait: Callable[[float], None] | None

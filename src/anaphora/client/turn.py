@@ -13,18 +13,22 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
-from typing import Generic, Self
+from typing import TYPE_CHECKING, Generic, Self
 
 import msgspec
 
 from anaphora.values import Event, Notice, ReplyEnd
 
 from .attempts import Attempts
+from .cold_guard import ColdGuard
 from .in_flight import AttemptCaller, InFlight, TurnRequest
 from .observe import CallAudit, EndedCall, Watchers
 from .pending import Pending
 from .response import Parsed, Record, Response
 from .target import Target
+
+if TYPE_CHECKING:
+    from .session.preview import Preview
 
 #: How many cycles of the event loop to wait for a stream that was left by `break`.
 CLOSE_TICKS = 8
@@ -89,6 +93,8 @@ class Caller(AttemptCaller, ABC):
     async def complete(self, request: TurnRequest) -> Response:
         flight = await self._begin(request, stream=False)
         try:
+            if request.cold is not None:
+                await self._check_cold(flight, request.cold)
             await self._attempts(flight).complete()
             response = self._respond(flight)
             return await self._stored(response) if self._is_kept else response
@@ -102,6 +108,8 @@ class Caller(AttemptCaller, ABC):
         """Events as they arrive; the turn has its response before the last one."""
         flight = await self._begin(request, stream=True)
         try:
+            if request.cold is not None:
+                await self._check_cold(flight, request.cold)
             attempts = self._attempts(flight)
             async with aclosing(attempts.stream()) as pieces:
                 async for events in pieces:
@@ -135,6 +143,16 @@ class Caller(AttemptCaller, ABC):
     @abstractmethod
     def _targets_for(self, request: TurnRequest) -> Sequence[Target]:
         """The targets of the call, the best first. Raises if no call may be made now."""
+
+    async def _check_cold(self, flight: InFlight, guard: ColdGuard) -> None:
+        """Raises `ColdCache` if the call is cold at its first target. The time that the app's
+        function takes does not count as the call's."""
+        if guard.is_on:
+            await guard.check(await self._preview(flight))
+
+    async def _preview(self, flight: InFlight) -> Preview:
+        """The call as it would be sent now to its first target."""
+        raise NotImplementedError
 
     @abstractmethod
     def _finish(self, flight: InFlight) -> Response:

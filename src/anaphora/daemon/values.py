@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 import msgspec
 
 from anaphora.errors import AnaphoraError, Denied, StoreUnavailable
@@ -48,8 +50,43 @@ class App(msgspec.Struct, frozen=True, kw_only=True):
 
     id: str
     grant: AppGrant
+    app_grant: AppGrant | None = None
+    """Of a narrowed token: the grant of the app."""
     token_id: str = ""
     """Id of the token, not secret. Streams end when their token is revoked."""
+    label: str = ""
+    """Of a narrowed token: the label of its budget."""
+    budgets: tuple[str, ...] = ()
+    """Of a narrowed token: the ids of the budgets that its calls count against, the outermost
+    first. Its own has the token's id."""
+    budget_limits: tuple[int, ...] = ()
+    """The limits of `budgets`, in nano-dollars."""
+
+    @property
+    def owner(self) -> str:
+        """The owner of what calls leave behind: handles, conversations, verdicts, running requests.
+        Narrowed tokens do not share theirs with the app. Rates, slots, bodies, bills and the
+        provider's cache belong to the app (`id`)."""
+        return f"{self.id}/{self.token_id}" if self.budgets else self.id
+
+    @property
+    def budget(self) -> str:
+        """The id of the token's own budget; empty without one."""
+        return self.budgets[-1] if self.budgets else ""
+
+
+def app_of(owner: str) -> str:
+    """The id of the app of an `App.owner`."""
+    return owner.partition("/")[0]
+
+
+CallScope: TypeAlias = tuple[str, ...]
+"""Where calls are compared: the owner, the provider, its wire and the model."""
+
+
+def cache_scope(scope: CallScope) -> CallScope:
+    """The scope of the provider's cache, which an app shares with its narrowed tokens."""
+    return (app_of(scope[0]), *scope[1:]) if "/" in scope[0] else scope
 
 
 NO_APP = App(id="", grant=AppGrant(app=""))

@@ -177,6 +177,6 @@ def has_text(call: AuditEnvelope, text: str) -> bool:
     """`text` is casefolded. True if it is part of a name or an id."""
     if not text:
         return True
-    ids = call.call_id, call.request_id, call.response_id
+    ids = call.call_id, call.request_id, call.response_id, call.budget, call.budget_label
     fields = call.app, call.provider, call.model, call.answered_by, call.cause, *ids
     return any(field and text in field.casefold() for field in fields)

@@ -13,7 +13,7 @@ import math
 import queue
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol, TypeAlias
 from urllib.parse import urlsplit
 
@@ -21,7 +21,8 @@ import msgspec
 
 from anaphora.client.failures import log
 from anaphora.client.transport.decoding import Decompressor, InvalidCompression
-from anaphora.traffic.calls import RelayedCall
+from anaphora.errors import Denied
+from anaphora.traffic.calls import RelayedCall, UpstreamRequest
 from anaphora.values import Notice
 
 #: Bytes of bodies that wait for observers: above the first, observers do not wait for the relay;
@@ -39,6 +40,9 @@ _LOOK = 0.005
 #: Maximum number of calls prepared together, and bytes of their bodies.
 _MOST_TOGETHER, _BYTES_TOGETHER = 32, 2 * 1024 * 1024
 
+Check: TypeAlias = Callable[[UpstreamRequest], Awaitable[Denied | None]]
+"""Why a request is not sent, as the error that the program gets; None to send it. Gets requests
+whose whole body is known, with the program's own headers, in the relay's event loop."""
 #: A call, and when it ended.
 _Waiting: TypeAlias = tuple[RelayedCall, float]
 
@@ -49,7 +53,8 @@ class Observer(Protocol):
 
     An observer may also have `prepare(calls)`, which is called before `call_ended` when several
     calls wait, and `work_left()`, which does a small part of non-urgent work while no call waits,
-    and returns whether there is more.
+    and returns whether there is more. One with `check(request)` may refuse requests before they
+    are sent (see `Check`).
     """
 
     def call_ended(self, call: RelayedCall) -> None: ...
@@ -59,8 +64,10 @@ class ObserverThread:
     """Gives each ended call to the observers, in order, beside the relay."""
 
     def __init__(self, observers: Sequence[Observer]) -> None:
-        self._observers = tuple(observers)
+        found: tuple[Any, ...] = tuple(observers)
+        self._observers: tuple[Observer, ...] = found
         self._workers: list[Any] = [each for each in self._observers if hasattr(each, "work_left")]
+        self.checks: list[Check] = [each.check for each in found if hasattr(each, "check")]
         self._preparing: list[Any] = [each for each in self._observers if hasattr(each, "prepare")]
         self._queue: queue.SimpleQueue[_Waiting | None] = queue.SimpleQueue()
         self._lock = threading.Lock()

@@ -19,11 +19,14 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from anaphora.cache.cold import COLD_HEADER
 from anaphora.client.failures import log
 from anaphora.errors import (
     AnaphoraError,
+    Denied,
     NotFound,
     Overloaded,
+    QuotaExhausted,
     RequestRejected,
     Transport,
     Upstream,
@@ -58,6 +61,8 @@ _HOP_BY_HOP = frozenset(
     "connection keep-alive proxy-authenticate proxy-authorization proxy-connection te trailer"
     " transfer-encoding upgrade expect".split()
 )
+#: Headers of requests for the proxy itself, which no provider gets.
+_OWN = frozenset((COLD_HEADER,))
 #: Values of Connection that are not the name of a header,
 _OPTIONS = frozenset({"", "close", "keep-alive"})
 #: or of one that a request needs.
@@ -93,10 +98,11 @@ class RelayHandler:
         self._place = place
         self._placing = ThreadPoolExecutor(1, "anaphora-proxy-place") if place else None
         self._pages = pages
-        self._streams = place is None and isinstance(upstream, NetworkUpstream)
+        checks = self._checks = observers.checks
+        self._streams = False
         self._websockets: WebSocketUpstream | None = None
-        if place is None and isinstance(upstream, NetworkUpstream):
-            self._websockets = WebSocketUpstream(upstream.ca)
+        if place is None and not checks and isinstance(upstream, NetworkUpstream):
+            self._streams, self._websockets = True, WebSocketUpstream(upstream.ca)
         self._numbers = itertools.count(1)
         self._open = 0
         self._host_of = functools.lru_cache(_host_of)
@@ -135,15 +141,20 @@ class RelayHandler:
         self, exchange: HttpExchange, problem: Upstream, routes: RouteTable | None = None
     ) -> CompleteResponse:
         path, table = exchange.scope["raw_path"].decode("latin-1"), routes or self._routes
+        refused = isinstance(problem, Denied)
+        if refused:  # in the form of a spend limit, which no SDK retries
+            problem = QuotaExhausted(str(problem), status=problem.status, code=problem.code)
         status, headers, body = table.codec(path, exchange.headers).write_error(problem)
         status = problem.status or status
         if status == 426:
             headers = {**headers, "upgrade": "HTTP/1.1"}
+        if refused:
+            headers = {**headers, "x-should-retry": "false"}
         return CompleteResponse(status, headers, body)
 
     @property
     def takes_websockets(self) -> bool:
-        """False while recording, replaying or placing: programs use HTTP after a 426."""
+        """False while recording, replaying, placing or checking: programs use HTTP after a 426."""
         return self._websockets is not None
 
     async def handle_websocket(self, socket: ServedWebSocket) -> None:
@@ -197,6 +208,7 @@ class RelayHandler:
             [
                 ("host", host) if pair[0] == "host" else pair
                 for pair in _without_hops(exchange.header_pairs)
+                if pair[0] not in _OWN
             ]
         )
         call = RelayedCall(
@@ -214,6 +226,9 @@ class RelayHandler:
         try:
             request = await self._request(relaying, headers)
             await exchange.run(relaying.pass_on(self._upstream, request))
+        except Denied as problem:
+            call.outcome, call.error, call.status = "refused", str(problem), problem.status or 0
+            raise
         except Transport as problem:
             call.outcome, call.error = "failed", str(problem)
             if exchange.started:
@@ -240,10 +255,14 @@ class RelayHandler:
             route=call.route,
             path=call.path,
             query=call.query,
+            number=call.number,
             started=call.started,
             headers=headers,
             body=body,
         )
+        if self._checks and isinstance(body, bytes) and body:
+            checked = msgspec.structs.replace(request, headers=relaying.headers)
+            await relaying.run(self._check(checked))
         if self._place is None or not isinstance(body, bytes) or not body:
             return request
         placed = await self._placed(self._place, request)
@@ -255,6 +274,18 @@ class RelayHandler:
             for name, value in headers
         )
         return msgspec.structs.replace(request, body=placed, headers=sized)
+
+    async def _check(self, request: UpstreamRequest) -> None:
+        """Raises the first refusal. A check that fails refuses nothing."""
+        for check in self._checks:
+            try:
+                refused = await check(request)
+            except Exception as problem:
+                name = type(problem).__name__
+                log(logging.ERROR, f"checking a request failed: {name}", problem)
+                continue
+            if refused is not None:
+                raise refused
 
     async def _placed(self, place: Place, request: UpstreamRequest) -> bytes | None:
         """In a thread, since a large body takes time; a failure does not lose the request."""
@@ -277,6 +308,9 @@ class _Relaying:
         self._observers = observers
         self._keeps = observers.is_needed
         self._began = time.monotonic()
+        self.headers: Headers = tuple(exchange.header_pairs)
+        """Those of the program."""
+        self.run = exchange.run
 
     def seconds(self) -> float:
         """Seconds since the request arrived; called when a piece is relayed."""
@@ -382,7 +416,7 @@ def _websocket_headers(pairs: Sequence[tuple[str, str]]) -> Headers:
     return tuple(
         pair
         for pair in _without_hops(pairs)
-        if pair[0] != "host" and not pair[0].startswith("sec-websocket-")
+        if pair[0] != "host" and pair[0] not in _OWN and not pair[0].startswith("sec-websocket-")
     )
 
 

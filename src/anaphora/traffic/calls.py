@@ -82,6 +82,8 @@ class UpstreamRequest(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     query: str
     """Unchanged; it may contain a key."""
     headers: Headers
+    number: int = 0
+    """That of its `RelayedCall`."""
     started: float = 0.0
     """When it arrived, in seconds since 1970."""
     body: bytes | AsyncIterator[bytes]
@@ -135,11 +137,11 @@ class RelayedCall(msgspec.Struct, kw_only=True, eq=False):
     began: float | None = None
     """When the response's headers arrived, in seconds after the request was sent."""
     ended: float = 0.0
-    outcome: Literal["complete", "cancelled", "failed"] = "complete"
+    outcome: Literal["complete", "cancelled", "failed", "refused"] = "complete"
     """`cancelled`: the program disconnected. `failed`: upstream did not answer, or not
-    completely."""
+    completely. `refused`: the proxy answered with an error, and sent nothing."""
     error: str = ""
-    """Why it failed, without secrets."""
+    """Why it failed or was refused, without secrets."""
     notices: tuple[Notice, ...] = ()
     """URLs in the response that bypass the proxy: requests to them are not seen."""
     realtime: RealtimeBill | None = None
@@ -152,10 +154,19 @@ class RelayedCall(msgspec.Struct, kw_only=True, eq=False):
 
 
 CallKind: TypeAlias = Literal[
-    "judged", "error", "cancelled", "failed", "counts_tokens", "other", "not_judged", "realtime"
+    "judged",
+    "error",
+    "cancelled",
+    "failed",
+    "refused",
+    "counts_tokens",
+    "other",
+    "not_judged",
+    "realtime",
 ]
 """`judged`: compared and priced, by its bill or, without one, by the rules. `error`: the provider
 answered with an error. `cancelled`: the program disconnected. `failed`: no complete answer arrived.
+`refused`: the proxy answered with an error, and sent nothing.
 `counts_tokens` and `other` paths are relayed and counted. `not_judged`: the reason says why.
 `realtime`: billed by its own usage event, and not compared."""
 
@@ -166,6 +177,7 @@ OUTCOMES: dict[CallKind, str] = {
     "realtime": "ok",
     "error": "Upstream",
     "failed": "Transport",
+    "refused": "Denied",
     "cancelled": "CancelledError",
 }
 
@@ -263,6 +275,8 @@ def kind_of(call: RelayedCall, wire: str, path: str) -> tuple[CallKind, str]:
     needs, so a cancelled call may have a complete answer."""
     if call.realtime is not None:
         return "realtime", call.realtime.reason
+    if call.outcome == "refused":
+        return "refused", call.error
     if call.outcome != "complete" and not call.pieces and call.status < _FIRST_ERROR:
         return call.outcome, why_ended(call)
     if call.method == "POST" and counts_tokens(path):

@@ -28,6 +28,7 @@ from anaphora.cache.verdict import (
     judge_matched,
     predict_after,
     saved_usd,
+    with_remedy,
 )
 from anaphora.cache.verdict.judgement import ComparedCall, JudgedPair
 from anaphora.cache.verdict.values import agrees
@@ -154,6 +155,8 @@ def judge_request(
         profile=request.profile,
         diagnosis=request.diagnosis,
     )
+    verdict = pair.remedied(sent, rules, price, request.profile, request.past)
+    pair = pair._replace(verdict=verdict)
     marked = (each.marks.marks or each.marks.automatic for each in (pair.before, sent) if each)
     if not rules.slots.value and any(marked):
         return pair._replace(expected=None)  # markers do not count for the verdict there
@@ -239,7 +242,7 @@ class RememberedCall(ComparedCall, kw_only=True, eq=False):
         billed = usage is not None and usage.read is not None
         if billed and expected is not None and before is not None and before.usage is None:
             expected = replace(expected, exact=False)  # an estimate is not exact
-        return judge(
+        verdict = judge(
             before,
             self.sent,
             rules,
@@ -247,6 +250,9 @@ class RememberedCall(ComparedCall, kw_only=True, eq=False):
             price=price,
             profile=profile,
             diagnosis=diagnosis,
+        )
+        return with_remedy(
+            verdict, before, self.sent, rules, price=price, profile=profile, past=self.past
         )
 
     def _before(self, rules: CacheRules) -> SentCall | None:

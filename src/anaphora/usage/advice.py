@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from anaphora.analysis.trace.programs import ProgramName
+from anaphora.cache.verdict import RemedyKind
 
 from .records import LossCause
 
@@ -16,6 +17,22 @@ _NAMES: dict[ProgramName, str] = {
     "opencode": "opencode",
     "copilot": "Copilot CLI",
     "pi": "pi",
+}
+
+#: The kind of remedy for each cause, by the names of `Verdict.remedy`.
+REMEDY: dict[LossCause, RemedyKind] = {
+    "idle": "longer_ttl",
+    "tools_changed": "keep_tools",
+    "system_changed": "move_to_end",
+    "model_switched": "keep_parameters",
+    "history_edited": "keep_history",
+    "compaction": "nothing",
+    "resumed": "longer_ttl",
+    "subagent": "send_first",
+    "below_minimum": "nothing",
+    "no_marker": "place_markers",
+    "provider_side": "nothing",
+    "unknown": "nothing",
 }
 
 #: For every cause and any program.

@@ -23,23 +23,24 @@ from msgspec.structs import replace
 from anaphora.analysis.trace.log_lines import Problem
 from anaphora.catalog.pricing import PriceBook
 from anaphora.errors import InvalidConfig
-from anaphora.values import Usage
 from anaphora.wording import counted
 
 from .index import UsageIndex, index_file, remove_index
 from .pieces import PIECE, FilePiece, ReadPosition, file_state, is_unchanged, pack, unpack_position
 from .places import SessionFile, session_files
+from .processes import Died, WorkProcesses
+from .records import usage_of
 from .report import UsageReport
 from .sums import UsageQuery, usage_report
-from .workers import (
+from .tasks import (
     Done,
     Failed,
     JudgedSession,
     JudgeTask,
     ReadTask,
     Task,
-    UsageWorkers,
     batches,
+    work,
 )
 
 #: Bytes from which on the work is worth the start of processes.
@@ -187,7 +188,7 @@ class _Collector:
             self._notices.append(f"{path}: the last line is not complete; {lines} before it read")
 
     def _add(
-        self, index: UsageIndex, workers: UsageWorkers, pieces: list[tuple[ReadTask, FilePiece]]
+        self, index: UsageIndex, workers: WorkProcesses, pieces: list[tuple[ReadTask, FilePiece]]
     ) -> int:
         """Adds what was read, and goes on with files that have more. Returns their number."""
         more = 0
@@ -200,7 +201,7 @@ class _Collector:
             more += 1
             is_ours = piece.path not in conflicts
             known = pack(piece.position) if is_ours else index.position(piece.path)
-            workers.submit([replace(task, known=known, size=0)])
+            workers.submit(work, [replace(task, known=known, size=0)])
         return more
 
     def _spend(self, piece: FilePiece) -> None:
@@ -211,13 +212,11 @@ class _Collector:
             kept = sums.setdefault(label, [0] * len(counts))
             for place, count in enumerate(counts):
                 kept[place] += count
-        for label, (uncached, read, written_5m, written_1h, output) in sums.items():
+        for label, counts in sums.items():
             _, provider, model, tier, _, _ = piece.labels[label]
             price = self._prices.price(provider, model, piece.position.began, service_tier=tier)
-            written = {"5m": written_5m, "1h": written_1h}
-            kept_ttls = {ttl: count for ttl, count in written.items() if count}
-            tokens = Usage(uncached=uncached, read=read, written=kept_ttls, output=output)  # type: ignore[arg-type]
-            self._usd += float((None if price is None else price.total(tokens)) or 0)
+            cost = None if price is None else price.total(usage_of(counts))
+            self._usd += float(cost or 0)
 
     # ── Losses ───────────────────────────────────────────────────────────────────────────────────
 
@@ -234,13 +233,14 @@ class _Collector:
         size = sum(task.size for task in tasks)
         parts = batches(tasks, most)
         in_parallel = self._processes > 1 and len(parts) > 1 and size >= many and sys.executable
-        workers = UsageWorkers(min(self._processes, len(parts)) if in_parallel else 0)
+        count = min(self._processes, len(parts)) if in_parallel else 0
         files = done_bytes = 0
-        try:
+        with WorkProcesses(count) as workers:
             for part in parts:
-                workers.submit(part)
+                workers.submit(work, part)
             while workers.busy:
-                done = workers.next()
+                (part,), results = workers.next()
+                done = self._survived(workers, part, results)
                 files += len(done) - self._take(index, workers, done)
                 done_bytes += sum(task.size for task, _ in done)
                 if self._progress is not None:
@@ -253,10 +253,22 @@ class _Collector:
                         usd=self._usd,
                     )
                     self._progress(so_far)
-        finally:
-            workers.stop()
 
-    def _take(self, index: UsageIndex, workers: UsageWorkers, done: list[tuple[Task, Done]]) -> int:
+    def _survived(
+        self, workers: WorkProcesses, tasks: list[Task], done: list[Done] | Died
+    ) -> list[tuple[Task, Done]]:
+        """The results; if the process has died, the tasks again, one by one."""
+        if not isinstance(done, Died):
+            return [*zip(tasks, done, strict=True)]
+        if len(tasks) == 1:
+            return [(tasks[0], Failed(f"the process that read it ended with {done.code}"))]
+        for task in tasks:
+            workers.submit(work, [task])
+        return []
+
+    def _take(
+        self, index: UsageIndex, workers: WorkProcesses, done: list[tuple[Task, Done]]
+    ) -> int:
         """Adds the results to the index. Returns how many files are not finished."""
         pieces: list[tuple[ReadTask, FilePiece]] = []
         for task, one in done:

@@ -14,6 +14,8 @@ from typing import Any
 from anaphora.analysis.trace.answers import AnswerIndex
 from anaphora.analysis.trace.log_lines import Answer
 
+from .records import COUNTS
+
 #: Copies of one answer in the chosen files, those of a copied one by its digest without its time.
 _COPIES = (
     "SELECT answer, key, copied, file, path, began, ended, at, output"
@@ -42,9 +44,10 @@ _CHANGED = (
 #: Copies of answers that are compared at once.
 _MOST_COPIES = 5_000
 #: The columns of a call whose tokens are those of a copy.
-_OTHERS = (
-    "ours.key, ours.answer, ours.copied, ours.label, ours.at, other.uncached, other.read,"
-    " other.written_5m, other.written_1h, other.output, ours.line"
+_OTHERS = ", ".join(
+    [f"ours.{name}" for name in ("file", "key", "answer", "copied", "label", "at")]
+    + [f"other.{name}" for name in COUNTS]
+    + ["ours.line"]
 )
 
 
@@ -88,7 +91,7 @@ def _drop(database: sqlite3.Connection, copies: _CopiesOnce) -> None:
     database.executemany("INSERT INTO dropped VALUES (?, ?, ?, ?)", dropped)
     for file, key, source in richer:
         database.execute(
-            f"INSERT INTO richer SELECT ours.file, {_OTHERS}"
+            f"INSERT INTO richer SELECT {_OTHERS}"
             " FROM calls AS ours JOIN calls AS other ON other.key = ours.key"
             " WHERE ours.file = ? AND ours.key = ? AND other.file = ?",
             (file, key, source),

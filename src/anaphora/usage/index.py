@@ -39,21 +39,24 @@ from anaphora.version import __version__
 
 from .copies import choose, count
 from .pieces import FilePiece, Label, pack, unpack_position
-from .records import CallLoss
+from .records import COUNTS, CallLoss
 
 #: Marks the file as ours: "anau".
 _APPLICATION = 0x616E6175
 _SCHEMA = 1
+_CALLS = (
+    "CREATE TABLE {} (file INTEGER NOT NULL, key BLOB NOT NULL, answer BLOB NOT NULL,"
+    " copied INTEGER NOT NULL, label INTEGER NOT NULL, at REAL, "
+    + ", ".join(f"{name} INTEGER NOT NULL" for name in (*COUNTS, "line"))
+    + ", PRIMARY KEY (file, key)) WITHOUT ROWID"
+)
 _TABLES = (
     "CREATE TABLE files (id INTEGER PRIMARY KEY, path TEXT NOT NULL UNIQUE, position BLOB NOT NULL,"
     " began REAL, ended REAL, session TEXT, judged BLOB, notices BLOB)",
     "CREATE TABLE labels (id INTEGER PRIMARY KEY, program TEXT NOT NULL, provider TEXT NOT NULL,"
     " model TEXT NOT NULL, tier TEXT NOT NULL, session TEXT NOT NULL, project TEXT NOT NULL,"
     " UNIQUE (session, model, project, program, provider, tier))",
-    "CREATE TABLE calls (file INTEGER NOT NULL, key BLOB NOT NULL, answer BLOB NOT NULL,"
-    " copied INTEGER NOT NULL, label INTEGER NOT NULL, at REAL, uncached INTEGER NOT NULL,"
-    " read INTEGER NOT NULL, written_5m INTEGER NOT NULL, written_1h INTEGER NOT NULL,"
-    " output INTEGER NOT NULL, line INTEGER NOT NULL, PRIMARY KEY (file, key)) WITHOUT ROWID",
+    _CALLS.format("calls"),
     "CREATE INDEX calls_answer ON calls (answer)",
     # The files that were counted together; calls that do not count, with the file that keeps the
     # answer; and calls that count with the tokens of a copy that has more output.
@@ -61,23 +64,17 @@ _TABLES = (
     "CREATE TABLE dropped (file INTEGER NOT NULL, key BLOB NOT NULL, keeper INTEGER,"
     " is_last INTEGER NOT NULL, PRIMARY KEY (file, key)) WITHOUT ROWID",
     "CREATE INDEX dropped_keeper ON dropped (keeper)",
-    "CREATE TABLE richer (file INTEGER NOT NULL, key BLOB NOT NULL, answer BLOB NOT NULL,"
-    " copied INTEGER NOT NULL, label INTEGER NOT NULL, at REAL, uncached INTEGER NOT NULL,"
-    " read INTEGER NOT NULL, written_5m INTEGER NOT NULL, written_1h INTEGER NOT NULL,"
-    " output INTEGER NOT NULL, line INTEGER NOT NULL, PRIMARY KEY (file, key)) WITHOUT ROWID",
+    _CALLS.format("richer"),
     "CREATE TABLE losses (file INTEGER NOT NULL, key BLOB NOT NULL, cause TEXT NOT NULL,"
     " tokens INTEGER NOT NULL, nano_usd INTEGER, sentence TEXT NOT NULL, idle REAL,"
     " PRIMARY KEY (file, key, cause)) WITHOUT ROWID",
 )
-_COLUMNS = (
-    "file, key, answer, copied, label, at, uncached, read, written_5m, written_1h, output, line"
-)
+_COLUMNS = "file", "key", "answer", "copied", "label", "at", *COUNTS, "line"
 #: A later line about the same answer replaces the earlier, unless that has more output.
 _ADD = (
-    f"INSERT INTO calls ({_COLUMNS}) VALUES ({', '.join('?' * 12)}) ON CONFLICT DO UPDATE SET"
-    " at = excluded.at, label = excluded.label, uncached = excluded.uncached,"
-    " read = excluded.read, written_5m = excluded.written_5m, written_1h = excluded.written_1h,"
-    " output = excluded.output, line = excluded.line WHERE excluded.output >= output"
+    f"INSERT INTO calls VALUES ({', '.join('?' * len(_COLUMNS))}) ON CONFLICT DO UPDATE SET"
+    f" {', '.join(f'{name} = excluded.{name}' for name in _COLUMNS[4:])}"
+    " WHERE excluded.output >= output"
 )
 #: Labels that are kept in memory.
 _MOST_LABELS = 10_000

@@ -23,12 +23,13 @@ from anaphora.wire.reading import DECODE_ERRORS
 
 from .opencode_files import is_database_file
 from .places import SessionFile
-from .programs import READERS, BillReader, bills
+from .programs import READERS, bills
+from .programs.lines import BillReader
 from .records import CallBill
 from .whole_files import is_whole, read_file
 
 #: The fields of a call that are columns: tokens and line.
-_COUNTS = slice(5, 11)
+_COUNTS = slice(5, 12)
 _GZIP = b"\x1f\x8b"
 _DAMAGED = EOFError, zlib.error, gzip.BadGzipFile
 #: Bytes that are read of a file at once.
@@ -73,7 +74,7 @@ class ReadPosition(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     """Of a file that is read as a whole."""
 
 
-class FilePiece(msgspec.Struct, array_like=True, kw_only=True, tag=True):
+class FilePiece(msgspec.Struct, kw_only=True):
     """What was read of a file at once."""
 
     path: str
@@ -147,7 +148,7 @@ class _Found:
             self.problems.append(str(problem))
 
 
-class FileState(msgspec.Struct, frozen=True, array_like=True):
+class FileState(msgspec.Struct, frozen=True):
     """Tells whether a file was changed."""
 
     inode: int
@@ -196,7 +197,7 @@ def read_piece(
             found.add(bills(reader, lines, path, position.lines + 1))
         except _DAMAGED as problem:
             found.add_problem(Problem(path, f"the file is cut off or damaged: {problem}"))
-        kept = pack(reader.state())  # now: the rest changes it
+        kept = pack(reader.known)  # now: the rest changes it
         unfinished = bool(lines.rest) and not _add_rest(reader, lines, found)
         size = stat.st_size if packed else lines.offset + len(lines.rest)
         position = ReadPosition(

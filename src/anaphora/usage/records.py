@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from collections.abc import Sequence
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from anaphora.values import Usage
+from anaphora.values import Ttl, Usage
 
 
 class CallBill(msgspec.Struct, frozen=True, array_like=True):
@@ -22,6 +23,8 @@ class CallBill(msgspec.Struct, frozen=True, array_like=True):
     uncached: int = 0
     read: int = 0
     written_5m: int = 0
+    written_30m: int = 0
+    """OpenAI's writes."""
     written_1h: int = 0
     output: int = 0
     line: int = 0
@@ -35,22 +38,22 @@ class CallBill(msgspec.Struct, frozen=True, array_like=True):
     """The key without its time, if files that copy the answer change its time."""
     copied: bool = False
     """The file says that it begins with another session: `untimed` is enough."""
-    written_30m: int = 0
-    """OpenAI's writes."""
 
     @property
     def input(self) -> int:
-        written = self.written_5m + self.written_1h + self.written_30m
-        return self.uncached + self.read + written
+        return self.uncached + self.read + self.written_5m + self.written_30m + self.written_1h
 
-    def usage(self) -> Usage:
-        written = {"1h": self.written_1h, "30m": self.written_30m, "5m": self.written_5m}
-        return Usage(
-            uncached=self.uncached,
-            read=self.read,
-            written={ttl: count for ttl, count in written.items() if count},  # type: ignore[misc]
-            output=self.output,
-        )
+
+#: The fields of a call that are numbers of tokens.
+COUNTS = ("uncached", "read", "written_5m", "written_30m", "written_1h", "output")
+
+
+def usage_of(counts: Sequence[int]) -> Usage:
+    """Tokens in the order of COUNTS."""
+    uncached, read, written_5m, written_30m, written_1h, output = counts
+    written: dict[Ttl | Any, int] = {"5m": written_5m, "30m": written_30m, "1h": written_1h}
+    kept = {ttl: count for ttl, count in written.items() if count}
+    return Usage(uncached=uncached, read=read, written=kept, output=output)
 
 
 LossCause: TypeAlias = Literal[

@@ -7,7 +7,9 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from .records import LossCause
+from anaphora.cache.verdict import RemedyKind
+
+from .records import COUNTS, LossCause
 
 Grouping: TypeAlias = Literal[
     "daily", "weekly", "monthly", "session", "project", "model", "program"
@@ -25,10 +27,13 @@ class UsageRow(msgspec.Struct, kw_only=True):
     programs: tuple[str, ...] = ()
     models: tuple[str, ...] = ()
     project: str = ""
+    """Of the last call, in rows by session or project."""
     calls: int = 0
     uncached: int = 0
     read: int = 0
     written_5m: int = 0
+    """Also those whose time is not known."""
+    written_30m: int = 0
     written_1h: int = 0
     output: int = 0
     usd: Decimal = Decimal(0)
@@ -38,6 +43,31 @@ class UsageRow(msgspec.Struct, kw_only=True):
     lost: int = 0
     """Tokens that had been cached and were paid again."""
     lost_usd: Decimal = Decimal(0)
+
+    @property
+    def input(self) -> int:
+        return self.uncached + self.read + self.written
+
+    @property
+    def written(self) -> int:
+        return self.written_5m + self.written_30m + self.written_1h
+
+    def add(self, other: UsageRow) -> None:
+        for name in _SUMS:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        for name in ("programs", "models"):
+            mine, theirs = getattr(self, name), getattr(other, name)
+            setattr(self, name, (*mine, *(one for one in theirs if one not in mine)))
+        if other.began is not None:
+            self.began = other.began if self.began is None else min(self.began, other.began)
+        is_last = other.ended is not None and (self.ended is None or other.ended >= self.ended)
+        if is_last:
+            self.ended = other.ended
+        if self.name == other.name and (is_last or not self.project):
+            self.project = other.project
+
+
+_SUMS = (*COUNTS, "calls", "usd", "unpriced", "lost", "lost_usd")
 
 
 class CauseRow(msgspec.Struct, kw_only=True):
@@ -50,6 +80,8 @@ class CauseRow(msgspec.Struct, kw_only=True):
     programs: tuple[str, ...]
     advice: tuple[str, ...]
     """What to do about it: a line for each of the programs, or one for all."""
+    remedy: RemedyKind = "nothing"
+    """The kind of it, as verdicts name it."""
 
 
 class DearLoss(msgspec.Struct, kw_only=True):

@@ -7,9 +7,10 @@ The sums are priced, not the calls.
 from __future__ import annotations
 
 import datetime
-import heapq
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from decimal import Decimal
+from itertools import islice
+from operator import add
 from typing import Any
 
 import msgspec
@@ -17,23 +18,14 @@ import msgspec
 from anaphora.catalog.price_data import PRICE_SLOT
 from anaphora.catalog.prices import Rates
 from anaphora.catalog.pricing import PriceBook, price_levels
-from anaphora.values import Ttl, Usage
 
-from .advice import advice
 from .index import UsageIndex
 from .pieces import Label
-from .records import LossCause
-from .report import (
-    CauseRow,
-    DearLoss,
-    Grouping,
-    UnpricedModel,
-    UsageReport,
-    UsageRow,
-)
+from .records import COUNTS, usage_of
+from .report import DearLoss, Grouping, UsageReport, UsageRow
+from .tally import NANO, UsageTally, period_of
 
-_COUNTS = ("uncached", "read", "written_5m", "written_1h", "output")
-_INPUT = "uncached + read + written_5m + written_1h"
+_INPUT = "uncached + read + written_5m + written_30m + written_1h"
 _SLOT = f"CAST(at / {PRICE_SLOT} AS INTEGER)"
 #: The chosen calls, each answer once.
 _ONCE = (
@@ -46,15 +38,6 @@ _LOST = (
     "losses CROSS JOIN calls USING (file, key) WHERE file IN chosen AND NOT EXISTS (SELECT 1 FROM"
     " dropped WHERE dropped.file = losses.file AND dropped.key = losses.key AND keeper NOTNULL)"
 )
-_NANO = Decimal(10**9)
-#: Name of the row of calls without a time.
-NO_TIME = "unknown"
-#: Groupings by time.
-_PERIODS: dict[Grouping, Callable[[datetime.datetime], str]] = {
-    "daily": lambda local: local.date().isoformat(),
-    "weekly": lambda local: (local.date() - datetime.timedelta(days=local.weekday())).isoformat(),
-    "monthly": lambda local: f"{local:%Y-%m}",
-}
 _FIELDS: dict[Grouping, int] = {"program": 0, "model": 2, "session": 4, "project": 5}
 
 
@@ -94,7 +77,7 @@ class UsageQuery(msgspec.Struct, frozen=True, kw_only=True):
 def usage_report(
     index: UsageIndex, query: UsageQuery, *, now: float, with_causes: bool
 ) -> UsageReport:
-    """Sums the files that `index.count_once` has chosen."""
+    """Sums the files that `index.counted` has chosen."""
     return _Report(index, query, now).report(with_causes=with_causes)
 
 
@@ -109,34 +92,19 @@ class _Report:
             id: label for id, *rest in labels if query.takes(label := tuple(rest))
         }
         self._names: dict[int | None, str] = {}
-        self._rows: dict[str, UsageRow] = {}
-        self._programs: dict[str, UsageRow] = {}
-        self._total = UsageRow(name="total")
-        self._rates: dict[tuple[Any, ...], Rates | None] = {}
-        self._unpriced: dict[tuple[str, str], UnpricedModel] = {}
+        self._tally = UsageTally(by=query.by)
+        times = {"since": query.since, "until": query.until}
+        self._times = {name: at for name, at in times.items() if at is not None}
+        signs = {"since": ">=", "until": "<"}
+        self._where = " AND ".join([f"at {signs[name]} :{name}" for name in self._times] or ["1"])
 
     def report(self, *, with_causes: bool) -> UsageReport:
         self._sum()
-        causes = self._causes() if with_causes else None
-        return UsageReport(
-            by=self._query.by,
-            since=self._query.since,
-            until=self._query.until,
-            rows=tuple(sorted(self._rows.values(), key=self._order)),
-            total=self._total,
-            programs=tuple(sorted(self._programs.values(), key=lambda row: (-row.usd, row.name))),
-            causes=causes,
-            dearest=tuple(self._dearest()) if with_causes else (),
-            unpriced=tuple(sorted(self._unpriced.values(), key=lambda one: -one.tokens)),
-        )
-
-    def _order(self, row: UsageRow) -> tuple[Any, ...]:
-        """Periods in their order, sessions by their last call, others by their cost."""
-        if self._query.by in _PERIODS:
-            return row.name == NO_TIME, row.name
-        if self._query.by == "session":
-            return row.ended is None, row.ended or 0.0, row.name
-        return -row.usd, row.name
+        if with_causes:
+            self._lose()
+            self._tally.keep_dearest(self._dearest(), self._query.dearest)
+        since, until = self._query.since, self._query.until
+        return self._tally.report(since=since, until=until, causes=with_causes)
 
     def _name(self, slot: int | None, label: Label) -> str:
         """The row of a call."""
@@ -144,48 +112,45 @@ class _Report:
         if field is not None:
             return label[field]
         if slot not in self._names:
-            self._names[slot] = self._period(slot)
+            at = None if slot is None else float(slot * PRICE_SLOT)
+            self._names[slot] = period_of(self._query.by, at, self._query.tz)
         return self._names[slot]
 
-    def _period(self, slot: int | None) -> str:
-        if slot is None:
-            return NO_TIME
-        local = datetime.datetime.fromtimestamp(slot * PRICE_SLOT, datetime.UTC)
-        return _PERIODS[self._query.by](local.astimezone(self._query.tz))
-
-    def _times(self) -> tuple[str, dict[str, float]]:
-        since, until = self._query.since, self._query.until
-        times = {"since": since, "until": until}
-        where = [*(["at >= :since"] if since is not None else [])]
-        where += ["at < :until"] if until is not None else []
-        given = {name: value for name, value in times.items() if value is not None}
-        return " AND ".join(where) or "true", given
-
-    # ── Bills ────────────────────────────────────────────────────────────────────────────────────
-
     def _sum(self) -> None:
+        """Sums the bills, then prices the sums."""
         levels = self._levels()
-        sums: dict[tuple[Any, ...], list[int]] = {}
+        sums: dict[tuple[Any, ...], tuple[Rates | None, list[int], list[float]]] = {}
+        is_in_folder = self._query.by in ("session", "project")
         for label, slot, level, ttls, first, last, *counts in self._groups(levels):
             names = self._labels.get(label)
             if names is None:
                 continue
-            program, provider, model, tier, *_ = names
+            program, provider, model, tier, _, project = names
             at = None if slot is None else slot * PRICE_SLOT
             price = self._prices.price(provider, model, at, service_tier=tier)
             rates = None if price is None else price.at(levels[level - 1] + 1 if level else 0)
-            name = self._name(slot, names)
-            self._mark(name, names, first, last)
-            key = name, program, provider, model, id(rates), ttls
-            kept = sums.get(key)
-            if kept is None:
-                sums[key] = [*counts]
-                self._rates[key] = rates
-            else:
-                for place, count in enumerate(counts):
-                    kept[place] += count
-        for key, counts in sums.items():
-            self._add(key, self._rates[key], counts)
+            folder = project if is_in_folder else ""
+            key = self._name(slot, names), program, provider, model, folder, id(rates), ttls
+            kept = sums.setdefault(key, (rates, [0] * len(counts), []))
+            kept[1][:] = map(add, kept[1], counts)
+            kept[2].extend(time for time in (first, last) if time is not None)
+        for (name, program, provider, model, folder, *_), (rates, counts, times) in sums.items():
+            calls, *tokens = counts
+            usd = None if rates is None else rates.total(usage_of(tokens))
+            row = UsageRow(
+                name=name,
+                began=min(times, default=None),
+                ended=max(times, default=None),
+                programs=(program,),
+                models=(model,),
+                project=folder,
+                calls=calls,
+                usd=usd or Decimal(0),
+                unpriced=calls if usd is None else 0,
+            )
+            for count, number in zip(COUNTS, tokens, strict=True):
+                setattr(row, count, number)
+            self._tally.add(row, provider)
 
     def _levels(self) -> list[int]:
         """The prompt lengths above which a price changes, of all models."""
@@ -196,96 +161,35 @@ class _Report:
         """Label, quarter of an hour, number of exceeded levels, TTLs, first and last time, then
         calls and tokens."""
         level = " + ".join([f"({_INPUT} > {above})" for above in levels] or ["0"])
-        where, times = self._times()
-        sums = ", ".join(f"sum({name})" for name in _COUNTS)
+        ttls = "(written_5m > 0) + 2 * (written_30m > 0) + 4 * (written_1h > 0)"
+        sums = ", ".join(f"sum({name})" for name in COUNTS)
         return self._run(
-            f"SELECT label, {_SLOT}, {level}, (written_5m > 0) + 2 * (written_1h > 0), min(at),"
-            f" max(at), count(*), {sums} FROM {_ONCE} WHERE {where} GROUP BY 1, 2, 3, 4",
-            times,
+            f"SELECT label, {_SLOT}, {level}, {ttls}, min(at), max(at), count(*), {sums}"
+            f" FROM {_ONCE} WHERE {self._where} GROUP BY 1, 2, 3, 4",
+            self._times,
         )
 
-    def _mark(self, name: str, label: Label, first: float | None, last: float | None) -> None:
-        """Notes time, program and model of calls in their row."""
-        by_program = self._programs.setdefault(label[0], UsageRow(name=label[0]))
-        by_name = self._rows.setdefault(name, UsageRow(name=name))
-        if self._query.by in ("session", "project"):
-            by_name.project = label[5]
-        for row in (by_name, by_program, self._total):
-            if label[0] not in row.programs:
-                row.programs = (*row.programs, label[0])
-            if label[2] not in row.models:
-                row.models = (*row.models, label[2])
-            if first is not None and last is not None:
-                row.began = first if row.began is None else min(row.began, first)
-                row.ended = last if row.ended is None else max(row.ended, last)
-
-    def _add(self, key: tuple[Any, ...], rates: Rates | None, counts: list[int]) -> None:
-        name, program, provider, model, *_ = key
-        calls, uncached, read, written_5m, written_1h, output = counts
-        written: dict[Ttl | Any, int] = {"5m": written_5m, "1h": written_1h}
-        usage = Usage(
-            uncached=uncached,
-            read=read,
-            written={ttl: count for ttl, count in written.items() if count},
-            output=output,
-        )
-        usd = None if rates is None else rates.total(usage)
-        for row in (self._rows[name], self._programs[program], self._total):
-            row.calls += calls
-            row.uncached += uncached
-            row.read += read
-            row.written_5m += written_5m
-            row.written_1h += written_1h
-            row.output += output
-            if usd is None:
-                row.unpriced += calls
-            else:
-                row.usd += usd
-        if usd is None:
-            new = UnpricedModel(provider=provider, model=model, calls=0, tokens=0)
-            unpriced = self._unpriced.setdefault((provider, model), new)
-            unpriced.calls += calls
-            unpriced.tokens += sum(counts[1:])
-
-    # ── Losses ───────────────────────────────────────────────────────────────────────────────────
-
-    def _causes(self) -> tuple[CauseRow, ...]:
-        where, times = self._times()
-        found: dict[LossCause, CauseRow] = {}
+    def _lose(self) -> None:
         for label, slot, cause, calls, tokens, nano in self._run(
             f"SELECT label, {_SLOT}, cause, count(*), sum(tokens), sum(nano_usd)"
-            f" FROM {_LOST} AND {where} GROUP BY 1, 2, 3",
-            times,
+            f" FROM {_LOST} AND {self._where} GROUP BY 1, 2, 3",
+            self._times,
         ):
             names = self._labels.get(label)
-            if names is None:
-                continue
-            usd = Decimal(nano or 0) / _NANO
-            new = CauseRow(cause=cause, calls=0, tokens=0, usd=Decimal(0), programs=(), advice=())
-            row = found.setdefault(cause, new)
-            row.calls += calls
-            row.tokens += tokens
-            row.usd += usd
-            if names[0] not in row.programs:
-                row.programs = (*row.programs, names[0])
-            name = self._name(slot, names)
-            for sums in (self._rows[name], self._programs[names[0]], self._total):
-                sums.lost += tokens
-                sums.lost_usd += usd
-        for cause, row in found.items():
-            row.advice = advice(cause, row.programs)
-        return tuple(sorted(found.values(), key=lambda row: (-row.usd, -row.tokens, row.cause)))
+            if names is not None:
+                name = self._name(slot, names)
+                self._tally.lose(name, cause, names[0], calls, tokens, nano or 0)
 
     def _dearest(self) -> Iterator[DearLoss]:
-        where, times = self._times()
-        rows: Iterable[tuple[Any, ...]] = self._run(
-            "SELECT coalesce(nano_usd, -1), tokens, at, (SELECT path FROM files WHERE id = file),"
-            f" line, cause, sentence, label FROM {_LOST} AND {where}",
-            times,
+        rows = self._run(
+            "SELECT nano_usd, tokens, at, (SELECT path FROM files WHERE id = file), line, cause,"
+            f" sentence, label FROM {_LOST} AND {self._where}"
+            " ORDER BY coalesce(nano_usd, -1) DESC, tokens DESC, at, 4",
+            self._times,
         )
         wanted = (row for row in rows if row[7] in self._labels)
-        for nano, tokens, at, path, line, cause, sentence, label in heapq.nlargest(
-            self._query.dearest, wanted, key=lambda row: (row[0], row[1], -(row[2] or 0.0), row[3])
+        for nano, tokens, at, path, line, cause, sentence, label in islice(
+            wanted, self._query.dearest
         ):
             program, _, model, _, session, project = self._labels[label]
             yield DearLoss(
@@ -298,6 +202,6 @@ class _Report:
                 project=project,
                 model=model,
                 tokens=tokens,
-                usd=None if nano < 0 else Decimal(nano) / _NANO,
+                usd=None if nano is None else nano / NANO,
                 sentence=sentence,
             )

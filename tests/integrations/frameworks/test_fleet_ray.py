@@ -40,14 +40,21 @@ def cluster() -> Iterator[None]:
         "RAY_agent_register_timeout_ms": str(int(PATIENCE * 1000)),
         "RAY_raylet_start_wait_time_s": str(int(PATIENCE)),
     }
-    ray.init(
-        num_cpus=4,
-        include_dashboard=False,
-        log_to_driver=False,
-        configure_logging=False,
-        object_store_memory=200 * 1024 * 1024,
-        runtime_env={"env_vars": {"PYTHONPATH": source}},
-    )
+    for last in (False, False, True):
+        try:
+            ray.init(
+                num_cpus=4,
+                include_dashboard=False,
+                log_to_driver=False,
+                configure_logging=False,
+                object_store_memory=200 * 1024 * 1024,
+                runtime_env={"env_vars": {"PYTHONPATH": source}},
+            )
+            break
+        except Exception:  # Ray has no class for it: it waits 30 s for a node, however busy
+            ray.shutdown()
+            if last:
+                raise
     yield
     ray.shutdown()
 

@@ -18,7 +18,14 @@ from anaphora import catalog
 from anaphora.cache.learned_steps import LearnedSteps
 from anaphora.cache.sent_call import updated_bills
 from anaphora.cache.simulator import Outcome
-from anaphora.cache.verdict import Prediction, SentCall, Verdict, judge, side_call
+from anaphora.cache.verdict import (
+    Prediction,
+    SentCall,
+    Verdict,
+    judge,
+    side_call,
+    with_remedy,
+)
 from anaphora.cache.verdict.judgement import NEARLY
 from anaphora.canonical import dumps, encode_decoded
 from anaphora.catalog import CacheRules, Price
@@ -158,14 +165,21 @@ class _RenderedTrace:
         outcome, lapsed = predicted.outcome, predicted.lapsed
         if predicted.billed is not None and lapsed is not None:
             outcome = lapsed if predicted.billed.cache_read <= lapsed.read else outcome
+        paid = None if price is None else price(provider, model, call.at, predicted.wire)
+        earlier = None if self._before is None else self._sent(self._before, provider)
+        later = self._later(made, provider, self._before)
         verdict = judge(
-            None if self._before is None else self._sent(self._before, provider),
-            self._later(made, provider, self._before),
+            earlier,
+            later,
             rules,
             outcome=outcome,
-            price=None if price is None else price(provider, model, call.at, predicted.wire),
+            price=paid,
             profile=profile,
             diagnosis=call.diagnosis,
+        )
+        past = [each.at for each in self.trace.calls[: predicted.call] if each.at is not None]
+        verdict = with_remedy(
+            verdict, earlier, later, rules, price=paid, profile=profile, past=past
         )
         self._follow(made)
         return TraceVerdict(predicted, model, verdict)

@@ -6,7 +6,7 @@ import copy
 from array import array
 from bisect import bisect_left, bisect_right, insort
 from collections import OrderedDict, deque
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -67,6 +67,10 @@ class Gaps:
         insort(self._sorted, gap)
         if len(self.lengths) > MOST_GAPS:
             del self._sorted[bisect_left(self._sorted, self.lengths.pop(0))]
+
+    def until(self, count: int) -> Sequence[float]:
+        """The pauses that are remembered of the first `count` uses."""
+        return self.lengths[: max(0, len(self.lengths) - max(0, self.count - count))]
 
     def within(self, seconds: float, at: float) -> float:
         """P(the use after one at `at` comes within this many seconds)."""

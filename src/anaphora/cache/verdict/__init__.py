@@ -15,11 +15,13 @@ from __future__ import annotations
 from anaphora.cache.sent_call import SentCall
 from anaphora.cache.simulator.outcome import Prediction
 
+from .avoiding import with_remedy
 from .changes import find_change
 from .diagnosis import Diagnosis, diagnosis_of
 from .judgement import as_side_call, comparable, judge, judge_matched, saved_usd, side_call
 from .prediction import predict_after, predict_usage, predicted_usage
 from .preflight import preflight
+from .remedy import Remedy, RemedyKind
 from .values import VOLATILE, Cause, CauseKind, Change, Result, Verdict
 
 __all__ = [
@@ -29,6 +31,8 @@ __all__ = [
     "Change",
     "Diagnosis",
     "Prediction",
+    "Remedy",
+    "RemedyKind",
     "Result",
     "SentCall",
     "Verdict",
@@ -44,4 +48,5 @@ __all__ = [
     "preflight",
     "saved_usd",
     "side_call",
+    "with_remedy",
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from decimal import Decimal
 from typing import NamedTuple, Protocol, Self, TypeVar
 
@@ -19,6 +19,7 @@ from anaphora.rendered import Plan, Rendered
 from anaphora.tokens import Counts
 from anaphora.values import Usage
 
+from .avoiding import with_remedy
 from .causes import recorded_cause
 from .diagnosis import Diagnosis
 from .prediction import Loss, explain_loss, lost_usd, predict_after, unmarked
@@ -28,6 +29,8 @@ from .values import Cause, Result, Verdict, agrees, reported_cause
 NEARLY = 0.92
 #: Calls of conversations that are remembered, and the bytes of their prompts.
 _MOST_CALLS, _MOST_BYTES = 2048, 32 * 1024 * 1024
+#: Calls of a conversation that a remedy looks back to.
+_MOST_TIMES = 63
 
 
 class SentRecord(Protocol):
@@ -49,6 +52,8 @@ class ComparedCall(msgspec.Struct, kw_only=True, eq=False):
     conversation: Hashable = None
     turn: int = 1
     """The number of this call in its conversation."""
+    past: tuple[float, ...] = ()
+    """When the latest calls of the conversation before this one were sent, in their order."""
 
     def follow(self, earlier: EarlierCall[Self] | None) -> bool:
         """Joins the conversation that it continues; False if it begins one."""
@@ -57,6 +62,8 @@ class ComparedCall(msgspec.Struct, kw_only=True, eq=False):
         before = earlier.call
         self.conversation, self.turn = before.conversation, before.turn + 1
         self.rules = before.rules
+        if before.sent.at is not None:
+            self.past = (*before.past[-_MOST_TIMES:], before.sent.at)
         return True
 
 
@@ -189,6 +196,19 @@ class JudgedPair(NamedTuple):
     expected: Prediction | None
     """The predicted read."""
 
+    def remedied(
+        self,
+        sent: SentCall,
+        rules: CacheRules,
+        price: Price | None,
+        profile: Profile | None,
+        past: Sequence[float],
+    ) -> Verdict:
+        """The verdict with what would have avoided a loss."""
+        return with_remedy(
+            self.verdict, self.before, sent, rules, price=price, profile=profile, past=past
+        )
+
 
 def judge_matched(
     earlier: EarlierCall[Compared] | None,
@@ -222,6 +242,14 @@ class ComparedCalls:
     def __init__(self) -> None:
         self._index: PrefixIndex[ComparedCall] = PrefixIndex(_MOST_CALLS, _MOST_BYTES)
 
+    def find(self, rendered: Rendered, *, scope: Hashable) -> EarlierCall[ComparedCall] | None:
+        """The earlier call that this one continues, or one with the same beginning."""
+        return self._index.find(rendered, scope=scope)
+
+    def add(self, sent: SentCall, *, scope: Hashable) -> None:
+        """Remembers a call without a verdict."""
+        self._index.add(sent.rendered, ComparedCall(sent=sent), scope=scope)
+
     def judge(
         self,
         call: ComparedCall,
@@ -238,9 +266,8 @@ class ComparedCalls:
         earlier = self._index.add(sent.rendered, call, scope=scope, reply_id=reply_id)
         if not call.follow(earlier):
             call.conversation, call.rules = object(), rules
-        return judge_matched(
-            earlier, sent, call.rules or rules, price=price, profile=profile
-        ).verdict
+        pair = judge_matched(earlier, sent, call.rules or rules, price=price, profile=profile)
+        return pair.remedied(sent, call.rules or rules, price, profile, call.past)
 
 
 def side_call(sent: SentCall, price: Price | None = None) -> Verdict:

@@ -15,6 +15,7 @@ from anaphora.values.codec import html_of
 from anaphora.wording import counted, format_loss, format_usd
 
 from .diagnosis import CODES, Diagnosis
+from .remedy import Remedy
 
 Result: TypeAlias = Literal["first", "hit", "partial", "miss", "not_cacheable", "unknown"]
 """Whether all, some or none of what the previous call cached was read; `not_cacheable`: its prompt
@@ -190,6 +191,8 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     """The host behind a router that answered, if the answer names it."""
     pinned: bool = False
     """Whether the call asked for that host, which had the prefix cached."""
+    remedy: Remedy | None = None
+    """What would avoid the loss, and what it would have saved."""
 
     @property
     def sentence(self) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from anaphora.client.arguments import seconds_of, state_text
+from anaphora.client.cold_guard import ColdGuard, cold_guard_of
 from anaphora.client.content import Content, ToolSet, messages_of
 from anaphora.client.in_flight import PreparedRequest, TurnRequest
 from anaphora.client.options import Prompt, StateText, TurnOptions
@@ -79,6 +80,7 @@ class CallBuilder(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     store: bool | None
     diagnose: bool
     compact_at: int | float | None
+    cold: ColdGuard | None = None
     outputs: dict[Any, Structured[Any]] = {}
     """The output forms that were requested so far."""
     usual_params: dict[tuple[Target, bool], Params] = {}
@@ -188,7 +190,9 @@ class CallBuilder(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     def request(self, content: Content | None, output: Any, options: TurnOptions) -> TurnRequest:
         """A turn with this content; `options` are parameters of this call alone."""
-        timeout = options.pop("timeout", None) if options else None
+        timeout, cold = None, self.cold
+        if options:
+            timeout, cold = options.pop("timeout", None), cold_guard_of(options, cold)
         # Nearly every turn is a text.
         text = content if isinstance(content, str) and not content.isspace() else ""
         return TurnRequest(
@@ -196,6 +200,7 @@ class CallBuilder(msgspec.Struct, frozen=True, kw_only=True, eq=False):
             params=params_of(options, tools=self.tools.source.current) if options else {},
             output=None if output is None else self.output(output),
             timeout=None if timeout is None else seconds_of(timeout, "timeout"),
+            cold=cold,
         )
 
     def output(self, output: Any) -> Structured[Any] | None:

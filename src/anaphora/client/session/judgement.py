@@ -7,10 +7,11 @@ from decimal import Decimal
 import msgspec
 from msgspec.structs import replace
 
+from anaphora.cache.plan import Gaps
 from anaphora.cache.plan.deferred import SentTurn
 from anaphora.cache.simulator import Outcome
 from anaphora.cache.simulator.outcome import predict_read
-from anaphora.cache.verdict import Diagnosis, Prediction, SentCall, Verdict, judge
+from anaphora.cache.verdict import Diagnosis, Prediction, SentCall, Verdict, judge, with_remedy
 from anaphora.cache.verdict.prediction import at_host
 from anaphora.catalog import CacheRules, Price
 from anaphora.client.failures import reported
@@ -72,6 +73,10 @@ class TurnFacts(msgspec.Struct, eq=False):
     made: SentTurn
     price: Price | None
     diagnosis: Diagnosis | None
+    pauses: Gaps | None = None
+    """The pauses of the conversation, to which later calls add, and"""
+    count: int = 0
+    """the number of its calls until this one."""
     slot_read: Prediction | None = None
     """The prediction for a self-hosted server, made before it learned from this call."""
 
@@ -82,14 +87,29 @@ class TurnFacts(msgspec.Struct, eq=False):
         return at_host(self.earlier, self.later, expected)
 
     def judge(self, expected: Prediction) -> Verdict:
-        return judge(
-            self.earlier,
-            self.later,
-            self.target.rules,
+        earlier, later, target = self.earlier, self.later, self.target
+        verdict = judge(
+            earlier,
+            later,
+            target.rules,
             expected=expected,
             price=self.price,
-            profile=self.target.profile,
+            profile=target.profile,
             diagnosis=self.diagnosis,
+        )
+        past, at = list[float](), later.at
+        if self.pauses is not None and at is not None and verdict.causes:
+            for pause in reversed(self.pauses.until(self.count)):
+                at -= pause
+                past.append(at)
+        return with_remedy(
+            verdict,
+            earlier,
+            later,
+            target.rules,
+            price=self.price,
+            profile=target.profile,
+            past=past[::-1],
         )
 
 

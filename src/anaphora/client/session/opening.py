@@ -20,6 +20,7 @@ from anaphora.client.arguments import (
     state_of,
     tools_of,
 )
+from anaphora.client.cold_guard import ColdGuard, cold_guard_of
 from anaphora.client.content import ToolSet
 from anaphora.client.conversations import Conversations, id_of, store_of
 from anaphora.client.mcp import ConfiguredServers, ServerSettings
@@ -68,6 +69,8 @@ class ClientSessions:
     ) -> None:
         self._watchers = watchers
         self._on_wait = on_wait
+        self.cold: ColdGuard | None = None
+        """The guard of sessions that have none of their own."""
         self.mcp = ConfiguredServers()
         """The servers of the configuration."""
         self._servers: WeakSet[SessionServers] = WeakSet()
@@ -85,6 +88,7 @@ class ClientSessions:
     ) -> Session:
         """A session with these targets. Checks the options, but not their names."""
         targets, hops = chosen
+        cold = cold_guard_of(options, self.cold)
         store = options.pop("store", None)  # decided for each provider
         if store is not None:
             flag_of(store, "store")
@@ -100,6 +104,7 @@ class ClientSessions:
             store=store,
             diagnose=flag_of(options.get("diagnose", False), "diagnose"),
             compact_at=compact_at_of(options.get("compact_at"), profiles),
+            cold=cold,
         )
         source, messages = _prompt_source(options)
         turns = SessionTurns(

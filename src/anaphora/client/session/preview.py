@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
+from anaphora.cache.cold import ColdPrefix, cold_prefix
 from anaphora.cache.plan import Advice, at_compaction, before_fan_out, until_next
-from anaphora.cache.sent_call import expiry, is_alive, last_ttl, ttl_seconds, used_at
 from anaphora.cache.simulator.chances import (
     CallChance,
     ExpectedUsage,
@@ -17,7 +17,6 @@ from anaphora.cache.simulator.chances import (
     expected_usage,
 )
 from anaphora.cache.verdict import Change, Prediction, SentCall, find_change, preflight
-from anaphora.catalog import CacheRules, Price
 from anaphora.client.in_flight import PreparedRequest, TurnRequest, service_tier
 from anaphora.client.options import OnPrefixBreak
 from anaphora.client.pending import warn
@@ -26,7 +25,7 @@ from anaphora.errors import InvalidRequest, PrefixBroken
 from anaphora.rendered import Rendered
 from anaphora.tokens import Counts
 from anaphora.values import Notice, SegmentRole, Ttl, Usage
-from anaphora.wording import counted, format_duration, format_usd
+from anaphora.wording import counted, format_usd
 
 from .cached_prefix import cached_prefix, goes_on
 from .compaction import PromptSizes
@@ -41,34 +40,12 @@ if TYPE_CHECKING:
 _LOSSES = frozenset(("prefix_breaks", "parameter_changed", "model_changed", "images_changed"))
 
 
-#: A prefix is cold if less than this share of it would be read.
-_WARM = 0.5
 #: The text mentions the expected tokens if they are this share below the predicted ones.
 _MENTIONED = 0.05
 
 
 class PrefixWarning(UserWarning):
     """The beginning of a prompt changed, and is billed again."""
-
-
-class ColdPrefix(msgspec.Struct, frozen=True, kw_only=True):
-    """The beginning of a prompt that was cached by the last call, or could have been, and is to be
-    paid for in full."""
-
-    reason: Literal["expired", "not_cached"]
-    """It has expired by the provider's rules, or this conversation has not been sent before."""
-    tokens: int
-    idle: float | None = None
-    """Whole seconds since the last call."""
-    extra_usd: Decimal | None = None
-    """The additional cost, compared with reading it from the cache; None if a price is unknown."""
-
-    def __str__(self) -> str:
-        tokens = counted(self.tokens, "token")
-        if self.reason == "not_cached":
-            return f"the {tokens} of the prompt are not cached: this session has not sent them"
-        idle = "" if self.idle is None else f": the last call was {format_duration(self.idle)} ago"
-        return f"the cached beginning of {tokens} has expired{idle}"
 
 
 class Preview(msgspec.Struct, frozen=True, kw_only=True):
@@ -138,6 +115,7 @@ def preview_of(state: ProviderState, prepared: PreparedRequest) -> Preview:
     target, rendered, plan = state.target, prepared.rendered, prepared.plan
     expected = state.predict(prepared)
     usage = _predicted_usage(expected)
+    bounds = Counts(rendered).bounds(target.profile.token_error.value)
     tier = service_tier(prepared)
     price = target.price(prepared.at, tier)
     cost_usd = None if price is None else price.of(usage)
@@ -154,13 +132,21 @@ def preview_of(state: ProviderState, prepared: PreparedRequest) -> Preview:
         model=target.model,
         size=len(assembled.body),
         usage=usage,
-        bounds=Counts(rendered).bounds(target.profile.token_error.value),
+        bounds=bounds,
         cost_usd=cost_usd,
         uncached_cost_usd=None if price is None else price.of(uncached),
         chances=chances,
         expected_usage=expected_usage([SimulatedCall(usage.read or 0, cost_usd, chances)]),
         markers=tuple(f"{rendered.chunk(mark.chunk).path} {mark.ttl}" for mark in plan.marks),
-        cold=_cold_prefix(state, prepared.at, expected, usage, price),
+        cold=cold_prefix(
+            usage,
+            state.sent,
+            left=expected.left,
+            rules=target.rules,
+            price=price,
+            at=prepared.at,
+            bounds=bounds,
+        ),
         wait=target.gate.wait(state.tokens(prepared)),
         notices=(*prepared.notices, *rendered.notices, *plan.notices, *broken, *unknown),
     )
@@ -172,34 +158,6 @@ def _predicted_usage(expected: Prediction) -> Usage:
     written = outcome.written
     uncached = max(0, outcome.total - read - sum(written.values()))
     return Usage(uncached=uncached, read=read, written=written, output=0)
-
-
-def _cold_prefix(
-    state: ProviderState, at: float, expected: Prediction, usage: Usage, price: Price | None
-) -> ColdPrefix | None:
-    rules, sent, read, total = state.target.rules, state.sent, usage.read or 0, usage.input or 0
-    left = min(total, rules.whole_granules(total) if sent is None else expected.left)
-    if read >= _WARM * left or rules.read_price.value >= 1:
-        return None
-    if sent is not None and not _has_expired(sent, rules, at):
-        return None
-    extra = None
-    if price is not None:
-        alive = msgspec.structs.replace(usage, uncached=total - left, read=left, written={})
-        cold, warm = price.of(usage), price.of(alive)
-        extra = None if cold is None or warm is None else max(Decimal(0), cold - warm)
-    reason: Literal["expired", "not_cached"] = "not_cached" if sent is None else "expired"
-    idle = None if sent is None or sent.at is None else float(round(at - sent.at))
-    return ColdPrefix(reason=reason, tokens=left - read, idle=idle, extra_usd=extra)
-
-
-def _has_expired(sent: SentCall, rules: CacheRules, at: float) -> bool:
-    """Whether the entries of a call have expired by the clock alone."""
-    ttl = last_ttl(sent.marks, rules)
-    if ttl is None or sent.at is None:
-        return False
-    used = used_at(rules, sent.at, began=sent.began)
-    return not is_alive(expiry(used, ttl_seconds(rules, ttl)), at)
 
 
 def check_prefix(

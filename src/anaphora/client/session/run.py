@@ -21,6 +21,7 @@ from typing import Any, Generic, Literal, TypeAlias
 import msgspec
 
 from anaphora.client.arguments import amount_of, flag_of, missing_result, seconds_of
+from anaphora.client.cold_guard import cold_guard_of
 from anaphora.client.dispatch import (
     ToolError,
     ToolOutcomes,
@@ -101,6 +102,7 @@ class Run(Pending[RunResult[Parsed]], Generic[Parsed]):
         self._tool_timeout = seconds_of(options.pop("tool_timeout", None), "tool_timeout")
         self._on_tool_error = check_on_tool_error(options.pop("on_tool_error", "report"))
         self._timeout = seconds_of(options.pop("timeout", None), "timeout")
+        self._cold = cold_guard_of(options, turns.builder.cold)
         self._params = params_of(options, RUN_KEYWORDS, turns.builder.tools.source.current)
         self._output = output
         self._until: float | None = None
@@ -176,7 +178,10 @@ class Run(Pending[RunResult[Parsed]], Generic[Parsed]):
                 return
             timeout = _sooner(self._left(), self._timeout)
             options: Any = {"timeout": timeout, **self._params}
-            turn: Turn[Parsed] = Turn(turns, turns.builder.request(None, self._output, options))
+            request = turns.builder.request(None, self._output, options)
+            if request.cold is not self._cold:
+                request = msgspec.structs.replace(request, cold=self._cold)
+            turn: Turn[Parsed] = Turn(turns, request)
             try:
                 if stream:
                     async with turn as events:

@@ -9,28 +9,27 @@ the instruction is the last message: any change before it would be paid for as a
 
 from __future__ import annotations
 
-import inspect
 import time
 from collections.abc import AsyncGenerator
 from typing import Any
 
 import msgspec
 
+from anaphora.client.cold_guard import ColdGuard, cold_guard_of
 from anaphora.client.content import wrong_type
 from anaphora.client.in_flight import TurnRequest
 from anaphora.client.options import SummaryOptions
 from anaphora.client.pending import Pending
 from anaphora.client.response import Response
 from anaphora.client.turn import Turn
-from anaphora.errors import ColdCache, InvalidRequest, SummaryFailed, SummaryProblem
+from anaphora.errors import InvalidRequest, SummaryFailed, SummaryProblem
 from anaphora.prompt import Compaction, compact
 from anaphora.prompt.context import TokenCount, droppable
 from anaphora.values import Conversation, Event, Message, Notice, ReplyEnd
 from anaphora.wire.params import forces_tools
-from anaphora.wording import format_usd
 
 from .compaction import PromptSizes, budget_of
-from .preview import Preview, prepared_now, preview_of
+from .preview import prepared_now, preview_of
 from .provider_state import ProviderState
 from .run import declined
 from .turn_prompt import TurnPrompt
@@ -75,10 +74,7 @@ class Summary(Pending[SummaryResult]):
     _kind, _verb = "Summary", "summarize"
 
     def __init__(self, turns: SessionTurns, budget_tokens: int, options: SummaryOptions) -> None:
-        self._on_cold = options.pop("on_cold", "raise")
-        if self._on_cold not in ("raise", "send") and not callable(self._on_cold):
-            reason = f"must be 'raise', 'send' or a function, not {self._on_cold!r}"
-            raise InvalidRequest(reason, path="on_cold")
+        self._cold = cold_guard_of(options, ColdGuard("raise", None)) or ColdGuard()
         self._turns = turns
         self._budget = budget_tokens
         self._request = summary_request(turns, budget_tokens, options)
@@ -148,25 +144,9 @@ class Summary(Pending[SummaryResult]):
                 " some providers bill as a new prompt: see preview_summary()",
                 path="tool_choice",
             )
-        if self._on_cold != "send":
-            await self._check_cold(preview_of(state, prepared))
+        if self._cold.is_on:
+            await self._cold.check(preview_of(state, prepared), of="input of the summary")
         return sizes.counter()
-
-    async def _check_cold(self, preview: Preview) -> None:
-        if preview.cold is None:
-            return
-        if callable(self._on_cold):
-            answer = self._on_cold(preview)
-            if await answer if inspect.isawaitable(answer) else answer:
-                return
-        usd, extra, cost = preview.cost_usd, preview.cold.extra_usd, "an unknown amount"
-        if usd is not None and extra is not None:
-            cost = f"{format_usd(usd)}, {format_usd(extra)} more than from the cache"
-        raise ColdCache(
-            f"{preview.cold}: the input of the summary would cost {cost}; send it with"
-            ' on_cold="send", or drop the oldest messages without a summary: compact()',
-            preview=preview,
-        )
 
     async def _replace(
         self, before: Conversation, response: Response, tokens: TokenCount
@@ -201,7 +181,7 @@ def summary_request(turns: SessionTurns, budget: Any, options: Any) -> TurnReque
     """The call that asks for a summary: as the last one, but for `options`."""
     tokens = budget_of(budget, "budget_tokens")
     instruction, changed = options.pop("instruction", None), "output" in options
-    output, _ = options.pop("output", None), options.pop("on_cold", None)
+    output = options.pop("output", None)
     if instruction is None:
         instruction = INSTRUCTION.format(words=max(50, tokens * 3 // 8))
     if isinstance(instruction, str) and instruction.strip():
@@ -218,6 +198,7 @@ def summary_request(turns: SessionTurns, budget: Any, options: Any) -> TurnReque
         instruction=instruction,
         params=same | request.params,
         output=request.output if changed else last.output,
+        cold=None,
     )
 
 

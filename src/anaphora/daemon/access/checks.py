@@ -34,7 +34,7 @@ from anaphora.wire.facts.reading import RequestFacts
 from anaphora.wire.reading import Members
 
 from .approved_prompts import prompt_fingerprint
-from .grants import AppGrant, LlmGrant, Permission
+from .grants import MOST_DEPTH, NARROW, AppGrant, LlmGrant, Permission
 
 #: Names that all providers and our own readers read as the same tool.
 _TOOL_NAME = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
@@ -88,6 +88,8 @@ def check_capabilities(grant: AppGrant, needed: Sequence[str], method: str) -> N
         reason = f"{grant.app} is not granted {capability}, which {method} needs"
         if capability not in needed:
             reason = f"{grant.app} requires {capability}, which it is not granted"
+        elif capability == NARROW and len(grant.llm.narrowed) >= MOST_DEPTH:
+            reason = f"this token was narrowed {MOST_DEPTH} times and cannot be narrowed again"
         raise CapabilityDenied(reason, capability=capability, app=grant.app, method=method)
 
 
@@ -132,15 +134,22 @@ def is_granted(name: str, patterns: Collection[str]) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
+def is_model_granted(model: str, grant: LlmGrant) -> bool:
+    """Whether a grant allows a model, and the token was not narrowed to others."""
+    if not is_granted(model, grant.models):
+        return False
+    return not grant.narrowed or all(is_granted(model, each) for each in grant.narrowed if each)
+
+
 def _check_models(facts: RequestFacts, grant: LlmGrant, models: Sequence[str]) -> None:
     if not models and not facts.models:
         raise NotGranted("the request names no model", param="model")
     for model in models:
-        if not is_granted(model, grant.models):
+        if not is_model_granted(model, grant):
             raise _missing(f"model {model!r}", "models", "model")
     for index, (param, model) in enumerate(facts.models):
         # The first one was resolved to `models`: it may be an alias or a route.
-        if (index or not models) and not is_granted(model, grant.models):
+        if (index or not models) and not is_model_granted(model, grant):
             raise _missing(f"model {model!r}", "models", param)
 
 

@@ -13,7 +13,7 @@ from anaphora.audit.envelope import AuditEnvelope
 from anaphora.audit.log import AuditLog
 from anaphora.client.failures import log
 from anaphora.client.observe.export import label, outcome, word
-from anaphora.daemon.values import kind_of
+from anaphora.daemon.values import App, kind_of
 from anaphora.errors import AnaphoraError
 
 _MINUTE = 60.0
@@ -35,17 +35,16 @@ class DenialLog:
 
     def add(
         self,
-        app: str,
+        app: App,
         method: str,
         error: AnaphoraError,
         *,
         request_id: str = "",
         provider: str = "",
         model: str = "",
-        group: str = "",
         ignored: tuple[str, ...] = (),
     ) -> None:
-        self.counts[app, kind_of(error)] += 1
+        self.counts[app.id, kind_of(error)] += 1
         if self._audit is None:
             return
         now = self._clock()
@@ -53,15 +52,17 @@ class DenialLog:
             self.close()
             self._minute = now
         kind, status = type(error).__name__, getattr(error, "status", None)
-        key = app, method, kind, provider, model, getattr(error, "param", None) or ""
+        key = app.owner, method, kind, provider, model, getattr(error, "param", None) or ""
         before = self._repeats.get(key)
         if before is not None:
             self._repeats[key] = replace(before, repeats=before.repeats + 1)
             return
         row = AuditEnvelope(
             at=round(now, 6),
-            app=label(app),
-            group=label(group) if group else "",
+            app=label(app.id),
+            group=label(app.grant.group) if app.grant.group else "",
+            budget=app.budget,
+            budget_label=label(app.label) if app.label else "",
             adapter="daemon",
             method=label(method),
             provider=label(provider),

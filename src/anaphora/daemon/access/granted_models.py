@@ -21,7 +21,7 @@ from anaphora.redaction import quoted
 from anaphora.wire.reading import known_text
 from anaphora.yaml_values import nearest
 
-from .checks import is_granted
+from .checks import is_model_granted
 from .grants import LlmGrant
 
 #: Sets of granted providers for which a chooser is kept.
@@ -68,14 +68,14 @@ class GrantedTargets:
             hops = pool.routes.get(name)
             if hops is None and name in pool.providers:
                 for model in models_of(pool.providers[name]):
-                    if is_granted(model, app.grant.llm.models):
+                    if is_model_granted(model, app.grant.llm):
                         found.setdefault((name, model), _granted(name, pool.providers[name], model))
             if hops is not None and _may_call_route(app, name, chooser):
                 found[name, name] = GrantedModel(provider=name, model=name, is_route=True)
             for hop in hops or ():
                 resolved = pool.providers[hop.provider]
                 for model in [hop.model] if hop.model else models_of(resolved):
-                    if is_granted(model, app.grant.llm.models):
+                    if is_model_granted(model, app.grant.llm):
                         found.setdefault((name, model), _granted(name, resolved, model))
         return tuple(found.values())
 
@@ -161,7 +161,7 @@ def refusal(resolved: ResolvedProvider, model: str, grant: LlmGrant) -> str:
     if not why or not provider.known_models:
         return why
     granted = resolved.id in grant.providers
-    shown = [each for each in provider.known_models if granted and is_granted(each, grant.models)]
+    shown = [each for each in provider.known_models if granted and is_model_granted(each, grant)]
     if not shown:
         return f"{quoted(model)} is not among the known_models of {resolved.id}"
     return refuses(replace(resolved, provider=replace(provider, known_models=tuple(shown))), model)
@@ -197,7 +197,7 @@ def _may_call_route(app: App, route: str, chooser: TargetChooser) -> bool:
         targets, _ = chooser.targets(route, None)
     except AnaphoraError:
         return False
-    return all(is_granted(target.model, app.grant.llm.models) for target in targets)
+    return all(is_model_granted(target.model, app.grant.llm) for target in targets)
 
 
 def _granted(name: str, resolved: ResolvedProvider, model: str) -> GrantedModel:
@@ -278,7 +278,7 @@ def prompt_targets(
         ):
             continue
         model = asked or _stand_in(name, resolved.provider.model, models)
-        if not is_granted(model, grant.models):
+        if not is_model_granted(model, grant):
             raise model_error(app, model, pool, models)
         return chooser.targets(name, model)[0]
     reason = "only a granted provider of OpenAI's Responses has stored prompts"

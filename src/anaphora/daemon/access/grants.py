@@ -6,6 +6,7 @@ import re
 from typing import Literal, TypeAlias
 
 import msgspec
+from msgspec.structs import replace
 
 from anaphora.client import costs
 
@@ -19,7 +20,7 @@ _FINGERPRINT = re.compile(PROMPT_PREFIX + "[0-9a-f]{64}")
 APP_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
 """Form of the ids of apps and the names of groups, which appear in tables, logs and metrics."""
 
-Capability: TypeAlias = Literal["llm_complete", "llm_stream"]
+Capability: TypeAlias = Literal["llm_complete", "llm_stream", "llm_narrow"]
 
 OverMaxTokens: TypeAlias = Literal["refuse", "clamp"]
 
@@ -66,6 +67,9 @@ class LlmGrant(msgspec.Struct, frozen=True, kw_only=True):
     has_other_limit: bool = False
     """Whether another limit in dollars applies as well: that of the group, or of a narrowed
     token."""
+    narrowed: tuple[tuple[str, ...], ...] = ()
+    """Of a narrowed token: its model globs and those of the tokens that it was narrowed from, the
+    outermost first. A model must match all that are not empty."""
     tools: tuple[str, ...] = ()
     """Globs that match whole names of function tools."""
     permissions: frozenset[Permission] = frozenset()
@@ -130,6 +134,20 @@ class AppGrant(msgspec.Struct, frozen=True, kw_only=True):
     def may_call(self) -> bool:
         """Whether the app may make calls that cost something."""
         return "llm_complete" in self.capabilities and not self.missing
+
+
+NARROW: Capability = "llm_narrow"
+MOST_DEPTH = 3
+"""How often a token can be narrowed."""
+
+
+def narrowed_grant(grant: AppGrant, models: tuple[tuple[str, ...], ...]) -> AppGrant:
+    """What a narrowed token may do under the grant of its app. `models` are those of `narrowed`."""
+    if not models:
+        return grant
+    llm = replace(grant.llm, narrowed=models, has_other_limit=True)
+    without = {NARROW} if len(models) >= MOST_DEPTH else set[str]()
+    return replace(grant, llm=llm, capabilities=grant.capabilities - without)
 
 
 def dollars(nano: int) -> str:

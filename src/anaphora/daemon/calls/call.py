@@ -77,13 +77,12 @@ class CallTools(msgspec.Struct, kw_only=True, eq=False):
     def refuse(self, call: AppCall, error: Denied) -> None:
         """Notes a call that was refused before anything was sent."""
         self.denials.add(
-            call.app.id,
+            call.app,
             call.method,
             error,
             request_id=call.request_id,
             provider=call.provider or "",
             model=call.model or "",
-            group=call.app.grant.group,
             ignored=call.ignored,
         )
 

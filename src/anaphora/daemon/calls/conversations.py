@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import secrets
 from collections import OrderedDict
-from collections.abc import Hashable
 
 from msgspec.structs import replace
 
 from anaphora.cache import EarlierCall, PrefixIndex
 from anaphora.cache.sent_call import SentCall
 from anaphora.daemon.shared_state import SharedState
+from anaphora.daemon.values import CallScope, cache_scope
 from anaphora.rendered import Plan
 from anaphora.tokens import Counts
 from anaphora.traffic.matching import RememberedCall, answered_call
@@ -44,10 +44,10 @@ class CallMemory:
         shares = shared is not None and not shared.alone
         self._plans = ConversationPlans(numbers=_random_number if shares else lambda: 0)
         self._shared = SharedConversations(shared, self._plans) if shared and shares else None
-        self._indexes: OrderedDict[Hashable, PrefixIndex[RememberedCall]] = OrderedDict()
+        self._indexes: OrderedDict[CallScope, PrefixIndex[RememberedCall]] = OrderedDict()
 
     async def look_up(
-        self, request: ReadRequest, *, scope: Hashable, at: float, own: Plan
+        self, request: ReadRequest, *, scope: CallScope, at: float, own: Plan
     ) -> EarlierCall[RememberedCall] | None:
         """What other nodes know of a conversation that is unknown here; passed to `begin`. Not
         looked up if the prompt continues a call of this node by one reply."""
@@ -74,13 +74,13 @@ class CallMemory:
         self,
         request: ReadRequest,
         *,
-        scope: Hashable,
+        scope: CallScope,
         at: float,
         own: Plan,
         elsewhere: EarlierCall[RememberedCall] | None = None,
     ) -> RememberedCall:
-        """Remembers a call that is about to be sent, and plans its markers. `scope` is the scope of
-        the cache, `own` the markers that the request has, `elsewhere` the result of `look_up`."""
+        """Remembers a call that is about to be sent, and plans its markers. `own` are the markers
+        that the request has, `elsewhere` is the result of `look_up`."""
         index = self._index(scope)
         sent = SentCall(rendered=request.rendered, plan=own, at=at)
         call = RememberedCall(sent=sent, conversation="")
@@ -96,12 +96,12 @@ class CallMemory:
             matched = EarlierCall(
                 call=before, continues=found.continues, chunks=found.chunks, latest=before
             )
-        call.planned = self._plans.add_found(request, matched, scope=scope, at=at)
+        call.planned = self._plans.add_found(request, matched, scope=cache_scope(scope), at=at)
         self._trim()
         return call
 
     async def keep_key(
-        self, call: RememberedCall, request: ReadRequest, place: PrefixScope, *, scope: Hashable
+        self, call: RememberedCall, request: ReadRequest, place: PrefixScope, *, scope: CallScope
     ) -> None:
         """Gives a call the cache key that its conversation has on other nodes or had before a
         restart. For a new conversation, the choice is saved once its prompt is long enough to be
@@ -118,7 +118,7 @@ class CallMemory:
         if split is None:
             self.prefixes.save_split(place, call.sent, "-" in planned.plan.key)
         else:
-            self._plans.split_key(planned, request, split, scope=scope)
+            self._plans.split_key(planned, request, split, scope=cache_scope(scope))
 
     def answered(self, call: RememberedCall) -> None:
         """Records an answered call: later calls are compared with it."""
@@ -133,7 +133,8 @@ class CallMemory:
             self._plans.refreshed(call.planned, sent.at - call.sent.at)
         call.sent = replace(call.sent, at=sent.at, began=sent.began)
 
-    def _index(self, scope: Hashable) -> PrefixIndex[RememberedCall]:
+    def _index(self, scope: CallScope) -> PrefixIndex[RememberedCall]:
+        scope = cache_scope(scope)  # one index for an app: many tokens do not drop those of others
         index = self._indexes.get(scope)
         if index is None:
             index = self._indexes[scope] = PrefixIndex(

@@ -198,16 +198,25 @@ class CallService:
 
     async def explain(self, app: App, request_id: str) -> dict[str, Any] | None:
         """The verdict of one of the app's recent calls, as JSON values."""
-        return await self.tools.explanations.find(app.id, request_id)
+        return await self.tools.explanations.find(app.owner, request_id)
+
+    def hides_reads(self, app: str) -> bool:
+        """Whether cache reads of other apps are hidden from an app at any of its providers."""
+        return any(
+            self.tools.shared.isolates(grant, provider)
+            for grant in self._grants or ()
+            if grant.app == app
+            for provider in self.tools.pool.providers
+            if self.tools.granted.reaches(grant.llm, provider)
+        )
 
     def deny(self, app: App, method: str, error: Denied, *, request_id: str = "") -> None:
         """Audits a refusal by another part of the daemon. Never raises."""
-        group = app.grant.group
-        self.tools.denials.add(app.id, method, error, request_id=request_id, group=group)
+        self.tools.denials.add(app, method, error, request_id=request_id)
 
     def deny_slot(self, app: str, error: Denied) -> None:
         """Audits a refusal of an app with too many running calls."""
-        self.tools.denials.add(app, "", error)
+        self.tools.denials.add(App(id=app, grant=AppGrant(app=app)), "", error)
 
 
 class CallStream:

@@ -33,7 +33,7 @@ from anaphora.client.session.cached_prefix import (
 )
 from anaphora.client.session.provider_state import ProviderState
 from anaphora.client.target import Target
-from anaphora.daemon.access.grants import AppGrant
+from anaphora.daemon.access.grants import AppGrant, narrowed_grant
 from anaphora.daemon.store import SpendQuery
 from anaphora.daemon.values import App
 from anaphora.errors import AnaphoraError, RequestRejected
@@ -239,7 +239,8 @@ class PrefixRefresher:
         self._grants = {grant.app: grant for grant in grants}
         self._refused.clear()
         for id, kept in list(self._conversations.items()):
-            if self._grants.get(kept.app.id) != kept.app.grant:
+            grant, given = self._grants.get(kept.app.id), kept.app.grant
+            if grant is None or narrowed_grant(grant, given.llm.narrowed) != given:
                 self._forget(id)
 
     def revoke(self, token_id: str) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 import secrets
-from collections.abc import Hashable
 
 import msgspec
 from blake3 import blake3
@@ -23,6 +22,7 @@ from anaphora.cache.sent_call import SentCall
 from anaphora.cache.simulator import RenderedPrompt
 from anaphora.cache.verdict.judgement import may_be_shared
 from anaphora.daemon.shared_state import ID_BYTES, SavedRecord, SharedState
+from anaphora.daemon.values import CallScope, cache_scope
 from anaphora.rendered import Plan
 from anaphora.rendered.stored import StoredRun
 from anaphora.tokens import learned, tokens_in
@@ -89,7 +89,7 @@ class SharedLine:
         self.last = b""
         """The entries of the last of these chunks."""
         self.request: ReadRequest | None = None
-        self.scope: Hashable = None
+        self.scope: CallScope = ()
         self.salts: blocks.Salts | None = None
         self.opening: tuple[bytes, bytes] = b"", b""
         """The key and the digest of the first block of its messages."""
@@ -132,7 +132,7 @@ class SharedConversations:
         request: ReadRequest,
         here: EarlierCall[RememberedCall] | None,
         *,
-        scope: Hashable,
+        scope: CallScope,
         at: float,
         own: Plan,
     ) -> FoundConversation | None:
@@ -149,7 +149,7 @@ class SharedConversations:
         names, positions = blocks.candidates(prompt, salts)
         records, calls = await self._shared.find(names, _counted(salts) if keyed else "", at)
         if keyed:
-            self._plans.count_everywhere(calls, request, scope=scope, at=at)
+            self._plans.count_everywhere(calls, request, scope=cache_scope(scope), at=at)
         known = None if here is None or here.call.line is None else here.call.line.record.version
         beginning: FoundConversation | None = None
         for index, record in records:
@@ -174,7 +174,7 @@ class SharedConversations:
         position: int,
         prompt: RenderedPrompt,
         request: ReadRequest,
-        scope: Hashable,
+        scope: CallScope,
         own: Plan,
     ) -> FoundConversation | None:
         """`position` is the chunk of the prompt by which the record was found."""
@@ -217,7 +217,7 @@ class SharedConversations:
         line: SharedConversation,
         prompt: RenderedPrompt,
         request: ReadRequest,
-        scope: Hashable,
+        scope: CallScope,
         own: Plan,
     ) -> FoundConversation | None:
         """The call before the last one, from which the prompt branches off."""
@@ -240,11 +240,11 @@ class SharedConversations:
         )
 
     def _planned(
-        self, line: SharedConversation, call: SavedCall, request: ReadRequest, scope: Hashable
+        self, line: SharedConversation, call: SavedCall, request: ReadRequest, scope: CallScope
     ) -> PlannedCall | None:
         if line.planner is None:
             return None
-        planned = self._plans.adopt(line.planner, request, scope=scope)
+        planned = self._plans.adopt(line.planner, request, scope=cache_scope(scope))
         planned.changing, planned.seen, planned.chunks = line.changing, line.seen, call.chunks
         return planned
 
@@ -253,13 +253,13 @@ class SharedConversations:
         line: SharedConversation,
         prompt: RenderedPrompt,
         request: ReadRequest,
-        scope: Hashable,
+        scope: CallScope,
         own: Plan,
     ) -> FoundConversation | None:
         """Another conversation with the same tools and system prompt."""
         last, chunks = line.calls[-1], prompt.leading + 1
         if line.planner is not None:
-            self._plans.adopt_beginning(line.planner, request, scope=scope)
+            self._plans.adopt_beginning(line.planner, request, scope=cache_scope(scope))
         runs = blocks.first_runs(request.rendered, chunks)
         sent = _shared_beginning(restore_call(last.call, request.rendered, runs, own), last, chunks)
         if not may_be_shared(sent, request.rendered, request.rules):
@@ -281,7 +281,7 @@ class SharedConversations:
         found: EarlierCall[RememberedCall] | None,
         request: ReadRequest,
         *,
-        scope: Hashable,
+        scope: CallScope,
         at: float,
     ) -> None:
         """Chooses the record in which a call that is about to be planned will be saved."""
@@ -322,7 +322,7 @@ class SharedConversations:
         record.version = self._process + next(self._versions).to_bytes(8)
         planner = None
         if planned is not None:
-            planner = self._plans.save(planned, request, scope=line.scope).rounded()
+            planner = self._plans.save(planned, request, scope=cache_scope(line.scope)).rounded()
         record.data = FORMAT.encode(
             SharedConversation(
                 conversation=call.conversation,

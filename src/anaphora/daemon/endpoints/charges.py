@@ -128,10 +128,15 @@ class ProviderCharges:
             error = problem
             raise
         finally:
-            self._write_row(hold.hold, target, charge, error)
+            self._write_row(hold.hold, app, target, charge, error)
 
     def _write_row(
-        self, hold: Hold, target: Target, charge: ProviderCharge, error: BaseException | None
+        self,
+        hold: Hold,
+        app: App,
+        target: Target,
+        charge: ProviderCharge,
+        error: BaseException | None,
     ) -> None:
         """Never raises: the provider has answered."""
         if self._audit is None:
@@ -139,6 +144,9 @@ class ProviderCharges:
         row = AuditEnvelope(
             at=round(hold.at, 6),
             app=label(hold.app),
+            group=label(app.grant.group) if app.grant.group else "",
+            budget=app.budget,
+            budget_label=label(app.label) if app.label else "",
             adapter="daemon",
             method=self._method,
             operation=self._operation,

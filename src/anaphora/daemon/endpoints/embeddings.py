@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from anaphora.canonical import string
 from anaphora.client.costs.bounds import nano_usd
 from anaphora.client.target import Target
-from anaphora.daemon.access.checks import is_granted
+from anaphora.daemon.access.checks import is_granted, is_model_granted
 from anaphora.daemon.access.grants import NANO, LlmGrant
 from anaphora.daemon.calls.call import AppCall, CallTools
 from anaphora.daemon.calls.steps.request import PermitCall
@@ -155,7 +155,7 @@ class Embeddings:
             if name in pool.providers and not pool.routes.get(model):
                 price = pool.endpoint(pool.providers[name]).target(model).price(now)
                 if price is not None and price.input is not None:
-                    if not is_granted(model, app.grant.llm.models):
+                    if not is_model_granted(model, app.grant.llm):
                         reason = f"the model {quoted(model)} is not granted to {app.id}"
                         raise NotGranted(reason, param="model")
                     return name

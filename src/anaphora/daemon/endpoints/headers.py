@@ -191,6 +191,8 @@ def verdict_text(verdict: Verdict) -> str:
         fields["cause"] = verdict.causes[0].kind
     if verdict.lost:
         fields["lost_tokens"] = verdict.lost
+    if verdict.remedy is not None:
+        fields["remedy"] = verdict.remedy.fields()
     fields["text"] = verdict.describe(excerpts=False)
     text = _ascii(fields)
     if len(text) > _MOST:

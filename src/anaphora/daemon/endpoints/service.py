@@ -241,7 +241,7 @@ class Endpoints:
         row = HandleRow(
             kind="response",
             id=reply.reply.id,
-            app=call.app.id,
+            app=call.app.owner,
             provider=reply.provider,
             created=self._clock(),
             bill=self._late_bill(call, reply.reply.id),
@@ -264,7 +264,7 @@ class Endpoints:
                 HandleRow(
                     kind="response",
                     id=head.reply_id,
-                    app=call.app.id,
+                    app=call.app.owner,
                     provider=head.provider,
                     created=self._clock(),
                     bill=self._late_bill(call, head.reply_id),
@@ -272,7 +272,9 @@ class Endpoints:
             )
 
     def _late_bill(self, call: AppCall, id: str) -> str:
-        return "" if self._stored is None else self._stored.background.stored_bill(call.app.id, id)
+        return (
+            "" if self._stored is None else self._stored.background.stored_bill(call.app.owner, id)
+        )
 
     async def _respond(
         self,

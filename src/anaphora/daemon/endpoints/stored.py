@@ -148,7 +148,7 @@ class ObjectRequests:
         else:
             response = await send()
         row = HandleRow(
-            kind=route.kind, id="", app=app.id, provider=provider, created=self._clock()
+            kind=route.kind, id="", app=app.owner, provider=provider, created=self._clock()
         )
         await self._kept.register(row, response.body, body)
         return self._rewritten(exchange, provider, response)
@@ -162,7 +162,7 @@ class ObjectRequests:
         request_id: str,
     ) -> ProviderResponse:
         assert route.kind is not None
-        row = await self._store.handle(route.kind, route.name, app.id)
+        row = await self._store.handle(route.kind, route.name, app.owner)
         if row is None or not self._reaches(app.grant.llm, row.provider):
             raise not_found(route.kind, route.name)
         data, body = b"", None
@@ -188,7 +188,7 @@ class ObjectRequests:
         else:
             response = await send()
         if route.operation == "delete":
-            await self._store.remove_handle(route.kind, route.name, app.id)
+            await self._store.remove_handle(route.kind, route.name, app.owner)
         elif route.kind == "batch":
             await self._kept.register_results(row, response.body, self._clock())
         if _is_file(route):
@@ -270,7 +270,7 @@ class ObjectRequests:
         if app.grant.llm.approved_prompt is not None and route.kind == "conversation":
             reason = "a conversation may hold a system text, and the grant approves one prompt"
             raise NotGranted(reason, param="conversation")
-        rows = await check_references(self._store, app.id, references(body.value))
+        rows = await check_references(self._store, app.owner, references(body.value))
         if any(row.provider != provider for row in rows):
             reason = "the request names stored objects of another provider"
             raise RequestRejected(reason, status=400)
@@ -281,7 +281,7 @@ class ObjectRequests:
             path = f"/v1/files/{id}/content"
             return (await self._forwarder.send(provider, "GET", path)).body
 
-        check = BatchCheck(self._store, app.id, app.grant.llm, provider, read_file)
+        check = BatchCheck(self._store, app.owner, app.grant.llm, provider, read_file)
         await check.check(route.wire, body)
 
     def _choose(self, exchange: HttpExchange, route: Route, app: App) -> str:
@@ -302,7 +302,7 @@ class ObjectRequests:
     async def _list(self, exchange: HttpExchange, route: Route, app: App) -> bytes:
         assert route.kind is not None
         query = dict(query_fields(exchange.query_string))
-        rows = await self._store.handles(route.kind, app.id)
+        rows = await self._store.handles(route.kind, app.owner)
         rows = [row for row in rows if self._reaches(app.grant.llm, row.provider)]
         provider = self._forwarder.provider_for
         rows = [row for row in rows if provider(route.wire, (row.provider,)) is not None]

@@ -104,6 +104,7 @@ def _invalid(reason: str) -> RequestRejected:
 
 class OpenUpload(msgspec.Struct, eq=False):
     app: str
+    owner: str
     token: Secret | None
     provider: str
     address: str
@@ -165,7 +166,9 @@ class ResumableUploads:
         )
         found = dict(answer.headers)
         token = exchange.scope.get(TOKEN_KEY)
-        upload = OpenUpload(app.id, token, provider, _address(found), size, self._clock())
+        upload = OpenUpload(
+            app.id, app.owner, token, provider, _address(found), size, self._clock()
+        )
         query = urlencode({"upload_id": self._add(upload), "upload_protocol": "resumable"})
         base = f"{exchange.scope.get('scheme', 'http')}://{headers.get('host', '')}"
         returned = {_URL: f"{base}{exchange.path}?{query}", **_returned(found)}
@@ -184,7 +187,7 @@ class ResumableUploads:
         upload = self._open.get(id)
         if (
             upload is None
-            or upload.app != app.id
+            or upload.owner != app.owner
             or self._is_over(upload)
             or not reaches(app.grant.llm, upload.provider)
         ):
@@ -238,7 +241,7 @@ class ResumableUploads:
             HandleRow(
                 kind="file",
                 id=str(name).rpartition("/")[2],
-                app=upload.app,
+                app=upload.owner,
                 provider=upload.provider,
                 created=self._clock(),
             )

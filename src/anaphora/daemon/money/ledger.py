@@ -18,6 +18,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict, Unpack
 
+from msgspec.structs import replace
+
 from anaphora.bounded import BoundedMap
 from anaphora.daemon.store import (
     LARGEST_AMOUNT,
@@ -105,14 +107,16 @@ class Ledger:
             at=now,
         )
         limits = SpendLimits(grant.nano_usd_per_day, grant.nano_usd_per_month)
+        if app.budgets or app.grant.group_limits is not None:
+            hold, limits = _with_further(app, hold, limits)
         try:
-            await self.store.hold(hold, limits)
+            share = await self.store.hold(hold, limits)
         except Exception:  # not if cancelled: the store accepts or refuses the hold later
             if self.marks is not None:
                 self.marks.free(hold.id)
             raise
         self.put_held(hold)
-        return OpenHold(self, hold)
+        return OpenHold(self, hold, share)
 
     def put_held(self, hold: Hold, worker: int = 0) -> None:
         """Called when a hold is durable."""
@@ -187,10 +191,12 @@ class OpenHold:
     """A hold to be settled once. If it is dropped unsettled, it is settled at its bound: the
     attempt may have been charged."""
 
-    __slots__ = ("hold", "_ledger", "_settled")
+    __slots__ = ("hold", "share", "_ledger", "_settled")
 
-    def __init__(self, ledger: Ledger, hold: Hold) -> None:
+    def __init__(self, ledger: Ledger, hold: Hold, share: float = 0.0) -> None:
         self.hold = hold
+        self.share = share
+        """The highest share of a limit that was used with it."""
         self._ledger = ledger
         self._settled = False
 
@@ -274,6 +280,22 @@ class OpenHold:
     def __del__(self) -> None:
         if not getattr(self, "_settled", True):
             self.settle_at_bound()
+
+
+def _with_further(app: App, hold: Hold, limits: SpendLimits) -> tuple[Hold, SpendLimits]:
+    """The same with the limits of the app's group, and those of a narrowed token."""
+    group = app.grant.group_limits
+    if group is not None and group.is_limited:
+        hold = replace(hold, group=app.grant.group)
+        limits = replace(
+            limits,
+            group_per_day=group.nano_usd_per_day,
+            group_per_month=group.nano_usd_per_month,
+        )
+    return (
+        replace(hold, budgets=app.budgets),
+        replace(limits, budgets=app.budget_limits),
+    )
 
 
 def _storable(labels: Mapping[str, int]) -> Mapping[str, int]:

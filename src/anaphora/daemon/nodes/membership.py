@@ -102,6 +102,7 @@ class NodeMembership:
 
         handlers = {
             "tokens": tokens,
+            "budgets": tokens,
             "grant_generations": grants,
             "drains": self._read_drain,
             "nodes": self._count_nodes,

@@ -27,10 +27,14 @@ HandleKind: TypeAlias = StoredKind | Literal["prefix", "signature"]
 
 
 class SpendLimits(msgspec.Struct, frozen=True):
-    """Nano-dollars; None: no limit."""
+    """Nano-dollars; None: no limit. All of them apply."""
 
     per_day: int | None = None
     per_month: int | None = None
+    group_per_day: int | None = None
+    group_per_month: int | None = None
+    budgets: tuple[int, ...] = ()
+    """Of each of the hold's `budgets`: the total over its life."""
 
 
 class Hold(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,6 +47,10 @@ class Hold(msgspec.Struct, frozen=True, kw_only=True):
     request_id: str
     bound: int
     at: float
+    group: str = ""
+    """The app's group, if that has limits. The call counts in it, even if the app moves."""
+    budgets: tuple[str, ...] = ()
+    """Ids of the narrowed tokens whose budgets the call counts in, the outermost first."""
 
 
 class Settlement(msgspec.Struct, frozen=True, kw_only=True):
@@ -223,6 +231,8 @@ class Entry(msgspec.Struct, frozen=True):
     corrects: str = ""
     """In a correction: the id of the corrected entry."""
     reason: str = ""
+    accounts: str = ""
+    """The further accounts in which it counts: see `budgets.accounts_of`."""
 
     @property
     def label_costs(self) -> dict[str, int]:
@@ -272,6 +282,24 @@ class TokenRow(msgspec.Struct, frozen=True, kw_only=True):
     created: float
     expires: float | None = None
     revoked: float | None = None
+    parent: str = ""
+    """Of a narrowed token: the id of the token from which it was narrowed."""
+    nano_usd: int | None = None
+    """Of a narrowed token: what it may spend in its life."""
+    models: tuple[str, ...] = ()
+    """Of a narrowed token: globs; empty: those of its parent."""
+    label: str = ""
+    reserved: bool = False
+    """Its amount is carved out of what its parent may spend."""
+
+
+class Budget(msgspec.Struct, frozen=True, kw_only=True):
+    """A narrowed token with its spend and that of the tokens narrowed from it."""
+
+    token: TokenRow
+    spent: int = 0
+    """Settled, in nano-dollars."""
+    held: int = 0
 
 
 class HandleRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -306,9 +334,10 @@ class Store(Protocol):
         """Number of settlements that could not be written yet."""
         ...
 
-    async def hold(self, hold: Hold, limits: SpendLimits) -> None:
-        """Durable when it returns. Raises `GrantExceeded` if settled, held and this together
-        exceed a limit. Charged to the day of `hold.at` or the latest day of any hold, so that a
+    async def hold(self, hold: Hold, limits: SpendLimits) -> float:
+        """Durable when it returns. Raises `GrantExceeded` if settled, held, reserved and this
+        together exceed a limit; otherwise returns the highest share of a limit that is used now (0
+        without limits). Charged to the day of `hold.at` or the latest day of any hold, so that a
         clock that jumps back reopens no day."""
         ...
 
@@ -356,6 +385,15 @@ class Store(Protocol):
         """The spend of every app with entries or holds this month. Read outside the event loop."""
         ...
 
+    async def spent_by_group(self, now: float) -> dict[str, Spent]:
+        """The spend of every group with limits, since it has them. Its `held` is that of this
+        day."""
+        ...
+
+    async def budgets(self, app: str | None = None, *, since: float = 0.0) -> list[Budget]:
+        """The narrowed tokens of an app, or of all, that had not expired at `since`."""
+        ...
+
     async def spend(self, by: Sequence[str], of: SpendQuery = EVERYTHING) -> list[SpendRow]:
         """Sums grouped by any of `group`, `app`, `provider`, `model`, `label`, `day`, in this
         order."""
@@ -383,11 +421,27 @@ class Store(Protocol):
         `InvalidRequest` for an unknown entry."""
         ...
 
-    async def tokens(self) -> list[TokenRow]: ...
-    async def add_token(self, token: TokenRow) -> None: ...
+    async def tokens(self) -> list[TokenRow]:
+        """Narrowed ones only until they expire."""
+        ...
+
+    async def add_token(self, token: TokenRow) -> None:
+        """A narrowed one without a reservation, or one of another kind."""
+        ...
+
+    async def reserve(
+        self, token: TokenRow, limits: SpendLimits, *, group: str = "", budgets: Sequence[str] = ()
+    ) -> None:
+        """Adds a narrowed token, and carves its amount out of what its parent may spend: `limits`
+        are those of the app, of its `group` and of `budgets`, the narrowed tokens above it, the
+        outermost first. One step. Raises `GrantExceeded` if less than the amount is left."""
+        ...
+
     async def change_token(
         self, id: str, *, expires: float | None = None, revoked: float | None = None
-    ) -> None: ...
+    ) -> None:
+        """Revoking a token revokes those narrowed from it, and gives back what they reserved."""
+        ...
 
     async def add_handle(self, handle: HandleRow) -> None:
         """Adds a row, or replaces the one of the same kind, provider and id if it is the same

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterable, Sequence
-from datetime import UTC, datetime
 from typing import Any, TypeAlias, TypeVar, cast
 
 import msgspec
@@ -31,6 +30,18 @@ from .batch_rows import (
     is_stale,
     write_rows,
 )
+from .budget_rows import carved_until, charge, read_accounts, refused_hold, reserve
+from .budgets import (
+    Further,
+    ReservationRequest,
+    accounts_of,
+    add_further,
+    decoded_accounts,
+    encoded_accounts,
+    further_periods,
+    levels,
+    refusal,
+)
 from .corrections import Correction, book, is_corrected
 from .file_watch import StoreDamaged
 from .reading import day_of, end_of_day, end_of_month
@@ -39,11 +50,13 @@ from .schema import EntryRow, HoldRow
 T = TypeVar("T")
 
 
-class HoldRequest(msgspec.Struct, frozen=True):
+class HoldRequest(msgspec.Struct, eq=False):
     """A hold and the limits that it must not exceed."""
 
     hold: Hold
     limits: SpendLimits
+    share: float = 0.0
+    """Set by the store: the highest share of a limit that is used with it."""
 
 
 class TableChange(msgspec.Struct, frozen=True):
@@ -59,7 +72,9 @@ class AuditedCalls(msgspec.Struct, frozen=True):
     request_ids: Sequence[str]
 
 
-Operation: TypeAlias = HoldRequest | Settlement | TableChange | AuditedCalls | Correction
+Operation: TypeAlias = (
+    HoldRequest | Settlement | TableChange | AuditedCalls | Correction | ReservationRequest
+)
 Outcome: TypeAlias = AnaphoraError | None
 """Why an operation was refused. Others of its batch are not affected."""
 
@@ -162,11 +177,16 @@ class _Batch:
         self._audited: list[str] = []
         self._changes: list[TableChange] = []
         self._corrections: list[Correction] = []
+        self._reservations: list[ReservationRequest] = []
         self._held: list[HoldRow] = []
         self._settled: list[str] = []
         self.rows: list[Row] = []
         self._balances: dict[tuple[str, str], int] = {}
         """Amounts to add to what is spent and held, by app and period."""
+        self._further: Further = {}
+        """Amounts to add to what is spent, and to what is held, in further accounts."""
+        self._has_further = False
+        """Whether a hold counts in further accounts."""
         for one in operations:
             match one:
                 case Settlement():
@@ -175,26 +195,32 @@ class _Batch:
                         self._settlements[one.hold] = one
                 case HoldRequest():
                     self._requests.append(one)
+                    if one.hold.group or one.hold.budgets:
+                        self._has_further = True
                 case AuditedCalls():
                     self._audited += one.request_ids
                 case TableChange():
                     self._changes.append(one)
                 case Correction():
                     self._corrections.append(one)
+                case ReservationRequest():
+                    self._reservations.append(one)
 
     @property
     def is_known(self) -> bool:
         """Whether it only needs rows that are known, and no more than a statement writes."""
         known = self._known
-        if self._changes or self._corrections or known.latest_day is None:
+        if self._changes or self._corrections or self._reservations or self._has_further:
             return False
-        if not self._settlements.keys() <= known.holds.keys():
+        if known.latest_day is None or not self._settlements.keys() <= known.holds.keys():
+            return False
+        if known.further and not known.further.isdisjoint(self._settlements):
             return False
         for request in self._requests:
             today, month = _periods(request.hold.app, known.latest_day)
             if today not in known.balances or month not in known.balances:
                 return False
-            if request.hold.at >= known.day_end:
+            if request.hold.at >= known.day_end or known.is_carved(request.hold):
                 return False
         return True
 
@@ -208,11 +234,14 @@ class _Batch:
             self.rows.append((AUDITED, _encode(self._audited).decode()))
 
     def change(self) -> None:
-        """Changes the tables of tokens and handles, and books corrections."""
+        """Changes further balances and the tables of tokens and handles, and books corrections."""
+        charge(self.database, self._further)
         for change in self._changes:
             self.database.execute(change.sql, change.values)
         for correction in self._corrections:
             self.wrong[id(correction)] = book(self.database, correction)
+        for wanted in self._reservations:
+            self.wrong[id(wanted)] = reserve(self.database, wanted)
 
     # ── Settlements ──────────────────────────────────────────────────────────────────────────────
 
@@ -239,12 +268,16 @@ class _Batch:
         for; 0 for none."""
         for period in _periods(row.app, row.day):
             self._balances[period] = self._balances.get(period, 0) + amount
+        if row.accounts:
+            is_open = kind == ENTRY
+            spent, held = (settlement.billed, -row.bound) if is_open else (amount, 0)
+            add_further(self._further, decoded_accounts(row.accounts), row.day, spent, held)
         self.rows.append((
             kind,
             row.id, row.app, row.provider, settlement.model or row.model, row.request_id, row.day,
-            row.at, row.bound, settlement.at, settlement.billed, settlement.kind, settlement.input,
-            settlement.read, settlement.written, settlement.output, settlement.saved,
-            settlement.read_by_others, _encode(settlement.labels).decode(), epoch,
+            row.at, row.bound, row.accounts, settlement.at, settlement.billed, settlement.kind,
+            settlement.input, settlement.read, settlement.written, settlement.output,
+            settlement.saved, settlement.read_by_others, _encode(settlement.labels).decode(), epoch,
             int(settlement.interrupted),
         ))  # fmt: skip
 
@@ -259,6 +292,7 @@ class _Batch:
         known, requests = self._known, self._requests
         if known.latest_day is None:
             known.latest_day = latest_day(self.database)
+            known.carved = carved_until(self.database)
         latest = before = known.latest_day
         days = []
         for request in requests:
@@ -267,8 +301,18 @@ class _Batch:
                 known.day_end = end_of_day(latest)
             days.append(latest)
         self._read_balances(requests, days)
-        balances, added = known.balances, self._balances
-        for request, day in zip(requests, days, strict=True):
+        if self._has_further or any(known.is_carved(request.hold) for request in requests):
+            self._take_checked(days)
+        else:
+            self._take(days)
+        if latest > before:
+            self.database.execute("UPDATE clock SET latest_day = ?", (latest,))
+            known.latest_day = latest
+
+    def _take(self, days: Sequence[str]) -> None:
+        """Holds that only the limits of their app concern."""
+        balances, added = self._known.balances, self._balances
+        for request, day in zip(self._requests, days, strict=True):
             hold = request.hold
             today, month = _periods(hold.app, day)
             in_day, in_month = added.get(today, 0), added.get(month, 0)
@@ -277,18 +321,40 @@ class _Batch:
                 self.refused[hold.id] = problem
                 continue
             added[today], added[month] = in_day + hold.bound, in_month + hold.bound
-            values = (
-                hold.id, hold.app, hold.provider, hold.model, hold.request_id, day, hold.at,
-                hold.bound,
+            self._add_hold(request, day, "")
+
+    def _take_checked(self, days: Sequence[str]) -> None:
+        """The same if some count in further accounts, or something is reserved."""
+        accounts = read_accounts(self.database, [request.hold for request in self._requests], days)
+        accounts.add(self._balances, self._further)
+        for request, day in zip(self._requests, days, strict=True):
+            hold = request.hold
+            level, request.share = accounts.exceeded(
+                levels(hold.app, hold.group, hold.budgets, request.limits, day),
+                hold.bound, hold.at, hold.budgets,
             )  # fmt: skip
-            self._held.append(HoldRow(*values))
-            limits = request.limits
-            per_day = NO_LIMIT if limits.per_day is None else limits.per_day
-            per_month = NO_LIMIT if limits.per_month is None else limits.per_month
-            self.rows.append((HOLD, *values, per_day, per_month))
-        if latest > before:
-            self.database.execute("UPDATE clock SET latest_day = ?", (latest,))
-            known.latest_day = latest
+            if level is not None:
+                self.refused[hold.id] = refused_hold(self.database, level, hold.bound)
+                continue
+            further = accounts_of(hold.group, hold.budgets)
+            for period in _periods(hold.app, day):
+                self._balances[period] = self._balances.get(period, 0) + hold.bound
+                accounts.charge(*period, hold.bound)
+            for period in further_periods(further, day):
+                accounts.charge(*period, hold.bound)
+            add_further(self._further, further, day, 0, hold.bound)
+            self._add_hold(request, day, encoded_accounts(hold))
+
+    def _add_hold(self, request: HoldRequest, day: str, accounts: str) -> None:
+        hold, limits = request.hold, request.limits
+        values = (
+            hold.id, hold.app, hold.provider, hold.model, hold.request_id, day, hold.at, hold.bound,
+            accounts,
+        )  # fmt: skip
+        self._held.append(HoldRow(*values))
+        per_day = NO_LIMIT if limits.per_day is None else limits.per_day
+        per_month = NO_LIMIT if limits.per_month is None else limits.per_month
+        self.rows.append((HOLD, *values, per_day, per_month))
 
     def _read_balances(self, requests: Iterable[HoldRequest], days: Iterable[str]) -> None:
         """Reads what is settled and held in each app's day and month, if it is not known."""
@@ -309,13 +375,16 @@ class _Batch:
     def remember(self) -> None:
         """Updates the cache for the next batch, after the commit."""
         known = self._known
-        if self._corrections:
-            known.clear()  # they change balances
+        if self._corrections or self._reservations:
+            known.clear()  # they change balances, and what is left of limits
             return
         for id in self._settled:
             known.holds.pop(id, None)
+        known.further.difference_update(self._settled)
         for row in self._held:
             known.holds[row.id] = row
+            if row.accounts:
+                known.further.add(row.id)
         for period, amount in self._balances.items():
             if period in known.balances:
                 known.balances[period] += amount
@@ -336,24 +405,16 @@ def _periods(app: str, day: str) -> tuple[tuple[str, str], tuple[str, str]]:
 
 
 def _exceeded(request: HoldRequest, day: str, today: int, month: int) -> GrantExceeded | None:
-    """The exceeded limit, the month's first, since it resets later."""
+    """The exceeded limit, the month's first, since it resets later. Notes the used share."""
     bound, limits = request.hold.bound, request.limits
-    if limits.per_month is not None and month + bound > limits.per_month:
-        return refusal("usd_per_month", limits.per_month, bound, end_of_month(day))
-    if limits.per_day is not None and today + bound > limits.per_day:
-        return refusal("usd_per_day", limits.per_day, bound, end_of_day(day))
+    share = 0.0
+    if (limit := limits.per_month) is not None:
+        if month + bound > limit:
+            return refusal("usd_per_month", limit, bound, end_of_month(day))
+        share = (month + bound) / (limit or 1)
+    if (limit := limits.per_day) is not None:
+        if today + bound > limit:
+            return refusal("usd_per_day", limit, bound, end_of_day(day))
+        share = max(share, (today + bound) / (limit or 1))
+    request.share = share
     return None
-
-
-def refusal(name: str, limit: int, bound: int, end: float) -> GrantExceeded:
-    """`end`: when the limit's period ends. Names no amount, which would reveal what other apps have
-    in a shared cache."""
-    if bound > limit:
-        message = (
-            f"{name} is less than this call can cost; a smaller max_tokens or a shorter prompt may"
-            " fit"
-        )
-        return GrantExceeded(message, limit=name)
-    moment = datetime.fromtimestamp(end, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    message = f"{name} does not allow this call any more; the limit resets at {moment}"
-    return GrantExceeded(message, limit=name, resets_at=end)

@@ -15,7 +15,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
-from . import ESTIMATED_KINDS
+from . import ESTIMATED_KINDS, Hold
 from .schema import EntryRow, HoldRow
 
 Row: TypeAlias = Sequence[Any]
@@ -54,6 +54,10 @@ class KnownRows:
         """Spent and held by app and period; 0 if there is no row."""
         self.holds: dict[str, HoldRow] = {}
         """By their ids."""
+        self.further: set[str] = set()
+        """Those of `holds` that count in further accounts."""
+        self.carved: dict[str, float] = {}
+        """Until when something is reserved out of the limits of an account."""
         self.audit_epoch = 0
         """Epoch of the audit log's writer: settlements are marked until their call has its row. 0
         without an audit log."""
@@ -72,6 +76,11 @@ class KnownRows:
         self.day_end = -math.inf
         self.balances.clear()
         self.holds.clear()
+        self.further.clear()
+
+    def is_carved(self, hold: Hold) -> bool:
+        """Whether something may be reserved out of the limits of an app."""
+        return bool(self.carved) and hold.at < self.carved.get(hold.app, 0.0)
 
 
 # ── Writing ──────────────────────────────────────────────────────────────────────────────────────

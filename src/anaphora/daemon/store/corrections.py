@@ -16,6 +16,7 @@ import msgspec
 from anaphora.errors import InvalidRequest
 
 from . import ESTIMATED_KINDS, LARGEST_AMOUNT, CorrectedEntry, Entry, EntryQuery
+from .budgets import decoded_accounts, further_periods
 from .reading import month_of
 
 #: The columns of an entry, in the order of `Entry`.
@@ -24,7 +25,7 @@ ENTRY_FIELDS = Entry.__struct_fields__
 INSERTED = (
     "id", "app", "provider", "model", "request_id", "day", "at", "bound", "settled_at", "billed",
     "kind", "input", "read", "written", "output", "saved", "read_by_others", "labels", "corrects",
-    "confirmed", "reason",
+    "confirmed", "reason", "accounts",
 )  # fmt: skip
 #: The corrections of an entry: their ids are its id, a dot and a number.
 _EARLIER = "id > {0} || '.' AND id < {0} || '/' ORDER BY id"
@@ -63,6 +64,7 @@ class NewCorrection(msgspec.Struct, frozen=True, kw_only=True):
             self.id, entry.app, entry.provider, entry.model, entry.request_id, entry.day, entry.at,
             0, self.at, self.added, "correction", 0, 0, 0, 0, 0, 0,
             msgspec.json.encode(self.labels).decode(), entry.id, self.confirmed, self.reason,
+            entry.accounts,
         )  # fmt: skip
 
     @property
@@ -71,9 +73,11 @@ class NewCorrection(msgspec.Struct, frozen=True, kw_only=True):
         return self.entry.day, self.entry.app, self.entry.provider, self.entry.model
 
     @property
-    def periods(self) -> tuple[str, str]:
-        """The periods of the balances."""
-        return self.entry.day, month_of(self.entry.day)
+    def balances(self) -> tuple[tuple[str, str], ...]:
+        """The accounts and periods in which it counts."""
+        app, day = self.entry.app, self.entry.day
+        further = further_periods(decoded_accounts(self.entry.accounts), day)
+        return ((app, day), (app, month_of(day)), *further)
 
 
 def decided(
@@ -212,8 +216,8 @@ def book(database: sqlite3.Connection, wanted: Correction) -> InvalidRequest | N
         return problem
     if new is not None:
         database.execute(_INSERT, new.values)
-        for period in new.periods:
-            database.execute(_CHARGE, (new.added, new.entry.app, period))
+        for balance in new.balances:
+            database.execute(_CHARGE, (new.added, *balance))
         database.execute(_SUM, (new.added, new.confirmed, new.added, *new.key))
         for label, change in new.labels.items():
             database.execute(_SUM_LABEL, (change, *new.key, label))

@@ -62,6 +62,8 @@ def _begin(date: datetime.date) -> float:
     return float((date - datetime.date(1970, 1, 1)).days * _SECONDS)
 
 
+#: Whether a row of `balances` is an app's: others have a prefix (`budgets`).
+IS_APP = "app NOT LIKE '%:%'"
 FIELDS = ("group", "app", "provider", "model", "label", "day")
 #: The last possible day in a store.
 LAST_DAY = "9999-12-31"
@@ -80,7 +82,7 @@ def spent_rows(database: sqlite3.Connection, day: str) -> dict[str, Spent]:
     """The spend of each app on a day and in its month, and its holds."""
     month = month_of(day)
     found: dict[str, Spent] = {}
-    settled = "SELECT app, period, spent FROM balances WHERE period IN (?, ?)"
+    settled = f"SELECT app, period, spent FROM balances WHERE period IN (?, ?) AND {IS_APP}"
     for app, period, amount in database.execute(settled, (day, month)):
         before = found.get(app) or Spent(day=day)
         change = {"today": amount} if period == day else {"month": amount}
@@ -88,6 +90,28 @@ def spent_rows(database: sqlite3.Connection, day: str) -> dict[str, Spent]:
     for app, amount in database.execute("SELECT app, SUM(bound) FROM holds GROUP BY app"):
         found[app] = msgspec.structs.replace(found.get(app) or Spent(day=day), held=amount)
     return found
+
+
+def group_rows(database: sqlite3.Connection, day: str) -> dict[str, Spent]:
+    """The same of each group with limits; its holds are those of the day."""
+    return group_rows_of(day, database.execute(GROUPS.replace("$", "?"), (day, month_of(day))))
+
+
+def group_rows_of(day: str, rows: Iterable[Sequence[Any]]) -> dict[str, Spent]:
+    """Converts the rows of `GROUPS`."""
+    found: dict[str, Spent] = {}
+    for account, period, spent, held in rows:
+        group = account.partition(":")[2]
+        change = {"today": spent, "held": held} if period == day else {"month": spent}
+        found[group] = msgspec.structs.replace(found.get(group) or Spent(day=day), **change)
+    return found
+
+
+#: Balances of groups. Names of apps have no colon, which `;` follows.
+GROUPS = (
+    "SELECT app, period, spent, held FROM balances"
+    " WHERE app >= 'group:' AND app < 'group;' AND period IN ($1, $2)"
+)
 
 
 #: The group of an app at a time, from the history of its groups.

@@ -1,8 +1,9 @@
 """The tables of a store, its version, and the migration from each version to the next.
 
 `holds` are open; settling one moves it to `entries`. `balances` has the sums for checking limits,
-by app and day or month; `sums` and `label_sums` those of `anaphora spend`; `unaudited` the entries
-whose call has no audit row yet. All of them change in the same transaction.
+by app and day or month, and those of groups and budgets (see `budgets`); `sums` and `label_sums`
+those of `anaphora spend`; `unaudited` the entries whose call has no audit row yet. All of them
+change in the same transaction.
 """
 
 from __future__ import annotations
@@ -119,6 +120,29 @@ CREATE TABLE app_groups (
 ) WITHOUT ROWID
 """
 
+#: `accounts` of a hold or entry: the further names in `balances` that it counts in, as JSON, or
+#: empty. `budgets`: narrowed tokens. `reservations`: the accounts that a budget is carved out of.
+_STEP_9 = """
+ALTER TABLE holds ADD COLUMN accounts TEXT NOT NULL DEFAULT '';
+ALTER TABLE entries ADD COLUMN accounts TEXT NOT NULL DEFAULT '';
+CREATE TABLE budgets (
+    id TEXT PRIMARY KEY, app TEXT NOT NULL, digest BLOB NOT NULL, created REAL NOT NULL,
+    expires REAL NOT NULL, revoked REAL, parent TEXT NOT NULL, nano_usd INTEGER NOT NULL,
+    models TEXT NOT NULL, label TEXT NOT NULL, reserved INTEGER NOT NULL
+) WITHOUT ROWID;
+CREATE INDEX budgets_by_expiry ON budgets (expires);
+CREATE INDEX budgets_of_parent ON budgets (parent);
+CREATE TABLE reservations (
+    account TEXT NOT NULL, expires REAL NOT NULL, budget TEXT NOT NULL, nano_usd INTEGER NOT NULL,
+    PRIMARY KEY (account, expires, budget)
+) WITHOUT ROWID;
+CREATE INDEX reservations_of_budget ON reservations (budget);
+CREATE TRIGGER end_reservations AFTER UPDATE ON budgets BEGIN
+    DELETE FROM reservations WHERE budget = NEW.id AND NEW.revoked IS NOT NULL; \
+    UPDATE reservations SET expires = NEW.expires WHERE budget = NEW.id; \
+END
+"""
+
 #: The figures of the table `sums`, in the SQL of both stores.
 ENTRY_SUMS = """
     SUM(CASE WHEN kind IN ('free', 'correction') THEN 0 ELSE 1 END) AS calls,
@@ -157,6 +181,7 @@ _STEPS = (
     _STEP_6,
     _STEP_7,
     _STEP_8,
+    _STEP_9,
 )
 SCHEMA_VERSION = len(_STEPS)
 
@@ -289,6 +314,8 @@ class HoldRow(msgspec.Struct, frozen=True, array_like=True):
     day: str
     at: float
     bound: int
+    accounts: str
+    """See `budgets.accounts_of`."""
 
 
 class EntryRow(SettledFigures, frozen=True, array_like=True):

@@ -7,7 +7,7 @@ import ctypes
 import logging
 import sqlite3
 import time
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
@@ -28,6 +28,7 @@ from . import (
     SpendQuery,
     SpendRow,
     Spent,
+    TokenRow,
     UnauditedEntry,
     all_sent,
     interrupted,
@@ -45,10 +46,12 @@ from .batch import (
 )
 from .batch_queue import SqliteCommits
 from .batch_rows import KnownRows, create_view
+from .budgets import ReservationRequest
 from .corrections import Correction, entry_rows
 from .file_watch import StoreDamaged, WatchedFiles
 from .reading import (
     day_of,
+    group_rows,
     held,
     hour_rows,
     month_of,
@@ -131,11 +134,13 @@ class SqliteStore(SmallTables):
 
     # ── Ledger ───────────────────────────────────────────────────────────────────────────────────
 
-    def hold(self, hold: Hold, limits: SpendLimits) -> Coroutine[Any, Any, None]:
+    async def hold(self, hold: Hold, limits: SpendLimits) -> float:
         if not 0 <= hold.bound <= LARGEST_AMOUNT:
             reason = f"must be 0 to {LARGEST_AMOUNT:,} nano-dollars, got {hold.bound:,}"
             raise InvalidRequest(reason)
-        return self._commits.commit(HoldRequest(hold, limits))
+        request = HoldRequest(hold, limits)
+        await self._commits.commit(request)
+        return request.share
 
     async def settle(self, settlement: Settlement) -> None:
         await self._commits.commit(settlement, kept=True)
@@ -196,6 +201,11 @@ class SqliteStore(SmallTables):
             lambda database: spent_rows(database, max(day_of(now), latest_day(database)))
         )
 
+    async def spent_by_group(self, now: float) -> dict[str, Spent]:
+        return await self._read(
+            lambda database: group_rows(database, max(day_of(now), latest_day(database)))
+        )
+
     async def spend(self, by: Sequence[str], of: SpendQuery = EVERYTHING) -> list[SpendRow]:
         return await self._read(lambda database: spend_rows(database, by, of))
 
@@ -243,6 +253,18 @@ class SqliteStore(SmallTables):
     async def _fetch(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
         with self._reading():
             return self._reader.execute(sql.replace("$", "?"), values).fetchall()
+
+    async def _flush(self) -> None:
+        await self._commits.flush()
+
+    async def reserve(
+        self, token: TokenRow, limits: SpendLimits, *, group: str = "", budgets: Sequence[str] = ()
+    ) -> None:
+        await self._commits.commit(
+            ReservationRequest(
+                token=token, limits=limits, group=group, budgets=tuple(budgets), at=self._clock()
+            )
+        )
 
     async def _change(self, sql: str, *values: Any, kept: bool = False) -> None:
         await self._commits.commit(TableChange(sql.replace("$", "?"), values), kept=kept)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from . import HandleKind, HandleRow, TokenRow
+import msgspec
+
+from . import Budget, HandleKind, HandleRow, TokenRow
+from .budgets import BUDGET
 from .reading import day_of
 
 _HANDLE_FIELDS = "kind, id, app, provider, created, tokens, bill"
@@ -29,9 +32,29 @@ WHERE coalesce((SELECT name FROM app_groups WHERE app = CAST($1 AS text)
 ON CONFLICT DO NOTHING
 """
 _TOKEN_FIELDS = "id, app, digest, created, expires, revoked"
+BUDGET_FIELDS = (*_TOKEN_FIELDS.split(", "), "parent", "nano_usd", "models", "label", "reserved")
+_BUDGET_FIELDS = ", ".join(BUDGET_FIELDS)
+ADD_BUDGET = (
+    f"INSERT INTO budgets ({_BUDGET_FIELDS}) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)"
+)
+#: A token, if it is narrowed, and all that were narrowed from it.
+_NARROWED = (
+    "(WITH RECURSIVE ended (id) AS (SELECT id FROM budgets WHERE id = $1 OR parent = $1 UNION"
+    " SELECT budgets.id FROM budgets JOIN ended ON budgets.parent = ended.id) SELECT id FROM ended)"
+)
+_SPENT = (
+    "(SELECT CAST(coalesce(sum({0}), 0) AS bigint) FROM balances"
+    f" WHERE balances.app = '{BUDGET}' || budgets.id)"
+)
 
 
 class SmallTables(ABC):
+    _clock: Callable[[], float]
+
+    @abstractmethod
+    async def _flush(self) -> None:
+        """Returns when all queued changes have been tried."""
+
     @abstractmethod
     async def _fetch(self, sql: str, *values: Any) -> Sequence[Sequence[Any]]: ...
 
@@ -47,14 +70,15 @@ class SmallTables(ABC):
 
     async def tokens(self) -> list[TokenRow]:
         rows = await self._fetch(f"SELECT {_TOKEN_FIELDS} FROM tokens ORDER BY created, id")
-        return [
-            TokenRow(
-                id=id, app=app, digest=digest, created=created, expires=expires, revoked=revoked
-            )
-            for id, app, digest, created, expires, revoked in rows
-        ]
+        narrowed = await self._fetch(
+            f"SELECT {_BUDGET_FIELDS} FROM budgets WHERE expires > $1", self._clock()
+        )
+        return [*map(_token, rows), *map(_token, narrowed)]
 
     async def add_token(self, token: TokenRow) -> None:
+        if token.parent:
+            await self._change(ADD_BUDGET, *budget_values(token))
+            return
         await self._change(
             f"INSERT INTO tokens ({_TOKEN_FIELDS}) VALUES ($1, $2, $3, $4, $5, $6)",
             token.id, token.app, token.digest, token.created, token.expires, token.revoked,
@@ -63,11 +87,28 @@ class SmallTables(ABC):
     async def change_token(
         self, id: str, *, expires: float | None = None, revoked: float | None = None
     ) -> None:
+        if revoked is not None:  # first the narrowed ones: after a kill in between none is left
+            await self._change(
+                f"UPDATE budgets SET revoked = $2 WHERE revoked IS NULL AND id IN {_NARROWED}",
+                id, revoked,
+            )  # fmt: skip
+        if expires is not None:
+            await self._change("UPDATE budgets SET expires = $1 WHERE id = $2", expires, id)
         await self._change(
             "UPDATE tokens SET expires = coalesce($1, expires), revoked = coalesce($2, revoked)"
             " WHERE id = $3",
             expires, revoked, id,
         )  # fmt: skip
+
+    async def budgets(self, app: str | None = None, *, since: float = 0.0) -> list[Budget]:
+        await self._flush()
+        rows = await self._fetch(
+            f"SELECT {_BUDGET_FIELDS}, {_SPENT.format('spent')}, {_SPENT.format('held')}"
+            " FROM budgets WHERE expires > $1"
+            " AND (CAST($2 AS text) IS NULL OR app = CAST($2 AS text)) ORDER BY created, id",
+            since, app,
+        )  # fmt: skip
+        return [Budget(token=_token(row[:-2]), spent=row[-2], held=row[-1]) for row in rows]
 
     # ── Groups ───────────────────────────────────────────────────────────────────────────────────
 
@@ -142,4 +183,27 @@ def _values(handle: HandleRow) -> tuple[Any, ...]:
     return (
         handle.kind, handle.id, handle.app, handle.provider, handle.created, handle.tokens,
         handle.bill,
+    )  # fmt: skip
+
+
+def _token(row: Sequence[Any]) -> TokenRow:
+    id, app, digest, created, expires, revoked, *narrowed = row
+    token = TokenRow(
+        id=id, app=app, digest=digest, created=created, expires=expires, revoked=revoked
+    )
+    if not narrowed:
+        return token
+    parent, nano_usd, models, label, reserved = narrowed
+    return msgspec.structs.replace(
+        token, parent=parent, nano_usd=nano_usd, label=label, reserved=bool(reserved),
+        models=msgspec.json.decode(models, type=tuple[str, ...]),
+    )  # fmt: skip
+
+
+def budget_values(token: TokenRow) -> tuple[Any, ...]:
+    """The values of `ADD_BUDGET`."""
+    return (
+        token.id, token.app, token.digest, token.created, token.expires, token.revoked,
+        token.parent, token.nano_usd, msgspec.json.encode(token.models).decode(), token.label,
+        int(token.reserved),
     )  # fmt: skip

@@ -208,6 +208,12 @@ SELECT app, period, SUM(spent) AS spent, SUM(held) AS held FROM (
     UNION ALL SELECT app, substr(day, 1, 7), billed, 0 FROM entries
     UNION ALL SELECT app, day, 0, bound FROM holds
     UNION ALL SELECT app, substr(day, 1, 7), 0, bound FROM holds
+    UNION ALL SELECT {value}, day, billed, 0 FROM entries, {each} WHERE accounts <> ''
+    UNION ALL SELECT {value}, substr(day, 1, 7), billed, 0 FROM entries, {each}
+        WHERE accounts <> '' AND {value} LIKE 'group:%'
+    UNION ALL SELECT {value}, day, 0, bound FROM holds, {each} WHERE accounts <> ''
+    UNION ALL SELECT {value}, substr(day, 1, 7), 0, bound FROM holds, {each}
+        WHERE accounts <> '' AND {value} LIKE 'group:%'
 ) AS parts GROUP BY app, period
 """
 
@@ -217,17 +223,38 @@ SELECT entries.day, entries.app, entries.provider, entries.model, label.key,
 FROM entries, {each}(entries.labels) AS label GROUP BY 1, 2, 3, 4, 5
 """
 
-_SQLITE_LABELS = _LABELS.format(value="label.value", each="json_each")
-POSTGRES_LABELS = _LABELS.format(value="label.value::bigint", each="jsonb_each_text")
+
+class SumsDialect(msgspec.Struct, frozen=True):
+    """What differs between the stores in the expected sums."""
+
+    labels: str
+    balances: str
 
 
-def differences(labels: str) -> Iterator[tuple[str, str]]:
+_SQLITE_SUMS = SumsDialect(
+    _LABELS.format(value="label.value", each="json_each"),
+    _BALANCES.format(
+        value="further.value",
+        each="json_each(CASE accounts WHEN '' THEN '[]' ELSE accounts END) AS further",
+    ),
+)
+POSTGRES_SUMS = SumsDialect(
+    _LABELS.format(value="label.value::bigint", each="jsonb_each_text"),
+    _BALANCES.format(
+        value="further.value",
+        each="jsonb_array_elements_text(CASE accounts WHEN '' THEN '[]' ELSE accounts END::jsonb)"
+        " AS further (value)",
+    ),
+)
+
+
+def differences(dialect: SumsDialect) -> Iterator[tuple[str, str]]:
     """For each table of sums, a query that counts missing or wrong rows in the months that were not
-    pruned; rows of zeros may be absent. In SQL for both stores, except `labels`."""
+    pruned; rows of zeros may be absent."""
     for table, period, figures, expected in (
-        ("balances", "period", ("spent", "held"), _BALANCES),
+        ("balances", "period", ("spent", "held"), dialect.balances),
         ("sums", "day", SUMS, SUMS_OF_ENTRIES),
-        ("label_sums", "day", ("calls", "billed"), labels),
+        ("label_sums", "day", ("calls", "billed"), dialect.labels),
     ):
         absolute = " + ".join(f"abs({name})" for name in figures)
         kept = f"{period} >= substr(({PRUNED_UNTIL}), 1, 7)"
@@ -266,5 +293,5 @@ def _problems(database: sqlite3.Connection, now: float) -> Iterator[str]:
     def count(sql: str) -> int:
         return cast(int, database.execute(sql).fetchone()[0])
 
-    wrong = {table: count(sql) for table, sql in differences(_SQLITE_LABELS)}
+    wrong = {table: count(sql) for table, sql in differences(_SQLITE_SUMS)}
     yield from sum_problems(wrong, count(BOTH), latest_day(database), now)

@@ -164,9 +164,9 @@ class HostedWorker:
         if not self.listens.done():
             self.listens.set_result(True)
 
-    async def hold(self, hold: Hold, limits: SpendLimits) -> None:
+    async def hold(self, hold: Hold, limits: SpendLimits) -> float:
         try:
-            await self._store.hold(hold, limits)
+            share = await self._store.hold(hold, limits)
         except BaseException:
             self._abandoned.discard(hold.id)
             raise
@@ -175,6 +175,7 @@ class HostedWorker:
         if hold.id in self._abandoned:
             self._abandoned.discard(hold.id)
             self.abandon(hold.id)
+        return share
 
     def abandon(self, hold: str) -> None:
         if hold in self._holds:

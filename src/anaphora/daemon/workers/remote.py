@@ -47,9 +47,10 @@ _MOST_SAVED = 32
 
 #: Methods of the store that a worker calls as they are.
 STORE_METHODS = (
-    "hold", "settle", "spent", "spent_by_app", "spend", "spend_by_hour", "held", "entries",
-    "correct", "tokens", "add_token", "change_token", "add_handle", "handle", "own_handles",
-    "handles", "grow_handle", "remove_handle", "remove_old_handles",
+    "hold", "settle", "spent", "spent_by_app", "spent_by_group", "budgets", "spend",
+    "spend_by_hour", "held", "entries", "correct", "tokens", "add_token", "reserve", "change_token",
+    "add_handle", "handle", "own_handles", "handles", "grow_handle", "remove_handle",
+    "remove_old_handles",
 )  # fmt: skip
 
 
@@ -73,9 +74,9 @@ class RemoteStore(Store):
     def waiting(self) -> int:
         return 0
 
-    async def hold(self, hold: Hold, limits: SpendLimits) -> None:
+    async def hold(self, hold: Hold, limits: SpendLimits) -> float:
         try:
-            await self._hold(hold, limits)
+            return await self._hold(hold, limits)
         except asyncio.CancelledError:  # it is accepted or refused later
             self._host.abandon(hold.id)
             raise
@@ -84,6 +85,8 @@ class RemoteStore(Store):
     settle = remote(Store.settle)
     spent = remote(Store.spent)
     spent_by_app = remote(Store.spent_by_app)
+    spent_by_group = remote(Store.spent_by_group)
+    budgets = remote(Store.budgets)
     spend = remote(Store.spend)
     spend_by_hour = remote(Store.spend_by_hour)
     held = remote(Store.held)
@@ -91,6 +94,7 @@ class RemoteStore(Store):
     correct = remote(Store.correct)
     tokens = remote(Store.tokens)
     add_token = remote(Store.add_token)
+    reserve = remote(Store.reserve)
     change_token = remote(Store.change_token)
     add_handle = remote(Store.add_handle)
     handle = remote(Store.handle)

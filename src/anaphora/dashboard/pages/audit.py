@@ -175,7 +175,7 @@ def _search(query: CallQuery, site: Site) -> htpy.Element:
     return htpy.form(".filters.search", method="get", action=site.url("audit"), role="search")[
         view_fields(query.view),
         htpy.label[
-            "App, provider, model, cause or id",
+            "App, provider, model, cause, id or budget",
             htpy.input(type="search", name="text", value=query.text, maxlength=str(_LONGEST_TEXT)),
         ],
         htpy.label[
@@ -221,7 +221,7 @@ def _line(shown: ShownCall) -> list[htpy.Node]:
     id = call.call_id or call.request_id
     return [
         [local_time(call.at, "second"), id and htpy.div(".dim")[htpy.code[short_id(id, 40)]]],
-        name(call.app),
+        [name(call.app), call.budget and htpy.div(".dim")[name(call.budget_label or call.budget)]],
         [name(call.billed_model), htpy.div(".dim")[name(call.provider)]],
         [
             tag([name(call.outcome, 40), repeats], "good" if call.outcome == "ok" else "bad"),

@@ -207,9 +207,12 @@ class AddedCalls:
             )  # fmt: skip
 
     def _add_ids(self, seq: int, call: AuditEnvelope) -> None:
-        ids = "\t".join(filter(None, (call.request_id, call.response_id, call.call_id)))
-        if ids and ids.replace("\t", "").isprintable():
-            self._ids.append((seq, ids.casefold()))
+        ids = (
+            call.request_id, call.response_id, call.call_id, call.budget, call.budget_label
+        )  # fmt: skip
+        text = "\t".join(filter(None, ids))
+        if text and text.replace("\t", "").isprintable():
+            self._ids.append((seq, text.casefold()))
 
     def _service(self, call: AuditEnvelope) -> tuple[int, int, int, int]:
         """The numbers of the app, the provider, the model and the app's group."""

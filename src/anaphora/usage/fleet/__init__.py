@@ -58,7 +58,7 @@ def usage_of_logs(
     # A process takes as long to start as the judge for some megabytes.
     workers = processes or max(1, min(len(os.sched_getaffinity(0)), size // _WORKER_BYTES))
     buckets = min(_MOST_BUCKETS, max(workers, size // _BUCKET_BYTES))
-    sums = FleetSums(job=job)
+    sums = FleetSums.of(job)
     if kind == "ray":
         run_on_ray(parts, buckets, sums, out, address, progress)
     else:

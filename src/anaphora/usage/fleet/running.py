@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import io
 import json
-import os
-import threading
 import time
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from multiprocessing import get_context, parent_process
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
 from anaphora.errors import AnaphoraError, InvalidRequest, Io
+from anaphora.usage.processes import WorkProcesses
 from anaphora.usage.report import UsageReport
 from anaphora.version import __version__
 
@@ -36,9 +31,6 @@ from .shuffle import (
 from .sources import LogSlice, is_remote, missing
 from .sums import FleetJob, FleetProgress, FleetSums
 
-T = TypeVar("T")
-#: How often a task is done whose process was killed.
-_TRIES = 3
 #: Begins the line of a job's log that has the report.
 REPORT = "anaphora-usage-report "
 
@@ -80,7 +72,7 @@ class _Collector:
         if found.table:
             writer(found.table)
         self._state.judged += 1
-        self._state.usd = float(self._sums.total.usd)
+        self._state.usd = float(self._sums.tally.total.usd)
         self._report(self._state)
 
 
@@ -93,87 +85,17 @@ def run_here(
     progress: Callable[[FleetProgress], None],
 ) -> None:
     collector = _Collector(len(parts), buckets, sums, progress)
-    with Spill() as spill, _output(out) as writer, FleetProcesses(workers) as processes:
+    with (
+        Spill() as spill,
+        _output(out) as writer,
+        WorkProcesses(workers if workers > 1 else 0) as processes,
+    ):
         folder = str(spill.folder)
         for found in processes.each(spill_slice, [(part, buckets, folder) for part in parts]):
             collector.add_slice(found)
         tasks = [(sums.job, runs) for _, runs in sorted(collector.runs.items())]
         for result in processes.each(judge_spilled, tasks):
             collector.add_bucket(result, writer)
-
-
-class FleetProcesses:
-    """Processes on this machine. A task whose process was killed is done again."""
-
-    def __init__(self, workers: int) -> None:
-        self._workers = workers
-        self._pool: ProcessPoolExecutor | None = None
-
-    def __enter__(self) -> FleetProcesses:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._pool is not None:
-            self._pool.shutdown(cancel_futures=True)
-            self._pool = None
-
-    def each(self, do: Callable[..., T], tasks: Sequence[tuple[Any, ...]]) -> Iterator[T]:
-        """The result of each task, in the order of the tasks."""
-        if self._workers <= 1:
-            yield from (do(*task) for task in tasks)
-            return
-        tried = [0] * len(tasks)
-        waiting, running, done = deque(range(len(tasks))), dict[Future[T], int](), dict[int, T]()
-        for number in range(len(tasks)):
-            while number not in done:
-                try:
-                    self._submit(do, tasks, waiting, running)
-                    for future in wait(running, return_when=FIRST_COMPLETED).done:
-                        done[running[future]] = future.result()
-                        del running[future]
-                except BrokenProcessPool:
-                    self._replace(waiting, running, tried)
-            yield done.pop(number)
-
-    def _submit(
-        self,
-        do: Callable[..., T],
-        tasks: Sequence[tuple[Any, ...]],
-        waiting: deque[int],
-        running: dict[Future[T], int],
-    ) -> None:
-        if self._pool is None:
-            # Forked processes would share locks of threads that the caller may run.
-            self._pool = ProcessPoolExecutor(
-                self._workers, mp_context=get_context("spawn"), initializer=_end_with_parent
-            )
-        while waiting and len(running) < 2 * self._workers:
-            future = self._pool.submit(do, *tasks[waiting[0]])
-            running[future] = waiting.popleft()
-
-    def _replace(
-        self, waiting: deque[int], running: dict[Future[T], int], tried: list[int]
-    ) -> None:
-        """All processes end if one is killed."""
-        self.__exit__()
-        for number in sorted(running.values(), reverse=True):
-            tried[number] += 1
-            if tried[number] == _TRIES:
-                raise Io(f"a process was killed {_TRIES} times: out of memory?")
-            waiting.appendleft(number)
-        running.clear()
-
-
-def _end_with_parent() -> None:
-    """A process of a pool would wait for tasks for ever if its parent was killed."""
-    parent = parent_process()
-    assert parent is not None
-
-    def watch() -> None:
-        parent.join()
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
 
 
 @contextmanager

@@ -111,7 +111,7 @@ def encoded(records: list[LogRecord]) -> bytes:
 
 def judge_runs(job: FleetJob, runs: list[Run]) -> BucketResult:
     """Judges the partitions of a bucket, one after the other."""
-    sums, prices = FleetSums(job=job), PriceBook(job.now)
+    sums, prices = FleetSums.of(job), PriceBook(job.now)
     rows = _judged(heapq.merge(*runs), sums, prices)
     if not job.rows:
         for _ in rows:

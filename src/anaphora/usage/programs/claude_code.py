@@ -14,9 +14,9 @@ import msgspec
 
 from anaphora.analysis.trace.answers import answer_of, digest
 from anaphora.analysis.trace.programs.claude_code import usage_from
-from anaphora.usage.records import CallBill
+from anaphora.usage.records import COUNTS, CallBill
 
-from .lines import KnownBetweenLines, Tokens, decoder, fields, moment, tier_of
+from .lines import BillReader, Tokens, decoder, fields, moment, tier_of
 
 _COUNTS = {
     "input_tokens": Tokens,
@@ -36,7 +36,7 @@ _decode_progress = decoder(fields(data=fields(message=_Line)))
 _decode_untyped = decoder(dict[str, Any])
 
 
-class ClaudeCodeBills(KnownBetweenLines):
+class ClaudeCodeBills(BillReader):
     """Every line is complete in itself."""
 
     def __init__(self) -> None:
@@ -56,7 +56,7 @@ class ClaudeCodeBills(KnownBetweenLines):
             return ()
         usage, at = message.usage, moment(one.timestamp)
         counts = _counts(usage)
-        if message.model == "<synthetic>" or not any(counts[:4]):
+        if message.model == "<synthetic>" or not any(counts[:-1]):
             return ()
         id = str(message.id or one.requestId or "")
         if not id:
@@ -82,11 +82,11 @@ class ClaudeCodeBills(KnownBetweenLines):
         return (call,) if more is None or len(more) < 2 else _with_iterations(call, more)
 
 
-def _counts(usage: Any) -> tuple[int, int, int, int, int]:
-    """Uncached, read, written for 5 minutes and for an hour, output."""
+def _counts(usage: Any) -> tuple[int, int, int, int, int, int]:
+    """In the order of COUNTS."""
     written, split = usage.cache_creation_input_tokens or 0, usage.cache_creation
     hour = 0 if split is None else split.ephemeral_1h_input_tokens or 0
-    kept = max(0, written - hour), hour
+    kept = max(0, written - hour), 0, hour
     read = usage.cache_read_input_tokens or 0
     return usage.input_tokens or 0, read, *kept, usage.output_tokens or 0
 
@@ -94,10 +94,9 @@ def _counts(usage: Any) -> tuple[int, int, int, int, int]:
 def _with_iterations(call: CallBill, iterations: list[Any]) -> Iterator[CallBill]:
     """The call, and the calls to other models and summaries that its usage does not include."""
     yield call
-    names = ("uncached", "read", "written_5m", "written_1h", "output")
     for index, one in enumerate(iterations):
         if one.type not in (None, "message"):
-            counts = dict(zip(names, _counts(one), strict=True))
+            counts = dict(zip(COUNTS, _counts(one), strict=True))
             key, model = digest(call.key.hex(), index), str(one.model or call.model)
             yield msgspec.structs.replace(call, key=key, model=model, **counts)
 

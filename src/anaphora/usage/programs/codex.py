@@ -24,7 +24,7 @@ from anaphora.analysis.trace.programs.codex import (
 )
 from anaphora.usage.records import CallBill
 
-from .lines import KnownBetweenLines, decoder, fields, moment, tier_of
+from .lines import BillReader, decoder, fields, moment, tier_of
 
 #: The beginning of a line without a bill, as Codex writes it: its types come first.
 _NO_BILL = re.compile(
@@ -62,7 +62,7 @@ class CodexState(msgspec.Struct, array_like=True):
     """Of the reply that is not billed yet."""
 
 
-class CodexBills(KnownBetweenLines):
+class CodexBills(BillReader):
     def __init__(self) -> None:
         super().__init__(CodexState())
 

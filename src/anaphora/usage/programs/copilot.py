@@ -17,7 +17,7 @@ from anaphora.analysis.trace.format import TraceUsage
 from anaphora.analysis.trace.programs.copilot import sums_of, usage_from
 from anaphora.usage.records import CallBill
 
-from .lines import KnownBetweenLines, decoder, fields, moment
+from .lines import BillReader, decoder, fields, moment
 
 #: The beginning of an event without a bill: its type comes first.
 _NO_BILL = re.compile(
@@ -52,7 +52,7 @@ class CopilotState(msgspec.Struct, array_like=True):
     """Of each model since then: the ids and times."""
 
 
-class CopilotBills(KnownBetweenLines):
+class CopilotBills(BillReader):
     def __init__(self) -> None:
         super().__init__(CopilotState())
 

@@ -15,7 +15,7 @@ from anaphora.analysis.trace.answers import answer_of
 from anaphora.analysis.trace.programs.gemini_cli import REPLY, usage_from
 from anaphora.usage.records import CallBill
 
-from .lines import KnownBetweenLines, decoder, fields, moment, of_messages
+from .lines import BillReader, decoder, fields, moment, of_messages
 
 #: The session's data, a message, or all messages.
 _decode = decoder(
@@ -36,7 +36,7 @@ class GeminiCliState(msgspec.Struct, array_like=True):
     project: str = ""
 
 
-class GeminiCliBills(KnownBetweenLines):
+class GeminiCliBills(BillReader):
     def __init__(self) -> None:
         super().__init__(GeminiCliState())
 

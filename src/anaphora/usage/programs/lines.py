@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from types import GenericAlias
 from typing import Annotated, Any, TypeAlias
@@ -58,18 +59,24 @@ def of_messages(
         raise ValueError(wrong)
 
 
-class KnownBetweenLines:
-    """What a reader knows between two lines, for `BillReader`."""
+class BillReader(ABC):
+    """Reads the bills of one file of lines, from its first line or from the last one read."""
 
     def __init__(self, known: Any = None) -> None:
         self.known = known
+        """What it knows between two lines, as msgspec can encode it: for `restore`."""
         self._served: dict[tuple[str, ...], tuple[str, str]] = {}
 
     def begin(self, file: str) -> None:
+        """The next lines are of this file, which may tell more by what lies beside it."""
         del file
 
-    def state(self) -> Any:
-        return self.known
+    @abstractmethod
+    def read(self, line: bytes, number: int) -> Iterable[CallBill]:
+        """The bills in a line, mostly one or none. A line that completes an earlier one (the last
+        line of a reply has its whole output) gives the same key again: it replaces the earlier,
+        unless that has more output. Raises `ValueError` for a line that is broken; the next one
+        can be read."""
 
     def restore(self, state: Any) -> None:
         self.known = msgspec.convert(state, type(self.known))
@@ -102,6 +109,7 @@ class KnownBetweenLines:
             usage.input,
             usage.cache_read,
             usage.cache_write_5m,
+            usage.cache_write_30m,
             usage.cache_write_1h,
             usage.output or 0,
             line,
@@ -110,7 +118,6 @@ class KnownBetweenLines:
             subagent,
             answer.untimed,
             answer.copied,
-            usage.cache_write_30m,
         )
 
 

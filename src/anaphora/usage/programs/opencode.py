@@ -13,7 +13,7 @@ from anaphora.analysis.trace.programs.opencode import answer_at, usage_from
 from anaphora.usage.opencode_files import StoredReply
 from anaphora.usage.records import CallBill
 
-from .lines import KnownBetweenLines, decoder, fields, moment, of_messages
+from .lines import BillReader, decoder, fields, moment, of_messages
 
 _Info = fields(
     "id parentID directory role providerID modelID tokens",
@@ -33,7 +33,7 @@ class OpencodeState(msgspec.Struct, array_like=True):
     project: str = ""
 
 
-class OpencodeBills(KnownBetweenLines):
+class OpencodeBills(BillReader):
     """Every line is a session, as `opencode export` writes it."""
 
     def __init__(self) -> None:

@@ -12,7 +12,7 @@ from anaphora.analysis.trace.answers import answer_of
 from anaphora.analysis.trace.programs.pi import BILLED, sent_message, usage_from
 from anaphora.usage.records import CallBill
 
-from .lines import KnownBetweenLines, decoder, fields, moment
+from .lines import BillReader, decoder, fields, moment
 
 #: One of them is in every line that is read.
 _WORDS = b'"assistant"', b'"usage"', b'"model_change"', b'"session"'
@@ -32,7 +32,7 @@ class PiState(msgspec.Struct, array_like=True):
     """The model that was chosen last."""
 
 
-class PiBills(KnownBetweenLines):
+class PiBills(BillReader):
     def __init__(self) -> None:
         super().__init__(PiState())
 

@@ -25,6 +25,7 @@ from anaphora.daemon.calls.behind import AnsweredCall, AnsweredCalls
 from anaphora.daemon.calls.call import AppCall, AppReply, CallOutcome, CallTools
 from anaphora.daemon.calls.pipeline import CallStep
 from anaphora.daemon.shared_state import SharedState
+from anaphora.daemon.values import app_of
 from anaphora.errors import Denied, StoreUnavailable
 from anaphora.values import Notice
 
@@ -138,6 +139,8 @@ def ended_call(call: AppCall, flight: InFlight, record: Record) -> EndedCall:
         turn=turn,
         app=call.app.id,
         group=call.app.grant.group,
+        budget=call.app.budget,
+        budget_label=call.app.label,
         call_id=call.request_id,
         method=call.method,
         ignored=call.ignored,
@@ -153,22 +156,24 @@ class Explanations:
 
     def __init__(self, shared: SharedState) -> None:
         self._shared = shared
-        self._apps = BoundedMap[str, BoundedMap[str, AppReply]](_MOST_APPS)
+        self._apps = BoundedMap[str, BoundedMap[tuple[str, str], AppReply]](_MOST_APPS)
+        """By app; the calls by owner and request id."""
         self.puts = not shared.alone and not shared.provide(self._provided)
         """Whether each is given to the other nodes."""
         self.before_find: Callable[[], None] = lambda: None
         """Adds the calls that are still to be added."""
 
     def add(self, call: AppCall, reply: AppReply) -> None:
-        calls = self._apps.use(call.app.id)
+        app, owner = call.app.id, call.app.owner
+        calls = self._apps.use(app)
         if calls is None:
-            calls = self._apps[call.app.id] = BoundedMap(_MOST_OF_APP)
+            calls = self._apps[app] = BoundedMap(_MOST_OF_APP)
         # Without the reply: only figures are kept.
         kept = replace(reply, body=None, reply=None)
-        calls[call.request_id] = kept
+        calls[owner, call.request_id] = kept
         if self.puts:
             shown = _explained(call.request_id, _without_names(kept))
-            self._shared.put(_name(call.app.id, call.request_id), _encode(shown))
+            self._shared.put(_name(owner, call.request_id), _encode(shown))
 
     def _provided(self, name: str) -> bytes | None:
         """For another worker of this daemon."""
@@ -179,16 +184,16 @@ class Explanations:
         found = self._find(names[: int(size)], names[int(size) + 1 :])
         return None if found is None else _encode(found)
 
-    def _find(self, app: str, request_id: str) -> dict[str, Any] | None:
+    def _find(self, owner: str, request_id: str) -> dict[str, Any] | None:
         self.before_find()
-        calls = self._apps.get(app)
-        reply = None if calls is None else calls.get(request_id)
+        calls = self._apps.get(app_of(owner))
+        reply = None if calls is None else calls.get((owner, request_id))
         return None if reply is None else _explained(request_id, reply)
 
-    async def find(self, app: str, request_id: str) -> dict[str, Any] | None:
-        if (found := self._find(app, request_id)) is not None:
+    async def find(self, owner: str, request_id: str) -> dict[str, Any] | None:
+        if (found := self._find(owner, request_id)) is not None:
             return found
-        stored = None if self._shared.alone else await self._shared.get(_name(app, request_id))
+        stored = None if self._shared.alone else await self._shared.get(_name(owner, request_id))
         try:
             return None if stored is None else _decode(stored)
         except msgspec.DecodeError:
@@ -200,9 +205,9 @@ _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
 
 
-def _name(app: str, request_id: str) -> str:
-    """The length of the app's id keeps two pairs from having the same name."""
-    return f"{_KIND} {len(app)} {app} {request_id}"
+def _name(owner: str, request_id: str) -> str:
+    """The length of the owner's name keeps two pairs from having the same name."""
+    return f"{_KIND} {len(owner)} {owner} {request_id}"
 
 
 def _explained(request_id: str, reply: AppReply) -> dict[str, Any]:
@@ -269,6 +274,7 @@ def _verdict(reply: AppReply) -> dict[str, Any]:
         "predicted": verdict.predicted,
         "read": verdict.billed,
         "lost": verdict.lost,
+        "remedy": None if verdict.remedy is None else verdict.remedy.fields(),
         "lost_usd": None if verdict.cost_usd is None else str(verdict.cost_usd),
         "saved_usd": None if verdict.saved is None else str(verdict.saved),
         "kept_warm_usd": None if verdict.kept_warm_usd is None else str(verdict.kept_warm_usd),

@@ -85,7 +85,7 @@ class PlanRequest(CallStep):
             call.refresher.began(call.remembered.conversation, call.request_id)
         facts = call.facts
         if facts is not None and facts.handles:
-            call.stored_tokens = await tools.history.tokens(app.id, facts, target.endpoint.id)
+            call.stored_tokens = await tools.history.tokens(app.owner, facts, target.endpoint.id)
         try:
             if call.is_large:
                 await self.work(call, prepared.block_shares)  # for its bill, and kept until then
@@ -95,7 +95,7 @@ class PlanRequest(CallStep):
         except NotGranted as error:
             raise no_bound_error(error, target, tools.granted.nearest(app, target.model)) from None
         if facts is not None and facts.handles and not call.grown:
-            call.grown = await tools.history.begin(app.id, facts, call.bound.output_tokens)
+            call.grown = await tools.history.begin(app.owner, facts, call.bound.output_tokens)
         grant = app.grant.llm
         if call.rated is None and (grant.requests_per_minute or grant.tokens_per_minute):
             if call.is_large:
@@ -225,7 +225,7 @@ class PlanRequest(CallStep):
         places = self._places_markers and app.grant.llm.place_markers
         if not places or rendered.marks or rendered.automatic is not None:
             read = replace(read, takes_markers=False)  # the app marks by itself
-        scope = (app.id, target.endpoint.id, rendered.wire, target.model)
+        scope = (app.owner, target.endpoint.id, rendered.wire, target.model)
         elsewhere = await self._memory.look_up(read, scope=scope, at=now, own=own)
         remembered = call.remembered = self._memory.begin(
             read, scope=scope, at=now, own=own, elsewhere=elsewhere

@@ -10,7 +10,12 @@ from anaphora.client.choice import name_at
 from anaphora.client.pool import ChosenTargets
 from anaphora.client.routing import SessionRoute, conversation_key
 from anaphora.client.target import Target
-from anaphora.daemon.access.checks import check_capabilities, check_grant, check_prompt, is_granted
+from anaphora.daemon.access.checks import (
+    check_capabilities,
+    check_grant,
+    check_prompt,
+    is_model_granted,
+)
 from anaphora.daemon.access.granted_models import (
     FIELD,
     model_error,
@@ -67,8 +72,7 @@ class PermitCall(CallStep):
             check_capabilities(call.app.grant, needed, call.method)
             tools.rates.check(call.app)
         except Denied as error:
-            id, group = call.request_id, call.app.grant.group
-            tools.denials.add(call.app.id, call.method, error, request_id=id, group=group)
+            tools.denials.add(call.app, call.method, error, request_id=call.request_id)
             raise
 
     async def before(self, call: AppCall) -> None:
@@ -86,7 +90,7 @@ class PermitCall(CallStep):
             else:
                 facts = _checked(call, targets)
             if facts is not None and facts.handles:
-                call.stored_tokens = await tools.history.tokens(app.id, facts)
+                call.stored_tokens = await tools.history.tokens(app.owner, facts)
         except Denied as error:
             tools.refuse(call, error)
             raise
@@ -130,7 +134,7 @@ class PermitCall(CallStep):
         if model is not None and model not in models and not _is_alias(model, targets):
             models.append(model)  # a route may answer with other models
         for each in models:
-            if not is_granted(each, app.grant.llm.models):
+            if not is_model_granted(each, app.grant.llm):
                 raise model_error(app, each, pool, granted.models(app))
         if call.stored_at is not None:
             targets = tuple(each for each in targets if each.endpoint.id == call.stored_at)
@@ -240,10 +244,9 @@ class ReadBody(CallStep):
             try:
                 rows = await self._referred(call, route, body)
             except Denied as error:
-                id, group = call.request_id, app.grant.group
-                self._tools.denials.add(app.id, call.method, error, request_id=id, group=group)
+                self._tools.denials.add(app, call.method, error, request_id=call.request_id)
                 raise
-        self._bodies.keep(app.id, route.wire, body, refers=bool(rows))
+        self._bodies.keep(app.owner, route.wire, body, refers=bool(rows))
         call.body, call.notices = body, notices
         call.provider = exchange.headers.get(PROVIDER)
         call.stored_at = rows[0].provider if rows else None
@@ -259,7 +262,7 @@ class ReadBody(CallStep):
         )
 
     async def _read(self, call: AppCall, route: Route, data: bytes) -> CallBody:
-        reading = self._bodies.reading(call.app.id, route.wire, data)
+        reading = self._bodies.reading(call.app.owner, route.wire, data)
         call.is_large = reading.is_large
         if call.is_large:
             return await self._tools.off_loop.run(call.app.id, reading)
@@ -267,20 +270,20 @@ class ReadBody(CallStep):
 
     async def _referred(self, call: AppCall, route: Route, body: CallBody) -> tuple[HandleRow, ...]:
         """The rows of the stored objects that a body names."""
-        app = call.app.id
+        app, owner = call.app.id, call.app.owner
         try:
             found: tuple[Reference, ...]
             if call.is_large:
                 found = await self._tools.off_loop.run(app, lambda: tuple(body.references()))
             else:
                 found = tuple(body.references())
-            return await check_references(self._store, app, found) if found else ()
+            return await check_references(self._store, owner, found) if found else ()
         except AnaphoraError:
             if not body.known:
                 raise
         # Reading the whole body raises the error.
         whole = read_whole(route.wire, body.data)
-        return await check_references(self._store, app, whole.references())
+        return await check_references(self._store, owner, whole.references())
 
 
 def _joined(given: Mapping[str, str], named: Mapping[str, str]) -> Mapping[str, str]:

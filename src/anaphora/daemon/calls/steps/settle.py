@@ -171,7 +171,7 @@ class SettleBill(CallStep):
             masked=call.masked,
             expected=self._own_reads(call) if call.masked else None,
         )
-        self._tools.late_bills.add(call.app.id, bill)
+        self._tools.late_bills.add(call.app.owner, bill)
         return True
 
     def _settle_failure(

@@ -22,8 +22,10 @@ from anaphora.audit.chain import ChainChecker, ChainHead
 from anaphora.audit.log_file import check_name, segments_of
 from anaphora.audit.moving import copy_log
 from anaphora.audit.reading import open_log
+from anaphora.daemon.store.budgets import Reservation
 from anaphora.daemon.store.schema import connect, connect_to_read, create, described, prepare
-from anaphora.daemon.store.upkeep import POSTGRES_LABELS, check, differences
+from anaphora.daemon.store.tables import BUDGET_FIELDS
+from anaphora.daemon.store.upkeep import POSTGRES_SUMS, check, differences
 from anaphora.errors import AnaphoraError, InvalidConfig, Io
 from anaphora.postgres.address import PostgresAddress
 from anaphora.postgres.migrations import migrate
@@ -41,7 +43,7 @@ Progress: TypeAlias = Callable[[str, int, int], None]
 
 _CHUNK = 2_000
 
-_HOLD = ("id", "app", "provider", "model", "request_id", "day", "at", "bound")
+_HOLD = ("id", "app", "provider", "model", "request_id", "day", "at", "bound", "accounts")
 _KEY = ("day", "app", "provider", "model")
 
 #: The tables of both stores, with the fields that they share, and the amounts that are summed.
@@ -65,6 +67,8 @@ _TABLES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "label_sums": ((*_KEY, "label", "calls", "billed"), ("calls", "billed")),
     "app_groups": (("app", "since", "day", "name"), ()),
     "tokens": (("id", "app", "digest", "created", "expires", "revoked"), ()),
+    "budgets": (BUDGET_FIELDS, ("nano_usd",)),
+    "reservations": (Reservation.__struct_fields__, ("nano_usd",)),
     "handles": (("kind", "id", "provider", "app", "created", "tokens", "bill"), ()),
 }  # fmt: skip
 
@@ -200,7 +204,7 @@ async def _copy(
         copied[table] = expected
     clock = database.execute("SELECT latest_day, pruned_until FROM clock").fetchone()
     await connection.execute("UPDATE clock SET latest_day = $1, pruned_until = $2", *clock)
-    for table, sql in differences(POSTGRES_LABELS):
+    for table, sql in differences(POSTGRES_SUMS):
         if count := await connection.fetchval(sql):
             raise Io(f"{table}: {counted(count, 'row')} differ from the entries after the copy")
     await _copy_unaudited(database, connection, node)

@@ -20,7 +20,19 @@ from anaphora.daemon.store import (
     interrupted,
     recovered,
 )
-from anaphora.daemon.store.batch import HoldRequest, refusal
+from anaphora.daemon.store.batch import HoldRequest
+from anaphora.daemon.store.budgets import (
+    BUDGET,
+    Accounts,
+    Balances,
+    Reservation,
+    ReservationRequest,
+    budget_refusal,
+    encoded_accounts,
+    further_periods,
+    levels,
+    refusal,
+)
 from anaphora.daemon.store.corrections import (
     ENTRY_FIELDS,
     INSERTED,
@@ -36,9 +48,9 @@ from anaphora.daemon.store.reading import (
     AUDITED_COLUMNS,
     AUDITED_FIELDS,
     day_of,
-    end_of_day,
-    end_of_month,
+    month_of,
 )
+from anaphora.daemon.store.tables import ADD_BUDGET, budget_values
 from anaphora.errors import GrantExceeded
 from anaphora.postgres.connection import transaction
 
@@ -50,7 +62,7 @@ if TYPE_CHECKING:
 #: SQLSTATE of `ledger_write`: the node was declared dead, or has a newer connection.
 FENCED = "AN001"
 
-_WRITE = f"SELECT * FROM ledger_write({', '.join(f'${number}' for number in range(1, 24))})"
+_WRITE = f"SELECT * FROM ledger_write_2({', '.join(f'${number}' for number in range(1, 26))})"
 
 #: A separate statement: a hold keeps the model that answered even if its settlement is lost.
 _ANSWERED = """
@@ -109,6 +121,7 @@ SET calls = row.calls + excluded.calls, billed = row.billed + excluded.billed,
 """
 
 _encode = msgspec.json.Encoder().encode
+_ANY_DAY = "0000-00-00"
 
 
 async def write(
@@ -154,20 +167,44 @@ async def write(
         [one.bound for one in holds],
         [one.limits.per_day for one in requests],
         [one.limits.per_month for one in requests],
+        accounts := [encoded_accounts(one) for one in holds],
+        [_levels(one) for one in requests] if any(accounts) else accounts,
         timeout=timeout,
     )
-    return dict(_refused(requests[row[0] - 1], *row[1:]) for row in rows)
+    refused: dict[str, GrantExceeded] = {}
+    for place, name, _, day, account, shares in rows:
+        if place:
+            request = requests[place - 1]
+            refused[request.hold.id] = await _refused(connection, request, name, account, day)
+        else:
+            for request, share in zip(requests, shares, strict=True):
+                request.share = share
+    return refused
 
 
-def _refused(request: HoldRequest, name: str, _charged: int, day: str) -> tuple[str, GrantExceeded]:
-    limits = request.limits
-    limit, end = (
-        (limits.per_month, end_of_month)
-        if name == "usd_per_month"
-        else (limits.per_day, end_of_day)
+def _levels(request: HoldRequest) -> str:
+    """All limits of a hold, for `ledger_write_2`. PostgreSQL decides on the day."""
+    hold = request.hold
+    found = levels(hold.app, hold.group, hold.budgets, request.limits, _ANY_DAY)
+    kinds = {_ANY_DAY: "day", _ANY_DAY[:7]: "month", "": ""}
+    rows = [(one.account, one.name, kinds[one.period], one.limit) for one in found]
+    return _encode(rows).decode()
+
+
+async def _refused(
+    connection: Connection, request: HoldRequest, name: str, account: str | None, day: str
+) -> GrantExceeded:
+    hold, limits = request.hold, request.limits
+    level = next(
+        one
+        for one in levels(hold.app, hold.group, hold.budgets, limits, day)
+        if one.name == name and account in (None, one.account)
     )
-    assert limit is not None
-    return request.hold.id, refusal(name, limit, request.hold.bound, end(day))
+    if level.period:
+        return refusal(name, level.limit, hold.bound, level.ends)
+    id = level.account.removeprefix(BUDGET)
+    expires = await connection.fetchval("SELECT expires FROM budgets WHERE id = $1", id)
+    return budget_refusal(level, hold.bound, expires)
 
 
 async def settle_open_holds(
@@ -236,17 +273,23 @@ async def take_unaudited(connection: Connection, node: int) -> list[UnauditedEnt
 
 _FIELDS = ", ".join("labels::text" if name == "labels" else name for name in ENTRY_FIELDS)
 
-#: Like `ledger_write`, locks balances before entries of their app and day change.
+#: Like `ledger_write_2`, locks balances before what depends on them changes.
 _LOCK = """
-SELECT 1 FROM balances WHERE app = $1 AND period IN ($2, left($2, 7))
-ORDER BY app, period FOR NO KEY UPDATE
+SELECT 1 FROM unnest($1::text[], $2::text[]) AS wanted (app, period)
+JOIN balances AS row ON row.app = wanted.app AND row.period = wanted.period
+ORDER BY row.app, row.period FOR NO KEY UPDATE OF row
+"""
+_ADD_BALANCES = """
+INSERT INTO balances (app, period)
+SELECT * FROM unnest($1::text[], $2::text[]) AS wanted (app, period) ORDER BY 1, 2
+ON CONFLICT DO NOTHING
 """
 _INSERT = f"""
 INSERT INTO entries ({", ".join(INSERTED)}, node)
 SELECT {", ".join(f"${number}" for number in range(1, len(INSERTED) + 1))}, node
 FROM entries WHERE id = ${INSERTED.index("corrects") + 1}
 """
-_CHARGE = "UPDATE balances SET spent = spent + $1 WHERE app = $2 AND period = ANY ($3)"
+_CHARGE = "UPDATE balances SET spent = spent + $1 WHERE app = $2 AND period = $3"
 _SUM = """
 UPDATE sums SET billed = billed + $1, estimated = estimated - $2, corrected = corrected + $1
 WHERE day = $3 AND app = $4 AND provider = $5 AND model = $6
@@ -269,11 +312,15 @@ async def book(lane: Lane, wanted: Correction) -> CorrectedEntry:
 
 
 async def _book(connection: Connection, wanted: Correction) -> CorrectedEntry:
-    place = await connection.fetchrow("SELECT app, day FROM entries WHERE id = $1", wanted.entry)
+    place = await connection.fetchrow(
+        "SELECT app, day, ledger_names(accounts) FROM entries WHERE id = $1", wanted.entry
+    )
     if place is None:
         held = await connection.fetchval("SELECT 1 FROM holds WHERE id = $1", wanted.entry)
         raise not_found(wanted.entry, held=held is not None)
-    await connection.execute(_LOCK, *place)
+    app, day, names = place
+    further = list(further_periods(names, day))
+    await _lock(connection, [(app, day), (app, month_of(day)), *further])
     row = await connection.fetchrow(find_entry(_FIELDS, "$1"), wanted.entry)
     if row is None:  # pruned meanwhile
         raise not_found(wanted.entry, held=False)
@@ -286,7 +333,69 @@ async def _book(connection: Connection, wanted: Correction) -> CorrectedEntry:
 
 async def _write(connection: Connection, new: NewCorrection) -> None:
     await connection.execute(_INSERT, *new.values)
-    await connection.execute(_CHARGE, new.added, new.entry.app, list(new.periods))
+    for balance in new.balances:
+        await connection.execute(_CHARGE, new.added, *balance)
     await connection.execute(_SUM, new.added, new.confirmed, *new.key)
     for label, change in sorted(new.labels.items()):
         await connection.execute(_SUM_LABEL, change, *new.key, label)
+
+
+async def _lock(connection: Connection, rows: Sequence[tuple[str, str]]) -> None:
+    await connection.execute(_LOCK, [app for app, _ in rows], [period for _, period in rows])
+
+
+# ── Reservations ──────────────────────────────────────────────────────────────────────────────────
+
+_RESERVATIONS = """
+SELECT account, expires, budget, nano_usd FROM reservations
+WHERE account = ANY ($1) AND expires > $2
+"""
+#: Of budgets all days.
+_BALANCES = f"""
+SELECT app, period, spent, held FROM balances
+WHERE app = ANY ($1) AND (app LIKE '{BUDGET}%' OR period = ANY ($2))
+"""
+
+
+async def reserve(lane: Lane, wanted: ReservationRequest) -> None:
+    """Adds a budget with its reservations, durable when it returns. Raises `GrantExceeded`."""
+    async with lane.transaction() as connection:
+        latest = await connection.fetchval("SELECT latest_day FROM clock")
+        day = max(day_of(wanted.at), latest)
+        ids = await connection.fetch(
+            "SELECT id FROM budgets WHERE reserved > 0 AND id = ANY ($1)", list(wanted.budgets)
+        )
+        carved = wanted.carved({id for (id,) in ids})
+        # The order of locks is that of `ledger_write_2`: budgets, then balances.
+        await connection.execute(
+            "SELECT 1 FROM budgets WHERE id = ANY ($1) ORDER BY id FOR NO KEY UPDATE",
+            list(wanted.budgets),
+        )
+        rows = [
+            (account, period)
+            for account in carved
+            for period in (day, *(() if account.startswith(BUDGET) else (month_of(day),)))
+        ]
+        names, periods = [app for app, _ in rows], [period for _, period in rows]
+        await connection.execute(_ADD_BALANCES, names, periods)
+        await _lock(connection, rows)
+        accounts = await _accounts(connection, carved, periods, wanted.at)
+        if (problem := wanted.decided(accounts, carved, day)) is not None:
+            raise problem
+        await connection.execute(ADD_BUDGET, *budget_values(wanted.token))
+        await connection.executemany(
+            "INSERT INTO reservations (account, expires, budget, nano_usd) VALUES ($1, $2, $3, $4)",
+            wanted.rows(carved),
+        )
+
+
+async def _accounts(
+    connection: Connection, names: Sequence[str], periods: Sequence[str], at: float
+) -> Accounts:
+    """Some accounts, and the budgets that are reserved out of them."""
+    found = [Reservation(*row) for row in await connection.fetch(_RESERVATIONS, list(names), at)]
+    wanted = [*names, *(BUDGET + one.budget for one in found)]
+    balances: Balances = {}
+    for account, period, spent, held in await connection.fetch(_BALANCES, wanted, list(periods)):
+        balances.setdefault(account, {})[period] = [spent, held]
+    return Accounts(balances, found)

@@ -23,15 +23,20 @@ from anaphora.daemon.store import (
     SpendQuery,
     SpendRow,
     Spent,
+    TokenRow,
     UnauditedEntry,
     all_sent,
 )
 from anaphora.daemon.store.batch import HoldRequest, TableChange
+from anaphora.daemon.store.budgets import ReservationRequest
 from anaphora.daemon.store.corrections import Correction
 from anaphora.daemon.store.reading import (
+    GROUPS,
     HELD,
     HOURS,
+    IS_APP,
     day_of,
+    group_rows_of,
     hour_rows_of,
     month_of,
     spend_query,
@@ -56,7 +61,7 @@ from .epoch import (
     OnSwept,
 )
 from .journal import SettlementJournal
-from .statements import AUDITED, book, entry_rows, take_unaudited
+from .statements import AUDITED, book, entry_rows, reserve, take_unaudited
 from .writer import STATEMENT_SECONDS, BatchWriter
 
 if TYPE_CHECKING:
@@ -198,7 +203,7 @@ class PostgresStore(SmallTables):
 
     # ── Ledger ───────────────────────────────────────────────────────────────────────────────────
 
-    async def hold(self, hold: Hold, limits: SpendLimits) -> None:
+    async def hold(self, hold: Hold, limits: SpendLimits) -> float:
         if not 0 <= hold.bound <= LARGEST_AMOUNT:
             reason = f"must be 0 to {LARGEST_AMOUNT:,} nano-dollars, got {hold.bound:,}"
             raise InvalidRequest(reason)
@@ -206,7 +211,9 @@ class PostgresStore(SmallTables):
             raise StoreUnavailable("the store was opened without a node: it takes no holds")
         if (wrong := self.clock_check.problem) is not None:
             raise StoreUnavailable(wrong, public=PUBLIC)
-        await self._writer.commit(HoldRequest(hold, limits))
+        request = HoldRequest(hold, limits)
+        await self._writer.commit(request)
+        return request.share
 
     async def settle(self, settlement: Settlement) -> None:
         await self._writer.commit(settlement, kept=True)
@@ -271,7 +278,7 @@ class PostgresStore(SmallTables):
                 " coalesce(sum(held), 0)::bigint FROM ("
                 " SELECT app, CASE WHEN period = $1 THEN spent END AS today,"
                 " CASE WHEN period = $2 THEN spent END AS month, NULL::bigint AS held"
-                " FROM balances WHERE period IN ($1, $2)"
+                f" FROM balances WHERE period IN ($1, $2) AND {IS_APP}"
                 " UNION ALL SELECT app, NULL, NULL, bound FROM holds"
                 ") AS parts GROUP BY app",
                 day, month_of(day), timeout=_REPORT_SECONDS,
@@ -280,6 +287,12 @@ class PostgresStore(SmallTables):
             app: Spent(day=day, today=today, month=month, held=held)
             for app, today, month, held in rows
         }
+
+    async def spent_by_group(self, now: float) -> dict[str, Spent]:
+        await self._writer.flush()
+        await self._check_answers()
+        day = await self._reads.fetchval("SELECT greatest($1, latest_day) FROM clock", day_of(now))
+        return group_rows_of(day, await self._reads.fetch(GROUPS, day, month_of(day)))
 
     async def spend(self, by: Sequence[str], of: SpendQuery = EVERYTHING) -> list[SpendRow]:
         sql = spend_query(by, of, each="jsonb_each_text")
@@ -325,6 +338,20 @@ class PostgresStore(SmallTables):
         if self.problem is not None:  # fail at once: the hold that follows would fail anyway
             raise StoreUnavailable(self.problem, public=UNREACHABLE)
         return await super()._handles(condition, *values)
+
+    async def _flush(self) -> None:
+        await self._writer.flush()
+
+    async def reserve(
+        self, token: TokenRow, limits: SpendLimits, *, group: str = "", budgets: Sequence[str] = ()
+    ) -> None:
+        await self._check_answers()
+        await reserve(
+            self._reports,
+            ReservationRequest(
+                token=token, limits=limits, group=group, budgets=tuple(budgets), at=self._clock()
+            ),
+        )
 
     async def _change(self, sql: str, *values: Any, kept: bool = False) -> None:
         await self._writer.commit(TableChange(sql, values), kept=kept)

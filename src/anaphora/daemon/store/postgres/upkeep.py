@@ -12,7 +12,7 @@ from anaphora.daemon.store.reading import day_of, month_after, pruning_day
 from anaphora.daemon.store.upkeep import (
     BOTH,
     MARK_PRUNED,
-    POSTGRES_LABELS,
+    POSTGRES_SUMS,
     PRUNE,
     PRUNED_UNTIL,
     ClockReset,
@@ -67,7 +67,7 @@ async def check(address: PostgresAddress, *, now: float | None = None) -> StoreR
         state = await checked_state(connection, address)
         async with transaction(connection, isolation="repeatable_read", readonly=True):
             wrong = {
-                table: await connection.fetchval(sql) for table, sql in differences(POSTGRES_LABELS)
+                table: await connection.fetchval(sql) for table, sql in differences(POSTGRES_SUMS)
             }
             latest = await connection.fetchval("SELECT latest_day FROM clock")
             pruned = await connection.fetchval(PRUNED_UNTIL)

@@ -1,0 +1,251 @@
+"""The limits of groups and narrowed tokens, and what is reserved out of a limit.
+
+A call counts in several accounts: its app, its group, and the budget of each narrowed token above
+it. `balances` has a row for each account and period: day and month of apps and groups, days of
+budgets. A reservation is not an amount that is moved: it is computed from the balances of its
+budget, each time that a limit is checked. So it needs no step at midnight, at its expiry, or after
+a kill.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import TypeAlias
+
+import msgspec
+
+from anaphora.errors import GrantExceeded
+
+from . import Hold, SpendLimits, TokenRow
+from .reading import end_of_day, end_of_month
+
+#: Begin the names of accounts that are not an app: no id of an app has a colon.
+GROUP, BUDGET = "group:", "budget:"
+#: Names of the limits of budgets in errors: of the call's own token, and of those above it.
+OWN, PARENT = "budget_usd", "parent_budget_usd"
+
+Balances: TypeAlias = dict[str, dict[str, list[int]]]
+"""Settled and held, by account and period."""
+Further: TypeAlias = dict[tuple[str, str], list[int]]
+"""Amounts to add to what is settled and held, by account and period."""
+
+
+class Level(msgspec.Struct, frozen=True, kw_only=True):
+    """A limit that a hold must not exceed."""
+
+    account: str
+    period: str
+    """A day, a month, or empty: the whole life of a budget."""
+    limit: int
+    name: str
+    """In errors."""
+
+    @property
+    def ends(self) -> float:
+        """When its period ends."""
+        period = self.period
+        return end_of_day(period) if len(period) > 7 else end_of_month(f"{period}-01")
+
+
+class Reservation(msgspec.Struct, frozen=True, array_like=True):
+    """A row of `reservations`: a budget that is carved out of the limits of an account."""
+
+    account: str
+    expires: float
+    budget: str
+    nano_usd: int
+
+
+class ReservationRequest(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """See `Store.reserve`."""
+
+    token: TokenRow
+    limits: SpendLimits
+    group: str
+    budgets: tuple[str, ...]
+    at: float
+
+    @property
+    def amount(self) -> int:
+        assert self.token.nano_usd is not None
+        return self.token.nano_usd
+
+    def carved(self, reserved: set[str]) -> list[str]:
+        """The accounts out of which it is carved: from its parent outwards to the first budget that
+        is reserved itself. `reserved`: those of `budgets` that are."""
+        found = []
+        for id in reversed(self.budgets):
+            found.append(BUDGET + id)
+            if id in reserved:
+                return found
+        return [*found, *accounts_of(self.group, ()), self.token.app]
+
+    def rows(self, carved: Iterable[str]) -> list[tuple[str, float | None, str, int]]:
+        """The rows of `reservations`."""
+        token = self.token
+        return [(account, token.expires, token.id, self.amount) for account in carved]
+
+    def decided(self, accounts: Accounts, carved: Sequence[str], day: str) -> GrantExceeded | None:
+        """Why it does not fit."""
+        of = levels(self.token.app, self.group, self.budgets, self.limits, day)
+        concerned = (level for level in of if level.account in carved)
+        level, _ = accounts.exceeded(concerned, self.amount, self.at)
+        if level is None:
+            return None
+        message = f"{level.name} has less left than the amount to reserve"
+        if not level.period:
+            return GrantExceeded(message, limit=level.name)
+        end = level.ends
+        message += f"; reserve less, or again when the limit resets at {_moment(end)}"
+        return GrantExceeded(message, limit=level.name, resets_at=end)
+
+
+def accounts_of(group: str, budgets: Iterable[str]) -> tuple[str, ...]:
+    """The accounts of a call besides its app."""
+    return (*((GROUP + group,) if group else ()), *(BUDGET + id for id in budgets))
+
+
+def encoded_accounts(hold: Hold) -> str:
+    """As in the tables; empty for a call that only counts in its app."""
+    if not hold.group and not hold.budgets:
+        return ""
+    return msgspec.json.encode(accounts_of(hold.group, hold.budgets)).decode()
+
+
+def decoded_accounts(text: str) -> tuple[str, ...]:
+    return msgspec.json.decode(text, type=tuple[str, ...]) if text else ()
+
+
+def further_periods(accounts: Iterable[str], day: str) -> Iterator[tuple[str, str]]:
+    """The rows of `balances` in which a call of a day counts, besides those of its app."""
+    for account in accounts:
+        yield account, day
+        if not account.startswith(BUDGET):
+            yield account, day[:7]
+
+
+def levels(
+    app: str, group: str, budgets: Sequence[str], limits: SpendLimits, day: str
+) -> list[Level]:
+    """All limits of a call; first those that reset last."""
+    last = len(budgets) - 1
+    found = [
+        Level(
+            account=BUDGET + id,
+            period="",
+            limit=limit,
+            name=OWN if at == last else PARENT,
+        )
+        for at, (id, limit) in enumerate(zip(budgets, limits.budgets, strict=True))
+    ]
+    for account, period, limit, name in (
+        (GROUP + group, day[:7], limits.group_per_month, "group_usd_per_month"),
+        (app, day[:7], limits.per_month, "usd_per_month"),
+        (GROUP + group, day, limits.group_per_day, "group_usd_per_day"),
+        (app, day, limits.per_day, "usd_per_day"),
+    ):
+        if limit is not None:
+            found.append(Level(account=account, period=period, limit=limit, name=name))
+    return found
+
+
+def add_further(to: Further, accounts: Iterable[str], day: str, spent: int, held: int) -> None:
+    """Adds amounts of a call to those of its further accounts."""
+    for key in further_periods(accounts, day):
+        row = to.setdefault(key, [0, 0])
+        row[0] += spent
+        row[1] += held
+
+
+# ── Errors ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def refusal(name: str, limit: int, bound: int, end: float) -> GrantExceeded:
+    """`end`: when the limit's period ends. Names no amount, which would reveal what other apps have
+    in a shared cache."""
+    if bound > limit:
+        return _too_small(name, name)
+    message = f"{name} does not allow this call any more; the limit resets at {_moment(end)}"
+    return GrantExceeded(message, limit=name, resets_at=end)
+
+
+def budget_refusal(level: Level, bound: int, expires: float | None) -> GrantExceeded:
+    """`expires`: when the budget does; it does not reset."""
+    whose = "the budget of this token"
+    if level.name == PARENT:
+        whose = "the budget of a token from which this one was narrowed"
+    if bound > level.limit:
+        return _too_small(whose, level.name)
+    message = f"{whose} does not allow this call any more"
+    if expires is not None:
+        message += f"; it does not reset, and expires at {_moment(expires)}"
+    return GrantExceeded(message, limit=level.name)
+
+
+def _too_small(what: str, name: str) -> GrantExceeded:
+    message = (
+        f"{what} is less than this call can cost; a smaller max_tokens or a shorter prompt may fit"
+    )
+    return GrantExceeded(message, limit=name)
+
+
+def _moment(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+# ── Checks ────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Accounts:
+    """Balances and reservations, as the checks of a batch find them one after the other."""
+
+    def __init__(self, balances: Balances, reservations: Iterable[Reservation]) -> None:
+        self._balances = balances
+        self._reservations: dict[str, list[Reservation]] = {}
+        for one in reservations:
+            self._reservations.setdefault(one.account, []).append(one)
+
+    def add(self, balances: Mapping[tuple[str, str], int], further: Further) -> None:
+        """What a batch has settled. `balances`: of apps, settled and held together."""
+        for (account, period), amount in balances.items():
+            self.charge(account, period, amount)
+        for (account, period), (spent, held) in further.items():
+            self.charge(account, period, held)
+            self._balances[account][period][0] += spent
+
+    def charge(self, account: str, period: str, held: int) -> None:
+        self._balances.setdefault(account, {}).setdefault(period, [0, 0])[1] += held
+
+    def exceeded(
+        self, levels: Iterable[Level], bound: int, at: float, budgets: Sequence[str] = ()
+    ) -> tuple[Level | None, float]:
+        """The first limit that `bound` would exceed, or the highest share that is used with it.
+        `budgets`: those that it counts in; what is reserved for one of them is there for it."""
+        share = 0.0
+        for level in levels:
+            used = bound + self._used(level.account, level.period)
+            used += self._reserved(level.account, level.period, at, budgets)
+            if used > level.limit:
+                return level, share
+            if level.limit:
+                share = max(share, used / level.limit)
+        return None, share
+
+    def _used(self, account: str, period: str) -> int:
+        rows = self._balances.get(account, {})
+        return sum(sum(row) for name, row in rows.items() if not period or name == period)
+
+    def _reserved(self, account: str, period: str, at: float, budgets: Sequence[str]) -> int:
+        """What is reserved out of an account for other calls. A call that is held on another day
+        does not count: if it costs less, the rest comes back to the reservation on this one."""
+        live = [one for one in self._reservations.get(account, ()) if one.expires > at]
+        if any(one.budget in budgets for one in live):
+            return 0
+        total = 0
+        for one in live:
+            rows: Mapping[str, list[int]] = self._balances.get(BUDGET + one.budget, {})
+            spent = sum(row[0] for row in rows.values())
+            held = sum(row[1] for name, row in rows.items() if name.startswith(period))
+            total += max(0, one.nano_usd - spent - held)
+        return total

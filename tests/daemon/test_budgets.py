@@ -1,0 +1,129 @@
+"""Budgets of narrowed tokens, limits of groups, and reservations: in the ledger, on both stores."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from support.event_loops import in_event_loop
+from support.ledgers import DAY, NOON, Clock, StorePlace, an_app, opened, problems_of
+
+from anaphora.daemon.access.grants import GroupLimits
+from anaphora.daemon.money.ledger import Ledger, OpenHold
+from anaphora.daemon.store import SpendLimits, TokenRow
+from anaphora.daemon.values import App
+from anaphora.errors import GrantExceeded
+
+
+def narrowed(app: App, *budgets: tuple[str, int]) -> App:
+    return msgspec.structs.replace(
+        app,
+        budgets=tuple(id for id, _ in budgets),
+        budget_limits=tuple(limit for _, limit in budgets),
+    )
+
+
+def grouped(app: App, group: str, per_day: int | None, per_month: int | None = None) -> App:
+    limits = GroupLimits(nano_usd_per_day=per_day, nano_usd_per_month=per_month)
+    return msgspec.structs.replace(
+        app, grant=msgspec.structs.replace(app.grant, group=group, group_limits=limits)
+    )
+
+
+def token(
+    id: str, *, parent: str = "root", amount: int = 100, hours: float = 1.0, reserved: bool = False
+) -> TokenRow:
+    return TokenRow(
+        id=id, app="shop", digest=id.encode(), created=NOON, expires=NOON + hours * 3600,
+        parent=parent, nano_usd=amount, models=("claude-*",), label=f"task {id}",
+        reserved=reserved,
+    )  # fmt: skip
+
+
+async def hold(ledger: Ledger, app: App, bound: int) -> OpenHold:
+    return await ledger.hold(app, provider="p", model="m", request_id="r", bound=bound)
+
+
+async def refused(ledger: Ledger, app: App, bound: int) -> GrantExceeded:
+    with pytest.raises(GrantExceeded) as problem:
+        await hold(ledger, app, bound)
+    return problem.value
+
+
+@in_event_loop
+async def test_narrowed_tokens_are_stored(place: StorePlace) -> None:
+    async with opened(place) as ledger:
+        row = token("t1")
+        await ledger.store.add_token(row)
+        assert await ledger.store.tokens() == [row]
+        (found,) = await ledger.store.budgets("shop")
+        assert (found.token, found.spent, found.held) == (row, 0, 0)
+        assert await ledger.store.budgets("other") == []
+
+
+@in_event_loop
+async def test_every_level_of_a_call_is_checked(place: StorePlace) -> None:
+    async with opened(place) as ledger:
+        await ledger.store.add_token(token("outer"))
+        await ledger.store.add_token(token("inner", parent="outer"))
+        app = narrowed(an_app("shop", 1000), ("outer", 100), ("inner", 60))
+        first = await hold(ledger, app, 30)
+        assert first.share == 0.5
+        await first.settle(20, "billed")
+        await (await hold(ledger, app, 40)).settle(40, "billed")
+        own = await refused(ledger, app, 1)
+        assert (own.limit, own.resets_at) == ("budget_usd", None)
+        assert "expires at 2027-01-15T13:00:00Z" in str(own)
+        outer = narrowed(an_app("shop", 1000), ("outer", 100))
+        await (await hold(ledger, outer, 40)).settle(40, "billed")
+        sibling = narrowed(an_app("shop", 1000), ("outer", 100), ("sibling", 60))
+        assert (await refused(ledger, sibling, 1)).limit == "parent_budget_usd"
+        assert {one.token.id: one.spent for one in await ledger.store.budgets()} == {
+            "outer": 100,
+            "inner": 60,
+        }
+    assert problems_of(place) == ()
+
+
+@in_event_loop
+async def test_apps_of_a_group_share_its_limits(place: StorePlace) -> None:
+    async with opened(place) as ledger:
+        one, two = (grouped(an_app(id, 100), "team", 120) for id in ("one", "two"))
+        first = await hold(ledger, one, 90)
+        assert first.share == 0.9
+        problem = await refused(ledger, two, 40)
+        assert (problem.limit, problem.resets_at) == ("group_usd_per_day", NOON + DAY / 2)
+        second = await hold(ledger, two, 30)
+        assert (await refused(ledger, one, 20)).limit == "group_usd_per_day"
+        found = await ledger.store.spent_by_group(NOON)
+        assert (found["team"].held, found["team"].today) == (120, 0)
+        await first.settle(40, "billed")
+        second.settle_at_bound()
+        found = await ledger.store.spent_by_group(NOON)
+        assert (found["team"].held, found["team"].today, found["team"].month) == (0, 70, 70)
+        assert set(await ledger.store.spent_by_app(NOON)) == {"one", "two"}
+    assert problems_of(place) == ()
+
+
+LIMITS = SpendLimits(per_day=100)
+
+
+@in_event_loop
+async def test_a_reservation_is_there_for_its_token_only(place: StorePlace) -> None:
+    async with opened(place, clock := Clock()) as ledger:
+        await ledger.store.reserve(token("t1", amount=60, reserved=True), LIMITS)
+        with pytest.raises(GrantExceeded, match="usd_per_day has less left"):
+            await ledger.store.reserve(token("t2", amount=50, reserved=True), LIMITS)
+        app = an_app("shop", 100)
+        child = narrowed(app, ("t1", 60))
+        await (await hold(ledger, app, 40)).settle(40, "billed")
+        assert (await refused(ledger, app, 1)).limit == "usd_per_day"
+        await (await hold(ledger, child, 50)).settle(30, "billed")
+        assert (await refused(ledger, app, 1)).limit == "usd_per_day"
+        running = await hold(ledger, child, 20)
+        clock.now += 3600  # it expires: 10 come back, and 10 more when the call is settled
+        assert (await refused(ledger, app, 11)).limit == "usd_per_day"
+        await (await hold(ledger, app, 10)).settle(10, "billed")
+        assert (await refused(ledger, app, 1)).limit == "usd_per_day"
+        await running.settle(10, "billed")
+        await hold(ledger, app, 10)
+    assert problems_of(place) == ()
