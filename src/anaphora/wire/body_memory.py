@@ -21,7 +21,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable
 from functools import lru_cache
 from itertools import takewhile
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
@@ -61,20 +61,26 @@ _SEPARATOR = re.compile(rb"[ \t\n\r]*,[ \t\n\r]*")
 _NEXT = re.compile(rb"[ \t\n\r]*(?:,(?=[ \t\n\r]*[^\] \t\n\r])|(?=\]))")
 
 Facts = TypeVar("Facts")
-_Key: TypeAlias = tuple[Hashable, str, bytes]
+
+
+@lru_cache(maxsize=256)
+def _scope_hash(scope: Hashable, wire: str) -> Any:
+    """Copied, never changed."""
+    return long_hash(repr((scope, wire)).encode(errors="surrogatepass"))
 
 
 class RunningDigest:
-    """Digests of the beginnings of one body. Each part of it is hashed about once."""
+    """Digests of the beginnings of one body, and of its scope and wire. Each part of it is hashed
+    about once."""
 
     __slots__ = ("_ends", "_found", "_states", "_view", "data")
 
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, scope: Hashable, wire: str, data: bytes) -> None:
         self.data = data
         self._view = memoryview(data)
         self._found: dict[int, bytes] = {}
         self._ends = [0]
-        self._states: list[Any] = [long_hash(b"")]
+        self._states: list[Any] = [_scope_hash(scope, wire)]
         """The hash of what is before each of the ends so far, which rise."""
 
     def at(self, ends: Iterable[int]) -> list[bytes]:
@@ -127,7 +133,6 @@ class KeptBody(msgspec.Struct, Generic[Facts], frozen=True, eq=False):
 
     outline: Outline
     facts: Facts
-    keys: tuple[_Key, ...]
     size: int
 
 
@@ -199,7 +204,8 @@ class KnownBeginning(msgspec.Struct, Generic[Facts], frozen=True, eq=False, kw_o
 
 
 class BodyMemory(Generic[Facts]):
-    """The latest bodies. Bounded. Bodies of different scopes are never compared."""
+    """The latest bodies. Bounded. Bodies of different scopes are never compared: their digests
+    differ."""
 
     def __init__(
         self,
@@ -213,7 +219,7 @@ class BodyMemory(Generic[Facts]):
         self._known_places = lru_cache(maxsize=1024)(_places)
         self._size_of = size_of
         self._bytes = 0
-        self._found: dict[_Key, KeptBody[Facts]] = {}
+        self._found: dict[bytes, KeptBody[Facts]] = {}
         self._kept: OrderedDict[KeptBody[Facts], None] = OrderedDict()
 
     def __len__(self) -> int:
@@ -229,12 +235,12 @@ class BodyMemory(Generic[Facts]):
         self._kept.clear()
         self._bytes = 0
 
-    def find(self, scope: Hashable, wire: str, body: RunningDigest) -> KnownBeginning[Facts] | None:
+    def find(self, body: RunningDigest) -> KnownBeginning[Facts] | None:
         """What a body has in common with a kept one; None if it is not even a message."""
         if not self._kept:
             return None
         for digest in reversed(body.at(self._places(len(body.data), _PLACES))):
-            kept = self._found.get((scope, wire, digest))
+            kept = self._found.get(digest)
             if kept is not None:
                 return _compare(kept, body.data, kept.outline.digests[digest])
         return None
@@ -282,8 +288,6 @@ class BodyMemory(Generic[Facts]):
 
     def keep(
         self,
-        scope: Hashable,
-        wire: str,
         outline: Outline,
         beginning: KnownBeginning[Facts] | None,
         facts: Callable[[], Facts],
@@ -300,9 +304,8 @@ class BodyMemory(Generic[Facts]):
         size = outline.size + self._size_of(found)
         if size > self._most_bytes // 2:
             return
-        keys = tuple((scope, wire, digest) for digest in outline.digests)
-        kept = KeptBody(outline, found, keys, size)
-        self._found.update(dict.fromkeys(keys, kept))
+        kept = KeptBody(outline, found, size)
+        self._found.update(dict.fromkeys(outline.digests, kept))
         self._bytes += size
         self._kept[kept] = None
         while self._bytes > self._most_bytes:
@@ -321,7 +324,7 @@ class BodyMemory(Generic[Facts]):
             return
         del self._kept[kept]
         self._bytes -= kept.size
-        for key in kept.keys:
+        for key in kept.outline.digests:
             if self._found.get(key) is kept:
                 del self._found[key]
 
@@ -341,8 +344,8 @@ class RequestBodies:
     def read(self, scope: Hashable, wire: str, data: bytes) -> DecodedBody:
         """The members of a body, and its messages if they can be found without doubt. Raises
         `InvalidRequest`."""
-        running = RunningDigest(data)
-        beginning = self._memory.find(scope, wire, running)
+        running = RunningDigest(scope, wire, data)
+        beginning = self._memory.find(running)
         body = None if beginning is None else _read_rest(beginning)
         if body is None:
             beginning, members = None, object_members(data, "$", request_error)
@@ -350,7 +353,7 @@ class RequestBodies:
         if body.elements is not None:
             outline = self._memory.outline(running, body.elements, beginning)
             if outline is not None:
-                self._memory.keep(scope, wire, outline, beginning, lambda: None)
+                self._memory.keep(outline, beginning, lambda: None)
         return body
 
 
