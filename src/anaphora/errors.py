@@ -11,7 +11,7 @@
     │   └── StoreRefused          PostgreSQL refuses the password, or has another schema
     ├── Transport                 the connection failed before the response was complete
     ├── Throttled                 client-side limits: the call could not start in time
-    ├── BudgetExceeded            `max_cost_usd`: the call was not sent
+    ├── BudgetExceeded            a budget or `max_cost_usd`: the call was not sent
     ├── ColdCache                 `on_cold`: the cached beginning is gone; raised before sending
     ├── SummaryFailed             the answer is no summary; the conversation is unchanged
     ├── Unavailable               the circuit breaker of the provider is open
@@ -151,11 +151,24 @@ class Throttled(AnaphoraError):
 
 
 class BudgetExceeded(AnaphoraError):
-    """The call was not sent: with it, `max_cost_usd` (here `limit`) could have been exceeded."""
+    """The call was not sent: with it, a budget or `max_cost_usd` (here `limit`) could have been
+    exceeded. In dollars: what is `spent` and `held` there, and `bound`, the call's maximum cost;
+    None: it has none."""
 
-    def __init__(self, message: str, *, limit: Decimal) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        limit: Decimal,
+        spent: Decimal,
+        held: Decimal,
+        bound: Decimal | None,
+    ) -> None:
         super().__init__(message)
         self.limit = limit
+        self.spent = spent
+        self.held = held
+        self.bound = bound
 
 
 class ColdCache(AnaphoraError):

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from anaphora.daemon.access.grants import dollars
-from anaphora.daemon.money.administration import MOST_ENTRIES, check_before, listed, nano_usd_of
+from anaphora.daemon.home.amounts import nano_usd_of
+from anaphora.daemon.money.administration import MOST_ENTRIES, check_before, listed
 from anaphora.daemon.store import Entry, EntryQuery
 from anaphora.daemon.store.corrections import entry_rows
 from anaphora.daemon.store.schema import connect_to_read, has_store

@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from decimal import Decimal
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
@@ -14,6 +15,7 @@ import click
 
 from anaphora.wording import counted
 
+from .cold_watch import cold_check, cold_options
 from .common import FOUND, require, stop
 from .html_file import HtmlFile, html_option
 from .recorded_run import (
@@ -65,6 +67,7 @@ _PORT = 8788
     is_flag=True,
     help="Place cache markers in requests if they save money; nothing else is changed.",
 )
+@cold_options
 @click.option(
     "--record",
     type=click.Path(file_okay=False, path_type=Path),
@@ -119,6 +122,8 @@ class _WatchOptions(NamedTuple):
     upstreams: tuple[str, ...]
     by_proxy: bool
     place: bool
+    cold: str | None
+    cold_above: Decimal | None
     record: Path | None
     audit: Path | None
     port: int | None
@@ -152,7 +157,8 @@ def _watch(words: tuple[str, ...], options: _WatchOptions) -> int:
         network = network_for(words)
         upstream = _recorded(options.record, network)
         observers = [judge, *_audited(stack, judge, options.audit)]
-        observers += [each for each in (calls, placer) if each is not None]
+        cold = cold_check(judge, options.cold, options.cold_above, words, output.note)
+        observers += [each for each in (cold, calls, placer) if each is not None]
         forwarding = stack.enter_context(forwarding_for(words, announce, by_proxy))
         proxy = running(
             routes,

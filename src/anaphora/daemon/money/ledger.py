@@ -37,6 +37,7 @@ from anaphora.wording import counted
 from .sent_marks import EarlierMarks, SentMarks
 
 if TYPE_CHECKING:
+    from anaphora.daemon.access.grants import AppGrant
     from anaphora.daemon.values import App
 
 _log = logging.getLogger("anaphora.daemon")
@@ -96,7 +97,8 @@ class Ledger:
     ) -> OpenHold:
         """Reserves the maximum cost of an attempt, in nano-dollars. Raises `GrantExceeded`, and
         `StoreUnavailable` if the hold cannot be written; then nothing may be sent."""
-        grant, now = app.grant.llm, self.clock()
+        now = self.clock()
+        group, limits = spend_limits(app.grant, app.budget_limits)
         hold = Hold(
             id=self._new_id(now),
             app=app.id,
@@ -105,10 +107,9 @@ class Ledger:
             request_id=request_id,
             bound=bound,
             at=now,
+            group=group,
+            budgets=app.budgets,
         )
-        limits = SpendLimits(grant.nano_usd_per_day, grant.nano_usd_per_month)
-        if app.budgets or app.grant.group_limits is not None:
-            hold, limits = _with_further(app, hold, limits)
         try:
             share = await self.store.hold(hold, limits)
         except Exception:  # not if cancelled: the store accepts or refuses the hold later
@@ -282,19 +283,15 @@ class OpenHold:
             self.settle_at_bound()
 
 
-def _with_further(app: App, hold: Hold, limits: SpendLimits) -> tuple[Hold, SpendLimits]:
-    """The same with the limits of the app's group, and those of a narrowed token."""
-    group = app.grant.group_limits
-    if group is not None and group.is_limited:
-        hold = replace(hold, group=app.grant.group)
-        limits = replace(
-            limits,
-            group_per_day=group.nano_usd_per_day,
-            group_per_month=group.nano_usd_per_month,
-        )
-    return (
-        replace(hold, budgets=app.budgets),
-        replace(limits, budgets=app.budget_limits),
+def spend_limits(grant: AppGrant, budgets: tuple[int, ...] = ()) -> tuple[str, SpendLimits]:
+    """The limits of calls under a grant, with those of narrowed tokens, and the name of the app's
+    group if that has limits."""
+    llm, group = grant.llm, grant.group_limits
+    limits = SpendLimits(llm.nano_usd_per_day, llm.nano_usd_per_month, budgets=budgets)
+    if group is None or not group.is_limited:
+        return "", limits
+    return grant.group, replace(
+        limits, group_per_day=group.nano_usd_per_day, group_per_month=group.nano_usd_per_month
     )
 
 

@@ -21,9 +21,9 @@ EntryKind: TypeAlias = Settled | Literal["correction"]
 #: Kinds of amounts without a bill.
 ESTIMATED_KINDS: frozenset[EntryKind] = frozenset(("estimated", "bound", "disputed"))
 
-HandleKind: TypeAlias = StoredKind | Literal["prefix", "signature"]
+HandleKind: TypeAlias = StoredKind | Literal["prefix", "signature", "alert"]
 """`item`: of a stored response. `prefix`: the beginning of a prompt, by its keyed digest.
-`signature`: of a request, which is accepted once."""
+`signature`: of a request, which is accepted once. `alert`: its state, so that it is sent once."""
 
 
 class SpendLimits(msgspec.Struct, frozen=True):
@@ -423,6 +423,15 @@ class Store(Protocol):
 
     async def tokens(self) -> list[TokenRow]:
         """Narrowed ones only until they expire."""
+        ...
+
+    async def narrowed(self, digest: bytes) -> list[TokenRow]:
+        """The narrowed token with a digest, and those that it was narrowed from; empty if there is
+        none."""
+        ...
+
+    async def count_narrowed(self, app: str, now: float) -> int:
+        """Number of the valid narrowed tokens of an app."""
         ...
 
     async def add_token(self, token: TokenRow) -> None:

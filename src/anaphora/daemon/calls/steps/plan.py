@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from anaphora.cache import hints_of
 from anaphora.canonical import string
 from anaphora.catalog import CacheRules
-from anaphora.client.costs.bounds import CostBound, cost_bound
+from anaphora.client.costs.bounds import CostBound, cost_bound, written_ttls
 from anaphora.client.in_flight import PreparedRequest
 from anaphora.client.target import Target
 from anaphora.daemon.access.granted_models import hides_model, no_bound_error
@@ -279,18 +279,13 @@ def bound_of(call: AppCall, prepared: PreparedRequest, target: Target) -> CostBo
     spend."""
     facts = call.facts
     assert facts is not None
-    ttls = None
-    if target.rules.mechanism.value == "explicit":
-        ttls = {mark.ttl for mark in prepared.plan.marks} | set(facts.cache_ttls)
-        if prepared.plan.automatic is not None:
-            ttls.add(prepared.plan.automatic)
     bound = cost_bound(
         facts,
         prepared.rendered,
         target,
         at=prepared.at,
         stored_tokens=call.stored_tokens,
-        ttls=ttls,
+        ttls=written_ttls(facts, prepared.plan, target),
     )
     if bound.nano_usd is None and call.app.grant.llm.has_spend_limit:
         rule = "a call whose cost has no bound is refused under a limit in dollars"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Mapping
 
@@ -11,7 +10,6 @@ from msgspec.structs import replace
 from anaphora.cache.sent_call import reply_lines
 from anaphora.cache.verdict import saved_usd
 from anaphora.catalog import CacheRules, Price
-from anaphora.catalog.api_limits import fastest_tokens
 from anaphora.client.costs.billed_prices import billed_rates, booked_model
 from anaphora.client.costs.settling import (
     AttemptCost,
@@ -19,10 +17,9 @@ from anaphora.client.costs.settling import (
     checked_cost,
     cost_of_failure,
     cost_of_reply,
+    failed_output,
     label_costs,
     nano_usd_up,
-    stops_billing,
-    thinks_unseen,
 )
 from anaphora.client.in_flight import InFlight
 from anaphora.daemon.access.isolation import OwnReads, own_usage
@@ -237,17 +234,14 @@ def own_reads(call: AppCall, rules: CacheRules) -> OwnReads:
 
 def _failed_output(call: AppCall, flight: InFlight, outcome: CallOutcome) -> FailedOutput:
     """The known output of an attempt without a complete answer."""
-    target, facts, most = flight.target, call.facts, call.bound.output_tokens
-    unseen = 0
-    if thinks_unseen(target.endpoint.base_wire, target.profile, outcome.partial):
-        seconds = time.monotonic() - call.held_at
-        speed = fastest_tokens(target.endpoint.system, target.model)
-        unseen = most if isinstance(outcome.error, Upstream) else math.ceil(seconds * speed)
-    return FailedOutput(
-        most=most,
-        stops=stops_billing(target, stream=flight.stream),
-        unseen=unseen,
-        reads_again=facts is not None and bool(facts.server_tools or facts.remote_mcp),
+    return failed_output(
+        flight.target,
+        call.facts,
+        outcome.error,
+        outcome.partial,
+        most=call.bound.output_tokens,
+        seconds=time.monotonic() - call.held_at,
+        stream=flight.stream,
     )
 
 
