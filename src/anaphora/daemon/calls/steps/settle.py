@@ -44,13 +44,14 @@ class HoldBound(CallStep):
     async def before(self, call: AppCall) -> None:
         assert call.flight is not None
         target = call.flight.target
-        call.hold = await self._ledger.hold(
-            call.app,
-            provider=target.endpoint.id,
-            model=target.model,
-            request_id=call.request_id,
-            bound=call.bound.nano_usd or 0,
-        )
+        if call.hold is None:  # else the call was slowed down
+            call.hold = await self._ledger.hold(
+                call.app,
+                provider=target.endpoint.id,
+                model=target.model,
+                request_id=call.request_id,
+                bound=call.bound.nano_usd or 0,
+            )
         call.held_at = time.monotonic()
 
 
