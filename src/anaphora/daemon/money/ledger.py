@@ -228,16 +228,16 @@ class OpenHold:
         self,
         billed: int,
         kind: Settled,
-        labels: Callable[[], Mapping[str, int]],
+        labels_of: Callable[[], Mapping[str, int]],
         **details: Unpack[SettledDetails],
     ) -> None:
         """The same when the event loop has run what is due now: an answer that has arrived is on
-        its way to its app before. `labels` computes the nano-dollars by label."""
+        its way to its app before. `labels_of` computes the nano-dollars by label."""
         was_open, self._settled = not self._settled, True
 
         def settle() -> None:
             try:
-                details["labels"] = labels()
+                details["labels"] = labels_of()
             except Exception as problem:
                 log(logging.ERROR, "the cost of an attempt has no labels", problem)
             self.settle_later(billed, kind, **details)
