@@ -11,7 +11,7 @@
     │   └── StoreRefused          PostgreSQL refuses the password, or has another schema
     ├── Transport                 the connection failed before the response was complete
     ├── Throttled                 client-side limits: the call could not start in time
-    ├── BudgetExceeded            `max_cost_usd`: the call was not sent
+    ├── BudgetExceeded            a budget or `max_cost_usd`: the call was not sent
     ├── ColdCache                 `on_cold`: the cached beginning is gone; raised before sending
     ├── SummaryFailed             the answer is no summary; the conversation is unchanged
     ├── Unavailable               the circuit breaker of the provider is open
@@ -33,6 +33,7 @@
     │       ├── NotGranted        a provider, model, tool or field that is not in the app's grant
     │       ├── GrantExceeded     a spend limit of the grant is used up; names it and its reset
     │       ├── ColdCallRefused   the cached beginning is gone; the same call again passes
+    │       ├── SpendLimitReached  `anaphora watch --max-usd`: the program has spent its limit
     │       ├── GrantRateLimited  the grant's requests or tokens per minute are used up
     │       └── StoreUnavailable  the daemon cannot record the call, or is stopping
     ├── Parse                     a reply that does not have the expected format
@@ -151,11 +152,24 @@ class Throttled(AnaphoraError):
 
 
 class BudgetExceeded(AnaphoraError):
-    """The call was not sent: with it, `max_cost_usd` (here `limit`) could have been exceeded."""
+    """The call was not sent: with it, a budget or `max_cost_usd` (here `limit`) could have been
+    exceeded. In dollars: what is `spent` and `held` there, and `bound`, the call's maximum cost;
+    None: it has none."""
 
-    def __init__(self, message: str, *, limit: Decimal) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        limit: Decimal,
+        spent: Decimal,
+        held: Decimal,
+        bound: Decimal | None,
+    ) -> None:
         super().__init__(message)
         self.limit = limit
+        self.spent = spent
+        self.held = held
+        self.bound = bound
 
 
 class ColdCache(AnaphoraError):
@@ -340,6 +354,13 @@ class ColdCallRefused(Denied):
     def __init__(self, message: str, *, cold: Any) -> None:
         super().__init__(message)
         self.cold = cold
+
+
+class SpendLimitReached(Denied):
+    """`anaphora watch --max-usd`: the program has spent its limit."""
+
+    kind = "spend_limit"
+    default_status = 402
 
 
 class GrantRateLimited(Denied):

@@ -100,7 +100,8 @@ def test_an_absent_field_grants_nothing() -> None:
         ("a:\n  llm:\n    usd_per_week: 1", "3: a.llm: unknown field 'usd_per_week'; did you mean"),
         (
             "a: {capabilities_grant: [llm_complet]}",
-            "1: a.capabilities_grant[0]: 'llm_complet' is none of llm_complete, llm_stream",
+            "1: a.capabilities_grant[0]: 'llm_complet' is none of llm_complete, llm_narrow,"
+            " llm_stream",
         ),
         ("a: {requires: llm_complete}", "1: a.requires: expected a list, found a text"),
         ("a: [llm_complete]", "1: a: expected a mapping, found a list; write `capabilities_grant:"),
@@ -315,6 +316,65 @@ def test_refused_groups(text: str, message: str) -> None:
 def test_a_group_may_have_the_name_of_a_field() -> None:
     text = "groups: {llm: {usd_per_day: 2}, requires: {usd_per_month: 3}}\na: {group: llm}\nb: {group: requires}"
     assert Grants.from_text(text).apps["a"].group_limits == GroupLimits(nano_usd_per_day=2 * 10**9)
+
+
+# ── Alerts ────────────────────────────────────────────────────────────────────────────────────────
+
+LOG = "to: {log: {log: info}}"
+
+
+def test_alerts_without_rules_have_defaults() -> None:
+    rules = Grants.from_text(f"alerts: {{{LOG}}}\na: {{}}").alerts
+    assert rules is not None
+    assert (rules.limits, rules.cache_read, rules.provider_down) == ((50, 80, 100), None, True)
+    assert rules.to["log"].seconds == 10
+
+
+@each_row(
+    "text, message",
+    [
+        ("alerts: {}", "1: alerts: to is missing"),
+        ("alerts: {to: {}}", "1: alerts.to: names no target; write `to: {log: {log: warning}}`"),
+        ("alerts: {to: {'a b': {log: info}}}", "the name of a target has 1 to 64 letters"),
+        (
+            "alerts: {to: {x: {}}}",
+            "alerts.to.x: name exactly one of `webhook`, `command` and `log`",
+        ),
+        ("alerts: {to: {x: {log: info, command: [ls]}}}", "name exactly one of `webhook`,"),
+        ("alerts: {to: {x: {log: debug}}}", "alerts.to.x.log: 'debug' is none of error, info"),
+        ("alerts: {to: {x: {command: ls}}}", "alerts.to.x.command: expected a list, found a text"),
+        ("alerts: {to: {x: {command: []}}}", "alerts.to.x.command: write `command: [PROGRAM,"),
+        (
+            "alerts: {to: {x: {log: info, timeout: 2m}}}",
+            "alerts.to.x.timeout: expected more than 0",
+        ),
+        ("alerts: {to: {x: {log: info, timeout: soon}}}", "alerts.to.x.timeout: 'soon' is not a"),
+        (
+            "alerts: {to: {x: {webhook: {url: 'ftp://x', key: {secret: K}}}}}",
+            "alerts.to.x.webhook.url: needs http:// or https://, and a host",
+        ),
+        (
+            "alerts: {to: {x: {webhook: {url: 'https://x', key: {env: K}}}}}",
+            "alerts.to.x.webhook.key: write `key: {secret: NAME}`",
+        ),
+        (f"alerts: {{limits: [101], {LOG}}}", "alerts.limits[0]: expected a whole number <= 100"),
+        (f"alerts: {{cache_read: {{below: 0.5}}, {LOG}}}", "alerts.cache_read: calls is missing"),
+        (
+            f"alerts: {{cache_read: {{below: 0, calls: 5}}, {LOG}}}",
+            "alerts.cache_read.below: expected a number > 0, found 0",
+        ),
+        (
+            f"a: {{}}\nalerts:\n  cache_read: {{below: 1, calls: 5, apps: [b]}}\n  {LOG}",
+            "3: alerts.cache_read.apps[0]: this file has no app 'b'",
+        ),
+        (
+            "alerts:\n  capabilities_grant: [llm_complete]",
+            "1: alerts: is a section of this file and cannot be an app's id; rename the app, for",
+        ),
+    ],
+)
+def test_refused_alerts(text: str, message: str) -> None:
+    assert message in refused(text)
 
 
 _SCALARS = (

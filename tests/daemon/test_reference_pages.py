@@ -12,6 +12,7 @@ from support.tables import each_row
 
 from anaphora.client.config import ClientConfig
 from anaphora.daemon.home import LLM_YAML
+from anaphora.daemon.home.alerts import AlertRules, AlertTarget, CacheReadRule
 from anaphora.daemon.home.config import DaemonConfig, TlsConfig, UiConfig, schema
 from anaphora.daemon.home.extensions import AppTable, Grants, KeepWarmTable, LlmTable
 from anaphora.daemon.home.groups import GroupTable
@@ -24,6 +25,9 @@ SECTIONS: list[tuple[str, str, type[msgspec.Struct]]] = [
     (EXTENSIONS, "<app>.llm", LlmTable),
     (EXTENSIONS, "<app>.llm.keep_warm", KeepWarmTable),
     (EXTENSIONS, "groups.<name>", GroupTable),
+    (EXTENSIONS, "alerts", AlertRules),
+    (EXTENSIONS, "alerts.cache_read", CacheReadRule),
+    (EXTENSIONS, "alerts.to.<name>", AlertTarget),
     (CONFIG, "daemon", DaemonConfig),
     (CONFIG, "daemon.ui", UiConfig),
     (CONFIG, "daemon.tls", TlsConfig),

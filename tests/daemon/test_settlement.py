@@ -15,6 +15,8 @@ from anaphora.audit import AuditEnvelope, AuditLog
 from anaphora.audit.reading import rows
 from anaphora.client.costs.settling import nano_usd_up
 from anaphora.daemon.access.denials import DenialLog
+from anaphora.daemon.access.grants import AppGrant
+from anaphora.daemon.values import App
 from anaphora.dashboard.past_calls.sums import CallTotals, figures_of
 from anaphora.emulator.server import Emulator
 from anaphora.errors import (
@@ -259,8 +261,9 @@ def test_repeats_of_a_refusal_are_written_when_their_minute_is_over(tmp_path: Pa
     now = 1_800_000_000.0
     with AuditLog(tmp_path / "audit") as log:
         denials = DenialLog(log, lambda: now)
+        app = App(id="notes", grant=AppGrant(app="notes"))
         for _ in range(5):
-            denials.add("notes", "/v1/messages", NotGranted("no such model"))
+            denials.add(app, "/v1/messages", NotGranted("no such model"))
         denials.write_minute()
         now += 60
         denials.write_minute()

@@ -46,6 +46,10 @@ GRANTS = {
     "revoked": GRANT,
     "changed": GRANT,
     "left": GRANT,
+    "narrowed": {
+        **GRANT,
+        "capabilities_grant": ["llm_complete", "llm_stream", "llm_narrow"],
+    },
 }
 
 
@@ -173,6 +177,33 @@ def test_revoked_token_is_refused_at_once_by_all_workers(
         with pytest.raises((httpx2.TransportError, httpx.TransportError)):
             list(stream)
     provider.go_on()
+
+
+def test_narrowed_tokens_are_valid_and_end_in_all_workers(
+    served: Served, provider: HeldProvider
+) -> None:
+    """Right after they are made, each in the worker that happens to accept the connection."""
+    wanted = {"usd": 0.02, "expires_s": 600}
+    made = [served.rpc("narrowed", "llm.narrow", **wanted) for _ in range(4)]
+    served.use(**{one["token_id"]: one["token"] for one in made})
+    first, *others = [one["token_id"] for one in made]
+    inner = served.rpc(first, "llm.narrow", **wanted)
+    served.use(inner=inner["token"])
+    for caller in (first, *others, "inner"):
+        assert served.statuses(2, caller) == {200: 2}
+    # One budget for all workers, with the calls of the token narrowed from it.
+    assert Counter(served.status(first) for _ in range(12))[402] >= 4
+    provider.hold()
+    with contextlib.ExitStack() as stack:
+        client = stack.enter_context(served.client(others[0]))
+        stream = client.messages.create(**MESSAGE, stream=True)
+        next(iter(stream))
+        served.rpc(ADMIN, "admin.apps.revoke", app="narrowed")
+        with pytest.raises((httpx2.TransportError, httpx.TransportError)):
+            list(stream)
+    provider.go_on()
+    callers = ("narrowed", "inner", *others)
+    assert {served.status(caller) for caller in callers} <= {401, 429}
 
 
 def test_changed_grants_and_sighup_reach_all_workers(served: Served) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ssl
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -135,13 +135,14 @@ def create_home(
     secret.write_text(KEY + "\n")
     if not tokens:
         return {}
-    return asyncio.run(_create_tokens(Home.open(folder), (*grants, ADMIN)))
+    return asyncio.run(_create_tokens(Home.open(folder)))
 
 
-async def _create_tokens(home: Home, apps: Iterable[str]) -> dict[str, Secret]:
+async def _create_tokens(home: Home) -> dict[str, Secret]:
+    grants = Grants.read(home.extensions_yaml)
     async with store_for_command(home, daemon_config(home.config())) as store:
-        directory = await Directory.open(home, store, Grants.read(home.extensions_yaml))
-        return {app: (await directory.create_token(app)).token for app in apps}
+        directory = await Directory.open(home, store, grants)
+        return {app: (await directory.create_token(app)).token for app in (*grants.apps, ADMIN)}
 
 
 @contextlib.contextmanager

@@ -50,6 +50,10 @@ class Served:
     def token(self, app: str) -> str:
         return self._tokens[app].reveal()
 
+    def use(self, **tokens: str) -> None:
+        """Further callers, by name."""
+        self._tokens |= {name: Secret(token) for name, token in tokens.items()}
+
     def workers(self) -> list[int]:
         tasks = Path(f"/proc/{self.process.pid}/task").glob("*/children")
         return [int(child) for task in tasks for child in task.read_text().split()]

@@ -10,6 +10,7 @@ Times are arguments.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Hashable
 from decimal import Decimal
 from typing import Literal
@@ -19,6 +20,7 @@ import msgspec
 from anaphora.bounded import BoundedMap
 from anaphora.cache.sent_call import (
     SentCall,
+    cached_chunks,
     expiry,
     is_alive,
     last_ttl,
@@ -27,7 +29,6 @@ from anaphora.cache.sent_call import (
     used_at_latest,
 )
 from anaphora.cache.simulator import RenderedPrompt
-from anaphora.cache.simulator.view import is_from_model
 from anaphora.cache.verdict import Prediction, predict_after, predict_usage, predicted_usage
 from anaphora.catalog import CacheRules, Price, Profile
 from anaphora.rendered import Plan, Rendered
@@ -47,8 +48,8 @@ ALTERNATIVES = "compact the conversation, start a new one, or use a smaller mode
 _WARM = 0.5
 #: An entry that lives "at least" its TTL is surely gone after so many TTLs, and after an hour.
 _TTLS, _HOUR = 2, 3600.0
-#: Refused calls that are remembered.
-_MOST_PASSES = 4096
+#: Refused calls that are remembered, and the share of a prompt by which one is known.
+_MOST_PASSES, _KNOWN_BY = 4096, 0.9
 
 
 class ColdPrefix(msgspec.Struct, frozen=True, kw_only=True):
@@ -142,8 +143,8 @@ def cold_call(
     known: int = 0,
 ) -> ColdPrefix | None:
     """The same for a call that is about to be sent, by the call before it. `continues`: that is one
-    of its conversation, and not one with the same beginning; `expected` is the prediction, if it
-    was already made."""
+    of its conversation, and not one that shares a short beginning. `expected` is the prediction, if
+    it was already made."""
     left = 0
     if before is None:
         usage = predict_usage(None, sent, rules)
@@ -151,6 +152,7 @@ def cold_call(
         if expected is None:
             sent, expected = predict_after(before, sent, rules)
         usage, left = predicted_usage(expected), expected.left
+        continues |= left >= _WARM * rules.whole_granules(usage.input or 0)
     return cold_prefix(
         usage,
         before if continues else None,
@@ -161,6 +163,14 @@ def cold_call(
         bounds=Counts(sent.rendered).bounds(profile.token_error.value),
         known=known,
     )
+
+
+def still_used(latest: SentCall, chunks: int, sent: SentCall, rules: CacheRules) -> int:
+    """The tokens of a prompt that another call has kept alive: the last one that sent its first
+    `chunks`."""
+    if latest.at is None or _has_expired(latest, rules, sent.at or 0.0):
+        return 0
+    return Counts(sent.rendered).tokens(min(chunks, cached_chunks(latest)))
 
 
 def _extra_usd(usage: Usage, could: int, price: Price, scale: float) -> Decimal | None:
@@ -194,11 +204,20 @@ def _is_surely_gone(sent: SentCall, rules: CacheRules, at: float) -> bool:
     return not is_alive(expiry(used, seconds), at)
 
 
+def refusal(cold: ColdPrefix) -> str:
+    """The text of a refusal: the cost, and what to do."""
+    return (
+        f"cold cache: {cold}. This call would cost {cold.cost_text} more than from the cache, and"
+        f" was not sent. Send it again within {PASS_SECONDS / 60:.0f} minutes to let it pass; or"
+        f" {ALTERNATIVES}."
+    )
+
+
 class ColdPasses:
     """Refused calls, which pass if they are sent again. Bounded. Not for several threads at once.
 
-    A call is known by its prompt up to the last reply of the model: text that is added behind it
-    ("go on") makes it no other call.
+    A call is known by the first nine tenths of its prompt, in tokens: it is the same call if a
+    person adds "go on".
     """
 
     def __init__(self) -> None:
@@ -206,11 +225,9 @@ class ColdPasses:
 
     def key(self, scope: Hashable, rendered: Rendered) -> Hashable:
         """The key of a refused call."""
-        prompt, last = RenderedPrompt(rendered, Plan()), len(rendered) - 1
-        turn = last
-        while turn >= 0 and not is_from_model(*rendered.locate(turn)):
-            turn -= 1
-        return scope, prompt.key(last if turn < 0 else turn)
+        prompt = RenderedPrompt(rendered, Plan())
+        positions, enough = range(len(rendered)), _KNOWN_BY * prompt.total
+        return scope, prompt.key(bisect_left(positions, enough, key=prompt.tokens))
 
     def add(self, key: Hashable, at: float) -> None:
         self._until[key] = expiry(at, PASS_SECONDS)

@@ -20,6 +20,7 @@ from .parameters import AppProgramName, Time
 from .terminal import Line, print_report, table
 
 DAY_HOURS = 24
+MOST_HOURS = 7 * DAY_HOURS
 _DAY = 86_400
 
 
@@ -138,11 +139,62 @@ def rotate(app: str, overlap: float, url: str | None, aws: bool, home: Path, as_
 
 @command.command()
 @click.argument("app")
+@click.option("--usd", required=True, metavar="X", help="Dollars that it may spend in its life.")
+@click.option(
+    "--expires",
+    required=True,
+    type=Time("h", min_open=True, max=MOST_HOURS),
+    help="How long it is valid: 30m, 2h, 7d, or a number of hours; at most 7d.",
+)
+@click.option(
+    "--models",
+    metavar="GLOBS",
+    help="Models that it may use, separated by commas: 'claude-haiku-*'; by default all of APP.",
+)
+@click.option("--label", default="", metavar="TEXT", help="Name of its budget, for the reports.")
+@click.option("--reserve", is_flag=True, help="Carve the amount out of the limits of APP now.")
+@home_option
+@json_option
+def narrow(
+    app: str,
+    usd: str,
+    expires: float,
+    models: str | None,
+    label: str,
+    reserve: bool,
+    home: Path,
+    as_json: bool,
+) -> None:
+    """Create a token of APP with a budget of its own and print it. It is shown only once.
+
+    Give it to one task: it may do at most what APP may, with these models, until the amount is
+    spent or the time is over. What it spends counts in the limits of APP as well. With the
+    capability llm_narrow an app can do the same by the method `llm.narrow` of JSON-RPC.
+
+    \b
+    anaphora apps narrow marketing --usd 0.50 --expires 2h --label "task 4711"
+    """
+    params = {
+        "app": app,
+        "usd": usd,
+        "expires_s": expires * 3600,
+        "models": None if models is None else [each.strip() for each in models.split(",")],
+        "label": label,
+        "reserve": reserve,
+    }
+    result = call_admin(open_home(home), "admin.apps.narrow", params)
+    print_new_token(result, as_json=as_json)
+    report_problems(f"warning: {each}" for each in result["warnings"])
+
+
+@command.command()
+@click.argument("app")
 @click.option("--id", "token_id", metavar="ID", help="One token only, by its id.")
 @home_option
 @json_option
 def revoke(app: str, token_id: str | None, home: Path, as_json: bool) -> None:
-    """Revoke all tokens of APP immediately. Streams that use them end."""
+    """Revoke all tokens of APP immediately, with those narrowed from them. Streams that use them
+    end."""
     params = {"app": app} if token_id is None else {"app": app, "token": token_id}
     result = call_admin(open_home(home), "admin.apps.revoke", params)
     lines: list[Line] = [f"revoked {row['id']}" for row in result["revoked"]]
@@ -172,6 +224,18 @@ def _lines(apps: list[dict[str, Any]]) -> Iterator[Line]:
         for cells in token_rows(one["tokens"]) or [("none", "", "", "")]:
             rows.add_row(one["app"], capabilities, *cells)
     yield rows
+    if narrowed := [(one["app"], row) for one in apps for row in one["narrowed"]]:
+        yield ""
+        yield _narrowed_table(narrowed)
+
+
+def _narrowed_table(narrowed: list[tuple[str, dict[str, Any]]]) -> Line:
+    rows = table("app", "narrowed token", "label", "budget", "spent", "held", "expires")
+    for app, row in narrowed:
+        kept = " (reserved)" if row["reserved"] else ""
+        amounts = f"{row['usd']}{kept}", row["spent_usd"], row["held_usd"]
+        rows.add_row(app, row["id"], row["label"], *amounts, shown_time(row["expires"]))
+    return rows
 
 
 @click.group(cls=CommandGroup)

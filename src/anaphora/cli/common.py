@@ -29,6 +29,7 @@ EXISTING_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 #: command's name and defines `command`, or it is listed below.
 COMMANDS = {
     "admin": "Create and revoke tokens of administrators.",
+    "alerts": "Send a test alert to each target of extensions.yaml.",
     "apps": "Create, replace and revoke the tokens of apps.",
     "ask": "Ask a model, and see how the prompt cache was used.",
     "audit": "Check and read audit logs: one row a call, in a hash chain.",

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from anaphora.daemon.access.grants import dollars
-from anaphora.daemon.money.administration import MOST_ENTRIES, check_before, listed, nano_usd_of
+from anaphora.daemon.home.amounts import nano_usd_of
+from anaphora.daemon.money.administration import MOST_ENTRIES, check_before, listed
 from anaphora.daemon.store import Entry, EntryQuery
 from anaphora.daemon.store.corrections import entry_rows
 from anaphora.daemon.store.schema import connect_to_read, has_store
@@ -102,7 +103,9 @@ def _lines(found: list[Entry], query: EntryQuery) -> Iterator[Line]:
         yield "there are no entries"
         return
     figures = ("input", "output", "$")
-    rows = table("id", "time", "app", "model", "kind", *figures, "request or reason", right=figures)
+    budget = ("budget",) if any(one.budget for one in found) else ()
+    names = ("id", "time", "app", *budget, "model", "kind", *figures, "request or reason")
+    rows = table(*names, right=figures)
     for one in found[: query.limit]:
         if one.kind == "correction":
             counts = ("", "", f"{'+' if one.billed >= 0 else ''}{dollars(one.billed)}")
@@ -110,7 +113,8 @@ def _lines(found: list[Entry], query: EntryQuery) -> Iterator[Line]:
         else:
             counts = (f"{one.input:,}", f"{one.output:,}", dollars(one.billed))
             last = one.request_id
-        rows.add_row(one.id, shown_time(one.at), one.app, one.model, one.kind, *counts, last)
+        made_by = (one.app, one.budget_label or one.budget) if budget else (one.app,)
+        rows.add_row(one.id, shown_time(one.at), *made_by, one.model, one.kind, *counts, last)
     yield rows
     if len(found) > query.limit:
         last_id = found[query.limit - 1].id

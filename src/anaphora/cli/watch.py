@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from decimal import Decimal
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
@@ -14,6 +15,7 @@ import click
 
 from anaphora.wording import counted
 
+from .cold_watch import cold_check, cold_options
 from .common import FOUND, require, stop
 from .html_file import HtmlFile, html_option
 from .recorded_run import (
@@ -28,6 +30,7 @@ from .recorded_run import (
     secrets_of,
     upstream_option,
 )
+from .spend_watch import spend_check, spend_options
 from .watch_output import WatchOutput, announce, default_log, echo_exports, opened_log
 
 if TYPE_CHECKING:
@@ -65,6 +68,8 @@ _PORT = 8788
     is_flag=True,
     help="Place cache markers in requests if they save money; nothing else is changed.",
 )
+@cold_options
+@spend_options
 @click.option(
     "--record",
     type=click.Path(file_okay=False, path_type=Path),
@@ -94,6 +99,7 @@ def command(words: tuple[str, ...], **options: Any) -> None:
     anaphora watch -- python agent.py
     anaphora watch --web -- claude
     anaphora watch --proxy -- node agent.mjs
+    anaphora watch --max-usd 2 -- claude
     anaphora watch
 
     The lines go to standard error; for a command that draws on the whole terminal, to a file that
@@ -119,6 +125,10 @@ class _WatchOptions(NamedTuple):
     upstreams: tuple[str, ...]
     by_proxy: bool
     place: bool
+    cold: str | None
+    cold_above: Decimal | None
+    max_usd: Decimal | None
+    allow_unpriced: bool
     record: Path | None
     audit: Path | None
     port: int | None
@@ -152,7 +162,9 @@ def _watch(words: tuple[str, ...], options: _WatchOptions) -> int:
         network = network_for(words)
         upstream = _recorded(options.record, network)
         observers = [judge, *_audited(stack, judge, options.audit)]
-        observers += [each for each in (calls, placer) if each is not None]
+        cold = cold_check(judge, options.cold, options.cold_above, words, output.note)
+        spend = spend_check(judge, options.max_usd, options.allow_unpriced)
+        observers += [each for each in (cold, spend, calls, placer) if each is not None]
         forwarding = stack.enter_context(forwarding_for(words, announce, by_proxy))
         proxy = running(
             routes,
@@ -174,6 +186,8 @@ def _watch(words: tuple[str, ...], options: _WatchOptions) -> int:
             announce(_why_no_calls(by_proxy))
         if placer is not None:
             _report_placed(placer)
+        if spend is not None:
+            announce(spend.limit.headline)
         if upstream is not None and report_recorded(upstream.player, as_json=False):
             code = code or FOUND
         if html is not None and calls is not None:

@@ -258,6 +258,11 @@ class WatchOutput:
     def call(self, call: JudgedCall) -> None:
         self._write(self._json("call", call.fields()) if self._as_json else call_lines(call))
 
+    def note(self, text: str) -> None:
+        """A notice about a call that is about to be sent."""
+        lines: Iterator[Line] = iter([(f"    {one_line(text)}", "yellow")])
+        self._write(self._json("notice", {"message": text}) if self._as_json else lines)
+
     def summary(self, summary: WatchSummary) -> None:
         fields, lines = summary_fields(summary), summary_lines(summary)
         self._write(self._json("summary", fields) if self._as_json else lines)

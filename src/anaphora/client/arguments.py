@@ -36,6 +36,7 @@ from anaphora.wire import WIRES
 from anaphora.wire.message_dicts import read_message, read_tool
 from anaphora.yaml_values import nearest
 
+from .budget import Budget, applying
 from .content import FixedTools, JoinedTools, ToolSet, wrong_type
 from .options import StateText, SystemPrompt, Tools
 
@@ -327,6 +328,22 @@ def amount_of(value: Any, path: str) -> Decimal | None:
     if amount.is_nan() or amount < 0:
         raise InvalidRequest(f"must be an amount in dollars, 0 or more, not {value!r}", path=path)
     return amount
+
+
+def new_budget(usd: Any, allow_unpriced: Any) -> Budget:
+    """A budget of this amount, within those of the current context."""
+    limit = amount_of(usd, "usd")
+    if limit is None:
+        raise InvalidRequest("is missing; write client.budget(usd=0.50)", path="usd")
+    unpriced = flag_of(allow_unpriced, "allow_unpriced")
+    return Budget(limit, allow_unpriced=unpriced, within=applying())
+
+
+def budget_of(value: Any) -> Budget | None:
+    """The checked value of `budget=`."""
+    if value is None or isinstance(value, Budget):
+        return value
+    raise InvalidRequest(f"must be made by client.budget(usd=…), not {value!r}", path="budget")
 
 
 def prompts_of(prompts: Any) -> Iterable[Any]:

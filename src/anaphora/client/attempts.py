@@ -18,7 +18,15 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 from blake3 import blake3
 
-from anaphora.errors import AnaphoraError, Denied, Throttled, Timeout, Transport, Unavailable
+from anaphora.errors import (
+    AnaphoraError,
+    BudgetExceeded,
+    Denied,
+    Throttled,
+    Timeout,
+    Transport,
+    Unavailable,
+)
 from anaphora.redaction import without_frames
 from anaphora.values import Event, Reply, ReplyEnd, ReplyFail, ReplyStart, UsageUpdate
 from anaphora.wire import reader_for
@@ -92,6 +100,7 @@ class Attempts:
         self._until = monotonic() + timeout
         self._timer = flight.targets[0].endpoint.affinity.enter()
         extend = caller.time_over if caller.guards else None
+        self._guard = caller if caller.guards else flight.guard
         self._deadline = Deadline(timeout, self._timer, extend)
 
     async def complete(self) -> None:
@@ -263,8 +272,8 @@ class Attempts:
         self, target: Target, prepared: PreparedRequest, admission: Admission
     ) -> HttpResponse:
         self._queueing, self._queued = False, admission.queued
-        if self._caller.guards:
-            await self._caller.begin(self._flight)
+        if self._guard is not None:
+            await self._guard.begin(self._flight)
         self._sent, self._flight.sent_at = monotonic(), time.time()
         outgoing = prepared.outgoing
         assert outgoing is not None
@@ -274,12 +283,12 @@ class Attempts:
             headers = SecretHeaders({**outgoing.headers, header: self._key})
             outgoing = msgspec.structs.replace(outgoing, headers=headers)
         transport = target.endpoint.transport
-        if self._caller.guards:
+        if self._guard is not None:
             # Called before any of it is written: now, if the transport would not.
             if getattr(transport, "tells_writing", False):
-                outgoing = msgspec.structs.replace(outgoing, on_write=self._caller.sending)
+                outgoing = msgspec.structs.replace(outgoing, on_write=self._guard.sending)
             else:
-                self._caller.sending()
+                self._guard.sending()
         answer = self._answer = await transport.send(outgoing)
         return answer
 
@@ -331,7 +340,7 @@ class Attempts:
     async def _next_hop(self, error: AnaphoraError, index: int) -> int:
         """The next hop after a failure, after the wait before it; raises when none is left."""
         flight, now = self._flight, monotonic()
-        if isinstance(error, Denied):  # by the guard: nothing was sent
+        if isinstance(error, Denied | BudgetExceeded):  # by the guard: nothing was sent
             flight.target.endpoint.breaker.left(now)
             self._end_attempt(error, now)
             raise error
@@ -438,6 +447,6 @@ class Attempts:
         )
         flight.attempts.append(attempt)
         self._attempting = self._queueing = False
-        if self._caller.guards:
+        if self._guard is not None:
             partial = None if error is None else self._partial(error)
-            self._caller.end(flight, error, sent=bool(self._sent), partial=partial)
+            self._guard.end(flight, error, sent=bool(self._sent), partial=partial)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from decimal import Decimal
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, Self, Unpack, overload
@@ -22,15 +23,18 @@ from anaphora.values import Event, Notice
 
 from .arguments import (
     audit_of,
+    budget_of,
     callback_of,
     choice_of,
     flag_of,
+    new_budget,
     not_copyable,
     prompts_of,
     seconds_of,
     watchers_of,
     wrong_client,
 )
+from .budget import Budget
 from .choice import check_content, check_order
 from .cold_guard import cold_guard_of
 from .config import ClientConfig, Hop
@@ -356,6 +360,7 @@ class AsyncClient:
             timeout=seconds_of(options.get("timeout"), "timeout"),
         )
         once.seen = self._seen_index(options.get("remember"))
+        once.budget = budget_of(options.get("budget"))
         return once
 
     @cached_property
@@ -402,6 +407,13 @@ class AsyncClient:
         choice_of(options.get("on_prefix_break", "warn"), OnPrefixBreak, "on_prefix_break")
         seen = self._seen_index(options.pop("remember", None))
         return self._sessions.open(self._targets(provider, options.get("model")), options, seen)
+
+    def budget(self, *, usd: Decimal | float | str, allow_unpriced: bool = False) -> Budget:
+        """A limit for all calls made inside the block that it opens, with those of tools and tasks:
+        before each attempt its maximum cost is held, and replaced by the bill afterwards. It counts
+        in the budgets around it as well. A call that could exceed one raises `BudgetExceeded`, and
+        so does a model without a price, unless `allow_unpriced`: its calls count as 0."""
+        return new_budget(usd, allow_unpriced)
 
     @property
     def audit(self) -> CallAudit | None:

@@ -33,6 +33,7 @@ from .target import Target
 from .transport import HttpRequest
 
 if TYPE_CHECKING:
+    from .costs.holds import BudgetGuard
     from .session.turn_prompt import TurnPrompt
 
 P = ParamSpec("P")
@@ -110,6 +111,8 @@ class InFlight:
     saved: Decimal | None = None
     record: Record | None = None
     observed = False
+    guard: BudgetGuard | None = None
+    """Holds the cost of its attempts, if a budget applies."""
 
     def __init__(self, request: TurnRequest, targets: Sequence[Target], stream: bool) -> None:
         self.request = request
@@ -322,6 +325,10 @@ class AttemptCaller:
     def count_tokens(self, target: Target, prepared: PreparedRequest) -> int:  # noqa: ARG002
         """The estimated prompt tokens that count against rate limits."""
         return Counts(prepared.rendered).total
+
+    def stored_tokens(self, target: Target, prepared: PreparedRequest) -> int | None:  # noqa: ARG002
+        """The size of the history that a request continues at the provider; None if unknown."""
+        return None
 
     def retry_of(self, target: Target) -> RetryConfig:
         return target.endpoint.config.retry

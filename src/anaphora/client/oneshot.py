@@ -331,6 +331,7 @@ class OneShot(Caller):
             prewarm=True,
         )
         call.group, call.ttl, call.seen = self.group, self.ttl, self.seen
+        call.budget = self.budget
         call.render()
         return call
 

@@ -37,6 +37,7 @@ from anaphora.tools import ToolRegistry
 from anaphora.values import AnyTool, Conversation, Message, MessageLike, Usage
 from anaphora.yaml_values import nearest
 
+from .budget import Budget
 from .config import McpServer
 from .conversations import Conversations
 from .dispatch import OnToolError
@@ -146,6 +147,8 @@ class SingleCallOptions(TimedOptions, total=False):
     cache: PromptCachePlan | None
     extras: Mapping[str, str | Mapping[str, Any]] | None
     """Request fields that have no keyword: wire name -> the fields, or their JSON text."""
+    budget: Budget | None
+    """A budget that the calls count in, besides those of the blocks they are made in."""
     remember: bool | None
     """Keeps digests of the prompt's beginnings in the user's index, so that the first call of a
     process marks a recurring one; None: the client's setting."""

@@ -28,8 +28,9 @@ from anaphora.prompt.context import TokenCount
 from anaphora.redaction import hides_arguments
 from anaphora.values import Conversation, Event, Message, MessageLike, Notice, Reply
 
-from .arguments import not_copyable, prompts_of, wrong_client
+from .arguments import new_budget, not_copyable, prompts_of, wrong_client
 from .background import Background, SyncFanOut, SyncRun, SyncSummary, SyncTurn
+from .budget import Budget
 from .client import AsyncClient
 from .config import ClientConfig
 from .content import Content
@@ -98,6 +99,10 @@ class Client:
     def close(self) -> None:
         """Cancels calls in flight, closes all connections and ends the thread."""
         self._close()
+
+    def budget(self, *, usd: Decimal | float | str, allow_unpriced: bool = False) -> Budget:
+        """As `AsyncClient.budget`."""
+        return new_budget(usd, allow_unpriced)
 
     @property
     def audit(self) -> CallAudit | None:

@@ -20,6 +20,7 @@ import msgspec
 from anaphora.values import Event, Notice, ReplyEnd
 
 from .attempts import Attempts
+from .budget import Budget, applying
 from .cold_guard import ColdGuard
 from .in_flight import AttemptCaller, InFlight, TurnRequest
 from .observe import CallAudit, EndedCall, Watchers
@@ -87,6 +88,8 @@ class Caller(AttemptCaller, ABC):
         """Whether a call is in flight, for callers that allow only one."""
         self._is_kept = False
         """Whether the conversation is loaded before a call and stored after it."""
+        self.budget: Budget | None = None
+        """The budget that its calls count in, besides those of their context."""
         self._opens: Callable[[], Awaitable[None]] | None = None
         """Called before the first call, to start what it needs."""
 
@@ -138,7 +141,12 @@ class Caller(AttemptCaller, ABC):
             await self._opens()
         if self._is_kept:
             await self.load()
-        return InFlight(request, self._targets_for(request), stream)
+        flight = InFlight(request, self._targets_for(request), stream)
+        if budgets := applying(self.budget):
+            from .costs.holds import BudgetGuard
+
+            flight.guard = BudgetGuard(budgets, self)
+        return flight
 
     @abstractmethod
     def _targets_for(self, request: TurnRequest) -> Sequence[Target]:

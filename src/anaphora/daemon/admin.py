@@ -26,6 +26,7 @@ from anaphora.yaml_values import from_python
 from .access.grants import APP_ID, AppGrant, LlmGrant, dollars
 from .access.identity import ADMIN, Directory, NewToken
 from .access.isolation import shared_caches
+from .access.narrowing import NarrowedToken
 from .home.amounts import UNLIMITED
 from .home.extensions import PERMISSIONS
 from .store import Store, TokenRow
@@ -65,6 +66,16 @@ class RevokeParams(AdminParams, frozen=True):
     app: str
     token: str | None = None
     """The id of one token; by default all tokens of the app."""
+
+
+class NarrowAppParams(AdminParams, frozen=True):
+    app: str
+    usd: str
+    """In decimal digits."""
+    expires_s: float
+    models: tuple[str, ...] | None = None
+    label: str = ""
+    reserve: bool = False
 
 
 class AdminTokenParams(AdminParams, frozen=True):
@@ -119,6 +130,7 @@ class Admin:
         self.register("admin.apps.add", NewTokenParams, self.add_app)
         self.register("admin.apps.rotate", RotateParams, self.rotate_app)
         self.register("admin.apps.revoke", RevokeParams, self.revoke_app)
+        self.register("admin.apps.narrow", NarrowAppParams, self.narrow_app)
         self.register("admin.apps.list", NoParams, self.list_apps)
         self.register("admin.token.create", AdminTokenParams, self.create_admin_token)
         self.register("admin.token.revoke", TokenParams, self.revoke_admin_token)
@@ -166,19 +178,36 @@ class Admin:
         }
 
     async def revoke_app(self, params: RevokeParams) -> dict[str, Any]:
-        """Revokes tokens at once and ends their running streams."""
+        """Revokes tokens at once, with those narrowed from them, and ends their running streams."""
         app = _checked_id(params.app)
         await self._refresh()
+        valid = self._directory.is_valid
+        narrowed = [row for row in self._directory.narrowed_tokens(app) if valid(row.id)]
         rows = [
             row
-            for row in self._directory.tokens(app)
-            if row.revoked is None and params.token in (None, row.id)
+            for row in (*self._directory.tokens(app), *narrowed)
+            if row.revoked is None
+            and (row.id == params.token or (params.token is None and not row.parent))
         ]
         if not rows:
             which = "no token" if params.token is None else "no token of this id"
             raise InvalidRequest(f"{app} has {which}", path="app")
         revoked = [await self._directory.revoke_token(row.id) for row in rows]
         return {"app": app, "revoked": [self._token(row) for row in revoked]}
+
+    async def narrow_app(self, params: NarrowAppParams) -> dict[str, Any]:
+        """Creates a token of an app with a budget of its own."""
+        app = _checked_id(params.app)
+        wanted = NarrowedToken.checked(
+            usd=params.usd,
+            models=params.models,
+            seconds=params.expires_s,
+            label=params.label,
+            reserved=params.reserve,
+        )
+        await self._refresh()
+        new = await self._directory.narrow(app, wanted)
+        return {**self._shown_once(new), **_budget(new.row), "warnings": self._warnings(app)}
 
     async def list_apps(self, _params: NoParams) -> dict[str, Any]:
         """Apps with a grant or a token."""
@@ -188,6 +217,12 @@ class Admin:
         for row in self._directory.tokens():
             if row.app != ADMIN:
                 tokens.setdefault(row.app, []).append(row)
+        narrowed: dict[str, list[dict[str, Any]]] = {}
+        for one in await self._store.budgets(since=self._clock()):
+            if one.token.revoked is None:
+                shown = self._token(one.token) | _budget(one.token)
+                amounts = {"spent_usd": dollars(one.spent), "held_usd": dollars(one.held)}
+                narrowed.setdefault(one.token.app, []).append(shown | amounts)
         apps = [
             {
                 "app": app,
@@ -195,6 +230,7 @@ class Admin:
                 "capabilities": sorted(_grant(grants.apps, app).capabilities),
                 "unmet": sorted(_grant(grants.apps, app).missing),
                 "tokens": [self._token(row) for row in rows],
+                "narrowed": narrowed.get(app, []),
             }
             for app, rows in sorted(tokens.items())
         ]
@@ -303,6 +339,16 @@ class Admin:
             "expires": row.expires,
             "revoked": row.revoked,
         }
+
+
+def _budget(row: TokenRow) -> dict[str, Any]:
+    return {
+        "parent": row.parent,
+        "label": row.label,
+        "usd": dollars(row.nano_usd or 0),
+        "models": list(row.models),
+        "reserved": row.reserved,
+    }
 
 
 def _checked_id(app: str) -> str:

@@ -20,6 +20,7 @@ from anaphora.sqlite_files import connect_read_only
 
 from .access.granted_models import models_of
 from .access.grants import AppGrant
+from .alerts.targets import AlertSender
 from .home import Home
 from .home.extensions import Grants
 from .home.settings import ServeOptions, Settings, SettingsFiles, effective_config
@@ -40,7 +41,7 @@ class HomeCheck(msgspec.Struct, frozen=True, kw_only=True):
 
     settings: Settings
     problems: tuple[str, ...]
-    """Reasons why calls fail that a grant allows."""
+    """Reasons why calls fail that a grant allows, or alerts that are asked for."""
     warnings: tuple[str, ...]
 
 
@@ -60,6 +61,9 @@ def check_home(options: ServeOptions) -> HomeCheck:
         for app, grant in settings.grants.apps.items()
         for reason in unpriced(grant, settings, options.clock())
     ]
+    if settings.grants.alerts is not None:
+        found = AlertSender(home).problems(settings.grants.alerts, settings.grants.origin)
+        problems += map(str, found)
     warnings = (
         *settings.grants.warnings(token_apps),
         *(f"not in force: {each}" for each in files.problems),

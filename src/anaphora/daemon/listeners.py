@@ -166,7 +166,13 @@ def run_until_closed(
     handler = opened.handler
     for work in (daemon.run_maintenance(handler, opened.certificate), daemon.health.run()):
         stack.callback(asyncio.create_task(work).cancel)
+    stack.push_async_callback(_close_alerts, daemon)
     stack.push_async_callback(_stop, daemon, opened.app, handler, config.drain_timeout)
+
+
+async def _close_alerts(daemon: Daemon) -> None:
+    if daemon.alerts is not None:
+        await daemon.alerts.close()
 
 
 async def _begin(

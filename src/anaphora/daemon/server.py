@@ -50,6 +50,7 @@ from .starting import WaitingStart, waiting_pages
 from .tracing import call_traces
 
 if TYPE_CHECKING:
+    from .alerts.delivery import Alerts
     from .ui.service import UiService
 
 #: Seconds between checks of files, certificates and expired tokens.
@@ -102,6 +103,8 @@ class Daemon:
         self.has_pages = True
         """False in a worker: another process has them."""
         self.on_hang_up: Callable[[], None] = lambda: None
+        self.alerts: Alerts | None = None
+        self._use_alerts()
         self._loop = asyncio.get_running_loop()
         self._woken = asyncio.Event()
 
@@ -172,10 +175,20 @@ class Daemon:
         self.services.directory.set_grants(settings.grants)
         self.services.calls.reload(settings.config, settings.providers)
         self.services.calls.use_grants(settings.grants.apps.values())
+        self._use_alerts()
         self._set_socket_mode()
         if not self._files.problems:
             _log.info("reloaded")
         log_warnings(settings, self.services.directory)
+
+    def _use_alerts(self) -> None:
+        if self.settings.grants.alerts is not None:
+            from .alerts.delivery import open_alerts
+
+            self.alerts = self.alerts or open_alerts(
+                self.home, self._files, self.services, self.metrics
+            )
+            self.alerts.log_problems()
 
     def _set_socket_mode(self) -> None:
         with contextlib.suppress(OSError):
@@ -213,6 +226,8 @@ class Daemon:
                 handler.end_expired()
                 self.services.calls.tools.denials.write_minute()
                 self.services.calls.prefixes.remove_old(self.services.ledger.clock())
+                if self.alerts is not None and self.has_pages:
+                    self.alerts.look()
                 if self.readiness.status == READY:
                     self.services.calls.refresh_prefixes(self.services.directory.is_valid)
                 if certificate is not None and certificate.reload():

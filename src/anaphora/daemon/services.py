@@ -20,6 +20,7 @@ from .access.checks import CallSlots
 from .access.grants import NANO
 from .access.identity import Directory
 from .admin import Admin
+from .alerts.targets import register_test
 from .audit import AuditRecovery, audit_place, close_chains_of_dead_nodes, open_audit, row_key
 from .checking import price_table_days
 from .health import Part
@@ -133,7 +134,7 @@ async def open_services(
         audit_place=place,
         calls=calls,
         slots=slots,
-        rpc=RpcService(calls, admin.methods(), slots, off_loop),
+        rpc=RpcService(calls, admin.methods(), slots, directory, off_loop),
         endpoints=_endpoints(stack, files, store, calls, audit, clock),
         off_loop=off_loop,
         counts=counts,
@@ -217,6 +218,8 @@ async def _open_directory(
         problems=lambda: files.problems,
         clock=clock,
     )
+    node = home.node_name(settings.daemon.node_name)
+    register_test(admin, home, lambda: files.current.grants, node)
     return directory, admin
 
 

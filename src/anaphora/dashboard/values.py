@@ -121,7 +121,7 @@ class CallQuery(msgspec.Struct, frozen=True, kw_only=True):
 
     view: View
     text: str = ""
-    """Part of an app, provider, model, cause, request id or response id."""
+    """Part of an app, provider, model, cause, request id, response id, or of a budget's label."""
     outcome: CallOutcome = ""
     before: str | None = None
     limit: int = 50
@@ -150,8 +150,22 @@ class AppRow(msgspec.Struct, frozen=True, kw_only=True):
     denied: dict[str, int] = {}
     """Refused calls of the view, by reason."""
     tokens: Sequence[TokenState] = ()
+    narrowed: Sequence[BudgetRow] = ()
+    """Valid narrowed tokens, on the page of one app."""
     corrections: Sequence[CorrectionOfCall] = ()
     """The latest, on the page of one app."""
+
+
+class BudgetRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A narrowed token of an app, with its budget."""
+
+    token: TokenState
+    label: str
+    limit_nano_usd: int
+    reserved: bool = False
+    spent_nano_usd: int | None = 0
+    """None: not shown to the app, since it has reads of other apps' cache writes in it."""
+    held_nano_usd: int = 0
 
 
 class CorrectionOfCall(msgspec.Struct, frozen=True, kw_only=True):

@@ -30,7 +30,8 @@ def test_d3_an_internal_error_tells_nothing(caplog: pytest.LogCaptureFixture) ->
 
     method = AdminMethod("admin.fail", EmptyParams, fail)
     delegation: Any = None  # not needed by methods of administrators
-    service = RpcService(delegation, {"admin.fail": method}, CallSlots(1))
+    tokens: Any = None
+    service = RpcService(delegation, {"admin.fail": method}, CallSlots(1), tokens)
     message = read_message(b'{"jsonrpc":"2.0","id":1,"method":"admin.fail"}')
     admin = RpcCaller(app=None, is_admin=True, notify=notify, notices=[])
     with caplog.at_level(logging.ERROR):

@@ -10,7 +10,7 @@ the request can incur. No tokenizer is used, and the provider is not asked.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from decimal import ROUND_CEILING, Decimal
 from typing import NamedTuple
 
@@ -21,10 +21,12 @@ from anaphora.catalog.api_limits import ModelBounds, server_tool_of
 from anaphora.catalog.prices import EXACT
 from anaphora.client.prices import find_price
 from anaphora.client.target import Target
-from anaphora.rendered import Rendered
+from anaphora.rendered import Plan, Rendered
 from anaphora.values import Ttl
 from anaphora.wire import features
-from anaphora.wire.facts.reading import RequestFacts, ServerTool
+from anaphora.wire.dialect.addresses import from_path
+from anaphora.wire.facts.reading import RequestFacts, ServerTool, read_facts
+from anaphora.wire.reading import decode_members
 
 from . import LARGEST_AMOUNT, NANO
 from .billed_prices import price_factor
@@ -105,6 +107,26 @@ def cost_bound(
     if amount > LARGEST_AMOUNT:
         return CostBound(None, input_tokens, output_tokens, "the cost exceeds every limit")
     return CostBound(amount, input_tokens, output_tokens)
+
+
+def request_facts(
+    target: Target, path: str, body: bytes, headers: Iterable[tuple[str, str]] = ()
+) -> RequestFacts:
+    """The facts of a request as sent to a target."""
+    endpoint, members = target.endpoint, decode_members(body)
+    if (dialect := endpoint.resolved.dialect) is not None:
+        members = from_path(members, dialect, path)
+    return read_facts(endpoint.wire_name, members, path, headers)
+
+
+def written_ttls(facts: RequestFacts, plan: Plan, target: Target) -> set[Ttl] | None:
+    """The TTLs of possible cache writes; None: any."""
+    if target.rules.mechanism.value != "explicit":
+        return None
+    ttls = {mark.ttl for mark in plan.marks} | set(facts.cache_ttls)
+    if plan.automatic is not None:
+        ttls.add(plan.automatic)
+    return ttls
 
 
 def storage_bound(price: Price, tokens: int, seconds: float) -> int | None:

@@ -10,7 +10,7 @@ import msgspec
 from msgspec.structs import replace
 
 from anaphora.catalog import Price, Profile
-from anaphora.catalog.api_limits import stops_when_cut
+from anaphora.catalog.api_limits import fastest_tokens, stops_when_cut
 from anaphora.catalog.prices import cost_of
 from anaphora.client.observe.export import block_label
 from anaphora.client.response import BlockShare
@@ -19,6 +19,7 @@ from anaphora.errors import AnaphoraError, Timeout, Transport, Upstream
 from anaphora.rendered import Plan
 from anaphora.values import Opaque, Reply, Text, Thinking, ToolCall, Usage
 from anaphora.wire import features
+from anaphora.wire.facts.request import RequestFacts
 
 from . import NANO, Settled
 from .billed_prices import NO_SURCHARGE, Surcharge
@@ -118,7 +119,7 @@ def cost_of_failure(
         cost = cost_of(known, price, plan)
     else:
         known = Usage(uncached=input_tokens, output=tokens)
-        cost = _dearest(known, price)
+        cost = dearest_usd(known, price)
     if cost is None:
         return AttemptCost(nano_usd=bound, kind="bound", usage=known)
     cost = (surcharge or NO_SURCHARGE).applied(cost)
@@ -146,7 +147,7 @@ def _failed_output(
     return max(reported, min(more, output.most))
 
 
-def _dearest(usage: Usage, price: Price) -> Decimal | None:
+def dearest_usd(usage: Usage, price: Price) -> Decimal | None:
     """As if all input were written to the cache at the highest price."""
     rates = price.at(usage.uncached or 0)
     if rates.input is None or rates.output is None:
@@ -194,6 +195,29 @@ def thinks_unseen(wire: str, profile: Profile, partial: Reply | None) -> bool:
         case "unshown" if shown:
             return False
     return reasons and not counted
+
+
+def failed_output(
+    target: Target,
+    facts: RequestFacts | None,
+    error: BaseException | None,
+    partial: Reply | None,
+    *,
+    most: int,
+    seconds: float,
+    stream: bool,
+) -> FailedOutput:
+    """The output of an attempt that ended after these seconds; `most` is its limit."""
+    unseen = 0
+    if thinks_unseen(target.endpoint.base_wire, target.profile, partial):
+        speed = fastest_tokens(target.endpoint.system, target.model)
+        unseen = most if isinstance(error, Upstream) else math.ceil(seconds * speed)
+    return FailedOutput(
+        most=most,
+        stops=stops_billing(target, stream=stream),
+        unseen=unseen,
+        reads_again=facts is not None and bool(facts.server_tools or facts.remote_mcp),
+    )
 
 
 def label_costs(

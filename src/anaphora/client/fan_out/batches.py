@@ -117,17 +117,17 @@ class _Lane:
                     self._run.fail(index, self._run.budget.refused(amount))
                 return
             left = left[len(taken) :]
-            self._run.budget.held += held
+            self._run.budget.held_usd += held
             try:
                 await self._run_one(taken, requests)
             finally:
-                self._run.budget.held -= held
+                self._run.budget.held_usd -= held
 
     def _take(self, indexes: list[int]) -> tuple[list[int], list[BatchRequest], Decimal]:
         """The calls of the next batch, in order."""
         taken: list[int] = []
         requests: list[BatchRequest] = []
-        limits, bounded = self._api.limits, self._run.budget.limit is not None
+        limits, bounded = self._api.limits, self._run.budget.limit_usd is not None
         size, held = _AROUND_REQUEST, Decimal(0)
         for index in indexes:
             _, _, body = self._run.calls[index].assembled()

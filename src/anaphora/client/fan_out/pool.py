@@ -10,34 +10,10 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
+from anaphora.client.budget import Budget
 from anaphora.errors import BudgetExceeded
-from anaphora.wording import format_usd
 
 T = TypeVar("T")
-
-
-class Budget:
-    """The spending limit. An amount is held while a call runs, then replaced by its cost."""
-
-    def __init__(self, limit: Decimal | None, spent: Decimal) -> None:
-        self.limit = limit
-        self.spent = spent
-        self.held = Decimal(0)
-        self.exceeded = False
-        """Whether a call was not sent because of the limit."""
-
-    def admits(self, amount: Decimal) -> bool:
-        return self.limit is None or self.spent + self.held + amount <= self.limit
-
-    def refused(self, amount: Decimal) -> BudgetExceeded:
-        self.exceeded = True
-        assert self.limit is not None
-        return BudgetExceeded(
-            f"not sent: it may cost {format_usd(amount)}, and"
-            f" {format_usd(max(self.limit - self.spent, Decimal(0)))} of {format_usd(self.limit)}"
-            " are left (max_cost_usd)",
-            limit=self.limit,
-        )
 
 
 class _Job(msgspec.Struct, Generic[T], eq=False):
@@ -49,10 +25,12 @@ class _Job(msgspec.Struct, Generic[T], eq=False):
 
 class CallPool:
     """Starts jobs in the order of submission. Cancelling a task that waits for a job does not end
-    the job; `close` does."""
+    the job; `close` does. A job that a budget around the fan-out refuses is started again when
+    another has ended: that may have cost less than was held for it."""
 
     def __init__(self, limit: int, budget: Budget) -> None:
         self._free = limit
+        self._running = 0
         self._budget = budget
         self._ready: deque[_Job[Any]] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -69,7 +47,7 @@ class CallPool:
     def _start(self) -> None:
         while self._free and self._ready:
             job = self._ready[0]
-            amount = job.bound() if self._budget.limit is not None else Decimal(0)
+            amount = job.bound() if self._budget.limit_usd is not None else Decimal(0)
             if not self._budget.admits(amount):
                 if self._tasks:
                     return  # they may cost less than what is held for them
@@ -78,26 +56,33 @@ class CallPool:
                 continue
             self._ready.popleft()
             self._free -= 1
-            self._budget.held += amount
+            self._running += 1
+            self._budget.held_usd += amount
             task = asyncio.get_running_loop().create_task(self._run(job, amount))
             self._tasks.add(task)
             task.add_done_callback(self._ended)
 
     async def _run(self, job: _Job[T], amount: Decimal) -> None:
+        waits = False
         try:
             result = await job.run()
         except asyncio.CancelledError:
             job.done.cancel()
             raise
         except Exception as problem:
-            if not job.done.done():
+            waits = isinstance(problem, BudgetExceeded) and self._running > 1
+            if waits:
+                self._ready.appendleft(job)
+            elif not job.done.done():
                 job.done.set_exception(problem)
         else:
             if not job.done.done():
                 job.done.set_result(result)
         finally:
-            self._budget.held -= amount
-            self._free += 1
+            self._budget.held_usd -= amount
+            self._running -= 1
+            # No more at a time than the budget admits.
+            self._free = 0 if waits else self._free + 1
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)

@@ -10,6 +10,7 @@ from decimal import Decimal
 from typing import Any, TypeAlias
 
 from anaphora.cache.plan.groups import PrefixGroup, shared_inside_chunks
+from anaphora.client.budget import Budget
 from anaphora.client.failures import reported
 from anaphora.client.oneshot import CallWatch, OneShot
 from anaphora.client.options import FanOutProgress
@@ -26,7 +27,7 @@ from anaphora.values import Notice, Usage
 from anaphora.wording import counted
 
 from .kept import KeptResults
-from .pool import Budget, CallPool
+from .pool import CallPool
 from .release import GroupRelease, assign_groups, content_key
 from .values import FanOutItem, FanOutSettings
 
@@ -52,7 +53,7 @@ class FanOutRun:
         self.calls = calls
         self.settings = settings
         self.progress = FanOutProgress(total=len(calls))
-        self.budget = Budget(settings.max_cost_usd, Decimal(0))
+        self.budget = Budget(settings.max_cost_usd, name="max_cost_usd")
         self.notices: list[Notice] = []
         self.keys: list[str] = []
         self._tokens: dict[int, int] = {}
@@ -130,7 +131,7 @@ class FanOutRun:
         """Delivers the results of earlier runs, and returns the calls to make."""
         if self.kept is None:
             return list(range(len(prompts)))
-        self.progress.billed_usd = self.budget.spent = self.kept.spent
+        self.progress.billed_usd = self.budget.spent_usd = self.kept.spent
         self.progress.warmup_usd = self.kept.warmup_usd
         for usage in self.kept.usages:
             self.progress.add_usage(usage)
@@ -140,7 +141,7 @@ class FanOutRun:
             if response is None:
                 left.append(index)
                 continue
-            self.budget.spent += response.cost_usd or 0
+            self.budget.spent_usd += response.cost_usd or 0
             self.progress.resumed += 1
             self._add(
                 FanOutItem(
@@ -226,6 +227,10 @@ class FanOutRun:
         self.begin([index], reads=watch is None)
         try:
             response = await call.send(watch)
+        except BudgetExceeded:  # it may be sent later
+            self._end(index)
+            self.progress.calls -= 1
+            raise
         except Exception as problem:
             if isinstance(problem, _FATAL):
                 self._fatal[endpoint] = problem
@@ -256,7 +261,7 @@ class FanOutRun:
             self.progress.add_usage(response.usage)
             self.progress.add_cost(cost)
             self.progress.warmup_usd += cost or 0
-            self.budget.spent += cost or 0
+            self.budget.spent_usd += cost or 0
             self.guarded(lambda kept: kept.add_spent(cost, warmup=True, usage=response.usage))
             self.report()
             return response.usage
@@ -311,7 +316,7 @@ class FanOutRun:
 
     def succeed(self, item: FanOutItem[Any]) -> FanOutItem[Any]:
         assert item.response is not None
-        self.budget.spent += item.cost_usd or 0
+        self.budget.spent_usd += item.cost_usd or 0
         self._largest_output = max(self._largest_output, item.response.usage.output or 0)
         self._keep(item)
         self._add(item)
@@ -323,8 +328,9 @@ class FanOutRun:
         item: FanOutItem[Any] = FanOutItem(
             index=index, key=self.keys[index], error=problem, cost_usd=lost_usd
         )
+        self.budget.exceeded |= isinstance(problem, BudgetExceeded)
         if lost_usd is not None:
-            self.budget.spent += lost_usd
+            self.budget.spent_usd += lost_usd
             self.guarded(lambda kept: kept.add_spent(lost_usd))
         self._keep(item)
         self._add(item)

@@ -164,6 +164,7 @@ class RefreshCall(Caller):
         self, session: SessionTurns, state: ProviderState, prepared: PreparedRequest
     ) -> None:
         super().__init__(timeout=None, on_wait=None, watchers=session.watchers)
+        self.budget = session.budget
         self._session = session
         self._state = state
         self._prepared = prepared

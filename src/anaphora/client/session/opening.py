@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from weakref import WeakSet
 
 from anaphora.client.arguments import (
+    budget_of,
     callback_of,
     extras_of,
     flag_of,
@@ -117,7 +118,7 @@ class ClientSessions:
             watchers=self._watchers,
             holders=self._holders if name is None or self._store_ends else set(),
         )
-        turns.seen = seen
+        turns.seen, turns.budget = seen, budget_of(options.get("budget"))
         if servers:
             self._serve(turns, servers, tools)
         if (warm := keep_warm_of(options.get("keep_warm"))) is not None:

@@ -33,7 +33,7 @@ from anaphora.client.parameters import params_of
 from anaphora.client.pending import Pending
 from anaphora.client.response import Parsed, Response
 from anaphora.client.turn import CLOSE_TICKS, Turn
-from anaphora.errors import InvalidRequest, Timeout
+from anaphora.errors import BudgetExceeded, InvalidRequest, Timeout
 from anaphora.values import Event, Message, Notice, Refusal, Reply, ReplyEnd, ToolResult
 from anaphora.values.conversation import unanswered
 
@@ -195,6 +195,12 @@ class Run(Pending[RunResult[Parsed]], Generic[Parsed]):
                 if self._left() != 0.0:
                     raise  # the turn's own timeout
                 yield "seconds"
+                return
+            except BudgetExceeded as refused:
+                if not self._responses:
+                    raise
+                self._failures.append(Notice("budget_exceeded", str(refused)))
+                yield "cost_usd"
                 return
             reply = response.reply
             if not stream:

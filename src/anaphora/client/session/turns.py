@@ -196,6 +196,12 @@ class SessionTurns(Caller):
     def count_tokens(self, target: Target, prepared: PreparedRequest) -> int:
         return self.state(target).tokens(prepared)
 
+    def stored_tokens(self, target: Target, prepared: PreparedRequest) -> int | None:
+        if prepared.call.ir.continuation is None:
+            return None
+        billed = self.state(target).billed
+        return None if billed is None else billed[1].total
+
     def _finish(self, flight: InFlight) -> Response:
         reply, prepared, target = flight.reply, flight.prepared[flight.index], flight.target
         assert reply is not None

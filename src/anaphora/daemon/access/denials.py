@@ -14,7 +14,7 @@ from anaphora.audit.log import AuditLog
 from anaphora.client.failures import log
 from anaphora.client.observe.export import label, outcome, word
 from anaphora.daemon.values import App, kind_of
-from anaphora.errors import AnaphoraError
+from anaphora.errors import AnaphoraError, GrantExceeded
 
 _MINUTE = 60.0
 #: Maximum number of different refusals counted at the same time.
@@ -32,6 +32,8 @@ class DenialLog:
         self._minute = 0.0
         self.counts: Counter[tuple[str, str]] = Counter()
         """Refusals since the start, by app and kind."""
+        self.on_exceeded: Callable[[str, GrantExceeded], None] | None = None
+        """Called with each app that has used up a limit in dollars."""
 
     def add(
         self,
@@ -45,6 +47,8 @@ class DenialLog:
         ignored: tuple[str, ...] = (),
     ) -> None:
         self.counts[app.id, kind_of(error)] += 1
+        if self.on_exceeded is not None and isinstance(error, GrantExceeded):
+            self.on_exceeded(app.id, error)
         if self._audit is None:
             return
         now = self._clock()

@@ -29,14 +29,16 @@ from anaphora.client.credentials.sigv4 import (
     verify,
 )
 from anaphora.daemon.home.extensions import Grants
-from anaphora.daemon.store import Store, TokenRow
+from anaphora.daemon.money.ledger import spend_limits
+from anaphora.daemon.store import Budget, Store, TokenRow
 from anaphora.daemon.values import SOCKET, App, Peer
-from anaphora.errors import GrantRateLimited, InvalidRequest, Unauthenticated
+from anaphora.errors import Forbidden, GrantRateLimited, InvalidRequest, Unauthenticated
 from anaphora.redaction import shown_name
 from anaphora.serving.connection_limits import network_of
 from anaphora.serving.counts import NamedCounts
 
-from .grants import AppGrant
+from .grants import MOST_DEPTH, AppGrant
+from .narrowing import MOST_NARROWED, NarrowedToken, TokenRows, too_many
 
 if TYPE_CHECKING:
     from anaphora.daemon.home import Home
@@ -51,6 +53,8 @@ ACCESS_KEY = "ANAK"
 
 _ID_PREFIX = "tok_"
 _TOKEN_BYTES = 32
+_NARROWED_PREFIX = PREFIX + "n_"
+_CHECK_DIGITS = 16
 #: Bytes of a secret access key, 40 characters in base64 as AWS's.
 _SECRET_BYTES = 30
 _MINUTE = 60.0
@@ -76,6 +80,21 @@ class TokenHash:
         digest = hmac.digest(key, f"aws key pair {token_id}".encode(), "sha256")
         secret = base64.b64encode(digest[:_SECRET_BYTES]).decode()
         return AwsKeys(ACCESS_KEY + token_id.removeprefix(_ID_PREFIX).upper(), secret)
+
+    def new_narrowed(self) -> Secret:
+        """A token that shows holders of the key that it was made with it."""
+        text = _NARROWED_PREFIX + secrets.token_urlsafe(_TOKEN_BYTES)
+        return Secret(text + self._check(text))
+
+    def is_narrowed(self, token: Secret) -> bool:
+        """Whether a token was made by `new_narrowed`."""
+        text = token.reveal()
+        if not text.startswith(_NARROWED_PREFIX) or not text.isascii():
+            return False
+        return hmac.compare_digest(self._check(text[:-_CHECK_DIGITS]), text[-_CHECK_DIGITS:])
+
+    def _check(self, text: str) -> str:
+        return self._keyed.copy().update(f"narrowed {text}".encode()).hexdigest()[:_CHECK_DIGITS]
 
     def __call__(self, token: Secret) -> bytes:
         return self._keyed.copy().update(token.reveal().encode(errors="replace")).digest()
@@ -135,7 +154,7 @@ class Directory:
         self._clock = clock
         self._latest = clock()
         self._by_digest: dict[bytes, TokenRow] = {}
-        self._by_id: dict[str, TokenRow] = {}
+        self._rows = TokenRows()
         self._revoked: list[Callable[[str], None]] = []
         self.publish: Callable[[TokenRow], Awaitable[None]] | None = None
         """Called with each changed row; returns when all processes know it."""
@@ -171,10 +190,20 @@ class Directory:
         failures; a valid token is accepted even then, since apps may share an address."""
         row = self._find(token)
         if row is not None and row.app != ADMIN:
-            grant = self.grant(row.app) or AppGrant(app=row.app)
-            if _admits(grant, peer):
-                return App(id=row.app, grant=grant, token_id=row.id)
+            app = self._rows.app(row, self._grants.apps)
+            if _admits(app.grant, peer):
+                return app
         raise self._refusal(peer)
+
+    async def look_up(self, token: Secret) -> None:
+        """Reads a narrowed token that is unknown here, as another node has made it. Only holders of
+        `tokens.key` can make one that looks valid: a guess costs no query."""
+        if self._hash.is_narrowed(token) and self._hash(token) not in self._by_digest:
+            rows = await self._store.narrowed(self._hash(token))
+            for row in rows:
+                self._keep(row)
+            if any(None in self._rows.above(row) for row in rows):
+                await self.refresh()  # the token of the app is new, too
 
     def signing_app(self, request: SignedRequest, peer: Peer) -> App:
         """The app whose access key a request names; its signature is not checked. Raises as
@@ -200,8 +229,10 @@ class Directory:
         """The valid token of an app that an access key was derived from."""
         if not access_key.startswith(ACCESS_KEY) or not access_key.isupper():
             return None
-        row = self._by_id.get(_ID_PREFIX + access_key[len(ACCESS_KEY) :].lower())
-        return row if row is not None and row.app != ADMIN and self._is_live(row) else None
+        row = self._rows.by_id.get(_ID_PREFIX + access_key[len(ACCESS_KEY) :].lower())
+        if row is None or row.app == ADMIN or row.nano_usd is not None:
+            return None
+        return row if self._is_live(row) else None
 
     def refused_signature(self, peer: Peer, problem: SignatureProblem) -> Unauthenticated:
         self._failed.note(peer, self._now())
@@ -215,6 +246,8 @@ class Directory:
         with the same error for every invalid token."""
         row = self._find(token)
         if row is not None and (row.app == ADMIN or _admits(self.grant(row.app), peer)):
+            if row.nano_usd is not None:
+                raise Forbidden("a narrowed token has no pages: use one of the app", status=403)
             return row
         raise self._refusal(peer)
 
@@ -232,7 +265,7 @@ class Directory:
 
     def is_valid(self, token_id: str) -> bool:
         """Whether a token is neither revoked nor expired."""
-        row = self._by_id.get(token_id)
+        row = self._rows.by_id.get(token_id)
         return row is not None and self._is_live(row)
 
     def grant(self, app: str) -> AppGrant | None:
@@ -246,7 +279,7 @@ class Directory:
         return row
 
     def _is_live(self, row: TokenRow) -> bool:
-        return row.revoked is None and (row.expires is None or self._now() < row.expires)
+        return self._rows.is_live(row, self._now())
 
     def _now(self) -> float:
         """Never decreases: an expired token stays expired."""
@@ -283,16 +316,18 @@ class Directory:
 
     def tokens(self, app: str | None = None) -> list[TokenRow]:
         """Tokens of an app (`ADMIN` for administrators), or all, including revoked and expired
-        ones."""
-        rows = self._by_id.values()
-        return [row for row in rows if app is None or row.app == app]
+        ones, without narrowed ones."""
+        rows = self._rows.by_id.values()
+        return [row for row in rows if row.nano_usd is None and app in (None, row.app)]
 
     def live_tokens(self, app: str) -> list[TokenRow]:
         return [row for row in self.tokens(app) if self._is_live(row)]
 
     def token_apps(self) -> frozenset[str]:
         """The ids of apps that have a valid token."""
-        return frozenset(row.app for row in self._by_id.values() if self._is_live(row)) - {ADMIN}
+        return frozenset(row.app for row in self._rows.by_id.values() if self._is_live(row)) - {
+            ADMIN
+        }
 
     async def create_token(self, app: str, *, lifetime: float | None = None) -> NewToken:
         """Creates a token of an app or an administrator."""
@@ -309,6 +344,46 @@ class Directory:
         await self._store.add_token(row)
         await self._change(row)
         return NewToken(row=row, token=token)
+
+    def narrowed_tokens(self, app: str) -> list[TokenRow]:
+        """The narrowed tokens of an app that are known here."""
+        return self._rows.narrowed(app)
+
+    async def narrow(self, app: str, wanted: NarrowedToken, *, parent: str = "") -> NewToken:
+        """Creates a narrowed token of an app, or of one of its tokens, by its id. Raises
+        `InvalidRequest`, `GrantRateLimited` if the app has too many, and `GrantExceeded` if the
+        amount cannot be reserved."""
+        now, above = self._now(), self._row(parent) if parent else None
+        if await self._store.count_narrowed(app, now) >= MOST_NARROWED:
+            raise too_many()
+        token = self._hash.new_narrowed()
+        id = f"{_ID_PREFIX}{secrets.token_hex(6)}"
+        row = wanted.row(id, app, self._hash(token), now, above)
+        if row.reserved:
+            grant = self.grant(app) or AppGrant(app=app)
+            of = (
+                App(id=app, grant=grant)
+                if above is None
+                else self._rows.app(above, self._grants.apps)
+            )
+            group, limits = spend_limits(grant, of.budget_limits)
+            await self._store.reserve(row, limits, group=group, budgets=of.budgets)
+        else:
+            await self._store.add_token(row)
+        await self._change(row)
+        return NewToken(row=row, token=token)
+
+    async def budgets(self, app: App) -> list[Budget]:
+        """The budgets of a caller's token and of the valid tokens narrowed from it; of a token of
+        the app, all of the app's."""
+        found = await self._store.budgets(app.id, since=self._now())
+        found = [one for one in found if one.token.revoked is None]
+        if not app.budgets:
+            return found
+        ids = {app.token_id}
+        for _ in range(MOST_DEPTH):
+            ids |= {one.token.id for one in found if one.token.parent in ids}
+        return [one for one in found if one.token.id in ids]
 
     async def expire_token(self, token_id: str, *, after: float) -> TokenRow:
         """Lets a token expire in `after` seconds, unless it expires earlier."""
@@ -336,14 +411,15 @@ class Directory:
         """A row that is new or has changed, from now on."""
         self._keep(row)
         if not self._is_live(row):
-            for callback in self._revoked:
-                callback(row.id)
+            for ended in (row, *self._rows.below(row.id)):
+                for callback in self._revoked:
+                    callback(ended.id)
 
     async def refresh(self) -> None:
         """Reads changes made by other nodes and commands. A token revoked here stays revoked; if
         the store could not be written then, it is revoked there now."""
         for row in await self._store.tokens():
-            before = self._by_id.get(row.id)
+            before = self._rows.by_id.get(row.id)
             if before is not None and before.revoked is not None:
                 if row.revoked is None:
                     await self._store.change_token(row.id, revoked=before.revoked)
@@ -353,10 +429,12 @@ class Directory:
             await self._change(row)
 
     def _row(self, token_id: str) -> TokenRow:
-        row = self._by_id.get(token_id)
+        row = self._rows.by_id.get(token_id)
         if row is None:
             raise InvalidRequest(f"there is no token {shown_name(token_id)}")
         return row
 
     def _keep(self, row: TokenRow) -> None:
-        self._by_digest[row.digest] = self._by_id[row.id] = row
+        self._by_digest[row.digest] = row
+        for dropped in self._rows.keep(row, self._now()):
+            del self._by_digest[dropped.digest]

@@ -24,6 +24,7 @@ from anaphora.cache import CallHints
 from anaphora.cache.simulator import RenderedPrompt
 from anaphora.canonical import string
 from anaphora.catalog import Profile
+from anaphora.client.costs.bounds import request_facts
 from anaphora.client.in_flight import PreparedRequest
 from anaphora.client.target import Target
 from anaphora.client.transport import HttpRequest
@@ -36,8 +37,6 @@ from anaphora.prompt import Call, Params, Reasoning
 from anaphora.rendered import Plan, Rendered
 from anaphora.traffic.planning import ReadRequest
 from anaphora.values import Notice
-from anaphora.wire.dialect.addresses import from_path
-from anaphora.wire.facts.reading import read_facts
 from anaphora.wire.gemini.types import camel
 from anaphora.wire.reading import Members, decode_members
 from anaphora.wire.spans import MemberSpan, document_span, member_spans
@@ -257,10 +256,7 @@ def _check(
     those of the app's request. `headers` are the request's own, without configured ones. The prompt
     of a request of a wire was checked before; that of a call of JSON-RPC is checked here."""
     grant, endpoint = call.app.grant.llm, target.endpoint
-    members, dialect = decode_members(outgoing.body), endpoint.resolved.dialect
-    if dialect is not None:
-        members = from_path(members, dialect, outgoing.path)
-    facts = call.facts = read_facts(endpoint.wire_name, members, outgoing.path, headers)
+    facts = call.facts = request_facts(target, outgoing.path, outgoing.body, headers)
     check_grant(facts, grant, models=[target.model])
     if call.request is None and grant.approved_prompt is not None:
         unmarked = endpoint.wire.assemble(rendered, Plan()).body.join()

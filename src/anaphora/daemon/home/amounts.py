@@ -1,10 +1,13 @@
-"""Amounts in dollars, as they are written in extensions.yaml."""
+"""Amounts in dollars, as they are written in extensions.yaml and by commands."""
 
 from __future__ import annotations
 
 import re
+from decimal import Decimal, InvalidOperation
 
-from anaphora.daemon.access.grants import NANO
+from anaphora.daemon.access.grants import NANO, dollars
+from anaphora.daemon.store import LARGEST_AMOUNT
+from anaphora.errors import InvalidRequest
 from anaphora.redaction import quoted
 from anaphora.yaml_values import Origin, dotted
 
@@ -34,3 +37,23 @@ def nano_dollars(value: float | str | None, origin: Origin, *path: str | int) ->
     if whole >= _MOST_DOLLARS:
         raise origin.invalid(f"at most {_MOST_DOLLARS - 1:,}; or write unlimited", *path)
     return whole * NANO + int(part.ljust(_DIGITS, "0"))
+
+
+def nano_usd_of(text: str) -> int:
+    """Nano-dollars of an amount in digits. Raises `InvalidRequest`."""
+    try:
+        amount = Decimal(text)
+    except InvalidOperation:
+        amount = Decimal("NaN")
+    if not amount.is_finite():
+        raise InvalidRequest(
+            f"must be an amount in dollars like 0.0125, got {text[:40]!r}", path="usd"
+        )
+    if amount < 0:
+        raise InvalidRequest("must be ≥ 0", path="usd")
+    if amount > Decimal(LARGEST_AMOUNT) / NANO:
+        raise InvalidRequest(f"must be ≤ {dollars(LARGEST_AMOUNT)}", path="usd")
+    nano = amount.scaleb(9)
+    if nano != nano.to_integral_value():
+        raise InvalidRequest("has more than nine decimals", path="usd")
+    return int(nano)

@@ -31,6 +31,7 @@ from anaphora.errors import AnaphoraError, InvalidConfig
 from anaphora.redaction import hides_arguments, quoted, shown_name
 from anaphora.yaml_values import Origin, from_python, nearest, read_yaml
 
+from .alerts import AlertRules, checked_alerts
 from .amounts import UNLIMITED, nano_dollars
 from .groups import Share, read_groups, split_sections, with_group_limits
 
@@ -79,6 +80,7 @@ class LlmTable(_Table, frozen=True):
     place_markers: bool = True
     share_cache: bool = False
     keep_warm: KeepWarmTable | bool = False
+    cold_above_usd: float | str | None = None
 
     def __post_init__(self) -> None:
         for word in self.allow:
@@ -102,6 +104,7 @@ class Grants(msgspec.Struct, frozen=True, kw_only=True):
 
     apps: Mapping[str, AppGrant] = {}
     groups: Mapping[str, GroupLimits] = {}
+    alerts: AlertRules | None = None
     origin: Origin = Origin()
 
     @classmethod
@@ -135,7 +138,10 @@ class Grants(msgspec.Struct, frozen=True, kw_only=True):
         groups = read_groups(sections.groups or {}, origin)
         if sections.groups is not None:
             apps = with_group_limits(apps, groups, origin)
-        return cls(apps=apps, groups=groups, origin=origin)
+        alerts = sections.alerts
+        if alerts is not None:
+            alerts = checked_alerts(alerts, frozenset(apps), origin)
+        return cls(apps=apps, groups=groups, alerts=alerts, origin=origin)
 
     def known_to(self, config: ClientConfig) -> tuple[Grants, list[AnaphoraError]]:
         """The grants without providers and routes missing in a configuration, and an error for
@@ -255,6 +261,7 @@ class _AppReader(msgspec.Struct, frozen=True):
                 place_markers=llm.place_markers,
                 share_cache=llm.share_cache,
                 keep_warm=self._keep_warm(llm.keep_warm),
+                cold_above=self._nano_dollars(llm.cold_above_usd, "cold_above_usd"),
             ),
         )
 

@@ -1,4 +1,5 @@
-"""Sections of `extensions.yaml` that are not apps: `groups`, the limits that several apps share."""
+"""Sections of `extensions.yaml` that are not apps: `alerts`, and `groups`, the limits that several
+apps share."""
 
 from __future__ import annotations
 
@@ -12,9 +13,10 @@ from anaphora.daemon.access.grants import APP_ID, AppGrant, GroupLimits
 from anaphora.redaction import quoted
 from anaphora.yaml_values import Origin, from_python, nearest
 
+from .alerts import AlertRules
 from .amounts import nano_dollars
 
-SECTIONS = ("groups",)
+SECTIONS = ("groups", "alerts")
 """Names at the top of the file that are no app's id."""
 
 Share = Annotated[float, Meta(ge=0, lt=1)]
@@ -31,6 +33,7 @@ class GroupTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 class Sections(msgspec.Struct, frozen=True, kw_only=True):
     groups: dict[str, GroupTable] | None = None
     """None: the file has no such section, and any name of a group is valid."""
+    alerts: AlertRules | None = None
 
 
 def split_sections(

@@ -7,16 +7,16 @@ import logging
 import re
 import time
 from collections.abc import Callable
-from decimal import Decimal, InvalidOperation
 from typing import Annotated, Any
 
 from msgspec import Meta
 
 from anaphora.audit.envelope import CorrectionRow
 from anaphora.audit.log import AuditLog
-from anaphora.daemon.access.grants import APP_ID, NANO, dollars
+from anaphora.daemon.access.grants import APP_ID, dollars
 from anaphora.daemon.admin import Admin, AdminParams
-from anaphora.daemon.store import LARGEST_AMOUNT, CorrectedEntry, Entry, EntryQuery, Store
+from anaphora.daemon.home.amounts import nano_usd_of
+from anaphora.daemon.store import CorrectedEntry, Entry, EntryQuery, Store
 from anaphora.errors import AnaphoraError, InvalidRequest
 
 _log = logging.getLogger("anaphora.daemon")
@@ -118,26 +118,6 @@ class SpendAdmin:
         return []
 
 
-def nano_usd_of(text: str) -> int:
-    """Nano-dollars of an amount in digits. Raises `InvalidRequest`."""
-    try:
-        amount = Decimal(text)
-    except InvalidOperation:
-        amount = Decimal("NaN")
-    if not amount.is_finite():
-        raise InvalidRequest(
-            f"must be an amount in dollars like 0.0125, got {text[:40]!r}", path="usd"
-        )
-    if amount < 0:
-        raise InvalidRequest("must be ≥ 0: it is what the call really cost", path="usd")
-    if amount > Decimal(LARGEST_AMOUNT) / NANO:
-        raise InvalidRequest(f"must be ≤ {dollars(LARGEST_AMOUNT)}", path="usd")
-    nano = amount.scaleb(9)
-    if nano != nano.to_integral_value():
-        raise InvalidRequest("has more than nine decimals", path="usd")
-    return int(nano)
-
-
 def check_before(id: str) -> None:
     """Raises `InvalidRequest` if a text is not an entry's id: all entries, or none, would be before
     it."""
@@ -185,6 +165,8 @@ def _entry(entry: Entry) -> dict[str, Any]:
         "kind": entry.kind,
         "billed_nano_usd": entry.billed,
     }
+    if entry.budget:
+        value |= {"budget": entry.budget, "budget_label": entry.budget_label}
     if entry.kind == "correction":
         return value | {"corrects": entry.corrects, "reason": entry.reason}
     counts = {name: getattr(entry, name) for name in ("input", "read", "written", "output")}

@@ -8,6 +8,7 @@ async def attempt(ledger: Ledger, app: App) -> None:
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import logging
 import os
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING, TypedDict, Unpack
 from msgspec.structs import replace
 
 from anaphora.bounded import BoundedMap
+from anaphora.client.failures import log
 from anaphora.daemon.store import (
     LARGEST_AMOUNT,
     Hold,
@@ -37,6 +39,7 @@ from anaphora.wording import counted
 from .sent_marks import EarlierMarks, SentMarks
 
 if TYPE_CHECKING:
+    from anaphora.daemon.access.grants import AppGrant
     from anaphora.daemon.values import App
 
 _log = logging.getLogger("anaphora.daemon")
@@ -96,7 +99,8 @@ class Ledger:
     ) -> OpenHold:
         """Reserves the maximum cost of an attempt, in nano-dollars. Raises `GrantExceeded`, and
         `StoreUnavailable` if the hold cannot be written; then nothing may be sent."""
-        grant, now = app.grant.llm, self.clock()
+        now = self.clock()
+        group, limits = spend_limits(app.grant, app.budget_limits)
         hold = Hold(
             id=self._new_id(now),
             app=app.id,
@@ -105,10 +109,9 @@ class Ledger:
             request_id=request_id,
             bound=bound,
             at=now,
+            group=group,
+            budgets=app.budgets,
         )
-        limits = SpendLimits(grant.nano_usd_per_day, grant.nano_usd_per_month)
-        if app.budgets or app.grant.group_limits is not None:
-            hold, limits = _with_further(app, hold, limits)
         try:
             share = await self.store.hold(hold, limits)
         except Exception:  # not if cancelled: the store accepts or refuses the hold later
@@ -221,6 +224,28 @@ class OpenHold:
         if was_open:
             self._ledger.put_settled(self.hold)
 
+    def settle_behind(
+        self,
+        billed: int,
+        kind: Settled,
+        labels_of: Callable[[], Mapping[str, int]],
+        **details: Unpack[SettledDetails],
+    ) -> None:
+        """The same when the event loop has run what is due now: an answer that has arrived is on
+        its way to its app before. `labels_of` computes the nano-dollars by label."""
+        was_open, self._settled = not self._settled, True
+
+        def settle() -> None:
+            try:
+                details["labels"] = labels_of()
+            except Exception as problem:
+                log(logging.ERROR, "the cost of an attempt has no labels", problem)
+            self.settle_later(billed, kind, **details)
+            if was_open:
+                self._ledger.put_settled(self.hold)
+
+        asyncio.get_running_loop().call_later(0, settle)
+
     def settle_at_bound(self) -> None:
         """Settles an attempt that was sent and has no bill."""
         self.settle_later(self.hold.bound, "bound")
@@ -282,19 +307,15 @@ class OpenHold:
             self.settle_at_bound()
 
 
-def _with_further(app: App, hold: Hold, limits: SpendLimits) -> tuple[Hold, SpendLimits]:
-    """The same with the limits of the app's group, and those of a narrowed token."""
-    group = app.grant.group_limits
-    if group is not None and group.is_limited:
-        hold = replace(hold, group=app.grant.group)
-        limits = replace(
-            limits,
-            group_per_day=group.nano_usd_per_day,
-            group_per_month=group.nano_usd_per_month,
-        )
-    return (
-        replace(hold, budgets=app.budgets),
-        replace(limits, budgets=app.budget_limits),
+def spend_limits(grant: AppGrant, budgets: tuple[int, ...] = ()) -> tuple[str, SpendLimits]:
+    """The limits of calls under a grant, with those of narrowed tokens, and the name of the app's
+    group if that has limits."""
+    llm, group = grant.llm, grant.group_limits
+    limits = SpendLimits(llm.nano_usd_per_day, llm.nano_usd_per_month, budgets=budgets)
+    if group is None or not group.is_limited:
+        return "", limits
+    return grant.group, replace(
+        limits, group_per_day=group.nano_usd_per_day, group_per_month=group.nano_usd_per_month
     )
 
 

@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Any, Protocol, TypeVar, get_args
+from typing import Annotated, Any, Protocol, TypeVar, get_args
 
 import msgspec
+from msgspec import Meta
 
 from anaphora.client.provider_errors import event_error
 from anaphora.daemon import LLM_COMPLETE_METHOD, LlmCompleteInput, LlmCompleteResponse
-from anaphora.daemon.access.grants import Capability
+from anaphora.daemon.access.grants import NARROW, Capability, dollars
+from anaphora.daemon.access.identity import Directory
+from anaphora.daemon.access.narrowing import LONGEST, LONGEST_LABEL, NarrowedToken
 from anaphora.daemon.calls.call import AppCall
 from anaphora.daemon.calls.delegation import CallService, CallStream
 from anaphora.daemon.off_loop import OffLoop
@@ -70,6 +73,52 @@ class CancelResult(msgspec.Struct, frozen=True):
     """False if no such request was running."""
 
 
+class NarrowParams(msgspec.Struct, frozen=True, kw_only=True):
+    usd: Annotated[float, Meta(gt=0)]
+    """What the token may spend in its life, with those narrowed from it."""
+    expires_s: Annotated[float, Meta(gt=0, le=LONGEST)]
+    """Its life in seconds. It ends with the calling token at the latest."""
+    models: Annotated[tuple[str, ...], Meta(extra_json_schema={"minItems": 1})] | None = None
+    """Globs of models that the calling token may use; by default all of those."""
+    label: Annotated[str, Meta(extra_json_schema={"maxLength": LONGEST_LABEL})] = ""
+    """For the spend, the audit log and pages: printable characters."""
+    reserve: bool = False
+    """Carve the amount out of what the calling token may spend."""
+
+
+class NarrowResult(msgspec.Struct, frozen=True, kw_only=True):
+    token: str
+    """It is not shown again."""
+    token_id: str
+    """Also the id of its budget."""
+    usd: str
+    models: tuple[str, ...]
+    """The globs; empty: those of the calling token."""
+    label: str
+    reserved: bool
+    expires: float
+    """Seconds since 1970."""
+
+
+class RpcBudget(msgspec.Struct, frozen=True, kw_only=True):
+    token_id: str
+    parent: str
+    """The id of the token that it was narrowed from; empty: the operator made it."""
+    label: str
+    usd: str
+    spent_usd: str | None
+    """With the tokens narrowed from it. None if that would show what other apps cache."""
+    held_usd: str | None
+    """For running calls; None as for `spent_usd`."""
+    reserved: bool
+    expires: float
+
+
+class BudgetList(msgspec.Struct, frozen=True):
+    budgets: tuple[RpcBudget, ...]
+    """The calling token's own, and those of valid tokens narrowed from it."""
+
+
 class ExplainParams(msgspec.Struct, frozen=True):
     request_id: str
     """The request id in a call's result."""
@@ -111,6 +160,7 @@ class MethodContext(msgspec.Struct, kw_only=True, eq=False):
     """One request, and the objects that methods need to answer it."""
 
     calls: CallService
+    tokens: Directory
     requests: Cancels
     app: App | None
     connection: str
@@ -150,6 +200,7 @@ class MethodContext(msgspec.Struct, kw_only=True, eq=False):
             is_large=self.off_loop is not None,
             call=call,
             timeout=None if timeout is None else timeout / 1000,
+            allows_cold=getattr(params, "cold", None) is not None,
             ignored=self.ignored,
         )
 
@@ -169,7 +220,8 @@ class RpcMethod(msgspec.Struct, frozen=True, kw_only=True):
     run: Run
     capability: Capability | None = None
     calls_provider: bool = False
-    """Not executed as a notification, since its answer would be lost."""
+    notified: bool = True
+    """Whether it is executed as a notification, whose answer is lost."""
 
     def read_params(self, data: bytes) -> Any:
         """Raises `InvalidRequest` with the path of the field."""
@@ -323,6 +375,51 @@ async def explain(context: MethodContext, params: ExplainParams) -> dict[str, An
     return explained
 
 
+async def narrow(context: MethodContext, params: NarrowParams) -> NarrowResult:
+    app = context.calling_app
+    wanted = NarrowedToken.checked(
+        usd=params.usd,
+        models=params.models,
+        seconds=params.expires_s,
+        label=params.label,
+        reserved=params.reserve,
+    )
+    new = await context.tokens.narrow(app.id, wanted, parent=app.token_id)
+    row = new.row
+    return NarrowResult(
+        token=new.token.reveal(),
+        token_id=row.id,
+        usd=dollars(row.nano_usd or 0),
+        models=row.models,
+        label=row.label,
+        reserved=row.reserved,
+        expires=row.expires or 0.0,
+    )
+
+
+async def budgets(context: MethodContext, _: EmptyParams) -> BudgetList:
+    app = context.app
+    if app is None:
+        return BudgetList(())
+    shows = not context.calls.hides_reads(app.id)
+    found = await context.tokens.budgets(app)
+    return BudgetList(
+        tuple(
+            RpcBudget(
+                token_id=one.token.id,
+                parent=one.token.parent,
+                label=one.token.label,
+                usd=dollars(one.token.nano_usd or 0),
+                spent_usd=dollars(one.spent) if shows else None,
+                held_usd=dollars(one.held) if shows else None,
+                reserved=one.token.reserved,
+                expires=one.token.expires or 0.0,
+            )
+            for one in found
+        )
+    )
+
+
 async def health(context: MethodContext, _: EmptyParams) -> Health:
     app = None if context.app is None else context.app.id
     return Health(status="ok", version=__version__, app=app)
@@ -336,6 +433,7 @@ _METHODS = (
         run=nexo_complete,
         capability="llm_complete",
         calls_provider=True,
+        notified=False,
     ),
     RpcMethod(
         name="llm.complete",
@@ -344,6 +442,7 @@ _METHODS = (
         run=complete,
         capability="llm_complete",
         calls_provider=True,
+        notified=False,
     ),
     RpcMethod(
         name="llm.count_tokens",
@@ -352,7 +451,17 @@ _METHODS = (
         run=count_tokens,
         capability="llm_complete",
         calls_provider=True,
+        notified=False,
     ),
+    RpcMethod(
+        name="llm.narrow",
+        params=NarrowParams,
+        result=NarrowResult,
+        run=narrow,
+        capability=NARROW,
+        notified=False,
+    ),
+    RpcMethod(name="llm.budgets", params=EmptyParams, result=BudgetList, run=budgets),
     RpcMethod(name="llm.cancel", params=CancelParams, result=CancelResult, run=cancel),
     RpcMethod(name="llm.models", params=EmptyParams, result=ModelList, run=models),
     RpcMethod(name="llm.explain", params=ExplainParams, result=dict[str, Any], run=explain),

@@ -20,6 +20,7 @@ import msgspec
 from anaphora.client.failures import line_of, log
 from anaphora.daemon.access.checks import CallSlots, check_capabilities
 from anaphora.daemon.access.grants import Capability
+from anaphora.daemon.access.identity import Directory
 from anaphora.daemon.admin import AdminMethod
 from anaphora.daemon.calls.delegation import CallService
 from anaphora.daemon.endpoints.body import read_json_bytes
@@ -104,14 +105,14 @@ class RunningRequests:
                 del self._scopes[key]
 
     async def cancel(self, context: MethodContext, key: RequestKey) -> bool:
-        caller = _app_id(context.app), context.connection
+        caller = _owner(context.app), context.connection
         found = self.cancel_here(*caller, key)
         if self.cancel_elsewhere is not None:
             found = await self.cancel_elsewhere(*caller, key) or found
         return found
 
-    def cancel_here(self, app: str, connection: str, key: RequestKey) -> bool:
-        found = self._scopes.get((app, connection, key), ())
+    def cancel_here(self, owner: str, connection: str, key: RequestKey) -> bool:
+        found = self._scopes.get((owner, connection, key), ())
         for scope in found:
             if not scope.expired():
                 scope.reschedule(0)
@@ -126,12 +127,14 @@ class RpcService:
         calls: CallService,
         admin_methods: Mapping[str, AdminMethod],
         slots: CallSlots,
+        tokens: Directory,
         off_loop: OffLoop | None = None,
     ) -> None:
         self._off_loop = off_loop or OffLoop()
         self._calls = calls
         self._admin_methods = admin_methods
         self._slots = slots
+        self._tokens = tokens
         self.running = RunningRequests()
 
     async def handle(
@@ -200,6 +203,7 @@ class RpcService:
             return await self._run_admin(request, caller)
         context = MethodContext(
             calls=self._calls,
+            tokens=self._tokens,
             requests=self.running,
             app=caller.app,
             connection=caller.connection,
@@ -231,10 +235,10 @@ class RpcService:
         context.ignored = await context.work(lambda: method.ignored_params(given))
         if not method.calls_provider:
             return await method.run(context, params)
-        key = (_app_id(context.app), context.connection, request.key)
+        key = (_owner(context.app), context.connection, request.key)
         try:
             async with asyncio.timeout(None) as scope:
-                with self._slots.running(key[0]), self.running.running(key, scope):
+                with self._slots.running(_app_id(context.app)), self.running.running(key, scope):
                     return await method.run(context, params)
         except TimeoutError:
             if not scope.expired():
@@ -279,7 +283,7 @@ def _object_params(request: RpcRequest) -> bytes:
 
 def _check_allowed(method: RpcMethod, request: RpcRequest, app: App | None) -> None:
     """Raises `NotificationDenied` and `CapabilityDenied`."""
-    if method.calls_provider and request.is_notification:
+    if request.is_notification and not method.notified:
         raise NotificationDenied(f"{method.name} must be sent with an id")
     if method.capability is None:
         return
@@ -309,3 +313,7 @@ def _streams(request: RpcRequest) -> bool:
 
 def _app_id(app: App | None) -> str:
     return "" if app is None else app.id
+
+
+def _owner(app: App | None) -> str:
+    return "" if app is None else app.owner

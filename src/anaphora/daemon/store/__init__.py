@@ -21,9 +21,9 @@ EntryKind: TypeAlias = Settled | Literal["correction"]
 #: Kinds of amounts without a bill.
 ESTIMATED_KINDS: frozenset[EntryKind] = frozenset(("estimated", "bound", "disputed"))
 
-HandleKind: TypeAlias = StoredKind | Literal["prefix", "signature"]
+HandleKind: TypeAlias = StoredKind | Literal["prefix", "signature", "alert"]
 """`item`: of a stored response. `prefix`: the beginning of a prompt, by its keyed digest.
-`signature`: of a request, which is accepted once."""
+`signature`: of a request, which is accepted once. `alert`: its state, so that it is sent once."""
 
 
 class SpendLimits(msgspec.Struct, frozen=True):
@@ -161,6 +161,10 @@ class UnauditedEntry(SettledFigures, frozen=True, kw_only=True):
     app: str
     group: str
     """That the app had when it made the call."""
+    budget: str = ""
+    """The id of the narrowed token that made it,"""
+    budget_label: str = ""
+    """and its label."""
     provider: str
     model: str
     at: float
@@ -176,6 +180,9 @@ class SpendRow(msgspec.Struct, frozen=True, kw_only=True):
     provider: str = ""
     model: str = ""
     label: str = ""
+    budget: str = ""
+    """The id of the narrowed token that made the calls; empty: a token of the app."""
+    budget_label: str = ""
     day: str = ""
     calls: int = 0
     """Attempts that were charged, or would have been with a known price."""
@@ -233,6 +240,10 @@ class Entry(msgspec.Struct, frozen=True):
     reason: str = ""
     accounts: str = ""
     """The further accounts in which it counts: see `budgets.accounts_of`."""
+    budget: str = ""
+    """The id of the narrowed token that made the call,"""
+    budget_label: str = ""
+    """and its label."""
 
     @property
     def label_costs(self) -> dict[str, int]:
@@ -395,8 +406,8 @@ class Store(Protocol):
         ...
 
     async def spend(self, by: Sequence[str], of: SpendQuery = EVERYTHING) -> list[SpendRow]:
-        """Sums grouped by any of `group`, `app`, `provider`, `model`, `label`, `day`, in this
-        order."""
+        """Sums grouped by any of `group`, `app`, `provider`, `model`, `label`, `budget`, `day`, in
+        this order; by budget without those of pruned entries."""
         ...
 
     async def spend_by_hour(self, day: str, of: SpendQuery = EVERYTHING) -> dict[float, SpendRow]:
@@ -423,6 +434,15 @@ class Store(Protocol):
 
     async def tokens(self) -> list[TokenRow]:
         """Narrowed ones only until they expire."""
+        ...
+
+    async def narrowed(self, digest: bytes) -> list[TokenRow]:
+        """The narrowed token with a digest, and those that it was narrowed from; empty if there is
+        none."""
+        ...
+
+    async def count_narrowed(self, app: str, now: float) -> int:
+        """Number of the valid narrowed tokens of an app."""
         ...
 
     async def add_token(self, token: TokenRow) -> None:

@@ -42,6 +42,13 @@ _NARROWED = (
     "(WITH RECURSIVE ended (id) AS (SELECT id FROM budgets WHERE id = $1 OR parent = $1 UNION"
     " SELECT budgets.id FROM budgets JOIN ended ON budgets.parent = ended.id) SELECT id FROM ended)"
 )
+#: A narrowed token, and those that it was narrowed from.
+_CHAIN = (
+    f"WITH RECURSIVE chain AS (SELECT * FROM budgets WHERE digest = $1 UNION"
+    " SELECT budgets.* FROM budgets JOIN chain ON budgets.id = chain.parent)"
+    f" SELECT {_BUDGET_FIELDS} FROM chain"
+)
+_COUNT_NARROWED = "SELECT count(*) FROM budgets WHERE expires > $1 AND app = $2 AND revoked IS NULL"
 _SPENT = (
     "(SELECT CAST(coalesce(sum({0}), 0) AS bigint) FROM balances"
     f" WHERE balances.app = '{BUDGET}' || budgets.id)"
@@ -75,8 +82,16 @@ class SmallTables(ABC):
         )
         return [*map(_token, rows), *map(_token, narrowed)]
 
+    async def narrowed(self, digest: bytes) -> list[TokenRow]:
+        rows = await self._fetch(_CHAIN, digest)
+        return [_token(row) for row in rows]
+
+    async def count_narrowed(self, app: str, now: float) -> int:
+        ((count,),) = await self._fetch(_COUNT_NARROWED, now, app)
+        return int(count)
+
     async def add_token(self, token: TokenRow) -> None:
-        if token.parent:
+        if token.nano_usd is not None:
             await self._change(ADD_BUDGET, *budget_values(token))
             return
         await self._change(

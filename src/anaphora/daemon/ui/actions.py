@@ -182,8 +182,12 @@ class AppTokens:
         if request.page.method == "POST":
             return await self._write(app, action, request, site)
         wanted = request.page.query.get("id", "") if action == "revoke" else ""
+        valid = self._directory.is_valid
+        narrowed = [row for row in self._directory.narrowed_tokens(app) if valid(row.id) and wanted]
         tokens = [
-            row.id for row in self._directory.live_tokens(app) if app and wanted in ("", row.id)
+            row.id
+            for row in (*self._directory.live_tokens(app), *narrowed)
+            if app and wanted in ("", row.id)
         ]
         if not tokens:
             raise NotFound("There is no valid token of this app.", status=404)

@@ -145,6 +145,7 @@ class _Pages:
             source,
             loop=loop,
             clock=self._clock,
+            hides_reads=services.calls.hides_reads,
         )
 
         self._first_steps = FirstSteps(daemon, self._apps.spent)

@@ -21,6 +21,7 @@ from anaphora.dashboard.past_calls.source import LogCalls, PastCalls
 from anaphora.dashboard.site import PageContent, PageRequest, Site
 from anaphora.dashboard.values import (
     AppRow,
+    BudgetRow,
     CorrectionOfCall,
     ProviderRow,
     ShownCall,
@@ -46,7 +47,10 @@ class AppRecords:
         *,
         loop: asyncio.AbstractEventLoop,
         clock: Callable[[], float],
+        hides_reads: Callable[[str], bool],
     ) -> None:
+        """`hides_reads` tells whether cache reads of other apps are hidden from an app."""
+        self._hides_reads = hides_reads
         self._directory = directory
         self._store = store
         self._source = source
@@ -63,9 +67,28 @@ class AppRecords:
         rows = self.spent(app)
         if not rows:
             return None
-        corrections = asyncio.run_coroutine_threadsafe(self._corrections(app), self._loop)
-        found = corrections.result(_LOOP_TIMEOUT)
-        return replace(rows[0], denied=denied.get(app, {}), corrections=found)
+        of_app = asyncio.run_coroutine_threadsafe(self._of_app(app), self._loop)
+        corrections, narrowed = of_app.result(_LOOP_TIMEOUT)
+        return replace(
+            rows[0], denied=denied.get(app, {}), corrections=corrections, narrowed=narrowed
+        )
+
+    async def _of_app(self, app: str) -> tuple[list[CorrectionOfCall], list[BudgetRow]]:
+        return await self._corrections(app), await self._budgets(app)
+
+    async def _budgets(self, app: str) -> list[BudgetRow]:
+        return [
+            BudgetRow(
+                token=token_state(one.token),
+                label=one.token.label,
+                limit_nano_usd=one.token.nano_usd or 0,
+                reserved=one.token.reserved,
+                spent_nano_usd=one.spent,
+                held_nano_usd=one.held,
+            )
+            for one in await self._store.budgets(app, since=self._clock())
+            if self._directory.is_valid(one.token.id)
+        ]
 
     async def _corrections(self, app: str) -> list[CorrectionOfCall]:
         query = EntryQuery(app=app, corrections=True, limit=_MOST_CORRECTIONS)
@@ -93,7 +116,10 @@ class AppRecords:
             source.overview(View(since=since.timestamp(), until=now, app=app)).total.cost_nano_usd
             for since in (today, today.replace(day=1))
         )
-        return replace(row, today_nano_usd=day, month_nano_usd=month)
+        narrowed = row.narrowed
+        if narrowed and self._hides_reads(app):
+            narrowed = [replace(one, spent_nano_usd=None) for one in narrowed]
+        return replace(row, today_nano_usd=day, month_nano_usd=month, narrowed=narrowed)
 
     def spent(self, app: str | None = None) -> list[AppRow]:
         """Spend of all apps or one, without refused calls."""

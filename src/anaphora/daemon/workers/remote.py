@@ -48,7 +48,8 @@ _MOST_SAVED = 32
 #: Methods of the store that a worker calls as they are.
 STORE_METHODS = (
     "hold", "settle", "spent", "spent_by_app", "spent_by_group", "budgets", "spend",
-    "spend_by_hour", "held", "entries", "correct", "tokens", "add_token", "reserve", "change_token",
+    "spend_by_hour", "held", "entries", "correct", "tokens", "narrowed",
+    "count_narrowed", "add_token", "reserve", "change_token",
     "add_handle", "handle", "own_handles", "handles", "grow_handle", "remove_handle",
     "remove_old_handles",
 )  # fmt: skip
@@ -93,6 +94,8 @@ class RemoteStore(Store):
     entries = remote(Store.entries)
     correct = remote(Store.correct)
     tokens = remote(Store.tokens)
+    narrowed = remote(Store.narrowed)
+    count_narrowed = remote(Store.count_narrowed)
     add_token = remote(Store.add_token)
     reserve = remote(Store.reserve)
     change_token = remote(Store.change_token)

@@ -64,6 +64,7 @@ class AppsPage:
         main = [
             htpy.div(".title")[htpy.h1["App ", name(row.id)]],
             htpy.div("#app")[use_of(row), htpy.div(".grid")[grant_of(row), denied_calls(row)]],
+            budgets_of(row, site),
             corrections_of(row),
             _tokens(row, site, request.now),
         ]
@@ -93,6 +94,7 @@ class OwnAppPage:
                 headline(overview.total),
                 charts(overview),
                 htpy.div(".grid.wide")[causes_card(overview), denied_calls(row), grant_of(row)],
+                budgets_of(row),
             ],
         ]
         return PageContent(title=plain_name(row.id), main=main, live=("app",))
@@ -216,6 +218,39 @@ def denied_calls(row: AppRow) -> htpy.Element:
     return card("Refused calls", shown, about="Repeats within a minute are added when it is over.")
 
 
+#: Narrowed tokens on a page; `anaphora apps list` lists all.
+_MOST_BUDGETS = 200
+
+
+def budgets_of(row: AppRow, site: Site | None = None) -> htpy.Node:
+    """The budgets of an app's narrowed tokens; nothing if there are none. With a site, tokens can
+    be revoked."""
+    if not row.narrowed:
+        return None
+    headings = [Heading(each) for each in ("Label", "Token", "Budget", "Ends")]
+    cells: list[list[htpy.Node]] = []
+    for one in sorted(row.narrowed, key=lambda one: -one.token.created)[:_MOST_BUDGETS]:
+        used: htpy.Node = usd(one.limit_nano_usd)
+        if one.spent_nano_usd is not None:
+            used = meter(one.spent_nano_usd, one.limit_nano_usd, held=one.held_nano_usd)
+        ends = NOTHING if one.token.expires is None else local_time(one.token.expires)
+        cells.append(
+            [
+                name(one.label) if one.label else NOTHING,
+                htpy.code[one.token.id],
+                [used, " ", tag("reserved")] if one.reserved else used,
+                ends,
+            ]
+        )
+        if site is not None:
+            cells[-1].append(_revoke_link(row.id, one.token.id, site))
+    if site is not None:
+        headings.append(Heading("Revoke"))
+    more = len(row.narrowed) - len(cells)
+    about = f"The newest; {more:,} more are valid." if more else "Of valid tokens."
+    return card("Narrowed tokens", table("Narrowed tokens", headings, cells), about=about)
+
+
 def corrections_of(row: AppRow) -> htpy.Node:
     """An administrator's corrections of the app's calls; nothing if there are none."""
     if not row.corrections:
@@ -270,17 +305,18 @@ def _tokens(row: AppRow, site: Site, now: float) -> htpy.Element:
 def _token(app: str, token: TokenState, site: Site, now: float) -> list[htpy.Node]:
     state = state_of(token, now)
     ends: htpy.Node = "never" if token.expires is None else local_time(token.expires)
-    link = htpy.a(
-        href=app_url(site, app, "revoke", id=token.id),
-        aria_label=f"Revoke the token {token.id}",
-    )["Revoke"]
     return [
         htpy.code[token.id],
         tag(state, _TONES[state]),
         local_time(token.created),
         ends if token.revoked is None else ["revoked ", local_time(token.revoked)],
-        link if state == "valid" else NOTHING,
+        _revoke_link(app, token.id, site) if state == "valid" else NOTHING,
     ]
+
+
+def _revoke_link(app: str, token: str, site: Site) -> htpy.Element:
+    url = app_url(site, app, "revoke", id=token)
+    return htpy.a(href=url, aria_label=f"Revoke the token {token}")["Revoke"]
 
 
 # ── Writes ───────────────────────────────────────────────────────────────────────────────────────

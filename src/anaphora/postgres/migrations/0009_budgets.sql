@@ -22,7 +22,8 @@ CREATE TABLE budgets (
 );
 CREATE INDEX budgets_by_expiry ON budgets (expires);
 CREATE INDEX budgets_of_parent ON budgets (parent);
-CREATE TRIGGER note_change AFTER INSERT OR UPDATE OR DELETE ON budgets
+-- Not for new ones: a node reads those when they are used.
+CREATE TRIGGER note_change AFTER UPDATE ON budgets
     FOR EACH STATEMENT EXECUTE FUNCTION note_change();
 
 -- The accounts out of whose limits a budget is carved.

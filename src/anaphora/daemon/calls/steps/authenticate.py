@@ -252,6 +252,7 @@ class AuthenticateApp(CallStep):
             elif token is None:
                 raise Unauthenticated("the request has no token", status=401)
             else:
+                await self._directory.look_up(token)
                 call.app = self._directory.authenticate(token, peer)
             _use_connection(exchange, call.app.id)
             if is_rpc and not call.app.grant.may_call:

@@ -14,13 +14,14 @@ from msgspec.structs import replace
 from anaphora.cache import hints_of
 from anaphora.canonical import string
 from anaphora.catalog import CacheRules
-from anaphora.client.costs.bounds import CostBound, cost_bound
+from anaphora.client.costs.bounds import CostBound, cost_bound, written_ttls
 from anaphora.client.in_flight import PreparedRequest
 from anaphora.client.target import Target
 from anaphora.daemon.access.granted_models import hides_model, no_bound_error
 from anaphora.daemon.access.isolation import app_key, keys_separate, salt_field
 from anaphora.daemon.calls import translation
 from anaphora.daemon.calls.call import AppCall, CallOutcome
+from anaphora.daemon.calls.cold_guard import is_guarded
 from anaphora.daemon.calls.conversations import CallMemory
 from anaphora.daemon.calls.own_prefixes import NOT_FOUND, PrefixScope
 from anaphora.daemon.calls.pipeline import CallStep
@@ -81,6 +82,8 @@ class PlanRequest(CallStep):
         assert flight is not None
         target = flight.target
         prepared = call.prepared = await self.build(call, target, stream=flight.stream)
+        if is_guarded(call):
+            await tools.cold.check(call, target, prepared)
         if call.refresher is not None and call.remembered is not None:
             call.refresher.began(call.remembered.conversation, call.request_id)
         facts = call.facts
@@ -228,7 +231,7 @@ class PlanRequest(CallStep):
         scope = (app.owner, target.endpoint.id, rendered.wire, target.model)
         elsewhere = await self._memory.look_up(read, scope=scope, at=now, own=own)
         remembered = call.remembered = self._memory.begin(
-            read, scope=scope, at=now, own=own, elsewhere=elsewhere
+            read, scope=scope, at=now, own=own, elsewhere=elsewhere, guarded=is_guarded(call)
         )
         if remembered.rules is None:
             remembered.rules = target.endpoint.begun(target).rules
@@ -279,18 +282,13 @@ def bound_of(call: AppCall, prepared: PreparedRequest, target: Target) -> CostBo
     spend."""
     facts = call.facts
     assert facts is not None
-    ttls = None
-    if target.rules.mechanism.value == "explicit":
-        ttls = {mark.ttl for mark in prepared.plan.marks} | set(facts.cache_ttls)
-        if prepared.plan.automatic is not None:
-            ttls.add(prepared.plan.automatic)
     bound = cost_bound(
         facts,
         prepared.rendered,
         target,
         at=prepared.at,
         stored_tokens=call.stored_tokens,
-        ttls=ttls,
+        ttls=written_ttls(facts, prepared.plan, target),
     )
     if bound.nano_usd is None and call.app.grant.llm.has_spend_limit:
         rule = "a call whose cost has no bound is refused under a limit in dollars"

@@ -1,0 +1,147 @@
+"""The conditions of alerts, read from the store and the circuit breakers."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from time import monotonic
+from typing import Any, NamedTuple
+
+import msgspec
+
+from anaphora.bounded import BoundedMap
+from anaphora.client.pool import ProviderPool
+from anaphora.daemon.access.grants import GroupLimits, LlmGrant, dollars
+from anaphora.daemon.health import utc
+from anaphora.daemon.home.alerts import AlertRules, CacheReadRule
+from anaphora.daemon.home.extensions import Grants
+from anaphora.daemon.store import EntryQuery, Spent, Store
+from anaphora.daemon.store.reading import day_of, end_of_day, end_of_month, month_of
+
+#: Seconds between looks at the calls of an app, and the oldest calls that count.
+_CACHE_SECONDS, _OLDEST = 10.0, 86_400.0
+_MOST_APPS = 10_000
+
+
+class Alert(msgspec.Struct, frozen=True):
+    """One crossing of a condition. It is sent once to each target."""
+
+    key: str
+    """The same on all nodes: the condition, whom it concerns, and the day or month."""
+    facts: dict[str, Any]
+
+
+class SpendLimit(NamedTuple):
+    """A limit in dollars, and what is used of it."""
+
+    kind: str
+    """`app` or `group`."""
+    name: str
+    field: str
+    nano: int
+    spent: int
+    period: str
+    """A day, or a month."""
+    ends: float
+
+    @property
+    def id(self) -> str:
+        """Also changes with the amount: a raised limit is crossed again."""
+        return f"{self.field} {self.nano} of {self.kind} {self.name} in {self.period}"
+
+
+def limits_of(
+    grants: Grants, apps: Mapping[str, Spent], groups: Mapping[str, Spent], day: str
+) -> Iterator[SpendLimit]:
+    """All limits of apps and groups, except those of 0 dollars."""
+    none = Spent(day=day)
+    for app, grant in grants.apps.items():
+        yield from _limits("app", app, grant.llm, apps.get(app, none), day)
+    for name, limits in grants.groups.items():
+        yield from _limits("group", name, limits, groups.get(name, none), day)
+
+
+def _limits(
+    kind: str, name: str, limits: LlmGrant | GroupLimits, used: Spent, day: str
+) -> Iterator[SpendLimit]:
+    if nano := limits.nano_usd_per_day:
+        yield SpendLimit(kind, name, "usd_per_day", nano, used.today, day, end_of_day(day))
+    if nano := limits.nano_usd_per_month:
+        month, ends = month_of(day), end_of_month(day)
+        yield SpendLimit(kind, name, "usd_per_month", nano, used.month, month, ends)
+
+
+class Conditions:
+    def __init__(self, store: Store, pool: ProviderPool) -> None:
+        self._store = store
+        self._pool = pool
+        self._looked = BoundedMap[str, tuple[float, int]](_MOST_APPS)
+        """When the calls of an app were read, and what it had spent then."""
+
+    async def check(
+        self, grants: Grants, rules: AlertRules, refused: Collection[str], now: float
+    ) -> list[Alert]:
+        """All conditions that are met. `refused` are the ids of limits that calls were refused
+        by: they count as used up, whatever is left."""
+        found: list[Alert] = []
+        if rules.limits or rules.cache_read is not None:
+            spent = await self._store.spent_by_app(now)
+            day = next((one.day for one in spent.values()), day_of(now))
+            of_groups = await self._store.spent_by_group(now) if grants.groups else {}
+            for limit in limits_of(grants, spent, of_groups, day):
+                found += _crossed(limit, rules, limit.id in refused)
+            if rules.cache_read is not None:
+                found += await self._cache_reads(grants, rules.cache_read, spent, day, now)
+        if rules.provider_down:
+            found += self._providers_down(day_of(now))
+        return found
+
+    async def _cache_reads(
+        self, grants: Grants, rule: CacheReadRule, spent: Mapping[str, Spent], day: str, now: float
+    ) -> list[Alert]:
+        found = []
+        for app in rule.apps or grants.apps:
+            today = spent[app].today if app in spent else 0
+            at, before = self._looked.get(app) or (0.0, 0)
+            if today == before or 0 <= now - at < _CACHE_SECONDS:
+                continue  # no new calls
+            self._looked[app] = now, today
+            query = EntryQuery(app=app, since=now - _OLDEST, limit=rule.calls)
+            rows = [row for row in await self._store.entries(query) if row.input][: rule.calls]
+            if len(rows) < rule.calls:
+                continue
+            share = sum(row.read for row in rows) / sum(row.input for row in rows)
+            if share < rule.below:
+                text = (
+                    f"{app} read {share:.0%} of its input from the cache in its last"
+                    f" {rule.calls:,} calls, less than {rule.below:.0%}"
+                )
+                facts = {
+                    "kind": "cache_read", "app": app, "read_share": round(share, 4),
+                    "below": rule.below, "calls": rule.calls, "text": text,
+                }  # fmt: skip
+                found.append(Alert(f"cache_read of app {app} in {day}", facts))
+        return found
+
+    def _providers_down(self, day: str) -> Iterator[Alert]:
+        for id in self._pool.providers:
+            endpoint = self._pool.called(id)
+            if endpoint is not None and endpoint.breaker.state(monotonic()) == "open":
+                text = f"the provider {id} failed repeatedly: calls are not sent to it for now"
+                facts = {"kind": "provider_down", "provider": id, "text": text}
+                yield Alert(f"provider_down of {id} in {day}", facts)
+
+
+def _crossed(limit: SpendLimit, rules: AlertRules, refused: bool) -> Iterator[Alert]:
+    for percent in rules.limits:
+        is_used_up = percent == 100 and refused
+        if limit.spent * 100 < limit.nano * percent and not is_used_up:
+            continue
+        spent = f"${dollars(limit.spent)} of ${dollars(limit.nano)}"
+        state = "calls are refused" if is_used_up else f"{percent} % is used"
+        facts = {
+            "kind": "limit", limit.kind: limit.name, "limit": limit.field, "percent": percent,
+            "limit_usd": dollars(limit.nano), "spent_usd": dollars(limit.spent),
+            "refused": is_used_up, "resets_at": utc(limit.ends),
+            "text": f"{limit.field} of the {limit.kind} {limit.name}: {state} ({spent})",
+        }  # fmt: skip
+        yield Alert(f"{percent} % of {limit.id}", facts)
