@@ -8,10 +8,11 @@ from support.event_loops import in_event_loop
 from support.ledgers import DAY, NOON, Clock, StorePlace, an_app, opened, problems_of
 
 from anaphora.daemon.access.grants import GroupLimits
+from anaphora.daemon.audit import missing_row
 from anaphora.daemon.money.ledger import Ledger, OpenHold
-from anaphora.daemon.store import SpendLimits, TokenRow
+from anaphora.daemon.store import EntryQuery, SpendLimits, TokenRow
 from anaphora.daemon.values import App
-from anaphora.errors import GrantExceeded
+from anaphora.errors import GrantExceeded, InvalidRequest
 
 
 def narrowed(app: App, *budgets: tuple[str, int]) -> App:
@@ -127,3 +128,51 @@ async def test_a_reservation_is_there_for_its_token_only(place: StorePlace) -> N
         await running.settle(10, "billed")
         await hold(ledger, app, 10)
     assert problems_of(place) == ()
+
+
+# ── Reports ──────────────────────────────────────────────────────────────────────────────────────
+
+
+@in_event_loop
+async def test_spend_is_summed_by_budget(place: StorePlace) -> None:
+    """By the calling token, with the label, and the rest in a row without one."""
+    app, ids = an_app("shop"), ("tok_0000000000aa", "tok_0000000000bb")
+    async with opened(place) as ledger:
+        for id, parent in zip(ids, ("", ids[0]), strict=True):
+            await ledger.store.add_token(token(id, parent=parent, amount=10_000))
+        outer = narrowed(grouped(app, "team", 1_000_000), (ids[0], 10_000))
+        inner = narrowed(outer, (ids[0], 10_000), (ids[1], 10_000))
+        for caller, billed in ((app, 5), (outer, 30), (inner, 200), (inner, 200)):
+            await (await hold(ledger, caller, 300)).settle(billed, "billed")
+        found = await ledger.store.spend(("app", "budget"))
+        assert [(one.app, one.budget, one.budget_label, one.billed) for one in found] == [
+            ("shop", "", "", 5),
+            ("shop", ids[0], f"task {ids[0]}", 30),
+            ("shop", ids[1], f"task {ids[1]}", 400),
+        ]
+        with pytest.raises(InvalidRequest, match="label and budget"):
+            await ledger.store.spend(("label", "budget"))
+        entries = await ledger.store.entries(EntryQuery())
+        assert sorted((one.billed, one.budget, one.budget_label) for one in entries) == [
+            (5, "", ""),
+            (30, ids[0], f"task {ids[0]}"),
+            *[(200, ids[1], f"task {ids[1]}")] * 2,
+        ]
+        await ledger.store.correct(entries[0].id, 100, "as on the invoice")
+        corrected = sum(one.billed for one in await ledger.store.spend(("budget",)))
+        assert corrected == sum(one.billed for one in await ledger.store.spend(()))
+
+
+@in_event_loop
+async def test_entries_without_an_audit_row_name_the_budget(place: StorePlace) -> None:
+    id = "tok_0000000000cc"
+    async with opened(place) as ledger:
+        await ledger.store.begin_audit(1)
+        await ledger.store.add_token(token(id, amount=1000))
+        await (await hold(ledger, narrowed(an_app("shop"), (id, 1000)), 100)).settle(7, "billed")
+    async with opened(place) as ledger:
+        await ledger.recover()
+        (found,) = await ledger.store.unaudited()
+        assert (found.budget, found.budget_label) == (id, f"task {id}")
+        row = missing_row("r", [found], "node")
+        assert (row.budget, row.budget_label) == (id, f"task {id}")

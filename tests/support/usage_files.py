@@ -12,7 +12,7 @@ from anaphora.usage.places import SessionFile
 CANARY = "canary-2f1b"
 
 
-def answer(id: str, at: float = 1_780_000_000, **given: Any) -> bytes:
+def answer(id: str, at: float | str = 1_780_000_000, **given: Any) -> bytes:
     """The line of a reply; `given` are counts of its usage, or fields of the line."""
     counts = {"input_tokens": 3, "output_tokens": 5, "cache_read_input_tokens": 1000}
     counts |= {name: given.pop(name) for name in [*given] if name.endswith("tokens")}

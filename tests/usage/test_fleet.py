@@ -7,14 +7,16 @@ import json
 import stat
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import fsspec
 import msgspec
 import pyarrow.parquet as pq
 import pytest
-from support.fleet_logs import SCRIPTS, logged, runs
+from support.fleet_logs import SCRIPTS, langfuse, litellm, logged, runs, telemetry
 from support.killed_tasks import killed_always, killed_once
 
 from anaphora.errors import InvalidRequest, Io, MissingExtra
@@ -98,7 +100,34 @@ def test_broken_records_are_set_aside_with_their_places(tmp_path: Path, lines: l
     ]
     assert "understood are audit rows" in report.problems[1]
     assert CANARY not in str(report)
-    assert report.notices == ("1 calls were not billed or have no answer: not summed",)
+    assert report.notices == ("1 call without a bill or an answer: not summed",)
+
+
+def poisoned(value: Any, poison: Any) -> Iterator[Any]:
+    """The value with the poison in each of its places."""
+    yield poison
+    for key, inner in value.items() if isinstance(value, dict) else ():
+        yield from ({**value, key: one} for one in poisoned(inner, poison))
+    for inner in value[:1] if isinstance(value, list) else ():
+        yield from ([one, *value[1:]] for one in poisoned(inner, poison))
+
+
+@pytest.mark.parametrize("poison", [None, [None], 1e20, 10**400, "\x1b[31m"])
+def test_poison_is_at_most_a_problem_of_its_record(
+    tmp_path: Path, lines: list[bytes], poison: Any
+) -> None:
+    exchange = runs("openai_chat")[1].exchanges[1]
+    forms = (logged, litellm, langfuse, telemetry)
+    found = [one for form in forms for one in poisoned(form(exchange, "poisoned"), poison)]
+    (tmp_path / "log.jsonl").write_bytes(b"\n".join([*map(str.encode, map(json.dumps, found))]))
+    (tmp_path / "good.jsonl").write_bytes(b"\n".join(lines))
+    out = tmp_path / "rows.parquet"
+    report = usage_of_logs([str(tmp_path)], by="session", out=str(out), processes=1)
+    good = [row.calls for row in report.rows if row.name.startswith("c-")]
+    assert sum(good) == len(lines)
+    assert sum(
+        row["conversation"].startswith("c-") for row in pq.read_table(out).to_pylist()
+    ) == len(lines)
 
 
 def test_copies_count_once(tmp_path: Path, lines: list[bytes]) -> None:

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pytest
 from support.fleet_logs import FORMATS, SCRIPTS, runs, spend_log
 from support.planted_runs import PlantedRun
@@ -20,9 +21,10 @@ def planted() -> list[PlantedRun]:
     return runs("openai_chat")
 
 
+@pytest.mark.parametrize("stored", ["lines", "Parquet"])
 @pytest.mark.parametrize("name", FORMATS)
 def test_causes_are_found_in_each_format(
-    tmp_path: Path, planted: list[PlantedRun], name: str
+    tmp_path: Path, planted: list[PlantedRun], name: str, stored: str
 ) -> None:
     file = tmp_path / "log.jsonl"
     lines = [
@@ -31,6 +33,11 @@ def test_causes_are_found_in_each_format(
         for exchange in run.exchanges
     ]
     file.write_text("\n".join(lines))
+    if stored == "Parquet":
+        source, file = file, tmp_path / "log.parquet"
+        with duckdb.connect() as database:
+            read = f"read_json_auto('{source}', sample_size=-1)"
+            database.execute(f"COPY (SELECT * FROM {read}) TO '{file}' (FORMAT parquet)")
     report = usage_of_logs([str(file)], by="project")
     assert not report.problems
     assert report.total.calls == len(lines)

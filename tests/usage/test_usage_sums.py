@@ -139,6 +139,7 @@ MODELS = [
     ("anthropic", "claude-sonnet-4-5"),  # dearer above 200,000 tokens
     ("anthropic", "claude-opus-4-6"),
     ("openai", "gpt-5.4"),  # dearer above 272,000 tokens
+    ("openai", "gpt-5.6"),  # writes for 30 minutes have a price
     ("deepseek", "deepseek-chat"),  # cheaper at night for a time
     ("anthropic", "no-such-model"),
     ("elsewhere", "gpt-5"),
@@ -153,6 +154,7 @@ billed = st.builds(
         "uncached": uncached,
         "read": read,
         "written_5m": five if model[0] == "anthropic" else 0,
+        "written_30m": five if model[0] == "openai" else 0,
         "written_1h": hour if model[0] == "anthropic" else 0,
         "output": output,
     },
@@ -176,6 +178,13 @@ def test_sums_cost_what_the_calls_cost(made: list[dict[str, Any]]) -> None:
         unpriced += usd is None
     assert report.total.usd == expected
     assert report.total.unpriced == unpriced == sum(one.calls for one in report.unpriced)
+
+
+def test_the_end_of_time_has_a_day_in_no_time_zone(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_bytes(answer("m1", at="9999-12-31T23:59:59Z"))
+    query = UsageQuery(tz=ZoneInfo("Pacific/Kiritimati"))
+    report = usage(query, files_in(tmp_path), index=tmp_path / "index.sqlite")
+    assert [row.name for row in report.rows] == [NO_TIME]
 
 
 def test_price_is_that_of_the_call_s_date() -> None:

@@ -116,9 +116,9 @@ def _attributes(given: Any) -> Fields:
 
 
 def _typed(value: Any) -> Any:
-    if not isinstance(value, dict) or not value:
-        return None
-    ((kind, inner),) = value.items()
+    given: Fields = value if isinstance(value, dict) else {}
+    kind = next((kind for kind, inner in given.items() if inner is not None), "")
+    inner: Any = given.get(kind)
     match kind:
         case "intValue":
             return int(inner)

@@ -14,10 +14,7 @@ from typing import Any, BinaryIO, TypeAlias
 import msgspec
 from blake3 import blake3
 
-from anaphora.analysis.trace.log_lines import (
-    Problem,
-    seconds,
-)
+from anaphora.analysis.trace.log_lines import Problem
 from anaphora.analysis.trace.programs import ProgramName
 from anaphora.wire.reading import DECODE_ERRORS
 
@@ -25,7 +22,7 @@ from .opencode_files import is_database_file
 from .places import SessionFile
 from .programs import READERS, bills
 from .programs.lines import BillReader
-from .records import CallBill
+from .records import CallBill, moment
 from .whole_files import is_whole, read_file
 
 #: The fields of a call that are columns: tokens and line.
@@ -312,6 +309,6 @@ def _add_rest(reader: BillReader, lines: _Lines, found: _Found) -> bool:
 
 def _began(line: bytes) -> float | None:
     try:
-        return seconds(_decode_timed(line).timestamp)
+        return moment(_decode_timed(line).timestamp)
     except DECODE_ERRORS:
         return None

@@ -7,6 +7,7 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
+from anaphora.analysis.trace.log_lines import seconds
 from anaphora.values import Ttl, Usage
 
 
@@ -42,6 +43,16 @@ class CallBill(msgspec.Struct, frozen=True, array_like=True):
     @property
     def input(self) -> int:
         return self.uncached + self.read + self.written_5m + self.written_30m + self.written_1h
+
+
+#: The end of the year 9998: later times are not times, nor have all time zones their days.
+_LAST = 253_370_764_800.0
+
+
+def moment(stamp: object) -> float | None:
+    """A time in unix seconds."""
+    at = seconds(stamp)
+    return at if at is not None and 0 <= at < _LAST else None
 
 
 #: The fields of a call that are numbers of tokens.

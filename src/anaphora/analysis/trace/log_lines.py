@@ -18,6 +18,8 @@ from .format import Breakpoint, Trace, TraceCall, recorded_marker
 
 #: Limit of messages over all branches of a session: a number, plus a multiple of its messages.
 _BRANCH_MESSAGES, _BRANCHES = 100_000, 20
+#: Larger numbers are no times, in whatever unit.
+_MOST_SECONDS = 1e18
 #: Levels of nested values that can be written as well as read.
 _MOST_NESTED = 50
 #: Calls that are named in a sentence about several.
@@ -149,6 +151,8 @@ def seconds(stamp: object) -> float | None:
     if isinstance(stamp, bool):
         return None
     if isinstance(stamp, int | float):
+        if not -_MOST_SECONDS < stamp < _MOST_SECONDS:
+            return None
         return stamp / 1000 if stamp > 1e11 else float(stamp)
     if not isinstance(stamp, str):
         return None

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from anaphora.traffic.matching import RememberedCall
     from anaphora.wire.facts.request import RequestFacts
 
+    from .cold_guard import ColdGate
     from .conversations import CallMemory
     from .fair_admission import ProviderNews
     from .keep_warm import PrefixRefresher
@@ -66,6 +67,7 @@ class CallTools(msgspec.Struct, kw_only=True, eq=False):
     history: StoredHistory
     late_bills: LateBills
     off_loop: OffLoop
+    cold: ColdGate
     refresher: PrefixRefresher | None = None
     """Set if a grant has `keep_warm`."""
     draining: bool = False
@@ -197,6 +199,8 @@ class AppCall(msgspec.Struct, kw_only=True, eq=False):
     notices: tuple[Notice, ...] = ()
     """Notices about parts left out of the request."""
     timeout: float | None = None
+    allows_cold: bool = False
+    """It may be sent although its cached beginning is gone; a header says the same."""
     ignored: tuple[str, ...] = ()
     """Names of ignored params, for the audit log."""
 

@@ -34,13 +34,17 @@ from anaphora.traffic.matching import RequestPairs, judge_request
 from anaphora.traffic.request_log import CONVERSATION, read_request, why_unbilled
 from anaphora.traffic.sent_requests import RequestDefaults, ResponseChains, SentRequest
 from anaphora.usage.causes import CAUSES, losses_of
-from anaphora.usage.records import CallLoss, LossCause
+from anaphora.usage.records import CallLoss, LossCause, moment
 from anaphora.values import Usage
 
 from .sources import ReadLine
 
 #: Answers that are remembered to count each once; copies have the same time.
 _MOST_ANSWERS = 10_000
+#: What reading a record raises whose fields have unexpected values.
+_POISONED = (
+    ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError,
+)  # fmt: skip
 #: Of the prompts of one conversation.
 _MOST_BYTES = 32 * 1024 * 1024
 
@@ -103,7 +107,7 @@ def records_in(lines: Iterable[ReadLine]) -> Iterator[LogRecord | SetAside]:
                 yield record
         except InvalidRequest as problem:
             yield SetAside(place, problem.reason)
-        except (KeyError, TypeError, ValueError, AttributeError) as problem:
+        except _POISONED as problem:
             yield SetAside(place, f"unexpected value ({type(problem).__name__})")
     yield from (record for answer, record in bare if answer not in seen)
 
@@ -170,7 +174,7 @@ def judge_partition(records: Iterable[LogRecord], prices: PriceBook) -> Iterator
     for record in records:
         try:
             row = judge.row(record)
-        except (AnaphoraError, ValueError, RecursionError) as problem:
+        except (AnaphoraError, *_POISONED) as problem:
             # Its message may quote the prompt.
             at = problem.path if isinstance(problem, InvalidRequest) else None
             field = "" if not at or at == record.place else at.removeprefix(f"{record.place}.")
@@ -210,6 +214,7 @@ class _PartitionJudge:
     def _summed(self, record: LogRecord) -> FleetRow | None:
         """An audit row; its price is looked up if it has none."""
         call = _audit_row(record.data)
+        call = replace(call, at=moment(call.at) or 0.0)
         if call.response_id and self._is_known(call.system, call.response_id):
             return None
         if call.cost_nano_usd is None and call.usage.uncached is not None:
@@ -258,7 +263,7 @@ class _PartitionJudge:
         key = blake3(f"{request.provider} {request.reply_id or record.place}".encode()).digest(16)
         lost = () if sent.usage is None else tuple(losses_of(verdict, key, gap, usage, price))
         call = AuditEnvelope(
-            at=round(sent.at or 0.0, 6),
+            at=round(moment(sent.at) or 0.0, 6),
             app=label(record.account),
             adapter=label(record.program),
             provider=request.provider,

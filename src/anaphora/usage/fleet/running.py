@@ -31,6 +31,8 @@ from .shuffle import (
 from .sources import LogSlice, is_remote, missing
 from .sums import FleetJob, FleetProgress, FleetSums
 
+#: How often Ray does a task again whose worker was lost: some tasks end any worker.
+_RAY_TRIES = 10
 #: Begins the line of a job's log that has the report.
 REPORT = "anaphora-usage-report "
 
@@ -141,6 +143,11 @@ def _ray() -> Any:
     return ray
 
 
+def _failed(what: str, problem: Exception) -> Io:
+    """With the first line: Ray's explanations are long."""
+    return Io(f"{what}: {str(problem).strip().partition(chr(10))[0][:500]}")
+
+
 def ray_runs(part: LogSlice, buckets: int) -> Any:
     """The runs of a slice by bucket, and what else came of it; or the error."""
     try:
@@ -171,22 +178,29 @@ def run_on_ray(
         try:
             ray.init(address=address or None, log_to_driver=False, include_dashboard=False)
         except Exception as problem:  # Ray raises bare exceptions
-            raise Io(f"Ray did not start: {problem}") from None
+            raise _failed("Ray did not start", problem) from None
     collector = _Collector(len(parts), buckets, sums, progress)
     # Ray does a task again whose worker was lost, and the tasks whose results were lost with it.
-    read = ray.remote(ray_runs).options(num_returns=buckets + 1, max_retries=-1)
-    judge = ray.remote(ray_judge).options(max_retries=-1)
+    read = ray.remote(ray_runs).options(num_returns=buckets + 1, max_retries=_RAY_TRIES)
+    judge = ray.remote(ray_judge).options(max_retries=_RAY_TRIES)
+
+    def result(task: Any) -> Any:
+        try:
+            return ray.get(task)
+        except ray.exceptions.RayError as problem:
+            raise _failed("a task on Ray failed", problem) from None
+
     with _output(out) as writer:
         found = [read.remote(part, buckets) for part in parts]
         for each in found:
-            rest = ray.get(each[0])
+            rest = result(each[0])
             if isinstance(rest, str):
                 raise Io(rest)
             collector.add_slice(rest)
         left = [judge.remote(sums.job, *[each[b] for each in found]) for b in range(1, buckets + 1)]
         del found, each
         while left:
-            collector.add_bucket(ray.get(left.pop(0)), writer)
+            collector.add_bucket(result(left.pop(0)), writer)
 
 
 def submit_to_ray(address: str, urls: list[str], job: FleetJob, out: str | None) -> UsageReport:
@@ -205,8 +219,8 @@ def submit_to_ray(address: str, urls: list[str], job: FleetJob, out: str | None)
         )
         status = _ended(client, id)
         log = client.get_job_logs(id)
-    except (ConnectionError, RuntimeError) as problem:
-        raise Io(f"{address}: {problem}") from None
+    except Exception as problem:  # Ray raises bare exceptions
+        raise _failed(address, problem) from None
     for line in reversed(log.splitlines()):
         if line.startswith(REPORT):
             return msgspec.json.decode(line.removeprefix(REPORT), type=UsageReport)

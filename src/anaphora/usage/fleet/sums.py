@@ -11,6 +11,7 @@ import msgspec
 from anaphora.usage.records import CallLoss
 from anaphora.usage.report import DearLoss, Grouping, UsageReport, UsageRow
 from anaphora.usage.tally import NANO, UsageTally, period_of
+from anaphora.wording import counted
 
 from .partition import FleetRow, SetAside
 
@@ -101,7 +102,7 @@ class FleetSums(msgspec.Struct, kw_only=True):
         more = [f"{hidden:,} more records cannot be read"] if hidden > 0 else []
         report.problems = (*sorted(self.problems), *more)
         if self.unbilled:
-            unbilled = f"{self.unbilled:,} calls were not billed or have no answer: not summed"
+            unbilled = f"{counted(self.unbilled, 'call')} without a bill or an answer: not summed"
             report.notices = (unbilled,)
         report.files = files
         return report

@@ -14,9 +14,9 @@ import msgspec
 
 from anaphora.analysis.trace.answers import answer_of, digest
 from anaphora.analysis.trace.programs.claude_code import usage_from
-from anaphora.usage.records import COUNTS, CallBill
+from anaphora.usage.records import COUNTS, CallBill, moment
 
-from .lines import BillReader, Tokens, decoder, fields, moment, tier_of
+from .lines import BillReader, Tokens, decoder, fields, tier_of
 
 _COUNTS = {
     "input_tokens": Tokens,

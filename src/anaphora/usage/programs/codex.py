@@ -22,9 +22,9 @@ from anaphora.analysis.trace.programs.codex import (
     item_id,
     usage_from,
 )
-from anaphora.usage.records import CallBill
+from anaphora.usage.records import CallBill, moment
 
-from .lines import BillReader, decoder, fields, moment, tier_of
+from .lines import BillReader, decoder, fields, tier_of
 
 #: The beginning of a line without a bill, as Codex writes it: its types come first.
 _NO_BILL = re.compile(

@@ -15,9 +15,9 @@ import msgspec
 from anaphora.analysis.trace.answers import answer_of
 from anaphora.analysis.trace.format import TraceUsage
 from anaphora.analysis.trace.programs.copilot import sums_of, usage_from
-from anaphora.usage.records import CallBill
+from anaphora.usage.records import CallBill, moment
 
-from .lines import BillReader, decoder, fields, moment
+from .lines import BillReader, decoder, fields
 
 #: The beginning of an event without a bill: its type comes first.
 _NO_BILL = re.compile(

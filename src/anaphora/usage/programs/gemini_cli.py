@@ -13,9 +13,9 @@ import msgspec
 
 from anaphora.analysis.trace.answers import answer_of
 from anaphora.analysis.trace.programs.gemini_cli import REPLY, usage_from
-from anaphora.usage.records import CallBill
+from anaphora.usage.records import CallBill, moment
 
-from .lines import BillReader, decoder, fields, moment, of_messages
+from .lines import BillReader, decoder, fields, of_messages
 
 #: The session's data, a message, or all messages.
 _decode = decoder(

@@ -10,7 +10,7 @@ from typing import Annotated, Any, TypeAlias
 import msgspec
 
 from anaphora.analysis.trace.format import TraceUsage
-from anaphora.analysis.trace.log_lines import Answer, seconds
+from anaphora.analysis.trace.log_lines import Answer
 from anaphora.analysis.trace.programs.recorded import served_by
 from anaphora.catalog.pricing import STANDARD_TIERS
 from anaphora.usage.records import CallBill
@@ -18,9 +18,6 @@ from anaphora.wire.reading import DECODE_ERRORS, decode_reason
 
 Tokens: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 """A number of tokens, as a line has it."""
-
-#: The last second of the year 9999: later times are not times.
-_LAST = 253_402_300_799.0
 
 
 def fields(names: str = "", *, rename: dict[str, str] | None = None, **typed: Any) -> Any:
@@ -119,12 +116,6 @@ class BillReader(ABC):
             answer.untimed,
             answer.copied,
         )
-
-
-def moment(stamp: object) -> float | None:
-    """A time in unix seconds."""
-    at = seconds(stamp)
-    return at if at is not None and 0 <= at <= _LAST else None
 
 
 def tier_of(service: object) -> str:

@@ -11,9 +11,9 @@ import msgspec
 
 from anaphora.analysis.trace.programs.opencode import answer_at, usage_from
 from anaphora.usage.opencode_files import StoredReply
-from anaphora.usage.records import CallBill
+from anaphora.usage.records import CallBill, moment
 
-from .lines import BillReader, decoder, fields, moment, of_messages
+from .lines import BillReader, decoder, fields, of_messages
 
 _Info = fields(
     "id parentID directory role providerID modelID tokens",

@@ -10,9 +10,9 @@ import msgspec
 
 from anaphora.analysis.trace.answers import answer_of
 from anaphora.analysis.trace.programs.pi import BILLED, sent_message, usage_from
-from anaphora.usage.records import CallBill
+from anaphora.usage.records import CallBill, moment
 
-from .lines import BillReader, decoder, fields, moment
+from .lines import BillReader, decoder, fields
 
 #: One of them is in every line that is read.
 _WORDS = b'"assistant"', b'"usage"', b'"model_change"', b'"session"'
