@@ -14,7 +14,6 @@ import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from http import HTTPStatus
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -43,6 +42,7 @@ if TYPE_CHECKING:
     from anaphora.client.seen import SeenIndex
 
 _FAILED = "markers_not_placed"
+_ANSWERED = 200
 #: Statuses of invalid requests, and words of errors about markers.
 _INVALID = (400, 422)
 _ABOUT_MARKERS = (
@@ -218,7 +218,7 @@ class Placer:
     def _answered(self, call: RelayedCall) -> None:
         """Remembers the host that answered."""
         planned, read = self._routed.pop(call.number)
-        if call.status != HTTPStatus.OK or call.outcome != "complete":
+        if call.status != _ANSWERED or call.outcome != "complete":
             return
         logged = as_logged(call, read.rendered.wire, decoded_path(call.path), whole_answer(call))
         reply = read_reply(logged)[0]
