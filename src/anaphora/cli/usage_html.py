@@ -76,7 +76,8 @@ def usage_report(reports: Mapping[Grouping, UsageReport], made_at: float) -> byt
 def _notes(report: UsageReport) -> htpy.Node:
     programs = ", ".join(title(row.name) for row in report.programs)
     files = f"{counted(report.files, 'file')} of {programs}."
-    text = f"{files} Days are those of this machine's time zone."
+    zone = "UTC" if report.utc else "this machine's time zone"
+    text = f"{files} Days are those of {zone}."
     return [
         htpy.p(".dim")[text],
         not report.complete
