@@ -15,11 +15,11 @@ import msgspec
 from anaphora.analysis.trace.programs import PROGRAMS
 from anaphora.usage.report import DearLoss, Grouping, UsageReport, UsageRow
 from anaphora.wording import visible_json
-from anaphora.yaml_values import nearest, seconds_with_unit
+from anaphora.yaml_values import nearest
 
 from .common import INTERRUPTED, USAGE, stop
 from .html_file import html_option, write_html
-from .parameters import completions
+from .parameters import completions, past_moment
 from .terminal import Line, Terminal, print_lines, print_report
 from .usage_output import csv_text, end_lines, loss_lines, next_steps, ordered, report_lines
 from .usage_sources import GROUPINGS, UsageLogs, UsageOptions, UsageSessions, UsageWords
@@ -35,21 +35,8 @@ _INTERVAL = 1.0
 def _moment(context: click.Context, parameter: click.Parameter, text: str | None) -> float | None:
     """A day or a time of this machine's zone (of UTC with --logs), or an age. The day of --until is
     included."""
-    if text is None:
-        return None
-    if (age := seconds_with_unit(text)) is not None:
-        return time.time() - age
-    try:
-        moment = datetime.datetime.fromisoformat(text)
-        if parameter.name == "until" and len(text) <= len("2026-11-30"):
-            moment += datetime.timedelta(days=1)
-        if moment.tzinfo is None and context.params.get("logs"):
-            moment = moment.replace(tzinfo=datetime.UTC)
-        return moment.timestamp()
-    except (ValueError, OverflowError):
-        raise click.BadParameter(
-            f"{text!r} is neither a day (2026-11-30, 2026-11-30T12:00) nor an age (24h, 7d, 4w)"
-        ) from None
+    zone = datetime.UTC if context.params.get("logs") else None
+    return past_moment(context, parameter, text, zone, whole_day=parameter.name == "until")
 
 
 class _Program(click.Choice[str]):

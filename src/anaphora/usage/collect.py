@@ -29,7 +29,7 @@ from .index import UsageIndex, index_file, remove_index
 from .pieces import PIECE, FilePiece, ReadPosition, file_state, is_unchanged, pack, unpack_position
 from .places import SessionFile, session_files
 from .processes import Died, WorkProcesses, processors
-from .records import usage_of
+from .records import COUNTS, usage_of
 from .report import UsageReport
 from .sums import UsageQuery, usage_report
 from .tasks import (
@@ -233,13 +233,12 @@ class _Collector:
     def _spend(self, piece: FilePiece) -> None:
         if self._progress is None:
             return
-        sums: dict[int, list[int]] = {}
-        for _, _, _, label, _, *counts, _ in piece.calls:
-            kept = sums.setdefault(label, [0] * len(counts))
-            for place, count in enumerate(counts):
-                kept[place] += count
-        for label, counts in sums.items():
-            _, provider, model, tier, _, _ = piece.labels[label]
+        sums: dict[tuple[str, str, str], list[int]] = {}
+        for call in piece.calls:
+            kept = sums.setdefault((call.provider, call.model, call.tier), [0] * len(COUNTS))
+            for place, name in enumerate(COUNTS):
+                kept[place] += getattr(call, name)
+        for (provider, model, tier), counts in sums.items():
             price = self._prices.price(provider, model, piece.position.began, service_tier=tier)
             cost = None if price is None else price.total(usage_of(counts))
             self._usd += float(cost or 0)
