@@ -157,12 +157,12 @@ def ray_runs(part: LogSlice, buckets: int) -> Any:
     rest = found._replace(runs={})
     runs = [b"".join(found.runs.get(bucket, ())) for bucket in range(buckets)]
     if any(len(each) > 1 for each in found.runs.values()):  # runs of a large file
-        runs = [encoded(sorted(records_of(run))) for run in runs]
+        runs = [encoded(sorted(records_of(io.BytesIO(run)))) for run in runs]
     return [rest, *runs]
 
 
 def ray_judge(job: FleetJob, *runs: bytes) -> BucketResult:
-    return judge_runs(job, [records_of(run) for run in runs])
+    return judge_runs(job, [records_of(io.BytesIO(run)) for run in runs])
 
 
 def run_on_ray(
