@@ -30,6 +30,7 @@ from .recorded_run import (
     secrets_of,
     upstream_option,
 )
+from .spend_watch import spend_check, spend_options
 from .watch_output import WatchOutput, announce, default_log, echo_exports, opened_log
 
 if TYPE_CHECKING:
@@ -68,6 +69,7 @@ _PORT = 8788
     help="Place cache markers in requests if they save money; nothing else is changed.",
 )
 @cold_options
+@spend_options
 @click.option(
     "--record",
     type=click.Path(file_okay=False, path_type=Path),
@@ -97,6 +99,7 @@ def command(words: tuple[str, ...], **options: Any) -> None:
     anaphora watch -- python agent.py
     anaphora watch --web -- claude
     anaphora watch --proxy -- node agent.mjs
+    anaphora watch --max-usd 2 -- claude
     anaphora watch
 
     The lines go to standard error; for a command that draws on the whole terminal, to a file that
@@ -124,6 +127,8 @@ class _WatchOptions(NamedTuple):
     place: bool
     cold: str | None
     cold_above: Decimal | None
+    max_usd: Decimal | None
+    allow_unpriced: bool
     record: Path | None
     audit: Path | None
     port: int | None
@@ -158,7 +163,8 @@ def _watch(words: tuple[str, ...], options: _WatchOptions) -> int:
         upstream = _recorded(options.record, network)
         observers = [judge, *_audited(stack, judge, options.audit)]
         cold = cold_check(judge, options.cold, options.cold_above, words, output.note)
-        observers += [each for each in (cold, calls, placer) if each is not None]
+        spend = spend_check(judge, options.max_usd, options.allow_unpriced)
+        observers += [each for each in (cold, spend, calls, placer) if each is not None]
         forwarding = stack.enter_context(forwarding_for(words, announce, by_proxy))
         proxy = running(
             routes,
@@ -180,6 +186,8 @@ def _watch(words: tuple[str, ...], options: _WatchOptions) -> int:
             announce(_why_no_calls(by_proxy))
         if placer is not None:
             _report_placed(placer)
+        if spend is not None:
+            announce(spend.limit.headline)
         if upstream is not None and report_recorded(upstream.player, as_json=False):
             code = code or FOUND
         if html is not None and calls is not None:

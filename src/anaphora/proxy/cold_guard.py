@@ -65,14 +65,14 @@ class ColdCheck:
         if found is None or found.cold is None:
             return None
         if self._mode == "warn":
-            self._report(f"{found.request.model}: {_cost(found.cold)}")
+            self._report(f"{found.model}: {_cost(found.cold)}")
             self._allow(found)
             return None
         answer = None
         if self._mode == "ask" and self._ask is not None:
             async with self._asking:
                 if not self._passes(found):  # since an earlier question
-                    answer = await self._answer(self._ask, found.request.model, found.cold)
+                    answer = await self._answer(self._ask, found.model, found.cold)
         if answer or (answer is None and self._passes(found)):
             self._let_pass(found)
             self._allow(found)

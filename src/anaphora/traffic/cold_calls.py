@@ -18,28 +18,18 @@ from decimal import Decimal
 import msgspec
 from msgspec.structs import replace
 
-from anaphora.cache import EarlierCall, PrefixIndex
-from anaphora.cache.cold import ALLOWED, COLD_HEADER, ColdPasses, ColdPrefix, cold_call, still_used
+from anaphora.cache import CallHints, PrefixIndex
+from anaphora.cache.cold import ALLOWED, COLD_HEADER, ColdPasses, ColdPrefix
 from anaphora.cache.sent_call import SentCall
-from anaphora.cache.verdict.judgement import comparable
 from anaphora.catalog.pricing import PriceBook
-from anaphora.client.transport.decoding import InvalidCompression, UnknownCompression, decoded
+from anaphora.client.transport.decoding import InvalidCompression, UnknownCompression
 from anaphora.errors import AnaphoraError
 from anaphora.wire.body_memory import RequestBodies
-from anaphora.wire.cloud_paths import unread_model
 
 from .accounts import Accounts, credentials
-from .calls import (
-    KEPT_BYTES,
-    LoggedCall,
-    UpstreamRequest,
-    counts_tokens,
-    decoded_path,
-    header_of,
-    wire_at,
-)
+from .calls import UpstreamRequest, header_of
 from .matching import RememberedCall, answered_call
-from .sent_requests import SentRequest, request_of
+from .sent_requests import unsent_request
 
 #: Remembered calls, and bytes of their prompts.
 _MOST_CALLS, _MOST_BYTES = 4096, 32 * 1024 * 1024
@@ -49,9 +39,10 @@ class ColdRequest(msgspec.Struct, frozen=True, eq=False):
     """A request that costs more than the limit because its beginning is not cached."""
 
     number: int
-    request: SentRequest
+    model: str
+    call: RememberedCall
+    hints: CallHints
     cold: ColdPrefix | None
-    earlier: EarlierCall[RememberedCall] | None
     scope: Hashable
 
 
@@ -73,17 +64,26 @@ class ColdCalls:
     def find(self, request: UpstreamRequest) -> ColdRequest | None:
         """The request, if it is cold and may not pass. Any other is remembered as sent."""
         try:
-            read = self._read(request)
+            unsent = unsent_request(request, self._bodies)
         except (AnaphoraError, InvalidCompression, UnknownCompression, ValueError):
             return None
-        if read is None or not read.sent.complete:
+        if unsent is None or not unsent[0].sent.complete:
             return None
+        read = unsent[0]
         found = credentials(request.headers, request.query)
         account = self._accounts.digest(request.route, found)
         scope = account, read.provider, read.wire, read.model
-        earlier = self._index.find(read.sent.rendered, scope=scope, hints=read.hints)
-        cold = self._cold(read, earlier, scope, request.started)
-        result = ColdRequest(request.number, read, cold, earlier, scope)
+        rendered, at = read.sent.rendered, request.started
+        earlier = self._index.find(rendered, scope=scope, hints=read.hints)
+        call = RememberedCall(sent=read.sent, conversation="", rules=read.rules)
+        call.follow(earlier)
+        call.earlier = answered_call(earlier)
+        call.latest = self._index.last_use(rendered, scope=scope, hints=read.hints)
+        if self._prices is None:
+            self._prices = PriceBook(at)
+        price = self._prices.price(read.provider, read.model, at, read.wire, read.service_tier)
+        cold = call.cold(read.rules, price=price, profile=read.profile)
+        result = ColdRequest(request.number, read.model, call, read.hints, cold, scope)
         if cold is not None and cold.costs_more_than(self._above):
             allowed = header_of(request.headers, COLD_HEADER).strip().lower() == ALLOWED
             if not allowed and not self.passes(result):
@@ -91,66 +91,20 @@ class ColdCalls:
         self.allow(result)
         return None
 
-    def _read(self, request: UpstreamRequest) -> SentRequest | None:
-        path, provider = decoded_path(request.path), request.route.provider
-        wire = wire_at(path)
-        if request.method != "POST" or wire is None or not provider or counts_tokens(path):
-            return None
-        data, encoding = request.body, header_of(request.headers, "content-encoding")
-        if unread_model(path) or not isinstance(data, bytes):
-            return None
-        logged = LoggedCall(
-            request=decoded(data, encoding, KEPT_BYTES) if encoding else data,
-            response=b"",
-            wire=wire,
-            headers=dict(request.headers),
-            provider=provider,
-            path=path,
-            started=request.started,
-        )
-        body = self._bodies.read(provider, wire, logged.request)
-        return request_of(logged, "", body=body, reply=(None, ""))
-
-    def _cold(
-        self,
-        read: SentRequest,
-        earlier: EarlierCall[RememberedCall] | None,
-        scope: Hashable,
-        at: float,
-    ) -> ColdPrefix | None:
-        sent, rules, earlier = read.sent, read.rules, answered_call(earlier)
-        if self._prices is None:
-            self._prices = PriceBook(at)
-        known, latest = 0, self._index.last_use(sent.rendered, scope=scope, hints=read.hints)
-        if latest is not None and not latest[0].failed:
-            known = still_used(latest[0].sent, latest[1], sent, rules)
-        return cold_call(
-            comparable(earlier, sent.rendered, rules, at=at),
-            sent,
-            rules,
-            continues=earlier is not None and earlier.continues,
-            price=self._prices.price(read.provider, read.model, at, read.wire, read.service_tier),
-            profile=read.profile,
-            known=known,
-        )
-
     def passes(self, found: ColdRequest) -> bool:
         """Whether it was refused a short time ago, or allowed."""
-        sent = found.request.sent
+        sent = found.call.sent
         return self._passes.allows(found.scope, sent.rendered, sent.at or 0.0)
 
     def let_pass(self, found: ColdRequest) -> None:
         """From now on the same request passes, for some minutes."""
-        sent = found.request.sent
+        sent = found.call.sent
         self._passes.add(self._passes.key(found.scope, sent.rendered), sent.at or 0.0)
 
     def allow(self, found: ColdRequest) -> None:
         """The request is sent: later ones are compared with it."""
-        request, earlier = found.request, found.earlier
-        call = RememberedCall(sent=request.sent, conversation="", rules=request.rules)
-        call.follow(earlier)
-        call.earlier = answered_call(earlier)
-        self._index.add(request.sent.rendered, call, scope=found.scope, hints=request.hints)
+        call = found.call
+        self._index.add(call.sent.rendered, call, scope=found.scope, hints=found.hints)
         self._open[found.number] = call
 
     def ended(self, number: int, sent: SentCall | None, *, answered: bool) -> None:
@@ -161,7 +115,7 @@ class ColdCalls:
         if not answered:
             call.fail()
             return
-        call.earlier = None
+        call.earlier = call.before = call.expected = None
         if sent is not None:
             call.sent = replace(
                 call.sent,

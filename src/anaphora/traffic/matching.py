@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 from msgspec.structs import replace
 
 from anaphora.cache import EarlierCall, PrefixIndex
+from anaphora.cache.cold import ColdPrefix, cold_call, still_used
 from anaphora.cache.learned_steps import LearnedSteps
 from anaphora.cache.simulator import RenderedPrompt
 from anaphora.cache.verdict import (
@@ -183,6 +184,9 @@ class RememberedCall(ComparedCall, kw_only=True, eq=False):
     bare: Rendered | None = None
     """Its prompt without text that is to be dropped when it has ended."""
     ended: bool = False
+    latest: tuple[RememberedCall, int] | None = None
+    """The last call that sent the longest known beginning, and how many chunks of it; only until
+    `cold` is called."""
 
     @property
     def continues(self) -> bool:
@@ -222,6 +226,26 @@ class RememberedCall(ComparedCall, kw_only=True, eq=False):
             later, self.expected = predict_after(before, self.sent, rules)
             self.sent = replace(self.sent, rendered=later.rendered)
         return self.expected
+
+    def cold(
+        self, rules: CacheRules, *, price: Price | None, profile: Profile, known: int = 0
+    ) -> ColdPrefix | None:
+        """Whether the call, which is about to be sent, pays for a beginning again. The first
+        `known` tokens are known to be cached."""
+        latest, self.latest = self.latest, None
+        if latest is not None and not latest[0].failed:
+            known = max(known, still_used(latest[0].sent, latest[1], self.sent, rules))
+        expected = self.expect(rules)
+        return cold_call(
+            self._before(rules),
+            self.sent,
+            rules,
+            continues=self.continues,
+            price=price,
+            profile=profile,
+            expected=expected,
+            known=known,
+        )
 
     def judge(
         self,

@@ -81,6 +81,9 @@ class LlmGrant(msgspec.Struct, frozen=True, kw_only=True):
     place_markers: bool = True
     share_cache: bool = False
     keep_warm: KeepWarmGrant | None = None
+    cold_above: int | None = None
+    """Calls that cost so many nano-dollars more because their cached beginning is gone are refused
+    once; None: none are."""
 
     @property
     def has_spend_limit(self) -> bool:

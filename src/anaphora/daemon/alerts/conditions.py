@@ -49,24 +49,25 @@ class SpendLimit(NamedTuple):
         return f"{self.field} {self.nano} of {self.kind} {self.name} in {self.period}"
 
 
-def limits_of(grants: Grants, spent: Mapping[str, Spent], day: str) -> Iterator[SpendLimit]:
+def limits_of(
+    grants: Grants, apps: Mapping[str, Spent], groups: Mapping[str, Spent], day: str
+) -> Iterator[SpendLimit]:
     """All limits of apps and groups, except those of 0 dollars."""
-    sums: dict[str, tuple[int, int]] = dict.fromkeys(grants.groups, (0, 0))
-    rows: list[tuple[str, str, LlmGrant | GroupLimits, int, int]] = []
+    none = Spent(day=day)
     for app, grant in grants.apps.items():
-        one = spent.get(app) or Spent(day=day)
-        rows.append(("app", app, grant.llm, one.today, one.month))
-        if grant.group in sums:
-            today, month = sums[grant.group]
-            sums[grant.group] = today + one.today, month + one.month
-    rows += [("group", name, grants.groups[name], *sum) for name, sum in sums.items()]
-    for kind, name, limits, today, month in rows:
-        per_day, per_month = limits.nano_usd_per_day, limits.nano_usd_per_month
-        if per_day:
-            yield SpendLimit(kind, name, "usd_per_day", per_day, today, day, end_of_day(day))
-        if per_month:
-            period, ends = month_of(day), end_of_month(day)
-            yield SpendLimit(kind, name, "usd_per_month", per_month, month, period, ends)
+        yield from _limits("app", app, grant.llm, apps.get(app, none), day)
+    for name, limits in grants.groups.items():
+        yield from _limits("group", name, limits, groups.get(name, none), day)
+
+
+def _limits(
+    kind: str, name: str, limits: LlmGrant | GroupLimits, used: Spent, day: str
+) -> Iterator[SpendLimit]:
+    if nano := limits.nano_usd_per_day:
+        yield SpendLimit(kind, name, "usd_per_day", nano, used.today, day, end_of_day(day))
+    if nano := limits.nano_usd_per_month:
+        month, ends = month_of(day), end_of_month(day)
+        yield SpendLimit(kind, name, "usd_per_month", nano, used.month, month, ends)
 
 
 class Conditions:
@@ -85,7 +86,8 @@ class Conditions:
         if rules.limits or rules.cache_read is not None:
             spent = await self._store.spent_by_app(now)
             day = next((one.day for one in spent.values()), day_of(now))
-            for limit in limits_of(grants, spent, day):
+            of_groups = await self._store.spent_by_group(now) if grants.groups else {}
+            for limit in limits_of(grants, spent, of_groups, day):
                 found += _crossed(limit, rules, limit.id in refused)
             if rules.cache_read is not None:
                 found += await self._cache_reads(grants, rules.cache_read, spent, day, now)

@@ -31,7 +31,7 @@ from anaphora.daemon.home.extensions import Grants
 from anaphora.daemon.home.settings import SettingsFiles
 from anaphora.daemon.monitoring import DaemonMetrics, Gauge, Values
 from anaphora.daemon.services import Services
-from anaphora.daemon.store import HandleKind, HandleRow, Spent, Store
+from anaphora.daemon.store import HandleKind, HandleRow, Store
 from anaphora.daemon.store.reading import day_of
 from anaphora.errors import GrantExceeded, StoreUnavailable
 
@@ -110,7 +110,7 @@ class Alerts:
         day = day_of(self._clock())
         field = error.limit.removeprefix("group_")
         kind, name = ("app", app) if field == error.limit else ("group", grant.group)
-        for limit in limits_of(grants, {app: Spent(day=day)}, day):
+        for limit in limits_of(grants, {}, {}, day):
             id = _REFUSED + limit.id
             if (limit.kind, limit.name, limit.field) == (kind, name, field) and self._is_new(id):
                 row = HandleRow(kind=_KIND, id=id, app=_STATE, provider="", created=self._clock())
@@ -170,7 +170,7 @@ class Alerts:
 
     async def _clean(self, refused: set[str], grants: Grants, now: float) -> None:
         """Removes rows of earlier days and months."""
-        in_force = {limit.id for limit in limits_of(grants, {}, day_of(now))}
+        in_force = {limit.id for limit in limits_of(grants, {}, {}, day_of(now))}
         for id in refused - in_force:
             await self._store.remove_handle(_KIND, _REFUSED + id, _STATE)
         await self._store.remove_old_handles(_KIND, now - _KEEP)

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from anaphora.traffic.matching import RememberedCall
     from anaphora.wire.facts.request import RequestFacts
 
+    from .cold_guard import ColdGate
     from .conversations import CallMemory
     from .fair_admission import ProviderNews
     from .keep_warm import PrefixRefresher
@@ -66,6 +67,7 @@ class CallTools(msgspec.Struct, kw_only=True, eq=False):
     history: StoredHistory
     late_bills: LateBills
     off_loop: OffLoop
+    cold: ColdGate
     refresher: PrefixRefresher | None = None
     """Set if a grant has `keep_warm`."""
     draining: bool = False
@@ -197,6 +199,8 @@ class AppCall(msgspec.Struct, kw_only=True, eq=False):
     notices: tuple[Notice, ...] = ()
     """Notices about parts left out of the request."""
     timeout: float | None = None
+    allows_cold: bool = False
+    """It may be sent although its cached beginning is gone; a header says the same."""
     ignored: tuple[str, ...] = ()
     """Names of ignored params, for the audit log."""
 
@@ -241,6 +245,8 @@ class AppCall(msgspec.Struct, kw_only=True, eq=False):
     # ── hold ──
     hold: OpenHold | None = None
     """Open until the attempt is settled."""
+    slowed: float | None = None
+    """Seconds that it waited because a limit in dollars is nearly used up; None: not yet known."""
     held_at: float = 0.0
     """Right before the attempt was sent, on the monotonic clock."""
 

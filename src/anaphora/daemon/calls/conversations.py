@@ -78,12 +78,16 @@ class CallMemory:
         at: float,
         own: Plan,
         elsewhere: EarlierCall[RememberedCall] | None = None,
+        guarded: bool = False,
     ) -> RememberedCall:
         """Remembers a call that is about to be sent, and plans its markers. `own` are the markers
-        that the request has, `elsewhere` is the result of `look_up`."""
+        that the request has, `elsewhere` is the result of `look_up`; `guarded`: `call.cold` will be
+        called."""
         index = self._index(scope)
         sent = SentCall(rendered=request.rendered, plan=own, at=at)
         call = RememberedCall(sent=sent, conversation="")
+        if guarded:
+            call.latest = index.last_use(request.rendered, scope=scope, hints=request.hints)
         found = index.add(request.rendered, call, scope=scope, hints=request.hints)
         found = _later(found, elsewhere)
         if not call.follow(found):

@@ -37,6 +37,7 @@ from anaphora.errors import AnaphoraError, Denied
 from anaphora.tokens import Counts
 
 from .call import AppCall, AppReply, CallTools, StreamHead, StreamPiece
+from .cold_guard import ColdGate
 from .conversations import CallMemory
 from .fair_admission import ProviderNews
 from .own_prefixes import OwnPrefixes
@@ -93,6 +94,7 @@ class CallService:
             history=StoredHistory(store),
             late_bills=LateBills(),
             off_loop=off_loop or OffLoop(),
+            cold=ColdGate(shared_state),
         )
         self.permit = PermitCall(tools)
         self.pipeline = CallPipeline(
@@ -101,7 +103,7 @@ class CallService:
                 PlanRequest(tools),
                 HoldBound(tools),
                 SendAttempt(),
-                RelayAnswer(tools),
+                RelayAnswer(),
                 SettleBill(tools),
                 JudgeCache(tools),
                 audit_call := AuditCall(tools),

@@ -80,6 +80,7 @@ class LlmTable(_Table, frozen=True):
     place_markers: bool = True
     share_cache: bool = False
     keep_warm: KeepWarmTable | bool = False
+    cold_above_usd: float | str | None = None
 
     def __post_init__(self) -> None:
         for word in self.allow:
@@ -260,6 +261,7 @@ class _AppReader(msgspec.Struct, frozen=True):
                 place_markers=llm.place_markers,
                 share_cache=llm.share_cache,
                 keep_warm=self._keep_warm(llm.keep_warm),
+                cold_above=self._nano_dollars(llm.cold_above_usd, "cold_above_usd"),
             ),
         )
 

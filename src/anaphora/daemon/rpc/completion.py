@@ -111,6 +111,8 @@ class CompleteParams(PromptParams, frozen=True, kw_only=True, omit_defaults=True
 
     stream: bool = False
     """Whether deltas are sent before the result, as notifications `llm.delta`."""
+    cold: Literal["allow"] | None = None
+    """`allow`: the call is sent although its cached beginning is gone (`cold_above_usd`)."""
 
 
 class RpcFunction(msgspec.Struct, frozen=True):

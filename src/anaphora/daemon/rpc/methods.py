@@ -200,6 +200,7 @@ class MethodContext(msgspec.Struct, kw_only=True, eq=False):
             is_large=self.off_loop is not None,
             call=call,
             timeout=None if timeout is None else timeout / 1000,
+            allows_cold=getattr(params, "cold", None) is not None,
             ignored=self.ignored,
         )
 

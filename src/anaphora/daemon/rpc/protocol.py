@@ -221,6 +221,7 @@ class _Row(msgspec.Struct, frozen=True):
 _TABLE: dict[type[AnaphoraError], _Row] = {
     errors.NotGranted: _Row(NOT_GRANTED, "not_granted"),
     errors.GrantExceeded: _Row(NOT_GRANTED, "grant_exceeded"),
+    errors.ColdCallRefused: _Row(NOT_GRANTED, "cold_cache"),
     errors.GrantRateLimited: _Row(RATE_LIMITED, "grant_rate_limited"),
     errors.StoreUnavailable: _Row(UNAVAILABLE, "unavailable"),
     errors.Denied: _Row(NOT_GRANTED, "denied"),
@@ -295,6 +296,10 @@ def _data(problem: AnaphoraError, row: _Row) -> dict[str, Any]:
             data[name] = value
     if (wait := getattr(problem, "wait", None)) is not None:
         data["retry_after"] = wait
+    if isinstance(problem, errors.ColdCallRefused) and problem.cold is not None:
+        cold = problem.cold
+        data |= {"reason": cold.reason, "tokens": cold.tokens}
+        data["extra_usd"] = [float(usd) for usd in cold.range_usd or ()]
     if isinstance(problem, errors.Upstream) and not isinstance(problem, errors.Denied):
         data |= {"status": problem.status, "type": problem.code}
         # Only plain names: a provider may write anything here.

@@ -23,6 +23,7 @@ from anaphora.daemon.calls.call import (
     StreamPiece,
 )
 from anaphora.daemon.calls.pipeline import CallStep
+from anaphora.daemon.calls.slowing import slowed_notices
 from anaphora.errors import Timeout
 from anaphora.traffic.matching import RememberedCall
 from anaphora.values import Event, Notice, Reply, ReplyEnd, ReplyStart, Usage, UsageUpdate
@@ -39,9 +40,6 @@ class RelayAnswer(CallStep):
 
     name = "relay"
 
-    def __init__(self, tools: CallTools) -> None:
-        self._watched = bool(tools.watchers)
-
     def after(self, call: AppCall, outcome: CallOutcome) -> None:
         flight, error = call.flight, outcome.error
         assert flight is not None
@@ -53,8 +51,11 @@ class RelayAnswer(CallStep):
         reply, prepared = flight.reply, flight.prepared[flight.index]
         assert reply is not None
         notices = (*prepared.rendered.notices, *prepared.plan.notices, *prepared.notices)
+        # The blocks of the prompt are added behind the answer.
         record = flight.build_record(
-            prepared, (*notices, *call.refreshed, *reply.notices), observed=self._watched
+            prepared,
+            (*notices, *slowed_notices(call), *call.refreshed, *reply.notices),
+            observed=False,
         )
         if call.left is not None:
             record = flight.record = replace(record, error=call.left.__name__)
@@ -79,7 +80,12 @@ def stream_head(call: AppCall, flight: InFlight, events: tuple[Event, ...]) -> S
         reply_id="" if start is None else start.id,
         headers=_passed(flight),
         verdict=call.early,
-        notices=(*prepared.rendered.notices, *prepared.plan.notices, *prepared.notices),
+        notices=(
+            *prepared.rendered.notices,
+            *prepared.plan.notices,
+            *prepared.notices,
+            *slowed_notices(call),
+        ),
     )
 
 

@@ -19,6 +19,7 @@ from anaphora.client.target import Target
 from anaphora.daemon.calls.call import AppCall, AppReply, CallOutcome, CallTools, StreamPiece
 from anaphora.daemon.calls.fair_admission import FairAdmission, SharedLimits
 from anaphora.daemon.calls.pipeline import CallStep
+from anaphora.daemon.calls.slowing import SlowedAdmission
 from anaphora.daemon.faces import face_of
 from anaphora.daemon.faces.framing import UsageFilter, WholeEvents, WholeFrames
 from anaphora.daemon.faces.openai import continued_tokens
@@ -145,6 +146,16 @@ class ClientCall(AttemptCaller):
         return replace(retry, max_attempts=1) if self._call.once else retry
 
     def admission(
+        self, target: Target, tokens: int, deadline: float
+    ) -> AbstractAsyncContextManager[Admission]:
+        admission, call = self._rate_admission(target, tokens, deadline), self._call
+        if call.app.grant.llm.slow_from is None or call.slowed is not None:
+            return admission
+        if call.flight is not None and call.flight.request.prewarm:
+            return admission
+        return SlowedAdmission(call, self._pipeline.steps["hold"].before, admission, deadline)
+
+    def _rate_admission(
         self, target: Target, tokens: int, deadline: float
     ) -> AbstractAsyncContextManager[Admission]:
         tools, gate = self._tools, target.gate

@@ -1,0 +1,75 @@
+"""Refuses calls of apps whose cached beginning is gone, for grants with `cold_above_usd`.
+
+The same call passes if it is sent again within some minutes, on any node.
+"""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+from blake3 import blake3
+
+from anaphora.bounded import BoundedMap
+from anaphora.cache.cold import ALLOWED, COLD_HEADER, PASS_SECONDS, ColdPasses, refusal
+from anaphora.cache.sent_call import expiry, is_alive
+from anaphora.client.in_flight import PreparedRequest, service_tier
+from anaphora.client.target import Target
+from anaphora.daemon.access.grants import NANO
+from anaphora.daemon.shared_state import SharedState
+from anaphora.errors import ColdCallRefused
+
+from .call import AppCall
+
+#: Refused calls that other nodes may ask for.
+_MOST = 4096
+
+
+def is_guarded(call: AppCall) -> bool:
+    """Whether the call may be refused. After a failure it continues at its next provider."""
+    return (
+        call.app.grant.llm.cold_above is not None
+        and not call.sent
+        and not call.allows_cold
+        and (call.exchange is None or call.exchange.headers.get(COLD_HEADER) != ALLOWED)
+    )
+
+
+class ColdGate:
+    """Judges the calls of all apps with such a grant. Bounded. Used from one event loop."""
+
+    def __init__(self, shared: SharedState) -> None:
+        self._shared = shared
+        self._passes = ColdPasses()
+        self._refused = BoundedMap[str, bytes](_MOST)
+        """When calls were refused, by names that are the same on all nodes."""
+        self._puts = not shared.provide(self._refused.get)
+
+    async def check(self, call: AppCall, target: Target, prepared: PreparedRequest) -> None:
+        """Raises `ColdCallRefused`."""
+        limit, remembered, at = call.app.grant.llm.cold_above, call.remembered, prepared.at
+        if limit is None or remembered is None:
+            return
+        cold = remembered.cold(
+            remembered.rules or target.rules,
+            price=target.price(at, service_tier(prepared)),
+            profile=target.profile,
+            known=call.found.reads.shown,
+        )
+        if cold is None or not cold.costs_more_than(Decimal(limit) / NANO):
+            return
+        scope = call.app.owner, target.endpoint.id, target.model
+        rendered = remembered.sent.rendered
+        key = self._passes.key(scope, rendered)
+        name = f"cold {blake3(repr(key).encode()).hexdigest(16)}"
+        if self._passes.allows(scope, rendered, at) or await self._passes_elsewhere(name, at):
+            return
+        self._passes.add(key, at)
+        self._refused[name] = str(at).encode()
+        if self._puts:
+            self._shared.put(name, self._refused[name])
+        raise ColdCallRefused(refusal(cold), cold=cold)
+
+    async def _passes_elsewhere(self, name: str, at: float) -> bool:
+        """Whether another node has refused the call a short time ago."""
+        refused = None if self._shared.alone else await self._shared.get(name)
+        return refused is not None and is_alive(expiry(float(refused), PASS_SECONDS), at)

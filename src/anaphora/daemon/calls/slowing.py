@@ -1,0 +1,72 @@
+"""Delays the calls of an app as a limit in dollars nears: `slow_from` of its grant.
+
+The cost is held first, which tells how much of the limits is used; then the call waits, and only
+then for a provider's rate limits: a waiting call takes no place in them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+from types import TracebackType
+
+import msgspec
+
+from anaphora.client.limits import Admission
+from anaphora.daemon.money.ledger import OpenHold
+from anaphora.daemon.values import App
+from anaphora.values import Notice
+
+from .call import AppCall
+
+_log = logging.getLogger("anaphora.daemon")
+
+_MOST_SECONDS = 5.0
+
+
+def delay(app: App, hold: OpenHold) -> float:
+    """Seconds that a call waits: none at `slow_from`, 5 with the whole limit used."""
+    slow_from = app.grant.llm.slow_from
+    if slow_from is None or hold.share <= slow_from:
+        return 0.0
+    return _MOST_SECONDS * min(1.0, (hold.share - slow_from) / (1.0 - slow_from))
+
+
+class SlowedAdmission(msgspec.Struct, eq=False):
+    """Holds the cost of a call's first attempt and waits, before the rate limits admit it."""
+
+    call: AppCall
+    hold: Callable[[AppCall], Awaitable[None]]
+    admission: AbstractAsyncContextManager[Admission]
+    deadline: float
+    """On the monotonic clock. At most half of the time until then is waited for."""
+
+    async def __aenter__(self) -> Admission:
+        call = self.call
+        await self.hold(call)
+        assert call.hold is not None
+        left = max(0.0, self.deadline - time.monotonic())
+        call.slowed = min(delay(call.app, call.hold), left / 2)
+        if call.slowed:
+            if call.exchange is None:  # JSON-RPC: the line of its request may be of several calls
+                _log.info("a call was slowed down by %.3f s", call.slowed)
+            await asyncio.sleep(call.slowed)
+        return await self.admission.__aenter__()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.admission.__aexit__(kind, error, traceback)
+
+
+def slowed_notices(call: AppCall) -> tuple[Notice, ...]:
+    if not call.slowed:
+        return ()
+    text = f"waited {call.slowed:.1f} s before it was sent: a limit in dollars is nearly used up"
+    return (Notice("slowed_down", text, ""),)
