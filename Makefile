@@ -16,7 +16,7 @@ CACHED := PYTHONDONTWRITEBYTECODE=
 TYPED := $(wildcard src examples tests bench soak)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check bench soak integrations cluster prices pins clean
+.PHONY: help setup demo servers test check bench soak integrations cluster prices pins clean
 
 help: ## list the targets
 	@echo "anaphora: make <target>"
@@ -30,9 +30,11 @@ demo: setup ## run the demonstration: no network, no keys
 	@echo "demo: anaphora demo"
 	@$(BIN)/anaphora demo
 
-test: setup ## run the test suite
+servers: setup ## install the servers and programs that tests start, where this is allowed
 	@sh scripts/servers.sh
 	@sh scripts/programs.sh
+
+test: servers ## run the test suite
 	@$(BIN)/python -m compileall -q src examples
 	@echo "test: pytest on every core"
 	@$(CACHED) $(BIN)/python -m pytest -q $(PARALLEL)

@@ -112,6 +112,7 @@ def without_figures(text: str) -> str:
 #: Pages whose snippets have a test of their own: tests/pytest_plugin/test_guide.py,
 #: tests/daemon/test_reference_pages.py, tests/daemon/test_guides.py, and below.
 FILES = {
+    "budgets.md",
     "extensions.md",
     "from-litellm-proxy.md",
     "grants.md",

@@ -33,6 +33,7 @@
     │       ├── NotGranted        a provider, model, tool or field that is not in the app's grant
     │       ├── GrantExceeded     a spend limit of the grant is used up; names it and its reset
     │       ├── ColdCallRefused   the cached beginning is gone; the same call again passes
+    │       ├── SpendLimitReached  `anaphora watch --max-usd`: the program has spent its limit
     │       ├── GrantRateLimited  the grant's requests or tokens per minute are used up
     │       └── StoreUnavailable  the daemon cannot record the call, or is stopping
     ├── Parse                     a reply that does not have the expected format
@@ -353,6 +354,13 @@ class ColdCallRefused(Denied):
     def __init__(self, message: str, *, cold: Any) -> None:
         super().__init__(message)
         self.cold = cold
+
+
+class SpendLimitReached(Denied):
+    """`anaphora watch --max-usd`: the program has spent its limit."""
+
+    kind = "spend_limit"
+    default_status = 402
 
 
 class GrantRateLimited(Denied):

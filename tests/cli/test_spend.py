@@ -239,7 +239,7 @@ def test_a_newer_store_has_its_exit_code(run: Any, tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
     (tmp_path / "llm.yaml").write_text("providers: {}\n")
     database = version_1(tmp_path / "store.sqlite")
-    database.execute("PRAGMA user_version=9")
+    database.execute("PRAGMA user_version=99")
     database.close()
     for words in (["spend"], ["store", "check"], ["store", "migrate"], ["store", "backup", "copy"]):
         assert run(*words, "--home", str(tmp_path)).returncode == 4

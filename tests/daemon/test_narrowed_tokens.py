@@ -22,6 +22,7 @@ from support.daemon import GRANT, TestedDaemon, create_home, running_daemon, sta
 from support.emulated_client import LONG
 from support.narrowed import WANTED, NarrowedApp, narrowed, whole
 from support.rpc_calls import RpcClient, audit_rows, request
+from support.signing import is_refused, keys_of, send, signed_request
 from support.ui import viewer
 from support.waiting import PATIENCE, wait_until
 
@@ -29,6 +30,7 @@ from anaphora import emulator
 from anaphora.cli.common import anaphora
 from anaphora.daemon.access import narrowing
 from anaphora.daemon.access.identity import ADMIN
+from anaphora.daemon.store import TokenRow
 from anaphora.emulator import EmulatorOptions, Latency
 from anaphora.emulator.server import Emulator
 
@@ -611,6 +613,31 @@ def test_command_on_a_stopped_and_a_running_daemon(emu: Emulator, tmp_path: Path
     assert [each["label"] for each in left] == ["task 4711"]
 
 
+def test_spend_is_shown_by_budget(alone: TestedDaemon) -> None:
+    child = narrowed(alone, label="task 4711")
+    for caller in (child, whole(alone)):
+        assert status(caller) == 200
+    wait_until(lambda: len(administrate(alone, "admin.spend.entries")["entries"]) == 2)
+    by = run("spend", "--by", "budget,app", home=alone.home).stdout
+    assert "task 4711" in by
+    assert f"({child.id})" in by
+    report = json.loads(run("spend", "--by", "budget", "--json", home=alone.home).stdout)
+    assert [(row["budget"], row["budget_label"], row["calls"]) for row in report["rows"]] == [
+        ("", "", 1),
+        (child.id, "task 4711", 1),
+    ]
+    assert "task 4711" in run("spend", "entries", home=alone.home).stdout
+    entries = json.loads(run("spend", "entries", "--json", home=alone.home).stdout)["entries"]
+    assert {one.get("budget_label") for one in entries} == {None, "task 4711"}
+    listed_there = administrate(alone, "admin.spend.entries")["entries"]
+    assert {one.get("budget") for one in listed_there} == {None, child.id}
+    refused = CliRunner().invoke(
+        anaphora, ["spend", "--by", "budget,label", "--home", str(alone.home)]
+    )
+    assert refused.exit_code == 2
+    assert "cannot be combined" in refused.stderr
+
+
 @pytest.mark.parametrize(
     ("options", "text"),
     [
@@ -643,3 +670,12 @@ def test_many_are_made_at_once(daemon: TestedDaemon) -> None:
         thread.join()
     assert len({child.token for child in made}) == 8
     assert {status(child) for child in made} == {200}
+
+
+def test_narrowed_token_signs_nothing(daemon: TestedDaemon) -> None:
+    """A key pair is derived from the id of a token; none of a narrowed one is accepted."""
+    child = narrowed(daemon)
+    row = TokenRow(id=child.id, app="demo", digest=b"", created=0.0)
+    keys = daemon.daemon.services.directory.key_pair(row)
+    assert is_refused(send(signed_request(daemon.url, keys)))
+    assert not is_refused(send(signed_request(daemon.url, keys_of(daemon))))

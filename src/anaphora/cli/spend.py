@@ -94,18 +94,21 @@ def command(
     home: Path,
     as_json: bool,
 ) -> None:
-    """Show what apps have spent, by group, app, model, block label and day.
+    """Show what apps have spent, by group, app, model, block label, budget and day.
 
     Calls are charged to the UTC day on which they began. `estimated` is the part that no bill
     confirms: streams that were aborted, calls that were sent and never answered, and bills that
     cannot be true. `corrected` is the sum of `anaphora spend correct`. `calls` are charged
     attempts: a retry after an attempt that may have been charged counts as well. In `--by label`,
     output and unlabelled text are in the row without a label. A group is the field `group` of
-    an app in extensions.yaml; a call stays in the group that its app had when the call began.
+    an app in extensions.yaml; a call stays in the group that its app had when the call began. In
+    `--by budget`, calls of narrowed tokens (`anaphora apps narrow`) are summed by token, from the
+    entries that were not pruned.
 
     \b
     anaphora spend --since 7d --by day,app
     anaphora spend --by label --app marketing
+    anaphora spend --by budget --app marketing
     anaphora spend --by group
     anaphora spend --by app --group support
     anaphora spend --watch
@@ -147,6 +150,8 @@ def _fields(by: str) -> tuple[str, ...]:
         raise click.BadParameter(
             f"{unknown[0]!r} is none of {', '.join(FIELDS)}", param_hint="'--by'"
         )
+    if {"label", "budget"} <= set(fields):
+        raise click.BadParameter("label and budget cannot be combined", param_hint="'--by'")
     return fields
 
 
@@ -257,6 +262,8 @@ def _json(report: SpendReport) -> dict[str, Any]:
 
 def _json_row(row: SpendRow, by: Sequence[str], *, tokens: bool) -> dict[str, Any]:
     value: dict[str, Any] = {name: getattr(row, name) for name in by}
+    if "budget" in by:
+        value["budget_label"] = row.budget_label
     value["calls"] = row.calls
     value |= {f"{name}_nano_usd": getattr(row, name) for name in _AMOUNTS}
     if tokens:
@@ -277,13 +284,18 @@ def _lines(report: SpendReport) -> Iterator[Line]:
         for row in report.rows:
             cells = [*_figures(row, tokens=tokens)]
             cells += [dollars(row.corrected) if row.corrected else ""] * has_corrections
-            rows.add_row(*(getattr(row, name) for name in report.by), *cells)
+            rows.add_row(*(_name(row, field) for field in report.by), *cells)
         yield rows
     total = report.total
     text = f"{cost(total.billed)} dollars, {counted(total.calls, 'call')}"
     if report.held:
         text += f"; {cost(report.held)} held for calls that are running"
     yield f"\n{text}", "bold"
+
+
+def _name(row: SpendRow, field: str) -> str:
+    name: str = getattr(row, field)
+    return f"{row.budget_label} ({name})" if field == "budget" and row.budget_label else name
 
 
 def _figures(row: SpendRow, *, tokens: bool) -> Iterator[str]:

@@ -103,7 +103,9 @@ def _lines(found: list[Entry], query: EntryQuery) -> Iterator[Line]:
         yield "there are no entries"
         return
     figures = ("input", "output", "$")
-    rows = table("id", "time", "app", "model", "kind", *figures, "request or reason", right=figures)
+    budget = ("budget",) if any(one.budget for one in found) else ()
+    names = ("id", "time", "app", *budget, "model", "kind", *figures, "request or reason")
+    rows = table(*names, right=figures)
     for one in found[: query.limit]:
         if one.kind == "correction":
             counts = ("", "", f"{'+' if one.billed >= 0 else ''}{dollars(one.billed)}")
@@ -111,7 +113,8 @@ def _lines(found: list[Entry], query: EntryQuery) -> Iterator[Line]:
         else:
             counts = (f"{one.input:,}", f"{one.output:,}", dollars(one.billed))
             last = one.request_id
-        rows.add_row(one.id, shown_time(one.at), one.app, one.model, one.kind, *counts, last)
+        made_by = (one.app, one.budget_label or one.budget) if budget else (one.app,)
+        rows.add_row(one.id, shown_time(one.at), *made_by, one.model, one.kind, *counts, last)
     yield rows
     if len(found) > query.limit:
         last_id = found[query.limit - 1].id

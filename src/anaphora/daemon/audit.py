@@ -239,6 +239,8 @@ def missing_row(id: str, attempts: Sequence[UnauditedEntry], node: str) -> Audit
         at=round(first.at, 6),
         app=label(first.app),
         group=label(first.group) if first.group else "",
+        budget=first.budget,
+        budget_label=label(first.budget_label) if first.budget_label else "",
         adapter="daemon",
         call_id=word(id),
         provider=label(last.provider),

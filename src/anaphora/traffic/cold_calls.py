@@ -23,23 +23,14 @@ from anaphora.cache import CallHints, PrefixIndex
 from anaphora.cache.cold import ALLOWED, COLD_HEADER, ColdPasses, ColdPrefix
 from anaphora.cache.sent_call import SentCall
 from anaphora.catalog.pricing import PriceBook
-from anaphora.client.transport.decoding import InvalidCompression, UnknownCompression, decoded
+from anaphora.client.transport.decoding import InvalidCompression, UnknownCompression
 from anaphora.errors import AnaphoraError
 from anaphora.wire.body_memory import RequestBodies
-from anaphora.wire.cloud_paths import unread_model
 
 from .accounts import Accounts, credentials
-from .calls import (
-    KEPT_BYTES,
-    LoggedCall,
-    UpstreamRequest,
-    counts_tokens,
-    decoded_path,
-    header_of,
-    wire_at,
-)
+from .calls import UpstreamRequest, header_of
 from .matching import RememberedCall, answered_call
-from .sent_requests import SentRequest, request_of
+from .sent_requests import unsent_request
 
 #: Remembered calls, and bytes of their prompts.
 _MOST_CALLS, _MOST_BYTES = 4096, 32 * 1024 * 1024
@@ -79,11 +70,12 @@ class ColdCalls:
 
     def _find(self, request: UpstreamRequest) -> ColdRequest | None:
         try:
-            read = self._read(request)
+            unsent = unsent_request(request, self._bodies)
         except (AnaphoraError, InvalidCompression, UnknownCompression, ValueError):
             return None
-        if read is None or not read.sent.complete:
+        if unsent is None or not unsent[0].sent.complete:
             return None
+        read = unsent[0]
         found = credentials(request.headers, request.query)
         account = self._accounts.digest(request.route, found)
         scope = account, read.provider, read.wire, read.model
@@ -104,26 +96,6 @@ class ColdCalls:
                 return result
         self.allow(result)
         return None
-
-    def _read(self, request: UpstreamRequest) -> SentRequest | None:
-        path, provider = decoded_path(request.path), request.route.provider
-        wire = wire_at(path)
-        if request.method != "POST" or wire is None or not provider or counts_tokens(path):
-            return None
-        data, encoding = request.body, header_of(request.headers, "content-encoding")
-        if unread_model(path) or not isinstance(data, bytes):
-            return None
-        logged = LoggedCall(
-            request=decoded(data, encoding, KEPT_BYTES) if encoding else data,
-            response=b"",
-            wire=wire,
-            headers=dict(request.headers),
-            provider=provider,
-            path=path,
-            started=request.started,
-        )
-        body = self._bodies.read(provider, wire, logged.request)
-        return request_of(logged, "", body=body, reply=(None, ""))
 
     def passes(self, found: ColdRequest) -> bool:
         """Whether it was refused a short time ago, or allowed."""

@@ -22,16 +22,27 @@ from anaphora.cache.verdict import (
 from anaphora.cache.verdict.judgement import ComparedCall
 from anaphora.catalog import CacheRules, Dialect, Profile
 from anaphora.catalog.names import is_opaque
+from anaphora.client.transport.decoding import decoded
 from anaphora.errors import AnaphoraError, InvalidRequest
 from anaphora.tokens import for_model
 from anaphora.values import Reply
 from anaphora.wire import Wire
+from anaphora.wire.body_memory import RequestBodies
+from anaphora.wire.cloud_paths import unread_model
 from anaphora.wire.dialect.routers import answering_host
 from anaphora.wire.elements import DecodedBody
 from anaphora.wire.openai_responses.parse import input_items
 from anaphora.wire.reading import Members, known_text, object_members, request_error
 
-from .calls import LoggedCall
+from .calls import (
+    KEPT_BYTES,
+    LoggedCall,
+    UpstreamRequest,
+    counts_tokens,
+    decoded_path,
+    header_of,
+    wire_at,
+)
 from .planning import PlannedCall, own_plan
 
 _raw_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
@@ -247,6 +258,31 @@ def request_of(
         catalog_rules=rules,
         profile=profile,
     )
+
+
+def unsent_request(
+    request: UpstreamRequest, bodies: RequestBodies
+) -> tuple[SentRequest, Members] | None:
+    """A call of a model before it is sent, with the members of its body; None if it is none, or of
+    an unknown provider. Raises if it cannot be read."""
+    path, provider = decoded_path(request.path), request.route.provider
+    wire = wire_at(path)
+    if request.method != "POST" or wire is None or not provider or counts_tokens(path):
+        return None
+    data, encoding = request.body, header_of(request.headers, "content-encoding")
+    if unread_model(path) or not isinstance(data, bytes):
+        return None
+    logged = LoggedCall(
+        request=decoded(data, encoding, KEPT_BYTES) if encoding else data,
+        response=b"",
+        wire=wire,
+        headers=dict(request.headers),
+        provider=provider,
+        path=path,
+        started=request.started,
+    )
+    body = bodies.read(provider, wire, logged.request)
+    return request_of(logged, "", body=body, reply=(None, "")), body.members
 
 
 def read_reply(logged: LoggedCall, codec: Wire | None = None) -> ReadReply:

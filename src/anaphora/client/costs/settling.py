@@ -119,7 +119,7 @@ def cost_of_failure(
         cost = cost_of(known, price, plan)
     else:
         known = Usage(uncached=input_tokens, output=tokens)
-        cost = _dearest(known, price)
+        cost = dearest_usd(known, price)
     if cost is None:
         return AttemptCost(nano_usd=bound, kind="bound", usage=known)
     cost = (surcharge or NO_SURCHARGE).applied(cost)
@@ -147,7 +147,7 @@ def _failed_output(
     return max(reported, min(more, output.most))
 
 
-def _dearest(usage: Usage, price: Price) -> Decimal | None:
+def dearest_usd(usage: Usage, price: Price) -> Decimal | None:
     """As if all input were written to the cache at the highest price."""
     rates = price.at(usage.uncached or 0)
     if rates.input is None or rates.output is None:

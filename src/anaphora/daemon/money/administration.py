@@ -165,6 +165,8 @@ def _entry(entry: Entry) -> dict[str, Any]:
         "kind": entry.kind,
         "billed_nano_usd": entry.billed,
     }
+    if entry.budget:
+        value |= {"budget": entry.budget, "budget_label": entry.budget_label}
     if entry.kind == "correction":
         return value | {"corrects": entry.corrects, "reason": entry.reason}
     counts = {name: getattr(entry, name) for name in ("input", "read", "written", "output")}

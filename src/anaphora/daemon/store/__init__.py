@@ -161,6 +161,10 @@ class UnauditedEntry(SettledFigures, frozen=True, kw_only=True):
     app: str
     group: str
     """That the app had when it made the call."""
+    budget: str = ""
+    """The id of the narrowed token that made it,"""
+    budget_label: str = ""
+    """and its label."""
     provider: str
     model: str
     at: float
@@ -176,6 +180,9 @@ class SpendRow(msgspec.Struct, frozen=True, kw_only=True):
     provider: str = ""
     model: str = ""
     label: str = ""
+    budget: str = ""
+    """The id of the narrowed token that made the calls; empty: a token of the app."""
+    budget_label: str = ""
     day: str = ""
     calls: int = 0
     """Attempts that were charged, or would have been with a known price."""
@@ -233,6 +240,10 @@ class Entry(msgspec.Struct, frozen=True):
     reason: str = ""
     accounts: str = ""
     """The further accounts in which it counts: see `budgets.accounts_of`."""
+    budget: str = ""
+    """The id of the narrowed token that made the call,"""
+    budget_label: str = ""
+    """and its label."""
 
     @property
     def label_costs(self) -> dict[str, int]:
@@ -395,8 +406,8 @@ class Store(Protocol):
         ...
 
     async def spend(self, by: Sequence[str], of: SpendQuery = EVERYTHING) -> list[SpendRow]:
-        """Sums grouped by any of `group`, `app`, `provider`, `model`, `label`, `day`, in this
-        order."""
+        """Sums grouped by any of `group`, `app`, `provider`, `model`, `label`, `budget`, `day`, in
+        this order; by budget without those of pruned entries."""
         ...
 
     async def spend_by_hour(self, day: str, of: SpendQuery = EVERYTHING) -> dict[float, SpendRow]:

@@ -17,10 +17,10 @@ from anaphora.errors import InvalidRequest
 
 from . import ESTIMATED_KINDS, LARGEST_AMOUNT, CorrectedEntry, Entry, EntryQuery
 from .budgets import decoded_accounts, further_periods
-from .reading import month_of
+from .reading import COMPUTED, month_of
 
 #: The columns of an entry, in the order of `Entry`.
-ENTRY_FIELDS = Entry.__struct_fields__
+ENTRY_FIELDS = [COMPUTED.get(name, name) for name in Entry.__struct_fields__]
 #: The columns that a correction writes, in this order.
 INSERTED = (
     "id", "app", "provider", "model", "request_id", "day", "at", "bound", "settled_at", "billed",

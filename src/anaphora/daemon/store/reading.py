@@ -64,7 +64,7 @@ def _begin(date: datetime.date) -> float:
 
 #: Whether a row of `balances` is an app's: others have a prefix (`budgets`).
 IS_APP = "app NOT LIKE '%:%'"
-FIELDS = ("group", "app", "provider", "model", "label", "day")
+FIELDS = ("group", "app", "provider", "model", "label", "budget", "day")
 #: The last possible day in a store.
 LAST_DAY = "9999-12-31"
 SUMS = (
@@ -121,12 +121,22 @@ _GROUP = (
 )
 _AT = "given.since <= {of}.at"
 _GROUP_OF_ENTRY = _GROUP.format(of="entries", when=_AT.format(of="entries"))
+#: The narrowed token that made the call of an entry: the last of its accounts, which are like
+#: `["group:one","budget:tok_0123456789ab"]`. Ids of tokens have 16 characters.
+_BUDGET = (
+    "CASE WHEN entries.accounts LIKE '%\"budget:%'"
+    " THEN substr(entries.accounts, length(entries.accounts) - 17, 16) ELSE '' END"
+)
+COMPUTED = {
+    "group": _GROUP_OF_ENTRY,
+    "budget": _BUDGET,
+    "budget_label": f"COALESCE((SELECT label FROM budgets WHERE budgets.id = {_BUDGET}), '')",
+}
+"""What follows from an entry and other tables, by the name of the field."""
 
 #: Fields of an entry from which an audit row is made, and their columns.
-AUDITED_FIELDS = ("app", "provider", "model", "at", *SettledFigures.__struct_fields__, "group")
-AUDITED_COLUMNS = ", ".join(
-    _GROUP_OF_ENTRY if name == "group" else f"entries.{name}" for name in AUDITED_FIELDS
-)
+AUDITED_FIELDS = ("app", "provider", "model", "at", *SettledFigures.__struct_fields__, *COMPUTED)
+AUDITED_COLUMNS = ", ".join(COMPUTED.get(name, f"entries.{name}") for name in AUDITED_FIELDS)
 
 
 def unaudited_entries(database: sqlite3.Connection) -> list[UnauditedEntry]:
@@ -152,6 +162,8 @@ def checked_fields(by: Sequence[str]) -> list[str]:
     for name in by:
         if name not in FIELDS:
             raise InvalidRequest(f"{name!r} is none of {', '.join(FIELDS)}", path="by")
+    if {"label", "budget"} <= set(by):
+        raise InvalidRequest("label and budget cannot be combined", path="by")
     return list(dict.fromkeys(by))
 
 
@@ -168,9 +180,12 @@ def spend_query(by: Sequence[str], of: SpendQuery, *, each: str) -> str:
     lists the labels of an entry. Raises `InvalidRequest` for a field not in `FIELDS`."""
     fields = checked_fields(by)
     by_group = "group" in fields or of.group is not None
-    tables = _grouped(each) if by_group else _PLAIN
-    part = (_LABELLED if "label" in fields else _WHOLE).format(**tables)
-    names = ["app_group" if name == "group" else name for name in fields]
+    if "budget" in fields:
+        part = _BY_BUDGET
+    else:
+        tables = _grouped(each) if by_group else _PLAIN
+        part = (_LABELLED if "label" in fields else _WHOLE).format(**tables)
+    names = ["app_group" if name == "group" else name for name in _with_label(fields)]
     columns = [*names, *(f"CAST(SUM({name}) AS bigint)" for name in SUMS)]
     group = f"GROUP BY {', '.join(names)} ORDER BY {', '.join(names)}" if names else ""
     return (
@@ -181,13 +196,17 @@ def spend_query(by: Sequence[str], of: SpendQuery, *, each: str) -> str:
     )
 
 
+def _with_label(fields: Sequence[str]) -> list[str]:
+    return [*fields, *(["budget_label"] if "budget" in fields else [])]
+
+
 def spend_values(of: SpendQuery) -> tuple[str | None, ...]:
     return of.since, of.until or LAST_DAY, of.app, of.group
 
 
 def spend_rows_of(by: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[SpendRow]:
     """Converts the rows of `spend_query`."""
-    names = (*checked_fields(by), *SUMS)
+    names = (*_with_label(checked_fields(by)), *SUMS)
     found = [dict(zip(names, row, strict=True)) for row in rows]
     return [SpendRow(**row) for row in found if row["calls"] or row["billed"] or row["corrected"]]
 
@@ -231,6 +250,12 @@ SELECT day, app, provider, model, ''{group}, calls,
     estimated, saved, 0, 0, 0, 0, corrected
 FROM {sums}
 """
+
+_BY_BUDGET = sums_of(
+    f"(SELECT entries.*, {COMPUTED['group']} AS app_group, {COMPUTED['budget']} AS budget,"
+    f" {COMPUTED['budget_label']} AS budget_label FROM entries) AS entries",
+    "app_group", "budget", "budget_label",
+)  # fmt: skip
 
 #: On days when its group changed, an app's calls are summed by entry; on pruned days all count for
 #: the last group of the day.
