@@ -83,13 +83,13 @@ def chat(*texts: str, **fields: Any) -> bytes:
 
 def known(memory: BodyMemory[None], data: bytes, scope: str = "scope") -> int:
     """Keeps a body; how many of its messages were known."""
-    body = RunningDigest(data)
-    found = memory.find(scope, "openai_chat", body)
+    body = RunningDigest(scope, "openai_chat", data)
+    found = memory.find(body)
     elements = list_of_messages("openai_chat", data, decode_members(data))
     assert elements is not None
     outline = memory.outline(body, elements, found)
     if outline is not None:
-        memory.keep(scope, "openai_chat", outline, found, lambda: None)
+        memory.keep(outline, found, lambda: None)
     return 0 if found is None else found.count
 
 

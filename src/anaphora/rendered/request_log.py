@@ -74,6 +74,11 @@ def _of_columns(name: str) -> Any:
 class RequestLog(ChunkLog):
     """The chunks of one request. Those of its columns that come after it are not its own."""
 
+    __slots__ = ("base",)
+
+    base: ChunkLog
+    """Its columns."""
+
     first_image = _of_columns("first_image")
     tool_references = _of_columns("tool_references")
     odd = _of_columns("odd")
@@ -85,7 +90,7 @@ class RequestLog(ChunkLog):
     ) -> None:
         """`text` is that from a message on, which begins at the offset `begin`; `source` has what
         is before it. None: the text is not kept."""
-        self._columns = columns
+        self.base = columns
         self._text = message, begin, text
         self._source = source
         self.keys = columns.keys
@@ -102,17 +107,13 @@ class RequestLog(ChunkLog):
         self.contextual = columns.contextual
 
     @property
-    def base(self) -> ChunkLog:
-        return self._columns
-
-    @property
     def has_text(self) -> bool:
         return self._source is not None
 
     def without_text(self) -> ChunkLog:
         if self._source is None:
             return self
-        bare = RequestLog(self._columns, 0, 0, b"", None)
+        bare = RequestLog(self.base, 0, 0, b"", None)
         bare.keys = self.keys
         return bare
 
@@ -123,7 +124,7 @@ class RequestLog(ChunkLog):
         return forked.append(addition)
 
     def position_of(self, message_id: str) -> int | None:
-        return self._columns.position_of(message_id)
+        return self.base.position_of(message_id)
 
     def slice(self, start: int, end: int) -> bytes:
         return bytes(self.view(start, end))

@@ -18,10 +18,10 @@ import re
 from array import array
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from functools import lru_cache
 from itertools import takewhile
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
@@ -48,7 +48,8 @@ from .spans import document_span, member_spans
 from .tables import request_table
 
 #: A kept body is found by digests of its beginnings up to the last multiples of these numbers: its
-#: end may change. In a new body they are looked for at more multiples, as it may have grown.
+#: end may change. In a new body they are looked for at more multiples, as it may have grown: at
+#: every third one if there are many, since three in a row are kept.
 _GRIDS = (1024, 8192, 65536)
 _KEPT_PLACES, _PLACES = 3, 16
 #: What all kept bodies may take, and what one takes besides its messages, and for each of them.
@@ -60,31 +61,43 @@ _SEPARATOR = re.compile(rb"[ \t\n\r]*,[ \t\n\r]*")
 _NEXT = re.compile(rb"[ \t\n\r]*(?:,(?=[ \t\n\r]*[^\] \t\n\r])|(?=\]))")
 
 Facts = TypeVar("Facts")
-_Key: TypeAlias = tuple[Hashable, str, bytes]
+
+
+@lru_cache(maxsize=256)
+def _scope_hash(scope: Hashable, wire: str) -> Any:
+    """Copied, never changed."""
+    return long_hash(repr((scope, wire)).encode(errors="surrogatepass"))
 
 
 class RunningDigest:
-    """Digests of the beginnings of one body, hashed once if the shorter ones are taken first."""
+    """Digests of the beginnings of one body, and of its scope and wire. Each part of it is hashed
+    about once."""
 
-    __slots__ = ("_end", "_found", "_state", "_view", "data")
+    __slots__ = ("_ends", "_found", "_states", "_view", "data")
 
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, scope: Hashable, wire: str, data: bytes) -> None:
         self.data = data
         self._view = memoryview(data)
         self._found: dict[int, bytes] = {}
-        self._end = 0
-        self._state: Any = long_hash(b"")
+        self._ends = [0]
+        self._states: list[Any] = [_scope_hash(scope, wire)]
+        """The hash of what is before each of the ends so far, which rise."""
 
-    def at(self, end: int) -> bytes:
-        """Of the bytes up to there."""
-        digest = self._found.get(end)
-        if digest is None:
-            if end < self._end:
-                self._end, self._state = 0, long_hash(b"")
-            self._state.update(self._view[self._end : end])
-            self._end = end
-            digest = self._found[end] = self._state.digest()
-        return digest
+    def at(self, ends: Iterable[int]) -> list[bytes]:
+        """Of the bytes up to each of these offsets, which rise."""
+        found, known, states, view = self._found, self._ends, self._states, self._view
+        digests: list[bytes] = []
+        for end in ends:
+            digest = found.get(end)
+            if digest is None:
+                index = bisect_right(known, end)
+                state = states[index - 1].copy()
+                state.update(view[known[index - 1] : end])
+                known.insert(index, end)
+                states.insert(index, state)
+                digest = found[end] = state.digest()
+            digests.append(digest)
+        return digests
 
 
 class Outline(msgspec.Struct, frozen=True, eq=False, kw_only=True):
@@ -120,7 +133,6 @@ class KeptBody(msgspec.Struct, Generic[Facts], frozen=True, eq=False):
 
     outline: Outline
     facts: Facts
-    keys: tuple[_Key, ...]
     size: int
 
 
@@ -192,7 +204,8 @@ class KnownBeginning(msgspec.Struct, Generic[Facts], frozen=True, eq=False, kw_o
 
 
 class BodyMemory(Generic[Facts]):
-    """The latest bodies. Bounded. Bodies of different scopes are never compared."""
+    """The latest bodies. Bounded. Bodies of different scopes are never compared: their digests
+    differ."""
 
     def __init__(
         self,
@@ -206,7 +219,7 @@ class BodyMemory(Generic[Facts]):
         self._known_places = lru_cache(maxsize=1024)(_places)
         self._size_of = size_of
         self._bytes = 0
-        self._found: dict[_Key, KeptBody[Facts]] = {}
+        self._found: dict[bytes, KeptBody[Facts]] = {}
         self._kept: OrderedDict[KeptBody[Facts], None] = OrderedDict()
 
     def __len__(self) -> int:
@@ -222,13 +235,12 @@ class BodyMemory(Generic[Facts]):
         self._kept.clear()
         self._bytes = 0
 
-    def find(self, scope: Hashable, wire: str, body: RunningDigest) -> KnownBeginning[Facts] | None:
+    def find(self, body: RunningDigest) -> KnownBeginning[Facts] | None:
         """What a body has in common with a kept one; None if it is not even a message."""
         if not self._kept:
             return None
-        digests = [body.at(end) for end in self._places(len(body.data), _PLACES)]
-        for digest in reversed(digests):
-            kept = self._found.get((scope, wire, digest))
+        for digest in reversed(body.at(self._places(len(body.data), _PLACES))):
+            kept = self._found.get(digest)
             if kept is not None:
                 return _compare(kept, body.data, kept.outline.digests[digest])
         return None
@@ -257,9 +269,10 @@ class BodyMemory(Generic[Facts]):
             if not data.startswith(raw, start) or (ends and not data.startswith(between, ends[-1])):
                 return None  # the white space between messages differs
             ends.append(start + _size(raw))
-        digests = {body.at(end): end for end in self._places(ends[-1], _KEPT_PLACES)}
-        if not digests:
+        places = self._places(ends[-1], _KEPT_PLACES)
+        if not places:
             return None
+        digests = dict(zip(body.at(places), places, strict=True))
         head = memoryview(data)[:begin]
         return Outline(
             name=elements.name,
@@ -275,8 +288,6 @@ class BodyMemory(Generic[Facts]):
 
     def keep(
         self,
-        scope: Hashable,
-        wire: str,
         outline: Outline,
         beginning: KnownBeginning[Facts] | None,
         facts: Callable[[], Facts],
@@ -293,9 +304,8 @@ class BodyMemory(Generic[Facts]):
         size = outline.size + self._size_of(found)
         if size > self._most_bytes // 2:
             return
-        keys = tuple((scope, wire, digest) for digest in outline.digests)
-        kept = KeptBody(outline, found, keys, size)
-        self._found.update(dict.fromkeys(keys, kept))
+        kept = KeptBody(outline, found, size)
+        self._found.update(dict.fromkeys(outline.digests, kept))
         self._bytes += size
         self._kept[kept] = None
         while self._bytes > self._most_bytes:
@@ -314,7 +324,7 @@ class BodyMemory(Generic[Facts]):
             return
         del self._kept[kept]
         self._bytes -= kept.size
-        for key in kept.keys:
+        for key in kept.outline.digests:
             if self._found.get(key) is kept:
                 del self._found[key]
 
@@ -334,8 +344,8 @@ class RequestBodies:
     def read(self, scope: Hashable, wire: str, data: bytes) -> DecodedBody:
         """The members of a body, and its messages if they can be found without doubt. Raises
         `InvalidRequest`."""
-        running = RunningDigest(data)
-        beginning = self._memory.find(scope, wire, running)
+        running = RunningDigest(scope, wire, data)
+        beginning = self._memory.find(running)
         body = None if beginning is None else _read_rest(beginning)
         if body is None:
             beginning, members = None, object_members(data, "$", request_error)
@@ -343,16 +353,18 @@ class RequestBodies:
         if body.elements is not None:
             outline = self._memory.outline(running, body.elements, beginning)
             if outline is not None:
-                self._memory.keep(scope, wire, outline, beginning, lambda: None)
+                self._memory.keep(outline, beginning, lambda: None)
         return body
 
 
 def _places(units: int, steps: int, grids: tuple[int, ...]) -> tuple[int, ...]:
-    """The last multiples of each grid; the first grid divides the others."""
+    """Some of the last multiples of each grid, up to that many ones; the first grid divides the
+    others."""
     places: set[int] = set()
     for grid in grids:
-        last = units * grids[0] // grid * grid
-        places.update(range(last, max(0, last - steps * grid), -grid))
+        step = grid if units * grids[0] < _PLACES * grid or steps < _PLACES else grid * _KEPT_PLACES
+        last = units * grids[0] // step * step
+        places.update(range(last, max(0, last - steps * grid), -step))
     return tuple(sorted(places))
 
 

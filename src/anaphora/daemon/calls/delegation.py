@@ -103,7 +103,7 @@ class CallService:
                 PlanRequest(tools),
                 HoldBound(tools),
                 SendAttempt(),
-                RelayAnswer(tools),
+                RelayAnswer(),
                 SettleBill(tools),
                 JudgeCache(tools),
                 audit_call := AuditCall(tools),

@@ -11,7 +11,7 @@ Most bodies begin like the preceding one:
 
     bodies = AppBodies()
     body = bodies.read(app_id, wire, data)
-    bodies.keep(app_id, wire, body, refers=...)
+    bodies.keep(body, refers=...)
 
 Messages of the preceding body are neither decoded nor checked again: they have no duplicate keys,
 so the list has none if its other elements have none. If the rest is refused, the whole body is
@@ -293,16 +293,15 @@ class BodyReading:
 
     def __init__(self, memory: BodyMemory[MessageFacts], app: str, wire: str, data: bytes) -> None:
         self._memory = memory
-        self._app = app
         self._wire = wire
-        self._body = RunningDigest(data)
+        self._body = RunningDigest(app, wire, data)
         self._beginning: KnownBeginning[MessageFacts] | None = None
         self._new = len(data)
         if self._new <= _LONG:
             self._find()
 
     def _find(self) -> None:
-        found = self._beginning = self._memory.find(self._app, self._wire, self._body)
+        found = self._beginning = self._memory.find(self._body)
         if found is not None:
             self._new = len(self._body.data) - (found.end - found.head)
 
@@ -341,11 +340,11 @@ class AppBodies:
         """The reading of a body, to be called here or in a thread."""
         return BodyReading(self._memory, app, wire, data)
 
-    def keep(self, app: str, wire: str, body: CallBody, *, refers: bool) -> None:
+    def keep(self, body: CallBody, *, refers: bool) -> None:
         """Remembers a body; `refers` tells whether it names stored objects."""
         if body.outline is not None:
             facts = functools.partial(body.facts, refers=refers)
-            self._memory.keep(app, wire, body.outline, body.beginning, facts)
+            self._memory.keep(body.outline, body.beginning, facts)
 
 
 def read_whole(wire: str, data: bytes, *, by_pieces: bool = False) -> CallBody:

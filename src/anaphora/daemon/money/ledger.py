@@ -8,6 +8,7 @@ async def attempt(ledger: Ledger, app: App) -> None:
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import logging
 import os
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING, TypedDict, Unpack
 from msgspec.structs import replace
 
 from anaphora.bounded import BoundedMap
+from anaphora.client.failures import log
 from anaphora.daemon.store import (
     LARGEST_AMOUNT,
     Hold,
@@ -221,6 +223,28 @@ class OpenHold:
         self._ledger.store.settle_later(self._settlement(billed, kind, **details))
         if was_open:
             self._ledger.put_settled(self.hold)
+
+    def settle_behind(
+        self,
+        billed: int,
+        kind: Settled,
+        labels_of: Callable[[], Mapping[str, int]],
+        **details: Unpack[SettledDetails],
+    ) -> None:
+        """The same when the event loop has run what is due now: an answer that has arrived is on
+        its way to its app before. `labels_of` computes the nano-dollars by label."""
+        was_open, self._settled = not self._settled, True
+
+        def settle() -> None:
+            try:
+                details["labels"] = labels_of()
+            except Exception as problem:
+                log(logging.ERROR, "the cost of an attempt has no labels", problem)
+            self.settle_later(billed, kind, **details)
+            if was_open:
+                self._ledger.put_settled(self.hold)
+
+        asyncio.get_running_loop().call_later(0, settle)
 
     def settle_at_bound(self) -> None:
         """Settles an attempt that was sent and has no bill."""

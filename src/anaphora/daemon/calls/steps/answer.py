@@ -40,9 +40,6 @@ class RelayAnswer(CallStep):
 
     name = "relay"
 
-    def __init__(self, tools: CallTools) -> None:
-        self._watched = bool(tools.watchers)
-
     def after(self, call: AppCall, outcome: CallOutcome) -> None:
         flight, error = call.flight, outcome.error
         assert flight is not None
@@ -54,10 +51,11 @@ class RelayAnswer(CallStep):
         reply, prepared = flight.reply, flight.prepared[flight.index]
         assert reply is not None
         notices = (*prepared.rendered.notices, *prepared.plan.notices, *prepared.notices)
+        # The blocks of the prompt are added behind the answer.
         record = flight.build_record(
             prepared,
             (*notices, *slowed_notices(call), *call.refreshed, *reply.notices),
-            observed=self._watched,
+            observed=False,
         )
         if call.left is not None:
             record = flight.record = replace(record, error=call.left.__name__)

@@ -87,6 +87,9 @@ class AuditCall(CallStep):
                 self.answered.finish()
 
     def _finish(self, answered: Sequence[AnsweredCall]) -> None:
+        if self._watchers:
+            for one in answered:
+                _add_blocks(one.call)
         self._add_rows([one.call for one in answered if not one.call.audited])
         explanations, texts = self._tools.explanations, self._tools.texts
         for one in answered:
@@ -116,6 +119,16 @@ class AuditCall(CallStep):
             return self._audit.calls_ended(rows)
         except Exception as problem:
             return (reported("audit_failed", problem),)
+
+
+def _add_blocks(call: AppCall) -> None:
+    """Adds the tokens by block to the record of an answered call."""
+    flight, record = call.flight, call.record
+    if flight is not None and record is not None and flight.reply is not None:
+        prepared = flight.prepared[flight.index]
+        call.record = replace(
+            record, blocks=flight.guarded("record_failed", (), prepared.block_shares)
+        )
 
 
 def ended_call(call: AppCall, flight: InFlight, record: Record) -> EndedCall:

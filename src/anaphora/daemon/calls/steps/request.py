@@ -246,7 +246,7 @@ class ReadBody(CallStep):
             except Denied as error:
                 self._tools.denials.add(app, call.method, error, request_id=call.request_id)
                 raise
-        self._bodies.keep(app.owner, route.wire, body, refers=bool(rows))
+        self._bodies.keep(body, refers=bool(rows))
         call.body, call.notices = body, notices
         call.provider = exchange.headers.get(PROVIDER)
         call.stored_at = rows[0].provider if rows else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from functools import partial
 
 from msgspec.structs import replace
 
@@ -21,7 +22,7 @@ from anaphora.client.costs.settling import (
     label_costs,
     nano_usd_up,
 )
-from anaphora.client.in_flight import InFlight
+from anaphora.client.in_flight import InFlight, PreparedRequest
 from anaphora.daemon.access.isolation import OwnReads, own_usage
 from anaphora.daemon.calls.call import AppCall, CallOutcome, CallTools
 from anaphora.daemon.calls.pipeline import CallStep
@@ -139,12 +140,12 @@ class SettleBill(CallStep):
         call.shown_usd = shown.usd
         if cost.usd is None:
             _add_unbilled(call, cost.nano_usd)
-        hold.settle_later(
+        hold.settle_behind(
             cost.nano_usd,
             cost.kind,
+            partial(_labels, call.label, prepared, cost, price),
             usage=usage,
             read_by_others=call.hidden,
-            labels=_labels(call, flight, cost, price),
             saved=0 if saved is None else nano_usd_up(saved),
             model=booked_model(call.facts, flight.target, reply),
         )
@@ -204,7 +205,7 @@ class SettleBill(CallStep):
             cost.kind,
             usage=cost.usage,
             read_by_others=hidden,
-            labels=_labels(call, flight, cost, None),
+            labels=_labels(call.label, flight.prepared[flight.index], cost, None),
             model=booked_model(facts, target, partial),
         )
 
@@ -252,11 +253,9 @@ def _add_unbilled(call: AppCall, charged: int, shown: int | None = None) -> None
 
 
 def _labels(
-    call: AppCall, flight: InFlight, cost: AttemptCost, price: Price | None
+    label: str, prepared: PreparedRequest, cost: AttemptCost, price: Price | None
 ) -> Mapping[str, int]:
-    """Nano-dollars by label; none for a failed attempt."""
-    if call.label:
-        return {call.label: cost.nano_usd} if cost.nano_usd else {}
-    if price is None:
-        return {}
-    return label_costs(flight.prepared[flight.index].block_shares(), cost, price)
+    """Nano-dollars by label, of the whole cost or by the blocks of the prompt."""
+    if label:
+        return {label: cost.nano_usd} if cost.nano_usd else {}
+    return {} if price is None else label_costs(prepared.block_shares(), cost, price)
