@@ -15,7 +15,7 @@ from typing import Any
 
 import anthropic
 import httpx
-import jsonschema
+import jsonschema_rs
 import openai
 import pytest
 from click.testing import CliRunner
@@ -184,7 +184,8 @@ def test_params_and_results_have_a_schema(daemon: TestedDaemon, method: str) -> 
     schema = document["methods"][method]
     result = child.call(method, **params)
     for name, value in (("params", params), ("result", result)):
-        jsonschema.validate(value, {**schema[name], "$defs": document["$defs"]})
+        found = {**schema[name], "$defs": document["$defs"]}
+        jsonschema_rs.validator_for(found).validate(value)
 
 
 def test_notification_is_not_executed(daemon: TestedDaemon) -> None:
