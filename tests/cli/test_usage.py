@@ -224,7 +224,7 @@ def test_places_are_listed_if_nothing_is_found(empty_home: Path, run: Any) -> No
         (["--on", "ray"], "--on and --out are for --logs"),
         (["losses", "--no-causes"], "leave --no-causes out"),
         (["session", IDLE, "--csv"], "one session is printed as text or with --json"),
-        (["--since", "tomorrow"], "'tomorrow' is neither a day (2026-11-30"),
+        (["--since", "tomorrow"], "'tomorrow' is neither a date (2026-11-30"),
         (["--program", "vim"], "'vim' is not one of 'claude-code'"),
     ],
 )

@@ -5,7 +5,17 @@ from __future__ import annotations
 import msgspec
 import pytest
 from support.event_loops import in_event_loop
-from support.ledgers import DAY, NOON, Clock, StorePlace, an_app, opened, problems_of
+from support.ledgers import (
+    DAY,
+    NOON,
+    Clock,
+    StorePlace,
+    an_app,
+    opened,
+    problems_of,
+    prune_place,
+    rows,
+)
 
 from anaphora.daemon.access.grants import GroupLimits
 from anaphora.daemon.audit import missing_row
@@ -128,6 +138,137 @@ async def test_a_reservation_is_there_for_its_token_only(place: StorePlace) -> N
         await running.settle(10, "billed")
         await hold(ledger, app, 10)
     assert problems_of(place) == ()
+
+
+#: 23:00 of the same day.
+EVENING = NOON + 11 * 3600
+
+
+@in_event_loop
+async def test_the_unspent_rest_moves_to_the_new_day(place: StorePlace) -> None:
+    async with opened(place, clock := Clock(EVENING)) as ledger:
+        await ledger.store.reserve(token("t1", amount=60, hours=48, reserved=True), LIMITS)
+        app, child = an_app("shop", 100), narrowed(an_app("shop", 100), ("t1", 60))
+        await (await hold(ledger, child, 20)).settle(20, "billed")
+        running = await hold(ledger, child, 30)
+        clock.now += 2 * 3600  # of the new day, 60 - 20 are reserved until the call has its bill
+        assert (await refused(ledger, app, 61)).limit == "usd_per_day"
+        own = await hold(ledger, app, 60)
+        assert (await refused(ledger, child, 11)).limit == "budget_usd"
+        await running.settle(5, "billed")  # on its day; the rest comes back to the reservation
+        await (await hold(ledger, child, 35)).settle(35, "billed")
+        assert (await refused(ledger, child, 1)).limit == "budget_usd"
+        assert (await refused(ledger, app, 6)).limit == "usd_per_day"
+        await own.settle(60, "billed")
+        assert (await ledger.spent("shop")).today == 95
+        (found,) = await ledger.store.budgets()
+        assert (found.spent, found.held) == (60, 0)
+    assert problems_of(place, clock.now) == ()
+
+
+@in_event_loop
+async def test_reservations_nest(place: StorePlace) -> None:
+    async with opened(place) as ledger:
+        app = an_app("shop", 100)
+        await ledger.store.reserve(token("t1", amount=80, reserved=True), LIMITS)
+        inside = SpendLimits(per_day=100, budgets=(80,))
+        inner = token("t2", parent="t1", amount=50, reserved=True)
+        await ledger.store.reserve(inner, inside, budgets=("t1",))  # not again out of the day
+        third = token("t3", parent="t1", amount=31, reserved=True)
+        with pytest.raises(GrantExceeded, match="budget_usd has less left"):
+            await ledger.store.reserve(third, inside, budgets=("t1",))
+        outer = narrowed(app, ("t1", 80))
+        assert (await refused(ledger, outer, 31)).limit == "budget_usd"
+        await (await hold(ledger, outer, 30)).settle(30, "billed")
+        await (await hold(ledger, narrowed(app, ("t1", 80), ("t2", 50)), 50)).settle(50, "billed")
+        assert (await refused(ledger, app, 21)).limit == "usd_per_day"
+        await (await hold(ledger, app, 20)).settle(20, "billed")
+    assert problems_of(place) == ()
+
+
+@in_event_loop
+async def test_revoking_a_token_gives_back_what_those_below_it_reserved(place: StorePlace) -> None:
+    async with opened(place) as ledger:
+        root = TokenRow(id="root", app="shop", digest=b"root", created=NOON)
+        await ledger.store.add_token(root)
+        await ledger.store.add_token(token("t1"))
+        limits = SpendLimits(per_day=100, budgets=(100,))
+        child = token("t2", parent="t1", amount=60, reserved=True)
+        await ledger.store.reserve(child, limits, budgets=("t1",))
+        running = await hold(ledger, narrowed(an_app("shop", 100), ("t1", 100), ("t2", 60)), 20)
+        await ledger.store.change_token("root", revoked=NOON + 1)
+        revoked = {row.id: row.revoked for row in await ledger.store.tokens()}
+        assert revoked == {"root": NOON + 1, "t1": NOON + 1, "t2": NOON + 1}
+        assert (await refused(ledger, an_app("shop", 100), 81)).limit == "usd_per_day"
+        own = await hold(ledger, an_app("shop", 100), 80)  # all but the call that is running
+        await running.settle(20, "billed")
+        own.release()
+    assert problems_of(place) == ()
+
+
+@in_event_loop
+async def test_calls_after_a_move_count_in_the_new_group(place: StorePlace) -> None:
+    async with opened(place) as ledger:
+        before = await hold(ledger, grouped(an_app("shop"), "old", 100), 90)
+        after = await hold(ledger, grouped(an_app("shop"), "new", 100), 90)
+        await before.settle(70, "billed")
+        await after.settle(30, "billed")
+        found = await ledger.store.spent_by_group(NOON)
+        assert {name: one.today for name, one in found.items()} == {"old": 70, "new": 30}
+    assert problems_of(place) == ()
+
+
+@in_event_loop
+async def test_corrections_and_late_bills_count_on_all_levels(place: StorePlace) -> None:
+    async with opened(place) as ledger:
+        await ledger.store.add_token(token("t1"))
+        app = narrowed(grouped(an_app("shop"), "team", 1000), ("t1", 100))
+        late, corrected = await hold(ledger, app, 40), await hold(ledger, app, 40)
+        late.settle_at_bound()
+        await late.settle(10, "billed")
+        await corrected.settle(40, "billed")
+        await ledger.store.correct(corrected.hold.id, 25, "invoice")
+        (found,) = await ledger.store.budgets()
+        team = (await ledger.store.spent_by_group(NOON))["team"]
+        assert (found.spent, team.today, team.month) == (35, 35, 35)
+        (_, entry, _) = await ledger.store.entries(EntryQuery())
+        assert entry.accounts == '["group:team","budget:t1"]'
+    assert problems_of(place) == ()
+
+
+@in_event_loop
+async def test_holds_of_a_killed_daemon_are_settled_on_all_levels(place: StorePlace) -> None:
+    async with opened(place) as ledger:
+        await ledger.store.reserve(token("t1", amount=60, reserved=True), LIMITS)
+        running = await hold(ledger, narrowed(an_app("shop", 100), ("t1", 60)), 40)
+        running._settled = True  # the process ends
+    async with opened(place) as ledger:
+        (found,) = await ledger.store.budgets()
+        assert (found.spent, found.held) == (40, 0)
+        assert (await refused(ledger, an_app("shop", 100), 41)).limit == "usd_per_day"
+    assert problems_of(place) == ()
+
+
+@in_event_loop
+async def test_pruning_removes_budgets_that_ended_with_their_months(place: StorePlace) -> None:
+    async with opened(place, clock := Clock()) as ledger:
+        await ledger.store.reserve(token("t1", amount=60, reserved=True), LIMITS)
+        app = narrowed(an_app("shop", 100), ("t1", 60))
+        await (await hold(ledger, app, 40)).settle(40, "billed")
+        clock.now += 16.4 * DAY  # 21:36 of the month's last day
+        live = msgspec.structs.replace(token("t2", amount=90), expires=clock.now + DAY)
+        await ledger.store.add_token(live)
+        app = narrowed(an_app("shop", 100), ("t2", 90))
+        await (await hold(ledger, app, 50)).settle(50, "billed")
+        clock.now += DAY / 4
+    assert prune_place(place, 0, clock.now).entries == 2
+    async with opened(place, clock) as ledger:
+        (found,) = await ledger.store.budgets()
+        assert (found.token, found.spent) == (live, 50)
+        assert rows(place, "SELECT * FROM reservations") == []
+        assert rows(place, "SELECT * FROM balances WHERE app = 'budget:t1'") == []
+        assert (await refused(ledger, app, 41)).limit == "budget_usd"
+    assert problems_of(place, clock.now) == ()
 
 
 # ── Reports ──────────────────────────────────────────────────────────────────────────────────────

@@ -111,12 +111,12 @@ def test_pieces_of_any_size_give_the_same_bills(numbers: list[int], most: int) -
         found: dict[bytes, Any] = {}
         while True:
             piece = pieces.read_piece(str(file), "claude_code", known, state, most)
-            found |= {call[0]: call for call in piece.calls}
+            found |= {call.key: call for call in piece.calls}
             if piece.finished:
                 break
             known = pack(piece.position)
         whole = pieces.read_piece(str(file), "claude_code", b"", state)
-        assert found.keys() == {call[0] for call in whole.calls}
+        assert found.keys() == {call.key for call in whole.calls}
         assert piece.position.offset == whole.position.offset == file.stat().st_size
 
 

@@ -14,10 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.usage_files import answer, files_in
 
+from anaphora.analysis.trace.programs import ProgramName
 from anaphora.catalog.pricing import PriceBook
 from anaphora.usage.collect import usage
 from anaphora.usage.index import UsageIndex
-from anaphora.usage.pieces import FilePiece, ReadPosition, row_of
+from anaphora.usage.pieces import FilePiece, ReadPosition
 from anaphora.usage.records import COUNTS, CallBill, CallLoss, usage_of
 from anaphora.usage.report import UsageReport
 from anaphora.usage.sums import UsageQuery, usage_report
@@ -46,13 +47,11 @@ def call(
 
 
 def filled(
-    calls: list[CallBill], losses: Sequence[CallLoss] = (), program: str = "claude_code"
+    calls: list[CallBill], losses: Sequence[CallLoss] = (), program: ProgramName = "claude_code"
 ) -> UsageIndex:
     """An index with the calls of one file."""
-    labels = [(program, c.provider, c.model, c.tier, c.session, c.project) for c in calls]
-    rows = [row_of(one, number) for number, one in enumerate(calls)]
     piece = FilePiece(
-        path="/f", known=b"", anew=True, position=ReadPosition(), labels=labels, calls=rows
+        path="/f", known=b"", anew=True, position=ReadPosition(), program=program, calls=calls
     )
     index = UsageIndex(None)
     assert index.add([piece]) == []

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import datetime
 import math
+import time
 from collections.abc import Callable, Iterable
 from typing import Any, Literal, TypeVar
 
@@ -201,12 +203,15 @@ def selected(names: str, known: Iterable[str]) -> tuple[str, ...]:
 
 
 def past_moment(
-    context: click.Context, parameter: click.Parameter, text: str | None
+    context: click.Context,
+    parameter: click.Parameter,
+    text: str | None,
+    zone: datetime.tzinfo | None = datetime.UTC,
+    *,
+    whole_day: bool = False,
 ) -> float | None:
-    """A callback for options: a date or an age, in seconds since 1970."""
-    import datetime
-    import time
-
+    """A callback for options: a date or an age, in seconds since 1970. Of `whole_day`, the end of
+    a day that is named. Without a zone, it is this machine's."""
     from anaphora.yaml_values import seconds_with_unit
 
     if text is None:
@@ -215,8 +220,10 @@ def past_moment(
         return time.time() - age
     try:
         moment = datetime.datetime.fromisoformat(text)
-    except ValueError:
+        if whole_day and len(text) <= len("2026-11-30"):
+            moment += datetime.timedelta(days=1)
+        return (moment if moment.tzinfo else moment.replace(tzinfo=zone)).timestamp()
+    except (ValueError, OverflowError):
         raise click.BadParameter(
             f"{text!r} is neither a date (2026-11-30, 2026-11-30T12:00) nor an age (30m, 24h, 7d)"
         ) from None
-    return (moment if moment.tzinfo else moment.replace(tzinfo=datetime.UTC)).timestamp()

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-import calendar
-import time
 from collections.abc import Mapping, Sequence
 
 import htpy
 
 from anaphora.daemon.store import SpendRow
-from anaphora.dashboard.charts import charged_calls_bars, share_line, spend_bars
+from anaphora.dashboard.charts import (
+    charged_calls_bars,
+    daily_points,
+    filled_points,
+    share_line,
+    spend_bars,
+)
 from anaphora.dashboard.figures import count, name, percent, tokens, usd
 from anaphora.dashboard.past_calls.sums import CallTotals
 from anaphora.dashboard.report import report_file
@@ -74,21 +78,11 @@ def _headline(total: SpendRow, held: int) -> htpy.Element:
 
 def _points(days: Sequence[SpendRow] | Mapping[float, SpendRow]) -> list[Point]:
     """One for each day, or for each hour of a day, including those without calls."""
-    if isinstance(days, Mapping):
-        step, sums = _HOUR, {start: _sums(row) for start, row in days.items()}
-        first = min(sums) // _DAY * _DAY
-        last = max(first + _DAY - _HOUR, *sums)
-    else:
-        step, sums = _DAY, {_start(row.day): _sums(row) for row in days}
-        first, last = min(sums), max(sums)
-    starts = [first + number * step for number in range(round((last - first) / step) + 1)]
-    return [
-        Point(start=start, seconds=step, sums=sums.get(start) or CallTotals()) for start in starts
-    ]
-
-
-def _start(day: str) -> float:
-    return float(calendar.timegm(time.strptime(day, "%Y-%m-%d")))
+    if not isinstance(days, Mapping):
+        return daily_points({row.day: _sums(row) for row in days})
+    sums = {start: _sums(row) for start, row in days.items()}
+    first = min(sums) // _DAY * _DAY
+    return filled_points(sums, first, max(first + _DAY - _HOUR, *sums), _HOUR)
 
 
 def _sums(row: SpendRow) -> CallTotals:

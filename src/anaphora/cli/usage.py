@@ -15,11 +15,11 @@ import msgspec
 from anaphora.analysis.trace.programs import PROGRAMS
 from anaphora.usage.report import DearLoss, Grouping, UsageReport, UsageRow
 from anaphora.wording import visible_json
-from anaphora.yaml_values import nearest, seconds_with_unit
+from anaphora.yaml_values import nearest
 
 from .common import INTERRUPTED, USAGE, stop
 from .html_file import html_option, write_html
-from .parameters import completions
+from .parameters import completions, past_moment
 from .terminal import Line, Terminal, print_lines, print_report
 from .usage_output import csv_text, end_lines, loss_lines, next_steps, ordered, report_lines
 from .usage_sources import GROUPINGS, UsageLogs, UsageOptions, UsageSessions, UsageWords
@@ -33,20 +33,10 @@ _INTERVAL = 1.0
 
 
 def _moment(context: click.Context, parameter: click.Parameter, text: str | None) -> float | None:
-    """A day or a time of this machine's zone, or an age. The day of --until is included."""
-    if text is None:
-        return None
-    if (age := seconds_with_unit(text)) is not None:
-        return time.time() - age
-    try:
-        moment = datetime.datetime.fromisoformat(text)
-        if parameter.name == "until" and len(text) <= len("2026-11-30"):
-            moment += datetime.timedelta(days=1)
-        return moment.timestamp()
-    except (ValueError, OverflowError):
-        raise click.BadParameter(
-            f"{text!r} is neither a day (2026-11-30, 2026-11-30T12:00) nor an age (24h, 7d, 4w)"
-        ) from None
+    """A day or a time of this machine's zone (of UTC with --logs), or an age. The day of --until is
+    included."""
+    zone = datetime.UTC if context.params.get("logs") else None
+    return past_moment(context, parameter, text, zone, whole_day=parameter.name == "until")
 
 
 class _Program(click.Choice[str]):
@@ -82,7 +72,8 @@ def _complete_words(
 @html_option("Write a report with charts to FILE, one page to send; - is standard output.")
 @click.option("--watch", is_flag=True, help="Print again whenever something changes, until Ctrl-C.")
 @click.option("--show-text", is_flag=True, help="With `session ID`: show text of the prompts.")
-@click.option("--logs", is_flag=True, help="FILES are request logs or audit rows: paths, URLs.")
+@click.option("--logs", is_flag=True, is_eager=True,
+              help="FILES are request logs or audit rows: paths, URLs.")  # fmt: skip
 @click.option("--on", default="", metavar="ray[=ADDRESS]", help="With --logs: work on Ray.")
 @click.option("--out", metavar="FILE", help="With --logs: write a row per call, as Parquet.")
 @click.option("--install-statusline", is_flag=True, help="Set Claude Code's status line to ours.")
@@ -127,7 +118,8 @@ def command(words: tuple[str, ...], install_statusline: bool, yes: bool, **optio
         _watch(asked, chosen)
         return
     found = UsageLogs(asked, chosen) if chosen.logs else UsageSessions(asked, chosen)
-    report = found.report()
+    reports = found.reports(*(_TABLES if chosen.html else ()))
+    report = reports[0]
     if asked.session:
         from .usage_session import show_session
 
@@ -135,10 +127,9 @@ def command(words: tuple[str, ...], install_statusline: bool, yes: bool, **optio
             asked.session, report, found.paths, as_json=chosen.as_json, show_text=chosen.show_text
         )
     else:
-        _show(found, report, asked, chosen)
+        _show(reports, asked, chosen)
     if not report.complete:
         stop(INTERRUPTED)
-    found.keep_today()
     if report.problems and not report.total.calls:
         stop(USAGE)
 
@@ -186,12 +177,13 @@ def _check(options: UsageOptions, asked: UsageWords) -> None:
         raise click.UsageError("`losses` looks for lost caches: leave --no-causes out")
 
 
-def _show(
-    found: UsageSessions | UsageLogs, report: UsageReport, asked: UsageWords, options: UsageOptions
-) -> None:
-    losses = asked.view == _LOSSES
+def _show(reports: list[UsageReport], asked: UsageWords, options: UsageOptions) -> None:
+    report, losses = reports[0], asked.view == _LOSSES
     if options.html is not None:
-        write_html(options.html, lambda: _html(found, report))
+        from .usage_html import usage_report
+
+        by_grouping = {one.by: one for one in reports}
+        write_html(options.html, lambda: usage_report(by_grouping, time.time()))
     elif options.as_csv:
         made = csv_text(report.dearest, DearLoss) if losses else csv_text(ordered(report), UsageRow)
         click.echo(made, nl=False)
@@ -214,16 +206,6 @@ def _page(report: UsageReport, asked: UsageWords, options: UsageOptions) -> Iter
         yield from next_steps()
 
 
-def _html(found: UsageSessions | UsageLogs, report: UsageReport) -> bytes:
-    from .usage_html import usage_report
-
-    reports = {report.by: report}
-    for by in _TABLES:
-        if by not in reports:
-            reports[by] = found.report(by)
-    return usage_report(reports, time.time())
-
-
 def _watch(asked: UsageWords, options: UsageOptions) -> None:
     terminal, state = Terminal(), None
     try:
@@ -232,11 +214,10 @@ def _watch(asked: UsageWords, options: UsageOptions) -> None:
             found = UsageSessions(asked, options)
             if found.state() != state:
                 state = found.state()
-                report = found.report()
+                (report,) = found.reports()
                 _show_again(terminal, report, asked, options)
                 if not report.complete:
                     return
-                found.keep_today()
             # The look itself takes little of one processor.
             time.sleep(max(_INTERVAL, 20 * (time.monotonic() - started)))
     except KeyboardInterrupt:  # Ctrl-C ends --watch

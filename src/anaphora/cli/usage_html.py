@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import calendar
-import time
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
 
 import htpy
 
-from anaphora.dashboard.charts import share_line, spend_bars
+from anaphora.dashboard.charts import daily_points, share_line, spend_bars
 from anaphora.dashboard.figures import (
     NOTHING,
     compact,
@@ -34,7 +32,6 @@ from anaphora.dashboard.tables import (
     stats,
     table,
 )
-from anaphora.dashboard.values import Point
 from anaphora.usage.report import DearLoss, Grouping, UsageReport, UsageRow
 from anaphora.usage.tally import NO_TIME
 from anaphora.wording import counted
@@ -48,7 +45,6 @@ from .usage_output import (
     unpriced_lines,
 )
 
-_DAY = 86_400.0
 #: Rows of one table.
 _MOST_ROWS = 200
 
@@ -60,7 +56,8 @@ def usage_report(reports: Mapping[Grouping, UsageReport], made_at: float) -> byt
     if not asked.total.calls:
         sections: list[tuple[str, htpy.Node]] = [("Usage", empty("No calls were found"))]
         return report_file("Usage", sections, made_at)
-    points = _points(reports["daily"].rows)
+    days = reports["daily"].rows
+    points = daily_points({row.name: _sums(row) for row in days if row.name != NO_TIME})
     drawn = [spend_bars(points, lost_known=asked.causes is not None), share_line(points)]
     first = [_headline(asked), htpy.div(".grid.charts")[drawn]]
     sections = [("Usage at API prices", [_notes(asked), *first])]
@@ -76,7 +73,8 @@ def usage_report(reports: Mapping[Grouping, UsageReport], made_at: float) -> byt
 def _notes(report: UsageReport) -> htpy.Node:
     programs = ", ".join(title(row.name) for row in report.programs)
     files = f"{counted(report.files, 'file')} of {programs}."
-    text = f"{files} Days are those of this machine's time zone."
+    zone = "UTC" if report.utc else "this machine's time zone"
+    text = f"{files} Days are those of {zone}."
     return [
         htpy.p(".dim")[text],
         not report.complete
@@ -181,23 +179,6 @@ def _left_out(heading: str, lines: Sequence[str]) -> htpy.Node:
     items = [htpy.li[name(text, 400)] for text in lines[:_MOST_ROWS]]
     others = more(len(lines) - _MOST_ROWS, "line")
     return bool(items) and card(heading, htpy.ul[items], others)
-
-
-def _points(days: Sequence[UsageRow]) -> list[Point]:
-    """One for each day, including those without calls. Days of this machine's zone are drawn as
-    days of UTC: the page has no script that could convert them."""
-    sums = {_start(row.name): _sums(row) for row in days if row.name != NO_TIME}
-    if not sums:
-        return []
-    first, last = min(sums), max(sums)
-    starts = [first + number * _DAY for number in range(round((last - first) / _DAY) + 1)]
-    return [
-        Point(start=start, seconds=_DAY, sums=sums.get(start) or CallTotals()) for start in starts
-    ]
-
-
-def _start(day: str) -> float:
-    return float(calendar.timegm(time.strptime(day, "%Y-%m-%d")))
 
 
 def _sums(row: UsageRow) -> CallTotals:

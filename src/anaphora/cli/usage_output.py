@@ -89,7 +89,9 @@ def _headline(report: UsageReport) -> Iterator[Line]:
 def _span(report: UsageReport) -> str:
     if report.total.began is None or report.total.ended is None:
         return ""
-    first, last = day(report.total.began), day(report.total.ended)
+    zone = time.gmtime if report.utc else time.localtime
+    times = report.total.began, report.total.ended
+    first, last = (time.strftime("%Y-%m-%d", zone(at)) for at in times)
     return f" on {first}" if first == last else f" from {first} to {last}"
 
 
@@ -240,10 +242,6 @@ def compact(number: int) -> str:
 def _percent(part: Decimal, whole: Decimal) -> str:
     share = part / whole * 100
     return f"{share:.0f}%" if share >= 1 else "less than 1%"
-
-
-def day(at: float) -> str:
-    return time.strftime("%Y-%m-%d", time.localtime(at))
 
 
 def minute(at: float | None) -> str:

@@ -13,6 +13,7 @@ import msgspec
 from anaphora.errors import AnaphoraError
 from anaphora.usage.index import UsageIndex, index_file
 from anaphora.usage.report import UsageReport
+from anaphora.wording import counted
 
 from .explain import explain_session
 from .explain_output import ExplainedCall, page_lines
@@ -70,6 +71,8 @@ def show_session(
         yield from report_lines(report, rows=False)
         yield "\nCall by call", "bold"
         yield from page_lines(explained, everything=False, excerpts=show_text, asked=texts)
+        if (copies := len(explained.turns) - row.calls) > 0:
+            yield f"{counted(copies, 'call')} of these count in sessions that this one repeats"
         if not show_text:
             yield "--show-text shows what was asked before each call", "dim"
 

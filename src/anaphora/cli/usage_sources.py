@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
 import click
+from msgspec.structs import replace
 
 from anaphora.analysis.trace.log_lines import Problem
-from anaphora.usage.collect import usage
+from anaphora.usage.collect import usage_reports
 from anaphora.usage.places import FOLDERS, SessionFile, session_files
 from anaphora.usage.report import Grouping, UsageReport
 from anaphora.usage.sums import UsageQuery
@@ -21,6 +22,7 @@ from anaphora.wording import counted, visible
 
 from .common import USAGE, print_error_line, report_problems, stop
 from .usage_output import shown
+from .usage_statusline import keep_today
 
 GROUPINGS: tuple[Grouping, ...] = get_args(Grouping)
 #: Seconds before progress is shown.
@@ -60,27 +62,30 @@ class UsageLogs:
     def __init__(self, asked: UsageWords, options: UsageOptions) -> None:
         self._asked, self._options = asked, options
 
-    def report(self, by: Grouping | None = None) -> UsageReport:
-        from anaphora.usage.fleet import usage_of_logs
+    def reports(self, *more: Grouping) -> list[UsageReport]:
+        """By the grouping that is asked for, and by others."""
+        from anaphora.usage.fleet import FleetJob, reports_of_logs
 
         options = self._options
+        job = FleetJob(
+            by=_groupings(self._asked.view, *more),
+            since=options.since,
+            until=options.until,
+            now=time.time(),
+            rows=options.out is not None,
+        )
         with _ProgressLine() as line:
-            return usage_of_logs(
+            return reports_of_logs(
                 self._asked.places,
-                by=by or _grouping(self._asked.view),
+                job,
                 on=options.on,
-                out=None if by else options.out,
-                since=options.since,
-                until=options.until,
+                out=options.out,
                 progress=lambda now: line.show(
                     f"{now.read:,} of {now.slices:,} parts read, {now.judged:,} of"
                     f" {now.buckets:,} judged, {counted(now.records, 'record')}",
                     now.usd,
                 ),
             )
-
-    def keep_today(self) -> None:
-        pass
 
 
 class UsageSessions:
@@ -110,19 +115,22 @@ class UsageSessions:
                 print_error_line(line)
             stop(USAGE)
 
-    def report(self, by: Grouping | None = None) -> UsageReport:
+    def reports(self, *more: Grouping) -> list[UsageReport]:
+        """By the grouping that is asked for, and by others."""
         options = self._options
-        query = UsageQuery(
-            by=by or _grouping(self._asked.view),
+        asked = UsageQuery(
             since=options.since,
             until=options.until,
             programs=options.programs,
             project=options.project,
             session=self._asked.session,
         )
+        queries = [replace(asked, by=by) for by in _groupings(self._asked.view, *more)]
+        if is_everything := not self._asked.places and not options.programs:
+            queries += [UsageQuery(by="session"), UsageQuery(by="program", since=_midnight())]
         with _ProgressLine() as line:
-            report = usage(
-                query,
+            reports = usage_reports(
+                queries,
                 self.files,
                 causes=options.causes,
                 progress=lambda now: line.show(
@@ -131,24 +139,18 @@ class UsageSessions:
                     now.usd,
                 ),
             )
+        if is_everything:
+            *reports, sessions, today = reports
+            if today.complete:
+                keep_today(today.total.usd, sessions.rows)
         skipped = [str(one) for one in self.problems if not one.harmless]
-        report.problems = (*skipped, *report.problems)
-        return report
+        for report in reports:
+            report.problems = (*skipped, *report.problems)
+        return reports
 
     @property
     def paths(self) -> tuple[Path, ...]:
         return tuple(file.path for file in self.files)
-
-    def keep_today(self) -> None:
-        """Writes the sums of today for the status line, if all sessions were read."""
-        from .usage_statusline import keep_today
-
-        if not self._asked.places and not self._options.programs:
-            sessions = usage(UsageQuery(by="session"), self.files)
-            today = usage(UsageQuery(by="program", since=_midnight()), self.files)
-            if not (sessions.complete and today.complete):
-                raise KeyboardInterrupt  # after the report is printed
-            keep_today(today.total.usd, sessions.rows)
 
     def state(self) -> list[tuple[Any, ...]]:
         """Changes with the files."""
@@ -189,5 +191,6 @@ def _midnight() -> float:
     return today.timestamp()
 
 
-def _grouping(view: str) -> Grouping:
-    return next((by for by in GROUPINGS if by == view), "daily")
+def _groupings(view: str, *more: Grouping) -> tuple[Grouping, ...]:
+    first: Grouping = next((by for by in GROUPINGS if by == view), "daily")
+    return tuple(dict.fromkeys((first, *more)))

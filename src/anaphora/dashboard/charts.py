@@ -5,8 +5,10 @@ Each has at most `MOST_COLUMNS` columns: if there are more points, neighbours ar
 
 from __future__ import annotations
 
+import calendar
 import math
-from collections.abc import Callable, Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import accumulate
 
@@ -22,6 +24,8 @@ from .values import Point, ShownCall
 
 MOST_COLUMNS = 160
 _DAY = 86_400
+#: Days that are drawn: a single wrong year in a log would be a chart of nothing.
+_MOST_DAYS = 3_660
 #: Smallest top value of a dollar axis, in nano-dollars.
 _LEAST_USD = 100_000
 
@@ -31,6 +35,26 @@ _FRESH = Series("fresh", "Fresh input")
 _OUTPUT = Series("output", "Output")
 #: For any reason: breaks, expired entries, …
 _LOST = Series("lost", "Lost: paid again")
+
+
+def daily_points(days: Mapping[str, CallTotals]) -> list[Point]:
+    """One for each day from the first to the last, including those without calls. They are drawn as
+    days of UTC: a page has no script that could convert them."""
+    sums = {
+        float(calendar.timegm(time.strptime(day, "%Y-%m-%d"))): one for day, one in days.items()
+    }
+    last = max(sums, default=0.0)
+    first = max(min(sums, default=0.0), last - _MOST_DAYS * _DAY)
+    return filled_points(sums, first, last, _DAY) if sums else []
+
+
+def filled_points(
+    sums: Mapping[float, CallTotals], first: float, last: float, step: float
+) -> list[Point]:
+    starts = [first + number * step for number in range(round((last - first) / step) + 1)]
+    return [
+        Point(start=start, seconds=step, sums=sums.get(start) or CallTotals()) for start in starts
+    ]
 
 
 def spend_bars(points: Sequence[Point], *, lost_known: bool = True) -> htpy.Element:

@@ -12,7 +12,7 @@ import os
 import sqlite3
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Literal, TypeAlias
@@ -28,8 +28,8 @@ from anaphora.wording import counted
 from .index import UsageIndex, index_file, remove_index
 from .pieces import PIECE, FilePiece, ReadPosition, file_state, is_unchanged, pack, unpack_position
 from .places import SessionFile, session_files
-from .processes import Died, WorkProcesses
-from .records import usage_of
+from .processes import Died, WorkProcesses, processors
+from .records import COUNTS, usage_of
 from .report import UsageReport
 from .sums import UsageQuery, usage_report
 from .tasks import (
@@ -85,16 +85,38 @@ def usage(
     problems: list[Problem] = []
     if files is None:
         files = session_files((), os.environ, Path.home(), problems)
-    collector = _Collector(query or UsageQuery(), files, progress, processes)
+    (report,) = usage_reports(
+        [query or UsageQuery()],
+        files,
+        causes=causes,
+        progress=progress,
+        processes=processes,
+        index=index,
+    )
+    report.problems = (*map(str, problems), *report.problems)
+    return report
+
+
+def usage_reports(
+    queries: Sequence[UsageQuery],
+    files: Iterable[SessionFile],
+    *,
+    causes: bool = False,
+    progress: Progress | None = None,
+    processes: int | None = None,
+    index: Path | None = None,
+) -> list[UsageReport]:
+    """`usage` for several queries: the files are read once."""
+    collector = _Collector(queries, files, progress, processes)
     notices: list[str] = []
     path = _index_path(index, notices)
     while True:
         try:
             with closing(UsageIndex(path)) as opened:
-                report = collector.report(opened, causes=causes)
-            report.problems = (*map(str, problems), *report.problems)
-            report.notices = (*notices, *report.notices)
-            return report
+                reports = collector.reports(opened, causes=causes)
+            for report in reports:
+                report.notices = (*notices, *report.notices)
+            return reports
         except (OSError, sqlite3.Error) as problem:
             if path is None:
                 raise
@@ -119,17 +141,17 @@ def _index_path(index: Path | None, notices: list[str]) -> Path | None:
 class _Collector:
     def __init__(
         self,
-        query: UsageQuery,
+        queries: Sequence[UsageQuery],
         files: Iterable[SessionFile],
         progress: Progress | None,
         processes: int | None,
     ) -> None:
-        self._query, self._progress = query, progress
-        self._processes = _processors() if processes is None else processes
+        self._queries, self._progress = queries, progress
+        self._processes = processors() if processes is None else processes
         self._files = {os.path.abspath(file.path): file for file in files}
         self._prices = PriceBook(time.time())
 
-    def report(self, index: UsageIndex, *, causes: bool) -> UsageReport:
+    def reports(self, index: UsageIndex, *, causes: bool) -> list[UsageReport]:
         self._problems: dict[str, list[str]] = {path: [] for path in self._files}
         self._summed = dict.fromkeys(self._files)
         self._usd = 0.0
@@ -142,13 +164,17 @@ class _Collector:
         except KeyboardInterrupt:
             complete = False
         with index.counted(self._summed):
-            report = usage_report(index, self._query, now=time.time(), with_causes=causes)
+            now = time.time()
+            reports = [
+                usage_report(index, query, now=now, with_causes=causes) for query in self._queries
+            ]
             self._notices += index.notices() if causes else ()
-        report.problems = tuple(one for found in self._problems.values() for one in found)
-        report.notices = tuple(sorted(self._notices))
-        report.files = len(self._summed)
-        report.complete = complete
-        return report
+        for report in reports:
+            report.problems = tuple(one for found in self._problems.values() for one in found)
+            report.notices = tuple(sorted(self._notices))
+            report.files = len(self._summed)
+            report.complete = complete
+        return reports
 
     # ── Bills ────────────────────────────────────────────────────────────────────────────────────
 
@@ -207,13 +233,12 @@ class _Collector:
     def _spend(self, piece: FilePiece) -> None:
         if self._progress is None:
             return
-        sums: dict[int, list[int]] = {}
-        for _, _, _, label, _, *counts, _ in piece.calls:
-            kept = sums.setdefault(label, [0] * len(counts))
-            for place, count in enumerate(counts):
-                kept[place] += count
-        for label, counts in sums.items():
-            _, provider, model, tier, _, _ = piece.labels[label]
+        sums: dict[tuple[str, str, str], list[int]] = {}
+        for call in piece.calls:
+            kept = sums.setdefault((call.provider, call.model, call.tier), [0] * len(COUNTS))
+            for place, name in enumerate(COUNTS):
+                kept[place] += getattr(call, name)
+        for (provider, model, tier), counts in sums.items():
             price = self._prices.price(provider, model, piece.position.began, service_tier=tier)
             cost = None if price is None else price.total(usage_of(counts))
             self._usd += float(cost or 0)
@@ -284,7 +309,3 @@ class _Collector:
                 for path, _, _ in task.files:
                     self._problems[path].append(f"{path}: not judged, {one.reason}")
         return self._add(index, workers, pieces) if pieces else 0
-
-
-def _processors() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

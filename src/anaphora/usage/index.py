@@ -18,9 +18,9 @@ import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import groupby
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -38,12 +38,11 @@ from anaphora.sqlite_files import (
 from anaphora.version import __version__
 
 from .copies import choose, count
-from .pieces import FilePiece, Label, pack, unpack_position
-from .records import COUNTS, CallLoss
+from .pieces import FilePiece, pack, unpack_position
+from .records import COUNTS, CallBill, CallLoss
 
 #: Marks the file as ours: "anau".
 _APPLICATION = 0x616E6175
-_SCHEMA = 1
 _CALLS = (
     "CREATE TABLE {} (file INTEGER NOT NULL, key BLOB NOT NULL, answer BLOB NOT NULL,"
     " copied INTEGER NOT NULL, label INTEGER NOT NULL, at REAL, "
@@ -79,6 +78,10 @@ _ADD = (
 #: Labels that are kept in memory.
 _MOST_LABELS = 10_000
 
+_counts = attrgetter(*COUNTS)
+
+Label: TypeAlias = tuple[str, str, str, str, str, str]
+"""Program, provider, model, service tier, session and project of a call."""
 Unjudged: TypeAlias = tuple[str, ProgramName, dict[bytes, AnswerCopy]]
 """Path and program of a file, and the answers that other files keep."""
 
@@ -96,7 +99,7 @@ def remove_index(path: Path) -> None:
 
 def _version() -> int:
     """Of the tables, the readers and the prices; another one makes the index useless."""
-    parts = f"{_SCHEMA} {__version__} {catalog.price_table_date()}"
+    parts = f"{_TABLES} {__version__} {catalog.price_table_date()}"
     return zlib.crc32(parts.encode()) & 0x7FFFFFFF
 
 
@@ -165,7 +168,7 @@ class UsageIndex:
         found = self.run("SELECT id, position FROM files WHERE path = ?", (piece.path,)).fetchone()
         if (found[1] if found else b"") != piece.known:
             return False
-        times = [at for call in piece.calls if (at := call[4]) is not None]
+        times = [call.at for call in piece.calls if call.at is not None]
         ended = max(times) if times else None
         position, began = pack(piece.position), piece.position.began
         if found is None:
@@ -185,12 +188,17 @@ class UsageIndex:
                 (position, began, ended, ended, file),
             )
         if piece.calls:
-            session = piece.labels[piece.calls[-1][3]][4]
+            session = piece.calls[-1].session
             self.run("UPDATE files SET session = ? WHERE id = ?", (session, file))
-        labels = [self._label(label) for label in piece.labels]
-        rows = ((file, *call[:3], labels[call[3]], *call[4:]) for call in piece.calls)
+        rows = [(file, *self._row(piece.program, call)) for call in piece.calls]
         self._database.executemany(_ADD, rows)
         return True
+
+    def _row(self, program: ProgramName, call: CallBill) -> tuple[Any, ...]:
+        """The columns after `file`."""
+        label = program, call.provider, call.model, call.tier, call.session, call.project
+        same, number = call.untimed or call.key, self._label(label)
+        return call.key, same, call.copied, number, call.at, *_counts(call), call.line
 
     def _label(self, label: Label) -> int:
         if label not in self._labels:

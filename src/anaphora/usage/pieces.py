@@ -9,7 +9,7 @@ import time
 import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, TypeAlias
+from typing import Any, BinaryIO
 
 import msgspec
 from blake3 import blake3
@@ -25,8 +25,6 @@ from .programs.lines import BillReader
 from .records import CallBill, moment
 from .whole_files import is_whole, read_file
 
-#: The fields of a call that are columns: tokens and line.
-_COUNTS = slice(5, 12)
 _GZIP = b"\x1f\x8b"
 _DAMAGED = EOFError, zlib.error, gzip.BadGzipFile
 #: Bytes that are read of a file at once.
@@ -39,10 +37,6 @@ _COMPARED = 4096
 _NAMED = 5
 #: Nanoseconds: a file may change again without another time of change.
 _JUST_CHANGED = 2_000_000_000
-
-
-Label: TypeAlias = tuple[str, str, str, str, str, str]
-"""Program, provider, model, service tier, session and project of a call."""
 
 
 class ReadPosition(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
@@ -80,9 +74,8 @@ class FilePiece(msgspec.Struct, kw_only=True):
     anew: bool
     """The file was read from its beginning: earlier bills are gone."""
     position: ReadPosition
-    labels: list[Label]
-    calls: list[tuple[Any, ...]]
-    """Key, answer, copied, number of the label, and the columns after it."""
+    program: ProgramName
+    calls: list[CallBill]
     finished: bool = True
     """The whole file was read."""
 
@@ -248,26 +241,15 @@ def _piece(
     *,
     finished: bool,
 ) -> FilePiece:
-    labels: dict[Label, int] = {}
-    rows = []
-    for call in found.calls.values():
-        label = program, call.provider, call.model, call.tier, call.session, call.project
-        rows.append(row_of(call, labels.setdefault(label, len(labels))))
     return FilePiece(
         path=path,
         known=known,
         anew=anew,
         position=position,
-        labels=[*labels],
-        calls=rows,
+        program=program,
+        calls=[*found.calls.values()],
         finished=finished,
     )
-
-
-def row_of(call: CallBill, label: int) -> tuple[Any, ...]:
-    """A call of a `FilePiece`."""
-    counts = msgspec.structs.astuple(call)[_COUNTS]
-    return call.key, call.untimed or call.key, call.copied, label, call.at, *counts
 
 
 def _continues(file: BinaryIO, known: ReadPosition, stat: os.stat_result) -> bool:

@@ -34,6 +34,11 @@ WorkCall: TypeAlias = tuple[Callable[..., Any], tuple[Any, ...]]
 """A function and its arguments."""
 
 
+def processors() -> int:
+    """That this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 class Died(NamedTuple):
     """The result of a call whose process ended."""
 

@@ -122,5 +122,7 @@ class UsageReport(msgspec.Struct, kw_only=True):
     """Broken lines and files, with their places."""
     notices: tuple[str, ...] = ()
     files: int = 0
+    utc: bool = False
+    """Days are those of UTC, not of this machine's time zone."""
     complete: bool = True
     """False if the work was interrupted: these are the sums so far."""

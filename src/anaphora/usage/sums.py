@@ -19,8 +19,7 @@ from anaphora.catalog.price_data import PRICE_SLOT
 from anaphora.catalog.prices import Rates
 from anaphora.catalog.pricing import PriceBook, price_levels
 
-from .index import UsageIndex
-from .pieces import Label
+from .index import Label, UsageIndex
 from .records import COUNTS, usage_of
 from .report import DearLoss, Grouping, UsageReport, UsageRow
 from .tally import NANO, UsageTally, period_of

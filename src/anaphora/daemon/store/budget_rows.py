@@ -33,7 +33,8 @@ _RESERVATIONS = (
 #: Of budgets all days.
 _BALANCES = (
     f"SELECT app, period, spent, held FROM balances WHERE app {_LISTED.format('?1')}"
-    f" AND (app LIKE '{BUDGET}%' OR period {_LISTED.format('?2')})"
+    f" AND period {_LISTED.format('?2')} UNION ALL"
+    f" SELECT app, period, spent, held FROM balances WHERE app {_LISTED.format('?3')}"
 )
 _CHARGE = (
     "INSERT INTO balances (app, period, spent, held) VALUES (?, ?, ?, ?)"
@@ -62,9 +63,9 @@ def accounts_at(
     reservations = [Reservation(*row) for row in rows]
     wanted.update(BUDGET + one.budget for one in reservations)
     balances: Balances = {}
-    for account, period, spent, held in database.execute(
-        _BALANCES, (_json(wanted), _json(set(periods)))
-    ):
+    budgets = {name for name in wanted if name.startswith(BUDGET)}
+    values = _json(wanted - budgets), _json(set(periods)), _json(budgets)
+    for account, period, spent, held in database.execute(_BALANCES, values):
         balances.setdefault(account, {})[period] = [spent, held]
     return Accounts(balances, reservations)
 

@@ -155,8 +155,29 @@ def prune(path: Path, *, keep_days: float, now: float | None = None) -> PrunedSt
                 if count:
                     database.execute(MARK_PRUNED.format("?1"), (until,))
             if not count:
+                _prune_budgets(database, until)
                 return PrunedStore(store=str(path), until=until, entries=deleted)
             deleted += count
+
+
+def _prune_budgets(database: sqlite3.Connection, until: str) -> None:
+    ended, statements = start_of_day(until), prune_budgets("?1")
+    while True:
+        with transaction(database):
+            deleted = [database.execute(sql, (ended,)).rowcount for sql in statements]
+        if not deleted[-1]:
+            return
+
+
+def prune_budgets(ended: str) -> tuple[str, ...]:
+    """Statements that delete the oldest budgets that expired before `ended`: they have only counted
+    in months whose entries are deleted. The last one returns how many were deleted."""
+    some = f"(SELECT id FROM budgets WHERE expires < {ended} ORDER BY expires, id LIMIT 500)"
+    return (
+        f"DELETE FROM balances WHERE app IN (SELECT 'budget:' || id FROM {some} AS ended)",
+        f"DELETE FROM reservations WHERE budget IN {some}",
+        f"DELETE FROM budgets WHERE id IN {some}",
+    )
 
 
 #: Deletes the oldest entries. Ids sort by time, and a call is charged to its day or a later one, so

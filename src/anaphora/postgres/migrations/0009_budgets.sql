@@ -398,8 +398,8 @@ BEGIN
             FOR level IN
                 SELECT wanted.name, wanted.account, wanted.amount, one.bound + (
                     SELECT coalesce(sum(row.spent + row.held), 0) FROM balances AS row
-                    WHERE row.app = wanted.account
-                        AND (wanted.period = '' OR row.period = wanted.period)
+                    WHERE row.app = wanted.account AND row.period >= wanted.period
+                        AND row.period <= coalesce(nullif(wanted.period, ''), '9')
                 ) + CASE WHEN EXISTS (
                     SELECT FROM reservations AS row
                     WHERE row.account = wanted.account AND row.expires > one.at

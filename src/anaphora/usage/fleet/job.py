@@ -11,7 +11,7 @@ import msgspec
 from anaphora.errors import AnaphoraError, MissingExtra
 from anaphora.version import __version__
 
-from . import usage_of_logs
+from . import reports_of_logs
 from .running import REPORT
 from .sums import FleetJob
 
@@ -23,18 +23,10 @@ def main() -> None:
         sys.exit(f"the cluster has {versions}: install the same on both")
     job = msgspec.convert(wanted["job"], FleetJob)
     try:
-        report = usage_of_logs(
-            wanted["urls"],
-            by=job.by,
-            on="ray",
-            out=wanted["out"],
-            since=job.since,
-            until=job.until,
-            now=job.now,
-        )
+        reports = reports_of_logs(wanted["urls"], job, on="ray", out=wanted["out"])
     except (AnaphoraError, MissingExtra) as problem:
         sys.exit(str(problem))
-    sys.stdout.write(f"{REPORT}{msgspec.json.encode(report).decode()}\n")
+    sys.stdout.write(f"{REPORT}{msgspec.json.encode(reports).decode()}\n")
 
 
 if __name__ == "__main__":

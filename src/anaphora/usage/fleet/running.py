@@ -74,7 +74,7 @@ class _Collector:
         if found.table:
             writer(found.table)
         self._state.judged += 1
-        self._state.usd = float(self._sums.tally.total.usd)
+        self._state.usd = float(self._sums.tallies[0].total.usd)
         self._report(self._state)
 
 
@@ -157,12 +157,12 @@ def ray_runs(part: LogSlice, buckets: int) -> Any:
     rest = found._replace(runs={})
     runs = [b"".join(found.runs.get(bucket, ())) for bucket in range(buckets)]
     if any(len(each) > 1 for each in found.runs.values()):  # runs of a large file
-        runs = [encoded(sorted(records_of(run))) for run in runs]
+        runs = [encoded(sorted(records_of(io.BytesIO(run)))) for run in runs]
     return [rest, *runs]
 
 
 def ray_judge(job: FleetJob, *runs: bytes) -> BucketResult:
-    return judge_runs(job, [records_of(run) for run in runs])
+    return judge_runs(job, [records_of(io.BytesIO(run)) for run in runs])
 
 
 def run_on_ray(
@@ -203,8 +203,10 @@ def run_on_ray(
             collector.add_bucket(result(left.pop(0)), writer)
 
 
-def submit_to_ray(address: str, urls: list[str], job: FleetJob, out: str | None) -> UsageReport:
-    """Runs this package on the cluster as a job, and reads the report in the job's log."""
+def submit_to_ray(
+    address: str, urls: list[str], job: FleetJob, out: str | None
+) -> list[UsageReport]:
+    """Runs this package on the cluster as a job, and reads the reports in the job's log."""
     _ray()
     try:
         from ray.job_submission import JobSubmissionClient
@@ -223,7 +225,7 @@ def submit_to_ray(address: str, urls: list[str], job: FleetJob, out: str | None)
         raise _failed(address, problem) from None
     for line in reversed(log.splitlines()):
         if line.startswith(REPORT):
-            return msgspec.json.decode(line.removeprefix(REPORT), type=UsageReport)
+            return msgspec.json.decode(line.removeprefix(REPORT), type=list[UsageReport])
     lines = [line for line in log.splitlines() if line.strip()]
     raise Io(f"the job {id} at {address} ended as {status}: {lines[-1] if lines else 'no log'}")
 

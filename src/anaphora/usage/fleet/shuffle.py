@@ -19,7 +19,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from itertools import groupby
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import IO, Any, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -133,14 +133,28 @@ def _judged(records: Iterable[LogRecord], sums: FleetSums, prices: PriceBook) ->
                 yield row
 
 
-def records_of(run: bytes) -> Iterator[LogRecord]:
-    """The records in a run's bytes."""
-    at, view = 0, memoryview(run)
-    while at < len(view):
-        (size,) = _LENGTH.unpack_from(view, at)
-        at += _LENGTH.size
-        yield _decode(view[at : at + size])
-        at += size
+def records_of(run: IO[bytes]) -> Iterator[LogRecord]:
+    """The records of a run."""
+    while head := run.read(_LENGTH.size):
+        yield _decode(run.read(*_LENGTH.unpack(head)))
+
+
+class _RunFile(io.RawIOBase):
+    """A run in a file, which is closed between two reads: a bucket may have many runs."""
+
+    def __init__(self, run: SpilledRun) -> None:
+        self._path, self._at, self._end = run.path, run.start, run.start + run.size
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        view = memoryview(buffer)[: self._end - self._at]
+        with open(self._path, "rb", buffering=0) as file:
+            file.seek(self._at)
+            count = file.readinto(view)
+        self._at += count
+        return count
 
 
 class Spill:
@@ -186,27 +200,5 @@ def spill_slice(part: LogSlice, buckets: int, folder: str) -> SlicedRecords:
 
 
 def judge_spilled(job: FleetJob, runs: list[SpilledRun]) -> BucketResult:
-    read = max(4096, min(256 * 1024, _MOST_READ // max(1, len(runs))))
-    return judge_runs(job, [_read_run(run, read) for run in runs])
-
-
-def _read_run(run: SpilledRun, most: int) -> Iterator[LogRecord]:
-    """Reads a run piece by piece; between two pieces the file is closed, as there may be many."""
-    at, end, rest = run.start, run.start + run.size, b""
-    wanted = most
-    while at < end:
-        with open(run.path, "rb") as file:
-            file.seek(at)
-            piece = file.read(min(wanted, end - at))
-        at += len(piece)
-        data, begin = rest + piece, 0
-        while len(data) - begin >= _LENGTH.size:
-            (size,) = _LENGTH.unpack_from(data, begin)
-            if len(data) - begin - _LENGTH.size < size:
-                break
-            begin += _LENGTH.size
-            yield _decode(data[begin : begin + size])
-            begin += size
-        rest = data[begin:]
-        missing = 0 if len(rest) < _LENGTH.size else _LENGTH.unpack_from(rest)[0] - len(rest)
-        wanted = max(most, missing + _LENGTH.size)
+    size = max(4096, min(256 * 1024, _MOST_READ // max(1, len(runs))))
+    return judge_runs(job, [records_of(io.BufferedReader(_RunFile(run), size)) for run in runs])

@@ -24,7 +24,8 @@ _OTHERS = "(others)"
 class FleetJob(msgspec.Struct, frozen=True, kw_only=True):
     """What is asked of the logs, for all processes."""
 
-    by: Grouping = "daily"
+    by: tuple[Grouping, ...] = ("daily",)
+    """A report for each."""
     since: float | None = None
     until: float | None = None
     now: float = 0.0
@@ -50,7 +51,8 @@ class FleetSums(msgspec.Struct, kw_only=True):
     """Days begin at midnight UTC, wherever a process runs."""
 
     job: FleetJob
-    tally: UsageTally
+    tallies: list[UsageTally]
+    """By each grouping."""
     records: int = 0
     broken: int = 0
     unbilled: int = 0
@@ -59,7 +61,7 @@ class FleetSums(msgspec.Struct, kw_only=True):
 
     @classmethod
     def of(cls, job: FleetJob) -> FleetSums:
-        return cls(job=job, tally=UsageTally(by=job.by))
+        return cls(job=job, tallies=[UsageTally(by=by) for by in job.by])
 
     def set_aside(self, one: SetAside) -> None:
         self.records += 1
@@ -76,70 +78,76 @@ class FleetSums(msgspec.Struct, kw_only=True):
             job.until is not None and call.at >= job.until
         ):
             return False
-        project = call.app if job.by in ("session", "project") else ""
-        sums = _sums_of(row, self._name(row), project)
-        self.tally.add(sums, call.provider)
-        for loss in row.losses:
-            nano = loss.nano_usd or 0
-            self.tally.lose(sums.name, loss.cause, row.program, 1, loss.tokens, nano)
-        self.tally.keep_dearest((_dear(row, loss) for loss in row.losses), _DEAREST)
+        sums, dear = _sums_of(row), [_dear(row, loss) for loss in row.losses]
+        for tally in self.tallies:
+            sums.name = _name(tally.by, row)
+            sums.project = call.app if tally.by in ("session", "project") else ""
+            tally.add(sums, call.provider)
+            for loss in row.losses:
+                nano = loss.nano_usd or 0
+                tally.lose(sums.name, loss.cause, row.program, 1, loss.tokens, nano)
+            tally.keep_dearest(dear, _DEAREST)
         return True
 
     def merge(self, other: FleetSums) -> None:
         for name in ("records", "broken", "unbilled"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.problems = [*self.problems, *other.problems][:_MOST_PROBLEMS]
-        self.tally.merge(other.tally)
-        self.tally.keep_dearest(other.tally.dearest, _DEAREST)
-        if len(self.tally.rows) > 2 * _MOST_ROWS:
-            self._fold()
+        for mine, theirs in zip(self.tallies, other.tallies, strict=True):
+            mine.merge(theirs)
+            mine.keep_dearest(theirs.dearest, _DEAREST)
+            if len(mine.rows) > 2 * _MOST_ROWS:
+                _fold(mine.rows)
 
-    def report(self, files: int) -> UsageReport:
-        if len(self.tally.rows) > _MOST_ROWS:
-            self._fold()
-        report = self.tally.report(since=self.job.since, until=self.job.until, causes=True)
+    def reports(self, files: int) -> list[UsageReport]:
+        return [self._report(tally, files) for tally in self.tallies]
+
+    def _report(self, tally: UsageTally, files: int) -> UsageReport:
+        if len(tally.rows) > _MOST_ROWS:
+            _fold(tally.rows)
+        report = tally.report(since=self.job.since, until=self.job.until, causes=True)
         hidden = self.broken - len(self.problems)
         more = [f"{hidden:,} more records cannot be read"] if hidden > 0 else []
         report.problems = (*sorted(self.problems), *more)
         if self.unbilled:
             unbilled = f"{counted(self.unbilled, 'call')} without a bill or an answer: not summed"
             report.notices = (unbilled,)
-        report.files = files
+        report.files, report.utc = files, True
         return report
 
-    def _name(self, row: FleetRow) -> str:
-        match self.job.by:
-            case "model":
-                return row.call.model
-            case "session":
-                return row.call.conversation
-            case "project":
-                return row.call.app
-            case "program":
-                return row.program
-        return period_of(self.job.by, row.call.at or None, datetime.UTC)
 
-    def _fold(self) -> None:
-        """Sums the cheapest rows in one."""
-        rows = self.tally.rows
-        order = sorted(rows, key=lambda name: (name == _OTHERS, -rows[name].usd))
-        others = UsageRow(name=_OTHERS)
-        for name in order[_MOST_ROWS - 1 :]:
-            others.add(rows.pop(name))
-        rows[_OTHERS] = others
+def _name(by: Grouping, row: FleetRow) -> str:
+    match by:
+        case "model":
+            return row.call.model
+        case "session":
+            return row.call.conversation
+        case "project":
+            return row.call.app
+        case "program":
+            return row.program
+    return period_of(by, row.call.at or None, datetime.UTC)
 
 
-def _sums_of(row: FleetRow, name: str, project: str) -> UsageRow:
+def _fold(rows: dict[str, UsageRow]) -> None:
+    """Sums the cheapest rows in one."""
+    order = sorted(rows, key=lambda name: (name == _OTHERS, -rows[name].usd))
+    others = UsageRow(name=_OTHERS)
+    for name in order[_MOST_ROWS - 1 :]:
+        others.add(rows.pop(name))
+    rows[_OTHERS] = others
+
+
+def _sums_of(row: FleetRow) -> UsageRow:
     call, usage = row.call, row.call.usage
     written = usage.written or {}
     half, hour = written.get("30m", 0), written.get("1h", 0)
     return UsageRow(
-        name=name,
+        name="",
         began=call.at or None,
         ended=call.at or None,
         programs=(row.program,),
         models=(call.model,),
-        project=project,
         calls=call.repeats,
         uncached=usage.uncached or 0,
         read=usage.read or 0,

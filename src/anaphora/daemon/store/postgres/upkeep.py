@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
-from anaphora.daemon.store.reading import day_of, month_after, pruning_day
+from anaphora.daemon.store.reading import day_of, month_after, pruning_day, start_of_day
 from anaphora.daemon.store.upkeep import (
     BOTH,
     MARK_PRUNED,
@@ -20,6 +20,7 @@ from anaphora.daemon.store.upkeep import (
     PrunedStore,
     StoreReport,
     differences,
+    prune_budgets,
     prune_values,
     sum_problems,
 )
@@ -148,4 +149,13 @@ async def prune(
         sql = f"WITH gone AS ({delete}), marked AS ({mark}) SELECT count(*) FROM gone"
         while count := await connection.fetchval(sql, *prune_values(until)):
             deleted += count
+        await _prune_budgets(connection, start_of_day(until))
     return PrunedStore(store=str(address), until=until, entries=deleted)
+
+
+async def _prune_budgets(connection: Connection, ended: float) -> None:
+    done = ""
+    while done != "DELETE 0":
+        async with transaction(connection):
+            for sql in prune_budgets("$1"):
+                done = await connection.execute(sql, ended)
