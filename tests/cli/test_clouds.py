@@ -92,7 +92,7 @@ def test_watched_and_nothing_shows_a_secret(
     made = tmp_path / "made"
     made.mkdir()
     log = made / "calls.jsonl"
-    options = ["--json", "--log", str(log), "--html", str(made / "report.html"), "--place"]
+    options = ["--json", "--log", str(log), "--html", str(made / "report.html"), "--fix"]
     options += ["--record", str(made / "recordings"), "--audit", str(made / "audit")]
     assert main(["watch", *options, "--", *AGENT, "converse-unmarked"]) == 0
     shown = capfd.readouterr()

@@ -1,4 +1,4 @@
-"""`anaphora seen`, and the index as `ask`, `map` and `watch --place` use it."""
+"""`anaphora seen`, and the index as `ask`, `map` and `watch --fix` use it."""
 
 from __future__ import annotations
 
@@ -90,11 +90,11 @@ urllib.request.urlopen(urllib.request.Request(address, json.dumps(body).encode()
 """
 
 
-def test_watch_place_marks_what_earlier_runs_began_with(run: Run, emu: Emulator) -> None:
+def test_watch_marks_what_earlier_runs_began_with(run: Run, emu: Emulator) -> None:
     for question, extra in (("1?", {}), ("2?", {}), ("3?", {}), ("4?", {"ANAPHORA_REMEMBER": "0"})):
         command = (sys.executable, "-c", AGENT, SYSTEM, question)
         upstream = ("--upstream", f"anthropic={emu.url}")
-        done = run("watch", "--place", *upstream, "--", *command, **extra)
+        done = run("watch", "--fix", *upstream, "--", *command, **extra)
         assert done.returncode == 0, done.stderr
     calls = [call for call in reversed(emu.requests()) if "read" in call]
     found = ["read" if each["read"] else "written" if each["written"] else "-" for each in calls]

@@ -420,3 +420,36 @@ def test_nodes_send_each_alert_once(
         wait_until(lambda: sum(metric(node, "hook", "sent") for node in nodes) == 6, f"{sent}")
     assert set(Counter(receiver.ids()).values()) == {1}
     assert {one["node"] for one in receiver.facts()} <= {home.name for home in homes}
+
+
+def test_grants_of_the_store_run_only_commands_of_the_nodes_own_file(
+    tmp_path: Path,
+    running_emulator: Emulator,
+    receiver: WebhookReceiver,
+    postgres_server: PostgresServer,
+) -> None:
+    """An administrator's token may apply grants on all nodes, and so must not run programs."""
+    ran, remote = tmp_path / "ran", tmp_path / "remote"
+    own = extensions({"hook": HOOK, "ran": command(ran)}, limits=[50])
+    homes, tokens = create_node_homes(
+        tmp_path, running_emulator, postgres_server.create_database(), 1, extensions=own
+    )
+    add_secrets(homes[0], receiver)
+    targets = {"hook": HOOK, "ran": command(ran), "remote": command(remote)}
+    with running_node(homes[0], tokens) as node, node.client(ADMIN) as admin:
+        text = msgspec.json.encode(extensions(targets, limits=[50])).decode()
+        apply = {
+            "jsonrpc": "2.0",
+            "id": 1,
+            "method": "admin.grants.apply",
+            "params": {"text": text},
+        }
+        assert admin.post("/rpc", json=apply).json()["result"]["new"]
+        wait_until(lambda: "alerts.to.remote.command" in admin.get("/readyz").text, "it is named")
+        spend(node)
+        wait_sent(node, ("hook", "ran"), 1)
+        test = {"jsonrpc": "2.0", "id": 1, "method": "admin.alerts.test"}
+        tested = admin.post("/rpc", json=test).json()["result"]["targets"]
+    assert {one["target"] for one in tested} == {"hook", "ran"}
+    assert len(lines_of(ran)) == 2
+    assert not remote.exists()

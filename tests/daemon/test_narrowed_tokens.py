@@ -15,6 +15,7 @@ from typing import Any
 
 import anthropic
 import httpx
+import jsonschema_rs
 import openai
 import pytest
 from click.testing import CliRunner
@@ -30,6 +31,7 @@ from anaphora import emulator
 from anaphora.cli.common import anaphora
 from anaphora.daemon.access import narrowing
 from anaphora.daemon.access.identity import ADMIN
+from anaphora.daemon.rpc.methods import schemas
 from anaphora.daemon.store import TokenRow
 from anaphora.emulator import EmulatorOptions, Latency
 from anaphora.emulator.server import Emulator
@@ -173,6 +175,17 @@ def test_amount_and_end_are_required(daemon: TestedDaemon, missing: str) -> None
     params = {name: value for name, value in WANTED.items() if name != missing}
     error = whole(daemon).rpc("llm.narrow", **params)["error"]
     assert (error["code"], error["message"]) == (-32602, f"{missing} is missing")
+
+
+@pytest.mark.parametrize("method", ["llm.narrow", "llm.budgets"])
+def test_params_and_results_have_a_schema(daemon: TestedDaemon, method: str) -> None:
+    document, child = schemas(), narrowed(daemon)
+    params = {**WANTED, "models": ["claude-*"]} if method == "llm.narrow" else {}
+    schema = document["methods"][method]
+    result = child.call(method, **params)
+    for name, value in (("params", params), ("result", result)):
+        found = {**schema[name], "$defs": document["$defs"]}
+        jsonschema_rs.validator_for(found).validate(value)
 
 
 def test_notification_is_not_executed(daemon: TestedDaemon) -> None:

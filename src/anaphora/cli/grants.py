@@ -33,6 +33,13 @@ from .daemon_connection import (
 from .parameters import WireName
 from .terminal import Line, print_report, table
 
+#: Width of the texts before their source, if they are not longer.
+_TEXT = 42
+_OF_PROVIDER = {
+    "requests_per_minute": "requests a minute",
+    "tokens_per_minute": "tokens a minute",
+    "concurrency": "calls at a time",
+}
 _FILE = click.Path(path_type=Path, allow_dash=True, exists=True, dir_okay=False)
 
 
@@ -51,6 +58,9 @@ def command() -> None:
 @json_option
 def check(app: str, home: Path, as_json: bool) -> None:
     """Explain the permissions of APP, its spend, and missing settings.
+
+    Each line ends with its source: file and line, the group, a default, or a limit of the daemon or
+    a provider.
 
     Exit code 1 when the app can make no calls, 2 when a file is invalid: the message names the
     line, and a running daemon keeps its previous settings.
@@ -160,55 +170,71 @@ def _lines(result: dict[str, Any]) -> Iterator[Line]:
     yield f"{result['app']} {verdict}", "bold"
     if not result["granted"]:
         return
-    fields = list(_fields(result))
-    width = max(len(name) for name, _ in fields)
-    for name, text in fields:
-        yield f"  {name:{width}}  {text}"
+    sources = result["sources"]
+    fields = [(name, text, sources.get(key, key)) for name, text, key in _fields(result)]
+    width = max(len(name) for name, _, _ in fields)
+    for name, text, source in fields:
+        yield f"  {name:{width}}  {text:{_TEXT}}  {source}"
 
 
-def _fields(result: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    yield "capabilities", _listed(result["capabilities"])
-    yield "tokens", counted(result["tokens"], "valid token")
+def _fields(result: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """Name, text, and the value whose source it is of, or the source itself."""
+    yield "capabilities", _listed(result["capabilities"]), "capabilities"
+    yield "tokens", counted(result["tokens"], "valid token"), "the store"
     if result["uids"]:
-        yield "users", f"{', '.join(map(str, result['uids']))} (on the Unix socket)"
+        yield "users", f"{', '.join(map(str, result['uids']))} (on the Unix socket)", "uids"
     for one in result["providers"]:
         kind = "route" if one["route"] else "provider"
-        yield kind, f"{one['id']}: {_models(one)}"
+        yield kind, f"{one['id']}: {_models(one)}", "providers"
     if not result["providers"]:
-        yield "providers", "none"
-    yield "models", _listed(result["models"])
-    yield "tools", _listed(result["tools"])
+        yield "providers", "none", "providers"
+    for name in ("models", "tools"):
+        yield name, _listed(result[name]), name
     longest = "the model's longest"
     if result["max_tokens"] is not None:
         longest = f"up to {result['max_tokens']:,} tokens"
         if result["over_max_tokens"] == "clamp":
             longest += " (higher limits are lowered)"
-    yield "answer", f"{longest}, {result['n']} at a time"
-    yield (
-        "rate",
-        (
-            f"{_number(result['requests_per_minute'], 'requests')} and"
-            f" {_number(result['tokens_per_minute'], 'tokens')} a minute"
-        ),
-    )
-    if result["max_body_bytes"] is not None:
-        yield "request", f"up to {result['max_body_bytes']:,} bytes"
-    if result["usd_per_day"] is not None:
-        yield "today", _spent(result["spent_today"], result["usd_per_day"])
-        yield "this month", _spent(result["spent_this_month"], result["usd_per_month"])
-        yield "held", f"${result['held']} by calls that run"
-    yield "allowed", _listed(result["allow"])
+    yield "answer", longest, "max_tokens"
+    yield "answers", f"{result['n']} at a time", "n"
+    yield "streams", f"{result['max_streams']:,} running calls", "max_streams"
+    for noun in ("requests", "tokens"):
+        key = f"{noun}_per_minute"
+        yield "rate", f"{_number(result[key], noun)} a minute", key
+    for one in result["provider_limits"]:
+        limit = _OF_PROVIDER[one["limit"]]
+        yield "rate", f"{one['provider']}: {one['most']:,} {limit} for all apps", one["source"]
+    yield "request", f"up to {result['most_body_bytes']:,} bytes", "max_body_bytes"
+    yield from _dollars(result)
+    yield "allowed", _listed(result["allow"]), "allow"
     for name in ("betas", "fields"):
         if result[name]:
-            yield name, _listed(result[name])
+            yield name, _listed(result[name]), name
     if result["approved_prompt"] is not None:
-        yield "prompt", f"only {result['approved_prompt']}"
-    yield "markers", "placed by the planner" if result["place_markers"] else "the app's own"
-    yield "cache", "shared with other apps" if result["share_cache"] else "its own"
+        yield "prompt", f"only {result['approved_prompt']}", "approved_prompt"
+    markers = "placed by the planner" if result["place_markers"] else "the app's own"
+    yield "markers", markers, "place_markers"
+    yield "cache", "shared with other apps" if result["share_cache"] else "its own", "share_cache"
     if (warm := result["keep_warm"]) is not None:
         limit = warm["usd_per_day"]
         limit = "no limit of its own" if limit == "unlimited" else f"up to ${limit} a day"
-        yield "kept warm", f"{limit}, {counted(warm['refreshes'], 'refresh', 'refreshes')} a pause"
+        refreshes = counted(warm["refreshes"], "refresh", "refreshes")
+        yield "kept warm", f"{limit}, {refreshes} a pause", "keep_warm"
+
+
+def _dollars(result: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
+    if result["usd_per_day"] is None:
+        return
+    yield "today", _spent(result["spent_today"], result["usd_per_day"]), "usd_per_day"
+    yield "this month", _spent(result["spent_this_month"], result["usd_per_month"]), "usd_per_month"
+    yield "held", f"${result['held']} by calls that run", "the store"
+    if (group := result["group_limits"]) is not None:
+        today = _spent(group["spent_today"], group["usd_per_day"])
+        month = _spent(group["spent_this_month"], group["usd_per_month"])
+        yield "group today", today, "group_usd_per_day"
+        yield "group this month", month, "group_usd_per_month"
+    if (share := result["slow_from"]) is not None:
+        yield "slowed", f"from {share * 100:.3g} % of a limit on", "slow_from"
 
 
 def _models(one: dict[str, Any]) -> str:

@@ -17,7 +17,7 @@ from .common import FOUND, CommandGroup, print_json, report_problems, stop
 def command() -> None:
     """Show or clear the index of prompt beginnings that were sent before.
 
-    `ask`, `map` and `watch --place` store a keyed digest of each prompt's beginning, with times and
+    `ask`, `map` and `watch --fix` store a keyed digest of each prompt's beginning, with times and
     lengths but no text, in anaphora/seen.sqlite in the user's cache folder. The next process learns
     from it which beginnings recur, and marks them at its first call. Programs that use the library
     do so with remember=True or ANAPHORA_REMEMBER=1; ANAPHORA_REMEMBER=0 turns it off for commands.

@@ -64,10 +64,12 @@ _PORT = 8788
 @upstream_option
 @proxy_option
 @click.option(
-    "--place",
+    "--fix",
     is_flag=True,
-    help="Place cache markers in requests if they save money; nothing else is changed.",
+    help="Change requests that lose their cache, if that saves money and changes no meaning:"
+    " markers, lifetimes, cache key, host, order of tools.",
 )
+@click.option("--place", is_flag=True, hidden=True, help="The former name of --fix.")
 @cold_options
 @spend_options
 @click.option(
@@ -91,9 +93,9 @@ def command(words: tuple[str, ...], **options: Any) -> None:
     """Run a command, and see what breaks its prompt cache while it runs.
 
     The command's calls to LLM providers go through a local proxy that changes nothing, unless
-    --place asks for cache markers. Each call is one line: the tokens read from the cache, the
-    cost, and if a cached prefix broke, the field, the text before and after, and the price. A
-    summary follows when the command ends.
+    --fix asks for it; each kind of change is shown before it is made. Each call is one line: the
+    tokens read from the cache, the cost, and if a cached prefix broke, the field, the text before
+    and after, and the price. A summary follows when the command ends.
 
     \b
     anaphora watch -- python agent.py
@@ -107,9 +109,9 @@ def command(words: tuple[str, ...], **options: Any) -> None:
     that make other programs use it, and shows the lines.
 
     With --json the objects go to standard output, or, with a command, to the file of --log. Their
-    `type` is `start`, `call` or `summary`. Lines, objects and the report of --html contain excerpts
-    of prompts if a prefix broke, and never a key. The exit code is the command's, or 1 if --record
-    could not record an answer.
+    `type` is `start`, `call`, `fix` or `summary`. Lines, objects and the report of --html contain
+    excerpts of prompts if a prefix broke, and never a key. The exit code is the command's, or 1 if
+    --record could not record an answer.
     """
     require("watch", "granian", extra="proxy")
     code = _watch(words, _WatchOptions(**options))
@@ -124,6 +126,7 @@ class _WatchOptions(NamedTuple):
     as_json: bool
     upstreams: tuple[str, ...]
     by_proxy: bool
+    fix: bool
     place: bool
     cold: str | None
     cold_above: Decimal | None
@@ -158,7 +161,10 @@ def _watch(words: tuple[str, ...], options: _WatchOptions) -> int:
         html = None if options.html is None else stack.enter_context(HtmlFile(options.html))
         calls = WatchedCalls(judge) if options.web or html is not None else None
         page = WatchPage(judge, calls) if options.web and calls is not None else None
-        placer = Placer(seen=_seen_index()) if options.place else None
+        if options.place:
+            announce("--place is now called --fix, which makes other changes as well")
+        fix = options.fix or options.place
+        placer = Placer(seen=_seen_index(), fix=True, on_fix=output.fix) if fix else None
         network = network_for(words)
         upstream = _recorded(options.record, network)
         observers = [judge, *_audited(stack, judge, options.audit)]
@@ -185,7 +191,7 @@ def _watch(words: tuple[str, ...], options: _WatchOptions) -> int:
         if words and not summary.calls:
             announce(_why_no_calls(by_proxy))
         if placer is not None:
-            _report_placed(placer)
+            _report_fixes(placer)
         if spend is not None:
             announce(spend.limit.headline)
         if upstream is not None and report_recorded(upstream.player, as_json=False):
@@ -261,8 +267,10 @@ def _why_no_calls(by_proxy: bool) -> str:
     )
 
 
-def _report_placed(placer: Placer) -> None:
-    announce(f"markers were placed in {counted(placer.placed, 'request')}")
+def _report_fixes(placer: Placer) -> None:
+    kinds = ", ".join(f"{kind.replace('_', ' ')} {n:,}" for kind, n in placer.fixes.items())
+    changed = counted(placer.placed, "request")
+    announce(f"{changed} changed{f': {kinds}' if kinds else ''}")
     for notice in placer.failures:
         announce(notice)
 

@@ -20,6 +20,7 @@ from anaphora.cache.verdict import Verdict
 from anaphora.client.config.folders import user_folder
 from anaphora.errors import Io
 from anaphora.traffic.calls import CallKind
+from anaphora.traffic.placing import AppliedFix
 from anaphora.traffic.summary import CallGroup, WatchSummary
 from anaphora.traffic.sums import CallSums, JudgedCall
 from anaphora.wording import counted, format_loss, format_usd, visible_json
@@ -257,6 +258,11 @@ class WatchOutput:
 
     def call(self, call: JudgedCall) -> None:
         self._write(self._json("call", call.fields()) if self._as_json else call_lines(call))
+
+    def fix(self, fix: AppliedFix) -> None:
+        """Prints a change before the first request that has it is sent."""
+        shown = iter([(one_line(str(fix)), "cyan")])
+        self._write(self._json("fix", msgspec.structs.asdict(fix)) if self._as_json else shown)
 
     def note(self, text: str) -> None:
         """A notice about a call that is about to be sent."""

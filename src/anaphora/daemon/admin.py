@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from fnmatch import fnmatchcase
 from typing import Annotated, Any, TypeVar
 
 import msgspec
@@ -23,13 +22,14 @@ from anaphora.client.config.secrets import ResolvedProvider
 from anaphora.errors import InvalidConfig, InvalidRequest, StoreUnavailable
 from anaphora.yaml_values import from_python
 
+from .access.effective_grants import grant_sources, granted_provider, outer_limits
 from .access.grants import APP_ID, AppGrant, LlmGrant, dollars
 from .access.identity import ADMIN, Directory, NewToken
 from .access.isolation import shared_caches
 from .access.narrowing import NarrowedToken
 from .home.amounts import UNLIMITED
 from .home.extensions import PERMISSIONS
-from .store import Store, TokenRow
+from .store import Spent, Store, TokenRow
 
 P = TypeVar("P", bound=msgspec.Struct)
 
@@ -278,7 +278,7 @@ class Admin:
             "unmet": [] if grant is None else sorted(grant.missing),
             "tokens": len(self._directory.live_tokens(app)),
             "uids": [] if grant is None else sorted(grant.uids),
-            "providers": [_provider(name, llm, self._config()) for name in llm.providers],
+            "providers": [granted_provider(name, llm, self._config()) for name in llm.providers],
             "models": list(llm.models),
             "max_tokens": llm.max_tokens,
             "over_max_tokens": llm.over_max_tokens,
@@ -304,8 +304,33 @@ class Admin:
                 "usd_per_day": _limit(llm.keep_warm.nano_usd_per_day),
                 "refreshes": llm.keep_warm.refreshes,
             },
+            **await self._outer(app),
             "warnings": self._warnings(app),
             "problems": [f"not in force: {each}" for each in self._problems()],
+        }
+
+    async def _outer(self, app: str) -> dict[str, Any]:
+        """The limits of the app's group, of the daemon and of providers, and the source of each
+        value."""
+        grants, config = self._directory.grants, self._config()
+        if app not in grants.apps:
+            return {}
+        grant, shown = grants.apps[app], None
+        if (limits := grant.group_limits) is not None:
+            found = await self._store.spent_by_group(self._clock())
+            spent = found.get(grant.group, Spent(day=""))
+            shown = {
+                "usd_per_day": _limit(limits.nano_usd_per_day),
+                "usd_per_month": _limit(limits.nano_usd_per_month),
+                "spent_today": dollars(spent.today),
+                "spent_this_month": dollars(spent.month),
+            }
+        return {
+            "group": grant.group,
+            "group_limits": shown,
+            "slow_from": grant.llm.slow_from,
+            **outer_limits(grants, app, config),
+            "sources": grant_sources(grants, app, config),
         }
 
     def _warnings(self, app: str) -> list[str]:
@@ -367,27 +392,3 @@ def _grant(apps: Mapping[str, AppGrant], app: str) -> AppGrant:
 
 def _limit(nano: int | None) -> str:
     return UNLIMITED if nano is None else dollars(nano)
-
-
-def _provider(name: str, grant: LlmGrant, config: ClientConfig) -> dict[str, Any]:
-    """A provider or route, with the models of llm.yaml that the grant allows and refuses there.
-    `any_model`: it also accepts models that llm.yaml does not name."""
-    hops = config.routes.get(name)
-    any_model = False
-    if hops is None:
-        one = config.providers.get(name)
-        models = [] if one is None else [*one.known_models, *([one.model] if one.model else [])]
-        any_model = one is not None and not one.known_models
-    else:
-        named = (hop.model or config.providers[hop.provider].model for hop in hops)
-        models = [model for model in named if model]
-    allowed = {
-        model: any(fnmatchcase(model, pattern) for pattern in grant.models) for model in models
-    }
-    return {
-        "id": name,
-        "route": hops is not None,
-        "any_model": any_model,
-        "allowed_models": [model for model, is_allowed in allowed.items() if is_allowed],
-        "refused_models": [model for model, is_allowed in allowed.items() if not is_allowed],
-    }

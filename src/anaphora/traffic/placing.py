@@ -12,23 +12,37 @@ from __future__ import annotations
 
 import threading
 from collections import Counter, deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
+import msgspec
+from msgspec.structs import replace
+
+from anaphora.bounded import BoundedMap
+from anaphora.cache.sent_call import expiry, is_alive, ttl_seconds
+from anaphora.cache.verdict import RemedyKind
+from anaphora.cache.verdict.remedy import REMEDIES
 from anaphora.client.transport.decoding import InvalidCompression, UnknownCompression, decoded
 from anaphora.errors import AnaphoraError
 from anaphora.redaction import Redactor, shown_url
-from anaphora.values import Notice
-from anaphora.wire.splicing import splice
+from anaphora.rendered import Plan
+from anaphora.values import TTL_SECONDS, Notice
+from anaphora.wire.dialect.routers import answering_host
+from anaphora.wire.splicing import SplicedBody, splice
+from anaphora.wire.tool_order import tool_order, tools_in_order
+from anaphora.wording import format_duration
 
 from .accounts import Accounts, credentials, keys_in
-from .calls import RelayedCall, UpstreamRequest, decoded_path
-from .planning import ConversationPlans, OwnMarkers, read_request
+from .calls import RelayedCall, UpstreamRequest, as_logged, decoded_path, whole_answer
+from .planning import ConversationPlans, OwnMarkers, PlannedCall, ReadRequest, read_request
+from .sent_requests import read_reply
 
 if TYPE_CHECKING:
     from anaphora.client.seen import SeenIndex
 
 _FAILED = "markers_not_placed"
+_ANSWERED = 200
 #: Statuses of invalid requests, and words of errors about markers.
 _INVALID = (400, 422)
 _ABOUT_MARKERS = (
@@ -40,18 +54,44 @@ _ABOUT_MARKERS = (
 )
 #: The largest error body that is read.
 _MOST_ERROR = 1024 * 1024
-#: Maximum number of notices kept.
-_MOST_NOTICES = 100
+#: Maximum number of notices kept, of calls to routers, and of remedies that were announced.
+_MOST_NOTICES, _MOST_ROUTED, _MOST_ANNOUNCED = 100, 1024, 1024
+
+
+class AppliedFix(msgspec.Struct, frozen=True):
+    """A remedy that is applied to requests for a model from now on."""
+
+    model: str
+    kind: RemedyKind
+    text: str
+
+    def __str__(self) -> str:
+        return f"fix: {self.model}: {self.text}"
 
 
 class Placer:
     """Called by the relay with each request; returns its body with markers, or None."""
 
-    def __init__(self, own_markers: OwnMarkers = "keep", *, seen: SeenIndex | None = None) -> None:
+    def __init__(
+        self,
+        own_markers: OwnMarkers = "keep",
+        *,
+        seen: SeenIndex | None = None,
+        fix: bool = False,
+        on_fix: Callable[[AppliedFix], None] = lambda _: None,
+    ) -> None:
         """`own_markers`: markers that the program places itself are kept, and take slots first; or
-        all are replaced by the planner's. `seen` has beginnings of earlier runs."""
+        all are replaced by the planner's. `seen` has beginnings of earlier runs. `fix` applies the
+        other remedies that change no meaning as well, and each only where it has paid; `on_fix`
+        gets each, before the first request that it changes."""
         self._replace = own_markers == "replace"
-        self._plans = ConversationPlans(own_markers, seen=seen)
+        self._fix, self._on_fix = fix, on_fix
+        self._plans = ConversationPlans(own_markers, seen=seen, proven=fix)
+        self._routed = BoundedMap[int, tuple[PlannedCall, ReadRequest]](_MOST_ROUTED)
+        """Calls to routers that are not answered yet."""
+        self._announced = BoundedMap[tuple[str, str], bool](_MOST_ANNOUNCED)
+        self.fixes: Counter[RemedyKind] = Counter()
+        """How many requests each remedy changed."""
         self._lock = threading.Lock()
         self._accounts = Accounts()
         self._rejected: set[str] = set()
@@ -88,7 +128,10 @@ class Placer:
             return None
 
     def call_ended(self, call: RelayedCall) -> None:
-        """Records rejected markers."""
+        """Records rejected markers, and the host behind a router that answered."""
+        if call.number in self._routed:
+            with self._lock, suppress(AnaphoraError, InvalidCompression, UnknownCompression):
+                self._answered(call)
         if call.sent_body is None or call.status not in _INVALID or call.pieces is None:
             return
         encoding = dict(call.response_headers).get("content-encoding", "")
@@ -115,21 +158,80 @@ class Placer:
         read = read_request(request.method, request.route.provider, path, headers, body)
         if read is None:
             return "not a call of a model"
-        if not read.takes_markers:
+        if not read.takes_markers and not self._fix:
             return "no markers here"
         found = credentials(request.headers, request.query)
         account = self._accounts.digest(request.route, found)
+        before, done = None, dict[RemedyKind, str]()
+        if self._fix:
+            before = self._plans.before(read, scope=account)
+            ordered = None if before is None else tools_in_order(body, before.tools)
+            if ordered is not None:
+                again = read_request(request.method, request.route.provider, path, headers, ordered)
+                read, body = again or read, ordered
+                done["keep_tools"] = "send the tools in the order of the earlier call"
         planned = self._plans.add(read, scope=account, at=request.started, host=request.route.host)
-        plan, slots = planned.plan, read.rules.slots.value
-        if plan is None:
+        plan = planned.plan
+        if self._fix:
+            planned.tools = tool_order(body)
+            plan = self._pinned(request, read, planned, before)
+        if plan is None and planned.longer is None and not done:
             return "reuse is not expected"
+        plan = plan or Plan(automatic=read.rendered.automatic)
+        slots = read.rules.slots.value
         if plan.automatic is not None:
             slots -= read.rules.automatic_slots.value
         spliced = splice(
-            body, plan, read.rendered, read.dialect, replace=self._replace, slots=slots
+            body,
+            plan,
+            read.rendered,
+            read.dialect,
+            replace=self._replace,
+            slots=slots,
+            longer=planned.longer,
         )
         self._note((*plan.notices, *spliced.notices))
-        return "nothing to add" if spliced.body is body else spliced.body
+        if spliced.body is not body:
+            done |= _changes(read, plan, planned, spliced)
+        for kind, text in done.items():
+            self._announce(read.rendered.model, kind, text)
+        return "nothing to add" if spliced.body is request.body else spliced.body
+
+    def _pinned(
+        self,
+        request: UpstreamRequest,
+        read: ReadRequest,
+        planned: PlannedCall,
+        before: PlannedCall | None,
+    ) -> Plan | None:
+        """The plan with the host that has the prefix, at a router that tries others if that one
+        fails; its answer will name the host of the next call."""
+        router = None if read.dialect is None else read.dialect.router
+        if router is None or not router.pin or not request.number:
+            return planned.plan
+        self._routed[request.number] = planned, read
+        host, until = ("", 0.0) if before is None else before.host
+        if not host or not is_alive(until, request.started):
+            return planned.plan
+        return replace(planned.plan or Plan(automatic=read.rendered.automatic), host=host)
+
+    def _answered(self, call: RelayedCall) -> None:
+        """Remembers the host that answered."""
+        planned, read = self._routed.pop(call.number)
+        if call.status != _ANSWERED or call.outcome != "complete":
+            return
+        logged = as_logged(call, read.rendered.wire, decoded_path(call.path), whole_answer(call))
+        reply = read_reply(logged)[0]
+        if reply is not None and (reply.usage.input or 0) >= read.rules.minimum_tokens.value:
+            host = answering_host(reply, dict(call.response_headers), read.dialect)
+            planned.host = host, expiry(call.started, ttl_seconds(read.rules))
+
+    def _announce(self, model: str, kind: RemedyKind, text: str) -> None:
+        """Passes on what is changed in a model's requests, before the first of them is sent."""
+        self.fixes[kind] += 1
+        if (model, text) not in self._announced:
+            self._announced[model, text] = True
+            self._on_fix(AppliedFix(model, kind, text))
 
     def _failure(self, kind: str, reason: str, request: UpstreamRequest) -> str:
         redact = Redactor(keys_in(credentials(request.headers, request.query)))
@@ -140,3 +242,20 @@ class Placer:
     def _note(self, notices: Iterable[Notice]) -> None:
         """Adds a notice, each only once."""
         self.notices.extend(notice for notice in notices if notice not in self.notices)
+
+
+def _changes(
+    read: ReadRequest, plan: Plan, planned: PlannedCall, spliced: SplicedBody
+) -> dict[RemedyKind, str]:
+    """What a splice has changed, by the remedies."""
+    done = dict[RemedyKind, str]()
+    if planned.longer is not None:
+        seconds = format_duration(TTL_SECONDS[planned.longer])
+        done["longer_ttl"] = f"cache for {seconds}, as the pauses so far are longer than the TTL"
+    if len(spliced.marks) > len(read.rendered.marks) or plan.only_marks:
+        done["place_markers"] = "place cache markers"
+    if plan.key is not None:
+        done["cache_key"] = REMEDIES["cache_key"]
+    if plan.host:
+        done["pin_host"] = f"stay at {plan.host}, which has the prefix"
+    return done

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from anaphora import catalog
 from anaphora.bounded import BoundedMap
 from anaphora.cache import CallHints, EarlierCall, PrefixIndex, hints_of
-from anaphora.cache.plan import AppMemory, MatchedCallPlanner
+from anaphora.cache.plan import AppMemory, Gaps, MatchedCallPlanner
 from anaphora.cache.plan.memory import ConversationState
 from anaphora.cache.plan.saved import (
     SavedPlanner,
@@ -29,15 +29,19 @@ from anaphora.cache.plan.saved import (
     adopt_conversation,
     save_conversation,
 )
+from anaphora.cache.simulator.stories import MOST_CALLS
 from anaphora.catalog import CacheRules, Dialect
-from anaphora.rendered import Plan, Rendered
+from anaphora.rendered import Mark, Plan, Rendered
 from anaphora.tokens import Bills, for_model
+from anaphora.values import TTL_SECONDS, Ttl
 from anaphora.wire.breakpoints import plannable
 from anaphora.wire.cloud_paths import unread_model
 from anaphora.wire.markers import MARKER_PLACES
 from anaphora.wire.reading import Members, object_members, request_error
+from anaphora.wire.tool_order import ToolOrder
 
 from .calls import LoggedCall, counts_tokens, wire_at
+from .fixing import CallsSoFar, longer_ttl, proven_plan
 
 if TYPE_CHECKING:
     from anaphora.client.seen import SeenIndex
@@ -90,6 +94,15 @@ class PlannedCall(msgspec.Struct, kw_only=True, eq=False):
     """(estimated, billed) tokens of the conversation."""
     beginning: bytes | None = None
     """The key of the part of its prompt that others share."""
+    longer: Ttl | None = None
+    """The lifetime that the request's own markers get."""
+    kept: tuple[int | None, ...] = ()
+    """How many bytes of the latest prompts were as in the prompt before each; None: all of it."""
+    tools: ToolOrder = ()
+    """The order of its tools, and"""
+    host: tuple[str, float] = ("", 0.0)
+    """the host behind a router that answered, and until when it has the prefix; if requests are
+    fixed."""
 
 
 def read_request(
@@ -173,14 +186,23 @@ class ConversationPlans:
         *,
         numbers: Callable[[], int] = lambda: 0,
         seen: SeenIndex | None = None,
+        proven: bool = False,
     ) -> None:
         """`numbers` returns the first number of a model's conversations, if other processes
-        continue them. `seen` has beginnings of earlier processes."""
+        continue them. `seen` has beginnings of earlier processes. `proven`: only what would have
+        saved over the conversation so far, and longer lifetimes for the request's own markers."""
         self._own_markers = own_markers
+        self._proven = proven
         self._seen = seen
         self._numbers = numbers
         self._index: PrefixIndex[PlannedCall] = PrefixIndex(_MOST_CALLS, _MOST_BYTES)
         self._memories = BoundedMap[Hashable, AppMemory](_MOST_MEMORIES)
+
+    def before(self, request: ReadRequest, *, scope: Hashable) -> PlannedCall | None:
+        """The call that a request continues."""
+        own = _own_scope(request, scope)
+        found = self._index.find(request.rendered, scope=own, hints=request.hints)
+        return found.call if found is not None and found.continues else None
 
     def add(
         self, request: ReadRequest, *, scope: Hashable, at: float, host: str = ""
@@ -224,13 +246,26 @@ class ConversationPlans:
             call.state, call.bills = state, before.bills
             call.changing = before.chunks - found.chunks
             call.seen = before.seen + 1 if call.changing == before.changing else 1
-            rendered = _without_changing_end(rendered, call)
+            rendered = _without_changing_end(rendered, call, 1 if self._proven else _TIMES_SEEN)
+            if self._proven:
+                _keep_past(call, before, rendered, found.chunks)
+                if state.gaps.last is not None:
+                    memory.pauses.add(max(0.0, at - state.gaps.last))
         if not request.takes_markers:
             if request.continues_stored:
                 call.plan = MatchedCallPlanner(memory, rendered, call.state).key_plan(
                     rendered, at=at
                 )
             return call
+        so_far = own = None
+        if self._proven and memory.rules.slots.value and memory.rules.ttls.value:
+            own = Plan(marks=rendered.marks, automatic=rendered.automatic)
+            gaps = Gaps() if state is None else state.gaps
+            marked = state is not None and state.written is not None
+            so_far = CallsSoFar.of(memory.rules, rendered, gaps, at, call.kept, marked=marked)
+            if rendered.marks or rendered.automatic in rendered.request_markers:
+                call.longer = longer_ttl(memory.rules, memory, gaps, so_far)
+                rendered = _lengthened(rendered, call.longer)
         planner = MatchedCallPlanner(memory, rendered, state)
         if self._seen is not None and state is None:
             self._seen.recall_now(host, planner, rendered, at)
@@ -238,6 +273,11 @@ class ConversationPlans:
         plan = Plan(marks=rendered.marks)
         if planner.reuse_expected:
             plan = call.plan = planner.plan(rendered, at=at)
+            if so_far is not None and own is not None:
+                known = planner.known_beginning(rendered)
+                state = planner.state
+                call.plan = proven_plan(plan, own, rendered, memory, state, so_far, known)
+                plan = call.plan or own
         elif (keyed := planner.key_plan(rendered, at=at)) is not None:
             plan = call.plan = keyed
         planner.sent_matched(rendered, plan, at=at)
@@ -308,10 +348,30 @@ def _own_scope(request: ReadRequest, scope: Hashable) -> Hashable:
     return scope, request.provider, request.rendered.wire, request.rendered.model
 
 
-def _without_changing_end(rendered: Rendered, call: PlannedCall) -> Rendered:
+def _keep_past(call: PlannedCall, before: PlannedCall, rendered: Rendered, chunks: int) -> None:
+    """Remembers how much of the prompt before is in this one, but for an end that changes."""
+    leading = sum(run.count for run in rendered.runs if run.section != "messages")
+    whole = call.changing <= _MOST_CHANGING and chunks >= leading
+    size = None if whole else rendered.offset(min(chunks, len(rendered)))
+    call.kept = (*before.kept[1 - MOST_CALLS :], size)
+
+
+def _lengthened(rendered: Rendered, ttl: Ttl | None) -> Rendered:
+    """The request with its own markers as they are sent."""
+    if ttl is None:
+        return rendered
+    marks = (
+        Mark(mark.chunk, ttl, mark.splice) if TTL_SECONDS[mark.ttl] < TTL_SECONDS[ttl] else mark
+        for mark in rendered.marks
+    )
+    asked = rendered.automatic in rendered.request_markers
+    return replace(rendered, marks=tuple(marks), automatic=ttl if asked else rendered.automatic)
+
+
+def _without_changing_end(rendered: Rendered, call: PlannedCall, times: int) -> Rendered:
     """The plan without a marker on the last blocks, if earlier calls show that they change: an
     entry written there is never read."""
-    if not 0 < call.changing <= _MOST_CHANGING or call.seen < _TIMES_SEEN:
+    if not 0 < call.changing <= _MOST_CHANGING or call.seen < times:
         return rendered
     leading = sum(run.count for run in rendered.runs if run.section != "messages")
     return replace(rendered, cacheable=max(leading, len(rendered) - call.changing))

@@ -119,7 +119,7 @@ class SavingsResult(msgspec.Struct, frozen=True, kw_only=True):
             amount = f"{would}cost {format_usd(-self.saved_usd)} more ({-self.share:.0%})"
         else:
             amount = f"{would}saved {format_usd(self.saved_usd)} ({self.share:.0%})"
-        advice = " --place places them." if not self.placed and self.share >= _WORTH_SAYING else ""
+        advice = " --fix places them." if not self.placed and self.share >= _WORTH_SAYING else ""
         return f"Anaphora's markers {amount}: {costs} {how}.{advice}"
 
 
@@ -157,7 +157,7 @@ class Savings:
     """Adds up calls one by one. Bounded and thread-safe."""
 
     def __init__(self, own_markers: OwnMarkers = "keep") -> None:
-        self._plans = ConversationPlans(own_markers)
+        self._plans = ConversationPlans(own_markers, proven=True)
         self._simulators = BoundedMap[tuple[str, str, str], _Simulators](_MOST_MODELS)
         self._billed, self._simulated, self._with_markers = TokenCosts(), TokenCosts(), TokenCosts()
         self._calls = self._left_out = self._placed = 0

@@ -18,7 +18,7 @@ from anaphora.canonical import string
 from anaphora.catalog import Dialect
 from anaphora.errors import InvalidRequest
 from anaphora.rendered import Mark, Plan, Rendered
-from anaphora.values import TTL_SECONDS, Notice
+from anaphora.values import TTL_SECONDS, Notice, Ttl
 
 from .breakpoints import key_place
 from .dialect.routers import host_edit
@@ -62,9 +62,10 @@ def splice(
     replace: bool = False,
     slots: int | None = None,
     decoded: DecodedBody | None = None,
+    longer: Ttl | None = None,
 ) -> SplicedBody:
     """`rendered` is the request, split by the codec of its wire or dialect; `decoded` is the body,
-    if it is already decoded."""
+    if it is already decoded. `longer` is the TTL of its own markers with a shorter one."""
     places = MARKER_PLACES.get(rendered.wire)
     notices: list[Notice] = []
     if plan.held is not None or plan.preludes:
@@ -72,8 +73,12 @@ def splice(
     if places is None or (dialect is not None and dialect.markers == {}):
         if plan.marks or plan.automatic is not None:
             notices.append(Notice("markers_left_out", "this provider takes no markers"))
+        edit = _host_edit(body, plan, rendered, dialect)
+        body = body if edit is None else edited(body, [edit])
         return SplicedBody(body=body, marks=rendered.marks, notices=tuple(notices))
     work = _Splicing(body, rendered, places, dialect, notices, decoded)
+    if longer is not None:
+        work.lengthen(longer)
     if plan.marks or rendered.marks:
         work.place(plan, replace=replace, slots=slots)
     headers = work.fields(plan, replace=replace)
@@ -127,6 +132,32 @@ class _Splicing:
             mark for mark in new if self._insert(mark, removed=(mark.chunk, mark.splice) in own)
         ]
         self.marks = sorted([*kept, *placed], key=_hash_order)
+
+    def lengthen(self, ttl: Ttl) -> None:
+        """Gives the request's own markers that live shorter this TTL, and changes nothing else in
+        them."""
+        rendered, field = self._rendered, self._places.automatic
+        if (own := rendered.automatic) and field and TTL_SECONDS[own] < TTL_SECONDS[ttl]:
+            self._lengthen(self._locator.members()[field].value, ttl)
+        marks = []
+        for mark in rendered.marks:
+            if TTL_SECONDS[mark.ttl] < TTL_SECONDS[ttl]:
+                target = self._locator.target(mark.chunk, mark.splice)
+                members = member_spans(self._body, target.element or target.block, "$")
+                for name in members.keys() & self._names:
+                    self._lengthen(members[name].value, ttl)
+                mark = Mark(mark.chunk, ttl, mark.splice)
+            marks.append(mark)
+        self._rendered = msgspec.structs.replace(rendered, marks=tuple(marks))
+        self.marks = marks
+
+    def _lengthen(self, marker: ByteSpan, ttl: Ttl) -> None:
+        members = member_spans(self._body, marker, "$")
+        if "ttl" in members:
+            self.edits.append((*members["ttl"].value, string(ttl)))
+        else:
+            text = b',"ttl":' if members else b'"ttl":'
+            self.edits.append((marker.end - 1, marker.end - 1, text + string(ttl)))
 
     def _within(self, new: list[Mark], room: int | None) -> list[Mark]:
         """As many marks as there are slots: the last ones, which cover the most."""
@@ -229,10 +260,8 @@ class _Splicing:
                 headers = ((place, plan.key),)
             elif place is not None:
                 added.append(place + string(plan.key))
-        router = None if self._dialect is None else self._dialect.router
-        if plan.host and router is not None:
-            edit = host_edit(self._body, plan.host, rendered.model, router)
-            self.edits += () if edit is None else (edit,)
+        edit = _host_edit(self._body, plan, rendered, self._dialect)
+        self.edits += () if edit is None else (edit,)
         if not added:
             return headers
         end = self._body.rindex(b"}")
@@ -242,6 +271,13 @@ class _Splicing:
             if name not in names:
                 self.edits.append((end, end, field))
         return headers
+
+
+def _host_edit(body: bytes, plan: Plan, rendered: Rendered, dialect: Dialect | None) -> Edit | None:
+    router = None if dialect is None else dialect.router
+    if not plan.host or router is None:
+        return None
+    return host_edit(body, plan.host, rendered.model, router)
 
 
 def _hash_order(mark: Mark) -> tuple[int, float]:

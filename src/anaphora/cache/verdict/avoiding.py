@@ -9,37 +9,32 @@ verdict without a loss costs nothing.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from decimal import Decimal
-from itertools import islice, pairwise
-from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from anaphora.cache.sent_call import SentCall, last_ttl, ttl_seconds
-from anaphora.cache.simulator import Mark, RenderedPrompt, Simulator, TokenRuns
-from anaphora.cache.simulator.chances import (
-    CostRange,
-    SimulatedCall,
-    expected_usage,
+from anaphora.cache.simulator import RenderedPrompt
+from anaphora.cache.simulator.stories import (
+    CallStory,
+    StoryCaching,
+    play,
+    saving,
+    story_of,
 )
 from anaphora.catalog import CacheRules, Price, Profile
 from anaphora.rendered import Plan
 from anaphora.tokens import Counts
-from anaphora.values import TTL_SECONDS, Ttl, Usage
+from anaphora.values import TTL_SECONDS, Usage
 from anaphora.wording import format_duration
 
 from .causes import TOKEN_ERROR
 from .remedy import REMEDIES, Remedy, RemedyKind
 from .values import CHANGED, VOLATILE, Change, Verdict
 
-#: The calls that are played, and the calls that keep a prefix alive in one pause.
-_MOST_CALLS, _MOST_REFRESHES = 64, 12
 #: Between two calls whose times are unknown.
 _UNKNOWN_GAP = 60.0
-#: The share of a lifetime after which a refresh is sent.
-_REFRESH_AFTER = 0.95
 #: Words for text that changes by itself.
 _VOLATILE = {"date": "the date", "clock": "the time", "uuid": "the UUID", "nonce": "the id"}
 
@@ -63,30 +58,6 @@ _BY_CAUSE: dict[str, RemedyKind] = {
 _ELSEWHERE = frozenset(("keep_parameters", "cache_key", "pin_host"))
 
 
-class _Story(NamedTuple):
-    """The calls of a conversation, as far as they matter for its cache."""
-
-    times: tuple[float, ...]
-    lengths: tuple[int, ...]
-    lead: int
-    """Tokens of tools and system prompt."""
-    shared: int
-    """Tokens of the last prompt before its change; all of them if nothing changed."""
-
-
-class _Played(NamedTuple):
-    """How the calls of a story are cached."""
-
-    ttl: Ttl | None = None
-    """Of markers; None: no call has one."""
-    changed: bool = False
-    """The last call has another text after `shared`."""
-    elsewhere: bool = False
-    """The last call goes to another cache."""
-    refreshed: bool = False
-    """Calls in between keep the prefix alive."""
-
-
 def with_remedy(
     verdict: Verdict,
     earlier: SentCall | None,
@@ -108,13 +79,17 @@ def with_remedy(
     error = 0.0
     if later.usage is None:
         error = TOKEN_ERROR if profile is None else profile.token_error.value
+
+    def cost(usage: Usage, marked: bool) -> Decimal | None:
+        return None if price is None else price.of(usage, marked=marked)
+
     best: Remedy | None = None
     for remedy, lost, avoided in _scenarios(found, earlier, rules):
         if best is not None and remedy.kind != best.kind:
             break  # the first kind that pays
-        (had, was), (has, now) = (_play(rules, story, each, price) for each in (lost, avoided))
-        saving, tokens = _saving(had, has, error), sum(now) - sum(was)
-        new = replace(remedy, calls=len(story.times), tokens=max(0, tokens), saving=saving)
+        (had, was), (has, now) = (play(rules, story, each, cost) for each in (lost, avoided))
+        saved, tokens = saving(had, has, error), sum(now) - sum(was)
+        new = replace(remedy, calls=len(story.times), tokens=max(0, tokens), saving=saved)
         if now[-1] > was[-1] and _worth(new) > (0 if best is None else _worth(best)):
             best = new
     if best is None:
@@ -179,7 +154,7 @@ def _tools(sent: SentCall) -> list[bytes]:
 
 def _scenarios(
     remedy: Remedy, earlier: SentCall, rules: CacheRules
-) -> Iterator[tuple[Remedy, _Played, _Played]]:
+) -> Iterator[tuple[Remedy, StoryCaching, StoryCaching]]:
     """Each way to avoid the loss: the calls as they were, and as they would be."""
     marked = rules.slots.value > 0 and rules.mechanism.value != "implicit"
     ttl = last_ttl(earlier.marks, rules) if marked and earlier.is_marked else None
@@ -189,23 +164,25 @@ def _scenarios(
         usual = ttl or (rules.ttls.value[-1] if known is None else known.value)
     match remedy.kind:
         case "longer_ttl":
-            lost, seconds = _Played(ttl), ttl_seconds(rules, last_ttl(earlier.marks, rules))
+            lost, seconds = StoryCaching(ttl), ttl_seconds(rules, last_ttl(earlier.marks, rules))
             for longer in rules.ttls.value if marked else ():
                 if TTL_SECONDS[longer] > seconds:
                     was, new = (format_duration(each) for each in (seconds, TTL_SECONDS[longer]))
                     text = f"cache for {new} instead of {was}"
                     better = replace(remedy, text=text, ttl=longer, fixable=True)
-                    yield better, lost, _Played(longer)
+                    yield better, lost, StoryCaching(longer)
             warm = Remedy(kind="keep_warm", text=REMEDIES["keep_warm"])
             for lifetime in rules.ttls.value if ttl is not None else (None,):
-                yield warm, lost, _Played(lifetime, refreshed=True)
+                yield warm, lost, StoryCaching(lifetime, refreshed=True)
         case "place_markers":
-            lost = _Played(None) if not earlier.is_marked else _Played(usual, changed=True)
-            yield remedy, lost, _Played(usual)
+            lost = (
+                StoryCaching(None) if not earlier.is_marked else StoryCaching(usual, changed=True)
+            )
+            yield remedy, lost, StoryCaching(usual)
         case kind if kind in _ELSEWHERE:
-            yield remedy, _Played(usual, elsewhere=True), _Played(usual)
+            yield remedy, StoryCaching(usual, elsewhere=True), StoryCaching(usual)
         case _:
-            yield remedy, _Played(usual, changed=True), _Played(usual)
+            yield remedy, StoryCaching(usual, changed=True), StoryCaching(usual)
 
 
 # ── The saving ───────────────────────────────────────────────────────────────────────────────────
@@ -213,98 +190,19 @@ def _scenarios(
 
 def _story(
     change: Change | None, earlier: SentCall, later: SentCall, past: Sequence[float]
-) -> _Story:
-    """The calls so far: their prompts end where turns of the last one do."""
-    prompt = RenderedPrompt(later.rendered, Plan())
-    total = prompt.total if later.usage is None else later.usage.input or prompt.total
-    scale = total / max(1, prompt.total)
+) -> CallStory:
+    """The calls so far."""
     before = None if earlier.usage is None else earlier.usage.input
-    before = before or round(Counts(earlier.rendered, later.rendered.bills).total * scale)
-    before = min(before, total)  # what is no longer sent is not paid again
-    times = _times(past, earlier, later)
-    ends = [prompt.tokens(end) for end in islice(prompt.turn_ends(), len(times))][2:]
-    lengths = [*(round(tokens * scale) for tokens in reversed(ends)), before, total]
-    times = times[-len(lengths) :]
-    lead = round(prompt.tokens(prompt.leading) * scale) if prompt.leading >= 0 else 0
-    shared = total
-    if change is not None:
-        shared = min(total, round(prompt.counts.before(change.offset) * scale))
-    return _Story(tuple(times), tuple(lengths[-len(times) :]), min(lead, before), shared)
+    return story_of(
+        RenderedPrompt(later.rendered, Plan()),
+        _times(past, earlier, later),
+        total=None if later.usage is None else later.usage.input,
+        before=before or Counts(earlier.rendered, later.rendered.bills).total,
+        kept=() if change is None else (change.offset,),
+    )
 
 
 def _times(past: Sequence[float], earlier: SentCall, later: SentCall) -> list[float]:
     if earlier.at is None or later.at is None:
         return [0.0, _UNKNOWN_GAP]
-    before = [at for at in past if at < earlier.at]
-    return [*before[-_MOST_CALLS:], earlier.at, max(earlier.at, later.at)]
-
-
-def _play(
-    rules: CacheRules, story: _Story, how: _Played, price: Price | None
-) -> tuple[CostRange | None, list[int]]:
-    """The cost of all calls, and the tokens that each reads, without those in between."""
-    simulator, calls, reads = Simulator(rules), list[SimulatedCall](), list[int]()
-    bounds = sorted({*story.lengths, story.lead, story.shared} - {0})
-    last = len(story.times) - 1
-    for index, at in enumerate(story.times):
-        prompt = _prompt(story, bounds, index, how)
-        if index and how.refreshed:
-            for moment in _refreshes(rules, story.times[index - 1], at, how.ttl):
-                calls.append(
-                    _call(simulator, _prompt(story, bounds, index - 1, how), moment, price, how)
-                )
-        scope = "elsewhere" if how.elsewhere and index == last else ""
-        calls.append(_call(simulator, prompt, at, price, how, scope))
-        reads.append(calls[-1].read)
-    return expected_usage(calls).cost_usd, reads
-
-
-def _prompt(story: _Story, bounds: list[int], index: int, how: _Played) -> TokenRuns:
-    length, blocks = story.lengths[index], list[tuple[object, int]]()
-    changed = how.changed and index == len(story.times) - 1
-    for start, end in pairwise([0, *bounds]):
-        if end > length:
-            break
-        blocks.append(((start, changed and start >= story.shared), end - start))
-    ends = {len(blocks) - 1}
-    if index and story.lengths[index - 1] < length:
-        ends.add(bisect_left(bounds, story.lengths[index - 1]))
-    if story.lead:
-        ends.add(bisect_left(bounds, story.lead))
-    marks = () if how.ttl is None else tuple(Mark(end, how.ttl) for end in sorted(ends))
-    sections = ["system" if end <= story.lead else "messages" for end in bounds[: len(blocks)]]
-    return TokenRuns.given(blocks, sections=sections, markers=marks)  # type: ignore[arg-type]
-
-
-def _refreshes(rules: CacheRules, start: float, end: float, ttl: Ttl | None) -> Iterator[float]:
-    """When the prefix is refreshed in a pause; not at all in one that takes too many."""
-    spacing = ttl_seconds(rules, ttl) * _REFRESH_AFTER
-    if spacing and end - start > spacing and (end - start) / spacing < _MOST_REFRESHES + 1:
-        at = start + spacing
-        while at < end:
-            yield at
-            at += spacing
-
-
-def _call(
-    simulator: Simulator,
-    prompt: TokenRuns,
-    at: float,
-    price: Price | None,
-    how: _Played,
-    scope: str = "",
-) -> SimulatedCall:
-    def cost(usage: Usage) -> Decimal | None:
-        return None if price is None else price.of(usage, marked=how.ttl is not None)
-
-    chances = simulator.chances(prompt, at=at, scope=scope)
-    usage = simulator.call(prompt, at=at, scope=scope).usage(output=0)
-    return SimulatedCall(usage.read or 0, cost(usage), tuple(c.priced(0, cost) for c in chances))
-
-
-def _saving(was: CostRange | None, now: CostRange | None, error: float) -> CostRange | None:
-    if was is None or now is None:
-        return None
-    low, high = was.low - now.high, was.high - now.low
-    doubt = Decimal(str(error))
-    return CostRange(was.expected - now.expected, low - doubt * abs(low), high + doubt * abs(high))
+    return [*(at for at in past if at < earlier.at), earlier.at, max(earlier.at, later.at)]

@@ -196,6 +196,8 @@ class Alerts:
         key, _, name = row.id.removeprefix(_WAITS).rpartition(_TO)
         target = rules.to.get(name)
         number = _attempt_at(now - row.created, 0.0 if target is None else target.seconds)
+        if target is None and number <= len(_GAPS):
+            return  # another node may have this target
         claim = f"try {number} {row.id.removeprefix(_WAITS)}"
         if row.id in self._running or claim in self._known or len(self._running) >= _MOST_RUNNING:
             return

@@ -143,6 +143,10 @@ class Grants(msgspec.Struct, frozen=True, kw_only=True):
             alerts = checked_alerts(alerts, frozenset(apps), origin)
         return cls(apps=apps, groups=groups, alerts=alerts, origin=origin)
 
+    def equals(self, other: Grants) -> bool:
+        """Whether both say the same, wherever they were read."""
+        return self.apps == other.apps and self.alerts == other.alerts
+
     def known_to(self, config: ClientConfig) -> tuple[Grants, list[AnaphoraError]]:
         """The grants without providers and routes missing in a configuration, and an error for
         each: a node serves what it can."""
@@ -163,6 +167,21 @@ class Grants(msgspec.Struct, frozen=True, kw_only=True):
                     if name not in known
                 ]  # fmt: skip
         return msgspec.structs.replace(self, apps=apps), problems
+
+    def without_commands(self, own: Grants) -> tuple[Grants, list[AnaphoraError]]:
+        """Grants of the store without commands of alerts that the file of this node lacks, and an
+        error for each: an administrator's token may apply grants, and must run no program."""
+        if self.alerts is None:
+            return self, []
+        known = {target.command for target in (own.alerts.to.values() if own.alerts else ())}
+        to = {name: one for name, one in self.alerts.to.items() if one.command in {None, *known}}
+        text = "a command runs only on nodes whose own extensions.yaml has it as a target of alerts"
+        problems: list[AnaphoraError] = [
+            self.origin.invalid(text, "alerts", "to", name, "command")
+            for name in self.alerts.to.keys() - to.keys()
+        ]
+        alerts = msgspec.structs.replace(self.alerts, to=to)
+        return msgspec.structs.replace(self, alerts=alerts), problems
 
     @property
     def unmet(self) -> dict[str, frozenset[str]]:

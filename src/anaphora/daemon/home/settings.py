@@ -157,9 +157,9 @@ class SettingsFiles:
         stored = Grants.from_text(generation.text, generation.name)
         self.generation = generation
         grants, problems = stored.known_to(config)
-        path = self._home.extensions_yaml
+        path, own = self._home.extensions_yaml, Grants()
         try:
-            if path.exists() and self._read_grants(config).apps != stored.apps:
+            if path.exists() and not (own := self._read_grants(config)).equals(stored):
                 text = (
                     f"differs from {generation.name} of the grants in the store, which all nodes"
                     " serve; apply this file with: anaphora grants apply, or replace it with the"
@@ -168,7 +168,8 @@ class SettingsFiles:
                 problems.append(InvalidConfig(text, file=str(path)))
         except AnaphoraError as problem:
             problems.append(problem)
-        return grants, problems
+        grants, refused = grants.without_commands(own)
+        return grants, [*problems, *refused]
 
     def _note_files(self) -> None:
         """Called before reading, so that later changes are detected."""

@@ -1,4 +1,4 @@
-"""`anaphora watch --place`, and what the summary says about markers."""
+"""`anaphora watch --fix`, and what the summary says about markers."""
 
 from __future__ import annotations
 
@@ -63,15 +63,44 @@ def test_summary_says_what_our_markers_would_have_cost(
     assert [call["markers"] for call in emu.requests()] == [[]] * 4
     savings = without["savings"]
     assert (savings["calls"], savings["placed"]) == (4, 0)
-    assert savings["share"] > 0.5
+    assert savings["share"] > 0.3
     assert "Anaphora's markers would have saved $" in shown
     emu.reset()
 
-    placed, shown = watch(run, emu, tmp_path, "--place")
-    assert all(call["markers"] for call in emu.requests())
-    assert sum(call["read"] for call in emu.requests()) > 20_000
-    assert placed["savings"]["placed"] == 4
+    placed, shown = watch(run, emu, tmp_path, "--fix")
+    # Nothing is marked before a second call shows that the prompt comes back.
+    markers = sorted(bool(call["markers"]) for call in emu.requests())
+    assert markers == [False, True, True, True]
+    assert sum(call["read"] for call in emu.requests()) > 10_000
+    assert placed["savings"]["placed"] == 3
     assert "Anaphora's markers saved $" in shown
+    assert "3 requests changed: place markers 3" in shown
     predicted = Decimal(savings["with_markers"]["cost_usd"])
     billed = Decimal(placed["savings"]["billed"]["cost_usd"])
     assert abs(predicted - billed) <= billed / 100
+
+
+def test_changes_are_shown_before_they_are_made(emu: Emulator, run: Run, tmp_path: Path) -> None:
+    watch(run, emu, tmp_path, "--fix")
+    lines = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    kinds = [line["type"] for line in lines]
+    assert kinds.count("fix") == 1  # not at each call
+    assert kinds.index("fix") < [i for i, kind in enumerate(kinds) if kind == "call"][1]
+    (fix,) = (line for line in lines if line["type"] == "fix")
+    fields = {"model": "claude-opus-4-8", "kind": "place_markers", "text": "place cache markers"}
+    assert fix == {"type": "fix"} | fields
+    losses = [line["verdict"] for line in lines if line["type"] == "call" and line["lost"]]
+    assert all(verdict["remedy"]["kind"] == "place_markers" for verdict in losses)
+
+
+def test_former_name_works_with_a_notice(emu: Emulator, run: Run, tmp_path: Path) -> None:
+    placed, shown = watch(run, emu, tmp_path, "--place")
+    assert shown.count("--place is now called --fix") == 1
+    assert placed["savings"]["placed"] == 3
+
+
+def test_no_changes_without_the_option(emu: Emulator, run: Run, tmp_path: Path) -> None:
+    summary, shown = watch(run, emu, tmp_path)
+    assert "fix:" not in shown
+    assert "--fix places them" in shown
+    assert summary["savings"]["placed"] == 0
