@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from anaphora.cache.cold import ColdPrefix, cold_prefix
+from anaphora.cache import EarlierCall
+from anaphora.cache.cold import ColdPrefix, cold_call, cold_prefix
 from anaphora.cache.plan import Advice, at_compaction, before_fan_out, until_next
 from anaphora.cache.simulator.chances import (
     CallChance,
@@ -17,10 +18,12 @@ from anaphora.cache.simulator.chances import (
     expected_usage,
 )
 from anaphora.cache.verdict import Change, Prediction, SentCall, find_change, preflight
+from anaphora.cache.verdict.judgement import ComparedCall, comparable
 from anaphora.client.in_flight import PreparedRequest, TurnRequest, service_tier
 from anaphora.client.options import OnPrefixBreak
 from anaphora.client.pending import warn
 from anaphora.client.prices import cost_unknown
+from anaphora.client.target import Target
 from anaphora.errors import InvalidRequest, PrefixBroken
 from anaphora.rendered import Rendered
 from anaphora.tokens import Counts
@@ -150,6 +153,25 @@ def preview_of(state: ProviderState, prepared: PreparedRequest) -> Preview:
         wait=target.gate.wait(state.tokens(prepared)),
         notices=(*prepared.notices, *rendered.notices, *plan.notices, *broken, *unknown),
     )
+
+
+def preview_single(
+    target: Target, prepared: PreparedRequest, earlier: EarlierCall[ComparedCall] | None
+) -> Preview:
+    """The preview of a call outside any session; `earlier` is the call before it, if one is
+    known."""
+    preview, rendered = preview_of(ProviderState(target), prepared), prepared.rendered
+    if preview.cold is None or earlier is None:
+        return preview
+    cold = cold_call(
+        comparable(earlier, rendered, target.rules, at=prepared.at),
+        SentCall(rendered=rendered, plan=prepared.plan, at=prepared.at),
+        target.rules,
+        continues=earlier.continues,
+        price=target.price(prepared.at, service_tier(prepared)),
+        profile=target.profile,
+    )
+    return msgspec.structs.replace(preview, cold=cold)
 
 
 def _predicted_usage(expected: Prediction) -> Usage:
