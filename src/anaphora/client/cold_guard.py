@@ -21,7 +21,7 @@ from .arguments import amount_of
 from .options import OnCold
 
 if TYPE_CHECKING:
-    from .session.preview import Preview
+    from .preview import Preview
 
 _SUMMARY = "drop the oldest messages without a summary: compact()"
 
