@@ -29,7 +29,7 @@ from .response import Parsed, Record, Response
 from .target import Target
 
 if TYPE_CHECKING:
-    from .session.preview import Preview
+    from .preview import Preview
 
 #: How many cycles of the event loop to wait for a stream that was left by `break`.
 CLOSE_TICKS = 8

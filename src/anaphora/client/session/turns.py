@@ -17,6 +17,7 @@ from anaphora.client.in_flight import InFlight, PreparedRequest, TurnRequest
 from anaphora.client.mcp import ADDED
 from anaphora.client.observe import EndedCall, Watchers
 from anaphora.client.options import KeepWarm, OnPrefixBreak
+from anaphora.client.preview import Preview
 from anaphora.client.response import Record, Response
 from anaphora.client.routing import SessionRoute, conversation_key, release
 from anaphora.client.target import Target
@@ -30,7 +31,7 @@ from .handles import Handles
 from .history import SessionHistory
 from .keep_warm import CacheRefresher, refresh_request
 from .keeper import NOT_LOADED, ConversationKeeper
-from .preview import Preview, check_prefix, prepared_now, preview_of
+from .preview import check_prefix, prepared_now, preview_of
 from .provider_state import ProviderState
 from .saved import SavedConversation
 from .turn_prompt import TurnPrompt

@@ -55,14 +55,15 @@ def limits_of(
     """All limits of apps and groups, except those of 0 dollars."""
     none = Spent(day=day)
     for app, grant in grants.apps.items():
-        yield from _limits("app", app, grant.llm, apps.get(app, none), day)
+        yield from limits_in("app", app, grant.llm, apps.get(app, none), day)
     for name, limits in grants.groups.items():
-        yield from _limits("group", name, limits, groups.get(name, none), day)
+        yield from limits_in("group", name, limits, groups.get(name, none), day)
 
 
-def _limits(
+def limits_in(
     kind: str, name: str, limits: LlmGrant | GroupLimits, used: Spent, day: str
 ) -> Iterator[DollarLimit]:
+    """Those of one app or group."""
     if nano := limits.nano_usd_per_day:
         yield DollarLimit(kind, name, "usd_per_day", nano, used.today, day, end_of_day(day))
     if nano := limits.nano_usd_per_month:
