@@ -34,6 +34,7 @@ from .transport import HttpRequest
 
 if TYPE_CHECKING:
     from .costs.holds import BudgetGuard
+    from .session.preview import Preview
     from .session.turn_prompt import TurnPrompt
 
 P = ParamSpec("P")
@@ -317,6 +318,10 @@ class AttemptCaller:
     def is_left(self) -> bool:
         """Whether the caller has stopped waiting: then no further attempt is made."""
         return False
+
+    async def preview(self, flight: InFlight) -> Preview:
+        """The call as it would be sent now to its first target."""
+        raise NotImplementedError
 
     async def prepare(self, flight: InFlight, index: int, again: bool) -> PreparedRequest:
         """The request for a target; `again`: after an error of `prepare_again_on`."""
