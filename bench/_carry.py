@@ -14,6 +14,7 @@ import os
 import platform
 import statistics
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -31,6 +32,8 @@ _ASKED, _FIRST = 100, 90_000_000
 #: Kilobytes of a request, on average over the turns of a conversation, and its messages.
 _SIZES = {1: 1, 40: 42, 400: 42}
 _LIVE = 100
+#: The line before the table begins with it.
+_MEASURED = "Measured on "
 _HEAD = (
     "| workers | request | calls per second | of a core | CPU, ms | p99, ms | first byte, ms |"
     " memory, MB |\n|---|---|---|---|---|---|---|---|"
@@ -67,9 +70,10 @@ def carry(workers: list[int], rounds: int, page: Path | None = None) -> dict[str
     table = "\n".join((_HEAD, *(each.row() for each in found)))
     print(machine, table, sep="\n")
     if page is not None:
-        before, _, rest = page.read_text().partition(_HEAD)
-        after = rest.partition("\n\n")[2]
-        page.write_text(f"{before}{table}\n\n{after}")
+        before, _, rest = page.read_text().partition(_MEASURED)
+        after = rest.partition(_HEAD)[2].partition("\n\n")[2]
+        about = f"{_MEASURED}{time.strftime('%Y-%m-%d')}: {machine}."
+        page.write_text(f"{before}{about}\n\n{table}\n\n{after}")
     return {"machine": machine, "carry": [each._asdict() for each in found]}
 
 

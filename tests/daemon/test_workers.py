@@ -28,7 +28,8 @@ from support.waiting import PATIENCE, wait_until
 
 from anaphora.audit.reading import calls
 from anaphora.client.config.secrets import Secret
-from anaphora.daemon.access.identity import ADMIN, TokenHash
+from anaphora.daemon.access.identity import ADMIN
+from anaphora.daemon.access.token_hash import TokenHash
 from anaphora.daemon.home import Home
 
 #: What an answer of the provider costs, in nano-dollars, and the bound of a call is less than thrice.

@@ -30,7 +30,6 @@ from anaphora.client.costs.settling import (
     thinks_unseen,
 )
 from anaphora.client.provider_errors import partial_of
-from anaphora.client.transport.decoding import InvalidCompression, UnknownCompression
 from anaphora.errors import AnaphoraError, SpendLimitReached, Transport
 from anaphora.rendered import Plan
 from anaphora.tokens import Counts
@@ -117,8 +116,10 @@ class SpendLimit:
             return LimitedCall(number=request.number, problem=problem)
         try:
             return self._read(request, path)
-        except (AnaphoraError, InvalidCompression, UnknownCompression, ValueError) as problem:
-            reason = f"it cannot be read, so its cost is unknown: {problem}"
+        except Exception as problem:
+            known = isinstance(problem, AnaphoraError)
+            kind = str(problem) if known else type(problem).__name__
+            reason = f"it cannot be read, so its cost is unknown: {kind}"
             return LimitedCall(number=request.number, problem=reason)
 
     def admit(self, call: LimitedCall) -> SpendLimitReached | None:

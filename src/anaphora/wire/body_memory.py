@@ -124,7 +124,7 @@ class Outline(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     @property
     def size(self) -> int:
         """The bytes of memory that it takes, about."""
-        names = sum(len(name) + _MESSAGE_BYTES for name, _, _ in self.members)
+        names = sum([len(name) + _MESSAGE_BYTES for name, _, _ in self.members])
         return _BODY_BYTES + names + len(self.between) + _MESSAGE_BYTES * len(self.ends)
 
 
@@ -268,7 +268,7 @@ class BodyMemory(Generic[Facts]):
             start = ends[-1] + len(between) if ends else begin
             if not data.startswith(raw, start) or (ends and not data.startswith(between, ends[-1])):
                 return None  # the white space between messages differs
-            ends.append(start + _size(raw))
+            ends.append(start + len(memoryview(raw)))
         places = self._places(ends[-1], _KEPT_PLACES)
         if not places:
             return None

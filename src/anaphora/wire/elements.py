@@ -62,6 +62,9 @@ class RawElements(Sequence[msgspec.Raw]):
     def __getitem__(self, index: int | slice) -> msgspec.Raw | Sequence[msgspec.Raw]:
         if isinstance(index, slice):
             first, stop, step = index.indices(len(self))
+            new = first + self._first - len(self._ends)
+            if new >= 0 and step == 1:
+                return self._new[new : new + max(0, stop - first)]
             if stop < len(self) or step != 1:
                 return [self[each] for each in range(first, stop, step)]
             rest = RawElements.__new__(RawElements)

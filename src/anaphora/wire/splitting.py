@@ -118,9 +118,9 @@ class CutMessages:
         """Adds the messages up to `end`, and their marks. `last` is the role of the message before
         them; returns that of the last one."""
         joins, glue, count = self._joins, self._glue, append.first_chunk
-        for index in range(append.first_message, end):
+        for index, raw in enumerate(self._raws[append.first_message : end], append.first_message):
             path = f"$.{self._place}[{self._first_message + index}]"
-            message, before = self._read(self._raws[index], path), b","
+            message, before = self._read(raw, path), b","
             role = message.role if type(message.role) is not str else intern(message.role)
             for position, block in enumerate(message.blocks):
                 opens = None

@@ -174,7 +174,8 @@ class SessionTurns(Caller):
             mode = "notice" if expected else self._on_prefix_break
             prepared.notices += check_prefix(state, prepared, mode)
         prepared.notices += self.load_notices + listed
-        if whole:
+        pays = flight.guard is None or flight.guard.pays_handles(target, prepared)
+        if whole or not pays:
             prepared.plan = msgspec.structs.replace(prepared.plan, held=None, preludes=())
         elif prepared.plan.preludes:
             if handles is None:
