@@ -21,8 +21,7 @@ from .arguments import amount_of
 from .options import OnCold
 
 if TYPE_CHECKING:
-    from .in_flight import AttemptCaller, InFlight
-    from .session.preview import Preview
+    from .preview import Preview
 
 _SUMMARY = "drop the oldest messages without a summary: compact()"
 
@@ -35,12 +34,6 @@ class ColdGuard(msgspec.Struct, frozen=True, eq=False):
     @property
     def is_on(self) -> bool:
         return self.on_cold != "send"
-
-    async def check_call(self, caller: AttemptCaller, flight: InFlight) -> None:
-        """The same for a call at its first target. The time that the app's function takes does not
-        count as the call's."""
-        if self.is_on:
-            await self.check(await caller.preview(flight))
 
     async def check(self, preview: Preview, *, of: str = "input") -> None:
         """Raises `ColdCache` if the call may not be sent. Calls the app's function."""

@@ -41,8 +41,8 @@ from .target import Target
 from .turn import Caller, Turn
 
 if TYPE_CHECKING:
+    from .preview import Preview
     from .seen import SeenIndex
-    from .session.preview import Preview
 
 #: The longest wait in seconds between two attempts of a call that rate limits hold back.
 _MOST_WAIT = 30.0

@@ -47,7 +47,7 @@ from .transport import HttpTransport
 if TYPE_CHECKING:
     import os
 
-    from .session.preview import Preview
+    from .preview import Preview
 
 OnPrefixBreak: TypeAlias = Literal["warn", "raise", "off"]
 """What happens before sending when the prefix would break: a warning and a notice, an error

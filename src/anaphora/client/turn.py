@@ -93,7 +93,7 @@ class Caller(AttemptCaller, ABC):
         flight = await self._begin(request, stream=False)
         try:
             if request.cold is not None:
-                await request.cold.check_call(self, flight)
+                await self.check_cold(flight, request.cold)
             await self._attempts(flight).complete()
             response = self._respond(flight)
             return await self._stored(response) if self._is_kept else response
@@ -108,7 +108,7 @@ class Caller(AttemptCaller, ABC):
         flight = await self._begin(request, stream=True)
         try:
             if request.cold is not None:
-                await request.cold.check_call(self, flight)
+                await self.check_cold(flight, request.cold)
             attempts = self._attempts(flight)
             async with aclosing(attempts.stream()) as pieces:
                 async for events in pieces:
