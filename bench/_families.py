@@ -32,6 +32,8 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     conversations: int = 1
     starts: Pair = (0, 0)
     state_words: int = 0
+    moved_words: int = 0
+    """The size of a message that moves behind each turn: files, a reminder."""
     compact_every: int = 0
     tool_added_at: int = 0
     single: bool = False
@@ -84,13 +86,14 @@ def _conversation(
     at: float,
 ) -> Iterator[Sent]:
     history = Conversation().append(_user(chance, shape))
+    moved = [Message.user(_words(chance, shape.moved_words))] if shape.moved_words else []
     left = chance.randint(*shape.loop)
     for turn in range(shape.calls):
         offered = tools if shape.tool_added_at and turn >= shape.tool_added_at else tools[:-1]
         if shape.unrelated:
             offered = ()
         tail = [Message.user(_words(chance, shape.state_words))] if shape.state_words else []
-        ir = PromptIR.chat(history, system=system, tail=tail)
+        ir = PromptIR.chat(history, system=system, tail=[*moved, *tail])
         params = Params(max_tokens=1000)
         call = Call(ir=ir, model=model, tools=offered, params=params)
         yield Sent(at, conversation, call, shape.single)

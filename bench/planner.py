@@ -21,6 +21,7 @@ from pathlib import Path
 
 import _families as made
 import msgspec
+from _fixed import FixedBills, SentBody, play
 from _hosts import pinned_read_share
 from _recorded import recordings
 from _summarized import summarised
@@ -40,6 +41,10 @@ PROVIDERS = {
     "alibaba": ("qwen3-max", "alibaba"),
     "openai": ("gpt-5.6", "openai"),
 }
+
+#: Programs through `watch --fix`: without markers, and with markers of their own.
+PROGRAMS = ("none", "system+2 users")
+FIXED_SEEDS = 2
 
 TRACES = Path(__file__).parent.parent.parent / "shared" / "traces"
 
@@ -272,6 +277,28 @@ def _bills(game: Game, stories: list[list[made.Sent]]) -> dict[str, float]:
     return {strategy: total / bound for strategy, total in bills.items()}
 
 
+def fixed(quick: bool, traces: Path) -> dict[tuple[str, str, str], float]:
+    """What `watch --fix` saves of the bill of a program, by provider, family and its markers."""
+    seeds, shapes = made.families()
+    found = {}
+    for name, (model, dialect) in PROVIDERS.items():
+        game, provider = Game(name, model, dialect), wire.provider_of(dialect)
+        chosen = seeds[: 1 if quick else FIXED_SEEDS]
+        stories = {f: [made.calls(s, seed, model) for seed in chosen] for f, s in shapes.items()}
+        stories |= {file: [sent] for file, sent in recordings(traces, model).items()}
+        for family, told in stories.items():
+            for program in PROGRAMS:
+                bills = FixedBills()
+                for story in told:
+                    plan, sent = strategies(game.rules)[program], list[SentBody]()
+                    for request in game.render(story):
+                        made_request = game.codec.assemble(request.rendered, plan(request))
+                        sent.append(SentBody(request.at, b"".join(made_request.body)))
+                    play(provider, made_request.path, sent, bills)
+                found[name, family, program] = bills.saving
+    return found
+
+
 def cost_of_planning(turns: int = 2000) -> tuple[float, float]:
     """Planning a turn over rendering it, and turn 2,000 over turn 20."""
     game = Game("anthropic", *PROVIDERS["anthropic"])
@@ -328,6 +355,10 @@ def main() -> None:
         )
     shares = [each.median for each in played.values()]
     pinned = pinned_read_share(options.quick)
+    print("saved by `watch --fix`, as a share of the program's bill")
+    savings = fixed(options.quick, options.traces)
+    for (provider, family, program), saving in savings.items():
+        print(f"{provider:16}{family:24}{program:16}{saving:10.4f}")
     print(
         json.dumps(
             {
@@ -338,6 +369,8 @@ def main() -> None:
                 "single_calls_vs_unmarked": round(max(single), 4),
                 "summarize_read_share": round(min(shares), 4) if shares else None,
                 "pinned_read_share": round(pinned, 4),
+                "fix_saving_worst": round(min(savings.values()), 4),
+                "fix_saving_median": round(statistics.median(savings.values()), 4),
             }
         )
     )

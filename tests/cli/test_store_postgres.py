@@ -18,10 +18,12 @@ from support.servers import PostgresServer, run_in_thread
 from anaphora.audit.log import AuditLog
 from anaphora.audit.log_postgres import PostgresLog
 from anaphora.audit.reading import verify
-from anaphora.daemon.access.grants import NANO
+from anaphora.daemon.access.grants import NANO, AppGrant, GroupLimits, LlmGrant
 from anaphora.daemon.money.ledger import Ledger
-from anaphora.daemon.store import HandleRow, TokenRow
+from anaphora.daemon.store import HandleRow, SpendLimits, TokenRow
 from anaphora.daemon.store.upkeep import check as check_file
+from anaphora.daemon.values import App
+from anaphora.errors import GrantExceeded
 
 PAST = NOON - 365 * DAY
 
@@ -161,6 +163,58 @@ def test_a_backup_is_a_file_that_can_be_checked_and_restored(
         assert rows(place, sql) == rows(postgres_place, sql)
     finally:
         postgres_server.drop_database(url)
+
+
+async def _spend_budgets(home: Path) -> None:
+    limits = SpendLimits(per_day=NANO, group_per_day=NANO)
+    llm = LlmGrant(nano_usd_per_day=NANO)
+    team = GroupLimits(nano_usd_per_day=NANO)
+    grant = AppGrant(app="app1", llm=llm, group="team", group_limits=team)
+    task = App(id="app1", grant=grant, budgets=("kept",), budget_limits=(300,))
+    row = TokenRow(
+        id="kept", app="app1", digest=b"\x01", created=PAST, expires=PAST + DAY, parent="t",
+        nano_usd=300, models=("claude-*",), label="task 7", reserved=True,
+    )  # fmt: skip
+    async with opened(home / "store.sqlite", Clock(PAST)) as ledger:
+        await ledger.store.reserve(row, limits, group="team")
+        facts = {"provider": "p", "model": "m", "request_id": "r"}
+        await (await ledger.hold(task, bound=100, **facts)).settle(100, "billed")
+        left = await ledger.hold(task, bound=50, **facts)
+        left._settled = True  # stays open, as after a kill
+
+
+def test_budgets_are_moved_and_backed_up_with_what_they_reserve(
+    run: Any, tmp_path: Path, postgres_place: PostgresPlace
+) -> None:
+    home, copy, place = tmp_path / "home", tmp_path / "copy.sqlite", postgres_place
+    home.mkdir()
+    run_in_thread(_spend_budgets(home))
+    (home / "llm.yaml").write_text(f"providers: {{}}\ndaemon: {{store: '{place.url}'}}\n")
+    AuditLog(home / "audit", node="one").close()
+    for words in (("move",), ("backup", str(copy))):
+        done = run("store", *words, "--home", str(home))
+        assert done.returncode == 0, done.stderr
+    for moved in (place, copy):
+        assert problems_of(moved) == ()
+        names = "SELECT app, spent, held FROM balances WHERE app LIKE '%:%' ORDER BY app, period"
+        assert rows(moved, names) == [
+            ("budget:kept", 150, 0),
+            ("group:team", 150, 0),
+            ("group:team", 150, 0),
+        ]
+
+    async def left() -> None:
+        async with opened(place, Clock(PAST)) as ledger:
+            (found,) = await ledger.store.budgets("app1")
+            assert (found.spent, found.token.label, found.token.models) == (
+                150, "task 7", ("claude-*",),
+            )  # fmt: skip
+            facts = {"provider": "p", "model": "m", "request_id": "r"}
+            with pytest.raises(GrantExceeded, match="usd_per_day"):
+                await ledger.hold(an_app("app1", NANO), bound=NANO - 299, **facts)
+            (await ledger.hold(an_app("app1", NANO), bound=NANO - 300, **facts)).release()
+
+    run_in_thread(left())
 
 
 def test_a_source_that_is_not_sound_is_not_moved(

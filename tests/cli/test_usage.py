@@ -176,6 +176,15 @@ def test_a_broken_line_is_named(home: Path, usage: Any) -> None:
     assert f"{IDLE}.jsonl:9: " in page
 
 
+def test_names_are_neither_formulas_nor_commands_to_a_terminal(home: Path, usage: Any) -> None:
+    new = claude_session("new", MORNING, [0, 1], "=1+1\x1b[31m\n")
+    (home / ".claude" / "projects" / "-work-shop" / "new.jsonl").write_bytes(new)
+    outputs = [usage("project", *form) for form in ((), ("--json",), ("--csv",))]
+    assert not any("\x1b" in shown for shown in outputs)
+    names = [row["name"] for row in csv.DictReader(outputs[-1].splitlines())]
+    assert "'=1+1\\u001b[31m\\n" in names
+
+
 def test_unknown_models_are_listed_with_their_tokens(home: Path, usage: Any) -> None:
     new = claude_session("new", MORNING, [0, 1], "/work/new", model="claude-next-9")
     (home / ".claude" / "projects" / "-work-shop" / "new.jsonl").write_bytes(new)

@@ -18,6 +18,7 @@ import pytest
 from support.emulated_client import AT_ONCE
 from support.waiting import PATIENCE
 
+from anaphora.audit.reading import calls
 from anaphora.emulator import EmulatorOptions, running
 from anaphora.emulator.server import Emulator
 
@@ -219,3 +220,19 @@ def test_wrong_options_are_named(
     done = alone(watch(emu, *words, "--", "true"), environ)
     assert done.returncode == 2
     assert reason in done.stderr
+
+
+def test_refused_call_is_in_the_report_and_the_audit_log(
+    emu: Emulator, tmp_path: Path, environ: dict[str, str]
+) -> None:
+    agent = program(tmp_path, 'ask("Rome?"); ask("Rome?")\n')
+    options = ("--cold", "refuse", "--cold-above", "0.01", "--audit", str(tmp_path / "log"))
+    report = tmp_path / "report.html"
+    done = alone(watch(emu, *options, "--html", str(report), "--", agent), environ)
+    assert done.returncode == 0
+    rows = [row for _, row in calls(tmp_path / "log")]
+    assert [(row.outcome, row.status, bool(row.cost_nano_usd)) for row in rows] == [
+        ("Denied", 402, False),
+        ("ok", 200, True),
+    ]
+    assert "Denied" in report.read_text()

@@ -215,6 +215,30 @@ def test_a_batch_may_not_exceed_the_budget(emu: Emulator) -> None:
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("name", ["anthropic", "openai_responses"])
+def test_a_batch_counts_in_the_budget_around_it(emu: Emulator, name: str) -> None:
+    async def main() -> None:
+        async with connected(emu, [name]) as emulated:
+            client = emulated.client
+            common: dict[str, Any] = {"max_tokens": 16, "batch": True, "warm": "off"}
+            async with client.budget(usd=1) as budget:
+                whole = await client.map(QUESTIONS, **common)
+            assert not whole.errors
+            assert budget.spent_usd == whole.cost_usd
+            assert budget.held_usd == 0
+            assert budget.calls == len(QUESTIONS)
+            emu.reset()
+            async with client.budget(usd=budget.spent_usd / 2) as small:
+                part = await client.map(QUESTIONS, **common)
+            assert part.errors
+            assert {type(item.error) for item in part.errors} == {BudgetExceeded}
+            assert part.stop_reason == "cost_usd"
+            assert small.held_usd == 0
+            assert part.cost_usd == small.spent_usd <= budget.spent_usd / 2
+
+    asyncio.run(main())
+
+
 def test_requests_beyond_the_limit_of_a_batch_are_another_batch(
     emu: Emulator, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from decimal import Decimal
 
 import pytest
 from support.emulated_client import LONG, Connected, connected
@@ -15,12 +16,33 @@ MODEL = "gemini-2.0-flash"
 
 async def session_with_handle(emulated: Connected) -> Session:
     """A conversation whose system prompt the provider has just begun to hold."""
-    chat = emulated.client.session("gemini", system=LONG * 3)
+    chat = emulated.client.session("gemini", system=LONG * 3, max_tokens=50)
     created = methods(emulated, "cachedContents").count("POST")
     await chat.send("One")
     await chat.send("Two")
     assert methods(emulated, "cachedContents").count("POST") == created + 1
     return chat
+
+
+def test_what_is_stored_counts_in_a_budget(emu: Emulator) -> None:
+    async def run() -> None:
+        async with connected(emu, ["gemini"], model=MODEL) as emulated:
+            async with emulated.client.budget(usd=1) as budget:
+                chat = await session_with_handle(emulated)
+            assert chat.cost_usd is not None
+            assert chat.cost_usd < budget.spent_usd < chat.cost_usd + Decimal("0.05")
+            assert budget.held_usd == 0
+            # Calls fit into this one, and the stored prefix does not.
+            async with emulated.client.budget(usd="0.007") as small:
+                chat = emulated.client.session("gemini", system=LONG * 3, max_tokens=20)
+                await chat.send("One")
+                created = methods(emulated, "cachedContents").count("POST")
+                await chat.send("Two")
+            assert methods(emulated, "cachedContents").count("POST") == created
+            assert small.spent_usd == chat.cost_usd
+            await emulated.client.close()
+
+    asyncio.run(run())
 
 
 def methods(emulated: Connected, path: str = "") -> list[str]:

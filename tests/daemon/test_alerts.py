@@ -162,15 +162,20 @@ def test_limit_of_a_group_counts_all_its_apps(
 ) -> None:
     app = {**grant(usd_per_day="unlimited"), "group": "lab"}
     groups = {"groups": {"lab": {"usd_per_day": 0.002}}}
-    grants = {**groups, **extensions({"hook": HOOK}, {"demo": app, "other": app}, limits=[50])}
+    grants = {**groups, **extensions({"hook": HOOK}, {"demo": app, "other": app}, limits=[50, 100])}
     with alerting(tmp_path, running_emulator, receiver, grants) as daemon:
         for _ in range(3):
             for name in ("demo", "other"):
                 with daemon.client(name) as client:
                     assert client.post("/v1/messages", json=MESSAGE).status_code == 200
-        [facts] = receiver.wait(1)
-    assert (facts["group"], facts["limit"], facts["percent"]) == ("lab", "usd_per_day", 50)
-    assert "app" not in facts
+        receiver.wait(1)
+        spend(daemon)
+        receiver.wait(2)
+    half, full = receiver.facts()
+    assert (half["group"], half["limit"], half["percent"]) == ("lab", "usd_per_day", 50)
+    assert (full["group"], full["limit"], full["percent"]) == ("lab", "usd_per_day", 100)
+    assert (half["refused"], full["refused"]) == (False, True)
+    assert "app" not in half
 
 
 def test_cache_read_share_of_the_last_calls(

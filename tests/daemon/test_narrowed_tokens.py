@@ -15,6 +15,7 @@ from typing import Any
 
 import anthropic
 import httpx
+import jsonschema_rs
 import openai
 import pytest
 from click.testing import CliRunner
@@ -29,7 +30,10 @@ from support.waiting import PATIENCE, wait_until
 from anaphora import emulator
 from anaphora.cli.common import anaphora
 from anaphora.daemon.access import narrowing
+from anaphora.daemon.access.checks import is_model_granted
+from anaphora.daemon.access.grants import AppGrant, LlmGrant, narrowed_grant
 from anaphora.daemon.access.identity import ADMIN
+from anaphora.daemon.rpc.methods import schemas
 from anaphora.daemon.store import TokenRow
 from anaphora.emulator import EmulatorOptions, Latency
 from anaphora.emulator.server import Emulator
@@ -175,6 +179,17 @@ def test_amount_and_end_are_required(daemon: TestedDaemon, missing: str) -> None
     assert (error["code"], error["message"]) == (-32602, f"{missing} is missing")
 
 
+@pytest.mark.parametrize("method", ["llm.narrow", "llm.budgets"])
+def test_params_and_results_have_a_schema(daemon: TestedDaemon, method: str) -> None:
+    document, child = schemas(), narrowed(daemon)
+    params = {**WANTED, "models": ["claude-*"]} if method == "llm.narrow" else {}
+    schema = document["methods"][method]
+    result = child.call(method, **params)
+    for name, value in (("params", params), ("result", result)):
+        found = {**schema[name], "$defs": document["$defs"]}
+        jsonschema_rs.validator_for(found).validate(value)
+
+
 def test_notification_is_not_executed(daemon: TestedDaemon) -> None:
     before = listed(daemon)
     with whole(daemon).http() as client:
@@ -310,6 +325,19 @@ def test_calls_without_a_bound_need_an_app_without_limits(daemon: TestedDaemon) 
     assert allowed.status_code != 403
     assert refused.status_code == 403
     assert "spend limit" in refused.text
+
+
+def test_grant_of_a_narrowed_token() -> None:
+    """Made from the grant of the app and the globs of its tokens; `keep_warm` compares two of them."""
+    app = AppGrant(app="demo", capabilities=frozenset(CAPABILITIES), llm=LlmGrant(models=("*",)))
+    third = narrowed_grant(app, (("a*",), (), ("*b",)))
+    assert third == narrowed_grant(app, third.llm.narrowed)
+    assert third.capabilities == app.capabilities - {"llm_narrow"}
+    assert narrowed_grant(app, (("a*",),)).capabilities == app.capabilities
+    assert narrowed_grant(app, ()) is app
+    assert third.llm.has_spend_limit
+    names = ("ab", "aab", "b", "a", "abc")
+    assert [name for name in names if is_model_granted(name, third.llm)] == ["ab", "aab"]
 
 
 def test_rates_count_for_the_app(daemon: TestedDaemon) -> None:
@@ -608,6 +636,8 @@ def test_command_on_a_stopped_and_a_running_daemon(emu: Emulator, tmp_path: Path
             (),
             ("claude-haiku-*", "gpt-*"),
         }
+    checked = json.loads(run("grants", "check", "demo", "--json", home=home).stdout)
+    assert (checked["may_call"], "llm_narrow" in checked["capabilities"]) == (True, True)
     run("apps", "revoke", "demo", "--id", made[0]["token_id"], home=home)
     left = json.loads(run("apps", "list", "--json", home=home).stdout)["apps"][0]["narrowed"]
     assert [each["label"] for each in left] == ["task 4711"]

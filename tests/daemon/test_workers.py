@@ -28,7 +28,8 @@ from support.waiting import PATIENCE, wait_until
 
 from anaphora.audit.reading import calls
 from anaphora.client.config.secrets import Secret
-from anaphora.daemon.access.identity import ADMIN, TokenHash
+from anaphora.daemon.access.identity import ADMIN
+from anaphora.daemon.access.token_hash import TokenHash
 from anaphora.daemon.home import Home
 
 #: What an answer of the provider costs, in nano-dollars, and the bound of a call is less than thrice.
@@ -46,6 +47,10 @@ GRANTS = {
     "revoked": GRANT,
     "changed": GRANT,
     "left": GRANT,
+    "killed": {
+        **_grant(usd_per_day=1),
+        "capabilities_grant": ["llm_complete", "llm_stream", "llm_narrow"],
+    },
     "narrowed": {
         **GRANT,
         "capabilities_grant": ["llm_complete", "llm_stream", "llm_narrow"],
@@ -303,8 +308,10 @@ def test_hold_of_a_caller_that_has_left_is_released(served: Served) -> None:
 def test_killed_worker_is_started_again_and_its_calls_are_recovered(
     served: Served, provider: HeldProvider
 ) -> None:
+    made = served.rpc("killed", "llm.narrow", usd=0.5, expires_s=600, reserve=True)
+    served.use(task=made["token"])
     provider.hold()
-    with ThreadPoolExecutor(2) as threads, served.client() as client:
+    with ThreadPoolExecutor(2) as threads, served.client("task") as client:
         call = client.messages.with_raw_response.create
         running = threads.submit(lambda: call(**MESSAGE))
         provider.wait_asked()
@@ -316,8 +323,10 @@ def test_killed_worker_is_started_again_and_its_calls_are_recovered(
     wait_until(lambda: len(set(served.workers()) - set(before)) == WORKERS, "others are started")
     wait_until(lambda: _answers(served), "they answer")
     path = served.home / "store.sqlite"
-    bound = "SELECT request_id FROM entries WHERE kind = 'bound'"
-    ((request_id,),) = wait_until(lambda: rows(path, bound), "the hold is settled")
+    bound = "SELECT request_id, billed FROM entries WHERE kind = 'bound'"
+    ((request_id, billed),) = wait_until(lambda: rows(path, bound), "the hold is settled")
+    spent = f"SELECT spent, held FROM balances WHERE app = 'budget:{made['token_id']}'"
+    assert rows(path, spent) == [(billed, 0)]
 
     def recovered() -> bool:
         found = [call for _, call in calls(served.home / "audit") if call.call_id == request_id]

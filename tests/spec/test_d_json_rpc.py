@@ -628,11 +628,12 @@ def test_d7_every_method_has_a_json_schema(rpc: RpcClient, provider: ScriptedPro
     """D7: of params and result; calls that are made conform to it."""
     document = schemas()
     assert set(document["methods"]) == {
-        NEXO, "llm.complete", "llm.count_tokens", "llm.cancel", "llm.models", "llm.explain", "health",
+        NEXO, "llm.complete", "llm.count_tokens", "llm.narrow", "llm.budgets", "llm.cancel",
+        "llm.models", "llm.explain", "health",
     }  # fmt: skip
     exchanged: dict[str, dict[str, Any]] = {
         NEXO: CLAUDE, "llm.complete": CLAUDE, "llm.count_tokens": CLAUDE, "llm.cancel": {"id": 9},
-        "llm.models": {}, "health": {},
+        "llm.models": {}, "health": {}, "llm.budgets": {},
     }  # fmt: skip
     for method, params in exchanged.items():
         schema = document["methods"][method]

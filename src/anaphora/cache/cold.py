@@ -30,10 +30,11 @@ from anaphora.cache.sent_call import (
 )
 from anaphora.cache.simulator import RenderedPrompt
 from anaphora.cache.verdict import Prediction, predict_after, predict_usage, predicted_usage
+from anaphora.cache.verdict.prediction import unmarked
 from anaphora.catalog import CacheRules, Price, Profile
 from anaphora.rendered import Plan, Rendered
 from anaphora.tokens import Counts
-from anaphora.values import Usage
+from anaphora.values import Ttl, Usage
 from anaphora.wording import counted, format_duration, format_usd
 
 COLD_ABOVE_USD = Decimal("0.50")
@@ -166,9 +167,9 @@ def cold_call(
 
 
 def still_used(latest: SentCall, chunks: int, sent: SentCall, rules: CacheRules) -> int:
-    """The tokens of a prompt that another call has kept alive: the last one that sent its first
-    `chunks`."""
-    if latest.at is None or _has_expired(latest, rules, sent.at or 0.0):
+    """The tokens of a prompt that a later call may have kept alive: the last one that sent its
+    first `chunks`."""
+    if latest.at is None or _is_surely_gone(latest, rules, sent.at or 0.0):
         return 0
     return Counts(sent.rendered).tokens(min(chunks, cached_chunks(latest)))
 
@@ -185,9 +186,14 @@ def _extra_usd(usage: Usage, could: int, price: Price, scale: float) -> Decimal 
     return None if cold is None or warm is None else max(Decimal(0), cold - warm)
 
 
+def _ttl(sent: SentCall, rules: CacheRules) -> Ttl | None:
+    """That of a call's longest entry; marks that the provider ignores have none."""
+    return last_ttl(sent.marks if rules.slots.value else unmarked(sent).marks, rules)
+
+
 def _has_expired(sent: SentCall, rules: CacheRules, at: float) -> bool:
     """Whether the entries of a call have expired by the clock alone."""
-    ttl = last_ttl(sent.marks, rules)
+    ttl = _ttl(sent, rules)
     if ttl is None or sent.at is None:
         return False
     used = used_at(rules, sent.at, began=sent.began)
@@ -197,7 +203,7 @@ def _has_expired(sent: SentCall, rules: CacheRules, at: float) -> bool:
 def _is_surely_gone(sent: SentCall, rules: CacheRules, at: float) -> bool:
     """The same with the longest lifetime that an entry may have."""
     assert sent.at is not None
-    seconds = ttl_seconds(rules, last_ttl(sent.marks, rules))
+    seconds = ttl_seconds(rules, _ttl(sent, rules))
     if rules.lifetime is not None and rules.lifetime.value == "at_least":
         seconds = max(_TTLS * seconds, _HOUR)
     used = used_at_latest(rules, sent.at, began=sent.began, ended=sent.ended)

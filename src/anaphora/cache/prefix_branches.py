@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Container
+from collections.abc import Container, Iterator
 from typing import TypeAlias
 
 from .compared_prompt import keys_from
@@ -69,6 +69,17 @@ class BranchTree:
                     return min(position, reached), number
             position, branch = branch.begin - 1, branch.parent
         return -1, 0
+
+    def uses(self, branch: Branch | None, position: int) -> Iterator[tuple[int, int]]:
+        """The last calls that sent the chunks up to a position and those before it: positions and
+        numbers, the deepest first, each later than the one before."""
+        last = 0
+        while branch is not None:
+            for reached, number in branch.uses:
+                if number > last:
+                    last = number
+                    yield min(position, reached), number
+            position, branch = branch.begin - 1, branch.parent
 
     def insert(self, number: int, prompt: RenderedPrompt, place: Place) -> int:
         """Adds the chunks of a call that are new; returns how many there are. Its branch and all

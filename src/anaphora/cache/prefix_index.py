@@ -141,18 +141,19 @@ class PrefixIndex(Generic[Call]):
         self._last_lookup = rendered, scope, hints, self._number, found
         return found.earlier
 
-    def last_use(
+    def last_uses(
         self, rendered: Rendered, *, scope: Hashable = None, hints: CallHints | None = None
-    ) -> tuple[Call, int] | None:
-        """The last call that sent the longest known beginning of a prompt, in any conversation, and
-        how many chunks that is. Free after `find` with the same prompt."""
+    ) -> list[tuple[Call, int]]:
+        """The last calls that sent a prompt's beginnings, in any conversation, and how many chunks
+        each shares: the deepest first. Free after `find` with the same prompt."""
         if self._last_lookup is None or self._last_lookup[0] is not rendered:
             self.find(rendered, scope=scope, hints=hints)
         assert self._last_lookup is not None
         salt = scope_salt(_scope(rendered, scope))
         position, branch = self._last_lookup[4].places[salt]
-        reached, latest = self._latest(salt, branch, position)
-        return None if latest is None else (latest.call, reached + 1)
+        tree, calls = self._trees.get(salt), self._calls
+        uses = () if tree is None else tree.uses(branch, position)
+        return [(calls[number].call, at + 1) for at, number in uses if number in calls]
 
     def add(
         self,

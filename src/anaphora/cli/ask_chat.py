@@ -17,8 +17,8 @@ from blake3 import blake3
 from anaphora import AsyncClient, Response, RunResult, errors
 from anaphora.client.choice import UnknownModelWarning, unknown_model
 from anaphora.client.config.environment import remembers
+from anaphora.client.preview import Preview
 from anaphora.client.session import PrefixWarning, Session
-from anaphora.client.session.preview import Preview
 from anaphora.client.session.run import Run, declined
 from anaphora.client.structured import Structured
 from anaphora.client.turn import Turn

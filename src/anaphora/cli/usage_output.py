@@ -16,7 +16,7 @@ from rich.text import Text
 from anaphora.usage.places import TITLES
 from anaphora.usage.records import LossCause
 from anaphora.usage.report import CauseRow, DearLoss, Grouping, UsageReport, UsageRow
-from anaphora.wording import counted, format_usd
+from anaphora.wording import counted, format_usd, visible
 
 from .terminal import Line, Rows, table
 
@@ -296,7 +296,8 @@ def _csv_cell(name: str, value: object) -> object:
     if isinstance(value, float):
         return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(value))
     if isinstance(value, tuple):
-        return " ".join(value)
-    if isinstance(value, str) and value[:1] in ("=", "+", "-", "@"):
-        return f"'{value}"  # a spreadsheet would compute it
-    return "" if value is None else value
+        value = " ".join(value)
+    if not isinstance(value, str):
+        return "" if value is None else value
+    # A spreadsheet would compute the one, a terminal obey the other.
+    return "'" * value.startswith(("=", "+", "-", "@")) + visible(value)

@@ -109,9 +109,9 @@ def command(words: tuple[str, ...], **options: Any) -> None:
     that make other programs use it, and shows the lines.
 
     With --json the objects go to standard output, or, with a command, to the file of --log. Their
-    `type` is `start`, `call`, `fix` or `summary`. Lines, objects and the report of --html contain
-    excerpts of prompts if a prefix broke, and never a key. The exit code is the command's, or 1 if
-    --record could not record an answer.
+    `type` is `start`, `call`, `fix`, `notice` or `summary`. Lines, objects and the report of --html
+    contain excerpts of prompts if a prefix broke, and never a key. The exit code is the command's,
+    or 1 if --record could not record an answer.
     """
     require("watch", "granian", extra="proxy")
     code = _watch(words, _WatchOptions(**options))
@@ -143,7 +143,6 @@ def _watch(words: tuple[str, ...], options: _WatchOptions) -> int:
     from anaphora.proxy.page import WatchedCalls, WatchPage
     from anaphora.proxy.server import running
     from anaphora.traffic.judging import Judge
-    from anaphora.traffic.placing import Placer
 
     as_json, port = options.as_json, options.port
     if words and as_json and options.log is None:
@@ -161,10 +160,7 @@ def _watch(words: tuple[str, ...], options: _WatchOptions) -> int:
         html = None if options.html is None else stack.enter_context(HtmlFile(options.html))
         calls = WatchedCalls(judge) if options.web or html is not None else None
         page = WatchPage(judge, calls) if options.web and calls is not None else None
-        if options.place:
-            announce("--place is now called --fix, which makes other changes as well")
-        fix = options.fix or options.place
-        placer = Placer(seen=_seen_index(), fix=True, on_fix=output.fix) if fix else None
+        placer = _placer(options, output)
         network = network_for(words)
         upstream = _recorded(options.record, network)
         observers = [judge, *_audited(stack, judge, options.audit)]
@@ -229,6 +225,16 @@ def _audited(stack: contextlib.ExitStack, judge: Judge, audit: Path | None) -> I
 
     log = stack.enter_context(contextlib.closing(AuditLog(audit, on_error=announce)))
     yield ProxyAudit(log, judge)
+
+
+def _placer(options: _WatchOptions, output: WatchOutput) -> Placer | None:
+    from anaphora.traffic.placing import Placer
+
+    if options.place:
+        announce("--place is now called --fix, which makes other changes as well")
+    if not (options.fix or options.place):
+        return None
+    return Placer(seen=_seen_index(), fix=True, on_fix=output.fix)
 
 
 def _seen_index() -> SeenIndex | None:

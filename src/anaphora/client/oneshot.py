@@ -15,12 +15,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from blake3 import blake3
 
-from anaphora.cache.cold import cold_call
 from anaphora.cache.plan import SingleCallPlanner, is_conversation, reuse_requested
 from anaphora.cache.plan.groups import PrefixGroup, shared_plan
 from anaphora.cache.sent_call import reply_lines
 from anaphora.cache.verdict import SentCall, saved_usd
-from anaphora.cache.verdict.judgement import ComparedCall, ComparedCalls, comparable
+from anaphora.cache.verdict.judgement import ComparedCall, ComparedCalls
 from anaphora.catalog import Price
 from anaphora.errors import AnaphoraError, InvalidRequest, NotFound, Throttled, Unavailable
 from anaphora.prompt import Call
@@ -32,7 +31,7 @@ from anaphora.wire.dialect.routers import answering_host
 from .arguments import check_results, extras_of, prompt_from, tools_of, with_leading_system
 from .cold_guard import ColdGuard
 from .content import Content, messages_of
-from .in_flight import InFlight, PreparedRequest, TurnRequest, service_tier
+from .in_flight import InFlight, PreparedRequest, TurnRequest
 from .observe import Watchers
 from .options import PARAM_KEYWORDS, CallOptions, refuse_both
 from .parameters import with_params
@@ -42,8 +41,8 @@ from .target import Target
 from .turn import Caller, Turn
 
 if TYPE_CHECKING:
+    from .preview import Preview
     from .seen import SeenIndex
-    from .session.preview import Preview
 
 #: The longest wait in seconds between two attempts of a call that rate limits hold back.
 _MOST_WAIT = 30.0
@@ -124,25 +123,13 @@ class OneShot(Caller):
         self.request = msgspec.structs.replace(self.request, cold=cold)
         self._known = known
 
-    async def _preview(self, flight: InFlight) -> Preview:
-        from .session.preview import preview_of
-        from .session.provider_state import ProviderState
+    async def preview(self, flight: InFlight) -> Preview:
+        from .session.preview import preview_single
 
-        target, prepared = self.target, await self.prepare(flight, 0, False)
-        preview = preview_of(ProviderState(target), prepared)
-        rendered, known = prepared.rendered, self._known
-        earlier = None if known is None else known.find(rendered, scope=_scope_of(target))
-        if preview.cold is None or earlier is None:
-            return preview
-        cold = cold_call(
-            comparable(earlier, rendered, target.rules, at=prepared.at),
-            SentCall(rendered=rendered, plan=prepared.plan, at=prepared.at),
-            target.rules,
-            continues=earlier.continues,
-            price=target.price(prepared.at, service_tier(prepared)),
-            profile=target.profile,
-        )
-        return msgspec.structs.replace(preview, cold=cold)
+        prepared = await self.prepare(flight, 0, False)
+        known, scope = self._known, _scope_of(self.target)
+        earlier = None if known is None else known.index.find(prepared.rendered, scope=scope)
+        return preview_single(self.target, prepared, earlier)
 
     async def prepare(self, flight: InFlight, index: int, again: bool) -> PreparedRequest:
         target = self._targets[index]
@@ -245,8 +232,9 @@ class OneShot(Caller):
         elif not flight.batch:
             flight.target.learn(reply.usage.read, conversation=object())
             if self._known is not None:
-                sent, scope = self._sent(flight, prepared), _scope_of(flight.target)
-                flight.guarded("verdict_failed", None, self._known.add, sent, scope=scope)
+                add, scope = self._known.index.add, _scope_of(flight.target)
+                call = ComparedCall(sent=self._sent(flight, prepared))
+                flight.guarded("verdict_failed", None, add, rendered, call, scope=scope)
         record = flight.build_record(
             prepared,
             (*prepared.rendered.notices, *prepared.plan.notices, *reply.notices),

@@ -47,7 +47,7 @@ from .transport import HttpTransport
 if TYPE_CHECKING:
     import os
 
-    from .session.preview import Preview
+    from .preview import Preview
 
 OnPrefixBreak: TypeAlias = Literal["warn", "raise", "off"]
 """What happens before sending when the prefix would break: a warning and a notice, an error
@@ -86,8 +86,7 @@ class ColdOptions(TypedDict, total=False):
     on_cold: OnCold
     """By default `send`."""
     cold_above_usd: Decimal | float | str
-    """The additional cost from which a call counts as cold: the lower end of the estimate, in
-    dollars; by default 0.50."""
+    """Dollars: the additional cost, by its lower end, from which a call is cold; default 0.50."""
 
 
 class ParamOptions(TypedDict, total=False):
@@ -127,8 +126,7 @@ class TurnOptions(TimedOptions, ColdOptions, total=False):
 
 
 class SummaryOptions(TurnOptions, total=False):
-    """All other parameters are those of the last call. `on_cold` is `raise` by default, at any
-    additional cost."""
+    """Other parameters are those of the last call; `on_cold` is `raise`, at any additional cost."""
 
     instruction: str | Message | None
     """The last message of the call, in place of the default one."""

@@ -272,7 +272,7 @@ class Admin:
             "app": app,
             "granted": grant is not None,
             "may_call": bool(
-                usable and llm.providers and llm.models and self._directory.live_tokens(app)
+                usable and llm.providers and llm.models and app in self._directory.token_apps()
             ),
             "capabilities": [] if grant is None else sorted(grant.capabilities),
             "unmet": [] if grant is None else sorted(grant.missing),

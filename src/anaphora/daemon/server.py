@@ -185,9 +185,8 @@ class Daemon:
         if self.settings.grants.alerts is not None:
             from .alerts.delivery import open_alerts
 
-            self.alerts = self.alerts or open_alerts(
-                self.home, self._files, self.services, self.metrics
-            )
+            parts = self.home, self._files, self.services, self.metrics
+            self.alerts = self.alerts or open_alerts(*parts)
             self.alerts.log_problems()
 
     def _set_socket_mode(self) -> None:
@@ -226,7 +225,7 @@ class Daemon:
                 handler.end_expired()
                 self.services.calls.tools.denials.write_minute()
                 self.services.calls.prefixes.remove_old(self.services.ledger.clock())
-                if self.alerts is not None and self.has_pages:
+                if self.alerts and self.has_pages:
                     self.alerts.look()
                 if self.readiness.status == READY:
                     self.services.calls.refresh_prefixes(self.services.directory.is_valid)

@@ -16,23 +16,18 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
-from typing import Literal, Protocol, TypeAlias
+from typing import Literal, TypeAlias
 
 from anaphora.cache.cold import ALTERNATIVES, COLD_ABOVE_USD, ColdPrefix, refusal
 from anaphora.errors import ColdCallRefused, Denied
 from anaphora.traffic.calls import RelayedCall, UpstreamRequest
-from anaphora.traffic.cold_calls import ColdCalls, ColdRequest
+from anaphora.traffic.cold_calls import ColdCalls
 from anaphora.traffic.judging import Judge
 
 ColdMode: TypeAlias = Literal["ask", "refuse", "warn"]
+Question: TypeAlias = Callable[[str, threading.Event], bool | None]
+"""Whether the answer to a question is yes; None if there is none. Ends when the event is set."""
 _FIRST_ERROR = 400
-
-
-class Question(Protocol):
-    """Asks a person."""
-
-    def __call__(self, text: str, ended: threading.Event) -> bool | None:
-        """Whether the answer is yes; None if there is none. Ends when `ended` is set."""
 
 
 class ColdCheck:
@@ -55,31 +50,30 @@ class ColdCheck:
         self._ask = ask
         self._report = report
         self._calls = ColdCalls(above_usd)
-        self._lock = threading.Lock()
         self._reading = ThreadPoolExecutor(1, "anaphora-cold")
         self._asking = asyncio.Lock()
 
     async def check(self, request: UpstreamRequest) -> Denied | None:
         loop = asyncio.get_running_loop()
-        found = await loop.run_in_executor(self._reading, self._find, request)
+        found = await loop.run_in_executor(self._reading, self._calls.find, request)
         if found is None or found.cold is None:
             return None
         if self._mode == "warn":
             self._report(f"{found.model}: {_cost(found.cold)}")
-            self._allow(found)
+            self._calls.allow(found)
             return None
         answer = None
         if self._mode == "ask" and self._ask is not None:
             async with self._asking:
-                if not self._passes(found):  # since an earlier question
+                if not self._calls.passes(found):  # since an earlier question
                     answer = await self._answer(self._ask, found.model, found.cold)
-        if answer or (answer is None and self._passes(found)):
-            self._let_pass(found)
-            self._allow(found)
+        if answer or (answer is None and self._calls.passes(found)):
+            self._calls.let_pass(found)
+            self._calls.allow(found)
             return None
         text = refusal(found.cold)
         if answer is None:
-            self._let_pass(found)
+            self._calls.let_pass(found)
         else:
             text = f"cold cache: {found.cold}. This call was not sent: the answer was no."
         return ColdCallRefused(text, cold=found.cold)
@@ -96,24 +90,7 @@ class ColdCheck:
         """Remembers the bill of a call, and when its cache was used."""
         sent = self._judge.last_sent
         answered = call.outcome in ("complete", "cancelled") and call.status < _FIRST_ERROR
-        with self._lock:
-            self._calls.ended(call.number, sent, answered=answered)
-
-    def _find(self, request: UpstreamRequest) -> ColdRequest | None:
-        with self._lock:
-            return self._calls.find(request)
-
-    def _passes(self, found: ColdRequest) -> bool:
-        with self._lock:
-            return self._calls.passes(found)
-
-    def _let_pass(self, found: ColdRequest) -> None:
-        with self._lock:
-            self._calls.let_pass(found)
-
-    def _allow(self, found: ColdRequest) -> None:
-        with self._lock:
-            self._calls.allow(found)
+        self._calls.ended(call.number, sent, answered=answered)
 
 
 def _cost(cold: ColdPrefix) -> str:

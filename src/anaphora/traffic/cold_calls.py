@@ -12,6 +12,7 @@ read, or whose price is not known, is not cold.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Hashable
 from decimal import Decimal
 
@@ -47,10 +48,11 @@ class ColdRequest(msgspec.Struct, frozen=True, eq=False):
 
 
 class ColdCalls:
-    """The recent requests of all programs. Bounded. Not for several threads at once."""
+    """The recent requests of all programs. Bounded."""
 
     def __init__(self, above_usd: Decimal) -> None:
         self._above = above_usd
+        self._lock = threading.RLock()
         self._index: PrefixIndex[RememberedCall] = PrefixIndex(
             _MOST_CALLS, _MOST_BYTES, drop_text=RememberedCall.drop_text
         )
@@ -63,6 +65,10 @@ class ColdCalls:
 
     def find(self, request: UpstreamRequest) -> ColdRequest | None:
         """The request, if it is cold and may not pass. Any other is remembered as sent."""
+        with self._lock:
+            return self._find(request)
+
+    def _find(self, request: UpstreamRequest) -> ColdRequest | None:
         try:
             unsent = unsent_request(request, self._bodies)
         except (AnaphoraError, InvalidCompression, UnknownCompression, ValueError):
@@ -78,7 +84,7 @@ class ColdCalls:
         call = RememberedCall(sent=read.sent, conversation="", rules=read.rules)
         call.follow(earlier)
         call.earlier = answered_call(earlier)
-        call.latest = self._index.last_use(rendered, scope=scope, hints=read.hints)
+        call.uses = self._index.last_uses(rendered, scope=scope, hints=read.hints)
         if self._prices is None:
             self._prices = PriceBook(at)
         price = self._prices.price(read.provider, read.model, at, read.wire, read.service_tier)
@@ -93,36 +99,40 @@ class ColdCalls:
 
     def passes(self, found: ColdRequest) -> bool:
         """Whether it was refused a short time ago, or allowed."""
-        sent = found.call.sent
-        return self._passes.allows(found.scope, sent.rendered, sent.at or 0.0)
+        with self._lock:
+            sent = found.call.sent
+            return self._passes.allows(found.scope, sent.rendered, sent.at or 0.0)
 
     def let_pass(self, found: ColdRequest) -> None:
         """From now on the same request passes, for some minutes."""
-        sent = found.call.sent
-        self._passes.add(self._passes.key(found.scope, sent.rendered), sent.at or 0.0)
+        with self._lock:
+            sent = found.call.sent
+            self._passes.add(self._passes.key(found.scope, sent.rendered), sent.at or 0.0)
 
     def allow(self, found: ColdRequest) -> None:
         """The request is sent: later ones are compared with it."""
-        call = found.call
-        self._index.add(call.sent.rendered, call, scope=found.scope, hints=found.hints)
-        self._open[found.number] = call
+        with self._lock:
+            call = found.call
+            self._index.add(call.sent.rendered, call, scope=found.scope, hints=found.hints)
+            self._open[found.number] = call
 
     def ended(self, number: int, sent: SentCall | None, *, answered: bool) -> None:
         """A call has ended; `sent` has its bill and its times, if these could be read."""
-        call = self._open.pop(number, None)
-        if call is None:
-            return
-        if not answered:
-            call.fail()
-            return
-        call.earlier = call.before = call.expected = None
-        if sent is not None:
-            call.sent = replace(
-                call.sent,
-                usage=sent.usage,
-                began=sent.began,
-                ended=sent.ended,
-                reply_lines=sent.reply_lines,
-                host=sent.host,
-            )
-        call.end()
+        with self._lock:
+            call = self._open.pop(number, None)
+            if call is None:
+                return
+            if not answered:
+                call.fail()
+                return
+            call.earlier = call.before = call.expected = None
+            if sent is not None:
+                call.sent = replace(
+                    call.sent,
+                    usage=sent.usage,
+                    began=sent.began,
+                    ended=sent.ended,
+                    reply_lines=sent.reply_lines,
+                    host=sent.host,
+                )
+            call.end()

@@ -5,11 +5,12 @@ can only lose what its first marked call writes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from decimal import Decimal
+from functools import cached_property, partial
 from itertools import pairwise
+from typing import TypeAlias
 
-import msgspec
 from msgspec.structs import replace
 
 from anaphora.cache.plan import AppMemory, Gaps
@@ -21,7 +22,6 @@ from anaphora.cache.simulator.stories import (
     play,
     relative_cost,
     saving,
-    story_of,
 )
 from anaphora.cache.simulator.view import automatic_position
 from anaphora.catalog import CacheRules
@@ -30,49 +30,67 @@ from anaphora.values import TTL_SECONDS, Ttl
 
 #: The share of pauses, of conversations before, that must be within a lifetime.
 _MOSTLY = 0.5
+#: The calls of a conversation that are simulated.
+_MOST_CALLS = 24
 #: A change that loses the cached prefix once must have been worth so many times its cost.
 _TIMES_ITS_COST = 2
 
 
-class CallsSoFar(msgspec.Struct, eq=False):
+#: A lifetime of markers that has saved, compared with another or with no markers.
+Known: TypeAlias = frozenset[tuple[Ttl, Ttl | None]]
+
+
+class CallsSoFar:
     """The calls of a conversation until the one that is planned, or of all prompts that begin like
     it."""
 
-    rules: CacheRules
-    story: CallStory
-    marked: bool = True
-    """Whether requests are marked already."""
-
-    @classmethod
-    def of(
-        cls,
+    def __init__(
+        self,
         rules: CacheRules,
-        rendered: Rendered,
         gaps: Gaps,
         at: float,
-        kept: Sequence[int | None] = (),
+        story: Callable[[Sequence[float]], CallStory],
         *,
-        marked: bool = False,
-    ) -> CallsSoFar:
-        prompt = RenderedPrompt(rendered, Plan())
-        return cls(rules, story_of(prompt, _times(gaps, at), kept=kept), marked)
+        marked: bool = True,
+        known: Known = frozenset(),
+    ) -> None:
+        """`story` makes the story of the calls at these times, if it is needed. `marked`: requests
+        are marked already; `known` is what has saved until the call before, and still does."""
+        self.rules = rules
+        self.at = at
+        self.marked = marked
+        self.known = {pair for pair in known if gaps.last and at - gaps.last <= _seconds(pair[0])}
+        self._gaps = gaps
+        self._story = story
 
-    @classmethod
-    def beginning(cls, rules: CacheRules, tokens: int, gaps: Gaps, at: float) -> CallsSoFar:
-        times = _times(gaps, at)
-        return cls(rules, CallStory(tuple(times), (tokens,) * len(times), tokens))
+    @cached_property
+    def story(self) -> CallStory:
+        return self._story(self.times[-_MOST_CALLS:])
+
+    @cached_property
+    def times(self) -> list[float]:
+        """When the calls were, this one included."""
+        last = self._gaps.last
+        times = [self.at] if last is None else [self.at, last]
+        for pause in reversed(self._gaps.lengths if last is not None else ()):
+            times.append(times[-1] - pause)
+        return times[::-1]
 
     def saves(self, now: Ttl, was: Ttl | None = None) -> bool:
         """Whether markers with that lifetime would have saved, compared with none; or with those of
         a shorter one, also at the lower end of the range."""
-        story, cost = self.story, relative_cost(self.rules)
-        if len(story.times) < 2:
+        if (now, was) in self.known:
+            return True
+        if self._gaps.last is None or len(self.story.times) < 2:
             return False
+        story, cost = self.story, relative_cost(self.rules)
         had, has = (play(self.rules, story, StoryCaching(t, True), cost)[0] for t in (was, now))
         saved = saving(had, has)
         if saved is None:
             return False
-        return saved.expected > self._change(now) if was is None else saved.low > 0
+        found = saved.expected > self._change(now) if was is None else saved.low > 0
+        self.known |= {(now, was)} if found else set()
+        return found
 
     def _change(self, ttl: Ttl) -> Decimal:
         """What the change to markers must have saved where unmarked prompts are cached as well."""
@@ -82,24 +100,16 @@ class CallsSoFar(msgspec.Struct, eq=False):
         return Decimal(str(_TIMES_ITS_COST * self.story.lengths[-1] * more))
 
 
-def _times(gaps: Gaps, at: float) -> list[float]:
-    """When the calls were, this one included."""
-    times = [at] if gaps.last is None else [at, gaps.last]
-    for pause in reversed(gaps.lengths if gaps.last is not None else ()):
-        times.append(times[-1] - pause)
-    return times[::-1]
-
-
-def longer_ttl(rules: CacheRules, memory: AppMemory, gaps: Gaps, so_far: CallsSoFar) -> Ttl | None:
+def longer_ttl(memory: AppMemory, gaps: Gaps, so_far: CallsSoFar) -> Ttl | None:
     """The longer lifetime that the program's own markers should have; None if none has paid."""
-    shortest = rules.ttls.value[-1]
-    times = so_far.story.times
-    pauses = [later - before for before, later in pairwise(times)]
-    if not any(pause > TTL_SECONDS[shortest] for pause in pauses):
+    shortest = memory.rules.ttls.value[-1]
+    pauses = pairwise(so_far.times)
+    if not any(later - before > TTL_SECONDS[shortest] for before, later in pauses):
         return None
-    best = memory.costs.best_ttl(gaps, times[-1])
-    longer = best is not None and TTL_SECONDS[best] > TTL_SECONDS[shortest]
-    return best if longer and best is not None and so_far.saves(best, shortest) else None
+    best = memory.costs.best_ttl(gaps, so_far.at)
+    if best is None or TTL_SECONDS[best] <= TTL_SECONDS[shortest]:
+        return None
+    return best if so_far.saves(best, shortest) else None
 
 
 def proven_plan(
@@ -115,7 +125,7 @@ def proven_plan(
     `own` are the markers that the program has sent, `beginning` the end of the prompt's beginning
     and the pauses between prompts that begin so."""
     rules, prompt = memory.rules, RenderedPrompt(rendered, own)
-    at, shortest = so_far.story.times[-1], rules.ttls.value[-1]
+    shortest = rules.ttls.value[-1]
     if rules.unmarked_caching is not None:  # marked and unmarked requests have separate caches
         return plan if own.marks or so_far.marked or so_far.saves(shortest) else None
     last = max([mark.chunk for mark in own.marks], default=-1)
@@ -125,7 +135,8 @@ def proven_plan(
     if beginning is not None:
         end, gaps = beginning
         tokens = prompt.tokens(end)
-        stories.insert(0, (end + 1, CallsSoFar.beginning(rules, tokens, gaps, at), False))
+        alike = CallsSoFar(rules, gaps, so_far.at, partial(_alike, tokens))
+        stories.append((end + 1, alike, False))
     marks = list[Mark]()
     for mark in plan.marks:
         known = [(each, continues) for end, each, continues in stories if mark.chunk < end]
@@ -139,6 +150,15 @@ def proven_plan(
     if not marks and plan.automatic == own.automatic and plan.key is None and not plan.only_marks:
         return None
     return replace(plan, marks=tuple(marks))
+
+
+def _alike(tokens: int, times: Sequence[float]) -> CallStory:
+    """The story of prompts that share so many tokens."""
+    return CallStory(tuple(times), (tokens,) * len(times), tokens)
+
+
+def _seconds(ttl: Ttl) -> float:
+    return float(TTL_SECONDS[ttl])
 
 
 def _continues(memory: AppMemory, state: ConversationState, ttl: Ttl) -> bool:

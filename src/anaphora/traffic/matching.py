@@ -10,7 +10,7 @@ call.plan, call.expect(rules), call.judge(rules, ...)
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 from msgspec.structs import replace
@@ -184,9 +184,9 @@ class RememberedCall(ComparedCall, kw_only=True, eq=False):
     bare: Rendered | None = None
     """Its prompt without text that is to be dropped when it has ended."""
     ended: bool = False
-    latest: tuple[RememberedCall, int] | None = None
-    """The last call that sent the longest known beginning, and how many chunks of it; only until
-    `cold` is called."""
+    uses: Sequence[tuple[RememberedCall, int]] = ()
+    """The last calls that sent its beginnings, and how many chunks each; only until `cold` is
+    called."""
 
     @property
     def continues(self) -> bool:
@@ -232,9 +232,10 @@ class RememberedCall(ComparedCall, kw_only=True, eq=False):
     ) -> ColdPrefix | None:
         """Whether the call, which is about to be sent, pays for a beginning again. The first
         `known` tokens are known to be cached."""
-        latest, self.latest = self.latest, None
-        if latest is not None and not latest[0].failed:
-            known = max(known, still_used(latest[0].sent, latest[1], self.sent, rules))
+        uses, self.uses = self.uses, ()
+        for call, chunks in uses:
+            if not call.failed:
+                known = max(known, still_used(call.sent, chunks, self.sent, rules))
         expected = self.expect(rules)
         return cold_call(
             self._before(rules),

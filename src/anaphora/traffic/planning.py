@@ -13,6 +13,7 @@ or begins like an earlier one, that contains tools or a reply, or that itself as
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import msgspec
@@ -29,7 +30,8 @@ from anaphora.cache.plan.saved import (
     adopt_conversation,
     save_conversation,
 )
-from anaphora.cache.simulator.stories import MOST_CALLS
+from anaphora.cache.simulator import RenderedPrompt
+from anaphora.cache.simulator.stories import MOST_CALLS, story_of
 from anaphora.catalog import CacheRules, Dialect
 from anaphora.rendered import Mark, Plan, Rendered
 from anaphora.tokens import Bills, for_model
@@ -41,7 +43,7 @@ from anaphora.wire.reading import Members, object_members, request_error
 from anaphora.wire.tool_order import ToolOrder
 
 from .calls import LoggedCall, counts_tokens, wire_at
-from .fixing import CallsSoFar, longer_ttl, proven_plan
+from .fixing import CallsSoFar, Known, longer_ttl, proven_plan
 
 if TYPE_CHECKING:
     from anaphora.client.seen import SeenIndex
@@ -94,6 +96,8 @@ class PlannedCall(msgspec.Struct, kw_only=True, eq=False):
     """(estimated, billed) tokens of the conversation."""
     beginning: bytes | None = None
     """The key of the part of its prompt that others share."""
+    proven: Known = frozenset()
+    """What has saved over the conversation so far."""
     longer: Ttl | None = None
     """The lifetime that the request's own markers get."""
     kept: tuple[int | None, ...] = ()
@@ -262,9 +266,10 @@ class ConversationPlans:
             own = Plan(marks=rendered.marks, automatic=rendered.automatic)
             gaps = Gaps() if state is None else state.gaps
             marked = state is not None and state.written is not None
-            so_far = CallsSoFar.of(memory.rules, rendered, gaps, at, call.kept, marked=marked)
+            prompt = partial(story_of, RenderedPrompt(rendered, own), kept=call.kept)
+            so_far = CallsSoFar(memory.rules, gaps, at, prompt, marked=marked, known=call.proven)
             if rendered.marks or rendered.automatic in rendered.request_markers:
-                call.longer = longer_ttl(memory.rules, memory, gaps, so_far)
+                call.longer = longer_ttl(memory, gaps, so_far)
                 rendered = _lengthened(rendered, call.longer)
         planner = MatchedCallPlanner(memory, rendered, state)
         if self._seen is not None and state is None:
@@ -278,6 +283,7 @@ class ConversationPlans:
                 state = planner.state
                 call.plan = proven_plan(plan, own, rendered, memory, state, so_far, known)
                 plan = call.plan or own
+                call.proven = frozenset(so_far.known)
         elif (keyed := planner.key_plan(rendered, at=at)) is not None:
             plan = call.plan = keyed
         planner.sent_matched(rendered, plan, at=at)
@@ -354,6 +360,7 @@ def _keep_past(call: PlannedCall, before: PlannedCall, rendered: Rendered, chunk
     whole = call.changing <= _MOST_CHANGING and chunks >= leading
     size = None if whole else rendered.offset(min(chunks, len(rendered)))
     call.kept = (*before.kept[1 - MOST_CALLS :], size)
+    call.proven = before.proven if size is None else call.proven
 
 
 def _lengthened(rendered: Rendered, ttl: Ttl | None) -> Rendered:

@@ -1,6 +1,6 @@
 """A limit in dollars for the calls of a program.
 
-    limit = SpendLimit(Decimal("0.50"))
+    limit = ProgramLimit(Decimal("0.50"))
     call = limit.read(request)              None: it is free
     refused = limit.admit(call)             an error, or None: sent, or `call.waits`
     limit.ended(relayed, judged)            its bill replaces the upper end of its prediction
@@ -30,7 +30,6 @@ from anaphora.client.costs.settling import (
     thinks_unseen,
 )
 from anaphora.client.provider_errors import partial_of
-from anaphora.client.transport.decoding import InvalidCompression, UnknownCompression
 from anaphora.errors import AnaphoraError, SpendLimitReached, Transport
 from anaphora.rendered import Plan
 from anaphora.tokens import Counts
@@ -81,7 +80,7 @@ class LimitedCall(msgspec.Struct, kw_only=True, eq=False):
     """The upper ends of its tokens."""
 
 
-class SpendLimit:
+class ProgramLimit:
     """Counts what a program spends. Not for several threads at once."""
 
     def __init__(self, usd: Decimal, *, allow_unpriced: bool = False) -> None:
@@ -117,8 +116,10 @@ class SpendLimit:
             return LimitedCall(number=request.number, problem=problem)
         try:
             return self._read(request, path)
-        except (AnaphoraError, InvalidCompression, UnknownCompression, ValueError) as problem:
-            reason = f"it cannot be read, so its cost is unknown: {problem}"
+        except Exception as problem:
+            known = isinstance(problem, AnaphoraError)
+            kind = str(problem) if known else type(problem).__name__
+            reason = f"it cannot be read, so its cost is unknown: {kind}"
             return LimitedCall(number=request.number, problem=reason)
 
     def admit(self, call: LimitedCall) -> SpendLimitReached | None:

@@ -12,16 +12,20 @@ from decimal import Decimal
 from typing import TYPE_CHECKING
 
 from anaphora.client.budget import Budget, hold_in
+from anaphora.errors import BudgetExceeded
+from anaphora.rendered import CreateHandle, DeleteHandle
+from anaphora.tokens import Counts
 from anaphora.values import Reply
 
 from . import NANO
 from .billed_prices import billed_rates
-from .bounds import CostBound, cost_bound, request_facts, written_ttls
+from .bounds import CostBound, cost_bound, request_facts, storage_bound, written_ttls
 from .settling import AttemptCost, checked_cost, cost_of_failure, cost_of_reply, failed_output
 
 if TYPE_CHECKING:
     from anaphora.client.in_flight import AttemptCaller, InFlight, PreparedRequest
     from anaphora.client.target import Target
+    from anaphora.rendered import Rendered
     from anaphora.wire.facts.reading import RequestFacts
 
 _ADVICE = "; a smaller max_tokens than {0:,} lowers its maximum cost"
@@ -72,6 +76,34 @@ class BudgetGuard:
         for budget in self._budgets:
             budget.settle(held, cost)
 
+    def pays_handles(self, target: Target, prepared: PreparedRequest) -> bool:
+        """Counts what the plan stores at the provider before the call: the tokens, and the hours
+        that they are kept. Its bill never comes, so the upper end is charged. False if that does
+        not fit: then nothing is stored."""
+        price, amount = target.price(prepared.at), Decimal(0)
+        tokens = Counts(prepared.rendered).bounds(target.profile.token_error.value)[1]
+        for prelude in prepared.plan.preludes:
+            if isinstance(prelude, DeleteHandle):
+                continue
+            stored = None if price is None else storage_bound(price, tokens, prelude.seconds)
+            written = None if price is None else price.input
+            if stored is None or written is None:
+                return all(budget.allow_unpriced for budget in self._budgets)
+            amount += usd_of(stored)
+            if isinstance(prelude, CreateHandle):
+                amount += (written * tokens).scaleb(-6)
+        if not amount:
+            return True
+        if any(budget.left_usd < 2 * amount for budget in self._budgets):
+            return False  # the call itself has to fit as well
+        try:
+            hold_in(self._budgets, amount)
+        except BudgetExceeded:
+            return False
+        for budget in self._budgets:
+            budget.settle(amount, amount)
+        return True
+
     def _amount(self, target: Target, prepared: PreparedRequest) -> Decimal:
         """The maximum cost of the next attempt."""
         outgoing, plan = prepared.outgoing, prepared.plan
@@ -87,14 +119,7 @@ class BudgetGuard:
             stored_tokens=stored,
             ttls=written_ttls(facts, plan, target),
         )
-        if bound.nano_usd is not None:
-            return usd_of(bound.nano_usd)
-        priced = target.price(prepared.at, facts.service_tier) is not None
-        strict = [each for each in self._budgets if priced or not each.allow_unpriced]
-        if not strict:
-            return Decimal(0)
-        reason = bound.reason if priced else _NO_PRICE.format(target.model, target.endpoint.id)
-        raise strict[0].refusal(f"a budget needs the maximum cost of each call, and {reason}", None)
+        return _held_for(self._budgets, facts, bound, target, prepared.at)
 
     def _advice(self, target: Target) -> str:
         facts = self._facts
@@ -131,6 +156,33 @@ class BudgetGuard:
             bytes_per_token=target.profile.bytes_per_token.value,
             surcharge=surcharge,
         )
+
+
+def maximum_usd(
+    budgets: tuple[Budget, ...],
+    target: Target,
+    path: str,
+    body: bytes,
+    rendered: Rendered,
+    at: float,
+) -> Decimal:
+    """The maximum cost of a request in a batch. Raises `BudgetExceeded` if it has none."""
+    facts = request_facts(target, path, body)
+    return _held_for(budgets, facts, cost_bound(facts, rendered, target, at=at), target, at)
+
+
+def _held_for(
+    budgets: tuple[Budget, ...], facts: RequestFacts, bound: CostBound, target: Target, at: float
+) -> Decimal:
+    """The amount of a bound, and 0 without a price if all budgets allow that."""
+    if bound.nano_usd is not None:
+        return usd_of(bound.nano_usd)
+    priced = target.price(at, facts.service_tier) is not None
+    strict = [each for each in budgets if priced or not each.allow_unpriced]
+    if not strict:
+        return Decimal(0)
+    reason = bound.reason if priced else _NO_PRICE.format(target.model, target.endpoint.id)
+    raise strict[0].refusal(f"a budget needs the maximum cost of each call, and {reason}", None)
 
 
 def usd_of(nano_usd: int) -> Decimal:

@@ -19,8 +19,15 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from anaphora.cache.plan.groups import PrefixGroup, warming_pays
+from anaphora.client.budget import applying, hold_in
 from anaphora.client.failures import reported
-from anaphora.errors import AnaphoraError, InvalidRequest, NotFound, RequestRejected
+from anaphora.errors import (
+    AnaphoraError,
+    BudgetExceeded,
+    InvalidRequest,
+    NotFound,
+    RequestRejected,
+)
 
 from .batch_apis import (
     BatchApi,
@@ -85,6 +92,10 @@ class _Lane:
     def __init__(self, run: FanOutRun, api: BatchApi) -> None:
         self._run = run
         self._api = api
+        self._around = applying(run.calls[0].budget)
+        """The budgets around the fan-out,"""
+        self._held: dict[int, Decimal] = {}
+        """and what is held there for each call in a batch."""
 
     async def make(self, indexes: list[int], groups: dict[int, PrefixGroup | None]) -> None:
         first = self._first_of_each(indexes, groups)
@@ -110,11 +121,11 @@ class _Lane:
         """Runs the calls in as many batches as limits and budget require."""
         left = list(indexes)
         while left:
-            taken, requests, held = self._take(left)
+            taken, requests, held, refused = self._take(left)
             if not taken:
                 for index in left:
                     amount = self._run.bound_of(index, batch=True)
-                    self._run.fail(index, self._run.budget.refused(amount))
+                    self._run.fail(index, refused or self._run.budget.refused(amount))
                 return
             left = left[len(taken) :]
             self._run.budget.held_usd += held
@@ -122,24 +133,49 @@ class _Lane:
                 await self._run_one(taken, requests)
             finally:
                 self._run.budget.held_usd -= held
+                for index in taken:  # their bills did not come
+                    self._settle(index, self._held.get(index))
 
-    def _take(self, indexes: list[int]) -> tuple[list[int], list[BatchRequest], Decimal]:
-        """The calls of the next batch, in order."""
+    def _hold(self, index: int, path: str, body: bytes) -> None:
+        """Holds the maximum cost of a call in the budgets around the fan-out."""
+        if self._around:
+            from anaphora.client.costs.holds import maximum_usd
+
+            call, now = self._run.calls[index], time.time()
+            amount = maximum_usd(self._around, call.target, path, body, call.render(), now)
+            hold_in(self._around, amount)
+            self._held[index] = amount
+
+    def _settle(self, index: int, cost: Decimal | None) -> None:
+        """Replaces a hold by the bill; None: it was not sent."""
+        amount = self._held.pop(index, None)
+        if amount is not None:
+            for budget in self._around:
+                budget.settle(amount, cost)
+
+    def _take(
+        self, indexes: list[int]
+    ) -> tuple[list[int], list[BatchRequest], Decimal, BudgetExceeded | None]:
+        """The calls of the next batch, in order; and why a budget around refuses the next one."""
         taken: list[int] = []
         requests: list[BatchRequest] = []
         limits, bounded = self._api.limits, self._run.budget.limit_usd is not None
         size, held = _AROUND_REQUEST, Decimal(0)
         for index in indexes:
-            _, _, body = self._run.calls[index].assembled()
+            path, _, body = self._run.calls[index].assembled()
             amount = self._run.bound_of(index, batch=True) if bounded else Decimal(0)
             bytes_after = size + len(body) + _AROUND_REQUEST
             full = len(taken) >= limits.most_requests or bytes_after > limits.most_bytes
             if (taken and full) or not self._run.budget.admits(held + amount):
                 break
+            try:
+                self._hold(index, path, body)
+            except BudgetExceeded as problem:
+                return taken, requests, held, problem
             taken.append(index)
             requests.append(BatchRequest(self._run.keys[index], body))
             size, held = bytes_after, held + amount
-        return taken, requests, held
+        return taken, requests, held, None
 
     async def _run_one(self, indexes: list[int], requests: list[BatchRequest]) -> None:
         run = self._run
@@ -147,6 +183,7 @@ class _Lane:
             batch = await self._submit(requests, provider=run.calls[indexes[0]].target.endpoint.id)
         except AnaphoraError as problem:
             for index in indexes:
+                self._settle(index, None)
                 run.fail(index, problem)
             return
         run.begin(indexes, batch=True)
@@ -250,11 +287,13 @@ class _Lane:
                 if index is None:
                     continue
                 if outcome.error is not None:
+                    self._settle(index, Decimal(0))
                     run.fail(index, outcome.error)
                 else:
                     self._add(index, outcome.body, batch.at)
             reason = status.problem or "the batch has no result for this request"
             for index in wanted.values():
+                self._settle(index, Decimal(0))
                 run.fail(index, RequestRejected(reason))
         except AnaphoraError as problem:
             for index in wanted.values():
@@ -269,8 +308,10 @@ class _Lane:
         try:
             response = call.read_batched(body, at=at)
         except AnaphoraError as problem:
+            self._settle(index, call.lost_usd or self._held.get(index))
             self._run.fail(index, problem, call.lost_usd)
             return
+        self._settle(index, response.cost_usd or Decimal(0))
         self._run.succeed(
             FanOutItem(
                 index=index,

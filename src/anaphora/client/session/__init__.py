@@ -27,6 +27,7 @@ from anaphora.client.options import (
     TurnOptions,
 )
 from anaphora.client.parameters import params_of
+from anaphora.client.preview import Preview
 from anaphora.client.response import Output, Response
 from anaphora.client.structured import Structured
 from anaphora.client.turn import Turn
@@ -41,7 +42,6 @@ from .call_builder import PromptSource
 from .compaction import compacted
 from .preview import (
     PrefixWarning,
-    Preview,
     advice_of,
     parallel_of,
     prepared_now,

@@ -8,24 +8,25 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from anaphora.cache.cold import ColdPrefix, cold_prefix
+from anaphora.cache import EarlierCall
+from anaphora.cache.cold import cold_call, cold_prefix
 from anaphora.cache.plan import Advice, at_compaction, before_fan_out, until_next
 from anaphora.cache.simulator.chances import (
-    CallChance,
-    ExpectedUsage,
     SimulatedCall,
     expected_usage,
 )
 from anaphora.cache.verdict import Change, Prediction, SentCall, find_change, preflight
-from anaphora.client.in_flight import PreparedRequest, TurnRequest, service_tier
+from anaphora.cache.verdict.judgement import ComparedCall, comparable
+from anaphora.client.in_flight import InFlight, PreparedRequest, TurnRequest, service_tier
 from anaphora.client.options import OnPrefixBreak
 from anaphora.client.pending import warn
+from anaphora.client.preview import Preview
 from anaphora.client.prices import cost_unknown
+from anaphora.client.target import Target
 from anaphora.errors import InvalidRequest, PrefixBroken
 from anaphora.rendered import Rendered
 from anaphora.tokens import Counts
 from anaphora.values import Notice, SegmentRole, Ttl, Usage
-from anaphora.wording import counted, format_usd
 
 from .cached_prefix import cached_prefix, goes_on
 from .compaction import PromptSizes
@@ -40,56 +41,8 @@ if TYPE_CHECKING:
 _LOSSES = frozenset(("prefix_breaks", "parameter_changed", "model_changed", "images_changed"))
 
 
-#: The text mentions the expected tokens if they are this share below the predicted ones.
-_MENTIONED = 0.05
-
-
 class PrefixWarning(UserWarning):
     """The beginning of a prompt changed, and is billed again."""
-
-
-class Preview(msgspec.Struct, frozen=True, kw_only=True):
-    """What a call would read, write and cost, by the rules and by the bills so far."""
-
-    provider: str
-    model: str
-    size: int
-    usage: Usage
-    """Input tokens by kind: read from the cache, written to it, uncached."""
-    bounds: tuple[int, int]
-    """The likely range of the input tokens."""
-    cost_usd: Decimal | None
-    """Cost of the input; None if a price is unknown."""
-    uncached_cost_usd: Decimal | None
-    chances: tuple[CallChance, ...] = ()
-    """Other outcomes and their probabilities, if the provider misses reads at random."""
-    expected_usage: ExpectedUsage
-    """Expected tokens read and expected cost over these outcomes, with the 90 % range."""
-    markers: tuple[str, ...] = ()
-    cold: ColdPrefix | None = None
-    """Set if the beginning of the prompt could be cached, and is not."""
-    wait: float = 0.0
-    """Seconds that rate limits would delay it."""
-    notices: tuple[Notice, ...] = ()
-
-    def __str__(self) -> str:
-        usage = self.usage
-        text = (
-            f"{usage.read or 0:,} of {counted(usage.input or 0, 'token')} to be read,"
-            f" {usage.written_total or 0:,} to be written"
-        )
-        if self.cost_usd is not None:
-            text += f", {format_usd(self.cost_usd)} for the input"
-        read = self.expected_usage.read
-        if read.expected < (1 - _MENTIONED) * (usage.read or 0):
-            lost = sum(chance.share for chance in self.chances)
-            text += f"; {lost:.0%} of such reads find less, so that {read.expected:,} are expected"
-            text += f" ({read.low:,} to {read.high:,})"
-        if self.cold is not None and self.cold.reason == "expired":
-            text += f"; {self.cold}"
-        if self.wait:
-            text += f", after a wait of {self.wait:.1f} s"
-        return text
 
 
 def prepared_now(
@@ -150,6 +103,34 @@ def preview_of(state: ProviderState, prepared: PreparedRequest) -> Preview:
         wait=target.gate.wait(state.tokens(prepared)),
         notices=(*prepared.notices, *rendered.notices, *plan.notices, *broken, *unknown),
     )
+
+
+async def preview_turn(turns: SessionTurns, flight: InFlight) -> Preview:
+    """The turn in flight, as it would be sent now to its first target."""
+    prompt, state = turns._prompt(), turns.state(flight.targets[0])
+    if state.past is not None and turns.keeper is not None:
+        call = turns.builder.call(state, prompt, flight.request, whole=False)
+        await turns.keeper.load_past(state, state.past, call)
+    return preview_of(*prepared_now(turns, prompt, flight.request))
+
+
+def preview_single(
+    target: Target, prepared: PreparedRequest, earlier: EarlierCall[ComparedCall] | None
+) -> Preview:
+    """The preview of a call outside any session; `earlier` is the call before it, if one is
+    known."""
+    preview, rendered = preview_of(ProviderState(target), prepared), prepared.rendered
+    if preview.cold is None or earlier is None:
+        return preview
+    cold = cold_call(
+        comparable(earlier, rendered, target.rules, at=prepared.at),
+        SentCall(rendered=rendered, plan=prepared.plan, at=prepared.at),
+        target.rules,
+        continues=earlier.continues,
+        price=target.price(prepared.at, service_tier(prepared)),
+        profile=target.profile,
+    )
+    return msgspec.structs.replace(preview, cold=cold)
 
 
 def _predicted_usage(expected: Prediction) -> Usage:

@@ -30,7 +30,7 @@ from .handles import Handles
 from .history import SessionHistory
 from .keep_warm import CacheRefresher, refresh_request
 from .keeper import NOT_LOADED, ConversationKeeper
-from .preview import Preview, check_prefix, prepared_now, preview_of
+from .preview import check_prefix, preview_turn
 from .provider_state import ProviderState
 from .saved import SavedConversation
 from .turn_prompt import TurnPrompt
@@ -174,7 +174,8 @@ class SessionTurns(Caller):
             mode = "notice" if expected else self._on_prefix_break
             prepared.notices += check_prefix(state, prepared, mode)
         prepared.notices += self.load_notices + listed
-        if whole:
+        pays = flight.guard is None or flight.guard.pays_handles(target, prepared)
+        if whole or not pays:
             prepared.plan = msgspec.structs.replace(prepared.plan, held=None, preludes=())
         elif prepared.plan.preludes:
             if handles is None:
@@ -186,12 +187,7 @@ class SessionTurns(Caller):
         prepared.prepare_again_on = reasons_to_prepare_again(state, prepared, compacts=compacts)
         return prepared
 
-    async def _preview(self, flight: InFlight) -> Preview:
-        prompt, state = self._prompt(), self.state(flight.targets[0])
-        if state.past is not None and self.keeper is not None:
-            call = self.builder.call(state, prompt, flight.request, whole=False)
-            await self.keeper.load_past(state, state.past, call)
-        return preview_of(*prepared_now(self, prompt, flight.request))
+    preview = preview_turn
 
     def count_tokens(self, target: Target, prepared: PreparedRequest) -> int:
         return self.state(target).tokens(prepared)

@@ -10,15 +10,12 @@ nor on how much of a guess is right.
 
 from __future__ import annotations
 
-import base64
 import hmac
-import secrets
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING
 
 import msgspec
-from blake3 import blake3
 
 from anaphora.client.config.secrets import Secret
 from anaphora.client.credentials.sigv4 import (
@@ -39,24 +36,14 @@ from anaphora.serving.counts import NamedCounts
 
 from .grants import MOST_DEPTH, AppGrant
 from .narrowing import MOST_NARROWED, NarrowedToken, TokenRows, too_many
+from .token_hash import NARROWED_PREFIX, TokenHash, id_of, new_id, new_secret
 
 if TYPE_CHECKING:
     from anaphora.daemon.home import Home
 
-PREFIX = "ana_"
-ADMIN_PREFIX = "ana_admin_"
 ADMIN = ""
 """The `app` of an administrator's token."""
 
-ACCESS_KEY = "ANAK"
-"""The beginning of an access key. The rest is that of the token's id."""
-
-_ID_PREFIX = "tok_"
-_TOKEN_BYTES = 32
-_NARROWED_PREFIX = PREFIX + "n_"
-_CHECK_DIGITS = 16
-#: Bytes of a secret access key, 40 characters in base64 as AWS's.
-_SECRET_BYTES = 30
 _MINUTE = 60.0
 
 
@@ -65,39 +52,6 @@ class NewToken(msgspec.Struct, frozen=True, kw_only=True):
 
     row: TokenRow
     token: Secret
-
-
-class TokenHash:
-    """Keyed BLAKE3 of tokens, and the AWS key pairs derived from their ids with the same key."""
-
-    def __init__(self, key: Secret) -> None:
-        self._key = key
-        self._keyed = blake3(key=bytes.fromhex(key.reveal()))
-
-    def key_pair(self, token_id: str) -> AwsKeys:
-        """The key pair of a token. It is stored nowhere."""
-        key = bytes.fromhex(self._key.reveal())
-        digest = hmac.digest(key, f"aws key pair {token_id}".encode(), "sha256")
-        secret = base64.b64encode(digest[:_SECRET_BYTES]).decode()
-        return AwsKeys(ACCESS_KEY + token_id.removeprefix(_ID_PREFIX).upper(), secret)
-
-    def new_narrowed(self) -> Secret:
-        """A token that shows holders of the key that it was made with it."""
-        text = _NARROWED_PREFIX + secrets.token_urlsafe(_TOKEN_BYTES)
-        return Secret(text + self._check(text))
-
-    def is_narrowed(self, token: Secret) -> bool:
-        """Whether a token was made by `new_narrowed`."""
-        text = token.reveal()
-        if not text.startswith(_NARROWED_PREFIX) or not text.isascii():
-            return False
-        return hmac.compare_digest(self._check(text[:-_CHECK_DIGITS]), text[-_CHECK_DIGITS:])
-
-    def _check(self, text: str) -> str:
-        return self._keyed.copy().update(f"narrowed {text}".encode()).hexdigest()[:_CHECK_DIGITS]
-
-    def __call__(self, token: Secret) -> bytes:
-        return self._keyed.copy().update(token.reveal().encode(errors="replace")).digest()
 
 
 class FailedLogins:
@@ -198,12 +152,16 @@ class Directory:
     async def look_up(self, token: Secret) -> None:
         """Reads a narrowed token that is unknown here, as another node has made it. Only holders of
         `tokens.key` can make one that looks valid: a guess costs no query."""
-        if self._hash.is_narrowed(token) and self._hash(token) not in self._by_digest:
-            rows = await self._store.narrowed(self._hash(token))
-            for row in rows:
-                self._keep(row)
-            if any(None in self._rows.above(row) for row in rows):
-                await self.refresh()  # the token of the app is new, too
+        if not token.reveal().startswith(NARROWED_PREFIX):
+            return
+        digest = self._hash(token)
+        if digest in self._by_digest or not self._hash.is_narrowed(token):
+            return
+        rows = await self._store.narrowed(digest)
+        for row in rows:
+            self._keep(row)
+        if any(None in self._rows.above(row) for row in rows):
+            await self.refresh()  # the token of the app is new, too
 
     def signing_app(self, request: SignedRequest, peer: Peer) -> App:
         """The app whose access key a request names; its signature is not checked. Raises as
@@ -227,9 +185,7 @@ class Directory:
 
     def _signing(self, access_key: str) -> TokenRow | None:
         """The valid token of an app that an access key was derived from."""
-        if not access_key.startswith(ACCESS_KEY) or not access_key.isupper():
-            return None
-        row = self._rows.by_id.get(_ID_PREFIX + access_key[len(ACCESS_KEY) :].lower())
+        row = self._rows.by_id.get(id_of(access_key))
         if row is None or row.app == ADMIN or row.nano_usd is not None:
             return None
         return row if self._is_live(row) else None
@@ -331,11 +287,10 @@ class Directory:
 
     async def create_token(self, app: str, *, lifetime: float | None = None) -> NewToken:
         """Creates a token of an app or an administrator."""
-        prefix = ADMIN_PREFIX if app == ADMIN else PREFIX
-        token = Secret(prefix + secrets.token_urlsafe(_TOKEN_BYTES))
+        token = new_secret(admin=app == ADMIN)
         now = self._now()
         row = TokenRow(
-            id=f"{_ID_PREFIX}{secrets.token_hex(6)}",
+            id=new_id(),
             app=app,
             digest=self._hash(token),
             created=now,
@@ -357,8 +312,7 @@ class Directory:
         if await self._store.count_narrowed(app, now) >= MOST_NARROWED:
             raise too_many()
         token = self._hash.new_narrowed()
-        id = f"{_ID_PREFIX}{secrets.token_hex(6)}"
-        row = wanted.row(id, app, self._hash(token), now, above)
+        row = wanted.row(new_id(), app, self._hash(token), now, above)
         if row.reserved:
             grant = self.grant(app) or AppGrant(app=app)
             of = (

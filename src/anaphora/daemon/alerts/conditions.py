@@ -30,7 +30,7 @@ class Alert(msgspec.Struct, frozen=True):
     facts: dict[str, Any]
 
 
-class SpendLimit(NamedTuple):
+class DollarLimit(NamedTuple):
     """A limit in dollars, and what is used of it."""
 
     kind: str
@@ -51,23 +51,24 @@ class SpendLimit(NamedTuple):
 
 def limits_of(
     grants: Grants, apps: Mapping[str, Spent], groups: Mapping[str, Spent], day: str
-) -> Iterator[SpendLimit]:
+) -> Iterator[DollarLimit]:
     """All limits of apps and groups, except those of 0 dollars."""
     none = Spent(day=day)
     for app, grant in grants.apps.items():
-        yield from _limits("app", app, grant.llm, apps.get(app, none), day)
+        yield from limits_in("app", app, grant.llm, apps.get(app, none), day)
     for name, limits in grants.groups.items():
-        yield from _limits("group", name, limits, groups.get(name, none), day)
+        yield from limits_in("group", name, limits, groups.get(name, none), day)
 
 
-def _limits(
+def limits_in(
     kind: str, name: str, limits: LlmGrant | GroupLimits, used: Spent, day: str
-) -> Iterator[SpendLimit]:
+) -> Iterator[DollarLimit]:
+    """Those of one app or group."""
     if nano := limits.nano_usd_per_day:
-        yield SpendLimit(kind, name, "usd_per_day", nano, used.today, day, end_of_day(day))
+        yield DollarLimit(kind, name, "usd_per_day", nano, used.today, day, end_of_day(day))
     if nano := limits.nano_usd_per_month:
         month, ends = month_of(day), end_of_month(day)
-        yield SpendLimit(kind, name, "usd_per_month", nano, used.month, month, ends)
+        yield DollarLimit(kind, name, "usd_per_month", nano, used.month, month, ends)
 
 
 class Conditions:
@@ -131,7 +132,7 @@ class Conditions:
                 yield Alert(f"provider_down of {id} in {day}", facts)
 
 
-def _crossed(limit: SpendLimit, rules: AlertRules, refused: bool) -> Iterator[Alert]:
+def _crossed(limit: DollarLimit, rules: AlertRules, refused: bool) -> Iterator[Alert]:
     for percent in rules.limits:
         is_used_up = percent == 100 and refused
         if limit.spent * 100 < limit.nano * percent and not is_used_up:

@@ -24,6 +24,7 @@ import msgspec
 from anaphora.bounded import BoundedMap
 from anaphora.client.failures import log
 from anaphora.client.pool import ProviderPool
+from anaphora.daemon.access.grants import GroupLimits
 from anaphora.daemon.health import utc
 from anaphora.daemon.home import Home
 from anaphora.daemon.home.alerts import AlertRules, AlertTarget
@@ -31,11 +32,11 @@ from anaphora.daemon.home.extensions import Grants
 from anaphora.daemon.home.settings import SettingsFiles
 from anaphora.daemon.monitoring import DaemonMetrics, Gauge, Values
 from anaphora.daemon.services import Services
-from anaphora.daemon.store import HandleKind, HandleRow, Store
+from anaphora.daemon.store import HandleKind, HandleRow, Spent, Store
 from anaphora.daemon.store.reading import day_of
 from anaphora.errors import GrantExceeded, StoreUnavailable
 
-from .conditions import Alert, Conditions, limits_of
+from .conditions import Alert, Conditions, limits_in, limits_of
 from .targets import AlertSender, NotSent
 
 _log = logging.getLogger("anaphora.daemon")
@@ -107,13 +108,16 @@ class Alerts:
         grant = grants.apps.get(app)
         if grants.alerts is None or grant is None or error.resets_at is None:
             return
-        day = day_of(self._clock())
-        field = error.limit.removeprefix("group_")
-        kind, name = ("app", app) if field == error.limit else ("group", grant.group)
-        for limit in limits_of(grants, {}, {}, day):
-            id = _REFUSED + limit.id
-            if (limit.kind, limit.name, limit.field) == (kind, name, field) and self._is_new(id):
-                row = HandleRow(kind=_KIND, id=id, app=_STATE, provider="", created=self._clock())
+        now, field = self._clock(), error.limit.removeprefix("group_")
+        if field == error.limit:
+            found = limits_in("app", app, grant.llm, Spent(day=""), day_of(now))
+        else:
+            limits = grant.group_limits or GroupLimits()
+            found = limits_in("group", grant.group, limits, Spent(day=""), day_of(now))
+        for id in (_REFUSED + limit.id for limit in found if limit.field == field):
+            if id not in self._known:
+                self._known[id] = True
+                row = HandleRow(kind=_KIND, id=id, app=_STATE, provider="", created=now)
                 self._store.add_handles_later([row])
 
     def log_problems(self) -> None:
@@ -129,11 +133,6 @@ class Alerts:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
-
-    def _is_new(self, id: str) -> bool:
-        is_new = id not in self._known
-        self._known[id] = True
-        return is_new
 
     # ── A look ───────────────────────────────────────────────────────────────────────────────────
 

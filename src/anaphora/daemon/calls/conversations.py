@@ -87,7 +87,7 @@ class CallMemory:
         sent = SentCall(rendered=request.rendered, plan=own, at=at)
         call = RememberedCall(sent=sent, conversation="")
         if guarded:
-            call.latest = index.last_use(request.rendered, scope=scope, hints=request.hints)
+            call.uses = index.last_uses(request.rendered, scope=scope, hints=request.hints)
         found = index.add(request.rendered, call, scope=scope, hints=request.hints)
         found = _later(found, elsewhere)
         if not call.follow(found):

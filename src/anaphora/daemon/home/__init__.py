@@ -79,6 +79,7 @@ my-app:
     tokens_per_minute: 200000
     usd_per_day: 1.00                   # or `unlimited`, written out
     usd_per_month: 10.00
+    # slow_from: 0.8                    # from 80 % of a limit on, calls wait up to 5 seconds
     # tools: [search_*]                 # names of function tools; none when absent
     # allow: []                         # server_tools, remote_mcp, background, stored_responses,
     #                                   # stored_prompts, service_tiers, embeddings,
@@ -91,6 +92,9 @@ my-app:
   # requires: [llm_complete]            # warn if this is not granted
   # group: marketing                    # sums of several apps: anaphora spend --by group
   # uids: [1000]                        # on the Unix socket, only these users
+
+# groups: {marketing: {usd_per_day: 5.00}}   # limits of all apps of a group together
+# alerts: {to: {log: {log: warning}}}        # of used limits and more: docs/guides/alerts.md
 """
 
 

@@ -37,7 +37,8 @@ from anaphora.errors import (
 from anaphora.serving.exchange import CompleteResponse, ConnectionEnded, HttpExchange
 from anaphora.values import Notice
 
-from .methods import METHODS, MethodContext, RpcMethod
+from .method import MethodContext, RpcMethod
+from .methods import METHODS
 from .protocol import (
     CANCELLED_ERROR,
     INTERNAL,

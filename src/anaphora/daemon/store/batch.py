@@ -30,7 +30,7 @@ from .batch_rows import (
     is_stale,
     write_rows,
 )
-from .budget_rows import carved_until, charge, read_accounts, refused_hold, reserve
+from .budget_rows import carved_until, charge, read_accounts, refused_hold, reserve, set_accounts
 from .budgets import (
     Further,
     ReservationRequest,
@@ -185,6 +185,8 @@ class _Batch:
         """Amounts to add to what is spent and held, by app and period."""
         self._further: Further = {}
         """Amounts to add to what is spent, and to what is held, in further accounts."""
+        self._accounts: list[tuple[str, HoldRow]] = []
+        """The rows whose further accounts are to be set, and their tables."""
         self._has_further = False
         """Whether a hold counts in further accounts."""
         for one in operations:
@@ -216,11 +218,14 @@ class _Batch:
             return False
         if known.further and not known.further.isdisjoint(self._settlements):
             return False
+        carved = known.carved
         for request in self._requests:
             today, month = _periods(request.hold.app, known.latest_day)
             if today not in known.balances or month not in known.balances:
                 return False
-            if request.hold.at >= known.day_end or known.is_carved(request.hold):
+            if request.hold.at >= known.day_end:
+                return False
+            if carved and known.is_carved(request.hold):
                 return False
         return True
 
@@ -235,6 +240,8 @@ class _Batch:
 
     def change(self) -> None:
         """Changes further balances and the tables of tokens and handles, and books corrections."""
+        for table, row in self._accounts:
+            set_accounts(self.database, table, row)
         charge(self.database, self._further)
         for change in self._changes:
             self.database.execute(change.sql, change.values)
@@ -272,12 +279,13 @@ class _Batch:
             is_open = kind == ENTRY
             spent, held = (settlement.billed, -row.bound) if is_open else (amount, 0)
             add_further(self._further, decoded_accounts(row.accounts), row.day, spent, held)
+            self._accounts.append(("entries", row))
         self.rows.append((
             kind,
             row.id, row.app, row.provider, settlement.model or row.model, row.request_id, row.day,
-            row.at, row.bound, row.accounts, settlement.at, settlement.billed, settlement.kind,
-            settlement.input, settlement.read, settlement.written, settlement.output,
-            settlement.saved, settlement.read_by_others, _encode(settlement.labels).decode(), epoch,
+            row.at, row.bound, settlement.at, settlement.billed, settlement.kind, settlement.input,
+            settlement.read, settlement.written, settlement.output, settlement.saved,
+            settlement.read_by_others, _encode(settlement.labels).decode(), epoch,
             int(settlement.interrupted),
         ))  # fmt: skip
 
@@ -301,7 +309,8 @@ class _Batch:
                 known.day_end = end_of_day(latest)
             days.append(latest)
         self._read_balances(requests, days)
-        if self._has_further or any(known.is_carved(request.hold) for request in requests):
+        is_carved = known.carved and any(known.is_carved(request.hold) for request in requests)
+        if self._has_further or is_carved:
             self._take_checked(days)
         else:
             self._take(days)
@@ -349,9 +358,11 @@ class _Batch:
         hold, limits = request.hold, request.limits
         values = (
             hold.id, hold.app, hold.provider, hold.model, hold.request_id, day, hold.at, hold.bound,
-            accounts,
         )  # fmt: skip
-        self._held.append(HoldRow(*values))
+        row = HoldRow(*values, accounts)
+        self._held.append(row)
+        if accounts:
+            self._accounts.append(("holds", row))
         per_day = NO_LIMIT if limits.per_day is None else limits.per_day
         per_month = NO_LIMIT if limits.per_month is None else limits.per_month
         self.rows.append((HOLD, *values, per_day, per_month))
@@ -380,11 +391,11 @@ class _Batch:
             return
         for id in self._settled:
             known.holds.pop(id, None)
-        known.further.difference_update(self._settled)
+        if known.further:
+            known.further.difference_update(self._settled)
         for row in self._held:
             known.holds[row.id] = row
-            if row.accounts:
-                known.further.add(row.id)
+        known.further.update(row.id for table, row in self._accounts if table == "holds")
         for period, amount in self._balances.items():
             if period in known.balances:
                 known.balances[period] += amount

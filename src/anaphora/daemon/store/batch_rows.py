@@ -35,7 +35,9 @@ HOLD, ENTRY, LATE_ENTRY, AUDITED = range(1, 5)
 #: In a hold's row, for a grant without a limit.
 NO_LIMIT = 2**63 - 1
 
-_ENTRY_FIELDS = (*HOLD_FIELDS, *SETTLED_FIELDS)
+#: The columns that a statement writes: `accounts`, which most calls leave empty, is set separately.
+_FIELDS = HOLD_FIELDS[:-1]
+_ENTRY_FIELDS = (*_FIELDS, *SETTLED_FIELDS)
 _WIDTH = len(_ENTRY_FIELDS) + 2
 _STALE = "another process has written"
 #: Of no kind. sqlite3 binds a number much faster than a `None` or a bool.
@@ -80,7 +82,7 @@ class KnownRows:
 
     def is_carved(self, hold: Hold) -> bool:
         """Whether something may be reserved out of the limits of an app."""
-        return bool(self.carved) and hold.at < self.carved.get(hold.app, 0.0)
+        return hold.at < self.carved.get(hold.app, 0.0)
 
 
 # ── Writing ──────────────────────────────────────────────────────────────────────────────────────
@@ -151,12 +153,12 @@ def _of_old(sql: str) -> str:
 
 _SUM_KEY = "day, app, provider, model"
 _MONTH = "substr({day}, 1, 7)"
-_PER_DAY, _PER_MONTH = (f"NEW.v{len(HOLD_FIELDS) + at}" for at in range(2))
+_PER_DAY, _PER_MONTH = (f"NEW.v{len(_FIELDS) + at}" for at in range(2))
 _PUT_ENTRY = _insert("entries", _ENTRY_FIELDS, verb="INSERT OR REPLACE")
 _EPOCH, _INTERRUPTED = (f"NEW.v{len(_ENTRY_FIELDS) + at}" for at in range(2))
 _STATEMENTS = {
     HOLD: (
-        _insert("holds", HOLD_FIELDS),
+        _insert("holds", _FIELDS),
         _charge("0", "{bound}"),
         _refuse(f"{_balance('{day}')} > {_PER_DAY} OR {_balance(_MONTH)} > {_PER_MONTH}"),
     ),

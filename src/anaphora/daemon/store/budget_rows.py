@@ -23,6 +23,7 @@ from .budgets import (
     refusal,
 )
 from .reading import day_of, month_of
+from .schema import HoldRow
 from .tables import ADD_BUDGET, budget_values
 
 _LISTED = "IN (SELECT value FROM json_each({}))"
@@ -52,6 +53,11 @@ def carved_until(database: sqlite3.Connection) -> dict[str, float]:
 def charge(database: sqlite3.Connection, further: Further) -> None:
     if further:
         database.executemany(_CHARGE, [(*key, *amounts) for key, amounts in further.items()])
+
+
+def set_accounts(database: sqlite3.Connection, table: str, row: HoldRow) -> None:
+    """Sets the further accounts of a new hold or entry."""
+    database.execute(f"UPDATE {table} SET accounts = ? WHERE id = ?", (row.accounts, row.id))
 
 
 def accounts_at(

@@ -63,13 +63,19 @@ class Operation:
         self.name = method.__qualname__
         hints = get_type_hints(method)
         fields: list[tuple[str, Any] | tuple[str, Any, Any]] = []
+        named = []
         for name, parameter in list(inspect.signature(method).parameters.items())[1:]:
             given = parameter.default
+            if parameter.kind is parameter.KEYWORD_ONLY:
+                named.append(name)
             fields.append(
                 (name, hints[name]) if given is parameter.empty else (name, hints[name], given)
             )
         self.arguments = msgspec.defstruct(method.__name__, fields, array_like=True)
-        self.fields = self.arguments.__struct_fields__
+        self.named = tuple(named)
+        """The keyword-only arguments, which are the last ones."""
+        fields_of = self.arguments.__struct_fields__
+        self.fields = fields_of[: len(fields_of) - len(named)]
         self.decode_arguments = msgspec.msgpack.Decoder(self.arguments).decode
         self.decode_result = msgspec.msgpack.Decoder(hints["return"]).decode
 
@@ -206,7 +212,11 @@ class Channel(asyncio.Protocol):
         try:
             method, act = self._answers[message.name]
             given = method.decode_arguments(message.body)
-            found = act(*(getattr(given, name) for name in method.fields))
+            values = [getattr(given, name) for name in method.fields]
+            if method.named:
+                found = act(*values, **{name: getattr(given, name) for name in method.named})
+            else:
+                found = act(*values)
         except Exception as problem:
             self._failed(message, problem)
             return
@@ -280,7 +290,7 @@ _FLUSH = operation(_Flush.flush)
 
 def _error(problem: Exception) -> _Error:
     if not isinstance(problem, AnaphoraError):
-        return _Error(StoreUnavailable.__name__, f"internal error: {type(problem).__name__}", {})
+        problem = StoreUnavailable(f"internal error: {type(problem).__name__}")
     plain = (str, int, float, bool, type(None))
     fields = {name: value for name, value in vars(problem).items() if isinstance(value, plain)}
     return _Error(type(problem).__name__, str(problem), fields)

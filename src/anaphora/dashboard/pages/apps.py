@@ -227,27 +227,21 @@ def budgets_of(row: AppRow, site: Site | None = None) -> htpy.Node:
     be revoked."""
     if not row.narrowed:
         return None
-    headings = [Heading(each) for each in ("Label", "Token", "Budget", "Ends")]
+    names = ["Label", "Token", "Budget", "Ends", *(["Revoke"] if site is not None else [])]
     cells: list[list[htpy.Node]] = []
     for one in sorted(row.narrowed, key=lambda one: -one.token.created)[:_MOST_BUDGETS]:
         used: htpy.Node = usd(one.limit_nano_usd)
         if one.spent_nano_usd is not None:
             used = meter(one.spent_nano_usd, one.limit_nano_usd, held=one.held_nano_usd)
-        ends = NOTHING if one.token.expires is None else local_time(one.token.expires)
-        cells.append(
-            [
-                name(one.label) if one.label else NOTHING,
-                htpy.code[one.token.id],
-                [used, " ", tag("reserved")] if one.reserved else used,
-                ends,
-            ]
-        )
+        line = [name(one.label), htpy.code[one.token.id]]
+        line.append([used, " ", tag("reserved")] if one.reserved else used)
+        line.append(NOTHING if one.token.expires is None else local_time(one.token.expires))
         if site is not None:
-            cells[-1].append(_revoke_link(row.id, one.token.id, site))
-    if site is not None:
-        headings.append(Heading("Revoke"))
+            line.append(_revoke_link(row.id, one.token.id, site))
+        cells.append(line)
     more = len(row.narrowed) - len(cells)
     about = f"The newest; {more:,} more are valid." if more else "Of valid tokens."
+    headings = [Heading(each) for each in names]
     return card("Narrowed tokens", table("Narrowed tokens", headings, cells), about=about)
 
 

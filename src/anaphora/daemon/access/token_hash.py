@@ -1,0 +1,73 @@
+"""Texts of tokens, their keyed hashes, and the key pairs derived from their ids."""
+
+from __future__ import annotations
+
+import base64
+import hmac
+import secrets
+
+from blake3 import blake3
+
+from anaphora.client.config.secrets import Secret
+from anaphora.client.credentials.sigv4 import AwsKeys
+
+PREFIX = "ana_"
+ADMIN_PREFIX = "ana_admin_"
+NARROWED_PREFIX = PREFIX + "n_"
+ID_PREFIX = "tok_"
+
+ACCESS_KEY = "ANAK"
+"""The beginning of an access key. The rest is that of the token's id."""
+
+_TOKEN_BYTES, _ID_BYTES = 32, 6
+_CHECK_DIGITS = 16
+#: Bytes of a secret access key, 40 characters in base64 as AWS's.
+_SECRET_BYTES = 30
+
+
+def new_secret(*, admin: bool = False) -> Secret:
+    return Secret((ADMIN_PREFIX if admin else PREFIX) + secrets.token_urlsafe(_TOKEN_BYTES))
+
+
+def new_id() -> str:
+    return ID_PREFIX + secrets.token_hex(_ID_BYTES)
+
+
+def id_of(access_key: str) -> str:
+    """The id of the token that an access key was derived from; empty if it is not one."""
+    if not access_key.startswith(ACCESS_KEY) or not access_key.isupper():
+        return ""
+    return ID_PREFIX + access_key[len(ACCESS_KEY) :].lower()
+
+
+class TokenHash:
+    """Keyed BLAKE3 of tokens, and the AWS key pairs derived from their ids with the same key."""
+
+    def __init__(self, key: Secret) -> None:
+        self._key = key
+        self._keyed = blake3(key=bytes.fromhex(key.reveal()))
+
+    def key_pair(self, token_id: str) -> AwsKeys:
+        """The key pair of a token. It is stored nowhere."""
+        key = bytes.fromhex(self._key.reveal())
+        digest = hmac.digest(key, f"aws key pair {token_id}".encode(), "sha256")
+        secret = base64.b64encode(digest[:_SECRET_BYTES]).decode()
+        return AwsKeys(ACCESS_KEY + token_id.removeprefix(ID_PREFIX).upper(), secret)
+
+    def new_narrowed(self) -> Secret:
+        """A token that shows holders of the key that it was made with it."""
+        text = NARROWED_PREFIX + secrets.token_urlsafe(_TOKEN_BYTES)
+        return Secret(text + self._check(text))
+
+    def is_narrowed(self, token: Secret) -> bool:
+        """Whether a token was made by `new_narrowed`."""
+        text = token.reveal()
+        if not text.startswith(NARROWED_PREFIX) or not text.isascii():
+            return False
+        return hmac.compare_digest(self._check(text[:-_CHECK_DIGITS]), text[-_CHECK_DIGITS:])
+
+    def _check(self, text: str) -> str:
+        return self._keyed.copy().update(f"narrowed {text}".encode()).hexdigest()[:_CHECK_DIGITS]
+
+    def __call__(self, token: Secret) -> bytes:
+        return self._keyed.copy().update(token.reveal().encode(errors="replace")).digest()
