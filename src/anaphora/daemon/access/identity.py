@@ -27,7 +27,7 @@ from anaphora.client.credentials.sigv4 import (
 )
 from anaphora.daemon.home.extensions import Grants
 from anaphora.daemon.money.ledger import spend_limits
-from anaphora.daemon.store import Budget, Store, TokenRow
+from anaphora.daemon.store import Store, TokenBudget, TokenRow
 from anaphora.daemon.values import SOCKET, App, Peer
 from anaphora.errors import Forbidden, GrantRateLimited, InvalidRequest, Unauthenticated
 from anaphora.redaction import shown_name
@@ -327,7 +327,7 @@ class Directory:
         await self._change(row)
         return NewToken(row=row, token=token)
 
-    async def budgets(self, app: App) -> list[Budget]:
+    async def budgets(self, app: App) -> list[TokenBudget]:
         """The budgets of a caller's token and of the valid tokens narrowed from it; of a token of
         the app, all of the app's."""
         found = await self._store.budgets(app.id, since=self._now())
