@@ -266,13 +266,15 @@ def test_regions_are_checked(
 # ── Markers ──────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.parametrize("fix", [False, True])
 def test_placed_points_are_signed_and_read(
-    emu: Emulator, variables: dict[str, str], tmp_path: Path
+    emu: Emulator, variables: dict[str, str], tmp_path: Path, fix: bool
 ) -> None:
-    placer = Placer()
+    placer = Placer(fix=fix)
     with program(variables, tmp_path, observers=[placer], place=placer):
         *_, last = CLIENTS["converse-unmarked"]()
-    assert placer.placed >= 2
+    assert placer.placed >= (1 if fix else 2)
+    assert placer.fixes["place_markers"] == placer.placed
     assert last > 2000
     emu.reset()
     with program(variables, tmp_path):

@@ -27,7 +27,7 @@ from anaphora.proxy.server import Proxy, running
 from anaphora.proxy.signing import RequestSigner
 from anaphora.proxy.spend_check import SpendCheck
 from anaphora.traffic.judging import Judge
-from anaphora.traffic.spend_limit import SpendLimit
+from anaphora.traffic.spend_limit import ProgramLimit
 
 pytestmark = pytest.mark.filterwarnings("ignore:Inheritance class:DeprecationWarning")
 
@@ -53,17 +53,17 @@ def emu(_emulator: Emulator) -> Emulator:
 class Limited:
     """A proxy with the limit."""
 
-    def __init__(self, proxy: Proxy, limit: SpendLimit, judge: Judge) -> None:
+    def __init__(self, proxy: Proxy, limit: ProgramLimit, judge: Judge) -> None:
         self.proxy, self.limit, self.judge = proxy, limit, judge
 
-    def settled(self) -> SpendLimit:
+    def settled(self) -> ProgramLimit:
         assert self.proxy.settle(10.0)
         return self.limit
 
 
 @contextmanager
 def limited(emu: Emulator, usd: str, **options: Any) -> Iterator[Limited]:
-    judge, limit = Judge(), SpendLimit(Decimal(usd), **options)
+    judge, limit = Judge(), ProgramLimit(Decimal(usd), **options)
     urls = {"anthropic": emu.url, "openai": f"{emu.url}/v1", "google": emu.url, "bedrock": emu.url}
     with running(
         default_routes(urls | {"ollama": emu.url}, region="us-east-1"),

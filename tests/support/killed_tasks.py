@@ -6,8 +6,6 @@ import os
 import signal
 from pathlib import Path
 
-from anaphora.usage.tasks import Done, ReadTask, Task, work
-
 
 def killed_once(number: int, folder: str) -> int:
     """A task whose process is killed the first time that the task with number 2 runs."""
@@ -22,10 +20,3 @@ def killed_always(number: int, folder: str) -> int:
     if number == 2:
         os.kill(os.getpid(), signal.SIGKILL)
     return number
-
-
-def work_or_die(tasks: list[Task]) -> list[Done]:
-    """A process that reads deadly.jsonl ends."""
-    if any(isinstance(task, ReadTask) and task.path.endswith("deadly.jsonl") for task in tasks):
-        os._exit(9)
-    return work(tasks)

@@ -327,3 +327,30 @@ def test_rejected_request_is_left_alone() -> None:
     assert placer(broken) is None
     assert placer(msgspec.structs.replace(broken, body=b"not JSON")) is None
     assert set(placer.unchanged) == {"cannot be read"}
+
+
+def test_signed_request_is_left_alone_unless_the_proxy_signs() -> None:
+    placer = Placer(fix=True)
+    calls = [request(ANTHROPIC, data, BEGIN + 5 * at) for at, data in enumerate(program(3))]
+    scope = "AKIA/20260101/us-east-1/bedrock/aws4_request"
+    signed = ("authorization", f"AWS4-HMAC-SHA256 Credential={scope}, SignedHeaders=host")
+    for call in calls:
+        assert placer(msgspec.structs.replace(call, headers=(signed,))) is None
+    assert placer.unchanged == {"signed": 3}
+
+
+def test_tools_of_converse_and_gemini_return_to_their_order() -> None:
+    """Cache points stay where they are, and declarations inside their tool."""
+    tools = [{"toolSpec": {"name": name, "inputSchema": {"json": {}}}} for name in "abc"]
+    point = {"cachePoint": {"type": "default"}}
+    first, later = (
+        json.dumps({"toolConfig": {"tools": [*each, point]}, "messages": []}, indent=1).encode()
+        for each in (tools, tools[::-1])
+    )
+    assert tools_in_order(later, tool_order(first)) == first
+    declared = [{"name": name} for name in "abc"]
+    first, later = (
+        json.dumps({"tools": [{"functionDeclarations": each}, {"googleSearch": {}}]}).encode()
+        for each in (declared, [declared[1], declared[0], declared[2]])
+    )
+    assert tools_in_order(later, tool_order(first)) == first

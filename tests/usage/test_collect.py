@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.killed_tasks import work_or_die
+from support.deadly_work import work_or_die
 from support.usage_files import CANARY, answer, files_in, session_file
 
 from anaphora.usage import collect, pieces

@@ -37,6 +37,6 @@ def spend_check(judge: Judge, limit: Decimal | None, allow_unpriced: bool) -> Sp
             raise click.UsageError("--allow-unpriced needs --max-usd.")
         return None
     from anaphora.proxy.spend_check import SpendCheck
-    from anaphora.traffic.spend_limit import SpendLimit
+    from anaphora.traffic.spend_limit import ProgramLimit
 
-    return SpendCheck(judge, SpendLimit(limit, allow_unpriced=allow_unpriced))
+    return SpendCheck(judge, ProgramLimit(limit, allow_unpriced=allow_unpriced))

@@ -109,9 +109,9 @@ def command(words: tuple[str, ...], **options: Any) -> None:
     that make other programs use it, and shows the lines.
 
     With --json the objects go to standard output, or, with a command, to the file of --log. Their
-    `type` is `start`, `call`, `fix` or `summary`. Lines, objects and the report of --html contain
-    excerpts of prompts if a prefix broke, and never a key. The exit code is the command's, or 1 if
-    --record could not record an answer.
+    `type` is `start`, `call`, `fix`, `notice` or `summary`. Lines, objects and the report of --html
+    contain excerpts of prompts if a prefix broke, and never a key. The exit code is the command's,
+    or 1 if --record could not record an answer.
     """
     require("watch", "granian", extra="proxy")
     code = _watch(words, _WatchOptions(**options))

@@ -6,7 +6,6 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from decimal import Decimal, InvalidOperation
 from pathlib import Path, PurePath
 from typing import Any, TypeVar, get_args
 
@@ -36,7 +35,6 @@ from anaphora.wire import WIRES
 from anaphora.wire.message_dicts import read_message, read_tool
 from anaphora.yaml_values import nearest
 
-from .budget import Budget, applying
 from .content import FixedTools, JoinedTools, ToolSet, wrong_type
 from .options import StateText, SystemPrompt, Tools
 
@@ -315,35 +313,6 @@ def seconds_of(value: Any, path: str) -> float | None:
     if value < 0:
         raise InvalidRequest(f"must be ≥ 0, got {value:g}", path=path)
     return value
-
-
-def amount_of(value: Any, path: str) -> Decimal | None:
-    """An amount in dollars."""
-    if value is None:
-        return None
-    try:
-        amount = Decimal(str(value))
-    except InvalidOperation:
-        amount = Decimal("NaN")
-    if amount.is_nan() or amount < 0:
-        raise InvalidRequest(f"must be an amount in dollars, 0 or more, not {value!r}", path=path)
-    return amount
-
-
-def new_budget(usd: Any, allow_unpriced: Any) -> Budget:
-    """A budget of this amount, within those of the current context."""
-    limit = amount_of(usd, "usd")
-    if limit is None:
-        raise InvalidRequest("is missing; write client.budget(usd=0.50)", path="usd")
-    unpriced = flag_of(allow_unpriced, "allow_unpriced")
-    return Budget(limit, allow_unpriced=unpriced, within=applying())
-
-
-def budget_of(value: Any) -> Budget | None:
-    """The checked value of `budget=`."""
-    if value is None or isinstance(value, Budget):
-        return value
-    raise InvalidRequest(f"must be made by client.budget(usd=…), not {value!r}", path="budget")
 
 
 def prompts_of(prompts: Any) -> Iterable[Any]:

@@ -14,10 +14,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from contextvars import ContextVar
-from decimal import Decimal
-from typing import NamedTuple, Self
+from decimal import Decimal, InvalidOperation
+from typing import Any, NamedTuple, Self
 
-from anaphora.errors import BudgetExceeded
+from anaphora.errors import BudgetExceeded, InvalidRequest
 from anaphora.wording import format_usd
 
 _NOTHING = Decimal(0)
@@ -153,3 +153,31 @@ def hold_in(budgets: Sequence[Budget], amount: Decimal, advice: str = "") -> Non
         for budget in held:
             budget.settle(amount, None)
         raise
+
+
+def amount_of(value: Any, path: str) -> Decimal | None:
+    """An amount in dollars."""
+    if value is None:
+        return None
+    try:
+        amount = Decimal(str(value))
+    except InvalidOperation:
+        amount = Decimal("NaN")
+    if amount.is_nan() or amount < 0:
+        raise InvalidRequest(f"must be an amount in dollars, 0 or more, not {value!r}", path=path)
+    return amount
+
+
+def new_budget(usd: Any, allow_unpriced: bool) -> Budget:
+    """A budget of this amount, within those of the current context."""
+    limit = amount_of(usd, "usd")
+    if limit is None:
+        raise InvalidRequest("is missing; write client.budget(usd=0.50)", path="usd")
+    return Budget(limit, allow_unpriced=allow_unpriced, within=applying())
+
+
+def budget_of(value: Any) -> Budget | None:
+    """The checked value of `budget=`."""
+    if value is None or isinstance(value, Budget):
+        return value
+    raise InvalidRequest(f"must be made by client.budget(usd=…), not {value!r}", path="budget")

@@ -23,18 +23,16 @@ from anaphora.values import Event, Notice
 
 from .arguments import (
     audit_of,
-    budget_of,
     callback_of,
     choice_of,
     flag_of,
-    new_budget,
     not_copyable,
     prompts_of,
     seconds_of,
     watchers_of,
     wrong_client,
 )
-from .budget import Budget
+from .budget import Budget, budget_of, new_budget
 from .choice import check_content, check_order
 from .cold_guard import cold_guard_of
 from .config import ClientConfig, Hop

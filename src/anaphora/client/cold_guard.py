@@ -17,7 +17,7 @@ from anaphora.cache.cold import ALTERNATIVES, COLD_ABOVE_USD
 from anaphora.errors import ColdCache, InvalidRequest
 from anaphora.wording import format_usd
 
-from .arguments import amount_of
+from .budget import amount_of
 from .options import OnCold
 
 if TYPE_CHECKING:

@@ -34,6 +34,7 @@ from .transport import HttpRequest
 
 if TYPE_CHECKING:
     from .costs.holds import BudgetGuard
+    from .preview import Preview
     from .session.turn_prompt import TurnPrompt
 
 P = ParamSpec("P")
@@ -317,6 +318,16 @@ class AttemptCaller:
     def is_left(self) -> bool:
         """Whether the caller has stopped waiting: then no further attempt is made."""
         return False
+
+    async def check_cold(self, flight: InFlight, guard: ColdGuard) -> None:
+        """Raises `ColdCache` if the call is cold at its first target. The time that the app's
+        function takes does not count as the call's."""
+        if guard.is_on:
+            await guard.check(await self.preview(flight))
+
+    async def preview(self, flight: InFlight) -> Preview:
+        """The call as it would be sent now to its first target."""
+        raise NotImplementedError
 
     async def prepare(self, flight: InFlight, index: int, again: bool) -> PreparedRequest:
         """The request for a target; `again`: after an error of `prepare_again_on`."""

@@ -123,12 +123,12 @@ class OneShot(Caller):
         self.request = msgspec.structs.replace(self.request, cold=cold)
         self._known = known
 
-    async def _preview(self, flight: InFlight) -> Preview:
+    async def preview(self, flight: InFlight) -> Preview:
         from .session.preview import preview_single
 
         prepared = await self.prepare(flight, 0, False)
         known, scope = self._known, _scope_of(self.target)
-        earlier = None if known is None else known.find(prepared.rendered, scope=scope)
+        earlier = None if known is None else known.index.find(prepared.rendered, scope=scope)
         return preview_single(self.target, prepared, earlier)
 
     async def prepare(self, flight: InFlight, index: int, again: bool) -> PreparedRequest:
@@ -232,8 +232,9 @@ class OneShot(Caller):
         elif not flight.batch:
             flight.target.learn(reply.usage.read, conversation=object())
             if self._known is not None:
-                sent, scope = self._sent(flight, prepared), _scope_of(flight.target)
-                flight.guarded("verdict_failed", None, self._known.add, sent, scope=scope)
+                add, scope = self._known.index.add, _scope_of(flight.target)
+                call = ComparedCall(sent=self._sent(flight, prepared))
+                flight.guarded("verdict_failed", None, add, rendered, call, scope=scope)
         record = flight.build_record(
             prepared,
             (*prepared.rendered.notices, *prepared.plan.notices, *reply.notices),

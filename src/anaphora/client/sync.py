@@ -28,9 +28,9 @@ from anaphora.prompt.context import TokenCount
 from anaphora.redaction import hides_arguments
 from anaphora.values import Conversation, Event, Message, MessageLike, Notice, Reply
 
-from .arguments import new_budget, not_copyable, prompts_of, wrong_client
+from .arguments import not_copyable, prompts_of, wrong_client
 from .background import Background, SyncFanOut, SyncRun, SyncSummary, SyncTurn
-from .budget import Budget
+from .budget import Budget, new_budget
 from .client import AsyncClient
 from .config import ClientConfig
 from .content import Content

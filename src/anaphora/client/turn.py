@@ -13,7 +13,7 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Generic, Self
+from typing import Generic, Self
 
 import msgspec
 
@@ -21,15 +21,11 @@ from anaphora.values import Event, Notice, ReplyEnd
 
 from .attempts import Attempts
 from .budget import Budget, applying
-from .cold_guard import ColdGuard
 from .in_flight import AttemptCaller, InFlight, TurnRequest
 from .observe import CallAudit, EndedCall, Watchers
 from .pending import Pending
 from .response import Parsed, Record, Response
 from .target import Target
-
-if TYPE_CHECKING:
-    from .preview import Preview
 
 #: How many cycles of the event loop to wait for a stream that was left by `break`.
 CLOSE_TICKS = 8
@@ -97,7 +93,7 @@ class Caller(AttemptCaller, ABC):
         flight = await self._begin(request, stream=False)
         try:
             if request.cold is not None:
-                await self._check_cold(flight, request.cold)
+                await self.check_cold(flight, request.cold)
             await self._attempts(flight).complete()
             response = self._respond(flight)
             return await self._stored(response) if self._is_kept else response
@@ -112,7 +108,7 @@ class Caller(AttemptCaller, ABC):
         flight = await self._begin(request, stream=True)
         try:
             if request.cold is not None:
-                await self._check_cold(flight, request.cold)
+                await self.check_cold(flight, request.cold)
             attempts = self._attempts(flight)
             async with aclosing(attempts.stream()) as pieces:
                 async for events in pieces:
@@ -151,16 +147,6 @@ class Caller(AttemptCaller, ABC):
     @abstractmethod
     def _targets_for(self, request: TurnRequest) -> Sequence[Target]:
         """The targets of the call, the best first. Raises if no call may be made now."""
-
-    async def _check_cold(self, flight: InFlight, guard: ColdGuard) -> None:
-        """Raises `ColdCache` if the call is cold at its first target. The time that the app's
-        function takes does not count as the call's."""
-        if guard.is_on:
-            await guard.check(await self._preview(flight))
-
-    async def _preview(self, flight: InFlight) -> Preview:
-        """The call as it would be sent now to its first target."""
-        raise NotImplementedError
 
     @abstractmethod
     def _finish(self, flight: InFlight) -> Response:

@@ -1,6 +1,6 @@
 """Stops a program's calls at a limit in dollars: `anaphora watch --max-usd`.
 
-    judge, limit = Judge(), SpendLimit(Decimal("0.50"))
+    judge, limit = Judge(), ProgramLimit(Decimal("0.50"))
     with running(routes, observers=[judge, SpendCheck(judge, limit)]) as proxy: ...
 
 A refusal is an error 402 in the format of the program's wire, which no SDK repeats.
@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from anaphora.errors import Denied
 from anaphora.traffic.calls import RelayedCall, UpstreamRequest
 from anaphora.traffic.judging import Judge
-from anaphora.traffic.spend_limit import SpendLimit
+from anaphora.traffic.spend_limit import ProgramLimit
 
 #: Seconds between two looks at the calls in flight, and until a call that waits for them is
 #: refused: they might wait for it.
@@ -27,7 +27,7 @@ class SpendCheck:
     """An observer that also checks requests. It must come after the judge, which reads the
     bills."""
 
-    def __init__(self, judge: Judge, limit: SpendLimit) -> None:
+    def __init__(self, judge: Judge, limit: ProgramLimit) -> None:
         self._judge = judge
         self.limit = limit
         self._lock = threading.Lock()

@@ -35,6 +35,7 @@ from anaphora.wording import format_duration
 
 from .accounts import Accounts, credentials, keys_in
 from .calls import RelayedCall, UpstreamRequest, as_logged, decoded_path, whole_answer
+from .clouds import is_signed
 from .planning import ConversationPlans, OwnMarkers, PlannedCall, ReadRequest, read_request
 from .sent_requests import read_reply
 
@@ -154,6 +155,8 @@ class Placer:
             return "too large"
         if request.route.upstream in self._rejected:
             return "markers were rejected"
+        if is_signed(request.headers) and not request.route.signs:
+            return "signed"
         headers = dict(request.headers)
         read = read_request(request.method, request.route.provider, path, headers, body)
         if read is None:

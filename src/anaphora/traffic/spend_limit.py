@@ -1,6 +1,6 @@
 """A limit in dollars for the calls of a program.
 
-    limit = SpendLimit(Decimal("0.50"))
+    limit = ProgramLimit(Decimal("0.50"))
     call = limit.read(request)              None: it is free
     refused = limit.admit(call)             an error, or None: sent, or `call.waits`
     limit.ended(relayed, judged)            its bill replaces the upper end of its prediction
@@ -80,7 +80,7 @@ class LimitedCall(msgspec.Struct, kw_only=True, eq=False):
     """The upper ends of its tokens."""
 
 
-class SpendLimit:
+class ProgramLimit:
     """Counts what a program spends. Not for several threads at once."""
 
     def __init__(self, usd: Decimal, *, allow_unpriced: bool = False) -> None:

@@ -8,16 +8,8 @@ from collections.abc import Iterable
 from anaphora.analysis.trace.programs import ProgramName
 from anaphora.cache.verdict import RemedyKind
 
+from .places import TITLES
 from .records import LossCause
-
-_NAMES: dict[ProgramName, str] = {
-    "claude_code": "Claude Code",
-    "codex": "Codex",
-    "gemini_cli": "Gemini CLI",
-    "opencode": "opencode",
-    "copilot": "Copilot CLI",
-    "pi": "pi",
-}
 
 #: The kind of remedy for each cause, by the names of `Verdict.remedy`.
 REMEDY: dict[LossCause, RemedyKind] = {
@@ -118,6 +110,6 @@ def advice(cause: LossCause, programs: Iterable[str]) -> tuple[str, ...]:
     line for the others."""
     lines = SPECIFIC.get(cause, {})
     named = sorted({*programs})
-    own = [f"{_NAMES[name]}: {lines[name]}" for name in _NAMES if name in named and name in lines]
+    own = [f"{TITLES[name]}: {lines[name]}" for name in TITLES if name in named and name in lines]
     rest = not named or any(name not in lines for name in named)
     return (*own, GENERAL[cause]) if rest else tuple(own)

@@ -13,9 +13,11 @@ from support.narrowed import NarrowedApp, narrowed, whole
 from support.nodes import running_nodes
 from support.rpc_calls import request
 from support.servers import PostgresServer
+from support.ui import viewer
 from support.waiting import wait_until
 
 from anaphora import emulator
+from anaphora.daemon.access.identity import ADMIN
 from anaphora.emulator import EmulatorOptions, Latency
 from anaphora.emulator.server import Emulator
 
@@ -43,7 +45,9 @@ def nodes(
     postgres_server: PostgresServer,
 ) -> Iterator[list[TestedDaemon]]:
     folder, url = tmp_path_factory.mktemp("nodes"), postgres_server.create_database()
-    with running_nodes(folder, slow_emulator, url, 3, extensions=APPS) as nodes:
+    with running_nodes(
+        folder, slow_emulator, url, 3, extensions=APPS, ui={"enabled": True}
+    ) as nodes:
         yield nodes
 
 
@@ -116,3 +120,13 @@ def test_revoked_token_ends_those_below_it_on_all_nodes(nodes: list[TestedDaemon
     ids = {one["id"] for app in listed for one in app["narrowed"]}
     assert ids
     assert not ids & {child.id, inner.id}
+
+
+def test_pages_of_all_nodes_show_it(nodes: list[TestedDaemon]) -> None:
+    first, second, third = nodes
+    child = narrowed(first, "other", label="task 4711")
+    with viewer(second) as ui:
+        ui.log_in(second.token(ADMIN))
+        assert "task 4711" in ui.get("/ui/apps/other").text
+        assert "1 token revoked" in ui.submit(f"/ui/apps/other/revoke?id={child.id}").text
+    wait_until(partial(is_refused, child, third))

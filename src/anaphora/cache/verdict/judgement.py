@@ -240,15 +240,7 @@ class ComparedCalls:
     """Earlier calls of conversations that are sent whole with each call. Bounded."""
 
     def __init__(self) -> None:
-        self._index: PrefixIndex[ComparedCall] = PrefixIndex(_MOST_CALLS, _MOST_BYTES)
-
-    def find(self, rendered: Rendered, *, scope: Hashable) -> EarlierCall[ComparedCall] | None:
-        """The earlier call that this one continues, or one with the same beginning."""
-        return self._index.find(rendered, scope=scope)
-
-    def add(self, sent: SentCall, *, scope: Hashable) -> None:
-        """Remembers a call without a verdict."""
-        self._index.add(sent.rendered, ComparedCall(sent=sent), scope=scope)
+        self.index: PrefixIndex[ComparedCall] = PrefixIndex(_MOST_CALLS, _MOST_BYTES)
 
     def judge(
         self,
@@ -263,7 +255,7 @@ class ComparedCalls:
         """The verdict on a call, which is remembered. `rules` are those that a conversation begins
         with now, `scope` is the owner of the cache."""
         sent = call.sent
-        earlier = self._index.add(sent.rendered, call, scope=scope, reply_id=reply_id)
+        earlier = self.index.add(sent.rendered, call, scope=scope, reply_id=reply_id)
         if not call.follow(earlier):
             call.conversation, call.rules = object(), rules
         pair = judge_matched(earlier, sent, call.rules or rules, price=price, profile=profile)

@@ -11,7 +11,8 @@ from typing import Any, Generic, Literal, cast
 
 import msgspec
 
-from anaphora.client.arguments import amount_of, callback_of, choice_of, flag_of, seconds_of
+from anaphora.client.arguments import callback_of, choice_of, flag_of, seconds_of
+from anaphora.client.budget import amount_of
 from anaphora.client.options import CALL_KEYWORDS, CallOptions, FanOutProgress, MapOptions, WarmUp
 from anaphora.client.response import Parsed, Response
 from anaphora.errors import InvalidRequest

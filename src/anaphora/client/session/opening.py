@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from weakref import WeakSet
 
 from anaphora.client.arguments import (
-    budget_of,
     callback_of,
     extras_of,
     flag_of,
@@ -21,6 +20,7 @@ from anaphora.client.arguments import (
     state_of,
     tools_of,
 )
+from anaphora.client.budget import budget_of
 from anaphora.client.cold_guard import ColdGuard, cold_guard_of
 from anaphora.client.content import ToolSet
 from anaphora.client.conversations import Conversations, id_of, store_of

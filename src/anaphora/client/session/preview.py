@@ -17,7 +17,7 @@ from anaphora.cache.simulator.chances import (
 )
 from anaphora.cache.verdict import Change, Prediction, SentCall, find_change, preflight
 from anaphora.cache.verdict.judgement import ComparedCall, comparable
-from anaphora.client.in_flight import PreparedRequest, TurnRequest, service_tier
+from anaphora.client.in_flight import InFlight, PreparedRequest, TurnRequest, service_tier
 from anaphora.client.options import OnPrefixBreak
 from anaphora.client.pending import warn
 from anaphora.client.preview import Preview
@@ -103,6 +103,15 @@ def preview_of(state: ProviderState, prepared: PreparedRequest) -> Preview:
         wait=target.gate.wait(state.tokens(prepared)),
         notices=(*prepared.notices, *rendered.notices, *plan.notices, *broken, *unknown),
     )
+
+
+async def preview_turn(turns: SessionTurns, flight: InFlight) -> Preview:
+    """The turn in flight, as it would be sent now to its first target."""
+    prompt, state = turns._prompt(), turns.state(flight.targets[0])
+    if state.past is not None and turns.keeper is not None:
+        call = turns.builder.call(state, prompt, flight.request, whole=False)
+        await turns.keeper.load_past(state, state.past, call)
+    return preview_of(*prepared_now(turns, prompt, flight.request))
 
 
 def preview_single(

@@ -20,7 +20,8 @@ from typing import Any, Generic, Literal, TypeAlias
 
 import msgspec
 
-from anaphora.client.arguments import amount_of, flag_of, missing_result, seconds_of
+from anaphora.client.arguments import flag_of, missing_result, seconds_of
+from anaphora.client.budget import amount_of
 from anaphora.client.cold_guard import cold_guard_of
 from anaphora.client.dispatch import (
     ToolError,

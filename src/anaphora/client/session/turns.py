@@ -17,7 +17,6 @@ from anaphora.client.in_flight import InFlight, PreparedRequest, TurnRequest
 from anaphora.client.mcp import ADDED
 from anaphora.client.observe import EndedCall, Watchers
 from anaphora.client.options import KeepWarm, OnPrefixBreak
-from anaphora.client.preview import Preview
 from anaphora.client.response import Record, Response
 from anaphora.client.routing import SessionRoute, conversation_key, release
 from anaphora.client.target import Target
@@ -31,7 +30,7 @@ from .handles import Handles
 from .history import SessionHistory
 from .keep_warm import CacheRefresher, refresh_request
 from .keeper import NOT_LOADED, ConversationKeeper
-from .preview import check_prefix, prepared_now, preview_of
+from .preview import check_prefix, preview_turn
 from .provider_state import ProviderState
 from .saved import SavedConversation
 from .turn_prompt import TurnPrompt
@@ -188,12 +187,7 @@ class SessionTurns(Caller):
         prepared.prepare_again_on = reasons_to_prepare_again(state, prepared, compacts=compacts)
         return prepared
 
-    async def _preview(self, flight: InFlight) -> Preview:
-        prompt, state = self._prompt(), self.state(flight.targets[0])
-        if state.past is not None and self.keeper is not None:
-            call = self.builder.call(state, prompt, flight.request, whole=False)
-            await self.keeper.load_past(state, state.past, call)
-        return preview_of(*prepared_now(self, prompt, flight.request))
+    preview = preview_turn
 
     def count_tokens(self, target: Target, prepared: PreparedRequest) -> int:
         return self.state(target).tokens(prepared)

@@ -28,7 +28,7 @@ from anaphora.client.credentials.sigv4 import (
 )
 from anaphora.daemon.home.extensions import Grants
 from anaphora.daemon.money.ledger import spend_limits
-from anaphora.daemon.store import Budget, Store, TokenRow
+from anaphora.daemon.store import Store, TokenBudget, TokenRow
 from anaphora.daemon.values import SOCKET, App, Peer
 from anaphora.errors import Forbidden, GrantRateLimited, InvalidRequest, Unauthenticated
 from anaphora.redaction import shown_name
@@ -37,7 +37,7 @@ from anaphora.serving.counts import NamedCounts
 
 from .grants import MOST_DEPTH, AppGrant
 from .narrowing import MOST_NARROWED, NarrowedToken, TokenRows, too_many
-from .token_hash import ACCESS_KEY, ADMIN_PREFIX, ID_PREFIX, PREFIX, TokenHash, new_id, new_secret
+from .token_hash import NARROWED_PREFIX, TokenHash, id_of, new_id, new_secret
 
 if TYPE_CHECKING:
     from anaphora.daemon.home import Home
@@ -157,12 +157,16 @@ class Directory:
     async def look_up(self, token: Secret) -> None:
         """Reads a narrowed token that is unknown here, as another node has made it. Only holders of
         `tokens.key` can make one that looks valid: a guess costs no query."""
-        if self._hash.is_narrowed(token) and self._hash(token) not in self._by_digest:
-            rows = await self._store.narrowed(self._hash(token))
-            for row in rows:
-                self._keep(row)
-            if any(None in self._rows.above(row) for row in rows):
-                await self.refresh()  # the token of the app is new, too
+        if not token.reveal().startswith(NARROWED_PREFIX):
+            return
+        digest = self._hash(token)
+        if digest in self._by_digest or not self._hash.is_narrowed(token):
+            return
+        rows = await self._store.narrowed(digest)
+        for row in rows:
+            self._keep(row)
+        if any(None in self._rows.above(row) for row in rows):
+            await self.refresh()  # the token of the app is new, too
 
     def signing_app(self, request: SignedRequest, peer: Peer) -> App:
         """The app whose access key a request names; its signature is not checked. Raises as
@@ -186,9 +190,7 @@ class Directory:
 
     def _signing(self, access_key: str) -> TokenRow | None:
         """The valid token of an app that an access key was derived from."""
-        if not access_key.startswith(ACCESS_KEY) or not access_key.isupper():
-            return None
-        row = self._rows.by_id.get(ID_PREFIX + access_key[len(ACCESS_KEY) :].lower())
+        row = self._rows.by_id.get(id_of(access_key))
         if row is None or row.app == ADMIN or row.nano_usd is not None:
             return None
         return row if self._is_live(row) else None
@@ -290,8 +292,7 @@ class Directory:
 
     async def create_token(self, app: str, *, lifetime: float | None = None) -> NewToken:
         """Creates a token of an app or an administrator."""
-        prefix = ADMIN_PREFIX if app == ADMIN else PREFIX
-        token = new_secret(prefix)
+        token = new_secret(admin=app == ADMIN)
         now = self._now()
         row = TokenRow(
             id=new_id(),
@@ -333,7 +334,7 @@ class Directory:
         await self._change(row)
         return NewToken(row=row, token=token)
 
-    async def budgets(self, app: App) -> list[Budget]:
+    async def budgets(self, app: App) -> list[TokenBudget]:
         """The budgets of a caller's token and of the valid tokens narrowed from it; of a token of
         the app, all of the app's."""
         found = await self._store.budgets(app.id, since=self._now())

@@ -13,7 +13,7 @@ from anaphora.client.credentials.sigv4 import AwsKeys
 
 PREFIX = "ana_"
 ADMIN_PREFIX = "ana_admin_"
-_NARROWED_PREFIX = PREFIX + "n_"
+NARROWED_PREFIX = PREFIX + "n_"
 ID_PREFIX = "tok_"
 
 ACCESS_KEY = "ANAK"
@@ -25,12 +25,19 @@ _CHECK_DIGITS = 16
 _SECRET_BYTES = 30
 
 
-def new_secret(prefix: str) -> Secret:
-    return Secret(prefix + secrets.token_urlsafe(_TOKEN_BYTES))
+def new_secret(*, admin: bool = False) -> Secret:
+    return Secret((ADMIN_PREFIX if admin else PREFIX) + secrets.token_urlsafe(_TOKEN_BYTES))
 
 
 def new_id() -> str:
     return ID_PREFIX + secrets.token_hex(_ID_BYTES)
+
+
+def id_of(access_key: str) -> str:
+    """The id of the token that an access key was derived from; empty if it is not one."""
+    if not access_key.startswith(ACCESS_KEY) or not access_key.isupper():
+        return ""
+    return ID_PREFIX + access_key[len(ACCESS_KEY) :].lower()
 
 
 class TokenHash:
@@ -49,13 +56,13 @@ class TokenHash:
 
     def new_narrowed(self) -> Secret:
         """A token that shows holders of the key that it was made with it."""
-        text = new_secret(_NARROWED_PREFIX).reveal()
+        text = NARROWED_PREFIX + secrets.token_urlsafe(_TOKEN_BYTES)
         return Secret(text + self._check(text))
 
     def is_narrowed(self, token: Secret) -> bool:
         """Whether a token was made by `new_narrowed`."""
         text = token.reveal()
-        if not text.startswith(_NARROWED_PREFIX) or not text.isascii():
+        if not text.startswith(NARROWED_PREFIX) or not text.isascii():
             return False
         return hmac.compare_digest(self._check(text[:-_CHECK_DIGITS]), text[-_CHECK_DIGITS:])
 

@@ -304,7 +304,7 @@ class TokenRow(msgspec.Struct, frozen=True, kw_only=True):
     """Its amount is carved out of what its parent may spend."""
 
 
-class Budget(msgspec.Struct, frozen=True, kw_only=True):
+class TokenBudget(msgspec.Struct, frozen=True, kw_only=True):
     """A narrowed token with its spend and that of the tokens narrowed from it."""
 
     token: TokenRow
@@ -401,7 +401,7 @@ class Store(Protocol):
         day."""
         ...
 
-    async def budgets(self, app: str | None = None, *, since: float = 0.0) -> list[Budget]:
+    async def budgets(self, app: str | None = None, *, since: float = 0.0) -> list[TokenBudget]:
         """The narrowed tokens of an app, or of all, that had not expired at `since`."""
         ...
 

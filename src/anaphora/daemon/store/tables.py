@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from . import Budget, HandleKind, HandleRow, TokenRow
+from . import HandleKind, HandleRow, TokenBudget, TokenRow
 from .budgets import BUDGET
 from .reading import day_of
 
@@ -125,7 +125,7 @@ class SmallTables(ABC):
             expires, revoked, id,
         )  # fmt: skip
 
-    async def budgets(self, app: str | None = None, *, since: float = 0.0) -> list[Budget]:
+    async def budgets(self, app: str | None = None, *, since: float = 0.0) -> list[TokenBudget]:
         await self._flush()
         rows = await self._fetch(
             f"SELECT {_BUDGET_FIELDS}, {_SPENT.format('spent')}, {_SPENT.format('held')}"
@@ -133,7 +133,7 @@ class SmallTables(ABC):
             " AND (CAST($2 AS text) IS NULL OR app = CAST($2 AS text)) ORDER BY created, id",
             since, app,
         )  # fmt: skip
-        return [Budget(token=_token(row[:-2]), spent=row[-2], held=row[-1]) for row in rows]
+        return [TokenBudget(token=_token(row[:-2]), spent=row[-2], held=row[-1]) for row in rows]
 
     # ── Groups ───────────────────────────────────────────────────────────────────────────────────
 

@@ -183,6 +183,8 @@ class AppTokens:
             return await self._write(app, action, request, site)
         wanted = request.page.query.get("id", "") if action == "revoke" else ""
         valid = self._directory.is_valid
+        if wanted and not valid(wanted):
+            await self._directory.refresh()  # another node may have made it
         narrowed = [row for row in self._directory.narrowed_tokens(app) if valid(row.id) and wanted]
         tokens = [
             row.id

@@ -87,7 +87,7 @@ class AppRecords:
                 held_nano_usd=one.held,
             )
             for one in await self._store.budgets(app, since=self._clock())
-            if self._directory.is_valid(one.token.id)
+            if one.token.revoked is None
         ]
 
     async def _corrections(self, app: str) -> list[CorrectionOfCall]:

@@ -86,7 +86,8 @@ class FleetSums(msgspec.Struct, kw_only=True):
             for loss in row.losses:
                 nano = loss.nano_usd or 0
                 tally.lose(sums.name, loss.cause, row.program, 1, loss.tokens, nano)
-            tally.keep_dearest(dear, _DEAREST)
+            if dear:
+                tally.keep_dearest(dear, _DEAREST)
         return True
 
     def merge(self, other: FleetSums) -> None:
