@@ -31,7 +31,7 @@ from anaphora.values import TTL_SECONDS, Ttl
 #: The share of pauses, of conversations before, that must be within a lifetime.
 _MOSTLY = 0.5
 #: The calls of a conversation that are simulated.
-_MOST_CALLS = 24
+_MOST_CALLS = 32
 #: A change that loses the cached prefix once must have been worth so many times its cost.
 _TIMES_ITS_COST = 2
 
