@@ -49,6 +49,12 @@ _CHAIN = (
     f" SELECT {_BUDGET_FIELDS} FROM chain"
 )
 _COUNT_NARROWED = "SELECT count(*) FROM budgets WHERE expires > $1 AND app = $2 AND revoked IS NULL"
+#: Looks at one day only: those that have spent something stay for a month or longer.
+_UNUSED = (
+    "(SELECT id FROM budgets WHERE expires BETWEEN $1 - 86400.0 AND $1 AND NOT EXISTS"
+    f" (SELECT 1 FROM balances WHERE balances.app = '{BUDGET}' || budgets.id)"
+    f" ORDER BY expires, id LIMIT {_REMOVED_AT_ONCE})"
+)
 _SPENT = (
     "(SELECT CAST(coalesce(sum({0}), 0) AS bigint) FROM balances"
     f" WHERE balances.app = '{BUDGET}' || budgets.id)"
@@ -89,6 +95,10 @@ class SmallTables(ABC):
     async def count_narrowed(self, app: str, now: float) -> int:
         ((count,),) = await self._fetch(_COUNT_NARROWED, now, app)
         return int(count)
+
+    async def remove_unused_budgets(self, before: float) -> None:
+        for table, column in (("reservations", "budget"), ("budgets", "id")):
+            await self._change(f"DELETE FROM {table} WHERE {column} IN {_UNUSED}", before)
 
     async def add_token(self, token: TokenRow) -> None:
         if token.nano_usd is not None:
