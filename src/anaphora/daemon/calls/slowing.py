@@ -9,11 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager
-from types import TracebackType
-
-import msgspec
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 from anaphora.client.limits import Admission
 from anaphora.daemon.money.ledger import OpenHold
@@ -35,34 +32,25 @@ def delay(app: App, hold: OpenHold) -> float:
     return _MOST_SECONDS * min(1.0, (hold.share - slow_from) / (1.0 - slow_from))
 
 
-class SlowedAdmission(msgspec.Struct, eq=False):
-    """Holds the cost of a call's first attempt and waits, before the rate limits admit it."""
-
-    call: AppCall
-    hold: Callable[[AppCall], Awaitable[None]]
-    admission: AbstractAsyncContextManager[Admission]
-    deadline: float
-    """On the monotonic clock. At most half of the time until then is waited for."""
-
-    async def __aenter__(self) -> Admission:
-        call = self.call
-        await self.hold(call)
-        assert call.hold is not None
-        left = max(0.0, self.deadline - time.monotonic())
-        call.slowed = min(delay(call.app, call.hold), left / 2)
-        if call.slowed:
-            if call.exchange is None:  # JSON-RPC: the line of its request may be of several calls
-                _log.info("a call was slowed down by %.3f s", call.slowed)
-            await asyncio.sleep(call.slowed)
-        return await self.admission.__aenter__()
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.admission.__aexit__(kind, error, traceback)
+@asynccontextmanager
+async def slowed_admission(
+    call: AppCall,
+    hold: Callable[[AppCall], Awaitable[None]],
+    admission: AbstractAsyncContextManager[Admission],
+    deadline: float,
+) -> AsyncIterator[Admission]:
+    """Holds the cost of a call's first attempt and waits, at most half of the time until `deadline`
+    (monotonic), before the rate limits admit it."""
+    await hold(call)
+    assert call.hold is not None
+    left = max(0.0, deadline - time.monotonic())
+    call.slowed = min(delay(call.app, call.hold), left / 2)
+    if call.slowed:
+        if call.exchange is None:  # JSON-RPC: the line of its request may be of several calls
+            _log.info("a call was slowed down by %.3f s", call.slowed)
+        await asyncio.sleep(call.slowed)
+    async with admission as admitted:
+        yield admitted
 
 
 def slowed_notices(call: AppCall) -> tuple[Notice, ...]:
