@@ -191,7 +191,7 @@ class ProgramLimit:
         max_tokens: int | None = None
         stored = False
         if model := cloud_paths.unread_model(path):
-            size = len(request.body)
+            size = len(request.body) if isinstance(request.body, bytes) else 0
             call.wire = wire_at(path) or ""
             call.profile = profile(call.provider, model)
             call.price = self._prices.price(call.provider, model, request.started)
@@ -235,10 +235,12 @@ def _unbilled_usd(call: RelayedCall, sent: LimitedCall, price: Price) -> Decimal
     if call.pieces:
         reader = wires.reader_for(wires.get(sent.wire), call.path)
         events = [*reader.feed(whole_answer(call)), *reader.close()]
-        complete = isinstance(events[-1], ReplyEnd)
-        arrived = events[-1].reply if isinstance(events[-1], ReplyEnd) else partial_of(events)
-        if complete and not arrived.message.parts and arrived.usage.input is None:
-            return sent.upper_usd  # it is answered in the background, and billed later
+        if isinstance(last := events[-1], ReplyEnd):
+            arrived, complete = last.reply, True
+            if not arrived.message.parts and arrived.usage.input is None:
+                return sent.upper_usd  # it is answered in the background, and billed later
+        else:
+            arrived = partial_of(events)
     unseen = 0
     if thinks_unseen(sent.wire, model, arrived):
         unseen = math.ceil(call.ended * fastest_tokens(sent.provider, model.id))
