@@ -296,6 +296,7 @@ def fixed(quick: bool, traces: Path) -> dict[tuple[str, str, str], float]:
                         sent.append(SentBody(request.at, b"".join(made_request.body)))
                     play(provider, made_request.path, sent, bills)
                 found[name, family, program] = bills.saving
+                print(f"{name:16}{family:24}{program:16}{bills.saving:10.4f}", flush=True)
     return found
 
 
@@ -357,8 +358,6 @@ def main() -> None:
     pinned = pinned_read_share(options.quick)
     print("saved by `watch --fix`, as a share of the program's bill")
     savings = fixed(options.quick, options.traces)
-    for (provider, family, program), saving in savings.items():
-        print(f"{provider:16}{family:24}{program:16}{saving:10.4f}")
     print(
         json.dumps(
             {

@@ -271,6 +271,22 @@ async def test_pruning_removes_budgets_that_ended_with_their_months(place: Store
     assert problems_of(place, clock.now) == ()
 
 
+@in_event_loop
+async def test_budgets_that_ended_unused_are_removed(place: StorePlace) -> None:
+    """Otherwise an app could fill the store with tokens that live for a moment."""
+    async with opened(place, clock := Clock()) as ledger:
+        await ledger.store.reserve(token("unused", amount=10, reserved=True), LIMITS)
+        await ledger.store.reserve(token("used", amount=10, reserved=True), LIMITS)
+        await ledger.store.add_token(token("live", hours=9))
+        app = narrowed(an_app("shop", 100), ("used", 10))
+        await (await hold(ledger, app, 5)).settle(5, "billed")
+        clock.now += 2 * 3600
+        await ledger.store.remove_unused_budgets(clock.now)
+        assert {one.token.id for one in await ledger.store.budgets()} == {"used", "live"}
+        assert set(rows(place, "SELECT budget FROM reservations")) == {("used",)}
+    assert problems_of(place, clock.now) == ()
+
+
 # ── Reports ──────────────────────────────────────────────────────────────────────────────────────
 
 

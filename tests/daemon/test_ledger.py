@@ -30,8 +30,8 @@ from support.waiting import until
 
 from anaphora.daemon.access.grants import NANO
 from anaphora.daemon.money.ledger import Ledger, OpenHold
-from anaphora.daemon.store.batch import Operation, Outcome
 from anaphora.daemon.store.batch_queue import BatchQueue
+from anaphora.daemon.store.operations import Operation, Outcome
 from anaphora.daemon.store.sqlite import SqliteStore
 from anaphora.daemon.store.upkeep import check
 from anaphora.daemon.values import App

@@ -15,7 +15,7 @@ from support.waiting import PATIENCE, until
 
 from anaphora.daemon.money.ledger import Ledger, OpenHold
 from anaphora.daemon.store import HandleRow, Hold, Settlement, SpendLimits
-from anaphora.daemon.store.batch import HoldRequest
+from anaphora.daemon.store.operations import HoldRequest
 from anaphora.daemon.store.postgres import PostgresStore
 from anaphora.daemon.store.postgres.epoch import Epoch, Keeper
 from anaphora.daemon.store.postgres.journal import SettlementJournal

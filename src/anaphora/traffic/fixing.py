@@ -6,7 +6,6 @@ can only lose what its first marked call writes.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from decimal import Decimal
 from functools import cached_property, partial
 from itertools import pairwise
 from typing import TypeAlias
@@ -31,9 +30,7 @@ from anaphora.values import TTL_SECONDS, Ttl
 #: The share of pauses, of conversations before, that must be within a lifetime.
 _MOSTLY = 0.5
 #: The calls of a conversation that are simulated.
-_MOST_CALLS = 24
-#: A change that loses the cached prefix once must have been worth so many times its cost.
-_TIMES_ITS_COST = 2
+_MOST_CALLS = 32
 
 
 #: A lifetime of markers that has saved, compared with another or with no markers.
@@ -51,14 +48,12 @@ class CallsSoFar:
         at: float,
         story: Callable[[Sequence[float]], CallStory],
         *,
-        marked: bool = True,
         known: Known = frozenset(),
     ) -> None:
-        """`story` makes the story of the calls at these times, if it is needed. `marked`: requests
-        are marked already; `known` is what has saved until the call before, and still does."""
+        """`story` makes the story of the calls at these times, if it is needed; `known` is what has
+        saved until the call before, and still does."""
         self.rules = rules
         self.at = at
-        self.marked = marked
         self.known = {pair for pair in known if gaps.last and at - gaps.last <= _seconds(pair[0])}
         self._gaps = gaps
         self._story = story
@@ -88,16 +83,9 @@ class CallsSoFar:
         saved = saving(had, has)
         if saved is None:
             return False
-        found = saved.expected > self._change(now) if was is None else saved.low > 0
+        found = (saved.expected if was is None else saved.low) > 0
         self.known |= {(now, was)} if found else set()
         return found
-
-    def _change(self, ttl: Ttl) -> Decimal:
-        """What the change to markers must have saved where unmarked prompts are cached as well."""
-        if self.marked or self.rules.unmarked_caching is None:
-            return Decimal(0)
-        more = self.rules.writing(ttl) - self.rules.unmarked_caching[1]
-        return Decimal(str(_TIMES_ITS_COST * self.story.lengths[-1] * more))
 
 
 def longer_ttl(memory: AppMemory, gaps: Gaps, so_far: CallsSoFar) -> Ttl | None:
@@ -127,7 +115,7 @@ def proven_plan(
     rules, prompt = memory.rules, RenderedPrompt(rendered, own)
     shortest = rules.ttls.value[-1]
     if rules.unmarked_caching is not None:  # marked and unmarked requests have separate caches
-        return plan if own.marks or so_far.marked or so_far.saves(shortest) else None
+        return plan if own.marks else None
     last = max([mark.chunk for mark in own.marks], default=-1)
     if own.automatic is not None:
         last = max(last, automatic_position(rules, prompt) or -1)

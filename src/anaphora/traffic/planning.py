@@ -265,9 +265,8 @@ class ConversationPlans:
         if self._proven and memory.rules.slots.value and memory.rules.ttls.value:
             own = Plan(marks=rendered.marks, automatic=rendered.automatic)
             gaps = Gaps() if state is None else state.gaps
-            marked = state is not None and state.written is not None
             prompt = partial(story_of, RenderedPrompt(rendered, own), kept=call.kept)
-            so_far = CallsSoFar(memory.rules, gaps, at, prompt, marked=marked, known=call.proven)
+            so_far = CallsSoFar(memory.rules, gaps, at, prompt, known=call.proven)
             if rendered.marks or rendered.automatic in rendered.request_markers:
                 call.longer = longer_ttl(memory, gaps, so_far)
                 rendered = _lengthened(rendered, call.longer)

@@ -34,6 +34,7 @@ from .elements import (
     ListElements,
     RawElements,
     digest_of,
+    feed,
     long_hash,
 )
 from .reading import (
@@ -49,7 +50,7 @@ from .tables import request_table
 
 #: A kept body is found by digests of its beginnings up to the last multiples of these numbers: its
 #: end may change. In a new body they are looked for at more multiples, as it may have grown: at
-#: every third one if there are many, since three in a row are kept.
+#: every third one, since three in a row are kept.
 _GRIDS = (1024, 8192, 65536)
 _KEPT_PLACES, _PLACES = 3, 16
 #: What all kept bodies may take, and what one takes besides its messages, and for each of them.
@@ -92,7 +93,7 @@ class RunningDigest:
             if digest is None:
                 index = bisect_right(known, end)
                 state = states[index - 1].copy()
-                state.update(view[known[index - 1] : end])
+                feed(state, view[known[index - 1] : end])
                 known.insert(index, end)
                 states.insert(index, state)
                 digest = found[end] = state.digest()
@@ -358,13 +359,15 @@ class RequestBodies:
 
 
 def _places(units: int, steps: int, grids: tuple[int, ...]) -> tuple[int, ...]:
-    """Some of the last multiples of each grid, up to that many ones; the first grid divides the
-    others."""
+    """The last multiples of each grid, and of so many before them every third one; the first grid
+    divides the others."""
     places: set[int] = set()
     for grid in grids:
-        step = grid if units * grids[0] < _PLACES * grid or steps < _PLACES else grid * _KEPT_PLACES
-        last = units * grids[0] // step * step
-        places.update(range(last, max(0, last - steps * grid), -step))
+        last = units * grids[0] // grid * grid
+        places.update(range(last, max(0, last - _KEPT_PLACES * grid), -grid))
+        step = _KEPT_PLACES * grid
+        before = last // step * step
+        places.update(range(before, max(0, last - steps * grid), -step))
     return tuple(sorted(places))
 
 

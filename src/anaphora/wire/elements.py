@@ -21,16 +21,33 @@ _SHA256 = sha256()
 long_hash: Callable[[Any], Any] = blake3 if platform.machine() in ("x86_64", "AMD64") else sha256
 
 
+#: A longer piece to hash makes Python release its lock, and whoever takes it may keep it for
+#: milliseconds. From so many bytes on, hashing them at once is worth that.
+_QUIET, _WORTH_A_RELEASE = 2047, 8192
+
 #: Bytes of a digest.
 DIGEST = 32
 
 
+def feed(state: Any, data: memoryview) -> None:
+    """Adds bytes to a hash."""
+    size = data.nbytes
+    if _QUIET < size < _WORTH_A_RELEASE:
+        for start in range(0, size, _QUIET):
+            state.update(data[start : start + _QUIET])
+    else:
+        state.update(data)
+
+
 def digest_of(data: msgspec.Raw | memoryview) -> bytes:
-    if memoryview(data).nbytes < _SHORT:
+    view = memoryview(data)
+    if view.nbytes < _SHORT:
         hashed = _SHA256.copy()
         hashed.update(data)
         return hashed.digest()
-    digest: bytes = long_hash(data).digest()
+    state = long_hash(b"")
+    feed(state, view)
+    digest: bytes = state.digest()
     return digest
 
 

@@ -11,6 +11,7 @@ nor on how much of a guess is right.
 from __future__ import annotations
 
 import hmac
+import itertools
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING
@@ -27,7 +28,7 @@ from anaphora.client.credentials.sigv4 import (
 )
 from anaphora.daemon.home.extensions import Grants
 from anaphora.daemon.money.ledger import spend_limits
-from anaphora.daemon.store import Budget, Store, TokenRow
+from anaphora.daemon.store import Store, TokenBudget, TokenRow
 from anaphora.daemon.values import SOCKET, App, Peer
 from anaphora.errors import Forbidden, GrantRateLimited, InvalidRequest, Unauthenticated
 from anaphora.redaction import shown_name
@@ -45,6 +46,9 @@ ADMIN = ""
 """The `app` of an administrator's token."""
 
 _MINUTE = 60.0
+CLEAN_EVERY = 1000
+"""After how many new narrowed tokens those that ended unused are removed from the store."""
+_KEEP_UNUSED = 3600.0
 
 
 class NewToken(msgspec.Struct, frozen=True, kw_only=True):
@@ -109,6 +113,7 @@ class Directory:
         self._latest = clock()
         self._by_digest: dict[bytes, TokenRow] = {}
         self._rows = TokenRows()
+        self._made = itertools.count()
         self._revoked: list[Callable[[str], None]] = []
         self.publish: Callable[[TokenRow], Awaitable[None]] | None = None
         """Called with each changed row; returns when all processes know it."""
@@ -309,6 +314,8 @@ class Directory:
         `InvalidRequest`, `GrantRateLimited` if the app has too many, and `GrantExceeded` if the
         amount cannot be reserved."""
         now, above = self._now(), self._row(parent) if parent else None
+        if next(self._made) % CLEAN_EVERY == 0:
+            await self._store.remove_unused_budgets(now - _KEEP_UNUSED)
         if await self._store.count_narrowed(app, now) >= MOST_NARROWED:
             raise too_many()
         token = self._hash.new_narrowed()
@@ -327,7 +334,7 @@ class Directory:
         await self._change(row)
         return NewToken(row=row, token=token)
 
-    async def budgets(self, app: App) -> list[Budget]:
+    async def budgets(self, app: App) -> list[TokenBudget]:
         """The budgets of a caller's token and of the valid tokens narrowed from it; of a token of
         the app, all of the app's."""
         found = await self._store.budgets(app.id, since=self._now())

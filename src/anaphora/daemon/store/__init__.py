@@ -304,7 +304,7 @@ class TokenRow(msgspec.Struct, frozen=True, kw_only=True):
     """Its amount is carved out of what its parent may spend."""
 
 
-class Budget(msgspec.Struct, frozen=True, kw_only=True):
+class TokenBudget(msgspec.Struct, frozen=True, kw_only=True):
     """A narrowed token with its spend and that of the tokens narrowed from it."""
 
     token: TokenRow
@@ -401,7 +401,7 @@ class Store(Protocol):
         day."""
         ...
 
-    async def budgets(self, app: str | None = None, *, since: float = 0.0) -> list[Budget]:
+    async def budgets(self, app: str | None = None, *, since: float = 0.0) -> list[TokenBudget]:
         """The narrowed tokens of an app, or of all, that had not expired at `since`."""
         ...
 
@@ -443,6 +443,11 @@ class Store(Protocol):
 
     async def count_narrowed(self, app: str, now: float) -> int:
         """Number of the valid narrowed tokens of an app."""
+        ...
+
+    async def remove_unused_budgets(self, before: float) -> None:
+        """Removes some narrowed tokens that expired in the day before a time, and have spent
+        nothing."""
         ...
 
     async def add_token(self, token: TokenRow) -> None:

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeAlias, TypeVar, cast
+from typing import TypeVar, cast
 
 import msgspec
 
-from anaphora.errors import AnaphoraError, GrantExceeded
+from anaphora.errors import GrantExceeded
 from anaphora.sqlite_files import transaction
 
-from . import Hold, Settled, Settlement, SpendLimits
+from . import Settlement
 from .batch_rows import (
     AUDITED,
     ENTRY,
@@ -44,39 +44,11 @@ from .budgets import (
 )
 from .corrections import Correction, book, is_corrected
 from .file_watch import StoreDamaged
+from .operations import AuditedCalls, HoldRequest, Operation, Outcome, TableChange, corrects
 from .reading import day_of, end_of_day, end_of_month
 from .schema import EntryRow, HoldRow
 
 T = TypeVar("T")
-
-
-class HoldRequest(msgspec.Struct, eq=False):
-    """A hold and the limits that it must not exceed."""
-
-    hold: Hold
-    limits: SpendLimits
-    share: float = 0.0
-    """Set by the store: the highest share of a limit that is used with it."""
-
-
-class TableChange(msgspec.Struct, frozen=True):
-    """A change to the tables of tokens and handles."""
-
-    sql: str
-    values: Sequence[Any]
-
-
-class AuditedCalls(msgspec.Struct, frozen=True):
-    """The audit rows of these calls are durable."""
-
-    request_ids: Sequence[str]
-
-
-Operation: TypeAlias = (
-    HoldRequest | Settlement | TableChange | AuditedCalls | Correction | ReservationRequest
-)
-Outcome: TypeAlias = AnaphoraError | None
-"""Why an operation was refused. Others of its batch are not affected."""
 
 
 def _find(table: str, *more: str) -> str:
@@ -403,12 +375,6 @@ class _Batch:
     def _found(self, sql: str, decode: Callable[[str], T], *wanted: Iterable[str]) -> T:
         texts = [_encode(list(one)).decode() for one in wanted]
         return decode(self.database.execute(sql, texts).fetchone()[0])
-
-
-def corrects(settlement: Settlement, kind: Settled) -> bool:
-    """Whether a late settlement changes an entry: one at the bound gets the actual amount, all
-    others are final."""
-    return kind == "bound" and settlement.kind != "bound"
 
 
 def _periods(app: str, day: str) -> tuple[tuple[str, str], tuple[str, str]]:

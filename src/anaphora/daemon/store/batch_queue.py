@@ -23,7 +23,7 @@ from anaphora.audit.group_commit import GroupCommit
 from anaphora.errors import StoreUnavailable
 
 from . import Settlement
-from .batch import HoldRequest, Operation, Outcome, TableChange
+from .operations import HoldRequest, Operation, Outcome, TableChange
 from .schema import described
 
 _log = logging.getLogger("anaphora.daemon")

@@ -12,12 +12,12 @@ from anaphora.errors import GrantExceeded
 from . import Hold
 from .budgets import (
     BUDGET,
-    Accounts,
+    AccountBalances,
     Balances,
+    CarvedBudget,
     Further,
-    Level,
-    Reservation,
     ReservationRequest,
+    SpendLevel,
     accounts_of,
     budget_refusal,
     refusal,
@@ -62,23 +62,23 @@ def set_accounts(database: sqlite3.Connection, table: str, row: HoldRow) -> None
 
 def accounts_at(
     database: sqlite3.Connection, names: Iterable[str], periods: Iterable[str], since: float
-) -> Accounts:
+) -> AccountBalances:
     """The accounts with these names, and the budgets that are reserved out of them."""
     wanted = set(names)
     rows = database.execute(_RESERVATIONS, (_json(wanted), since))
-    reservations = [Reservation(*row) for row in rows]
+    reservations = [CarvedBudget(*row) for row in rows]
     wanted.update(BUDGET + one.budget for one in reservations)
     balances: Balances = {}
     budgets = {name for name in wanted if name.startswith(BUDGET)}
     values = _json(wanted - budgets), _json(set(periods)), _json(budgets)
     for account, period, spent, held in database.execute(_BALANCES, values):
         balances.setdefault(account, {})[period] = [spent, held]
-    return Accounts(balances, reservations)
+    return AccountBalances(balances, reservations)
 
 
 def read_accounts(
     database: sqlite3.Connection, holds: Sequence[Hold], days: Sequence[str]
-) -> Accounts:
+) -> AccountBalances:
     """The accounts of some holds, each of a day."""
     names = {name for hold in holds for name in accounts_of(hold.group, hold.budgets)}
     names.update(hold.app for hold in holds)
@@ -86,7 +86,7 @@ def read_accounts(
     return accounts_at(database, names, periods, min(hold.at for hold in holds))
 
 
-def refused_hold(database: sqlite3.Connection, level: Level, bound: int) -> GrantExceeded:
+def refused_hold(database: sqlite3.Connection, level: SpendLevel, bound: int) -> GrantExceeded:
     if level.period:
         return refusal(level.name, level.limit, bound, level.ends)
     id = level.account.removeprefix(BUDGET)

@@ -31,7 +31,7 @@ Further: TypeAlias = dict[tuple[str, str], list[int]]
 """Amounts to add to what is settled and held, by account and period."""
 
 
-class Level(msgspec.Struct, frozen=True, kw_only=True):
+class SpendLevel(msgspec.Struct, frozen=True, kw_only=True):
     """A limit that a hold must not exceed."""
 
     account: str
@@ -48,7 +48,7 @@ class Level(msgspec.Struct, frozen=True, kw_only=True):
         return end_of_day(period) if len(period) > 7 else end_of_month(f"{period}-01")
 
 
-class Reservation(msgspec.Struct, frozen=True, array_like=True):
+class CarvedBudget(msgspec.Struct, frozen=True, array_like=True):
     """A row of `reservations`: a budget that is carved out of the limits of an account."""
 
     account: str
@@ -86,7 +86,9 @@ class ReservationRequest(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         token = self.token
         return [(account, token.expires, token.id, self.amount) for account in carved]
 
-    def decided(self, accounts: Accounts, carved: Sequence[str], day: str) -> GrantExceeded | None:
+    def decided(
+        self, accounts: AccountBalances, carved: Sequence[str], day: str
+    ) -> GrantExceeded | None:
         """Why it does not fit."""
         of = levels(self.token.app, self.group, self.budgets, self.limits, day)
         concerned = (level for level in of if level.account in carved)
@@ -127,11 +129,11 @@ def further_periods(accounts: Iterable[str], day: str) -> Iterator[tuple[str, st
 
 def levels(
     app: str, group: str, budgets: Sequence[str], limits: SpendLimits, day: str
-) -> list[Level]:
+) -> list[SpendLevel]:
     """All limits of a call; first those that reset last."""
     last = len(budgets) - 1
     found = [
-        Level(
+        SpendLevel(
             account=BUDGET + id,
             period="",
             limit=limit,
@@ -146,7 +148,7 @@ def levels(
         (app, day, limits.per_day, "usd_per_day"),
     ):
         if limit is not None:
-            found.append(Level(account=account, period=period, limit=limit, name=name))
+            found.append(SpendLevel(account=account, period=period, limit=limit, name=name))
     return found
 
 
@@ -170,7 +172,7 @@ def refusal(name: str, limit: int, bound: int, end: float) -> GrantExceeded:
     return GrantExceeded(message, limit=name, resets_at=end)
 
 
-def budget_refusal(level: Level, bound: int, expires: float | None) -> GrantExceeded:
+def budget_refusal(level: SpendLevel, bound: int, expires: float | None) -> GrantExceeded:
     """`expires`: when the budget does; it does not reset."""
     whose = "the budget of this token"
     if level.name == PARENT:
@@ -197,12 +199,12 @@ def _moment(at: float) -> str:
 # ── Checks ────────────────────────────────────────────────────────────────────────────────────────
 
 
-class Accounts:
+class AccountBalances:
     """Balances and reservations, as the checks of a batch find them one after the other."""
 
-    def __init__(self, balances: Balances, reservations: Iterable[Reservation]) -> None:
+    def __init__(self, balances: Balances, reservations: Iterable[CarvedBudget]) -> None:
         self._balances = balances
-        self._reservations: dict[str, list[Reservation]] = {}
+        self._reservations: dict[str, list[CarvedBudget]] = {}
         for one in reservations:
             self._reservations.setdefault(one.account, []).append(one)
 
@@ -218,8 +220,8 @@ class Accounts:
         self._balances.setdefault(account, {}).setdefault(period, [0, 0])[1] += held
 
     def exceeded(
-        self, levels: Iterable[Level], bound: int, at: float, budgets: Sequence[str] = ()
-    ) -> tuple[Level | None, float]:
+        self, levels: Iterable[SpendLevel], bound: int, at: float, budgets: Sequence[str] = ()
+    ) -> tuple[SpendLevel | None, float]:
         """The first limit that `bound` would exceed, or the highest share that is used with it.
         `budgets`: those that it counts in; what is reserved for one of them is there for it."""
         share = 0.0

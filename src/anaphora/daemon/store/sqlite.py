@@ -34,21 +34,13 @@ from . import (
     interrupted,
     recovered,
 )
-from .batch import (
-    AuditedCalls,
-    HoldRequest,
-    Operation,
-    Outcome,
-    TableChange,
-    apply,
-    latest_day,
-    open_holds,
-)
+from .batch import apply, latest_day, open_holds
 from .batch_queue import SqliteCommits
 from .batch_rows import KnownRows, create_view
 from .budgets import ReservationRequest
 from .corrections import Correction, entry_rows
 from .file_watch import StoreDamaged, WatchedFiles
+from .operations import AuditedCalls, HoldRequest, Operation, Outcome, TableChange
 from .reading import (
     day_of,
     group_rows,

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from . import Budget, HandleKind, HandleRow, TokenRow
+from . import HandleKind, HandleRow, TokenBudget, TokenRow
 from .budgets import BUDGET
 from .reading import day_of
 
@@ -49,6 +49,12 @@ _CHAIN = (
     f" SELECT {_BUDGET_FIELDS} FROM chain"
 )
 _COUNT_NARROWED = "SELECT count(*) FROM budgets WHERE expires > $1 AND app = $2 AND revoked IS NULL"
+#: Looks at one day only: those that have spent something stay for a month or longer.
+_UNUSED = (
+    "(SELECT id FROM budgets WHERE expires BETWEEN $1 - 86400.0 AND $1 AND NOT EXISTS"
+    f" (SELECT 1 FROM balances WHERE balances.app = '{BUDGET}' || budgets.id)"
+    f" ORDER BY expires, id LIMIT {_REMOVED_AT_ONCE})"
+)
 _SPENT = (
     "(SELECT CAST(coalesce(sum({0}), 0) AS bigint) FROM balances"
     f" WHERE balances.app = '{BUDGET}' || budgets.id)"
@@ -90,6 +96,10 @@ class SmallTables(ABC):
         ((count,),) = await self._fetch(_COUNT_NARROWED, now, app)
         return int(count)
 
+    async def remove_unused_budgets(self, before: float) -> None:
+        for table, column in (("reservations", "budget"), ("budgets", "id")):
+            await self._change(f"DELETE FROM {table} WHERE {column} IN {_UNUSED}", before)
+
     async def add_token(self, token: TokenRow) -> None:
         if token.nano_usd is not None:
             await self._change(ADD_BUDGET, *budget_values(token))
@@ -115,7 +125,7 @@ class SmallTables(ABC):
             expires, revoked, id,
         )  # fmt: skip
 
-    async def budgets(self, app: str | None = None, *, since: float = 0.0) -> list[Budget]:
+    async def budgets(self, app: str | None = None, *, since: float = 0.0) -> list[TokenBudget]:
         await self._flush()
         rows = await self._fetch(
             f"SELECT {_BUDGET_FIELDS}, {_SPENT.format('spent')}, {_SPENT.format('held')}"
@@ -123,7 +133,7 @@ class SmallTables(ABC):
             " AND (CAST($2 AS text) IS NULL OR app = CAST($2 AS text)) ORDER BY created, id",
             since, app,
         )  # fmt: skip
-        return [Budget(token=_token(row[:-2]), spent=row[-2], held=row[-1]) for row in rows]
+        return [TokenBudget(token=_token(row[:-2]), spent=row[-2], held=row[-1]) for row in rows]
 
     # ── Groups ───────────────────────────────────────────────────────────────────────────────────
 

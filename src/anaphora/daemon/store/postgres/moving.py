@@ -22,7 +22,7 @@ from anaphora.audit.chain import ChainChecker, ChainHead
 from anaphora.audit.log_file import check_name, segments_of
 from anaphora.audit.moving import copy_log
 from anaphora.audit.reading import open_log
-from anaphora.daemon.store.budgets import Reservation
+from anaphora.daemon.store.budgets import CarvedBudget
 from anaphora.daemon.store.schema import connect, connect_to_read, create, described, prepare
 from anaphora.daemon.store.tables import BUDGET_FIELDS
 from anaphora.daemon.store.upkeep import POSTGRES_SUMS, check, differences
@@ -68,7 +68,7 @@ _TABLES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "app_groups": (("app", "since", "day", "name"), ()),
     "tokens": (("id", "app", "digest", "created", "expires", "revoked"), ()),
     "budgets": (BUDGET_FIELDS, ("nano_usd",)),
-    "reservations": (Reservation.__struct_fields__, ("nano_usd",)),
+    "reservations": (CarvedBudget.__struct_fields__, ("nano_usd",)),
     "handles": (("kind", "id", "provider", "app", "created", "tokens", "bill"), ()),
 }  # fmt: skip
 

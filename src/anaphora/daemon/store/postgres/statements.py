@@ -20,13 +20,8 @@ from anaphora.daemon.store import (
     interrupted,
     recovered,
 )
-from anaphora.daemon.store.batch import HoldRequest
 from anaphora.daemon.store.budgets import (
     BUDGET,
-    Accounts,
-    Balances,
-    Reservation,
-    ReservationRequest,
     budget_refusal,
     encoded_accounts,
     further_periods,
@@ -44,13 +39,13 @@ from anaphora.daemon.store.corrections import (
     list_entries,
     not_found,
 )
+from anaphora.daemon.store.operations import HoldRequest
 from anaphora.daemon.store.reading import (
     AUDITED_COLUMNS,
     AUDITED_FIELDS,
     day_of,
     month_of,
 )
-from anaphora.daemon.store.tables import ADD_BUDGET, budget_values
 from anaphora.errors import GrantExceeded
 from anaphora.postgres.connection import transaction
 
@@ -279,11 +274,6 @@ SELECT 1 FROM unnest($1::text[], $2::text[]) AS wanted (app, period)
 JOIN balances AS row ON row.app = wanted.app AND row.period = wanted.period
 ORDER BY row.app, row.period FOR NO KEY UPDATE OF row
 """
-_ADD_BALANCES = """
-INSERT INTO balances (app, period)
-SELECT * FROM unnest($1::text[], $2::text[]) AS wanted (app, period) ORDER BY 1, 2
-ON CONFLICT DO NOTHING
-"""
 _INSERT = f"""
 INSERT INTO entries ({", ".join(INSERTED)}, node)
 SELECT {", ".join(f"${number}" for number in range(1, len(INSERTED) + 1))}, node
@@ -320,7 +310,7 @@ async def _book(connection: Connection, wanted: Correction) -> CorrectedEntry:
         raise not_found(wanted.entry, held=held is not None)
     app, day, names = place
     further = list(further_periods(names, day))
-    await _lock(connection, [(app, day), (app, month_of(day)), *further])
+    await lock_balances(connection, [(app, day), (app, month_of(day)), *further])
     row = await connection.fetchrow(find_entry(_FIELDS, "$1"), wanted.entry)
     if row is None:  # pruned meanwhile
         raise not_found(wanted.entry, held=False)
@@ -340,62 +330,5 @@ async def _write(connection: Connection, new: NewCorrection) -> None:
         await connection.execute(_SUM_LABEL, change, *new.key, label)
 
 
-async def _lock(connection: Connection, rows: Sequence[tuple[str, str]]) -> None:
+async def lock_balances(connection: Connection, rows: Sequence[tuple[str, str]]) -> None:
     await connection.execute(_LOCK, [app for app, _ in rows], [period for _, period in rows])
-
-
-# ── Reservations ──────────────────────────────────────────────────────────────────────────────────
-
-_RESERVATIONS = """
-SELECT account, expires, budget, nano_usd FROM reservations
-WHERE account = ANY ($1) AND expires > $2
-"""
-#: Of budgets all days.
-_BALANCES = f"""
-SELECT app, period, spent, held FROM balances
-WHERE app = ANY ($1) AND (app LIKE '{BUDGET}%' OR period = ANY ($2))
-"""
-
-
-async def reserve(lane: Lane, wanted: ReservationRequest) -> None:
-    """Adds a budget with its reservations, durable when it returns. Raises `GrantExceeded`."""
-    async with lane.transaction() as connection:
-        latest = await connection.fetchval("SELECT latest_day FROM clock")
-        day = max(day_of(wanted.at), latest)
-        ids = await connection.fetch(
-            "SELECT id FROM budgets WHERE reserved > 0 AND id = ANY ($1)", list(wanted.budgets)
-        )
-        carved = wanted.carved({id for (id,) in ids})
-        # The order of locks is that of `ledger_write_2`: budgets, then balances.
-        await connection.execute(
-            "SELECT 1 FROM budgets WHERE id = ANY ($1) ORDER BY id FOR NO KEY UPDATE",
-            list(wanted.budgets),
-        )
-        rows = [
-            (account, period)
-            for account in carved
-            for period in (day, *(() if account.startswith(BUDGET) else (month_of(day),)))
-        ]
-        names, periods = [app for app, _ in rows], [period for _, period in rows]
-        await connection.execute(_ADD_BALANCES, names, periods)
-        await _lock(connection, rows)
-        accounts = await _accounts(connection, carved, periods, wanted.at)
-        if (problem := wanted.decided(accounts, carved, day)) is not None:
-            raise problem
-        await connection.execute(ADD_BUDGET, *budget_values(wanted.token))
-        await connection.executemany(
-            "INSERT INTO reservations (account, expires, budget, nano_usd) VALUES ($1, $2, $3, $4)",
-            wanted.rows(carved),
-        )
-
-
-async def _accounts(
-    connection: Connection, names: Sequence[str], periods: Sequence[str], at: float
-) -> Accounts:
-    """Some accounts, and the budgets that are reserved out of them."""
-    found = [Reservation(*row) for row in await connection.fetch(_RESERVATIONS, list(names), at)]
-    wanted = [*names, *(BUDGET + one.budget for one in found)]
-    balances: Balances = {}
-    for account, period, spent, held in await connection.fetch(_BALANCES, wanted, list(periods)):
-        balances.setdefault(account, {})[period] = [spent, held]
-    return Accounts(balances, found)

@@ -27,9 +27,9 @@ from anaphora.daemon.store import (
     UnauditedEntry,
     all_sent,
 )
-from anaphora.daemon.store.batch import HoldRequest, TableChange
 from anaphora.daemon.store.budgets import ReservationRequest
 from anaphora.daemon.store.corrections import Correction
+from anaphora.daemon.store.operations import HoldRequest, TableChange
 from anaphora.daemon.store.reading import (
     GROUPS,
     HELD,
@@ -61,7 +61,8 @@ from .epoch import (
     OnSwept,
 )
 from .journal import SettlementJournal
-from .statements import AUDITED, book, entry_rows, reserve, take_unaudited
+from .reserving import reserve
+from .statements import AUDITED, book, entry_rows, take_unaudited
 from .writer import STATEMENT_SECONDS, BatchWriter
 
 if TYPE_CHECKING:

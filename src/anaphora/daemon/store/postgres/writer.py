@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 
 from anaphora.audit.group_commit import MOST_ITEMS
 from anaphora.daemon.store import Settlement
-from anaphora.daemon.store.batch import HoldRequest, Operation, Outcome, TableChange, corrects
 from anaphora.daemon.store.batch_queue import BatchQueue, PendingOperation
+from anaphora.daemon.store.operations import HoldRequest, Operation, Outcome, TableChange, corrects
 from anaphora.daemon.store.tables import ADD_HANDLE
 from anaphora.errors import GrantExceeded, StoreUnavailable
 from anaphora.postgres.connection import UNREACHABLE, described, is_data_error

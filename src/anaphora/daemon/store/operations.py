@@ -1,0 +1,49 @@
+"""What a batch is made of, and how each of its operations ended."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import msgspec
+
+from anaphora.errors import AnaphoraError
+
+from . import Hold, Settled, Settlement, SpendLimits
+from .budgets import ReservationRequest
+from .corrections import Correction
+
+
+class HoldRequest(msgspec.Struct, eq=False):
+    """A hold and the limits that it must not exceed."""
+
+    hold: Hold
+    limits: SpendLimits
+    share: float = 0.0
+    """Set by the store: the highest share of a limit that is used with it."""
+
+
+class TableChange(msgspec.Struct, frozen=True):
+    """A change to the tables of tokens and handles."""
+
+    sql: str
+    values: Sequence[Any]
+
+
+class AuditedCalls(msgspec.Struct, frozen=True):
+    """The audit rows of these calls are durable."""
+
+    request_ids: Sequence[str]
+
+
+Operation: TypeAlias = (
+    HoldRequest | Settlement | TableChange | AuditedCalls | Correction | ReservationRequest
+)
+Outcome: TypeAlias = AnaphoraError | None
+"""Why an operation was refused. Others of its batch are not affected."""
+
+
+def corrects(settlement: Settlement, kind: Settled) -> bool:
+    """Whether a late settlement changes an entry: one at the bound gets the actual amount, all
+    others are final."""
+    return kind == "bound" and settlement.kind != "bound"
