@@ -160,7 +160,8 @@ def test_sources_of_a_grant_with_a_group(command: Command, home: Home) -> None:
     home.extensions_yaml.write_text(
         "groups:\n  lab:\n    usd_per_day: 20\n    slow_from: 0.8\n"
         "app:\n  group: lab\n  capabilities_grant: [llm_complete]\n"
-        "  llm: {providers: [main], models: ['*'],\n    usd_per_day: 5, max_body_bytes: 1000}\n"
+        "  llm: {providers: [main], models: ['*'],\n    usd_per_day: 5, max_body_bytes: 1000,\n"
+        "    cold_above_usd: 0.25}\n"
     )
     command("apps", "add", "app")
     lines = command("grants", "check", "app").stdout.splitlines()
@@ -176,6 +177,7 @@ def test_sources_of_a_grant_with_a_group(command: Command, home: Home) -> None:
         "group today $0.00 of $20.00 group lab, extensions.yaml:3",
         "group this month $0.00 of unlimited default",
         "slowed from 80 % of a limit on group lab, extensions.yaml:4",
+        "cold calls refused once from $0.25 on extensions.yaml:10",
     }
     checked = json.loads(command("grants", "check", "app", "--json").stdout)
     assert (checked["group"], checked["slow_from"], checked["max_streams"]) == ("lab", 0.8, 9)

@@ -35,8 +35,11 @@ from support.servers import PostgresServer
 from support.socket_upstream import socket_upstream
 from support.waiting import wait_until
 
+from anaphora import emulator
 from anaphora.cli.common import anaphora
 from anaphora.daemon.access.identity import ADMIN
+from anaphora.emulator import EmulatorOptions
+from anaphora.emulator.faults import Faults
 from anaphora.emulator.server import Emulator
 
 MESSAGE: dict[str, Any] = {
@@ -195,6 +198,25 @@ def test_cache_read_share_of_the_last_calls(
     assert facts["read_share"] == 0
 
 
+def test_failed_calls_are_not_among_the_last_calls(
+    tmp_path: Path, receiver: WebhookReceiver
+) -> None:
+    """Every third call fails: it has no input, so that it says nothing about the cache."""
+    faults = Faults.decode("faults: [{fault: context-overflow, every: 3}]", "faults.yaml")
+    grants = extensions(
+        {"hook": HOOK}, {"demo": GRANT}, limits=[], cache_read={"below": 0.5, "calls": 4}
+    )
+    with (
+        emulator.running(EmulatorOptions(faults=faults)) as failing,
+        alerting(tmp_path, failing, receiver, grants) as daemon,
+        daemon.client() as client,
+    ):
+        answers = [client.post("/v1/messages", json=MESSAGE).status_code for _ in range(6)]
+        [facts] = receiver.wait(1)
+    assert answers == [200, 200, 400] * 2
+    assert (facts["kind"], facts["calls"]) == ("cache_read", 4)
+
+
 def test_provider_whose_breaker_is_open(
     tmp_path: Path, running_emulator: Emulator, receiver: WebhookReceiver
 ) -> None:
@@ -240,6 +262,38 @@ def test_failed_webhook_is_tried_again_and_delays_nothing(
     assert len(receiver.requests) == 2
     [reason] = [line["message"] for line in daemon.log_lines() if "not sent" in line["message"]]
     assert "no answer within 1 s" in reason
+
+
+@pytest.mark.parametrize(
+    "hours, results", [(2, ["sent"]), (2, ["failed", "dropped"]), (30, ["dropped"])]
+)
+def test_alert_that_waited_while_no_daemon_ran(
+    tmp_path: Path,
+    running_emulator: Emulator,
+    receiver: WebhookReceiver,
+    hours: int,
+    results: list[str],
+) -> None:
+    """It has been tried once. It is tried for the last time, unless it is more than a day old."""
+    now, home = 1_800_000_000.0, tmp_path / "home"
+    tokens = create_home(home, running_emulator, extensions=extensions({"hook": HOOK}, limits=[50]))
+    add_secrets(home, receiver)
+    receiver.statuses = [500] * (1 + results.count("failed"))
+    with started_daemon(home, tokens, clock=lambda: now) as daemon:
+        spend(daemon)
+        wait_until(lambda: metric(daemon, "hook", "failed") == 1, "the first attempt has failed")
+    now += hours * 3600
+    with started_daemon(home, tokens, clock=lambda: now) as daemon:
+        for result in results:
+            wait_until(partial(_is_counted, daemon, result), result)
+            now += 60
+        counted = [metric(daemon, "hook", one) for one in ("sent", "failed", "dropped")]
+    assert counted == [results.count(one) for one in ("sent", "failed", "dropped")]
+    assert len(set(receiver.ids())) == 1
+
+
+def _is_counted(daemon: TestedDaemon, result: str) -> bool:
+    return metric(daemon, "hook", result) == 1
 
 
 def test_command_gets_facts_and_no_secret(

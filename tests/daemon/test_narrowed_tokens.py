@@ -6,6 +6,7 @@ import contextlib
 import html
 import json
 import re
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -33,6 +34,7 @@ from anaphora.daemon.access import narrowing
 from anaphora.daemon.access.checks import is_model_granted
 from anaphora.daemon.access.grants import AppGrant, LlmGrant, narrowed_grant
 from anaphora.daemon.access.identity import ADMIN
+from anaphora.daemon.home import Home
 from anaphora.daemon.rpc.methods import schemas
 from anaphora.daemon.store import TokenRow
 from anaphora.emulator import EmulatorOptions, Latency
@@ -235,6 +237,23 @@ def test_number_of_valid_tokens_is_limited(
         administrate(daemon, "admin.apps.revoke", app="demo", token=first.id)
         assert narrowed(daemon).call("health")["app"] == "demo"
     assert narrowing.MOST_NARROWED == 10_000
+
+
+def test_tokens_that_ended_unused_do_not_stay_in_the_store(
+    emu: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("anaphora.daemon.access.identity.CLEAN_EVERY", 1)
+    now = 1_800_000_000.0
+    options: dict[str, Any] = {"extensions": {"demo": grant()}, "clock": lambda: now}
+    with running_daemon(tmp_path, emu, **options) as daemon:
+        used, _, _ = (narrowed(daemon, reserve=True, expires_s=60) for _ in range(3))
+        assert status(used) == 200
+        now += 2 * 3600
+        live = narrowed(daemon)
+        with contextlib.closing(sqlite3.connect(Home(daemon.home).store)) as database:
+            rows = database.execute("SELECT id FROM budgets ORDER BY created").fetchall()
+            assert rows == [(used.id,), (live.id,)]
+            assert set(database.execute("SELECT budget FROM reservations")) == {(used.id,)}
 
 
 # ── What it may spend ────────────────────────────────────────────────────────────────────────────

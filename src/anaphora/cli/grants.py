@@ -215,6 +215,8 @@ def _fields(result: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
     markers = "placed by the planner" if result["place_markers"] else "the app's own"
     yield "markers", markers, "place_markers"
     yield "cache", "shared with other apps" if result["share_cache"] else "its own", "share_cache"
+    if (cold := result["cold_above_usd"]) is not None:
+        yield "cold calls", f"refused once from ${cold} on", "cold_above_usd"
     if (warm := result["keep_warm"]) is not None:
         limit = warm["usd_per_day"]
         limit = "no limit of its own" if limit == "unlimited" else f"up to ${limit} a day"

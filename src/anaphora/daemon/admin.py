@@ -298,6 +298,7 @@ class Admin:
             "approved_prompt": llm.approved_prompt,
             "place_markers": llm.place_markers,
             "share_cache": llm.share_cache,
+            "cold_above_usd": None if llm.cold_above is None else dollars(llm.cold_above),
             "keep_warm": None
             if llm.keep_warm is None
             else {

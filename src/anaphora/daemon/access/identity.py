@@ -11,6 +11,7 @@ nor on how much of a guess is right.
 from __future__ import annotations
 
 import hmac
+import itertools
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING
@@ -45,6 +46,9 @@ ADMIN = ""
 """The `app` of an administrator's token."""
 
 _MINUTE = 60.0
+CLEAN_EVERY = 1000
+"""After how many new narrowed tokens those that ended unused are removed from the store."""
+_KEEP_UNUSED = 3600.0
 
 
 class NewToken(msgspec.Struct, frozen=True, kw_only=True):
@@ -109,6 +113,7 @@ class Directory:
         self._latest = clock()
         self._by_digest: dict[bytes, TokenRow] = {}
         self._rows = TokenRows()
+        self._made = itertools.count()
         self._revoked: list[Callable[[str], None]] = []
         self.publish: Callable[[TokenRow], Awaitable[None]] | None = None
         """Called with each changed row; returns when all processes know it."""
@@ -309,6 +314,8 @@ class Directory:
         `InvalidRequest`, `GrantRateLimited` if the app has too many, and `GrantExceeded` if the
         amount cannot be reserved."""
         now, above = self._now(), self._row(parent) if parent else None
+        if next(self._made) % CLEAN_EVERY == 0:
+            await self._store.remove_unused_budgets(now - _KEEP_UNUSED)
         if await self._store.count_narrowed(app, now) >= MOST_NARROWED:
             raise too_many()
         token = self._hash.new_narrowed()
@@ -363,8 +370,11 @@ class Directory:
 
     def use(self, row: TokenRow) -> None:
         """A row that is new or has changed, from now on."""
+        before = self._rows.by_id.get(row.id)
+        was_live = before is not None and self._is_live(before)
         self._keep(row)
-        if not self._is_live(row):
+        # A narrowed token that was not valid any more ended with the one above it.
+        if not self._is_live(row) and (was_live or row.nano_usd is None):
             for ended in (row, *self._rows.below(row.id)):
                 for callback in self._revoked:
                     callback(ended.id)

@@ -20,6 +20,8 @@ from anaphora.daemon.store.reading import day_of, end_of_day, end_of_month, mont
 #: Seconds between looks at the calls of an app, and the oldest calls that count.
 _CACHE_SECONDS, _OLDEST = 10.0, 86_400.0
 _MOST_APPS = 10_000
+#: So many times the calls of a rule are read: those that failed have no input, and do not count.
+_MOST_FAILED = 4
 
 
 class Alert(msgspec.Struct, frozen=True):
@@ -106,7 +108,8 @@ class Conditions:
             if today == before or 0 <= now - at < _CACHE_SECONDS:
                 continue  # no new calls
             self._looked[app] = now, today
-            query = EntryQuery(app=app, since=now - _OLDEST, limit=rule.calls)
+            most = _MOST_FAILED * rule.calls
+            query = EntryQuery(app=app, since=now - _OLDEST, limit=most)
             rows = [row for row in await self._store.entries(query) if row.input][: rule.calls]
             if len(rows) < rule.calls:
                 continue

@@ -52,6 +52,8 @@ _LOOK_SECONDS = 2.0
 _GAPS = (5, 10, 45, 180, 600, 1800)
 #: Seconds by which an attempt ends before the next one may begin.
 _MARGIN = 4.0
+#: Seconds after which an alert is given up if no daemon ran meanwhile.
+_LATEST = 86_400.0
 _MOST_RUNNING, _MOST_WAITING, _MOST_KNOWN = 16, 1_000, 10_000
 #: Rows are kept for longer than a month, since limits are by month.
 _KEEP, _CLEAN_SECONDS = 40 * 86_400.0, 3600.0
@@ -81,8 +83,8 @@ class Alerts:
         self._running: dict[str, asyncio.Task[None]] = {}
         self._look: asyncio.Task[None] | None = None
         self._next_look = self._next_clean = 0.0
-        self._known = BoundedMap[str, bool](_MOST_KNOWN)
-        """Alerts with a row, and attempts that some process has made."""
+        self._known = BoundedMap[str, float](_MOST_KNOWN)
+        """Alerts with a row, attempts that some process has made, and since when they are known."""
         self.counts: Counter[tuple[str, str]] = Counter()
         """By target and result: `sent`, `failed` (an attempt) and `dropped` (given up)."""
 
@@ -116,7 +118,7 @@ class Alerts:
             found = limits_in("group", grant.group, limits, Spent(day=""), day_of(now))
         for id in (_REFUSED + limit.id for limit in found if limit.field == field):
             if id not in self._known:
-                self._known[id] = True
+                self._known[id] = now
                 row = HandleRow(kind=_KIND, id=id, app=_STATE, provider="", created=now)
                 self._store.add_handles_later([row])
 
@@ -160,7 +162,7 @@ class Alerts:
                         await store.add_handle(waiting[id])
                     else:
                         self._drop(name, alert.key, f"{_MOST_WAITING:,} others wait")
-                self._known[id] = True
+                self._known[id] = now
         for row in waiting.values():
             await self._attempt(row, rules, now)
         if now >= self._next_clean:
@@ -193,11 +195,18 @@ class Alerts:
     async def _attempt(self, row: HandleRow, rules: AlertRules, now: float) -> None:
         """Begins the attempt whose time it is, if no other process does."""
         key, _, name = row.id.removeprefix(_WAITS).rpartition(_TO)
-        target = rules.to.get(name)
-        number = _attempt_at(now - row.created, 0.0 if target is None else target.seconds)
-        if target is None and number <= len(_GAPS):
+        target, age = rules.to.get(name), now - row.created
+        if target is None and age < _LATEST:
             return  # another node may have this target
-        claim = f"try {number} {row.id.removeprefix(_WAITS)}"
+        seconds = 0.0 if target is None else target.seconds
+        number = _attempt_at(age, seconds)
+        if number > len(_GAPS) and age < _LATEST:  # no daemon may have run at the last attempt
+            made = self._known.get(_claim(len(_GAPS), row))
+            if made is None:
+                number = len(_GAPS)
+            elif now < made + seconds + _MARGIN:
+                return  # perhaps by another process
+        claim = _claim(number, row)
         if row.id in self._running or claim in self._known or len(self._running) >= _MOST_RUNNING:
             return
         if await self._is_sent(row.id):  # another node wrote the row again meanwhile
@@ -205,11 +214,11 @@ class Alerts:
             return
         own = HandleRow(kind=_KIND, id=claim, app=self._process, provider="", created=now)
         await self._store.add_handle(own)
-        self._known[claim] = True
+        self._known[claim] = now
         if await self._store.handle(_KIND, claim, self._process) is None:
             return
         if number > len(_GAPS):
-            self._drop(name, key, "the last attempt failed")
+            self._drop(name, key, "no attempt has succeeded")
             await self._end(row)
         elif target is not None:
             task = asyncio.create_task(self._send(row, key, name, target))
@@ -240,6 +249,11 @@ class Alerts:
     def _drop(self, name: str, key: str, reason: str) -> None:
         self.counts[name, "dropped"] += 1
         _log.error("an alert is not sent to %s: %s (%s)", name, reason, key)
+
+
+def _claim(number: int, row: HandleRow) -> str:
+    """The id of the row of an attempt."""
+    return f"try {number} {row.id.removeprefix(_WAITS)}"
 
 
 def _attempt_at(age: float, timeout: float) -> int:

@@ -445,6 +445,11 @@ class Store(Protocol):
         """Number of the valid narrowed tokens of an app."""
         ...
 
+    async def remove_unused_budgets(self, before: float) -> None:
+        """Removes some narrowed tokens that expired in the day before a time, and have spent
+        nothing."""
+        ...
+
     async def add_token(self, token: TokenRow) -> None:
         """A narrowed one without a reservation, or one of another kind."""
         ...

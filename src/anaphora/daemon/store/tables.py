@@ -42,6 +42,14 @@ _NARROWED = (
     "(WITH RECURSIVE ended (id) AS (SELECT id FROM budgets WHERE id = $1 OR parent = $1 UNION"
     " SELECT budgets.id FROM budgets JOIN ended ON budgets.parent = ended.id) SELECT id FROM ended)"
 )
+_REVOKE_NARROWED = f"UPDATE budgets SET revoked = $2 WHERE revoked IS NULL AND id IN {_NARROWED}"
+#: Revokes a new token whose parent was revoked while it was made, which gives back what it has
+#: reserved.
+END_ORPHAN = (
+    "UPDATE budgets SET revoked = created WHERE id = $1 AND parent IN (SELECT above.id FROM budgets"
+    " AS above WHERE above.revoked IS NOT NULL AND above.id = budgets.parent UNION ALL"
+    " SELECT tokens.id FROM tokens WHERE revoked IS NOT NULL AND tokens.id = budgets.parent)"
+)
 #: A narrowed token, and those that it was narrowed from.
 _CHAIN = (
     f"WITH RECURSIVE chain AS (SELECT * FROM budgets WHERE digest = $1 UNION"
@@ -49,6 +57,12 @@ _CHAIN = (
     f" SELECT {_BUDGET_FIELDS} FROM chain"
 )
 _COUNT_NARROWED = "SELECT count(*) FROM budgets WHERE expires > $1 AND app = $2 AND revoked IS NULL"
+#: Looks at one day only: those that have spent something stay for a month or longer.
+_UNUSED = (
+    "(SELECT id FROM budgets WHERE expires BETWEEN $1 - 86400.0 AND $1 AND NOT EXISTS"
+    f" (SELECT 1 FROM balances WHERE balances.app = '{BUDGET}' || budgets.id)"
+    f" ORDER BY expires, id LIMIT {_REMOVED_AT_ONCE})"
+)
 _SPENT = (
     "(SELECT CAST(coalesce(sum({0}), 0) AS bigint) FROM balances"
     f" WHERE balances.app = '{BUDGET}' || budgets.id)"
@@ -90,9 +104,14 @@ class SmallTables(ABC):
         ((count,),) = await self._fetch(_COUNT_NARROWED, now, app)
         return int(count)
 
+    async def remove_unused_budgets(self, before: float) -> None:
+        for table, column in (("reservations", "budget"), ("budgets", "id")):
+            await self._change(f"DELETE FROM {table} WHERE {column} IN {_UNUSED}", before)
+
     async def add_token(self, token: TokenRow) -> None:
         if token.nano_usd is not None:
             await self._change(ADD_BUDGET, *budget_values(token))
+            await self._change(END_ORPHAN, token.id)
             return
         await self._change(
             f"INSERT INTO tokens ({_TOKEN_FIELDS}) VALUES ($1, $2, $3, $4, $5, $6)",
@@ -103,10 +122,7 @@ class SmallTables(ABC):
         self, id: str, *, expires: float | None = None, revoked: float | None = None
     ) -> None:
         if revoked is not None:  # first the narrowed ones: after a kill in between none is left
-            await self._change(
-                f"UPDATE budgets SET revoked = $2 WHERE revoked IS NULL AND id IN {_NARROWED}",
-                id, revoked,
-            )  # fmt: skip
+            await self._change(_REVOKE_NARROWED, id, revoked)
         if expires is not None:
             await self._change("UPDATE budgets SET expires = $1 WHERE id = $2", expires, id)
         await self._change(
@@ -114,6 +130,8 @@ class SmallTables(ABC):
             " WHERE id = $3",
             expires, revoked, id,
         )  # fmt: skip
+        if revoked is not None:  # those that were narrowed meanwhile
+            await self._change(_REVOKE_NARROWED, id, revoked)
 
     async def budgets(self, app: str | None = None, *, since: float = 0.0) -> list[TokenBudget]:
         await self._flush()

@@ -49,7 +49,7 @@ _MOST_SAVED = 32
 STORE_METHODS = (
     "hold", "settle", "spent", "spent_by_app", "spent_by_group", "budgets", "spend",
     "spend_by_hour", "held", "entries", "correct", "tokens", "narrowed",
-    "count_narrowed", "add_token", "reserve", "change_token",
+    "count_narrowed", "remove_unused_budgets", "add_token", "reserve", "change_token",
     "add_handle", "handle", "own_handles", "handles", "grow_handle", "remove_handle",
     "remove_old_handles",
 )  # fmt: skip
@@ -96,6 +96,7 @@ class RemoteStore(Store):
     tokens = remote(Store.tokens)
     narrowed = remote(Store.narrowed)
     count_narrowed = remote(Store.count_narrowed)
+    remove_unused_budgets = remote(Store.remove_unused_budgets)
     add_token = remote(Store.add_token)
     reserve = remote(Store.reserve)
     change_token = remote(Store.change_token)
