@@ -117,7 +117,8 @@ class Budget:
 
     def __repr__(self) -> str:
         limit = "no limit" if self.limit_usd is None else f"limit {format_usd(self.limit_usd)}"
-        return f"<Budget: {limit}, {format_usd(self.spent_usd)} spent, {counted(self.calls, 'call')}>"
+        calls = counted(self.calls, "call")
+        return f"<Budget: {limit}, {format_usd(self.spent_usd)} spent, {calls}>"
 
 
 class _Entered(NamedTuple):
