@@ -344,8 +344,11 @@ class Directory:
 
     def use(self, row: TokenRow) -> None:
         """A row that is new or has changed, from now on."""
+        before = self._rows.by_id.get(row.id)
+        was_live = before is not None and self._is_live(before)
         self._keep(row)
-        if not self._is_live(row):
+        # A narrowed token that was not valid any more ended with the one above it.
+        if not self._is_live(row) and (was_live or row.nano_usd is None):
             for ended in (row, *self._rows.below(row.id)):
                 for callback in self._revoked:
                     callback(ended.id)
