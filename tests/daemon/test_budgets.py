@@ -206,6 +206,25 @@ async def test_revoking_a_token_gives_back_what_those_below_it_reserved(place: S
     assert problems_of(place) == ()
 
 
+@pytest.mark.parametrize("parent", ["root", "t1"])
+@in_event_loop
+async def test_token_whose_parent_was_revoked_meanwhile_reserves_nothing(
+    place: StorePlace, parent: str
+) -> None:
+    async with opened(place) as ledger:
+        root = TokenRow(id="root", app="shop", digest=b"root", created=NOON)
+        await ledger.store.add_token(root)
+        await ledger.store.add_token(token("t1"))
+        await ledger.store.change_token(parent, revoked=NOON + 1)
+        limits = SpendLimits(per_day=100, budgets=(100,))
+        late = token("t2", parent="t1", amount=60, reserved=True)
+        await ledger.store.reserve(late, limits, budgets=("t1",))
+        await ledger.store.add_token(token("t3", parent=parent))
+        assert await ledger.store.count_narrowed("shop", NOON) == 0
+        (await hold(ledger, an_app("shop", 100), 100)).release()
+    assert problems_of(place) == ()
+
+
 @in_event_loop
 async def test_calls_after_a_move_count_in_the_new_group(place: StorePlace) -> None:
     async with opened(place) as ledger:

@@ -10,6 +10,7 @@ import pytest
 
 from anaphora.client.config.secrets import Secret
 from anaphora.daemon.access.identity import ADMIN, Directory
+from anaphora.daemon.access.narrowing import NarrowedToken
 from anaphora.daemon.home import Home, init
 from anaphora.daemon.home.extensions import Grants
 from anaphora.daemon.store.sqlite import SqliteStore
@@ -137,6 +138,29 @@ def test_revoked_at_once(opened: Opened) -> None:
         assert not is_valid(directory, token)
     with pytest.raises(InvalidRequest, match="there is no token"):
         opened.loop.run(opened.directory.revoke_token("tok_unknown"))
+
+
+@pytest.mark.parametrize("is_rotated", [False, True])
+def test_each_narrowed_token_ends_once(opened: Opened, is_rotated: bool) -> None:
+    """On this node and another one, also if the token above it is not valid any more. To look at
+    all of them for each of them would stop a node for minutes."""
+    token_id, _ = opened.create("b")
+    wanted = NarrowedToken.checked(usd=1, models=None, seconds=3600)
+    made = [opened.directory.narrow("b", wanted, parent=token_id) for _ in range(5)]
+    ids = [opened.loop.run(one).row.id for one in made]
+    if is_rotated:
+        opened.loop.run(opened.directory.expire_token(token_id, after=60))
+        opened.clock.now += 61
+    ended: list[list[str]] = []
+    for directory in (opened.directory, other := opened.reopen()):
+        ended.append([])
+        directory.on_revoke(ended[-1].append)
+        assert all(map(directory.is_valid, ids))
+    opened.loop.run(opened.directory.revoke_token(token_id))
+    for directory in (opened.directory, other):
+        opened.loop.run(directory.refresh())
+        assert not any(map(directory.is_valid, ids))
+    assert [sorted(one) for one in ended] == [sorted([token_id, *ids])] * 2
 
 
 def test_revoked_also_where_the_store_cannot_write(opened: Opened) -> None:

@@ -18,7 +18,7 @@ from decimal import Decimal, InvalidOperation
 from typing import Any, NamedTuple, Self
 
 from anaphora.errors import BudgetExceeded, InvalidRequest
-from anaphora.wording import format_usd
+from anaphora.wording import counted, format_usd
 
 _NOTHING = Decimal(0)
 
@@ -114,7 +114,8 @@ class Budget:
 
     def __repr__(self) -> str:
         limit = "no limit" if self.limit_usd is None else f"limit {format_usd(self.limit_usd)}"
-        return f"<Budget: {limit}, {format_usd(self.spent_usd)} spent, {self.calls} calls>"
+        calls = counted(self.calls, "call")
+        return f"<Budget: {limit}, {format_usd(self.spent_usd)} spent, {calls}>"
 
 
 class _Entered(NamedTuple):

@@ -7,7 +7,6 @@ then for a provider's rate limits: a waiting call takes no place in them.
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
@@ -19,10 +18,6 @@ from anaphora.client.limits import Admission
 from anaphora.daemon.money.ledger import OpenHold
 from anaphora.daemon.values import App
 from anaphora.values import Notice
-
-from .call import AppCall
-
-_log = logging.getLogger("anaphora.daemon")
 
 _MOST_SECONDS = 5.0
 
@@ -38,22 +33,21 @@ def delay(app: App, hold: OpenHold) -> float:
 class SlowedAdmission(msgspec.Struct, eq=False):
     """Holds the cost of a call's first attempt and waits, before the rate limits admit it."""
 
-    call: AppCall
-    hold: Callable[[AppCall], Awaitable[None]]
     admission: AbstractAsyncContextManager[Admission]
+    app: App
+    hold: Callable[[], Awaitable[OpenHold]]
+    waits: Callable[[float], None]
+    """Called with the seconds of the delay, before it."""
     deadline: float
     """On the monotonic clock. At most half of the time until then is waited for."""
 
     async def __aenter__(self) -> Admission:
-        call = self.call
-        await self.hold(call)
-        assert call.hold is not None
+        hold = await self.hold()
         left = max(0.0, self.deadline - time.monotonic())
-        call.slowed = min(delay(call.app, call.hold), left / 2)
-        if call.slowed:
-            if call.exchange is None:  # JSON-RPC: the line of its request may be of several calls
-                _log.info("a call was slowed down by %.3f s", call.slowed)
-            await asyncio.sleep(call.slowed)
+        seconds = min(delay(self.app, hold), left / 2)
+        self.waits(seconds)
+        if seconds:
+            await asyncio.sleep(seconds)
         return await self.admission.__aenter__()
 
     async def __aexit__(
@@ -65,8 +59,8 @@ class SlowedAdmission(msgspec.Struct, eq=False):
         await self.admission.__aexit__(kind, error, traceback)
 
 
-def slowed_notices(call: AppCall) -> tuple[Notice, ...]:
-    if not call.slowed:
+def slowed_notices(seconds: float | None) -> tuple[Notice, ...]:
+    if not seconds:
         return ()
-    text = f"waited {call.slowed:.1f} s before it was sent: a limit in dollars is nearly used up"
+    text = f"waited {seconds:.1f} s before it was sent: a limit in dollars is nearly used up"
     return (Notice("slowed_down", text, ""),)

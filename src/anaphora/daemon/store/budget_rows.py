@@ -24,7 +24,7 @@ from .budgets import (
 )
 from .reading import day_of, month_of
 from .schema import HoldRow
-from .tables import ADD_BUDGET, budget_values
+from .tables import ADD_BUDGET, END_ORPHAN, budget_values
 
 _LISTED = "IN (SELECT value FROM json_each({}))"
 _RESERVATIONS = (
@@ -111,6 +111,7 @@ def reserve(database: sqlite3.Connection, wanted: ReservationRequest) -> GrantEx
             "INSERT INTO reservations (account, expires, budget, nano_usd) VALUES (?, ?, ?, ?)",
             wanted.rows(carved),
         )
+        database.execute(END_ORPHAN.replace("$", "?"), (wanted.token.id,))
     return problem
 
 

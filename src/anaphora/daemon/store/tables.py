@@ -42,6 +42,14 @@ _NARROWED = (
     "(WITH RECURSIVE ended (id) AS (SELECT id FROM budgets WHERE id = $1 OR parent = $1 UNION"
     " SELECT budgets.id FROM budgets JOIN ended ON budgets.parent = ended.id) SELECT id FROM ended)"
 )
+_REVOKE_NARROWED = f"UPDATE budgets SET revoked = $2 WHERE revoked IS NULL AND id IN {_NARROWED}"
+#: Revokes a new token whose parent was revoked while it was made, which gives back what it has
+#: reserved.
+END_ORPHAN = (
+    "UPDATE budgets SET revoked = created WHERE id = $1 AND parent IN (SELECT above.id FROM budgets"
+    " AS above WHERE above.revoked IS NOT NULL AND above.id = budgets.parent UNION ALL"
+    " SELECT tokens.id FROM tokens WHERE revoked IS NOT NULL AND tokens.id = budgets.parent)"
+)
 #: A narrowed token, and those that it was narrowed from.
 _CHAIN = (
     f"WITH RECURSIVE chain AS (SELECT * FROM budgets WHERE digest = $1 UNION"
@@ -103,6 +111,7 @@ class SmallTables(ABC):
     async def add_token(self, token: TokenRow) -> None:
         if token.nano_usd is not None:
             await self._change(ADD_BUDGET, *budget_values(token))
+            await self._change(END_ORPHAN, token.id)
             return
         await self._change(
             f"INSERT INTO tokens ({_TOKEN_FIELDS}) VALUES ($1, $2, $3, $4, $5, $6)",
@@ -113,10 +122,7 @@ class SmallTables(ABC):
         self, id: str, *, expires: float | None = None, revoked: float | None = None
     ) -> None:
         if revoked is not None:  # first the narrowed ones: after a kill in between none is left
-            await self._change(
-                f"UPDATE budgets SET revoked = $2 WHERE revoked IS NULL AND id IN {_NARROWED}",
-                id, revoked,
-            )  # fmt: skip
+            await self._change(_REVOKE_NARROWED, id, revoked)
         if expires is not None:
             await self._change("UPDATE budgets SET expires = $1 WHERE id = $2", expires, id)
         await self._change(
@@ -124,6 +130,8 @@ class SmallTables(ABC):
             " WHERE id = $3",
             expires, revoked, id,
         )  # fmt: skip
+        if revoked is not None:  # those that were narrowed meanwhile
+            await self._change(_REVOKE_NARROWED, id, revoked)
 
     async def budgets(self, app: str | None = None, *, since: float = 0.0) -> list[TokenBudget]:
         await self._flush()

@@ -13,7 +13,7 @@ from anaphora.daemon.store.budgets import (
     ReservationRequest,
 )
 from anaphora.daemon.store.reading import day_of, month_of
-from anaphora.daemon.store.tables import ADD_BUDGET, budget_values
+from anaphora.daemon.store.tables import ADD_BUDGET, END_ORPHAN, budget_values
 
 from .statements import lock_balances
 
@@ -67,6 +67,7 @@ async def reserve(lane: Lane, wanted: ReservationRequest) -> None:
             "INSERT INTO reservations (account, expires, budget, nano_usd) VALUES ($1, $2, $3, $4)",
             wanted.rows(carved),
         )
+        await connection.execute(END_ORPHAN, wanted.token.id)
 
 
 async def _accounts(
