@@ -36,6 +36,7 @@ ALLOWED = {
     "speed": 2_500,
     "the clouds": 7_000,
     "usage": 3_500,
+    "budgets, alerts, cold guard, summaries, hosts, remedies": 4_000,
 }
 LIMITS = {
     "lines": 125_000 + sum(ALLOWED.values()),

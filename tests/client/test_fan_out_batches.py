@@ -22,7 +22,7 @@ from support.waiting import PATIENCE
 from anaphora import AsyncClient, emulator
 from anaphora.catalog.api_limits import batch_limits
 from anaphora.client.fan_out import batch_apis, batches
-from anaphora.client.oneshot import call_of
+from anaphora.client.parameters import call_of
 from anaphora.emulator import EmulatorOptions
 from anaphora.emulator.exchange import EmulatorRequest, EmulatorResponse, json_response
 from anaphora.emulator.server import Emulator

@@ -17,7 +17,7 @@ from anaphora.cache.simulator import RenderedPrompt
 from anaphora.rendered import Plan, Rendered
 from anaphora.rendered.request_log import TextNotKept
 from anaphora.tokens import Counts
-from anaphora.wire.body_memory import BodyMemory, RequestBodies, RunningDigest, list_of_messages
+from anaphora.wire.body_memory import BodyMemory, RequestBodies, list_of_messages
 from anaphora.wire.reading import decode_members
 
 
@@ -83,7 +83,7 @@ def chat(*texts: str, **fields: Any) -> bytes:
 
 def known(memory: BodyMemory[None], data: bytes, scope: str = "scope") -> int:
     """Keeps a body; how many of its messages were known."""
-    body = RunningDigest(scope, "openai_chat", data)
+    body = memory.digests(scope, "openai_chat", data)
     found = memory.find(body)
     elements = list_of_messages("openai_chat", data, decode_members(data))
     assert elements is not None

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 
 from anaphora import wire
-from anaphora.client.oneshot import call_of
 from anaphora.client.options import CALL_KEYWORDS, CallOptions, check_keywords
+from anaphora.client.parameters import call_of
 from anaphora.errors import AnaphoraError, InvalidRequest
 from anaphora.prompt import Call, Params
 from anaphora.wire import detect

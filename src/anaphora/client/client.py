@@ -43,7 +43,7 @@ from .content import Content
 from .conversations import Conversations
 from .mcp import ConfiguredServers
 from .observe import CallAudit, Watcher, Watchers
-from .oneshot import OneShot, call_of
+from .oneshot import OneShot
 from .options import (
     CALL_KEYWORDS,
     CLIENT_KEYWORDS,
@@ -57,6 +57,7 @@ from .options import (
     SessionOptions,
     check_keywords,
 )
+from .parameters import call_of
 from .pool import ChosenTargets, ProviderPool, TargetChooser
 from .response import Output, Response
 from .routing import SessionRoute, conversation_key

@@ -33,7 +33,6 @@ from .target import Target
 from .transport import HttpRequest
 
 if TYPE_CHECKING:
-    from .costs.holds import BudgetGuard
     from .preview import Preview
     from .session.turn_prompt import TurnPrompt
 
@@ -112,7 +111,7 @@ class InFlight:
     saved: Decimal | None = None
     record: Record | None = None
     observed = False
-    guard: BudgetGuard | None = None
+    guard: AttemptGuard | None = None
     """Holds the cost of its attempts, if a budget applies."""
 
     def __init__(self, request: TurnRequest, targets: Sequence[Target], stream: bool) -> None:
@@ -305,7 +304,27 @@ def service_tier(prepared: PreparedRequest) -> str:
     return tier
 
 
-class AttemptCaller:
+class AttemptGuard:
+    """Allows each attempt of a call, and accounts for it when it has ended."""
+
+    async def begin(self, flight: InFlight) -> None:
+        """Right before an attempt is sent. Raises `Denied` or `BudgetExceeded` if it may not be."""
+
+    def sending(self) -> None:
+        """Right before the first byte of the attempt is written to a connection."""
+
+    def end(
+        self, flight: InFlight, error: BaseException | None, *, sent: bool, partial: Reply | None
+    ) -> None:
+        """Once for each attempt that was prepared. Must not raise. `sent`: the request may have
+        reached the provider; `partial`: the received part of an incomplete reply."""
+
+    def pays_handles(self, target: Target, prepared: PreparedRequest) -> bool:  # noqa: ARG002
+        """Whether the plan may store something at the provider before the call."""
+        return True
+
+
+class AttemptCaller(AttemptGuard):
     """The callbacks of `Attempts`. For each attempt, in this order: `prepare` (once for each
     target), `admission`, `begin`, `sending`, `response_began`, `end`."""
 
@@ -350,20 +369,8 @@ class AttemptCaller:
         """The admission of an attempt by the target's rate limits."""
         return target.gate.admit(tokens, deadline, self._on_wait)
 
-    async def begin(self, flight: InFlight) -> None:
-        """Right before an attempt is sent. Raises `Denied` if it may not be."""
-
-    def sending(self) -> None:
-        """Right before the first byte of the attempt is written to a connection."""
-
     def response_began(self) -> None:
         """The provider has begun to answer with a success status; the body has not been read."""
-
-    def end(
-        self, flight: InFlight, error: BaseException | None, *, sent: bool, partial: Reply | None
-    ) -> None:
-        """Once for each attempt that was prepared. Must not raise. `sent`: the request may have
-        reached the provider; `partial`: the received part of an incomplete reply."""
 
     def time_over(self) -> float:
         """The call's time is over. Returns for how many more seconds to wait for the provider,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
@@ -21,20 +21,16 @@ from anaphora.cache.sent_call import reply_lines
 from anaphora.cache.verdict import SentCall, saved_usd
 from anaphora.cache.verdict.judgement import ComparedCall, ComparedCalls
 from anaphora.catalog import Price
-from anaphora.errors import AnaphoraError, InvalidRequest, NotFound, Throttled, Unavailable
+from anaphora.errors import AnaphoraError, NotFound, Throttled, Unavailable
 from anaphora.prompt import Call
 from anaphora.rendered import Plan, Rendered
 from anaphora.tokens import Counts
 from anaphora.values import Ttl, Usage, UsageUpdate
 from anaphora.wire.dialect.routers import answering_host
 
-from .arguments import check_results, extras_of, prompt_from, tools_of, with_leading_system
 from .cold_guard import ColdGuard
-from .content import Content, messages_of
 from .in_flight import InFlight, PreparedRequest, TurnRequest
 from .observe import Watchers
-from .options import PARAM_KEYWORDS, CallOptions, refuse_both
-from .parameters import with_params
 from .response import Response
 from .structured import Structured
 from .target import Target
@@ -50,13 +46,6 @@ _MOST_WAIT = 30.0
 _BREAKER_WAITS = 3
 #: Expected output tokens of a call without a limit, before any reply has arrived.
 _USUAL_OUTPUT = 1024
-#: The field of a call for each keyword of `send`.
-_PLACES_IN_CALL = {
-    "system": "ir.system_text or ir.system_blocks",
-    "tools": "tools",
-    "cache": "ir.cache",
-    "extras": "extras",
-}
 
 
 class CallWatch:
@@ -208,6 +197,12 @@ class OneShot(Caller):
         flight.predicted = flight.verdict.predicted
         target.learn(flight.reply.usage.read, conversation=call.conversation)
 
+    def _remember(self, known: ComparedCalls, flight: InFlight) -> None:
+        """Keeps the call, for the guard of later ones."""
+        prepared = flight.prepared[flight.index]
+        call = ComparedCall(sent=self._sent(flight, prepared))
+        known.index.add(prepared.rendered, call, scope=_scope_of(flight.target))
+
     def _finish(self, flight: InFlight) -> Response:
         reply, prepared = flight.reply, flight.prepared[flight.index]
         assert reply is not None
@@ -232,9 +227,7 @@ class OneShot(Caller):
         elif not flight.batch:
             flight.target.learn(reply.usage.read, conversation=object())
             if self._known is not None:
-                add, scope = self._known.index.add, _scope_of(flight.target)
-                call = ComparedCall(sent=self._sent(flight, prepared))
-                flight.guarded("verdict_failed", None, add, rendered, call, scope=scope)
+                flight.guarded("verdict_failed", None, self._remember, self._known, flight)
         record = flight.build_record(
             prepared,
             (*prepared.rendered.notices, *prepared.plan.notices, *reply.notices),
@@ -383,32 +376,3 @@ def _is_mostly_shared(rendered: Rendered) -> bool:
     """Whether tools and system prompt, which other calls may share, are most of the prompt."""
     sizes = [(run.section != "messages", run.size) for run in rendered.runs]
     return 2 * sum(size for shared, size in sizes if shared) > sum(size for _, size in sizes)
-
-
-def call_of(content: Call | Content, model: str, options: CallOptions) -> Call:
-    """The call made from the arguments of `send`."""
-    if not isinstance(content, Call):
-        if isinstance(content, Iterator):
-            content = tuple(content)
-        if content is None:
-            raise InvalidRequest("is missing; give a text or messages", path="content")
-        system, messages = with_leading_system(options.get("system"), content, messages_of(content))
-        if not messages:
-            raise InvalidRequest("there is no message besides the system prompt", path="content")
-        if len(messages) > 1:
-            check_results(messages)
-        tools = tools_of(options.get("tools")).source.current
-        return Call(
-            ir=prompt_from(system, options.get("cache"), messages),
-            model=model,
-            tools=tools,
-            params=with_params(options.get("params"), options, tools),
-            extras=extras_of(options.get("extras")),
-        )
-    refuse_both(options, "a Call", _PLACES_IN_CALL)
-    params = content.params
-    if not PARAM_KEYWORDS.isdisjoint(options) or "params" in options:
-        params = with_params(options.get("params", params), options, content.tools)
-    elif params.stream:  # awaiting or iterating decides
-        params = msgspec.structs.replace(params, stream=False)
-    return content if params is content.params else msgspec.structs.replace(content, params=params)

@@ -1,4 +1,4 @@
-"""Checks of the parameters of a call, and their short forms.
+"""The parameters of a call, checked, with their short forms; and the call made from arguments.
 
     reasoning="high"           Reasoning(effort="high")
     tool_choice="required"     ToolChoice(mode="required"); also "auto", "none", "any"
@@ -10,18 +10,20 @@ Errors name the keyword and the value as the caller wrote them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
 
 from anaphora.errors import InvalidRequest
-from anaphora.prompt import Params, Reasoning, ToolChoice
+from anaphora.prompt import Call, Params, Reasoning, ToolChoice
 from anaphora.redaction import shown_value
 from anaphora.values import AnyTool
 from anaphora.yaml_values import nearest
 
-from .options import PARAM_KEYWORDS, TURN_KEYWORDS, check_keywords
+from .arguments import check_results, extras_of, prompt_from, tools_of, with_leading_system
+from .content import Content, messages_of
+from .options import PARAM_KEYWORDS, TURN_KEYWORDS, CallOptions, check_keywords, refuse_both
 
 _PLAIN = (str, int, float, type(None))
 _RANGES = {
@@ -194,3 +196,41 @@ def _stop(value: Any) -> Any:
     if isinstance(value, list | tuple) and "" in value:
         raise InvalidRequest("must not be an empty text", path="stop")
     return value
+
+
+#: The field of a call for each keyword of `send`.
+_PLACES_IN_CALL = {
+    "system": "ir.system_text or ir.system_blocks",
+    "tools": "tools",
+    "cache": "ir.cache",
+    "extras": "extras",
+}
+
+
+def call_of(content: Call | Content, model: str, options: CallOptions) -> Call:
+    """The call made from the arguments of `send`."""
+    if not isinstance(content, Call):
+        if isinstance(content, Iterator):
+            content = tuple(content)
+        if content is None:
+            raise InvalidRequest("is missing; give a text or messages", path="content")
+        system, messages = with_leading_system(options.get("system"), content, messages_of(content))
+        if not messages:
+            raise InvalidRequest("there is no message besides the system prompt", path="content")
+        if len(messages) > 1:
+            check_results(messages)
+        tools = tools_of(options.get("tools")).source.current
+        return Call(
+            ir=prompt_from(system, options.get("cache"), messages),
+            model=model,
+            tools=tools,
+            params=with_params(options.get("params"), options, tools),
+            extras=extras_of(options.get("extras")),
+        )
+    refuse_both(options, "a Call", _PLACES_IN_CALL)
+    params = content.params
+    if not PARAM_KEYWORDS.isdisjoint(options) or "params" in options:
+        params = with_params(options.get("params", params), options, content.tools)
+    elif params.stream:  # awaiting or iterating decides
+        params = msgspec.structs.replace(params, stream=False)
+    return content if params is content.params else msgspec.structs.replace(content, params=params)

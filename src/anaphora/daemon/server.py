@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import resource
 import signal
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import TYPE_CHECKING
@@ -25,6 +24,7 @@ from anaphora.serving.counts import NamedCounts
 from anaphora.serving.server import (
     ServerAddress,
     in_thread,
+    raise_file_limit,
     received_signals,
     tuned_interpreter,
 )
@@ -55,8 +55,6 @@ if TYPE_CHECKING:
 
 #: Seconds between checks of files, certificates and expired tokens.
 _LOOK_SECONDS = 1.0
-#: Wanted limit of open files, if the system allows it.
-_OPEN_FILES = 16_384
 
 _log = logging.getLogger("anaphora.daemon")
 
@@ -371,15 +369,6 @@ def running(
         lambda: open_daemon(options, log), "daemon", stop_seconds=None, gives_up=gives_up
     ) as daemon:
         yield daemon
-
-
-def raise_file_limit() -> None:
-    """Connections need more files than many systems allow by default."""
-    allowed, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _OPEN_FILES if most == resource.RLIM_INFINITY else min(_OPEN_FILES, most)
-    if allowed != resource.RLIM_INFINITY and allowed < wanted:
-        with contextlib.suppress(OSError, ValueError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
 
 
 def serve(options: ServeOptions, ready: Callable[[Daemon], None] = lambda _: None) -> None:

@@ -38,6 +38,8 @@ _YOUNG_OBJECTS = 50_000
 _TRIM_SECONDS = 2.0
 #: Seconds that Granian's threads may take to end.
 _THREADS_SECONDS = 0.1
+#: Wanted limit of open files, if the system allows it.
+_OPEN_FILES = 16_384
 _LAST_PORT = 65_535
 #: Seconds between two checks for signals.
 _SIGNAL_SECONDS = 0.5
@@ -226,6 +228,17 @@ def received_signals(*numbers: int) -> Iterator[ReceivedSignals]:
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
+
+
+def raise_file_limit() -> None:
+    """Connections need more files than many systems allow by default."""
+    import resource  # not on Windows
+
+    allowed, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _OPEN_FILES if most == resource.RLIM_INFINITY else min(_OPEN_FILES, most)
+    if allowed != resource.RLIM_INFINITY and allowed < wanted:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
 
 
 @contextlib.contextmanager

@@ -64,7 +64,6 @@ _NEXT = re.compile(rb"[ \t\n\r]*(?:,(?=[ \t\n\r]*[^\] \t\n\r])|(?=\]))")
 Facts = TypeVar("Facts")
 
 
-@lru_cache(maxsize=256)
 def _scope_hash(scope: Hashable, wire: str) -> Any:
     """Copied, never changed."""
     return long_hash(repr((scope, wire)).encode(errors="surrogatepass"))
@@ -76,12 +75,13 @@ class RunningDigest:
 
     __slots__ = ("_ends", "_found", "_states", "_view", "data")
 
-    def __init__(self, scope: Hashable, wire: str, data: bytes) -> None:
+    def __init__(self, scope: Any, data: bytes) -> None:
+        """`scope` is the hash of the body's scope and wire."""
         self.data = data
         self._view = memoryview(data)
         self._found: dict[int, bytes] = {}
         self._ends = [0]
-        self._states: list[Any] = [_scope_hash(scope, wire)]
+        self._states: list[Any] = [scope]
         """The hash of what is before each of the ends so far, which rise."""
 
     def at(self, ends: Iterable[int]) -> list[bytes]:
@@ -218,6 +218,7 @@ class BodyMemory(Generic[Facts]):
         self._most_bytes = most_bytes
         self._grids = grids
         self._known_places = lru_cache(maxsize=1024)(_places)
+        self._scope_hash = lru_cache(maxsize=256)(_scope_hash)
         self._size_of = size_of
         self._bytes = 0
         self._found: dict[bytes, KeptBody[Facts]] = {}
@@ -235,6 +236,10 @@ class BodyMemory(Generic[Facts]):
         self._found.clear()
         self._kept.clear()
         self._bytes = 0
+
+    def digests(self, scope: Hashable, wire: str, data: bytes) -> RunningDigest:
+        """The digests of a body, by which it is found."""
+        return RunningDigest(self._scope_hash(scope, wire), data)
 
     def find(self, body: RunningDigest) -> KnownBeginning[Facts] | None:
         """What a body has in common with a kept one; None if it is not even a message."""
@@ -345,7 +350,7 @@ class RequestBodies:
     def read(self, scope: Hashable, wire: str, data: bytes) -> DecodedBody:
         """The members of a body, and its messages if they can be found without doubt. Raises
         `InvalidRequest`."""
-        running = RunningDigest(scope, wire, data)
+        running = self._memory.digests(scope, wire, data)
         beginning = self._memory.find(running)
         body = None if beginning is None else _read_rest(beginning)
         if body is None:

@@ -8,7 +8,7 @@ from anaphora import catalog, wire
 from anaphora.cache.plan import AppMemory, Planner
 from anaphora.prompt import Call, Params, PromptBlock, PromptIR, ToolChoice
 from anaphora.rendered import CacheHandle, CreateHandle, DeleteHandle, ExtendHandle, Plan, Rendered
-from anaphora.rendered.plan import held_digest
+from anaphora.rendered.held import held_digest
 from anaphora.values import Conversation, Message, Tool
 from anaphora.wire import gemini
 

@@ -13,7 +13,7 @@ from anaphora.cache.simulator import RenderedPrompt, Simulator, TokenRuns
 from anaphora.errors import InvalidRequest
 from anaphora.prompt import Call, PromptIR
 from anaphora.rendered import CacheHandle, Plan
-from anaphora.rendered.plan import held_digest
+from anaphora.rendered.held import held_digest
 from anaphora.values import Conversation, Message
 from anaphora.wire import gemini
 

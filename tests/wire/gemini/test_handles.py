@@ -18,7 +18,7 @@ from anaphora.cache.plan import plan_once
 from anaphora.errors import InvalidRequest, Parse
 from anaphora.prompt import Call, Params, PromptBlock, PromptIR, ToolChoice
 from anaphora.rendered import CacheHandle, CreateHandle, DeleteHandle, ExtendHandle, Plan, Rendered
-from anaphora.rendered.plan import held_digest, misfit
+from anaphora.rendered.held import held_digest, misfit
 from anaphora.values import Conversation, Message, ProviderTool, Tool, ToolCall
 from anaphora.wire import gemini
 from anaphora.wire.gemini.render import render as render_unguarded

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from msgspec.structs import replace
 
@@ -27,12 +27,12 @@ from anaphora.cache.verdict import (
     with_remedy,
 )
 from anaphora.cache.verdict.judgement import NEARLY
-from anaphora.canonical import dumps, encode_decoded
 from anaphora.catalog import CacheRules, Price
-from anaphora.rendered import ChunkLog, ChunkRun, Envelope, Kind, LogAppend, Mark, Plan, Rendered
-from anaphora.values import CachePolicy, SegmentRole, Ttl
+from anaphora.rendered import ChunkLog, ChunkRun, Envelope, Mark, Plan, Rendered
+from anaphora.values import SegmentRole, Ttl
 
-from .format import BLOCK_KINDS, RecordedParams, Trace, TraceCall
+from .chunks import message_log, tools_run
+from .format import RecordedParams, Trace, TraceCall
 from .predict import Predictor
 from .predicted import Predicted
 from .replay import Replay
@@ -146,11 +146,11 @@ class _RenderedTrace:
 
     @cached_property
     def _log(self) -> tuple[ChunkLog, list[int]]:
-        return _message_log(self.trace)
+        return message_log(self.trace)
 
     @cached_property
     def _tools(self) -> ChunkRun | None:
-        return _tools_run(self.trace)
+        return tools_run(self.trace)
 
     def judge(self, predicted: Predicted, price: Pricing | None) -> TraceVerdict:
         call, provider = self.trace.calls[predicted.call], predicted.provider
@@ -363,46 +363,3 @@ def _is_hit(before: _MadeCall, made: _MadeCall) -> bool:
         granule = made.rules.granule_tokens.value
         least = left - granule if granule > 1 else left * NEARLY
     return read > 0 and read >= least
-
-
-def _message_log(trace: Trace) -> tuple[ChunkLog, list[int]]:
-    """All messages, one chunk for each block, and the number of chunks up to each message."""
-    addition = LogAppend()
-    ends: list[int] = []
-    openings: dict[str, bytes] = {}
-    for index, message in enumerate(trace.messages):
-        role, content = message.role, message.content
-        lead = openings.get(role)
-        if lead is None:
-            lead = openings[role] = b']},{"role":' + encode_decoded(role) + b',"content":['
-        lead = lead if index else lead.removeprefix(b"]},")
-        blocks: list[Any] = content if isinstance(content, list) else []
-        if isinstance(content, str):
-            blocks = [{"type": "text", "text": content}]
-        calls = message.tool_calls or []
-        if calls or not blocks:
-            blocks = [*blocks, *calls] or [{}]
-        addition.open("user" if role == "tool" else role)
-        for position, block in enumerate(blocks):
-            name = block.get("type") if isinstance(block, dict) else None
-            kind = BLOCK_KINDS.get(str(name), Kind.TEXT)
-            if role == "tool":
-                kind = Kind.TOOL_RESULT
-            elif position >= len(blocks) - len(calls):
-                kind = Kind.TOOL_CALL
-            addition.chunks.append((kind, -1, lead + encode_decoded(block)))
-            lead = b","
-        addition.end_message(f"m{index}")
-        ends.append(len(addition.chunks))
-    return ChunkLog().append(addition), ends
-
-
-def _tools_run(trace: Trace) -> ChunkRun | None:
-    if not trace.tools:
-        return None
-    addition = LogAppend()
-    for index, tool in enumerate(trace.tools):
-        addition.chunk(Kind.TOOL, (b"," if index else b"") + dumps(tool), -1)
-    labels = [f"tool {index}" for index in range(len(trace.tools))]
-    log = ChunkLog.of(addition, labels, [CachePolicy.NONE] * len(labels))
-    return ChunkRun("tools", log, len(log), lead=b'"tools":[', source=tuple(labels))

@@ -16,7 +16,7 @@ import msgspec
 from anaphora.cache.sent_call import is_alive, ttl_seconds
 from anaphora.catalog import CacheRules
 from anaphora.rendered import CacheHandle, CreateHandle, DeleteHandle, ExtendHandle, Plan, Rendered
-from anaphora.rendered.plan import misfit, unholdable
+from anaphora.rendered.held import misfit, unholdable
 from anaphora.values import TTL_SECONDS, Notice, Ttl
 from anaphora.wording import counted
 

@@ -12,6 +12,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING
 
 from anaphora.client.budget import Budget, hold_in
+from anaphora.client.in_flight import AttemptCaller, AttemptGuard, InFlight, PreparedRequest
 from anaphora.errors import BudgetExceeded
 from anaphora.rendered import CreateHandle, DeleteHandle
 from anaphora.tokens import Counts
@@ -23,7 +24,6 @@ from .bounds import CostBound, cost_bound, request_facts, storage_bound, written
 from .settling import AttemptCost, checked_cost, cost_of_failure, cost_of_reply, failed_output
 
 if TYPE_CHECKING:
-    from anaphora.client.in_flight import AttemptCaller, InFlight, PreparedRequest
     from anaphora.client.target import Target
     from anaphora.rendered import Rendered
     from anaphora.wire.facts.reading import RequestFacts
@@ -36,8 +36,8 @@ _NO_PRICE = (
 )
 
 
-class BudgetGuard:
-    """The holds of one call, an attempt at a time: the steps of `AttemptCaller` for budgets."""
+class BudgetGuard(AttemptGuard):
+    """The holds of one call, an attempt at a time."""
 
     _facts: RequestFacts
     _bound: CostBound
@@ -74,7 +74,7 @@ class BudgetGuard:
                 flight.failed("settle_failed", problem)
                 cost = held
         for budget in self._budgets:
-            budget.settle(held, cost)
+            flight.guarded("settle_failed", None, budget.settle, held, cost)
 
     def pays_handles(self, target: Target, prepared: PreparedRequest) -> bool:
         """Counts what the plan stores at the provider before the call: the tokens, and the hours

@@ -17,8 +17,8 @@ from anaphora.client.options import Prompt, StateText, TurnOptions
 from anaphora.client.parameters import params_of
 from anaphora.client.routing import errors_of_host
 from anaphora.client.structured import Structured, output_of
-from anaphora.client.target import Target
-from anaphora.errors import AnaphoraError, ContextOverflow, Forbidden, NotFound
+from anaphora.client.target import Endpoint, Target
+from anaphora.errors import AnaphoraError, ContextOverflow, Forbidden, InvalidRequest, NotFound
 from anaphora.prompt import (
     Call,
     Earlier,
@@ -231,6 +231,16 @@ class CallBuilder(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         elif self.diagnose:
             plan = msgspec.structs.replace(plan, diagnose=True)
         return plan
+
+
+def check_prewarms(endpoint: Endpoint) -> None:
+    """Raises if no call of the provider only writes the cache."""
+    if not endpoint.features.prewarms:
+        raise InvalidRequest(
+            f"{endpoint.id} speaks {endpoint.base_wire}, which has no call that only writes the"
+            " cache",
+            path="prewarm",
+        )
 
 
 def reasons_to_prepare_again(

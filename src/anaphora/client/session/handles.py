@@ -23,7 +23,7 @@ from anaphora.rendered import (
     Prelude,
     Rendered,
 )
-from anaphora.rendered.plan import held_digest
+from anaphora.rendered.held import held_digest
 from anaphora.tokens import Counts
 from anaphora.values import Notice
 

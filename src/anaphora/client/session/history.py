@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from decimal import Decimal
 
 import msgspec
 
@@ -12,6 +13,7 @@ from anaphora.client.arguments import missing_result
 from anaphora.client.failures import reported
 from anaphora.client.in_flight import TurnRequest
 from anaphora.client.options import Prompt
+from anaphora.client.target import Target
 from anaphora.errors import InvalidRequest
 from anaphora.prompt import PromptIR, RenderedContext
 from anaphora.values import Conversation, Message, Notice, Opaque, SegmentRole, ToolResult
@@ -163,6 +165,18 @@ class SessionHistory:
     def note_compaction(self, before: Conversation, after: Conversation) -> None:
         """The history of a stored conversation was shortened."""
         self.compaction = SavedCompaction.of(self.compaction, before, after)
+
+    def saved(self, process: str, current: Target, cost_usd: Decimal | None) -> SavedConversation:
+        """For a later session; the states are added when it is stored."""
+        return SavedConversation(
+            process=process,
+            current=(current.endpoint.id, current.model),
+            cost_usd=None if cost_usd is None else str(cost_usd),
+            states=(),
+            boundary=self.memory.boundary,
+            continuation=self.memory.continuation,
+            compaction=self.compaction,
+        )
 
     def restore(self, saved: SavedConversation) -> None:
         """Continues from the end of an earlier session."""

@@ -34,7 +34,7 @@ from anaphora.client.routing import SessionRoute
 from anaphora.client.target import Target
 from anaphora.prompt import Call
 from anaphora.rendered import Plan
-from anaphora.rendered.plan import misfit
+from anaphora.rendered.held import misfit
 from anaphora.rendered.stored import NewPiece, PieceRef
 from anaphora.values import Notice
 

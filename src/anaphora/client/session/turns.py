@@ -25,7 +25,7 @@ from anaphora.errors import ContextOverflow, InvalidRequest
 from anaphora.values import Notice, SegmentRole
 
 from .cached_prefix import CachedPrefix
-from .call_builder import CallBuilder, reasons_to_prepare_again
+from .call_builder import CallBuilder, check_prewarms, reasons_to_prepare_again
 from .handles import Handles
 from .history import SessionHistory
 from .keep_warm import CacheRefresher, refresh_request
@@ -114,13 +114,8 @@ class SessionTurns(Caller):
         self._turn = None
         self.history.check_turn(request)
         targets = self.order(request, self._prompt)
-        if request.prewarm and not targets[0].endpoint.features.prewarms:
-            endpoint = targets[0].endpoint
-            raise InvalidRequest(
-                f"{endpoint.id} speaks {endpoint.base_wire}, which has no call that only writes the"
-                " cache",
-                path="prewarm",
-            )
+        if request.prewarm:
+            check_prewarms(targets[0].endpoint)
         self.in_flight = True
         if self.refresher is not None:
             self.refresher.turn_began()
@@ -352,10 +347,10 @@ class SessionTurns(Caller):
 
     def _restore(self, keeper: ConversationKeeper, saved: SavedConversation | None) -> None:
         """Continues from the saved state of an earlier session."""
-        restored = None
-        if saved is not None:
-            restored = keeper.restore_states(saved, self.route, self._holders)
-        if saved is None or restored is None:
+        if saved is None:
+            return
+        restored = keeper.restore_states(saved, self.route, self._holders)
+        if restored is None:
             return
         states, handles = restored
         compacted = self.history.memory.boundary is not None  # before it was loaded
@@ -371,19 +366,11 @@ class SessionTurns(Caller):
             self.history.restore(saved)
 
     async def _stored(self, response: Response) -> Response:
-        keeper, current, memory = self.keeper, self.route.current, self.history.memory
+        keeper, history = self.keeper, self.history
         assert keeper is not None
         keeper.notices = self.load_notices = ()
-        conversation = SavedConversation(
-            process=keeper.process,
-            current=(current.endpoint.id, current.model),
-            cost_usd=None if self.cost_usd is None else str(self.cost_usd),
-            states=(),
-            boundary=memory.boundary,
-            continuation=memory.continuation,
-            compaction=self.history.compaction,
-        )
-        chained = bool(self.builder.store) or memory.continuation is not None
+        conversation = history.saved(keeper.process, self.route.current, self.cost_usd)
+        chained = bool(self.builder.store) or history.memory.continuation is not None
         notices = await keeper.save(conversation, self.states, chained=chained)
         return self._noted(response, notices) if notices else response
 

@@ -30,11 +30,11 @@ from anaphora.daemon.home.extensions import Grants
 from anaphora.daemon.money.ledger import spend_limits
 from anaphora.daemon.store import Store, TokenBudget, TokenRow
 from anaphora.daemon.values import SOCKET, App, Peer
-from anaphora.errors import Forbidden, GrantRateLimited, InvalidRequest, Unauthenticated
+from anaphora.errors import Forbidden, InvalidRequest, Unauthenticated
 from anaphora.redaction import shown_name
-from anaphora.serving.connection_limits import network_of
 from anaphora.serving.counts import NamedCounts
 
+from .failed_logins import FailedLogins
 from .grants import MOST_DEPTH, AppGrant
 from .narrowing import MOST_NARROWED, NarrowedToken, TokenRows, too_many
 from .token_hash import NARROWED_PREFIX, TokenHash, id_of, new_id, new_secret
@@ -45,7 +45,6 @@ if TYPE_CHECKING:
 ADMIN = ""
 """The `app` of an administrator's token."""
 
-_MINUTE = 60.0
 CLEAN_EVERY = 1000
 """After how many new narrowed tokens those that ended unused are removed from the store."""
 _KEEP_UNUSED = 3600.0
@@ -56,31 +55,6 @@ class NewToken(msgspec.Struct, frozen=True, kw_only=True):
 
     row: TokenRow
     token: Secret
-
-
-class FailedLogins:
-    """Limits the failed logins of a peer per minute. Peers of one IPv6 network (/64) count as
-    one."""
-
-    def __init__(self, per_minute: int, counts: NamedCounts | None = None) -> None:
-        """`counts` may be shared with other processes."""
-        self._most = per_minute
-        self._counts = counts or NamedCounts()
-
-    def note(self, peer: Peer, now: float) -> None:
-        """Counts a failed login. Raises `GrantRateLimited` if there are too many."""
-        rate = self._most / _MINUTE
-        used = self._counts.add_failure(f"logins {_peer_name(peer)}", now, rate, self._most)
-        if used + 1 > self._most:
-            raise GrantRateLimited(
-                "too many failed logins from this address",
-                limit="failed_logins",
-                retry_after=(used + 1 - self._most) / rate,
-            )
-
-
-def _peer_name(peer: Peer) -> str:
-    return f"uid {peer.uid}" if peer.address == SOCKET else network_of(peer.address)
 
 
 def _admits(grant: AppGrant | None, peer: Peer) -> bool:

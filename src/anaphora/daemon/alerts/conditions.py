@@ -16,6 +16,7 @@ from anaphora.daemon.home.alerts import AlertRules, CacheReadRule
 from anaphora.daemon.home.extensions import Grants
 from anaphora.daemon.store import EntryQuery, Spent, Store
 from anaphora.daemon.store.reading import day_of, end_of_day, end_of_month, month_of
+from anaphora.wording import counted
 
 #: Seconds between looks at the calls of an app, and the oldest calls that count.
 _CACHE_SECONDS, _OLDEST = 10.0, 86_400.0
@@ -117,7 +118,7 @@ class Conditions:
             if share < rule.below:
                 text = (
                     f"{app} read {share:.0%} of its input from the cache in its last"
-                    f" {rule.calls:,} calls, less than {rule.below:.0%}"
+                    f" {counted(rule.calls, 'call')}, less than {rule.below:.0%}"
                 )
                 facts = {
                     "kind": "cache_read", "app": app, "read_share": round(share, 4),

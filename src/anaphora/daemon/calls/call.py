@@ -11,6 +11,7 @@ from weakref import WeakValueDictionary
 
 import msgspec
 
+from anaphora.cache.cold import ALLOWED, COLD_HEADER
 from anaphora.client.costs.bounds import CostBound
 from anaphora.daemon.values import NO_APP, App, Peer, WireRequest
 from anaphora.values import Event, Notice, Reply, Usage
@@ -302,3 +303,14 @@ class AppCall(msgspec.Struct, kw_only=True, eq=False):
     """Computes the early verdict of the attempt; None once that is done."""
     refreshed: tuple[Notice, ...] = ()
     """Notices about the pause of the conversation that the call ended."""
+
+    @property
+    def is_cold_guarded(self) -> bool:
+        """Whether it may be refused because its cached beginning is gone. After a failure it
+        continues at its next provider."""
+        return (
+            self.app.grant.llm.cold_above is not None
+            and not self.sent
+            and not self.allows_cold
+            and (self.exchange is None or self.exchange.headers.get(COLD_HEADER) != ALLOWED)
+        )

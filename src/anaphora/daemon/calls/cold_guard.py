@@ -10,28 +10,18 @@ from decimal import Decimal
 from blake3 import blake3
 
 from anaphora.bounded import BoundedMap
-from anaphora.cache.cold import ALLOWED, COLD_HEADER, PASS_SECONDS, ColdPasses, refusal
+from anaphora.cache.cold import PASS_SECONDS, ColdPasses, refusal
 from anaphora.cache.sent_call import expiry, is_alive
 from anaphora.client.in_flight import PreparedRequest, service_tier
 from anaphora.client.target import Target
 from anaphora.daemon.access.grants import NANO
 from anaphora.daemon.shared_state import SharedState
+from anaphora.daemon.values import App
 from anaphora.errors import ColdCallRefused
-
-from .call import AppCall
+from anaphora.traffic.matching import RememberedCall
 
 #: Refused calls that other nodes may ask for.
 _MOST = 4096
-
-
-def is_guarded(call: AppCall) -> bool:
-    """Whether the call may be refused. After a failure it continues at its next provider."""
-    return (
-        call.app.grant.llm.cold_above is not None
-        and not call.sent
-        and not call.allows_cold
-        and (call.exchange is None or call.exchange.headers.get(COLD_HEADER) != ALLOWED)
-    )
 
 
 class ColdGate:
@@ -44,20 +34,29 @@ class ColdGate:
         """When calls were refused, by names that are the same on all nodes."""
         self._puts = not shared.provide(self._refused.get)
 
-    async def check(self, call: AppCall, target: Target, prepared: PreparedRequest) -> None:
-        """Raises `ColdCallRefused`."""
-        limit, remembered, at = call.app.grant.llm.cold_above, call.remembered, prepared.at
-        if limit is None or remembered is None:
+    async def check(
+        self,
+        app: App,
+        remembered: RememberedCall,
+        target: Target,
+        prepared: PreparedRequest,
+        *,
+        known: int,
+    ) -> None:
+        """Raises `ColdCallRefused`. `known` are the tokens of the prompt that the app has sent
+        before."""
+        limit, at = app.grant.llm.cold_above, prepared.at
+        if limit is None:
             return
         cold = remembered.cold(
             remembered.rules or target.rules,
             price=target.price(at, service_tier(prepared)),
             profile=target.profile,
-            known=call.found.reads.shown,
+            known=known,
         )
         if cold is None or not cold.costs_more_than(Decimal(limit) / NANO):
             return
-        scope = call.app.owner, target.endpoint.id, target.model
+        scope = app.owner, target.endpoint.id, target.model
         rendered = remembered.sent.rendered
         key = self._passes.key(scope, rendered)
         name = f"cold {blake3(repr(key).encode()).hexdigest(16)}"

@@ -7,7 +7,6 @@ then for a provider's rate limits: a waiting call takes no place in them.
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -16,10 +15,6 @@ from anaphora.client.limits import Admission
 from anaphora.daemon.money.ledger import OpenHold
 from anaphora.daemon.values import App
 from anaphora.values import Notice
-
-from .call import AppCall
-
-_log = logging.getLogger("anaphora.daemon")
 
 _MOST_SECONDS = 5.0
 
@@ -34,27 +29,25 @@ def delay(app: App, hold: OpenHold) -> float:
 
 @asynccontextmanager
 async def slowed_admission(
-    call: AppCall,
-    hold: Callable[[AppCall], Awaitable[None]],
     admission: AbstractAsyncContextManager[Admission],
+    app: App,
+    hold: Callable[[], Awaitable[OpenHold]],
+    waits: Callable[[float], None],
     deadline: float,
 ) -> AsyncIterator[Admission]:
     """Holds the cost of a call's first attempt and waits, at most half of the time until `deadline`
-    (monotonic), before the rate limits admit it."""
-    await hold(call)
-    assert call.hold is not None
-    left = max(0.0, deadline - time.monotonic())
-    call.slowed = min(delay(call.app, call.hold), left / 2)
-    if call.slowed:
-        if call.exchange is None:  # JSON-RPC: the line of its request may be of several calls
-            _log.info("a call was slowed down by %.3f s", call.slowed)
-        await asyncio.sleep(call.slowed)
+    (monotonic), before the rate limits admit it. `waits` is called with the seconds before."""
+    held = await hold()
+    seconds = min(delay(app, held), max(0.0, deadline - time.monotonic()) / 2)
+    waits(seconds)
+    if seconds:
+        await asyncio.sleep(seconds)
     async with admission as admitted:
         yield admitted
 
 
-def slowed_notices(call: AppCall) -> tuple[Notice, ...]:
-    if not call.slowed:
+def slowed_notices(seconds: float | None) -> tuple[Notice, ...]:
+    if not seconds:
         return ()
-    text = f"waited {call.slowed:.1f} s before it was sent: a limit in dollars is nearly used up"
+    text = f"waited {seconds:.1f} s before it was sent: a limit in dollars is nearly used up"
     return (Notice("slowed_down", text, ""),)

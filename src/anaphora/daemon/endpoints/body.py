@@ -39,7 +39,6 @@ from anaphora.wire.body_memory import (
     BodyMemory,
     KnownBeginning,
     Outline,
-    RunningDigest,
     list_of_messages,
 )
 from anaphora.wire.elements import ListElements
@@ -294,7 +293,7 @@ class BodyReading:
     def __init__(self, memory: BodyMemory[MessageFacts], app: str, wire: str, data: bytes) -> None:
         self._memory = memory
         self._wire = wire
-        self._body = RunningDigest(app, wire, data)
+        self._body = memory.digests(app, wire, data)
         self._beginning: KnownBeginning[MessageFacts] | None = None
         self._new = len(data)
         if self._new <= _LONG:

@@ -33,7 +33,7 @@ from anaphora.daemon.money.ledger import Ledger
 from anaphora.daemon.money.sent_marks import SentMarks
 from anaphora.daemon.monitoring import SUMMED_GAUGES, DaemonMetrics, JsonLog, logging_to
 from anaphora.daemon.rpc.protocol import RequestKey
-from anaphora.daemon.server import Daemon, raise_file_limit
+from anaphora.daemon.server import Daemon
 from anaphora.daemon.services import RemoteParts, Services, open_services, service_gauges
 from anaphora.daemon.shared_state.shared_counts import SharedCounts
 from anaphora.daemon.shared_state.shared_windows import SharedWindows
@@ -41,7 +41,7 @@ from anaphora.daemon.store import TokenRow
 from anaphora.daemon.tracing import call_traces
 from anaphora.serving.connection_limits import PEER
 from anaphora.serving.exchange import ConnectionEnded, HttpExchange
-from anaphora.serving.server import tuned_interpreter
+from anaphora.serving.server import raise_file_limit, tuned_interpreter
 
 from .channel import Channel
 from .messages import RelayedRequest, StoreState, ToHost, ToWorker, Welcome

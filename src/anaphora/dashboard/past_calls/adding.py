@@ -25,7 +25,6 @@ from .schema import (
     BLOCK_COLUMNS,
     CALL_COLUMNS,
     DAY,
-    FIGURES,
     HOUR,
     MASKS,
     MINUTE,
@@ -37,6 +36,7 @@ from .schema import (
     Pause,
     PausedWork,
     SumTable,
+    write_conversations,
 )
 from .sums import block_shares, bucket_of, figures_of, masked
 
@@ -300,7 +300,7 @@ class AddedCalls:
         for table in tables:
             self._write_sums(work, table)
         if kept:
-            _write_conversations(work)
+            write_conversations(work)
             columns = ", ".join(_CALL_SOURCES.get(name, name) for name in CALL_COLUMNS)
             # A modified log may have two rows with one number.
             work.run(f"INSERT OR REPLACE INTO calls SELECT {columns} FROM added")
@@ -375,28 +375,3 @@ _LABELS: Final = RowInsert(
 _CALL_SOURCES: Final = {
     "conversation": "coalesce((SELECT id FROM conversations WHERE name = conversation_name), 0)"
 }
-_NEW_CONVERSATIONS: Final = """
-INSERT OR IGNORE INTO conversations (name, app, provider, model, app_group, began, ended)
-SELECT conversation_name, app, provider, model, app_group, at, ended FROM added
-WHERE conversation_name != '' ORDER BY rowid
-"""
-_CONVERSATIONS: Final = f"""
-UPDATE conversations SET began = min(conversations.began, own.began),
-    ended = max(conversations.ended, own.ended),
-    {", ".join(f"{name} = conversations.{name} + own.{name}" for name in FIGURES)}
-FROM (SELECT conversation_name, min(at) AS began, max(ended) AS ended,
-    {", ".join(f"sum({name}) AS {name}" for name in FIGURES)} FROM added GROUP BY 1) AS own
-WHERE name = conversation_name
-"""
-#: SQLite: with a single `max`, the other columns are those of its row.
-_LATEST_SERVICES: Final = """
-UPDATE conversations
-SET provider = own.provider, model = own.model, app_group = own.app_group
-FROM (SELECT conversation_name, provider, model, app_group, max(rowid) FROM added GROUP BY 1) AS own
-WHERE name = conversation_name
-"""
-
-
-def _write_conversations(work: PausedWork) -> None:
-    for sql in (_NEW_CONVERSATIONS, _CONVERSATIONS, _LATEST_SERVICES):
-        work.run(sql)

@@ -301,3 +301,31 @@ def _is_ours(database: sqlite3.Connection) -> bool:
         for name in ("application_id", "user_version")
     ]
     return found == [APPLICATION, VERSION]
+
+
+_NEW_CONVERSATIONS: Final = """
+INSERT OR IGNORE INTO conversations (name, app, provider, model, app_group, began, ended)
+SELECT conversation_name, app, provider, model, app_group, at, ended FROM added
+WHERE conversation_name != '' ORDER BY rowid
+"""
+_CONVERSATIONS: Final = f"""
+UPDATE conversations SET began = min(conversations.began, own.began),
+    ended = max(conversations.ended, own.ended),
+    {", ".join(f"{name} = conversations.{name} + own.{name}" for name in FIGURES)}
+FROM (SELECT conversation_name, min(at) AS began, max(ended) AS ended,
+    {", ".join(f"sum({name}) AS {name}" for name in FIGURES)} FROM added GROUP BY 1) AS own
+WHERE name = conversation_name
+"""
+#: SQLite: with a single `max`, the other columns are those of its row.
+_LATEST_SERVICES: Final = """
+UPDATE conversations
+SET provider = own.provider, model = own.model, app_group = own.app_group
+FROM (SELECT conversation_name, provider, model, app_group, max(rowid) FROM added GROUP BY 1) AS own
+WHERE name = conversation_name
+"""
+
+
+def write_conversations(work: PausedWork) -> None:
+    """Adds the calls of `added` to their conversations."""
+    for sql in (_NEW_CONVERSATIONS, _CONVERSATIONS, _LATEST_SERVICES):
+        work.run(sql)

@@ -35,8 +35,8 @@ from anaphora.rendered import (
     Rendered,
     Request,
 )
+from anaphora.rendered.held import misfit, unholdable
 from anaphora.rendered.log import Piece
-from anaphora.rendered.plan import misfit, unholdable
 from anaphora.values import AnyTool, Message, Notice, ProviderTool, Tool, ToolCall, Ttl
 from anaphora.values.codec import check_object
 from anaphora.wire import rendering

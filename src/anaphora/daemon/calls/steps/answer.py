@@ -54,7 +54,7 @@ class RelayAnswer(CallStep):
         # The blocks of the prompt are added behind the answer.
         record = flight.build_record(
             prepared,
-            (*notices, *slowed_notices(call), *call.refreshed, *reply.notices),
+            (*notices, *slowed_notices(call.slowed), *call.refreshed, *reply.notices),
             observed=False,
         )
         if call.left is not None:
@@ -84,7 +84,7 @@ def stream_head(call: AppCall, flight: InFlight, events: tuple[Event, ...]) -> S
             *prepared.rendered.notices,
             *prepared.plan.notices,
             *prepared.notices,
-            *slowed_notices(call),
+            *slowed_notices(call.slowed),
         ),
     )
 

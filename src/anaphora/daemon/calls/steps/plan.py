@@ -21,7 +21,6 @@ from anaphora.daemon.access.granted_models import hides_model, no_bound_error
 from anaphora.daemon.access.isolation import app_key, keys_separate, salt_field
 from anaphora.daemon.calls import translation
 from anaphora.daemon.calls.call import AppCall, CallOutcome
-from anaphora.daemon.calls.cold_guard import is_guarded
 from anaphora.daemon.calls.conversations import CallMemory
 from anaphora.daemon.calls.own_prefixes import NOT_FOUND, PrefixScope
 from anaphora.daemon.calls.pipeline import CallStep
@@ -82,8 +81,9 @@ class PlanRequest(CallStep):
         assert flight is not None
         target = flight.target
         prepared = call.prepared = await self.build(call, target, stream=flight.stream)
-        if is_guarded(call):
-            await tools.cold.check(call, target, prepared)
+        if call.is_cold_guarded and call.remembered is not None:
+            known = call.found.reads.shown
+            await tools.cold.check(app, call.remembered, target, prepared, known=known)
         if call.refresher is not None and call.remembered is not None:
             call.refresher.began(call.remembered.conversation, call.request_id)
         facts = call.facts
@@ -231,7 +231,7 @@ class PlanRequest(CallStep):
         scope = (app.owner, target.endpoint.id, rendered.wire, target.model)
         elsewhere = await self._memory.look_up(read, scope=scope, at=now, own=own)
         remembered = call.remembered = self._memory.begin(
-            read, scope=scope, at=now, own=own, elsewhere=elsewhere, guarded=is_guarded(call)
+            read, scope=scope, at=now, own=own, elsewhere=elsewhere, guarded=call.is_cold_guarded
         )
         if remembered.rules is None:
             remembered.rules = target.endpoint.begun(target).rules

@@ -3,6 +3,7 @@ each."""
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, aclosing
@@ -23,6 +24,7 @@ from anaphora.daemon.calls.slowing import slowed_admission
 from anaphora.daemon.faces import face_of
 from anaphora.daemon.faces.framing import UsageFilter, WholeEvents, WholeFrames
 from anaphora.daemon.faces.openai import continued_tokens
+from anaphora.daemon.money.ledger import OpenHold
 from anaphora.errors import Timeout
 from anaphora.values import Reply, ReplyEnd
 
@@ -30,6 +32,8 @@ from .answer import stream_head, stream_piece
 
 if TYPE_CHECKING:
     from anaphora.daemon.calls.pipeline import CallPipeline
+
+_log = logging.getLogger("anaphora.daemon")
 
 ADAPTER = "daemon"
 _ANSWERED = CallOutcome()
@@ -153,7 +157,20 @@ class ClientCall(AttemptCaller):
             return admission
         if call.flight is not None and call.flight.request.prewarm:
             return admission
-        return slowed_admission(call, self._pipeline.steps["hold"].before, admission, deadline)
+        return slowed_admission(admission, call.app, self._hold, self._slowed, deadline)
+
+    async def _hold(self) -> OpenHold:
+        call = self._call
+        await self._pipeline.steps["hold"].before(call)
+        assert call.hold is not None
+        return call.hold
+
+    def _slowed(self, seconds: float) -> None:
+        call = self._call
+        call.slowed = seconds
+        if seconds and call.exchange is None:
+            # JSON-RPC: the line of its request may be of several calls.
+            _log.info("a call was slowed down by %.3f s", seconds)
 
     def _rate_admission(
         self, target: Target, tokens: int, deadline: float
