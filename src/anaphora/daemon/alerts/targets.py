@@ -141,13 +141,15 @@ def _program(command: tuple[str, ...]) -> str | None:
 
 async def _run(command: tuple[str, ...], body: bytes, seconds: float) -> None:
     """Runs a command without a shell. Kills it, and what it has started, after `seconds`."""
+    logs = _log.isEnabledFor(logging.DEBUG)
     with tempfile.TemporaryFile() as output:
+        prints = output if logs else asyncio.subprocess.DEVNULL  # else it could fill the disk
         try:
             process = await asyncio.create_subprocess_exec(
                 *command,
                 stdin=asyncio.subprocess.PIPE,
-                stdout=output,
-                stderr=output,
+                stdout=prints,
+                stderr=prints,
                 env=_environment(),
                 cwd="/",
                 start_new_session=True,
@@ -165,7 +167,7 @@ async def _run(command: tuple[str, ...], body: bytes, seconds: float) -> None:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
                 await process.wait()
-        if _log.isEnabledFor(logging.DEBUG):
+        if logs:
             output.seek(0)
             text = output.read(_MOST_OUTPUT).decode(errors="replace")
             _log.debug("the command of an alert printed: %s", text)
