@@ -191,6 +191,34 @@ def test_calls_inside_count_in_every_budget_around_them(emu: Emulator) -> None:
     asyncio.run(main())
 
 
+def test_budgets_of_generators_that_take_turns(emu: Emulator) -> None:
+    """They are left in another order than entered; none stays in force, none ends early."""
+
+    async def main() -> None:
+        async with connected(emu, ["anthropic"]) as emulated:
+            client = emulated.client
+
+            async def ask() -> None:
+                await client.complete("Hello", "anthropic", max_tokens=20)
+
+            outer, first, second = (client.budget(usd=1) for _ in range(3))
+            with outer:
+                first.__enter__()
+                second.__enter__()
+                await ask()
+                first.__exit__(None, None, None)
+                await ask()
+                second.__exit__(None, None, None)
+                await ask()
+            await ask()
+            assert (outer.calls, first.calls, second.calls) == (3, 1, 2)
+            with outer, outer:
+                await ask()
+            assert outer.calls == 4, "entered twice, it counts once"
+
+    asyncio.run(main())
+
+
 def test_a_session_with_a_budget_of_its_own(emu: Emulator) -> None:
     async def main() -> None:
         async with connected(emu, ["openai_responses"]) as emulated:
@@ -420,6 +448,27 @@ def test_a_failure_to_settle_loses_no_answer(emu: Emulator, monkeypatch: Any) ->
             assert "settle_failed" in [notice.code for notice in response.notices]
             assert budget.held_usd == 0
             assert budget.spent_usd > (response.cost_usd or 0) > 0
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["single", "stream"])
+def test_a_budget_that_fails_loses_no_answer(emu: Emulator, monkeypatch: Any, stream: bool) -> None:
+    def failing(*_: Any) -> Any:
+        raise ArithmeticError("no sum")
+
+    async def main() -> None:
+        async with connected(emu, ["anthropic"]) as emulated:
+            monkeypatch.setattr(Budget, "settle", failing)
+            async with emulated.client.budget(usd=1):
+                turn = emulated.client.send("Hello", "anthropic", max_tokens=50)
+                if stream:
+                    async for _ in turn:
+                        pass
+                response = turn.response if stream else await turn
+            assert response is not None
+            assert response.text
+            assert "settle_failed" in [notice.code for notice in response.notices]
 
     asyncio.run(main())
 

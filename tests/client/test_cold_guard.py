@@ -18,6 +18,7 @@ from anaphora import AsyncClient, Client, Message, ToolRegistry, emulator
 from anaphora.cache.cold import COLD_ABOVE_USD, PASS_SECONDS, ColdPasses, cold_prefix
 from anaphora.catalog import CacheRules, Price, rules
 from anaphora.catalog.pricing import PriceBook
+from anaphora.client.oneshot import OneShot
 from anaphora.client.session import Preview, Session
 from anaphora.client.turn import Turn
 from anaphora.emulator import EmulatorOptions
@@ -289,6 +290,19 @@ def test_single_calls_know_the_calls_before_them(
         assert sent(virtual) == 2
 
     run_virtual(monkeypatch, main, name)
+
+
+def test_failure_to_remember_a_call_loses_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(*_: Any) -> Any:
+        raise LookupError("no prompt")
+
+    async def main(virtual: VirtualEmulator) -> None:
+        monkeypatch.setattr(OneShot, "_sent", failing)
+        response = await virtual.client.complete("Rome?", "anthropic", on_cold="raise")
+        assert response.text
+        assert "verdict_failed" in [notice.code for notice in response.notices]
+
+    run_virtual(monkeypatch, main)
 
 
 def test_client_sets_the_guard_of_all_calls(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,6 +26,7 @@ from anaphora.proxy.routes import NetworkUpstream, default_routes
 from anaphora.proxy.server import Proxy, running
 from anaphora.proxy.signing import RequestSigner
 from anaphora.proxy.spend_check import SpendCheck
+from anaphora.traffic.calls import KEPT_BYTES
 from anaphora.traffic.judging import Judge
 from anaphora.traffic.spend_limit import ProgramLimit
 
@@ -194,6 +195,50 @@ def test_a_compressed_request_is_read(emu: Emulator) -> None:
         limit = run.settled()
         assert (status < 400) == (limit.spent_usd > 0)
         assert limit.calls == 1
+
+
+def test_a_body_that_is_too_large_to_read_is_not_sent(emu: Emulator) -> None:
+    large = message("x" * (KEPT_BYTES + 1_000_000))
+    with limited(emu, "5") as run:
+        status, _, answer = post(run, "/v1/messages", large)
+        assert status == 402
+        assert b"its body is larger than 32 MB" in answer
+        assert run.settled().refused == 1
+    assert not emu.requests()
+    with limited(emu, "5", allow_unpriced=True) as run:
+        assert post(run, "/v1/messages", large)[0] == 413, "the provider's"
+        assert run.settled().spent_usd == 0
+    with limited(emu, "0") as run:
+        assert post(run, "/v1/messages", large)[0] == 402
+
+
+def test_other_forms_of_a_path_are_counted(emu: Emulator) -> None:
+    key = {"authorization": "Bearer any"}
+    question = {"model": "gpt-5.6", "input": [{"role": "user", "content": "Rome?"}]}
+    for path, provider, body in (
+        ("/v1/messages/", "anthropic", message()),
+        ("//v1/%6dessages?beta=true", "anthropic", message()),
+        ("/responses/compact", "openai", question),
+    ):
+        emu.reset()
+        with limited(emu, "5") as run:
+            assert post(run, path, body, provider, **key)[0] == 200
+            assert run.settled().calls == 1
+            assert run.limit.spent_usd >= billed(emu)
+            assert run.limit.spent_usd > 0
+
+
+def test_an_answer_in_the_background_counts_at_its_upper_end(emu: Emulator) -> None:
+    """Its bill comes with a later request, if at all."""
+    body = {"model": "gpt-5.6", "input": "Rome?", "background": True, "max_output_tokens": 5000}
+    with limited(emu, "5") as run:
+        status, _, answer = post(run, "/responses", body, "openai", authorization="Bearer any")
+        assert (status, json.loads(answer)["status"]) == (200, "queued")
+        limit = run.settled()
+        whole = limit.spent_usd
+        assert limit.held_usd == 0
+        post(run, "/responses", body | {"background": False}, "openai", authorization="Bearer any")
+        assert run.settled().spent_usd - whole < whole / 10
 
 
 def test_errors_of_the_provider_cost_nothing(emu: Emulator) -> None:

@@ -100,14 +100,11 @@ class Budget:
         )
 
     def __enter__(self) -> Self:
-        outer = _entered.get()
-        _entered.set(_Entered(applying(self), self, outer))
+        _entered.set(_inside(_entered.get(), self))
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        entered = _entered.get()
-        if entered is not None and entered.budget is self:
-            _entered.set(entered.outer)
+        _entered.set(_without(_entered.get(), self))
 
     async def __aenter__(self) -> Self:
         return self.__enter__()
@@ -128,6 +125,20 @@ class _Entered(NamedTuple):
     budget: Budget
     """The one that was entered last."""
     outer: _Entered | None
+
+
+def _inside(outer: _Entered | None, budget: Budget) -> _Entered:
+    around = () if outer is None else outer.budgets
+    return _Entered(tuple(dict.fromkeys((*around, *budget.chain))), budget, outer)
+
+
+def _without(entered: _Entered | None, budget: Budget) -> _Entered | None:
+    """Without the last entry of a budget. Others may have been entered since: two generators with
+    budgets of their own take turns in one context."""
+    if entered is None or entered.budget is budget:
+        return entered and entered.outer
+    outer = _without(entered.outer, budget)
+    return entered if outer is entered.outer else _inside(outer, entered.budget)
 
 
 _entered: ContextVar[_Entered | None] = ContextVar("anaphora_budgets", default=None)

@@ -197,6 +197,12 @@ class OneShot(Caller):
         flight.predicted = flight.verdict.predicted
         target.learn(flight.reply.usage.read, conversation=call.conversation)
 
+    def _remember(self, known: ComparedCalls, flight: InFlight) -> None:
+        """Keeps the call, for the guard of later ones."""
+        prepared = flight.prepared[flight.index]
+        call = ComparedCall(sent=self._sent(flight, prepared))
+        known.index.add(prepared.rendered, call, scope=_scope_of(flight.target))
+
     def _finish(self, flight: InFlight) -> Response:
         reply, prepared = flight.reply, flight.prepared[flight.index]
         assert reply is not None
@@ -221,9 +227,7 @@ class OneShot(Caller):
         elif not flight.batch:
             flight.target.learn(reply.usage.read, conversation=object())
             if self._known is not None:
-                add, scope = self._known.index.add, _scope_of(flight.target)
-                call = ComparedCall(sent=self._sent(flight, prepared))
-                flight.guarded("verdict_failed", None, add, rendered, call, scope=scope)
+                flight.guarded("verdict_failed", None, self._remember, self._known, flight)
         record = flight.build_record(
             prepared,
             (*prepared.rendered.notices, *prepared.plan.notices, *reply.notices),

@@ -42,7 +42,8 @@ _MOST_TOGETHER, _BYTES_TOGETHER = 32, 2 * 1024 * 1024
 
 Check: TypeAlias = Callable[[UpstreamRequest], Awaitable[Denied | None]]
 """Why a request is not sent, as the error that the program gets; None to send it. Gets requests
-whose whole body is known, with the program's own headers, in the relay's event loop."""
+with a body, with the program's own headers, in the relay's event loop. A body over 32 MB has not
+arrived yet: it is an iterator, which belongs to the relay."""
 #: A call, and when it ended.
 _Waiting: TypeAlias = tuple[RelayedCall, float]
 

@@ -260,7 +260,7 @@ class RelayHandler:
             headers=headers,
             body=body,
         )
-        if self._checks and isinstance(body, bytes) and body:
+        if self._checks and body != b"":
             checked = msgspec.structs.replace(request, headers=relaying.headers)
             await relaying.run(self._check(checked))
         if self._place is None or not isinstance(body, bytes) or not body:

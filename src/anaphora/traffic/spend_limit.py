@@ -16,6 +16,7 @@ import math
 from decimal import Decimal
 
 import msgspec
+from msgspec.structs import replace
 
 from anaphora import wire as wires
 from anaphora.catalog import Price, Profile, profile
@@ -39,24 +40,42 @@ from anaphora.wire.facts.reading import read_facts
 from anaphora.wire.request_bodies import RequestBodies
 from anaphora.wording import counted, format_usd
 
-from .calls import RelayedCall, UpstreamRequest, counts_tokens, decoded_path, whole_answer, wire_at
+from .calls import (
+    KEPT_BYTES,
+    RelayedCall,
+    UpstreamRequest,
+    counts_tokens,
+    decoded_path,
+    whole_answer,
+    wire_at,
+)
 from .sent_requests import unsent_request
 from .sums import JudgedCall
 
 #: Ends of paths whose calls are billed, and whose bills are not read.
 _UNREAD = (
     "/batches",
+    "/cachedcontents",
+    "/complete",
     "/completions",
     "/embeddings",
     "/images/edits",
     "/images/generations",
+    "/images/variations",
+    "/interactions",
     "/audio/speech",
     "/audio/transcriptions",
+    "/audio/translations",
+    "/videos",
+    ":asyncbatchembedcontent",
     ":batchembedcontents",
     ":batchgeneratecontent",
     ":embedcontent",
     ":predict",
+    ":predictlongrunning",
 )
+#: A path below one that prompts are posted to, with the same request and bill.
+_COMPACT = ("/responses/compact", "/compact")
 _MOST_BYTES = 8 * 1024 * 1024
 _FIRST_ERROR = 400
 _ALLOW = "use --allow-unpriced to send such calls uncounted"
@@ -106,16 +125,21 @@ class ProgramLimit:
 
     def read(self, request: UpstreamRequest) -> LimitedCall | None:
         """The call with the upper end of its cost; None if it is free."""
-        path = decoded_path(request.path)
+        path = decoded_path(request.path).rstrip("/")
         if request.method != "POST" or counts_tokens(path):
             return None
+        if path.endswith(_COMPACT[0]):
+            path = path.removesuffix(_COMPACT[1])
         if wire_at(path) is None and not cloud_paths.unread_model(path):
             if not path.lower().endswith(_UNREAD):
                 return None
             problem = f"the cost of {path[:100]} is not known here"
             return LimitedCall(number=request.number, problem=problem)
+        if not isinstance(request.body, bytes):
+            problem = f"its body is larger than {KEPT_BYTES >> 20} MB, so its cost is unknown"
+            return LimitedCall(number=request.number, problem=problem)
         try:
-            return self._read(request, path)
+            return self._read(replace(request, path=path), path)
         except Exception as problem:
             known = isinstance(problem, AnaphoraError)
             kind = str(problem) if known else type(problem).__name__
@@ -211,8 +235,12 @@ def _unbilled_usd(call: RelayedCall, sent: LimitedCall, price: Price) -> Decimal
     if call.pieces:
         reader = wires.reader_for(wires.get(sent.wire), call.path)
         events = [*reader.feed(whole_answer(call)), *reader.close()]
-        complete = isinstance(events[-1], ReplyEnd)
-        arrived = events[-1].reply if isinstance(events[-1], ReplyEnd) else partial_of(events)
+        if isinstance(last := events[-1], ReplyEnd):
+            arrived, complete = last.reply, True
+            if not arrived.message.parts and arrived.usage.input is None:
+                return sent.upper_usd  # it is answered in the background, and billed later
+        else:
+            arrived = partial_of(events)
     unseen = 0
     if thinks_unseen(sent.wire, model, arrived):
         unseen = math.ceil(call.ended * fastest_tokens(sent.provider, model.id))

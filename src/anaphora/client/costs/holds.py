@@ -74,7 +74,7 @@ class BudgetGuard(AttemptGuard):
                 flight.failed("settle_failed", problem)
                 cost = held
         for budget in self._budgets:
-            budget.settle(held, cost)
+            flight.guarded("settle_failed", None, budget.settle, held, cost)
 
     def pays_handles(self, target: Target, prepared: PreparedRequest) -> bool:
         """Counts what the plan stores at the provider before the call: the tokens, and the hours
