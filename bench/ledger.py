@@ -20,7 +20,7 @@ import msgspec
 
 from anaphora.daemon.access.grants import AppGrant, LlmGrant
 from anaphora.daemon.money.ledger import Ledger
-from anaphora.daemon.store import Store
+from anaphora.daemon.store.interface import Store
 from anaphora.daemon.store.sqlite import SqliteStore
 from anaphora.daemon.values import App
 from anaphora.values import Usage

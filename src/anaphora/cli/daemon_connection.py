@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from anaphora.daemon.home import Home
     from anaphora.daemon.home.config import DaemonConfig
     from anaphora.daemon.home.extensions import Grants
-    from anaphora.daemon.store import Store
+    from anaphora.daemon.store.interface import Store
     from anaphora.postgres.address import PostgresAddress
 
 T = TypeVar("T", bound=Callable[..., Any])

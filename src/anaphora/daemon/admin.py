@@ -29,7 +29,8 @@ from .access.isolation import shared_caches
 from .access.narrowing import NarrowedToken
 from .home.amounts import UNLIMITED
 from .home.extensions import PERMISSIONS
-from .store import Spent, Store, TokenRow
+from .store import Spent, TokenRow
+from .store.interface import Store
 
 P = TypeVar("P", bound=msgspec.Struct)
 

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from .home.config import DaemonConfig
     from .nodes.membership import NodeMembership
     from .rpc.service import RpcService
-    from .store import Store
+    from .store.interface import Store
 
 #: Fields of `store.Spent`, as periods of a metric.
 _SPENT = ("today", "month", "held")

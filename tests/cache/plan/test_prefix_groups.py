@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from anaphora import catalog, wire
 from anaphora.cache.plan.groups import PrefixGroup, group_prompts, group_ttl, warming_pays
-from anaphora.client.oneshot import call_of
+from anaphora.client.parameters import call_of
 from anaphora.rendered import Rendered
 
 PROVIDERS = {

@@ -28,7 +28,8 @@ from anaphora.client.credentials.sigv4 import (
 )
 from anaphora.daemon.home.extensions import Grants
 from anaphora.daemon.money.ledger import spend_limits
-from anaphora.daemon.store import Store, TokenBudget, TokenRow
+from anaphora.daemon.store import TokenBudget, TokenRow
+from anaphora.daemon.store.interface import Store
 from anaphora.daemon.values import SOCKET, App, Peer
 from anaphora.errors import Forbidden, InvalidRequest, Unauthenticated
 from anaphora.redaction import shown_name

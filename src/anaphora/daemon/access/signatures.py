@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING
 from anaphora import catalog
 from anaphora.client.credentials.sigv4 import SignatureProblem, SignedRequest, verify
 from anaphora.daemon.off_loop import LARGE, OffLoop
-from anaphora.daemon.store import HandleRow, Store
+from anaphora.daemon.store import HandleRow
+from anaphora.daemon.store.interface import Store
 from anaphora.daemon.values import App
 from anaphora.errors import StoreUnavailable
 

@@ -14,7 +14,8 @@ from anaphora.daemon.access.grants import GroupLimits, LlmGrant, dollars
 from anaphora.daemon.health import utc
 from anaphora.daemon.home.alerts import AlertRules, CacheReadRule
 from anaphora.daemon.home.extensions import Grants
-from anaphora.daemon.store import EntryQuery, Spent, Store
+from anaphora.daemon.store import EntryQuery, Spent
+from anaphora.daemon.store.interface import Store
 from anaphora.daemon.store.reading import day_of, end_of_day, end_of_month, month_of
 from anaphora.wording import counted
 

@@ -32,7 +32,8 @@ from anaphora.daemon.home.extensions import Grants
 from anaphora.daemon.home.settings import SettingsFiles
 from anaphora.daemon.monitoring import DaemonMetrics, Gauge, Values
 from anaphora.daemon.services import Services
-from anaphora.daemon.store import HandleKind, HandleRow, Spent, Store
+from anaphora.daemon.store import HandleKind, HandleRow, Spent
+from anaphora.daemon.store.interface import Store
 from anaphora.daemon.store.reading import day_of
 from anaphora.errors import GrantExceeded, StoreUnavailable
 

@@ -27,7 +27,8 @@ from anaphora.cache.simulator import RenderedPrompt
 from anaphora.cache.simulator.view import ScopedKeys
 from anaphora.catalog import CacheRules
 from anaphora.daemon.access.isolation import NO_READS, OwnReads
-from anaphora.daemon.store import HandleRow, Store
+from anaphora.daemon.store import HandleRow
+from anaphora.daemon.store.interface import Store
 from anaphora.errors import StoreUnavailable
 from anaphora.rendered import Kind, Plan
 from anaphora.tokens import Counts

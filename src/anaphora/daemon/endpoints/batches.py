@@ -14,7 +14,7 @@ from anaphora.daemon.access.checks import check_grant
 from anaphora.daemon.access.grants import LlmGrant
 from anaphora.daemon.faces import FACES, face_of
 from anaphora.daemon.facts.handles import check_references, references
-from anaphora.daemon.store import Store
+from anaphora.daemon.store.interface import Store
 from anaphora.errors import NotGranted, RequestRejected
 from anaphora.wire.facts.reading import read_facts
 from anaphora.wire.reading import DECODE_ERRORS, Members

@@ -15,7 +15,8 @@ from anaphora.daemon.faces.face import Kept, Route
 from anaphora.daemon.faces.openai import kept_of_response
 from anaphora.daemon.money.late_bills import LateBill, LateBills, is_queued, read_response
 from anaphora.daemon.money.ledger import Ledger
-from anaphora.daemon.store import HandleKind, HandleRow, Store
+from anaphora.daemon.store import HandleKind, HandleRow
+from anaphora.daemon.store.interface import Store
 from anaphora.errors import AnaphoraError, NotFound
 from anaphora.wire.facts.content import RequestContent, scan_content
 from anaphora.wire.reading import DECODE_ERRORS

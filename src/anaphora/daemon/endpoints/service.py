@@ -17,7 +17,8 @@ from anaphora.daemon.calls.delegation import CallService, CallStream
 from anaphora.daemon.calls.steps.request import ReadBody
 from anaphora.daemon.faces import PLAIN_ROUTES, STARTS, face_at, face_of, find_route
 from anaphora.daemon.faces.face import JSON, Route, model_in, path_not_found
-from anaphora.daemon.store import HandleRow, Store
+from anaphora.daemon.store import HandleRow
+from anaphora.daemon.store.interface import Store
 from anaphora.daemon.values import ERROR_KEY, REQUEST_ID_KEY, App, kind_of
 from anaphora.errors import (
     AnaphoraError,

@@ -24,7 +24,8 @@ from anaphora.daemon.facts.handles import check_references, not_found, reference
 from anaphora.daemon.money.late_bills import LateBills
 from anaphora.daemon.money.ledger import Ledger
 from anaphora.daemon.off_loop import OffLoop
-from anaphora.daemon.store import HandleKind, HandleRow, Store
+from anaphora.daemon.store import HandleKind, HandleRow
+from anaphora.daemon.store.interface import Store
 from anaphora.daemon.values import App
 from anaphora.errors import Forbidden, NotFound, NotGranted, RequestRejected, TooLarge
 from anaphora.serving.exchange import CompleteResponse, HttpExchange

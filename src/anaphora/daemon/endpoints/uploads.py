@@ -23,7 +23,8 @@ from anaphora.daemon.access.grants import LlmGrant
 from anaphora.daemon.faces.face import Route
 from anaphora.daemon.facts.handles import not_found
 from anaphora.daemon.off_loop import OffLoop
-from anaphora.daemon.store import HandleRow, Store
+from anaphora.daemon.store import HandleRow
+from anaphora.daemon.store.interface import Store
 from anaphora.daemon.values import TOKEN_KEY, App
 from anaphora.errors import AnaphoraError, NotFound, RequestRejected, TooLarge
 from anaphora.serving.exchange import CompleteResponse, HttpExchange

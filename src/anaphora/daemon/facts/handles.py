@@ -7,7 +7,8 @@ from typing import Any
 
 import msgspec
 
-from anaphora.daemon.store import HandleKind, HandleRow, Store
+from anaphora.daemon.store import HandleKind, HandleRow
+from anaphora.daemon.store.interface import Store
 from anaphora.errors import NotFound, NotGranted, RequestRejected
 from anaphora.wire.facts.stored import stored_objects
 

@@ -16,7 +16,8 @@ from anaphora.audit.log import AuditLog
 from anaphora.daemon.access.grants import APP_ID, dollars
 from anaphora.daemon.admin import Admin, AdminParams
 from anaphora.daemon.home.amounts import nano_usd_of
-from anaphora.daemon.store import CorrectedEntry, Entry, EntryQuery, Store
+from anaphora.daemon.store import CorrectedEntry, Entry, EntryQuery
+from anaphora.daemon.store.interface import Store
 from anaphora.errors import AnaphoraError, InvalidRequest
 
 _log = logging.getLogger("anaphora.daemon")

@@ -35,7 +35,8 @@ from anaphora.client.response import BlockShare
 from anaphora.client.target import Target
 from anaphora.daemon.access.isolation import OwnReads, own_usage
 from anaphora.daemon.facts.handles import not_found, own_rows
-from anaphora.daemon.store import HandleRow, Hold, Store
+from anaphora.daemon.store import HandleRow, Hold
+from anaphora.daemon.store.interface import Store
 from anaphora.errors import AnaphoraError, Upstream
 from anaphora.rendered import Mark, Plan
 from anaphora.values import Reply, ReplyEnd, Ttl

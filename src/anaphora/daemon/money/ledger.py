@@ -31,8 +31,8 @@ from anaphora.daemon.store import (
     Settlement,
     SpendLimits,
     Spent,
-    Store,
 )
+from anaphora.daemon.store.interface import Store
 from anaphora.values import Usage
 from anaphora.wording import counted
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from anaphora.daemon.home.config import PasswordConfig
     from anaphora.postgres.address import PostgresAddress
 
-    from . import Store
+    from .interface import Store
 
 
 def store_address(home: Home, config: DaemonConfig) -> PostgresAddress | None:

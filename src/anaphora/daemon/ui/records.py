@@ -15,7 +15,8 @@ from anaphora.client.pool import ProviderPool
 from anaphora.daemon.access.grants import AppGrant
 from anaphora.daemon.access.identity import ADMIN, Directory
 from anaphora.daemon.calls.steps.audit import MOST_TEXTS, BreakTexts
-from anaphora.daemon.store import EntryQuery, Spent, Store, TokenRow
+from anaphora.daemon.store import EntryQuery, Spent, TokenRow
+from anaphora.daemon.store.interface import Store
 from anaphora.dashboard.pages.conversations import ConversationPage
 from anaphora.dashboard.past_calls.source import LogCalls, PastCalls
 from anaphora.dashboard.site import PageContent, PageRequest, Site

@@ -16,7 +16,8 @@ from anaphora.audit.envelope import EncodedRow
 from anaphora.daemon.calls.steps.audit import BreakText
 from anaphora.daemon.rpc.protocol import RequestKey
 from anaphora.daemon.shared_state import SavedRecord, SharedState
-from anaphora.daemon.store import HandleRow, Hold, Settlement, SpendLimits, Store, interrupted
+from anaphora.daemon.store import HandleRow, Hold, Settlement, SpendLimits, interrupted
+from anaphora.daemon.store.interface import Store
 from anaphora.serving.connection_limits import PEER, PeerCredentials
 from anaphora.wording import counted
 

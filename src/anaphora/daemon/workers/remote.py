@@ -32,9 +32,9 @@ from anaphora.daemon.store import (
     RecoveredHolds,
     Settlement,
     SpendLimits,
-    Store,
     all_sent,
 )
+from anaphora.daemon.store.interface import Store
 
 from .channel import remote, sent
 from .messages import StoreState, ToHost

@@ -39,7 +39,8 @@ from anaphora.daemon.endpoints.headers import PROVIDER, check_options, forwarded
 from anaphora.daemon.faces import face_of
 from anaphora.daemon.faces.face import Face, Route
 from anaphora.daemon.facts.handles import Reference, check_references
-from anaphora.daemon.store import HandleRow, Store
+from anaphora.daemon.store import HandleRow
+from anaphora.daemon.store.interface import Store
 from anaphora.daemon.values import WireRequest
 from anaphora.errors import AnaphoraError, Denied, InvalidRequest, NotGranted, StoreUnavailable
 from anaphora.redaction import quoted
