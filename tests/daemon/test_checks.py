@@ -20,9 +20,9 @@ from anaphora.daemon.access.checks import (
     is_granted,
 )
 from anaphora.daemon.access.grants import AppGrant, LlmGrant
-from anaphora.daemon.store import HandleKind
 from anaphora.errors import CapabilityDenied, NotGranted
 from anaphora.wire.facts.reading import HandleRef, RequestFacts, read_facts
+from anaphora.wire.facts.stored import StoredKind
 from anaphora.wire.reading import Members, decode_members
 
 PATH = "/v1beta/models/granted-1:generateContent"
@@ -139,7 +139,7 @@ def test_model_that_is_asked_for_is_first_wherever_it_stands() -> None:
 
 
 @pytest.mark.parametrize("kind", ["cached_content", "conversation"])
-def test_approved_prompt_does_not_go_with_what_may_hold_another(kind: HandleKind) -> None:
+def test_approved_prompt_does_not_go_with_what_may_hold_another(kind: StoredKind) -> None:
     facts, members = read({})
     facts = replace(facts, handles=(HandleRef("x", kind, "id"),))
     with pytest.raises(NotGranted, match="may hold a system text"):
