@@ -4,15 +4,12 @@ emulator's engine in the same process."""
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import AsyncIterator
-from urllib.parse import urlsplit
+
+from _engine import EngineTransport
 
 from anaphora import AsyncClient
-from anaphora.client.transport import HttpRequest
 from anaphora.emulator import EmulatorOptions
 from anaphora.emulator.engine import Engine
-from anaphora.emulator.exchange import EmulatorRequest, EmulatorResponse
 
 ROUTERS = {
     "openrouter": "deepseek/deepseek-v4-flash",
@@ -23,40 +20,6 @@ HOSTS = ("DeepInfra", "Novita", "Together")
 GUIDE = "A rule of the house, which every answer follows. " * 700
 #: Settings of an app that chooses hosts itself, by which nothing is pinned.
 CHOSEN = {"openrouter": '{"provider":{"sort":"price"}}'}
-
-
-class EngineResponse:
-    def __init__(self, response: EmulatorResponse) -> None:
-        self._response = response
-        self.status, self.headers = response.status, response.headers
-
-    async def read(self) -> bytes:
-        return self._response.body
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        for chunk in self._response.chunks:
-            yield chunk.data
-
-    async def close(self) -> None:
-        pass
-
-
-class EngineTransport:
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-
-    async def send(self, request: HttpRequest) -> EngineResponse:
-        received = EmulatorRequest(
-            method=request.method,
-            path=urlsplit(request.url).path,
-            headers={name.lower(): value for name, value in request.headers.items()},
-            body=request.body,
-            now=time.time(),
-        )
-        return EngineResponse(self._engine.respond(received))
-
-    async def close(self) -> None:
-        pass
 
 
 def read_share(

@@ -6,23 +6,20 @@ from __future__ import annotations
 import asyncio
 import gzip
 import statistics
-import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from unittest import mock
-from urllib.parse import parse_qsl, urlsplit
 
 import msgspec
+from _engine import EngineTransport
 from _recorded import QUICK, SLOW, message_of, tool_of
 
 from anaphora import AsyncClient
 from anaphora.analysis.trace.format import Trace, read_line
 from anaphora.client.session import Session
-from anaphora.client.transport import HttpRequest
 from anaphora.emulator import EmulatorOptions
 from anaphora.emulator.engine import Engine
-from anaphora.emulator.exchange import EmulatorRequest, EmulatorResponse
 from anaphora.emulator.replies.script import Script
 from anaphora.errors import Upstream
 from anaphora.values import Conversation, Message, Tool, ToolCall, ToolResult
@@ -63,43 +60,6 @@ class Summarised(msgspec.Struct, frozen=True):
         return statistics.median(self.shares)
 
 
-class _Response:
-    def __init__(self, response: EmulatorResponse) -> None:
-        self._response = response
-        self.status, self.headers = response.status, response.headers
-
-    async def read(self) -> bytes:
-        return self._response.body
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        yield self._response.body
-
-    async def close(self) -> None:
-        pass
-
-
-class _Transport:
-    """The emulator without a server."""
-
-    def __init__(self) -> None:
-        self._engine = Engine(EmulatorOptions(script=Script.decode(SCRIPT, "script.yaml")))
-
-    async def send(self, request: HttpRequest) -> _Response:
-        parts = urlsplit(request.url)
-        received = EmulatorRequest(
-            method=request.method,
-            path=parts.path,
-            query=dict(parse_qsl(parts.query)),
-            headers={name.lower(): value for name, value in request.headers.items()},
-            body=request.body,
-            now=time.time(),
-        )
-        return _Response(self._engine.respond(received))
-
-    async def close(self) -> None:
-        pass
-
-
 def summarised(folder: Path, *, quick: bool) -> dict[str, Summarised]:
     """By wire; nothing if there are no recordings."""
     traces = list(_traces(folder, quick=quick))
@@ -124,7 +84,9 @@ async def _play(name: str, traces: list[Trace]) -> Summarised:
     shares, uncached, refused = [], 0, 0
     now = 1.79e9
     for trace in traces:
-        client = AsyncClient.from_config(config, environ={"KEY": "any"}, transport=_Transport())
+        options = EmulatorOptions(script=Script.decode(SCRIPT, "script.yaml"))
+        transport = EngineTransport(Engine(options))
+        client = AsyncClient.from_config(config, environ={"KEY": "any"}, transport=transport)
         async with client:
             now += 1e6
             try:

@@ -14,7 +14,7 @@ from anaphora.cache.sent_call import SentCall
 from anaphora.cache.verdict import judge
 from anaphora.rendered import Plan, Rendered
 from anaphora.values import Usage
-from anaphora.wire.body_memory import RequestBodies
+from anaphora.wire.request_bodies import RequestBodies
 
 RULES = catalog.rules("openai", "gpt-4o", "openai_chat")
 BODIES = RequestBodies()

@@ -303,8 +303,10 @@ def test_command_gets_facts_and_no_secret(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("ANTHROPIC_API_KEY", "canary-of-the-environment")
-    ran = tmp_path / "ran"
-    grants = extensions({"ran": command(ran)}, limits=[50])
+    ran, prints = tmp_path / "ran", tmp_path / "prints"
+    target = command(ran)
+    target["command"][-1] += f"; readlink /proc/self/fd/2 > {prints}"
+    grants = extensions({"ran": target}, limits=[50])
     with alerting(tmp_path, running_emulator, receiver, grants) as daemon:
         spend(daemon)
         wait_until(lambda: metric(daemon, "ran", "sent") == 1, "the command has run")
@@ -313,6 +315,7 @@ def test_command_gets_facts_and_no_secret(
     environment = Path(f"{ran}.env").read_text()
     assert "PATH=" in environment
     assert "canary" not in environment
+    assert prints.read_text() == "/dev/null\n"
 
 
 def test_command_that_hangs_is_killed_with_its_children(

@@ -17,8 +17,9 @@ from anaphora.cache.simulator import RenderedPrompt
 from anaphora.rendered import Plan, Rendered
 from anaphora.rendered.request_log import TextNotKept
 from anaphora.tokens import Counts
-from anaphora.wire.body_memory import BodyMemory, RequestBodies, list_of_messages
+from anaphora.wire.body_memory import BodyMemory
 from anaphora.wire.reading import decode_members
+from anaphora.wire.request_bodies import RequestBodies, list_of_messages
 
 
 def parts(rendered: Rendered | None) -> Any:

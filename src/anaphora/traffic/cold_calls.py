@@ -25,7 +25,7 @@ from anaphora.cache.sent_call import SentCall
 from anaphora.catalog.pricing import PriceBook
 from anaphora.client.transport.decoding import InvalidCompression, UnknownCompression
 from anaphora.errors import AnaphoraError
-from anaphora.wire.body_memory import RequestBodies
+from anaphora.wire.request_bodies import RequestBodies
 
 from .accounts import Accounts, credentials
 from .calls import UpstreamRequest, header_of

@@ -27,8 +27,8 @@ from anaphora.errors import AnaphoraError
 from anaphora.redaction import Redactor
 from anaphora.rendered import Plan
 from anaphora.wire import cloud_paths
-from anaphora.wire.body_memory import RequestBodies
 from anaphora.wire.reading import Members
+from anaphora.wire.request_bodies import RequestBodies
 
 from . import clouds
 from .accounts import Accounts, Credentials, credentials, keys_in

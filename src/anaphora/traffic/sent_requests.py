@@ -27,12 +27,12 @@ from anaphora.errors import AnaphoraError, InvalidRequest
 from anaphora.tokens import for_model
 from anaphora.values import Reply
 from anaphora.wire import Wire
-from anaphora.wire.body_memory import RequestBodies
 from anaphora.wire.cloud_paths import unread_model
 from anaphora.wire.dialect.routers import answering_host
 from anaphora.wire.elements import DecodedBody
 from anaphora.wire.openai_responses.parse import input_items
 from anaphora.wire.reading import Members, known_text, object_members, request_error
+from anaphora.wire.request_bodies import RequestBodies
 
 from .calls import (
     KEPT_BYTES,

@@ -36,8 +36,8 @@ from anaphora.rendered import Plan
 from anaphora.tokens import Counts
 from anaphora.values import ReplyEnd, Usage
 from anaphora.wire import cloud_paths
-from anaphora.wire.body_memory import RequestBodies
 from anaphora.wire.facts.reading import read_facts
+from anaphora.wire.request_bodies import RequestBodies
 from anaphora.wording import counted, format_usd
 
 from .calls import (

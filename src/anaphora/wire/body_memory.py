@@ -1,8 +1,5 @@
 """Recognises request bodies that begin like an earlier one, to decode only the new messages.
 
-    bodies = RequestBodies()
-    codec.split(bodies.read(scope, wire, data), path=path)
-
 A program without state sends its conversation whole at every turn. What is kept of a body is where
 its messages end and their digests, not its text. A new body is hashed up to the known end, and the
 messages that both have are left out when the rest is decoded: a list without some of its elements
@@ -10,6 +7,7 @@ is valid if the whole list is, once those elements were found to be. `split` the
 that it cut before.
 
 A `BodyMemory` finds and keeps bodies for any reader; a reader stores its own facts with them.
+`request_bodies` has the one that stores none.
 """
 
 from __future__ import annotations
@@ -20,16 +18,12 @@ from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable
 from functools import lru_cache
-from itertools import takewhile
 from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from anaphora.errors import InvalidRequest
-
 from .elements import (
     DIGEST,
-    DecodedBody,
     ElementNotes,
     ListElements,
     RawElements,
@@ -42,21 +36,17 @@ from .reading import (
     Members,
     decode_elements,
     decode_members,
-    object_members,
-    request_error,
 )
-from .spans import document_span, member_spans
-from .tables import request_table
 
 #: A kept body is found by digests of its beginnings up to the last multiples of these numbers: its
 #: end may change. In a new body they are looked for at more multiples, as it may have grown: at
 #: every third one, since three in a row are kept.
-_GRIDS = (1024, 8192, 65536)
+GRIDS = (1024, 8192, 65536)
 _KEPT_PLACES, _PLACES = 3, 16
 #: What all kept bodies may take, and what one takes besides its messages, and for each of them.
-_MOST_BYTES = 8 * 1024 * 1024
+MOST_BYTES = 8 * 1024 * 1024
 _BODY_BYTES, _MESSAGE_BYTES = 3000, 48
-_BLANK = b" \t\n\r"
+BLANK = b" \t\n\r"
 _SEPARATOR = re.compile(rb"[ \t\n\r]*,[ \t\n\r]*")
 #: After an element: a comma and another element, or the end of the list.
 _NEXT = re.compile(rb"[ \t\n\r]*(?:,(?=[ \t\n\r]*[^\] \t\n\r])|(?=\]))")
@@ -177,7 +167,7 @@ class KnownBeginning(msgspec.Struct, Generic[Facts], frozen=True, eq=False, kw_o
             end = start + _size(members[name])
             if not listed.startswith(members[name], start):
                 return None
-            after = listed[end:].lstrip(_BLANK)
+            after = listed[end:].lstrip(BLANK)
             if after[:1] == b"," and name in decode_members(b"{" + after[1:]):
                 return None  # given twice
         except DECODE_ERRORS:
@@ -210,8 +200,8 @@ class BodyMemory(Generic[Facts]):
 
     def __init__(
         self,
-        most_bytes: int = _MOST_BYTES,
-        grids: tuple[int, ...] = _GRIDS,
+        most_bytes: int = MOST_BYTES,
+        grids: tuple[int, ...] = GRIDS,
         size_of: Callable[[Facts], int] = lambda _: 0,
     ) -> None:
         """`size_of` is the memory that facts take."""
@@ -284,7 +274,7 @@ class BodyMemory(Generic[Facts]):
             name=elements.name,
             head=begin,
             head_digest=digest_of(head) if before is None else before.head_digest,
-            bracket=len(data[:begin].rstrip(_BLANK)) - 1 if before is None else before.bracket,
+            bracket=len(data[:begin].rstrip(BLANK)) - 1 if before is None else before.bracket,
             members=elements.before,
             between=between,
             ends=ends,
@@ -335,34 +325,6 @@ class BodyMemory(Generic[Facts]):
                 del self._found[key]
 
 
-class RequestBodies:
-    """Reads bodies for `split`, with the same result as `split` alone."""
-
-    def __init__(self, most_bytes: int = _MOST_BYTES, grids: tuple[int, ...] = _GRIDS) -> None:
-        """`most_bytes` limits the memory that is taken."""
-        self._memory: BodyMemory[None] = BodyMemory(most_bytes, grids)
-
-    @property
-    def size(self) -> int:
-        """The bytes of memory that the kept bodies take, about."""
-        return self._memory.size
-
-    def read(self, scope: Hashable, wire: str, data: bytes) -> DecodedBody:
-        """The members of a body, and its messages if they can be found without doubt. Raises
-        `InvalidRequest`."""
-        running = self._memory.digests(scope, wire, data)
-        beginning = self._memory.find(running)
-        body = None if beginning is None else _read_rest(beginning)
-        if body is None:
-            beginning, members = None, object_members(data, "$", request_error)
-            body = DecodedBody(members, list_of_messages(wire, data, members))
-        if body.elements is not None:
-            outline = self._memory.outline(running, body.elements, beginning)
-            if outline is not None:
-                self._memory.keep(outline, beginning, lambda: None)
-        return body
-
-
 def _places(units: int, steps: int, grids: tuple[int, ...]) -> tuple[int, ...]:
     """The last multiples of each grid, and of so many before them every third one; the first grid
     divides the others."""
@@ -374,43 +336,6 @@ def _places(units: int, steps: int, grids: tuple[int, ...]) -> tuple[int, ...]:
         before = last // step * step
         places.update(range(before, max(0, last - steps * grid), -step))
     return tuple(sorted(places))
-
-
-def list_of_messages(wire: str, data: bytes, members: Members) -> ListElements | None:
-    """The messages of a body; None if they are not in a list, or a member is given twice."""
-    name = request_table(wire).messages
-    raw = members.get(name)
-    if raw is None or bytes(memoryview(raw)[:1]) != b"[":
-        return None
-    try:
-        spans = member_spans(data, document_span(data), "$", members)
-        raws = decode_elements(raw)
-    except (InvalidRequest, *DECODE_ERRORS):
-        return None
-    begin = spans[name].start + 1
-    while data[begin] in _BLANK:
-        begin += 1
-    first = takewhile(lambda one: one[0] != name, spans.items())
-    return ListElements(
-        name=name,
-        raws=raws,
-        notes=ElementNotes(b"".join(map(digest_of, raws))),
-        begin=begin,
-        before=tuple((each, span.start, span.end) for each, span in first),
-    )
-
-
-def _read_rest(beginning: KnownBeginning[None]) -> DecodedBody | None:
-    """The body, of which known messages are not read again; None if the rest cannot be read without
-    doubt."""
-    members = beginning.members()
-    if members is None:
-        return None
-    try:
-        elements = beginning.complete(members)
-    except DECODE_ERRORS:
-        return None
-    return DecodedBody(members, elements)
 
 
 def _compare(kept: KeptBody[Facts], data: bytes, same: int) -> KnownBeginning[Facts] | None:

@@ -141,13 +141,15 @@ def _program(command: tuple[str, ...]) -> str | None:
 
 async def _run(command: tuple[str, ...], body: bytes, seconds: float) -> None:
     """Runs a command without a shell. Kills it, and what it has started, after `seconds`."""
+    logs = _log.isEnabledFor(logging.DEBUG)
     with tempfile.TemporaryFile() as output:
+        prints = output if logs else asyncio.subprocess.DEVNULL  # else it could fill the disk
         try:
             process = await asyncio.create_subprocess_exec(
                 *command,
                 stdin=asyncio.subprocess.PIPE,
-                stdout=output,
-                stderr=output,
+                stdout=prints,
+                stderr=prints,
                 env=_environment(),
                 cwd="/",
                 start_new_session=True,
@@ -165,7 +167,7 @@ async def _run(command: tuple[str, ...], body: bytes, seconds: float) -> None:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
                 await process.wait()
-        if _log.isEnabledFor(logging.DEBUG):
+        if logs:
             output.seek(0)
             text = output.read(_MOST_OUTPUT).decode(errors="replace")
             _log.debug("the command of an alert printed: %s", text)
@@ -185,24 +187,20 @@ async def _feed(process: asyncio.subprocess.Process, body: bytes) -> None:
 def register_test(admin: Admin, home: Home, grants: Callable[[], Grants], node: str) -> None:
     """Adds the method that sends a test alert to each target, once, and returns which got it."""
 
-    async def test(_: NoParams) -> dict[str, Any]:
-        return await _test(home, grants().alerts, node)
-
-    admin.register("admin.alerts.test", NoParams, test)
-
-
-async def _test(home: Home, rules: AlertRules | None, node: str) -> dict[str, Any]:
-    if rules is None:
-        raise InvalidRequest("extensions.yaml has no `alerts`")
-    sender, at = AlertSender(home), utc(time.time())
-    text = "a test of the alerts of Anaphora"
-    facts = {"id": f"test at {at}", "at": at, "node": node, "kind": "test", "text": text}
-
-    async def sent(name: str, target: AlertTarget) -> dict[str, Any]:
+    async def sent(name: str, target: AlertTarget, facts: AlertFacts) -> dict[str, Any]:
         try:
-            await sender.send(target, facts)
+            await AlertSender(home).send(target, facts)
         except NotSent as problem:
             return {"target": name, "sent": False, "reason": str(problem)}
         return {"target": name, "sent": True, "reason": ""}
 
-    return {"targets": await asyncio.gather(*(sent(*one) for one in rules.to.items()))}
+    async def test(_: NoParams) -> dict[str, Any]:
+        rules, at = grants().alerts, utc(time.time())
+        if rules is None:
+            raise InvalidRequest("extensions.yaml has no `alerts`")
+        text = "a test of the alerts of Anaphora"
+        facts = {"id": f"test at {at}", "at": at, "node": node, "kind": "test", "text": text}
+        sends = (sent(name, target, facts) for name, target in rules.to.items())
+        return {"targets": await asyncio.gather(*sends)}
+
+    admin.register("admin.alerts.test", NoParams, test)

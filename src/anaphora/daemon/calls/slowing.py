@@ -8,11 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager
-from types import TracebackType
-
-import msgspec
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 from anaphora.client.limits import Admission
 from anaphora.daemon.money.ledger import OpenHold
@@ -30,33 +27,23 @@ def delay(app: App, hold: OpenHold) -> float:
     return _MOST_SECONDS * min(1.0, (hold.share - slow_from) / (1.0 - slow_from))
 
 
-class SlowedAdmission(msgspec.Struct, eq=False):
-    """Holds the cost of a call's first attempt and waits, before the rate limits admit it."""
-
-    admission: AbstractAsyncContextManager[Admission]
-    app: App
-    hold: Callable[[], Awaitable[OpenHold]]
-    waits: Callable[[float], None]
-    """Called with the seconds of the delay, before it."""
-    deadline: float
-    """On the monotonic clock. At most half of the time until then is waited for."""
-
-    async def __aenter__(self) -> Admission:
-        hold = await self.hold()
-        left = max(0.0, self.deadline - time.monotonic())
-        seconds = min(delay(self.app, hold), left / 2)
-        self.waits(seconds)
-        if seconds:
-            await asyncio.sleep(seconds)
-        return await self.admission.__aenter__()
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.admission.__aexit__(kind, error, traceback)
+@asynccontextmanager
+async def slowed_admission(
+    admission: AbstractAsyncContextManager[Admission],
+    app: App,
+    hold: Callable[[], Awaitable[OpenHold]],
+    waits: Callable[[float], None],
+    deadline: float,
+) -> AsyncIterator[Admission]:
+    """Holds the cost of a call's first attempt and waits, at most half of the time until `deadline`
+    (monotonic), before the rate limits admit it. `waits` is called with the seconds before."""
+    held = await hold()
+    seconds = min(delay(app, held), max(0.0, deadline - time.monotonic()) / 2)
+    waits(seconds)
+    if seconds:
+        await asyncio.sleep(seconds)
+    async with admission as admitted:
+        yield admitted
 
 
 def slowed_notices(seconds: float | None) -> tuple[Notice, ...]:

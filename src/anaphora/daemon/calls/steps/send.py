@@ -20,7 +20,7 @@ from anaphora.client.target import Target
 from anaphora.daemon.calls.call import AppCall, AppReply, CallOutcome, CallTools, StreamPiece
 from anaphora.daemon.calls.fair_admission import FairAdmission, SharedLimits
 from anaphora.daemon.calls.pipeline import CallStep
-from anaphora.daemon.calls.slowing import SlowedAdmission
+from anaphora.daemon.calls.slowing import slowed_admission
 from anaphora.daemon.faces import face_of
 from anaphora.daemon.faces.framing import UsageFilter, WholeEvents, WholeFrames
 from anaphora.daemon.faces.openai import continued_tokens
@@ -157,7 +157,7 @@ class ClientCall(AttemptCaller):
             return admission
         if call.flight is not None and call.flight.request.prewarm:
             return admission
-        return SlowedAdmission(admission, call.app, self._hold, self._slowed, deadline)
+        return slowed_admission(admission, call.app, self._hold, self._slowed, deadline)
 
     async def _hold(self) -> OpenHold:
         call = self._call
