@@ -136,6 +136,18 @@ def test_without_max_tokens_the_longest_output_counts(emu: Emulator) -> None:
     asyncio.run(main())
 
 
+def test_the_missing_limit_is_named_as_the_app_writes_it(emu: Emulator) -> None:
+    async def main() -> None:
+        prices = {"unknown-1": {"input": 1, "output": 2}}
+        config = {"providers": settings(emu.url, ["openai_chat"])}
+        config["providers"]["openai_chat"] |= {"model": "unknown-1", "prices": prices}
+        async with AsyncClient.from_config(config, environ={"KEY": KEY}) as client:
+            with pytest.raises(BudgetExceeded, match=r"has no limit: set max_tokens$"):
+                await client.complete("Hello", budget=client.budget(usd=1))
+
+    asyncio.run(main())
+
+
 def test_a_model_without_a_price_needs_permission(emu: Emulator) -> None:
     async def main() -> None:
         async with connected(emu, ["ollama"]) as emulated:

@@ -418,6 +418,10 @@ def test_passes_are_bounded_and_end() -> None:
         assert passes.allows("app", prompt, PASS_SECONDS)
         assert not passes.allows("app", prompt, PASS_SECONDS + 1)
         assert not passes.allows("another app", prompt, 1.0)
+        passes.add(passes.key("beside", prompt), 10.0, since=12.0)
+        assert not passes.allows("beside", prompt, 11.0)
+        passes.add(passes.key("beside", prompt), 11.0, since=14.0)
+        assert passes.allows("beside", prompt, 13.0), "it was sent after the first refusal"
         assert not passes.allows("app", other.render(), 1.0)
         for number in range(10_000):
             passes.add(number, 0.0)

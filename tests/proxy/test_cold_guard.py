@@ -24,7 +24,8 @@ from anaphora.proxy.cold_guard import ColdCheck
 from anaphora.proxy.routes import NetworkUpstream, default_routes
 from anaphora.proxy.server import Proxy, running
 from anaphora.proxy.signing import RequestSigner
-from anaphora.traffic.calls import RelayedCall
+from anaphora.traffic.calls import RelayedCall, UpstreamRequest
+from anaphora.traffic.cold_calls import ColdCalls, ColdRequest
 from anaphora.traffic.judging import Judge
 
 pytestmark = pytest.mark.filterwarnings("ignore:Inheritance class:DeprecationWarning")
@@ -186,13 +187,7 @@ def test_a_person_is_asked_one_question_at_a_time(emu: Emulator, clock: Clock) -
         program = Claude(run.proxy, {})
         with pytest.raises(anthropic.APIStatusError, match="the answer was no"):
             program.ask([("user", "Rome?")])
-        threads = [
-            threading.Thread(target=program.ask, args=([("user", "Rome?")],)) for _ in range(3)
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        run_at_once(lambda: program.ask([("user", "Rome?")]), 3)
         assert run.outcomes() == ["refused", *["complete"] * 3]
     assert most == 1
     assert len(asked) == 2, "the answer holds for the same request"
@@ -206,6 +201,46 @@ def test_without_an_answer_the_next_one_passes(emu: Emulator, clock: Clock) -> N
         with pytest.raises(anthropic.APIStatusError, match="Send it again within 10 minutes"):
             program.ask([("user", "Rome?")])
         assert program.ask([("user", "Rome?")])
+
+
+def test_requests_beside_a_refused_one_do_not_pass(
+    emu: Emulator, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They were sent before the refusal. All are refused; later ones pass."""
+    find, found, all_here = ColdCalls.find, list[UpstreamRequest](), threading.Event()
+
+    def finding(calls: ColdCalls, request: UpstreamRequest) -> ColdRequest | None:
+        found.append(request)
+        if len(found) == 4:
+            all_here.set()
+        return find(calls, request)
+
+    def ask(_text: str, _ended: threading.Event) -> bool | None:
+        assert all_here.wait(60)
+        return None
+
+    monkeypatch.setattr(ColdCalls, "find", finding)
+    with guarded(emu, "ask", ask=ask) as run:
+        program, statuses = Claude(run.proxy, {}), list[int]()
+
+        def send() -> None:
+            try:
+                program.ask([("user", "Rome?")])
+            except anthropic.APIStatusError as refused:
+                statuses.append(refused.status_code)
+
+        run_at_once(send, 4)
+        assert statuses == [402] * 4
+        assert program.ask([("user", "Rome?")])
+        assert run.outcomes() == [*["refused"] * 4, "complete"]
+
+
+def run_at_once(act: Any, count: int) -> None:
+    threads = [threading.Thread(target=act) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
 
 
 def test_question_ends_when_the_program_stops_waiting(emu: Emulator, clock: Clock) -> None:

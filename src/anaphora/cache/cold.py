@@ -227,7 +227,8 @@ class ColdPasses:
     """
 
     def __init__(self) -> None:
-        self._until = BoundedMap[Hashable, float](_MOST_PASSES)
+        self._until = BoundedMap[Hashable, tuple[float, float]](_MOST_PASSES)
+        """From when and until when."""
 
     def key(self, scope: Hashable, rendered: Rendered) -> Hashable:
         """The key of a refused call."""
@@ -235,14 +236,19 @@ class ColdPasses:
         positions, enough = range(len(rendered)), _KNOWN_BY * prompt.total
         return scope, prompt.key(bisect_left(positions, enough, key=prompt.tokens))
 
-    def add(self, key: Hashable, at: float) -> None:
-        self._until[key] = expiry(at, PASS_SECONDS)
+    def add(self, key: Hashable, at: float, since: float = 0.0) -> None:
+        """Calls that began before `since` do not pass: they do not answer the refusal, but were
+        sent beside the refused one."""
+        known = self._until.get(key)
+        if known is not None and is_alive(known[1], at):
+            since = min(since, known[0])
+        self._until[key] = since, expiry(at, PASS_SECONDS)
 
     def allows(self, scope: Hashable, rendered: Rendered, at: float) -> bool:
         """Whether the call was refused a short time ago."""
         prompt = RenderedPrompt(rendered, Plan())
         for position in range(len(rendered) - 1, -1, -1):
-            until = self._until.get((scope, prompt.key(position)))
-            if until is not None:
-                return is_alive(until, at)
+            known = self._until.get((scope, prompt.key(position)))
+            if known is not None:
+                return known[0] <= at and is_alive(known[1], at)
         return False

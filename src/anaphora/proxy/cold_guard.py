@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
@@ -72,8 +73,8 @@ class ColdCheck:
             self._calls.allow(found)
             return None
         text = refusal(found.cold)
-        if answer is None:
-            self._calls.let_pass(found)
+        if answer is None:  # requests that are waiting beside it are no answer to the refusal
+            self._calls.let_pass(found, since=time.time())
         else:
             text = f"cold cache: {found.cold}. This call was not sent: the answer was no."
         return ColdCallRefused(text, cold=found.cold)

@@ -103,11 +103,11 @@ class ColdCalls:
             sent = found.call.sent
             return self._passes.allows(found.scope, sent.rendered, sent.at or 0.0)
 
-    def let_pass(self, found: ColdRequest) -> None:
-        """From now on the same request passes, for some minutes."""
+    def let_pass(self, found: ColdRequest, since: float = 0.0) -> None:
+        """The same request passes for some minutes, if it began after a time."""
         with self._lock:
             sent = found.call.sent
-            self._passes.add(self._passes.key(found.scope, sent.rendered), sent.at or 0.0)
+            self._passes.add(self._passes.key(found.scope, sent.rendered), sent.at or 0.0, since)
 
     def allow(self, found: ColdRequest) -> None:
         """The request is sent: later ones are compared with it."""

@@ -181,7 +181,8 @@ def _held_for(
     strict = [each for each in budgets if priced or not each.allow_unpriced]
     if not strict:
         return Decimal(0)
-    reason = bound.reason if priced else _NO_PRICE.format(target.model, target.endpoint.id)
+    known = bound.reason.replace(facts.max_tokens_field, "max_tokens")  # as the app writes it
+    reason = known if priced else _NO_PRICE.format(target.model, target.endpoint.id)
     raise strict[0].refusal(f"a budget needs the maximum cost of each call, and {reason}", None)
 
 
