@@ -60,17 +60,17 @@ LIMITS = {
 }
 #: Figures above their limit, and what they may not exceed until then. docs/decisions/0032 says why.
 ABOVE = {
-    "lines": 164_400,
-    "files": 720,
+    "lines": 174_800,
+    "files": 790,
     "wire_branches": 9,
     "memo_objects": 21,
     "single_subclass_bases": 13,
-    "session_turn_files": 42,
-    "session_turn_lines": 10_400,
-    "daemon_call_files": 116,
-    "daemon_call_lines": 29_800,
+    "session_turn_files": 44,
+    "session_turn_lines": 11_050,
+    "daemon_call_files": 128,
+    "daemon_call_lines": 32_200,
     "daemon_call_functions": 1_600,
-    "watched_call_files": 74,
+    "watched_call_files": 84,
 }
 _LONG_FILE, _LONG_FUNCTION, _PARAMETERS = 400, 60, 10
 

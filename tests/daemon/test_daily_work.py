@@ -168,7 +168,11 @@ def as_of_the_last_version(store: Path) -> None:
     """Takes back the last step of the schema."""
     database = sqlite3.connect(store)
     with contextlib.closing(database):
-        database.execute("DROP TABLE app_groups")
+        database.execute("DROP TRIGGER end_reservations")
+        database.execute("DROP TABLE reservations")
+        database.execute("DROP TABLE budgets")
+        for table in ("holds", "entries"):
+            database.execute(f"ALTER TABLE {table} DROP COLUMN accounts")
         database.execute(f"PRAGMA user_version={SCHEMA_VERSION - 1}")
 
 

@@ -53,7 +53,7 @@ COMMANDS = {
     "seen": "Show or clear the index of prompt beginnings that were sent before.",
     "serve": "Run the daemon: it holds the keys, and lends completions to apps.",
     "simulate": "Compare predicted cache usage with actual bills.",
-    "spend": "Show what apps have spent, by group, app, model, block label and day.",
+    "spend": "Show what apps have spent, by group, app, model, block label, budget and day.",
     "statusline": "Print a status line for Claude Code.",
     "store": "Back up, check, prune, migrate or move the store of a daemon.",
     "translate": "Convert a request to another provider's format.",

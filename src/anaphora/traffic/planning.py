@@ -271,13 +271,15 @@ class ConversationPlans:
                 call.longer = longer_ttl(memory, gaps, so_far)
                 rendered = _lengthened(rendered, call.longer)
         planner = MatchedCallPlanner(memory, rendered, state)
+        recalled = False
         if self._seen is not None and state is None:
-            self._seen.recall_now(host, planner, rendered, at)
+            recalled = self._seen.recall_now(host, planner, rendered, at)
         call.state = planner.state
         plan = Plan(marks=rendered.marks)
         if planner.reuse_expected:
             plan = call.plan = planner.plan(rendered, at=at)
-            if so_far is not None and own is not None:
+            # What earlier processes have sent again is marked from the first call on.
+            if so_far is not None and own is not None and not recalled:
                 known = planner.known_beginning(rendered)
                 state = planner.state
                 call.plan = proven_plan(plan, own, rendered, memory, state, so_far, known)
