@@ -271,9 +271,8 @@ class ConversationPlans:
                 call.longer = longer_ttl(memory, gaps, so_far)
                 rendered = _lengthened(rendered, call.longer)
         planner = MatchedCallPlanner(memory, rendered, state)
-        recalled = False
-        if self._seen is not None and state is None:
-            recalled = self._seen.recall_now(host, planner, rendered, at)
+        index = self._seen if state is None else None
+        recalled = index is not None and index.recall_now(host, planner, rendered, at)
         call.state = planner.state
         plan = Plan(marks=rendered.marks)
         if planner.reuse_expected:
