@@ -21,7 +21,7 @@ _SHA256 = sha256()
 long_hash: Callable[[Any], Any] = blake3 if platform.machine() in ("x86_64", "AMD64") else sha256
 
 
-#: A longer piece to hash makes Python release its lock, and the thread that takes it may keep it for
+#: A longer piece to hash makes Python release its lock; a thread that takes it may keep it for
 #: milliseconds. From so many bytes on, hashing them at once is worth that.
 _QUIET, _WORTH_A_RELEASE = 2047, 8192
 
