@@ -382,7 +382,7 @@ def test_a_cancelled_call_may_cost_all_that_was_held(emu: Emulator) -> None:
     async def main() -> None:
         async with connected(emu, ["anthropic"]) as emulated:
             client, transport = emulated.client, emulated.transport
-            transport.faults = ["slow-drip; seconds=30"]
+            transport.faults = ["slow-drip; seconds=6"]
             async with client.budget(usd=1) as budget:
                 call = asyncio.create_task(client.complete("Hello", "anthropic", max_tokens=50))
                 await until(lambda: transport.received)

@@ -253,7 +253,7 @@ def test_a_stream_that_is_left_counts(emu: Emulator) -> None:
     with limited(emu, "5") as run:
         url = urlsplit(run.proxy.url_of("anthropic"))
         connection = HTTPConnection(url.hostname or "", url.port)
-        fault = {HEADER: "slow-drip; seconds=30"}
+        fault = {HEADER: "slow-drip; seconds=6"}
         body = json.dumps(message("Tell a story", stream=True, max_tokens=4000))
         connection.request("POST", f"{url.path}/v1/messages", body, CLAUDE | fault)
         answer = connection.getresponse()
