@@ -75,7 +75,7 @@ class Planner(RecallingPlanner):
     @property
     def pauses(self) -> Gaps:
         """The pauses of the conversation, or of others before its first one."""
-        return self.state.gaps if self.state.gaps.lengths else self._memory.pauses
+        return self.gaps if self.gaps.lengths else self._memory.pauses
 
     def goes_on(self, rendered: Rendered) -> float:
         """P(the conversation has another call), from conversations with the same beginning and its

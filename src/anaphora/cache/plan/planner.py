@@ -25,7 +25,7 @@ from . import marking
 from .advice import HandlePlanner
 from .deferred import SentTurn
 from .marking import Candidates, MarkerChoice, only_marks_of, reuse_requested
-from .memory import AppMemory, ConversationState
+from .memory import AppMemory, ConversationState, Gaps
 
 # Bound once: looking up an enum member is slow.
 _STABLE = SegmentRole.STABLE_PREFIX
@@ -74,6 +74,11 @@ class MarkerPlanner:
     @state.setter
     def state(self, state: ConversationState) -> None:
         self._state, self._unkeyed = state, None
+
+    @property
+    def gaps(self) -> Gaps:
+        """The pauses of the conversation. Unlike `state`, this computes no key."""
+        return self._state.gaps
 
     def plan(
         self, rendered: Rendered, *, at: float, reuse_expected: bool = True, is_last: bool = False

@@ -95,7 +95,7 @@ class PauseRefreshes:
         """The prefix, if it pays to refresh it now, by the pauses so far. `most` may be sent in
         one pause."""
         prefix, planner = cached_prefix(state, at), state.planner(at)
-        pauses, last = planner.pauses, planner.state.gaps.last
+        pauses, last = planner.pauses, planner.gaps.last
         if prefix is None or last is None or not pauses.lengths or self.count >= most:
             return None
         best, _ = refreshes(

@@ -204,7 +204,7 @@ def advice_of(
     found = [_before_branches(state, prepared, parallel, usd)] if parallel > 1 else []
     prefix = cached_prefix(state, at)
     if prefix is not None:
-        gaps = state.planner(at).state.gaps
+        gaps = state.planner(at).gaps
         found += [
             until_next(
                 rules,
@@ -253,7 +253,7 @@ def _at_half(
         before=sizes.total,
         after=kept + history // 2,
         kept=kept,
-        calls=state.planner(prepared.at).state.gaps.horizon(),
+        calls=state.planner(prepared.at).gaps.horizon(),
         ttl=ttl,
         price=price,
     )

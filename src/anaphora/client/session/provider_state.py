@@ -182,7 +182,7 @@ class ProviderState:
         )
         diagnosis = diagnosis_of(reply) if prepared.call.ir.cache.diagnose else None
         facts = TurnFacts(self.target, self.sent, self.simulated, sent, made, price, diagnosis)
-        facts.pauses, facts.count = planner.state.gaps, planner.state.gaps.count
+        facts.pauses, facts.count = planner.gaps, planner.gaps.count
         if self.predictor is not None:
             facts.slot_read = self.prediction(rendered, made.outcome)
             self._learn(self.predictor, rendered, made.outcome, reply)
