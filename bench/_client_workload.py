@@ -7,6 +7,7 @@ makes, or that a tool's message answers.
 
 from __future__ import annotations
 
+import functools
 import random
 from typing import Any, TypeAlias
 
@@ -61,6 +62,7 @@ def tool_of(call: str) -> str:
     return f"look_up_{int(call[5:]) % len(TOOLS)}"
 
 
+@functools.cache
 def script(count: int = 42) -> list[Line]:
     """A shop's assistant at work: what a customer asks, a tool call, its result; and at the end six
     messages of text alone, the last one the customer's."""
