@@ -18,7 +18,7 @@ from anaphora.cache.simulator import RenderedPrompt
 from anaphora.cache.simulator.stories import (
     CallStory,
     StoryCaching,
-    play,
+    StoryPlayer,
     relative_cost,
     saving,
 )
@@ -79,8 +79,8 @@ class CallsSoFar:
         if self._gaps.last is None or len(self.story.times) < 2:
             return False
         story, cost = self.story, relative_cost(self.rules)
-        had, has = (play(self.rules, story, StoryCaching(t, True), cost)[0] for t in (was, now))
-        saved = saving(had, has)
+        had, has = (StoryPlayer(self.rules, story, StoryCaching(t, True), cost) for t in (was, now))
+        saved = saving(had.cost_usd, has.cost_usd)
         if saved is None:
             return False
         found = (saved.expected if was is None else saved.low) > 0
