@@ -198,7 +198,8 @@ def find_chances(
     if rules.missed is None and rules.cut_short is None and rules.late_writes is None:
         return ()
     outcome, lookup = cache.predict(prompt, key_of, at) if found is None else found
-    if not outcome.read:
+    read = outcome.read
+    if not read:
         return ()
     chances: list[Chance] = []
     missed = rules.missed
@@ -206,16 +207,20 @@ def find_chances(
         missed = rules.first_missed if cache.sent_once(prompt, lookup) else missed
     if missed is not None and missed.value:
         chances.append(Chance(missed.value, "missed", cache.lose(prompt, lookup)[0]))
-    older: Outcome | None = None
+    cut_short = rules.cut_short.value if rules.cut_short is not None else 0.0
+    late, older = 0.0, None
     if isinstance(cache, MarkerCache):
-        older = cache.older(prompt, key_of, lookup, at)
-    if rules.cut_short is not None and rules.cut_short.value:
+        if rules.late_writes is not None and _is_fresh(rules, lookup, at):
+            late = rules.late_writes.value
+        if late or cut_short:
+            older = cache.older(prompt, key_of, lookup, at)
+    if cut_short:
         part = _halved(rules, prompt, outcome) if older is None else older
-        chances.append(Chance(rules.cut_short.value, "cut_short", part))
-    if rules.late_writes is not None and older is not None and _is_fresh(rules, lookup, at):
-        share = rules.late_writes.value * (1.0 - sum(chance.share for chance in chances))
+        chances.append(Chance(cut_short, "cut_short", part))
+    if late and older is not None:
+        share = late * (1.0 - sum([chance.share for chance in chances]))
         chances.append(Chance(share, "late_writes", older))
-    return tuple(chance for chance in chances if chance.outcome.read < outcome.read)
+    return tuple([chance for chance in chances if chance.outcome.read < read])
 
 
 def _is_fresh(rules: CacheRules, lookup: MarkerLookup, at: float) -> bool:

@@ -35,8 +35,6 @@ _REFRESH_AFTER = 0.95
 _LATEST = 4
 #: Cached prefixes that are remembered of a conversation.
 _MOST_ENTRIES = 256
-#: Breakpoints of providers that cache nothing of a prompt without markers.
-_MARKERS_ONLY = frozenset(("none", "last_message", "last_block"))
 _LEADING, _MESSAGE = TokenBlock(section="system"), TokenBlock()
 
 CostOf: TypeAlias = Callable[[Usage, bool], Decimal | None]
@@ -167,7 +165,7 @@ class StoryPlayer:
     def _call(self, length: int, ends: tuple[int, ...], at: float, scope: str) -> int:
         """Plays a call with markers at these ends, and those of its prompt and the tools and system
         prompt."""
-        if self._how.ttl is None and self._rules.automatic_breakpoint.value in _MARKERS_ONLY:
+        if self._how.ttl is None and self._rules.keeps_only_marked:
             self._add_cost(Usage(uncached=length, read=0, written={}, output=0), (), marked=False)
             return 0
         bounds, blocks, lead = self._bounds, self._blocks, self._lead
