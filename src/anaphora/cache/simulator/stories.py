@@ -32,7 +32,7 @@ MOST_CALLS, _MOST_REFRESHES = 64, 12
 #: The share of a lifetime after which a refresh is sent.
 _REFRESH_AFTER = 0.95
 #: The calls that are played if only the last one is cached otherwise.
-_LATEST = 4
+_LATEST = 2
 #: Cached prefixes that are remembered of a conversation.
 _MOST_ENTRIES = 256
 _LEADING, _MESSAGE = TokenBlock(section="system"), TokenBlock()
