@@ -56,6 +56,7 @@ LIMITS = {
     "daemon_call_lines": 22_000,
     "daemon_call_functions": 1_250,
     "watched_call_files": 60,
+    "watched_call_functions": 1_300,
     "reader_disagreements": 0,
 }
 #: Figures above their limit, and what they may not exceed until then. docs/decisions/0032 says why.
@@ -70,7 +71,7 @@ ABOVE = {
     "daemon_call_files": 128,
     "daemon_call_lines": 32_200,
     "daemon_call_functions": 1_600,
-    "watched_call_files": 84,
+    "watched_call_files": 83,
 }
 _LONG_FILE, _LONG_FUNCTION, _PARAMETERS = 400, 60, 10
 

@@ -24,6 +24,7 @@ from anaphora.client.turn import Turn
 from anaphora.emulator import EmulatorOptions
 from anaphora.emulator.replies.script import Script
 from anaphora.errors import ColdCache, InvalidRequest
+from anaphora.integrations.framework_client import FrameworkClient
 from anaphora.prompt import PromptCachePlan
 from anaphora.values import Usage
 
@@ -345,6 +346,80 @@ def test_sync_client_asks_in_its_own_thread() -> None:
             assert chat.send("Rome?").result().text
             assert chat.send("Oslo?").result().usage.read
     assert len(asked) == 2
+
+
+# ── Maps and frameworks ──────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("name", ["anthropic", "openai_chat"])
+def test_map_is_checked_before_its_first_call(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    asked: list[Preview] = []
+
+    def agree(preview: Preview) -> bool:
+        asked.append(preview)
+        return True
+
+    async def main(virtual: VirtualEmulator) -> None:
+        client, prompts = virtual.client, ["Rome?", "Oslo?", "Bern?"]
+        options: dict[str, Any] = {"system": LONG * 3, "cold_above_usd": "0.0005"}
+        with pytest.raises(ColdCache, match="no earlier call is known"):
+            await client.map(prompts, name, on_cold="raise", **options)
+        refused = aiter(client.map(prompts, name, on_cold=lambda _: False, **options))
+        with pytest.raises(ColdCache):
+            await anext(refused)
+        assert not sent(virtual)
+        result = await client.map(prompts, name, on_cold=agree, **options)
+        assert len(result.texts) == 3
+        assert len(asked) == 1, "the first call of a group writes what the others read"
+        assert (await client.map(prompts, name, on_cold="raise", **options)).texts  # warm
+        await asyncio.sleep(PAUSES[name])
+        with pytest.raises(ColdCache, match="has expired: the last call was"):
+            await client.map(prompts, name, on_cold="raise", **options)
+
+    run_virtual(monkeypatch, main, name)
+
+
+def test_calls_of_frameworks_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main(virtual: VirtualEmulator) -> None:
+        config = {"providers": providers("http://emulator.invalid", ("anthropic",))}
+        async with AsyncClient.from_config(
+            config,
+            environ={"KEY": KEY},
+            transport=virtual.transport,
+            on_cold="raise",
+            cold_above_usd=CENT,
+        ) as client:
+            gate, prompt = client.call_gate, LONG * 3
+            calls = (gate.complete(f"{city}?", system=prompt) for city in ("Rome", "Oslo", "Bern"))
+            refused = await asyncio.gather(*calls, return_exceptions=True)
+            assert [type(each) for each in refused] == [ColdCache] * 3
+            assert not sent(virtual)
+            calls = (
+                gate.complete(f"{c}?", system=prompt, on_cold="send") for c in ("Rome", "Oslo")
+            )
+            await asyncio.gather(*calls)
+            assert (await gate.complete("Bern?", system=prompt)).usage.read
+            assert (await gate.complete("Hello")).text, "too short for a cache"
+
+    run_virtual(monkeypatch, main)
+
+
+def test_framework_model_raises_before_a_cold_call() -> None:
+    with emulator.running() as emu:
+        config = {"providers": providers(emu.url, ("anthropic",))}
+        with Client.from_config(
+            config, environ={"KEY": KEY}, on_cold="raise", cold_above_usd=CENT
+        ) as client:
+            model, prompt = FrameworkClient(client), [Message.user(LONG * 3)]
+            with pytest.raises(ColdCache):
+                model.complete(prompt)
+            with pytest.raises(ColdCache):
+                list(model.stream(prompt))
+            with pytest.raises(ColdCache):
+                model.complete_several(3, prompt)
+            assert not emu.requests()
+            assert model.complete(prompt, on_cold="send").text
+            assert model.complete_several(2, prompt)[1].text
 
 
 def test_wrong_values_are_named() -> None:

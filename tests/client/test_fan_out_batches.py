@@ -125,8 +125,9 @@ def test_a_batch_costs_half_of_single_calls(emu: Emulator, name: str) -> None:
 def test_prompts_that_share_nothing_are_one_batch(emu: Emulator) -> None:
     async def main() -> None:
         async with connected(emu, ["anthropic"]) as emulated:
-            result = await emulated.client.map(QUESTIONS, batch=True)
+            result = await emulated.client.map(QUESTIONS, batch=True, on_cold="raise")
             assert not result.errors
+            assert "cold_unchecked" in [notice.code for notice in result.notices]
 
     asyncio.run(main())
     assert submitted(emu) == 1

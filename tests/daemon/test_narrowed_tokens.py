@@ -55,7 +55,7 @@ def grant(capabilities: list[str] = CAPABILITIES, **llm: Any) -> dict[str, Any]:
 APPS = {
     "demo": grant(allow=["stored_responses"]),
     "other": grant(["llm_complete", "llm_stream"]),
-    "two-a-minute": grant(requests_per_minute=2),
+    "four-a-minute": grant(requests_per_minute=4),
     "free": grant(usd_per_day="unlimited", allow=["stored_responses", "background"]),
 }
 
@@ -360,9 +360,11 @@ def test_grant_of_a_narrowed_token() -> None:
 
 
 def test_rates_count_for_the_app(daemon: TestedDaemon) -> None:
-    app, child = whole(daemon, "two-a-minute"), narrowed(daemon, "two-a-minute")
-    statuses = [status(app), status(child), status(narrowed(daemon, "two-a-minute")), status(app)]
-    assert statuses == [200, 200, 429, 429]
+    app, child = whole(daemon, "four-a-minute"), narrowed(daemon, "four-a-minute")  # one request
+    assert [status(app), status(child), status(app), status(child)] == [200, 200, 200, 429]
+    with RpcClient(daemon, "four-a-minute") as rpc:
+        data = rpc.error("llm.narrow", **WANTED)["data"]
+    assert (data["kind"], data["retryable"]) == ("grant_rate_limited", True)
 
 
 # ── What it sees ─────────────────────────────────────────────────────────────────────────────────

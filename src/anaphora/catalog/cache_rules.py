@@ -202,6 +202,11 @@ class CacheRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
         return self.mechanism.value == "explicit"
 
     @property
+    def keeps_only_marked(self) -> bool:
+        """Whether requests may have markers, and those without any cache nothing."""
+        return self.needs_marks and self.slots.value > 0
+
+    @property
     def offset(self) -> int:
         """The difference between cached lengths and multiples of a granule."""
         return 0 if self.granule_offset is None else self.granule_offset.value

@@ -15,6 +15,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, Self, Unpack, overload
 
+from msgspec.structs import replace
+
 from anaphora.cache.verdict.judgement import ComparedCalls
 from anaphora.errors import InvalidRequest
 from anaphora.prompt import Call
@@ -321,7 +323,8 @@ class AsyncClient:
         result, or iterate over it for the items as they arrive.
 
         Prompts with the same beginning form a group: one call writes it to the cache, and the
-        others are sent when they can read it. A call that fails is an item with an error.
+        others are sent when they can read it. A call that fails is an item with an error;
+        `on_cold` raises before the first one is sent.
         `MapOptions` describes the keywords; those of `send` apply to every call.
         """
         from .fan_out import FanOut
@@ -330,6 +333,7 @@ class AsyncClient:
         if options:
             check_keywords(options, MAP_KEYWORDS)
         settings, on_progress, call_options = split_options(options)
+        settings = replace(settings, cold=cold_guard_of(call_options, self._cold))
         form = None if output is None else output_of(output)
         calls: list[OneShot] = []
         for index, prompt in enumerate(prompts_of(prompts)):
@@ -337,7 +341,7 @@ class AsyncClient:
                 calls.append(self.single_call(prompt, provider, output=form, **call_options))
             except InvalidRequest as problem:
                 raise problem.within(f"prompts[{index}]") from None
-        return FanOut(calls, settings, on_progress)
+        return FanOut(calls, settings, on_progress, self._compared)
 
     def single_call(
         self,

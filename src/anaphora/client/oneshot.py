@@ -101,6 +101,7 @@ class OneShot(Caller):
         self.seen: SeenIndex | None = None
         """The user's index of beginnings, if this call uses it."""
         self._known: ComparedCalls | None = None
+        self._shared = 0
         self.lost_usd: Decimal | None = None
         """The cost of a reply that could not be used."""
 
@@ -112,13 +113,18 @@ class OneShot(Caller):
         self.request = msgspec.structs.replace(self.request, cold=cold)
         self._known = known
 
+    async def check_shared(self, cold: ColdGuard, known: ComparedCalls, tokens: int = 0) -> None:
+        """Checks the call before it waits for others. The first `tokens` are written by those."""
+        self._known, self._shared = known, tokens
+        await self.check_cold(InFlight(self.request, self._targets[:1], False), cold)
+
     async def preview(self, flight: InFlight) -> Preview:
         from .session.preview import preview_single
 
         prepared = await self.prepare(flight, 0, False)
         known, scope = self._known, _scope_of(self.target)
         earlier = None if known is None else known.index.find(prepared.rendered, scope=scope)
-        return preview_single(self.target, prepared, earlier)
+        return preview_single(self.target, prepared, earlier, self._shared)
 
     async def prepare(self, flight: InFlight, index: int, again: bool) -> PreparedRequest:
         target = self._targets[index]

@@ -206,7 +206,7 @@ class FanOutProgress(msgspec.Struct, kw_only=True):
             self.billed_usd += cost_usd
 
 
-class MapOptions(SingleCallOptions, total=False):
+class MapOptions(SingleCallOptions, ColdOptions, total=False):
     model: str | None
     conversation: bool
     """Both as in `CallOptions`."""

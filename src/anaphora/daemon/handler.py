@@ -179,9 +179,7 @@ class DaemonHandler:
         REQUEST_ID.set(request_id)
         exchange.response_headers[REQUEST_ID_HEADER] = request_id
         exchange.scope[REQUEST_ID_KEY] = request_id
-        call = self._open[exchange] = AppCall(
-            request_id=request_id, exchange=exchange, started=time.perf_counter()
-        )
+        call = self._open[exchange] = AppCall(request_id=request_id, exchange=exchange)
         if self._traces is not None:
             call.span = self._traces.begin(exchange)
         return call

@@ -118,14 +118,6 @@ class ChunkRun(msgspec.Struct, frozen=True, eq=False, weakref=True):
             log.base.run = ref(run)
         return run
 
-    def is_like(self, other: ChunkRun) -> bool:
-        """Whether both are of one request or of equal parts of two, whose logs have their own
-        text."""
-        mine, log = self.log, other.log
-        if mine.base is not log.base or mine.base is mine:
-            return False
-        return self.count == other.count and self.lead == other.lead
-
     def offset(self, chunk: int) -> int:
         """Where a chunk begins, glue included, from the start of the run."""
         return len(self.lead) + self.log.start(chunk) if chunk else 0
@@ -171,11 +163,17 @@ class ChunkRun(msgspec.Struct, frozen=True, eq=False, weakref=True):
 
 
 def are_like(first: tuple[ChunkRun, ...], runs: tuple[ChunkRun, ...]) -> bool:
-    """Whether runs begin with those."""
+    """Whether runs begin with those, or with equal parts of another request, whose log has its own
+    text."""
     if len(runs) < len(first):
         return False
     for mine, other in zip(first, runs, strict=False):
-        if mine is not other and not mine.is_like(other):
+        if mine is other:
+            continue
+        log, base = mine.log, mine.log.base
+        if base is not other.log.base or base is log:
+            return False
+        if mine.count != other.count or mine.lead != other.lead:
             return False
     return True
 

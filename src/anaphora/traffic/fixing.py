@@ -18,7 +18,7 @@ from anaphora.cache.simulator import RenderedPrompt
 from anaphora.cache.simulator.stories import (
     CallStory,
     StoryCaching,
-    play,
+    StoryPlayer,
     relative_cost,
     saving,
 )
@@ -79,8 +79,8 @@ class CallsSoFar:
         if self._gaps.last is None or len(self.story.times) < 2:
             return False
         story, cost = self.story, relative_cost(self.rules)
-        had, has = (play(self.rules, story, StoryCaching(t, True), cost)[0] for t in (was, now))
-        saved = saving(had, has)
+        had, has = (StoryPlayer(self.rules, story, StoryCaching(t, True), cost) for t in (was, now))
+        saved = saving(had.cost_usd, has.cost_usd)
         if saved is None:
             return False
         found = (saved.expected if was is None else saved.low) > 0
@@ -127,17 +127,22 @@ def proven_plan(
         stories.append((end + 1, alike, False))
     marks = list[Mark]()
     for mark in plan.marks:
-        known = [(each, continues) for end, each, continues in stories if mark.chunk < end]
+        known = [story for story in stories if mark.chunk < story[0]]
         longer = TTL_SECONDS[mark.ttl] > TTL_SECONDS[shortest]
-        if longer and not any(each.saves(mark.ttl, shortest) for each, _ in known):
+        if longer and not _saves(known, mark.ttl, shortest):
             mark = Mark(mark.chunk, shortest, mark.splice)
-        if mark.chunk <= last or any(
-            continues or each.saves(mark.ttl) for each, continues in known
-        ):
+        going_on = mark.chunk <= last or any(continues for _, _, continues in known)
+        if going_on or _saves(known, mark.ttl):
             marks.append(mark)
     if not marks and plan.automatic == own.automatic and plan.key is None and not plan.only_marks:
         return None
     return replace(plan, marks=tuple(marks))
+
+
+def _saves(
+    stories: list[tuple[int, CallsSoFar, bool]], ttl: Ttl, shorter: Ttl | None = None
+) -> bool:
+    return any(calls.saves(ttl, shorter) for _, calls, _ in stories)
 
 
 def _alike(tokens: int, times: Sequence[float]) -> CallStory:

@@ -29,7 +29,6 @@ from anaphora.cache.verdict import (
     judge_matched,
     predict_after,
     saved_usd,
-    with_remedy,
 )
 from anaphora.cache.verdict.judgement import ComparedCall, JudgedPair
 from anaphora.cache.verdict.values import agrees
@@ -156,7 +155,7 @@ def judge_request(
         profile=request.profile,
         diagnosis=request.diagnosis,
     )
-    verdict = pair.remedied(sent, rules, price, request.profile, request.past)
+    verdict = request.remedied(pair.verdict, pair.before, sent, rules, price, request.profile)
     pair = pair._replace(verdict=verdict)
     marked = (each.marks.marks or each.marks.automatic for each in (pair.before, sent) if each)
     if not rules.slots.value and any(marked):
@@ -276,9 +275,7 @@ class RememberedCall(ComparedCall, kw_only=True, eq=False):
             profile=profile,
             diagnosis=diagnosis,
         )
-        return with_remedy(
-            verdict, before, self.sent, rules, price=price, profile=profile, past=self.past
-        )
+        return self.remedied(verdict, before, self.sent, rules, price, profile)
 
     def _before(self, rules: CacheRules) -> SentCall | None:
         if not self.compared:

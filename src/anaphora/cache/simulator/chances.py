@@ -66,18 +66,34 @@ def distribution(predicted: float, others: Iterable[tuple[float, float]]) -> Dis
     return [(1.0 - sum(share for share, _ in known), predicted), *known]
 
 
+class RunningEstimate:
+    """Adds up calls that are independent of each other."""
+
+    __slots__ = ("least", "mean", "most", "variance")
+
+    def __init__(self) -> None:
+        self.mean = self.variance = self.least = self.most = 0.0
+
+    def add(self, outcomes: Distribution) -> None:
+        figures = [figure for share, figure in outcomes if share > 0]
+        expected = sum([share * figure for share, figure in outcomes])
+        self.mean += expected
+        if len(figures) > 1:
+            self.variance += sum([s * (figure - expected) ** 2 for s, figure in outcomes])
+        self.least, self.most = self.least + min(figures), self.most + max(figures)
+
+    @property
+    def result(self) -> Estimate:
+        mean, spread = self.mean, _DEVIATIONS * math.sqrt(self.variance)
+        return Estimate(mean, max(self.least, mean - spread), min(self.most, mean + spread))
+
+
 def estimate(calls: Iterable[Distribution]) -> Estimate:
     """The sum over calls that are independent of each other."""
-    mean = variance = least = most = 0.0
+    found = RunningEstimate()
     for outcomes in calls:
-        figures = [figure for share, figure in outcomes if share > 0]
-        expected = sum(share * figure for share, figure in outcomes)
-        mean += expected
-        if len(figures) > 1:
-            variance += sum(share * (figure - expected) ** 2 for share, figure in outcomes)
-        least, most = least + min(figures), most + max(figures)
-    spread = _DEVIATIONS * math.sqrt(variance)
-    return Estimate(mean, max(least, mean - spread), min(most, mean + spread))
+        found.add(outcomes)
+    return found.result
 
 
 class CallChance(msgspec.Struct, frozen=True, kw_only=True):
@@ -130,39 +146,60 @@ def expected_usage(calls: Sequence[SimulatedCall]) -> ExpectedUsage:
     )
 
 
+class CostSum:
+    """The cost of calls, with its range."""
+
+    __slots__ = ("_certain", "_others")
+
+    def __init__(self) -> None:
+        self._certain = Decimal(0)
+        self._others = RunningEstimate()
+
+    def add(self, cost_usd: Decimal, chances: Sequence[tuple[float, Decimal | None]] = ()) -> None:
+        """`chances` are the shares and costs of its other outcomes."""
+        # Differences, so that the certain part stays exact.
+        self._certain += cost_usd
+        if chances:
+            others = [
+                (share, 0.0 if cost is None else float(cost - cost_usd)) for share, cost in chances
+            ]
+            self._others.add(distribution(0.0, others))
+
+    @property
+    def range(self) -> CostRange:
+        certain = self._certain
+        figures = [
+            certain + Decimal(more).quantize(_PLACES) if more else certain
+            for more in self._others.result
+        ]
+        return CostRange(*figures)
+
+
 def _expected_cost(calls: Sequence[SimulatedCall]) -> CostRange | None:
     """None if the cost of one of the calls is unknown, or there are none."""
-    certain = Decimal(0)
-    others = []
+    total = CostSum()
     for call in calls:
         if call.cost_usd is None:
             return None
-        # Differences, so that the certain part stays exact.
-        certain += call.cost_usd
-        chances = ((one.share, _more(one, call.cost_usd)) for one in call.chances)
-        if call.chances:
-            others.append(distribution(0.0, chances))
-    if not calls:
-        return None
-    expected, low, high = (
-        certain + Decimal(more).quantize(_PLACES) if more else certain for more in estimate(others)
-    )
-    return CostRange(expected, low, high)
-
-
-def _more(chance: CallChance, cost_usd: Decimal) -> float:
-    return 0.0 if chance.cost_usd is None else float(chance.cost_usd - cost_usd)
+        total.add(call.cost_usd, [(one.share, one.cost_usd) for one in call.chances])
+    return total.range if calls else None
 
 
 def find_chances(
-    rules: CacheRules, cache: Any, prompt: PromptView, key_of: KeyOf, at: float
+    rules: CacheRules,
+    cache: Any,
+    prompt: PromptView,
+    key_of: KeyOf,
+    at: float,
+    found: tuple[Outcome, Any] | None = None,
 ) -> tuple[Chance, ...]:
-    """The other outcomes of a call, by the shares that the rules state; none if nothing is
-    read."""
+    """The other outcomes of a call, by the shares that the rules state; none if nothing is read.
+    `found` are the outcome and what was looked up for it, if they are known."""
     if rules.missed is None and rules.cut_short is None and rules.late_writes is None:
         return ()
-    outcome, lookup = cache.predict(prompt, key_of, at)
-    if not outcome.read:
+    outcome, lookup = cache.predict(prompt, key_of, at) if found is None else found
+    read = outcome.read
+    if not read:
         return ()
     chances: list[Chance] = []
     missed = rules.missed
@@ -170,16 +207,20 @@ def find_chances(
         missed = rules.first_missed if cache.sent_once(prompt, lookup) else missed
     if missed is not None and missed.value:
         chances.append(Chance(missed.value, "missed", cache.lose(prompt, lookup)[0]))
-    older: Outcome | None = None
+    cut_short = rules.cut_short.value if rules.cut_short is not None else 0.0
+    late, older = 0.0, None
     if isinstance(cache, MarkerCache):
-        older = cache.older(prompt, key_of, lookup, at)
-    if rules.cut_short is not None and rules.cut_short.value:
+        if rules.late_writes is not None and _is_fresh(rules, lookup, at):
+            late = rules.late_writes.value
+        if late or cut_short:
+            older = cache.older(prompt, key_of, lookup, at)
+    if cut_short:
         part = _halved(rules, prompt, outcome) if older is None else older
-        chances.append(Chance(rules.cut_short.value, "cut_short", part))
-    if rules.late_writes is not None and older is not None and _is_fresh(rules, lookup, at):
-        share = rules.late_writes.value * (1.0 - sum(chance.share for chance in chances))
+        chances.append(Chance(cut_short, "cut_short", part))
+    if late and older is not None:
+        share = late * (1.0 - sum([chance.share for chance in chances]))
         chances.append(Chance(share, "late_writes", older))
-    return tuple(chance for chance in chances if chance.outcome.read < outcome.read)
+    return tuple([chance for chance in chances if chance.outcome.read < read])
 
 
 def _is_fresh(rules: CacheRules, lookup: MarkerLookup, at: float) -> bool:

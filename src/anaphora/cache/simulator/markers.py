@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Hashable, Iterable, Iterator
+from itertools import chain
 
 import msgspec
 
@@ -242,16 +243,21 @@ class MarkerCache:
             return request_boundaries(self._rules, prompt, marks)
         return self._lookback(prompt, marks)
 
-    def _lookback(self, prompt: PromptView, marks: tuple[Mark, ...]) -> Iterator[int]:
+    def _lookback(self, prompt: PromptView, marks: tuple[Mark, ...]) -> Iterable[int]:
         """The positions that each marker reaches, each once."""
-        reach, seen = self._reach, len(prompt)
+        if self._unit == "tool_runs":
+            return self._tool_runs(prompt, marks)
+        reach, seen, ranges = self._reach, len(prompt), list[range]()
         for marker in reversed(marks):
-            last = marker.chunk
-            if self._unit != "tool_runs":
-                positions: Iterable[int] = range(last, max(-1, last - reach), -1)
-            else:
-                positions = tool_run_positions(prompt, last, reach)
-            for position in positions:
+            first = max(-1, marker.chunk - reach)
+            ranges.append(range(min(marker.chunk, seen - 1), first, -1))
+            seen = min(seen, first + 1)
+        return chain.from_iterable(ranges)
+
+    def _tool_runs(self, prompt: PromptView, marks: tuple[Mark, ...]) -> Iterator[int]:
+        seen = len(prompt)
+        for marker in reversed(marks):
+            for position in tool_run_positions(prompt, marker.chunk, self._reach):
                 if position < seen:
                     yield position
                     seen = position

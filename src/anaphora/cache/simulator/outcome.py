@@ -90,12 +90,7 @@ class Outcome(msgspec.Struct, frozen=True):
 
     @property
     def written(self) -> dict[WriteTtl, int]:
-        by_ttl: dict[WriteTtl, int] = {}
-        for span in self.spans:
-            if span.fate == "written" and span.end > span.start:
-                ttl: WriteTtl = span.ttl or "unsplit"
-                by_ttl[ttl] = by_ttl.get(ttl, 0) + span.end - span.start
-        return by_ttl
+        return dict(self.usage().written or {})
 
     @property
     def total(self) -> int:
@@ -103,7 +98,16 @@ class Outcome(msgspec.Struct, frozen=True):
 
     def usage(self, output: int | None = None) -> Usage:
         """The counts in the form of a provider's report."""
-        return Usage(uncached=self.uncached, read=self.read, written=self.written, output=output)
+        read, written = 0, dict[WriteTtl, int]()
+        for span in self.spans:
+            tokens = span.end - span.start
+            if span.fate == "read":
+                read += tokens
+            elif span.fate == "written" and tokens > 0:
+                ttl: WriteTtl = span.ttl or "unsplit"
+                written[ttl] = written.get(ttl, 0) + tokens
+        uncached = (self.spans[-1].end if self.spans else 0) - read - sum(written.values())
+        return Usage(uncached=uncached, read=read, written=written, output=output)
 
     def reading(self, tokens: int) -> Outcome:
         """The outcome if so many tokens are read, as earlier bills show."""

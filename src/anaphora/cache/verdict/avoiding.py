@@ -4,14 +4,17 @@
     verdict.remedy.kind, verdict.remedy.saving
 
 The simulator plays the calls of the conversation twice: as they were lost, and with the remedy. A
-verdict without a loss costs nothing.
+verdict without a loss costs nothing; `played` keeps what was played until an earlier loss, so that
+each call is played once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from decimal import Decimal
+from functools import cached_property, partial
 
+import msgspec
 from msgspec.structs import replace
 
 from anaphora.cache.sent_call import SentCall, last_ttl, ttl_seconds
@@ -19,7 +22,8 @@ from anaphora.cache.simulator import RenderedPrompt
 from anaphora.cache.simulator.stories import (
     CallStory,
     StoryCaching,
-    play,
+    StoryPlayer,
+    last_calls,
     saving,
     story_of,
 )
@@ -58,6 +62,43 @@ _BY_CAUSE: dict[str, RemedyKind] = {
 _ELSEWHERE = frozenset(("keep_parameters", "cache_key", "pin_host"))
 
 
+class PlayedCalls(msgspec.Struct, eq=False):
+    """The calls of a conversation as they were played for its earlier losses, in pairs: as they
+    were, and with a remedy."""
+
+    rules: CacheRules | None = None
+    price: Price | None = None
+    pairs: dict[tuple[StoryCaching, StoryCaching], tuple[StoryPlayer, StoryPlayer]] = msgspec.field(
+        default_factory=dict
+    )
+
+    def clear(self, rules: CacheRules, price: Price | None) -> None:
+        """Forgets what was played by other rules or prices."""
+        if rules is not self.rules or price is not self.price:
+            self.rules, self.price, self.pairs = rules, price, {}
+
+    def play(
+        self, lost: StoryCaching, avoided: StoryCaching, story: _Story
+    ) -> tuple[StoryPlayer, StoryPlayer]:
+        """Both ways to play a story. Calls that were played are not played again."""
+        assert self.rules is not None
+        known = self.pairs.get((lost, avoided))
+        if known is not None:
+            latest = story.latest if known[0].at == story.before_at else story.whole
+            if all(player.follow(latest) for player in known):
+                return known
+        whole = last_calls(story.whole) if lost.only_last else story.whole
+        cost = partial(_cost, self.price)
+        was, now = (StoryPlayer(self.rules, whole, how, cost) for how in (lost, avoided))
+        if not lost.only_last:
+            self.pairs[lost, avoided] = was, now
+        return was, now
+
+
+def _cost(price: Price | None, usage: Usage, marked: bool) -> Decimal | None:
+    return None if price is None else price.of(usage, marked=marked)
+
+
 def with_remedy(
     verdict: Verdict,
     earlier: SentCall | None,
@@ -67,30 +108,34 @@ def with_remedy(
     price: Price | None,
     profile: Profile | None = None,
     past: Sequence[float] = (),
+    played: PlayedCalls | None = None,
 ) -> Verdict:
     """The verdict with its remedy, if it is one of a loss whose cause is known. `past` is when
-    the calls of the conversation before the last two were sent, in their order."""
+    the calls of the conversation before the last two were sent, in their order; `played` is one
+    object for all of them."""
     if earlier is None or not verdict.causes or verdict.result in ("first", "hit", "unknown"):
         return verdict
     found = _remedy(verdict, earlier, later, rules)
     if found.kind in ("nothing", "send_first"):
         return replace(verdict, remedy=found)
-    story = _story(verdict.change, earlier, later, past)
+    played = PlayedCalls() if played is None else played
+    played.clear(rules, price)
+    story = _Story(verdict.change, earlier, later, past)
     error = 0.0
     if later.usage is None:
         error = TOKEN_ERROR if profile is None else profile.token_error.value
-
-    def cost(usage: Usage, marked: bool) -> Decimal | None:
-        return None if price is None else price.of(usage, marked=marked)
-
     best: Remedy | None = None
     for remedy, lost, avoided in _scenarios(found, earlier, rules):
         if best is not None and remedy.kind != best.kind:
             break  # the first kind that pays
-        (had, was), (has, now) = (play(rules, story, each, cost) for each in (lost, avoided))
-        saved, tokens = saving(had, has, error), sum(now) - sum(was)
-        new = replace(remedy, calls=len(story.times), tokens=max(0, tokens), saving=saved)
-        if now[-1] > was[-1] and _worth(new) > (0 if best is None else _worth(best)):
+        was, now = played.play(lost, avoided, story)
+        new = replace(
+            remedy,
+            calls=len(story.whole.times) if lost.only_last else now.calls,
+            tokens=max(0, now.read - was.read),
+            saving=saving(was.cost_usd, now.cost_usd, error),
+        )
+        if now.last_read > was.last_read and _worth(new) > (0 if best is None else _worth(best)):
             best = new
     if best is None:
         why = "the pause was too long" if found.kind == "longer_ttl" else "it would cost more"
@@ -188,21 +233,41 @@ def _scenarios(
 # ── The saving ───────────────────────────────────────────────────────────────────────────────────
 
 
-def _story(
-    change: Change | None, earlier: SentCall, later: SentCall, past: Sequence[float]
-) -> CallStory:
-    """The calls so far."""
-    before = None if earlier.usage is None else earlier.usage.input
-    return story_of(
-        RenderedPrompt(later.rendered, Plan()),
-        _times(past, earlier, later),
-        total=None if later.usage is None else later.usage.input,
-        before=before or Counts(earlier.rendered, later.rendered.bills).total,
-        kept=() if change is None else (change.offset,),
-    )
+class _Story:
+    """The calls so far: all of them, and the last two, which need no look at the prompts."""
+
+    def __init__(
+        self,
+        change: Change | None,
+        earlier: SentCall,
+        later: SentCall,
+        past: Sequence[float],
+    ) -> None:
+        self._change, self._earlier, self._later, self._past = change, earlier, later, past
+        self.before_at = earlier.at
+
+    @property
+    def latest(self) -> CallStory:
+        usage = self._later.usage
+        if usage is None or not usage.input:
+            return self.whole
+        return CallStory(_times((), self._earlier, self._later), (0, usage.input))
+
+    @cached_property
+    def whole(self) -> CallStory:
+        change, earlier, later = self._change, self._earlier, self._later
+        before = None if earlier.usage is None else earlier.usage.input
+        return story_of(
+            RenderedPrompt(later.rendered, Plan()),
+            _times(self._past, earlier, later),
+            total=None if later.usage is None else later.usage.input,
+            before=before or Counts(earlier.rendered, later.rendered.bills).total,
+            kept=() if change is None else (change.offset,),
+        )
 
 
-def _times(past: Sequence[float], earlier: SentCall, later: SentCall) -> list[float]:
+def _times(past: Sequence[float], earlier: SentCall, later: SentCall) -> tuple[float, ...]:
     if earlier.at is None or later.at is None:
-        return [0.0, _UNKNOWN_GAP]
-    return [*(at for at in past if at < earlier.at), earlier.at, max(earlier.at, later.at)]
+        return 0.0, _UNKNOWN_GAP
+    before = [at for at in past if at < earlier.at]
+    return *before, earlier.at, max(earlier.at, later.at)

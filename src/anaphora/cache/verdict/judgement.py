@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable
 from decimal import Decimal
 from typing import NamedTuple, Protocol, Self, TypeVar
 
@@ -19,7 +19,7 @@ from anaphora.rendered import Plan, Rendered
 from anaphora.tokens import Counts
 from anaphora.values import Usage
 
-from .avoiding import with_remedy
+from .avoiding import PlayedCalls, with_remedy
 from .causes import recorded_cause
 from .diagnosis import Diagnosis
 from .prediction import Loss, explain_loss, lost_usd, predict_after, unmarked
@@ -54,6 +54,8 @@ class ComparedCall(msgspec.Struct, kw_only=True, eq=False):
     """The number of this call in its conversation."""
     past: tuple[float, ...] = ()
     """When the latest calls of the conversation before this one were sent, in their order."""
+    played: PlayedCalls | None = None
+    """The calls of the conversation as they were played for its losses, once there was one."""
 
     def follow(self, earlier: EarlierCall[Self] | None) -> bool:
         """Joins the conversation that it continues; False if it begins one."""
@@ -61,10 +63,33 @@ class ComparedCall(msgspec.Struct, kw_only=True, eq=False):
             return False
         before = earlier.call
         self.conversation, self.turn = before.conversation, before.turn + 1
-        self.rules = before.rules
+        self.rules, self.played = before.rules, before.played
         if before.sent.at is not None:
             self.past = (*before.past[-_MOST_TIMES:], before.sent.at)
         return True
+
+    def remedied(
+        self,
+        verdict: Verdict,
+        before: SentCall | None,
+        sent: SentCall,
+        rules: CacheRules,
+        price: Price | None,
+        profile: Profile | None,
+    ) -> Verdict:
+        """The verdict on this call with what would have avoided a loss."""
+        if verdict.causes and self.played is None:
+            self.played = PlayedCalls()
+        return with_remedy(
+            verdict,
+            before,
+            sent,
+            rules,
+            price=price,
+            profile=profile,
+            past=self.past,
+            played=self.played,
+        )
 
 
 def comparable(
@@ -196,19 +221,6 @@ class JudgedPair(NamedTuple):
     expected: Prediction | None
     """The predicted read."""
 
-    def remedied(
-        self,
-        sent: SentCall,
-        rules: CacheRules,
-        price: Price | None,
-        profile: Profile | None,
-        past: Sequence[float],
-    ) -> Verdict:
-        """The verdict with what would have avoided a loss."""
-        return with_remedy(
-            self.verdict, self.before, sent, rules, price=price, profile=profile, past=past
-        )
-
 
 def judge_matched(
     earlier: EarlierCall[Compared] | None,
@@ -259,7 +271,7 @@ class ComparedCalls:
         if not call.follow(earlier):
             call.conversation, call.rules = object(), rules
         pair = judge_matched(earlier, sent, call.rules or rules, price=price, profile=profile)
-        return pair.remedied(sent, call.rules or rules, price, profile, call.past)
+        return call.remedied(pair.verdict, pair.before, sent, call.rules or rules, price, profile)
 
 
 def side_call(sent: SentCall, price: Price | None = None) -> Verdict:

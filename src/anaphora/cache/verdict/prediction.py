@@ -84,6 +84,11 @@ def simulate_extension(
     if was.key != now.key or was.held or now.held or earlier.route != later.route:
         return None
     before, after = earlier.rendered, later.rendered
+    marked = was.marks or now.marks or was.automatic or now.automatic
+    if not marked and rules.keeps_only_marked:
+        totals = Counts(before, bills).total, Counts(after).total
+        none, still = (marked_outcome((), int, total=each, marked=False) for each in totals)
+        return none, still
     if before.envelope.cache_params != after.envelope.cache_params:
         return None
     if made.lives_from < made.at or not made.readable < at:

@@ -17,6 +17,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from typing import Generic, NoReturn
 
+from anaphora.cache.verdict.judgement import ComparedCalls
 from anaphora.client.oneshot import OneShot
 from anaphora.client.options import FanOutProgress
 from anaphora.client.pending import Pending
@@ -39,8 +40,10 @@ class FanOut(Pending[FanOutResult[Parsed]], Generic[Parsed]):
         calls: Sequence[OneShot],
         settings: FanOutSettings,
         on_progress: Callable[[FanOutProgress], None] | None = None,
+        known: ComparedCalls | None = None,
     ) -> None:
-        self._run = FanOutRun(calls, settings, on_progress)
+        """`known` are the calls made with a guard."""
+        self._run = FanOutRun(calls, settings, on_progress, known)
         self._settings = settings
         self.result: FanOutResult[Parsed] | None = None
         self._made()

@@ -23,6 +23,7 @@ from anaphora.bounded import BoundedMap
 from anaphora.cache.plan import SingleCallPlanner
 from anaphora.cache.plan.groups import PrefixGroup, beginning_key
 from anaphora.cache.sent_call import expiry, is_alive
+from anaphora.client.cold_guard import cold_guard_of
 from anaphora.client.oneshot import CallWatch, OneShot
 from anaphora.client.options import CALL_KEYWORDS, CallOptions, check_keywords
 from anaphora.client.response import Response
@@ -111,13 +112,16 @@ class CallGate:
         """The response to a single call; the arguments are those of `AsyncClient.complete`."""
         check_keywords(options, CALL_KEYWORDS)
         form = None if output is None else output_of(output)
+        cold, compared = cold_guard_of(options, self._client._cold), self._client._compared
         call = self._client.single_call(prompt, provider, output=form, **options)
         rendered, target = call.render(), call.target
         if Counts(rendered).total < target.rules.minimum_tokens.value:
             return await call.send()
+        known = self._known(call, rendered)
+        if cold is not None:
+            await call.check_shared(cold, compared, 0 if known is None else known.group.tokens)
         if SingleCallPlanner(target.memory, rendered).continues:
             return await call.send()
-        known = self._known(call, rendered)
         if known is None:
             return await self._send_grouped(call, rendered)
         call.group, call.ttl = known.group, known.ttl

@@ -10,6 +10,7 @@ from decimal import Decimal
 from typing import Any, TypeAlias
 
 from anaphora.cache.plan.groups import PrefixGroup, shared_inside_chunks
+from anaphora.cache.verdict.judgement import ComparedCalls
 from anaphora.client.budget import Budget
 from anaphora.client.failures import reported
 from anaphora.client.oneshot import CallWatch, OneShot
@@ -49,8 +50,10 @@ class FanOutRun:
         calls: Sequence[OneShot],
         settings: FanOutSettings,
         on_progress: Callable[[FanOutProgress], None] | None,
+        known: ComparedCalls | None = None,
     ) -> None:
         self.calls = calls
+        self._known = ComparedCalls() if known is None else known
         self.settings = settings
         self.progress = FanOutProgress(total=len(calls))
         self.budget = Budget(settings.max_cost_usd, name="max_cost_usd")
@@ -86,6 +89,7 @@ class FanOutRun:
             groups = self._groups(left, prompts)
             self._tokens = {index: self._tokens_of(index, prompts[index]) for index in left}
             del prompts
+            await self._check_cold(left)
             if self.settings.batch:
                 from .batches import run_batches
 
@@ -165,6 +169,23 @@ class FanOutRun:
                     " under `prices` of the provider in llm.yaml",
                     path="max_cost_usd",
                 )
+
+    async def _check_cold(self, left: list[int]) -> None:
+        """Raises `ColdCache` before anything is sent. The first call of a group writes what the
+        others read."""
+        cold, shared = self.settings.cold, set[int]()
+        if cold is None or not cold.is_on:
+            return
+        if self.settings.batch:
+            reason = "a batch has a cache of its own, so its calls are not checked"
+            self.notices.append(Notice("cold_unchecked", reason, "on_cold"))
+            return
+        for index in left:
+            call = self.calls[index]
+            groups = () if call.group is None else call.group.line()
+            known = max([group.tokens for group in groups if id(group) in shared], default=0)
+            shared.update(map(id, groups))
+            await call.check_shared(cold, self._known, known)
 
     def _groups(self, left: list[int], prompts: list[Rendered]) -> dict[int, PrefixGroup | None]:
         """The group of each call that is left, if its beginning is worth writing."""

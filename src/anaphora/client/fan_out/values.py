@@ -13,6 +13,7 @@ import msgspec
 
 from anaphora.client.arguments import callback_of, choice_of, flag_of, seconds_of
 from anaphora.client.budget import amount_of
+from anaphora.client.cold_guard import ColdGuard
 from anaphora.client.options import CALL_KEYWORDS, CallOptions, FanOutProgress, MapOptions, WarmUp
 from anaphora.client.response import Parsed, Response
 from anaphora.errors import InvalidRequest
@@ -102,6 +103,7 @@ class FanOutSettings(msgspec.Struct, frozen=True, kw_only=True):
     """None: the provider's value in the catalog."""
     batch: bool = False
     results: Path | None = None
+    cold: ColdGuard | None = None
     labels: tuple[dict[str, object], ...] = ()
     """For each prompt, the first fields of its line in the results."""
 

@@ -115,20 +115,24 @@ async def preview_turn(turns: SessionTurns, flight: InFlight) -> Preview:
 
 
 def preview_single(
-    target: Target, prepared: PreparedRequest, earlier: EarlierCall[ComparedCall] | None
+    target: Target,
+    prepared: PreparedRequest,
+    earlier: EarlierCall[ComparedCall] | None,
+    known: int = 0,
 ) -> Preview:
     """The preview of a call outside any session; `earlier` is the call before it, if one is
-    known."""
+    known. The first `known` tokens are written by other calls before it is sent."""
     preview, rendered = preview_of(ProviderState(target), prepared), prepared.rendered
-    if preview.cold is None or earlier is None:
+    if preview.cold is None or (earlier is None and not known):
         return preview
     cold = cold_call(
         comparable(earlier, rendered, target.rules, at=prepared.at),
         SentCall(rendered=rendered, plan=prepared.plan, at=prepared.at),
         target.rules,
-        continues=earlier.continues,
+        continues=earlier is not None and earlier.continues,
         price=target.price(prepared.at, service_tier(prepared)),
         profile=target.profile,
+        known=known,
     )
     return msgspec.structs.replace(preview, cold=cold)
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
 from decimal import Decimal
 from typing import TYPE_CHECKING
@@ -172,7 +173,7 @@ class AppCall(msgspec.Struct, kw_only=True, eq=False):
     app: App = NO_APP
     is_admin: bool = False
     """A token of an administrator, at `/rpc`."""
-    started: float = 0.0
+    started: float = msgspec.field(default_factory=time.perf_counter)
     """Arrival of the request, on the performance counter."""
     span: object = None
     """OpenTelemetry's span, if tracing is on."""

@@ -1,10 +1,12 @@
 """Refuses calls of apps whose cached beginning is gone, for grants with `cold_above_usd`.
 
-The same call passes if it is sent again within some minutes, on any node.
+The same call passes if it is sent again within some minutes, on any node. Calls that arrived before
+the refusal, on any node, are refused as well.
 """
 
 from __future__ import annotations
 
+import time
 from decimal import Decimal
 
 from blake3 import blake3
@@ -42,9 +44,10 @@ class ColdGate:
         prepared: PreparedRequest,
         *,
         known: int,
+        arrived: float,
     ) -> None:
         """Raises `ColdCallRefused`. `known` are the tokens of the prompt that the app has sent
-        before."""
+        before; `arrived` is when the call came."""
         limit, at = app.grant.llm.cold_above, prepared.at
         if limit is None:
             return
@@ -60,15 +63,23 @@ class ColdGate:
         rendered = remembered.sent.rendered
         key = self._passes.key(scope, rendered)
         name = f"cold {blake3(repr(key).encode()).hexdigest(16)}"
-        if self._passes.allows(scope, rendered, at) or await self._passes_elsewhere(name, at):
+        if self._passes.allows(scope, rendered, arrived):
             return
-        self._passes.add(key, at)
-        self._refused[name] = str(at).encode()
-        if self._puts:
-            self._shared.put(name, self._refused[name])
+        refused = await self._refused_elsewhere(name, at)
+        if refused is not None and refused <= arrived:
+            return
+        now = time.time()
+        self._passes.add(key, now, since=now if refused is None else refused)
+        if refused is None:
+            self._refused[name] = str(now).encode()
+            if self._puts:
+                self._shared.put(name, self._refused[name])
         raise ColdCallRefused(refusal(cold), cold=cold)
 
-    async def _passes_elsewhere(self, name: str, at: float) -> bool:
-        """Whether another node has refused the call a short time ago."""
-        refused = None if self._shared.alone else await self._shared.get(name)
-        return refused is not None and is_alive(expiry(float(refused), PASS_SECONDS), at)
+    async def _refused_elsewhere(self, name: str, at: float) -> float | None:
+        """When another node has refused the call, a short time ago."""
+        found = None if self._shared.alone else await self._shared.get(name)
+        refused = None if found is None else float(found)
+        if refused is not None and is_alive(expiry(refused, PASS_SECONDS), at):
+            return refused
+        return None

@@ -82,10 +82,10 @@ class CallMemory:
     ) -> RememberedCall:
         """Remembers a call that is about to be sent, and plans its markers. `own` are the markers
         that the request has, `elsewhere` is the result of `look_up`; `guarded`: `call.cold` will be
-        called."""
+        called, and until it may be sent it counts as failed for other calls."""
         index = self._index(scope)
         sent = SentCall(rendered=request.rendered, plan=own, at=at)
-        call = RememberedCall(sent=sent, conversation="")
+        call = RememberedCall(sent=sent, conversation="", failed=guarded)
         if guarded:
             call.uses = index.last_uses(request.rendered, scope=scope, hints=request.hints)
         found = index.add(request.rendered, call, scope=scope, hints=request.hints)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Protocol, TypeVar, get_args
 
@@ -72,6 +73,7 @@ class MethodContext(msgspec.Struct, kw_only=True, eq=False):
     """Writes lines; returns when the caller can accept more."""
     notices: list[Notice]
     """Notices for the header of the response."""
+    started: float = msgspec.field(default_factory=time.perf_counter)
 
     @property
     def calling_app(self) -> App:
@@ -90,6 +92,7 @@ class MethodContext(msgspec.Struct, kw_only=True, eq=False):
         return AppCall(
             app=self.calling_app,
             request_id=self.request_id,
+            started=self.started,
             method=self.method,
             provider=params.provider,
             model=params.model,

@@ -206,6 +206,8 @@ async def narrow(context: MethodContext, params: NarrowParams) -> NarrowResult:
         label=params.label,
         reserved=params.reserve,
     )
+    if app.grant.llm.requests_per_minute is not None:
+        await context.calls.tools.rates.admit(app, 0)
     new = await context.tokens.narrow(app.id, wanted, parent=app.token_id)
     row = new.row
     return NarrowResult(

@@ -83,7 +83,11 @@ class PlanRequest(CallStep):
         prepared = call.prepared = await self.build(call, target, stream=flight.stream)
         if call.is_cold_guarded and call.remembered is not None:
             known = call.found.reads.shown
-            await tools.cold.check(app, call.remembered, target, prepared, known=known)
+            arrived = time.time() - (time.perf_counter() - call.started)
+            await tools.cold.check(
+                app, call.remembered, target, prepared, known=known, arrived=arrived
+            )
+            call.remembered.failed = False
         if call.refresher is not None and call.remembered is not None:
             call.refresher.began(call.remembered.conversation, call.request_id)
         facts = call.facts
