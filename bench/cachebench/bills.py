@@ -32,15 +32,15 @@ class Bill(msgspec.Struct):
     written: int = 0
     wasted: int = 0
     """Written and not read before the end, or before they were written again."""
-    cpu: float = 0.0
-    """Seconds of the client's process."""
+    cpu: list[float] = []
+    """Seconds of the client's process, for each call."""
     errors: list[str] = []
     foresight: float | None = None
     """The dollars of perfect foresight for the same requests."""
 
     def add_answer(self, answer: Json) -> None:
         self.calls += 1
-        self.cpu += answer["cpu"]
+        self.cpu = [*self.cpu, answer["cpu"]]
         if "error" in answer and len(self.errors) < _SHOWN:
             self.errors = [*self.errors, answer["error"]]
 

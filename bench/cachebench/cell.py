@@ -148,22 +148,35 @@ def measure(cell: Cell, families: list[Family]) -> list[Bill]:
     ):
         folder = Path(name)
         virtual_clock.create(folder / "clock")
-        url = stack.enter_context(_watched(emu.url, folder)) if cell.fixed else emu.url
+        url = stack.enter_context(_watched(cell, emu.url, folder)) if cell.fixed else emu.url
         asked = stack.enter_context(worker(cell, url, folder))
         return [_play(family, emu, replies.answers, asked, folder) for family in families]
 
 
 @contextlib.contextmanager
-def _watched(url: str, folder: Path) -> Iterator[str]:
+def _watched(cell: Cell, url: str, folder: Path) -> Iterator[str]:
     """The address of `anaphora watch --fix` in front of the emulator."""
     port = free_port()
     command = [sys.executable, str(CLIENTS / "watching.py"), str(folder / "clock"), str(port), url]
-    environ = {**os.environ, "HOME": str(folder)}
+    printed = folder / "watch"
     with (
-        (folder / "watch").open("w") as log,
-        started(command, port, env=environ, stdout=log, stderr=log),
+        printed.open("w") as log,
+        started(command, port, env=_environ(cell, folder), stdout=log, stderr=log),
     ):
-        yield f"http://127.0.0.1:{port}"
+        yield _aws_address(printed) if cell.provider == "bedrock" else f"http://127.0.0.1:{port}"
+
+
+def _aws_address(printed: Path) -> str:
+    """The address of Bedrock that the proxy prints: it has a secret, since the proxy signs what
+    comes there."""
+    until = time.monotonic() + 60
+    while time.monotonic() < until:
+        for line in printed.read_text().splitlines():
+            name, _, address = line.removeprefix("export ").partition("=")
+            if name == "AWS_ENDPOINT_URL_BEDROCK_RUNTIME":
+                return address
+        time.sleep(0.05)
+    raise RuntimeError(f"the proxy printed no address of Bedrock: {printed.read_text()[-1000:]}")
 
 
 def _play(

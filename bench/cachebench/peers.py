@@ -6,8 +6,12 @@ caching switched on. The clock of the emulator is set to the recorded times.
 
 from __future__ import annotations
 
+import json
+import statistics
+import subprocess
 import sys
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from strangers import environment
@@ -26,12 +30,12 @@ TOLERANCE = 0.02
 #: Processes at a time: each is a peer, and an emulator.
 AT_ONCE = 2
 BASE = "sdk"
+SIMULATOR = Path(__file__).resolve().parents[1] / "simulator.py"
 
 
 class Provider(NamedTuple):
     title: str
     model: str
-    #: The names for AI SDK and others that want another one would stand here.
 
 
 PROVIDERS = {
@@ -91,7 +95,8 @@ PEERS = {
         ("litellm",),
         "cache_control_injection_points on tool_config, the system message and the last message;"
         ' for GPT-5.6 also prompt_cache_options={"mode": "implicit"}; none for providers that'
-        " only cache by themselves",
+        " only cache by themselves. Replies are sent back as they are, at OpenAI without the field"
+        " provider_specific_fields, which OpenAI refuses",
     ),
     "langchain": Peer(
         "LangChain",
@@ -176,8 +181,9 @@ def run(progress: Progress, quick: bool) -> Json:
     if not TRACES.is_dir():
         progress.note(f"no recorded conversations at {TRACES}: only generated ones")
     told, (todo, rows) = sample(quick), cells()
-    progress.total(len(todo))
+    progress.total(len(todo) + 1)
     with ProcessPoolExecutor(AT_ONCE) as pool:
+        measuring = pool.submit(accuracy, quick)
         waiting = {pool.submit(_measured, cell, told): cell for cell in todo}
         for done in as_completed(waiting):
             cell = waiting[done]
@@ -187,6 +193,8 @@ def run(progress: Progress, quick: bool) -> Json:
             except Exception as problem:  # one peer's failure is its row
                 rows.append({**row, "skipped": f"{type(problem).__name__}: {problem}"[:1000]})
             progress.step(f"{PEERS[cell.peer].title}, {PROVIDERS[cell.provider].title}")
+        accurate = measuring.result()
+        progress.step("the emulator's accuracy")
     order = [(peer, provider) for peer in PEERS for provider in PROVIDERS]
     rows.sort(key=lambda row: order.index((row["peer"], row["provider"])))
     return {
@@ -196,9 +204,20 @@ def run(progress: Progress, quick: bool) -> Json:
         },
         "sample": _described(told["stable"]),
         "rows": rows,
-        "deviations": deviations(rows),
+        "deviations": {"tolerance": TOLERANCE, "found": deviations(rows)},
+        "accuracy": accurate,
         "versions": versions(),
     }
+
+
+def accuracy(quick: bool) -> Json:
+    """How well the emulator's rules predict recorded bills, as bench/simulator.py measures it."""
+    if quick or not TRACES.is_dir():
+        return {"skipped": "a quick run" if quick else f"no recorded conversations at {TRACES}"}
+    command = [sys.executable, str(SIMULATOR), "--calls", "0", "--no-planted"]
+    run = subprocess.run(command, capture_output=True, text=True, check=True)
+    figures: Json = json.loads(run.stdout.splitlines()[-1])
+    return {"command": "python bench/simulator.py --calls 0 --no-planted", "figures": figures}
 
 
 def _measured(cell: Cell, told: dict[str, list[Family]]) -> Json:
@@ -220,6 +239,7 @@ def _total(bills: list[Bill]) -> Json:
         return sum(getattr(bill, name) for bill in bills)
 
     tokens, calls = total("tokens"), total("calls")
+    cpu = [seconds for bill in bills for seconds in bill.cpu]
     known = [bill.foresight for bill in bills if bill.foresight is not None]
     return {
         "calls": calls,
@@ -229,7 +249,7 @@ def _total(bills: list[Bill]) -> Json:
         "written": total("written"),
         "wasted_writes": total("wasted"),
         "refused": total("refused"),
-        "cpu_ms": round(1000 * total("cpu") / calls, 3) if calls else None,
+        "cpu_ms": round(1000 * statistics.median(cpu), 3) if cpu else None,
         "foresight_dollars": round(sum(known), 6) if len(known) == len(bills) else None,
         "errors": [error for bill in bills for error in bill.errors][:2],
     }

@@ -60,6 +60,8 @@ def families(most: int, traces: Path = TRACES) -> Iterator[Family]:
         yield Family(name=file.name.partition(".")[0], source="recorded", calls=_read(file, most))
     seeds, shapes = made.families()
     for name, shape in shapes.items():
+        if shape.tool_added_at:
+            shape = msgspec.structs.replace(shape, tool_added_at=most // 2)
         sent = made.calls(shape, seeds[0], "any")
         yield Family(name=name, source="generated", calls=_made(sent, most))
 
@@ -199,7 +201,8 @@ def _histories(trace: Trace, begin: float) -> Iterator[tuple[float, list[Message
             at += QUICK if any(entry.role == "tool" for entry in new) else SLOW
         sent = count
         history = [message for start, message in messages if start < count]
-        if history and history[-1].role != "assistant":
+        # Some recordings begin in the middle, with a reply that no provider takes first.
+        if history and history[0].role == "user" and history[-1].role != "assistant":
             yield at, history
 
 

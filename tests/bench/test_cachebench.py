@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import subprocess
 import sys
@@ -81,3 +82,74 @@ def test_command_has_help() -> None:
     command = [sys.executable, "bench/cachebench", "--help"]
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     assert "--only" in run.stdout
+
+
+# ── Peers ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_each_call_continues_the_one_before(runner: Any, tmp_path: Path) -> None:
+    """A call has what is new, and the replies that the emulator gives are those in the history."""
+    from cachebench import workload
+
+    told = {family.name: family for family in workload.families(6, traces=tmp_path)}
+    loop = told["append_only"].calls
+    assert [call.keep for call in loop] == [0, 1, 3, 5, 7, 9]
+    assert all(call.new[0] == {"reply": True} for call in loop[1:])
+    for call, after in itertools.pairwise(loop):
+        assert call.at < after.at
+        results = [each["id"] for new in after.new[1:] for each in new.get("results", ())]
+        assert results == [made["id"] for made in call.reply["calls"]]
+    assert len(told["tool_added"].calls[-1].tools) == len(told["tool_added"].calls[0].tools) + 1
+    assert [len(call.tail) for call in told["moved_message"].calls] == [1] * 6
+    other = workload.careless(told["append_only"]).calls
+    assert len({call.system for call in other}) == len(other)
+    assert other[0].tools != loop[0].tools
+    assert sorted(tool["name"] for tool in other[0].tools) == [
+        tool["name"] for tool in loop[0].tools
+    ]
+
+
+@pytest.mark.parametrize("fixed", [False, True])
+def test_one_conversation_is_billed_through_real_code(
+    runner: Any, tmp_path: Path, fixed: bool
+) -> None:
+    """Our client, and `watch --fix` before it: the emulator bills reads, and nothing is refused."""
+    from cachebench import cell, workload
+
+    family = next(iter(workload.families(4, traces=tmp_path)))
+    ours = cell.Cell(
+        "anaphora", "ours", (sys.executable,), {}, "anthropic", "claude-sonnet-4-6", fixed
+    )
+    (bill,) = cell.measure(ours, [family])
+    assert (bill.calls, bill.refused, bill.errors) == (4, 0, [])
+    assert bill.read > bill.written > bill.wasted > 0
+    assert bill.foresight is not None
+    assert bill.foresight <= bill.dollars < 1.1 * bill.foresight
+    assert all(seconds > 0 for seconds in bill.cpu)
+
+
+def test_other_prompts_are_reported(runner: Any) -> None:
+    from cachebench import peers
+
+    def row(peer: str, tokens: int) -> dict[str, Any]:
+        layouts = {layout: {"one": {"tokens": tokens}} for layout in ("stable", "careless")}
+        return {"peer": peer, "provider": "openai", "families": layouts, "layouts": {}}
+
+    found = peers.deviations([row("sdk", 1000), row("litellm", 1019), row("langchain", 1021)])
+    place = {"peer": "langchain", "provider": "openai", "family": "one", "tokens": 0.021}
+    assert found == [{**place, "layout": layout} for layout in ("stable", "careless")]
+
+
+def test_missing_peer_is_skipped_with_the_command_that_installs_it(
+    runner: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from cachebench import peers
+
+    monkeypatch.setattr(peers.environment, "SOAK", tmp_path)
+    found, rows = peers.cells()
+    assert {cell.peer for cell in found} == {"anaphora"}
+    reasons = {row["skipped"] for row in rows if row["peer"] == "litellm"}
+    assert reasons == {
+        "the environment frameworks is not installed, or out of date; run make bench-peers"
+    }
+    assert not list(tmp_path.iterdir())

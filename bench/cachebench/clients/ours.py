@@ -12,7 +12,7 @@ import virtual_clock
 virtual_clock.install(Path(os.environ["CACHEBENCH_CLOCK"]))
 
 import anaphora  # noqa: E402 - the clock is set first
-from anaphora import Conversation, Message, PromptIR, Tool, ToolCall, ToolRegistry  # noqa: E402
+from anaphora import Conversation, Message, Tool, ToolCall, ToolRegistry  # noqa: E402
 from anaphora.values import Text, ToolResult  # noqa: E402
 
 Json = dict[str, Any]
@@ -34,7 +34,7 @@ class Ours:
             row["key"] = {"env": "KEY"}
         self._config = {"providers": {"peer": row}}
         self._client: Any = None
-        self._sessions: dict[int, tuple[Any, Any, _Prompt]] = {}
+        self._sessions: dict[int, tuple[Any, Any, str]] = {}
 
     def begin(self) -> None:
         environ = {**os.environ, "KEY": "k"}
@@ -48,8 +48,10 @@ class Ours:
             results = tuple(ToolResult(each["id"], each["text"]) for each in given["results"])
             return Message(role="tool", parts=results)
         parts: list[Any] = [Text(given["text"])] if given["text"] else []
-        for call in given["calls"]:
-            parts.append(ToolCall(call["id"], call["name"], json.dumps(call["arguments"])))
+        parts += [
+            ToolCall(call["id"], call["name"], json.dumps(call["arguments"]))
+            for call in given["calls"]
+        ]
         return Message(role="assistant", parts=tuple(parts))
 
     def tools(self, given: list[Json]) -> Any:
@@ -61,49 +63,37 @@ class Ours:
     async def call(self, request: Json, tools: Any, messages: list[Any]) -> tuple[Any, list[str]]:
         count = len(request["tail"])
         history, tail = (messages[:-count], messages[-count:]) if count else (messages, [])
-        prompt = _Prompt(request["system"], tail)
         if request["single"]:
             answer = await self._client.send(
-                history, "peer", system=prompt.system, tools=tools, max_tokens=4096
+                history, "peer", system=request["system"], tools=tools, max_tokens=4096
             )
         else:
-            session = self._session(request["conversation"], tools, prompt)
-            known = session.conversation
-            same = request["keep"] + (1 if request["new"] and request["new"][0].get("reply") else 0)
-            if len(known) != same:
-                session.conversation = Conversation(history[: request["keep"]])
-                same = request["keep"]
+            replied = bool(request["new"] and request["new"][0].get("reply"))
+            same = request["keep"] + replied
+            session = self._session(request, tools, history[:same])
+            session.state = "\n".join(message.text for message in tail) or None
+            if len(session.conversation) != same:
+                session.conversation = Conversation(history[:same])
             answer = await session.send(history[same:])
-        return answer.message, [call.id for call in answer.tool_calls]
+        return answer.reply.message, [call.id for call in answer.tool_calls]
 
-    def _session(self, name: int, tools: Any, prompt: _Prompt) -> Any:
-        """Other tools need another session; one with the same id continues the conversation."""
+    def _session(self, request: Json, tools: Any, history: list[Any]) -> Any:
+        """Another system prompt or other tools need another session, which continues the
+        conversation by its id."""
+        name, system = request["conversation"], request["system"]
         found = self._sessions.get(name)
-        if found is None or found[1] is not tools:
-            current = prompt
-            history = () if found is None else found[0].conversation
+        if found is None or found[1] is not tools or found[2] != system:
             session = self._client.session(
                 "peer",
                 id=str(name),
-                prompt=lambda: current.ir(),
+                system=system,
                 messages=history,
                 tools=tools,
                 max_tokens=4096,
                 on_prefix_break="off",
             )
-            found = self._sessions[name] = session, tools, current
-        found[2].system, found[2].tail = prompt.system, prompt.tail
+            found = self._sessions[name] = session, tools, system
         return found[0]
-
-
-class _Prompt:
-    """What a session's function returns for every turn."""
-
-    def __init__(self, system: str, tail: list[Any]) -> None:
-        self.system, self.tail = system, tail
-
-    def ir(self) -> Any:
-        return PromptIR.chat((), system=self.system, tail=self.tail)
 
 
 contestant = Ours

@@ -67,8 +67,10 @@ class LangChain:
 
 async def _send(request: Any) -> Any:
     """What `create_agent` does with a request (langchain/agents/factory.py)."""
-    model = request.model.bind_tools(request.tools, **request.model_settings) if request.tools else (
-        request.model.bind(**request.model_settings)
+    model = (
+        request.model.bind_tools(request.tools, **request.model_settings)
+        if request.tools
+        else (request.model.bind(**request.model_settings))
     )
     messages = [request.system_message] if request.system_message else []
     return ModelResponse(result=[await model.ainvoke([*messages, *request.messages])])
@@ -79,16 +81,17 @@ def _model(provider: str, model: str, url: str) -> tuple[Any, Any]:
         from langchain_anthropic import ChatAnthropic
         from langchain_anthropic.middleware import AnthropicPromptCachingMiddleware
 
-        chat = ChatAnthropic(
-            model=model, base_url=url, api_key="k", max_tokens=4096, max_retries=0
-        )
+        chat = ChatAnthropic(model=model, base_url=url, api_key="k", max_tokens=4096, max_retries=0)
         return chat, AnthropicPromptCachingMiddleware()
     if provider == "bedrock":
         from langchain_aws import ChatBedrockConverse
         from langchain_aws.middleware import BedrockPromptCachingMiddleware
 
         aws = ChatBedrockConverse(
-            model=model, provider="anthropic", endpoint_url=url, region_name="us-east-1",
+            model=model,
+            provider="anthropic",
+            endpoint_url=url,
+            region_name="us-east-1",
             max_tokens=4096,
         )
         return aws, BedrockPromptCachingMiddleware()
@@ -112,7 +115,12 @@ def _model(provider: str, model: str, url: str) -> tuple[Any, Any]:
         warnings.simplefilter("ignore")
         options: Json = {"use_responses_api": False}
         openai = ChatOpenAI(
-            model=model, base_url=f"{url}/v1", api_key="k", max_tokens=4096, max_retries=0, **options
+            model=model,
+            base_url=f"{url}/v1",
+            api_key="k",
+            max_tokens=4096,
+            max_retries=0,
+            **options,
         )
     return openai, None
 

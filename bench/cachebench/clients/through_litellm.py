@@ -52,7 +52,11 @@ class LiteLlm:
         sent = openai_chat.flat(messages, request["system"])
         answer = await litellm.acompletion(messages=sent, **tools, **self._options)
         reply = answer.choices[0].message
-        return [reply], [call.id for call in reply.tool_calls or ()]
+        ids = [call.id for call in reply.tool_calls or ()]
+        if self._options["model"].startswith("openai/"):
+            # OpenAI refuses a field that the reply has.
+            return [reply.model_dump(exclude={"provider_specific_fields"}, exclude_none=True)], ids
+        return [reply], ids
 
 
 contestant = LiteLlm

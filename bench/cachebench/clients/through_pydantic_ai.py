@@ -60,7 +60,10 @@ class PydanticAi:
             function_tools=tools, allow_text_output=True, instruction_parts=instructions
         )
         reply = await model_request(
-            self._model, messages, model_settings=self._settings, model_request_parameters=parameters
+            self._model,
+            messages,
+            model_settings=self._settings,
+            model_request_parameters=parameters,
         )
         ids = []
         for part in reply.parts:
