@@ -96,7 +96,7 @@ class _Writes:
 def _dollars(entry: Json, usage: Usage) -> float:
     when = datetime.datetime.fromtimestamp(entry["at"], datetime.UTC)
     price = catalog.price(entry["provider"], entry["model"], when, wire=entry["wire"] or None)
-    cost = price.of(usage)
+    cost = None if price is None else price.of(usage)
     return 0.0 if cost is None else float(cost)
 
 

@@ -51,15 +51,6 @@ class Cell(NamedTuple):
     """Through `anaphora watch --fix`."""
 
 
-class RecordedReplies(Script, frozen=True):
-    """Answers every request with the reply that was put there."""
-
-    answers: ReplyPlayer = msgspec.field(default_factory=lambda: ReplyPlayer())
-
-    def player(self) -> ScriptPlayer:
-        return self.answers
-
-
 class ReplyPlayer(ScriptPlayer):
     def __init__(self) -> None:
         super().__init__(Script())
@@ -67,6 +58,15 @@ class ReplyPlayer(ScriptPlayer):
 
     def next(self, request: ScriptInput) -> GeneratedReply | None:
         return self.reply.generate(request)
+
+
+class RecordedReplies(Script, frozen=True):
+    """Answers every request with the reply that was put there."""
+
+    answers: ReplyPlayer = msgspec.field(default_factory=ReplyPlayer)
+
+    def player(self) -> ScriptPlayer:
+        return self.answers
 
 
 def scripted(reply: Json) -> ScriptReply:

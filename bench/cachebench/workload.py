@@ -18,8 +18,8 @@ import msgspec
 from _recorded import QUICK, SLOW, message_of, tool_of
 
 from anaphora.analysis.trace.format import Trace, TraceMessage, read_line
-from anaphora.prompt.ir import SegmentRole
 from anaphora.values import Message, Text, Tool, ToolCall, ToolResult
+from anaphora.values.stability import SegmentRole
 
 TRACES = Path(__file__).resolve().parents[3] / "shared" / "traces"
 #: The first call of every family, by the emulator's clock: prices and models are those of this day.

@@ -144,8 +144,9 @@ def test_missing_peer_is_skipped_with_the_command_that_installs_it(
     runner: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     from cachebench import peers
+    from strangers import environment
 
-    monkeypatch.setattr(peers.environment, "SOAK", tmp_path)
+    monkeypatch.setattr(environment, "SOAK", tmp_path)
     found, rows = peers.cells()
     assert {cell.peer for cell in found} == {"anaphora"}
     reasons = {row["skipped"] for row in rows if row["peer"] == "litellm"}

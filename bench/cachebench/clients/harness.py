@@ -15,7 +15,11 @@ import os
 import sys
 import time
 from importlib import import_module
+from pathlib import Path
 from typing import Any, Protocol, TypeAlias
+
+# The folder `bench`, last: its modules shadow nothing.
+sys.path.append(str(Path(__file__).resolve().parents[2]))
 
 Json: TypeAlias = dict[str, Any]
 
@@ -83,7 +87,9 @@ class Carried:
 
 
 async def main(module: str, provider: str, model: str, url: str) -> None:
-    contestant: Contestant = import_module(module).contestant(provider, model, url)
+    contestant: Contestant = import_module(f"cachebench.clients.{module}").contestant(
+        provider, model, url
+    )
     carried = Carried(contestant)
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # some libraries print to stdout

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-import virtual_clock
+from cachebench.clients import virtual_clock
 
 virtual_clock.install(Path(os.environ["CACHEBENCH_CLOCK"]))
 

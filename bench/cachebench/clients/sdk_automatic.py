@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sdks import Anthropic
+from cachebench.clients.sdks import Anthropic
 
 
 def contestant(provider: str, model: str, url: str) -> Any:

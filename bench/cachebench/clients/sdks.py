@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-import openai_chat
+from cachebench.clients import openai_chat
 
 Json = dict[str, Any]
 MAX_TOKENS = 4096
@@ -31,7 +31,7 @@ class OpenAi:
         return {"tools": openai_chat.tools(given)} if given else {}
 
     async def call(self, request: Json, tools: Any, messages: list[Any]) -> tuple[Any, list[str]]:
-        sent = openai_chat.flat(messages, request["system"])
+        sent: Any = openai_chat.flat(messages, request["system"])
         answer = await self._client.chat.completions.create(messages=sent, **tools, **self._options)
         reply = answer.choices[0].message
         return [reply], [call.id for call in reply.tool_calls or ()]
@@ -133,7 +133,9 @@ class Gemini:
         answer = await self._client.aio.models.generate_content(
             model=self._model, contents=messages, config=config
         )
-        return answer.candidates[0].content, [call.name for call in answer.function_calls or ()]
+        assert answer.candidates
+        names = [str(call.name) for call in answer.function_calls or ()]
+        return answer.candidates[0].content, names
 
 
 class Bedrock:

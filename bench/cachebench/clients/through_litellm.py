@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import litellm
-import openai_chat
+from cachebench.clients import openai_chat
 
 Json = dict[str, Any]
 POINTS = [

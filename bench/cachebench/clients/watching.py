@@ -10,10 +10,13 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-import virtual_clock
+# The folder `bench`.
+sys.path.append(str(Path(__file__).resolve().parents[2]))
 
 if __name__ == "__main__":
     clock, port, url = sys.argv[1:]
+    from cachebench.clients import virtual_clock
+
     virtual_clock.install(Path(clock))
     from anaphora.cli.main import main
 
