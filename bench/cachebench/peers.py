@@ -204,6 +204,7 @@ def run(progress: Progress, quick: bool) -> Json:
         },
         "sample": _described(told["stable"]),
         "rows": rows,
+        "foresight": foresight(rows),
         "deviations": {"tolerance": TOLERANCE, "found": deviations(rows)},
         "accuracy": accurate,
         "versions": versions(),
@@ -255,6 +256,18 @@ def _total(bills: list[Bill]) -> Json:
     }
 
 
+def foresight(rows: list[Json]) -> Json:
+    """Dollars of perfect foresight for the plain SDK's requests, by provider and layout; None where
+    the provider takes no markers."""
+    return {
+        row["provider"]: {
+            layout: bill["foresight_dollars"] for layout, bill in row["layouts"].items()
+        }
+        for row in rows
+        if row["peer"] == BASE and "layouts" in row
+    }
+
+
 def _described(told: list[Family]) -> Json:
     return {
         "calls_per_family": max(len(family.calls) for family in told),
@@ -284,7 +297,10 @@ def deviations(rows: list[Json]) -> list[Json]:
 
 def headline(found: Json) -> Json:
     """Dollars of each contestant at each provider, in the stable layout."""
-    chosen: Json = {}
+    chosen: Json = {
+        provider: {"foresight": dollars["stable"]}
+        for provider, dollars in found["foresight"].items()
+    }
     for row in found["rows"]:
         if "layouts" in row:
             dollars = row["layouts"]["stable"]["dollars"]

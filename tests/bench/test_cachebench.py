@@ -154,3 +154,19 @@ def test_missing_peer_is_skipped_with_the_command_that_installs_it(
         "the environment frameworks is not installed, or out of date; run make bench-peers"
     }
     assert not list(tmp_path.iterdir())
+
+
+def test_headline_has_dollars_and_foresight_by_provider(runner: Any) -> None:
+    from cachebench import peers
+
+    bill = {"dollars": 2.0, "foresight_dollars": 1.5}
+    measured = {"layouts": {"stable": bill, "careless": bill}}
+    rows: list[dict[str, Any]] = [
+        {"peer": "sdk", "provider": "openai", **measured},
+        {"peer": "litellm", "provider": "openai", **measured},
+        {"peer": "litellm", "provider": "gemini", "skipped": "not installed"},
+    ]
+    found = peers.foresight(rows)
+    assert found == {"openai": {"stable": 1.5, "careless": 1.5}}
+    chosen = peers.headline({"rows": rows, "foresight": found})
+    assert chosen == {"openai": {"foresight": 1.5, "sdk": 2.0, "litellm": 2.0}}
