@@ -16,11 +16,11 @@ CACHED := PYTHONDONTWRITEBYTECODE=
 TYPED := $(wildcard src examples tests bench soak)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo servers test check bench soak integrations cluster prices pins clean
+.PHONY: help setup demo servers test check bench cachebench bench-peers soak integrations cluster prices pins clean
 
 help: ## list the targets
 	@echo "anaphora: make <target>"
-	@sed -n 's/^\([a-z]*\): .*## \(.*\)/\1|\2/p' $(firstword $(MAKEFILE_LIST)) \
+	@sed -n 's/^\([a-z-]*\): .*## \(.*\)/\1|\2/p' $(firstword $(MAKEFILE_LIST)) \
 		| while IFS='|' read -r name text; do printf '  %-12s %s\n' "$$name" "$$text"; done
 
 setup: ## create or refresh .venv with the pinned requirements
@@ -58,6 +58,12 @@ bench: setup ## run every benchmark; each prints a table, then one line of JSON
 		found=1; echo "bench: $$file"; $(BIN)/python "$$file"; \
 	done; \
 	[ -n "$$found" ] || echo "bench: no benchmarks in bench/"
+
+cachebench: setup ## compare with peers: dollars, cache reads, CPU; writes docs/benchmarks/results.json
+	@$(BIN)/python bench/cachebench
+
+bench-peers: setup ## install the peers of cachebench, in environments of their own below .soak
+	@$(BIN)/python bench/cachebench/environments.py
 
 soak: setup ## run what takes long: memory curves, and the laws over many more examples
 	@sh scripts/integrations.sh newest

@@ -26,13 +26,16 @@ class Unavailable(Exception):
     """An environment cannot be made; the message says why."""
 
 
-def programs(family: str) -> Path:
-    """The folder of an environment's programs; the environment is made first where it has to be."""
+def programs(family: str, *, install: bool = True) -> Path:
+    """The folder of an environment's programs. An environment that is missing or out of date is
+    made first, or without `install` reported as unavailable."""
     list_file, folder = HERE / "requirements" / f"{family}.txt", SOAK / family
     pins, stamp = list_file.read_text(), folder / "stamp"
     found = folder / "node_modules" / ".bin" if _is_npm(family) else folder / "bin"
     if stamp.exists() and stamp.read_text() == pins:
         return found
+    if not install:
+        raise Unavailable(f"the environment {family} is not installed, or out of date")
     if _is_npm(family):
         _install_npm(folder, _names(pins))
     else:

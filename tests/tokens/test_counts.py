@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -303,3 +304,15 @@ def test_image_is_examined_once(images: int, monkeypatch: pytest.MonkeyPatch) ->
     assert Counts(rendered).total == Counts(rendered).total
     assert looked == images
     assert copied == 2
+
+
+@pytest.mark.parametrize("name", ["parametersJsonSchema", "parameters_json_schema"])
+def test_schema_of_a_gemini_function_is_counted_as_text(name: str) -> None:
+    """google-genai 3 writes this field in snake case."""
+    function = {"name": "look_up", "description": "Looks up.", name: {"type": "object"}}
+    body = {
+        "contents": [{"role": "user", "parts": [{"text": "Hello"}]}],
+        "tools": [{"functionDeclarations": [function]}],
+    }
+    path = "/v1/models/gemini-2.5-pro:generateContent"
+    assert Counts(gemini.split(json.dumps(body).encode(), (), path)).total < 100

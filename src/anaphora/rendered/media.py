@@ -31,6 +31,7 @@ _SCHEMAS = (
     b'"input_schema"',
     b'"parameters"',
     b'"parametersJsonSchema"',
+    b'"parameters_json_schema"',  # google-genai 3
     b'"function"',
     b'"inputSchema"',
 )
