@@ -280,7 +280,7 @@ class PrefixIndex(Generic[Call]):
         whole = self._calls.get(self._trees[salt].ends.get(prompt.key(position), 0))
         if whole is not None:
             return whole
-        position, latest = self._latest(salt, branch, position)
+        position, latest, _ = self._latest(salt, branch, position)
         held = 0 if latest is None else message_chunks(latest.prompt)
         shared = position - prompt.leading
         return latest if held < message_chunks(prompt) and held <= 2 * shared else None
@@ -324,11 +324,11 @@ class PrefixIndex(Generic[Call]):
         self, prompt: RenderedPrompt, salt: bytes, place: Place
     ) -> EarlierCall[Call] | None:
         """The first call that sent the longest common beginning, while it is remembered."""
-        position, latest = self._latest(salt, place[1], place[0])
+        position, latest, branch = self._latest(salt, place[1], place[0])
         if latest is None:
             return None
         tree, key = self._trees[salt], prompt.key(position)
-        branch, first = tree.chunks.get(key), self._calls.get(tree.ends.get(key, 0))
+        first = self._calls.get(tree.ends.get(key, 0))
         if first is None and branch is not None and branch.opened[0] >= position:
             first = self._calls.get(branch.opened[1])
         return EarlierCall(
@@ -340,13 +340,13 @@ class PrefixIndex(Generic[Call]):
 
     def _latest(
         self, salt: bytes, branch: Branch | None, position: int
-    ) -> tuple[int, _Remembered[Call] | None]:
+    ) -> tuple[int, _Remembered[Call] | None, Branch | None]:
         """The last remembered call that sent the chunks up to a position, else up to the next
-        position before it."""
+        position before it, and the branch of that."""
         if branch is None:
-            return -1, None
-        reached, number = self._trees[salt].latest(branch, position)
-        return reached, self._calls.get(number)
+            return -1, None, None
+        reached, number, branch = self._trees[salt].latest(branch, position)
+        return reached, self._calls.get(number), branch
 
     def _forget(self, number: int) -> None:
         old = self._calls.pop(number, None)
@@ -362,7 +362,7 @@ class PrefixIndex(Generic[Call]):
                 if not recent:
                     del self._conversations[salt]
             self._chunks -= tree.forget(number, old.prompt)
-            if not tree.chunks:
+            if not tree.size:
                 del self._trees[salt]
 
 
