@@ -29,8 +29,8 @@ def request(texts: list[str], system: str = "Be brief.", **fields: Any) -> Rende
     return wire.get("openai_chat").split(BODIES.read("program", "openai_chat", body), (), "")
 
 
-def without(call: SentCall, bare: Rendered) -> SentCall:
-    return replace(call, rendered=bare)
+def without(call: SentCall, bare: Rendered) -> tuple[SentCall, Rendered]:
+    return replace(call, rendered=bare), bare
 
 
 def index_of(most_bytes: int) -> PrefixIndex[SentCall]:

@@ -14,33 +14,48 @@ from .simulator.view import deepest_known
 
 
 #: Every so many chunks of a branch are found by their keys, and its first one.
-_EVERY = 8
+_EVERY = 16
 
 
 class Branch:
     """Consecutive chunks, from their fork off another branch on."""
 
-    __slots__ = ("begin", "forked", "keys", "opened", "parent", "uses")
+    __slots__ = ("_first", "_keys", "begin", "end", "forked", "opened", "parent", "uses")
 
     def __init__(self, parent: Branch | None, begin: int, opened: tuple[int, int]) -> None:
         self.parent = parent
-        self.begin = begin
+        self.begin = self.end = begin
         self.opened = opened
         """The last position and the number of the call that opened it."""
         self.forked = begin
         """The last position at which another branch begins."""
-        self.keys = bytearray()
-        """One after the other."""
+        self._keys = bytearray()
+        """The keys one after the other, which may be those of a log, and"""
+        self._first = begin
+        """the position that they begin at."""
         self.uses: list[tuple[int, int]] = []
         """Last positions and numbers of calls: the later, the less deep."""
 
-    @property
-    def end(self) -> int:
-        return self.begin + len(self.keys) // KEY
-
     def key(self, position: int) -> bytes:
-        start = KEY * (position - self.begin)
-        return bytes(self.keys[start : start + KEY])
+        start = KEY * (position - self._first)
+        return bytes(self._keys[start : start + KEY]) if position < self.end else b""
+
+    def grow(self, prompt: RenderedPrompt) -> None:
+        """Adds the rest of a prompt, which has all of its chunks."""
+        last = len(prompt.placed_runs) - 1
+        if last >= 0 and prompt.placed_runs[last][1] <= self.begin:
+            self._keys, self._first = prompt.chain_of(last), prompt.placed_runs[last][1]
+        else:
+            kept = self._keys[KEY * (self.begin - self._first) : KEY * (self.end - self._first)]
+            self._keys, self._first = kept + keys_from(prompt, self.end), self.begin
+        self.end = max(self.end, len(prompt))
+
+    def cut(self, begin: int) -> Branch:
+        """A branch of the chunks from there on, which this one loses."""
+        aside = Branch(self, begin, self.opened)
+        aside._keys, aside._first, aside.end = self._keys, self._first, self.end
+        self.end = begin
+        return aside
 
     def found_by(self, begin: int) -> list[bytes]:
         """The keys by which chunks from `begin` on are found."""
@@ -126,7 +141,8 @@ class BranchTree:
                 branch.forked = max(branch.forked, begin)
             branch = Branch(branch, begin, (count - 1, number))
         end = branch.end
-        branch.keys += keys_from(prompt, end)
+        if end < count:
+            branch.grow(prompt)
         self._found.update(dict.fromkeys(branch.found_by(end), branch))
         self.size += branch.end - end
         if count:
@@ -141,9 +157,7 @@ class BranchTree:
     def _set_aside(self, branch: Branch, begin: int) -> None:
         """Move the end of a branch to a new branch. So a conversation whose end changes at every
         call stays one branch, and a lookup does not pass through all earlier ends."""
-        aside = Branch(branch, begin, branch.opened)
-        aside.keys = branch.keys[KEY * (begin - branch.begin) :]
-        del branch.keys[KEY * (begin - branch.begin) :]
+        aside = branch.cut(begin)
         self._found.update(dict.fromkeys(aside.found_by(begin), aside))
         aside.uses = [use for use in branch.uses if use[0] >= begin]
         branch.uses = branch.uses[len(aside.uses) :]
@@ -173,6 +187,6 @@ class BranchTree:
         for key in branch.found_by(needed):
             if self._found.get(key) is branch:
                 del self._found[key]
-        del branch.keys[KEY * (needed - branch.begin) :]
+        branch.end = min(end, needed)
         self.size -= end - branch.end
         return end > needed or not uses

@@ -107,6 +107,8 @@ class ChunkLog:
     """The tools or blocks that were rendered."""
     run: Any = None
     """The run of all of them, shared by calls."""
+    bare: Any = None
+    """Its view without text, shared by calls."""
     hashing: Any = None
     """The running hash of these chunks after those before them; see chunks.py."""
     _placed = 0

@@ -15,6 +15,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable
 from typing import Any, TypeAlias
+from weakref import ref
 
 from .log import ChunkLog, LogAppend
 
@@ -113,8 +114,12 @@ class RequestLog(ChunkLog):
     def without_text(self) -> ChunkLog:
         if self._source is None:
             return self
-        bare = RequestLog(self.base, 0, 0, b"", None)
-        bare.keys = self.keys
+        known: ref[ChunkLog] | None = self.base.bare
+        bare = None if known is None else known()
+        if bare is None or bare.keys is not self.keys:
+            bare = RequestLog(self.base, 0, 0, b"", None)
+            bare.keys = self.keys
+            self.base.bare = ref(bare)
         return bare
 
     def append(self, addition: LogAppend) -> ChunkLog:

@@ -13,7 +13,7 @@ or begins like an earlier one, that contains tools or a reply, or that itself as
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import msgspec
@@ -144,6 +144,11 @@ def is_encoded(headers: Mapping[str, str]) -> bool:
     return headers.get("content-encoding", "identity").lower() not in ("", "identity")
 
 
+@cache
+def _automatic_plan(ttl: Ttl | None) -> Plan:
+    return Plan(automatic=ttl)
+
+
 def own_plan(rendered: Rendered, rules: CacheRules, members: Members) -> Plan:
     """The request's markers, and the one that the provider adds unless the request disables it."""
     automatic = rendered.automatic
@@ -152,6 +157,8 @@ def own_plan(rendered: Rendered, rules: CacheRules, members: Members) -> Plan:
         explicit = isinstance(options, dict) and options.get("mode") == "explicit"
         if not explicit and rules.default_ttl is not None:
             automatic = rules.default_ttl.value
+    if not rendered.marks:
+        return _automatic_plan(automatic)
     return Plan(marks=rendered.marks, automatic=automatic)
 
 

@@ -72,13 +72,6 @@ class RenderedPrompt:
             self._params = self.cache_params = dict(params)
         self.mark(plan)
 
-    def replace_texts(self, rendered: Rendered) -> None:
-        """Takes the same prompt with other texts, or without."""
-        self.rendered, self._counts, self._before = rendered, None, None
-        self.placed_runs = [
-            (run, first) for run, (_, first) in zip(rendered.runs, self.placed_runs, strict=True)
-        ]
-
     def mark(self, plan: Plan) -> None:
         key = None if plan.key is None else plan.key.encode()
         if key is None:
