@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any, TypeAlias
 from weakref import ref
 
@@ -63,13 +64,10 @@ class LogColumns(ChunkLog):
 def _of_columns(name: str) -> Any:
     """A fact that all requests share."""
 
-    def get(log: RequestLog) -> Any:
-        return getattr(log.base, name)
-
     def put(log: RequestLog, value: Any) -> None:
         setattr(log.base, name, value)
 
-    return property(get, put)
+    return property(attrgetter(f"base.{name}"), put)
 
 
 class RequestLog(ChunkLog):
