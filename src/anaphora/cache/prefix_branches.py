@@ -12,7 +12,6 @@ from .compared_prompt import keys_from
 from .simulator import RenderedPrompt
 from .simulator.view import deepest_known
 
-
 #: Every so many chunks of a branch are found by their keys, and its first one.
 _EVERY = 16
 

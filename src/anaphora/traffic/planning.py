@@ -13,7 +13,7 @@ or begins like an earlier one, that contains tools or a reply, or that itself as
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
-from functools import cache, partial
+from functools import partial
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import msgspec
@@ -61,6 +61,7 @@ _MOST_CHANGING, _TIMES_SEEN = 4, 2
 #: Fields by which a request continues objects stored at the provider.
 STORED_FIELDS = ("previous_response_id", "conversation", "prompt")
 _STORED_FIELDS = frozenset(STORED_FIELDS)
+_AUTOMATIC: dict[Ttl | None, Plan] = {ttl: Plan(automatic=ttl) for ttl in (None, *TTL_SECONDS)}
 
 
 class ReadRequest(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -144,11 +145,6 @@ def is_encoded(headers: Mapping[str, str]) -> bool:
     return headers.get("content-encoding", "identity").lower() not in ("", "identity")
 
 
-@cache
-def _automatic_plan(ttl: Ttl | None) -> Plan:
-    return Plan(automatic=ttl)
-
-
 def own_plan(rendered: Rendered, rules: CacheRules, members: Members) -> Plan:
     """The request's markers, and the one that the provider adds unless the request disables it."""
     automatic = rendered.automatic
@@ -158,7 +154,7 @@ def own_plan(rendered: Rendered, rules: CacheRules, members: Members) -> Plan:
         if not explicit and rules.default_ttl is not None:
             automatic = rules.default_ttl.value
     if not rendered.marks:
-        return _automatic_plan(automatic)
+        return _AUTOMATIC[automatic]
     return Plan(marks=rendered.marks, automatic=automatic)
 
 

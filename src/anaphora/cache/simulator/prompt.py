@@ -203,7 +203,7 @@ class RenderedPrompt:
         raise IndexError(position)
 
     def chain_of(self, index: int) -> bytearray:
-        """The keys of a run, one after the other; earlier runs are hashed when they are first needed."""
+        """The keys of a run, one after the other; earlier runs are hashed when first needed."""
         run, first = self.placed_runs[index]
         before = b""
         if first:
