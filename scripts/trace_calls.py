@@ -4,7 +4,8 @@
 
 Each is streamed, with a tool, on the Anthropic wire, and the third call of its conversation. The
 emulator that answers runs in a process of its own, so that only the client's, the daemon's or the
-proxy's functions are counted. The last line is a JSON object: by kind of call the functions, each
+proxy's functions are counted. What a server does at the same time without a call, such as probes
+of its store, is subtracted. The last line is a JSON object: by kind of call the functions, each
 as [file, line, name, times]; a coroutine counts each time that it goes on.
 """
 
@@ -43,8 +44,8 @@ TOOL = {
 }
 #: What a daemon does once a second, whether it is called or not: no part of a call.
 _UPKEEP = "run_maintenance"
-#: Seconds for what a call leaves to do behind its answer.
-_REST = 1.0
+#: Seconds for a call and what it leaves to do behind its answer, and then without a call.
+_WINDOW = 2.0
 
 
 def _is_upkeep(frame: FrameType | None) -> bool:
@@ -59,20 +60,23 @@ class Trace:
     """The functions of ours that run while it is on, in this thread and all that start later."""
 
     def __init__(self) -> None:
-        self.is_on = False
-        self._seen: Counter[tuple[str, int, str]] = Counter()
+        self.state = "off"
+        """`on`: with a call; `idle`: without one."""
+        self._seen = {state: Counter[tuple[str, int, str]]() for state in ("on", "idle")}
         threading.setprofile(self._profile)
         sys.setprofile(self._profile)
 
     def _profile(self, frame: FrameType, event: str, _: Any) -> None:
-        if self.is_on and event == "call":
+        if self.state != "off" and event == "call":
             code = frame.f_code
             if code.co_filename.startswith(PACKAGE) and not _is_upkeep(frame):
-                self._seen[code.co_filename, code.co_firstlineno, code.co_name] += 1
+                place = code.co_filename, code.co_firstlineno, code.co_name
+                self._seen[self.state][place] += 1
 
     @property
     def calls(self) -> list[Called]:
-        return [(*place, count) for place, count in sorted(self._seen.items())]
+        seen = self._seen["on"] - self._seen["idle"]
+        return [(*place, count) for place, count in sorted(seen.items())]
 
 
 # ── The three kinds of call ──────────────────────────────────────────────────────────────────────
@@ -95,10 +99,10 @@ async def session_turn(url: str) -> list[Called]:
         for question in QUESTIONS[:2]:
             async for _ in chat.run(question):
                 pass
-        trace.is_on = True
+        trace.state = "on"
         async for _ in chat.send(QUESTIONS[2]):
             pass
-        trace.is_on = False
+        trace.state = "off"
     return trace.calls
 
 
@@ -138,14 +142,17 @@ def _served(command: list[str], address: str, headers: dict[str, str]) -> list[C
         assert process.stdout is not None
         _ask(url, headers, 1)
         _ask(url, headers, 2)
-        time.sleep(_REST)
-        process.stdin.write("on\n")
-        process.stdin.flush()
-        time.sleep(0.2)
-        _ask(url, headers, 3)
-        time.sleep(_REST)
-        process.stdin.write("off\n")
-        process.stdin.flush()
+        time.sleep(_WINDOW)
+        for state in ("on", "idle", "off"):
+            process.stdin.write(f"{state}\n")
+            process.stdin.flush()
+            if state == "on":
+                time.sleep(_WINDOW / 10)
+                began = time.monotonic()
+                _ask(url, headers, 3)
+                time.sleep(max(0.0, 0.9 * _WINDOW - (time.monotonic() - began)))
+            elif state == "idle":
+                time.sleep(_WINDOW)
         for line in process.stdout:
             if line.startswith("traced: "):
                 found: list[Called] = json.loads(line.removeprefix("traced: "))
@@ -209,12 +216,12 @@ def _anaphora(*words: str, given: str | None = None) -> str:
 
 
 def _run_command() -> None:
-    """Runs a command under trace; `on` and `off` on standard input switch it."""
+    """Runs a command under trace; `on`, `idle` and `off` on standard input switch it."""
 
     def control() -> None:
         for line in sys.stdin:
-            trace.is_on = line.strip() == "on"
-            if not trace.is_on:
+            trace.state = line.strip()
+            if trace.state == "off":
                 print(f"traced: {json.dumps(trace.calls)}", flush=True)
 
     control_thread = threading.Thread(target=control, daemon=True)

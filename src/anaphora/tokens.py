@@ -106,17 +106,20 @@ class Counts:
 
     def tokens(self, chunks: int) -> int:
         """The first `chunks` chunks, corrected by the bills so far."""
-        bills, estimated = self._bills, self.estimated(chunks)
+        lead, bills = self._lead, self._bills
+        if chunks > lead.first and not self._odd.ends:
+            # The common case.
+            text = self._text + self._ends[chunks - lead.first - 1]
+            estimated = math.ceil(text / self._per_token) + lead.other
+        else:
+            estimated = self.estimated(chunks)
         return calibrated(bills, estimated) if bills else estimated
 
     def estimated(self, chunks: int) -> int:
         """The first `chunks` chunks by bytes and the catalog's ratio, without bills."""
         lead, per_token = self._lead, self._per_token
         if chunks > lead.first:
-            # The common case.
-            text, other = self._text + self._ends[chunks - lead.first - 1], lead.other
-            if self._odd.ends:
-                text, other = self.size(chunks)
+            text, other = self.size(chunks)
             return math.ceil(text / per_token) + other
         known = lead.known.get((chunks, per_token))
         if known is None:

@@ -29,8 +29,8 @@ def request(texts: list[str], system: str = "Be brief.", **fields: Any) -> Rende
     return wire.get("openai_chat").split(BODIES.read("program", "openai_chat", body), (), "")
 
 
-def without(call: SentCall, bare: Rendered) -> SentCall:
-    return replace(call, rendered=bare)
+def without(call: SentCall, bare: Rendered) -> tuple[SentCall, Rendered]:
+    return replace(call, rendered=bare), bare
 
 
 def index_of(most_bytes: int) -> PrefixIndex[SentCall]:
@@ -139,6 +139,6 @@ def test_what_is_remembered_besides_texts_is_bounded() -> None:
         rendered = request([f"{conversation}, {at}" for at in range(9)])
         index.add(rendered, SentCall(rendered=rendered))
         assert index.memory <= 60_000
-    assert len(index) == 8
+    assert len(index) == 12
     index.shrink(0, 0)
     assert len(index) == 1

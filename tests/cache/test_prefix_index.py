@@ -109,8 +109,9 @@ def test_memory_is_bounded(
         # A call has a digest for each chunk: among its conversation's, and among all.
         kept = sum(len(known.prompt) for known in index._calls.values())
         trees = index._trees.values()
-        assert index._chunks == sum(len(tree.chunks) for tree in trees) <= 2 * kept
+        assert index._chunks == sum(tree.size for tree in trees) <= 2 * kept
         assert sum(len(tree.ends) for tree in trees) <= 2 * len(index)
+        assert sum(len(tree._found) for tree in trees) <= index._chunks
         assert len(index._replies) <= len(index)
         assert sum(map(len, index._conversations.values())) <= 2 * len(index)
     while index._calls:
@@ -341,7 +342,7 @@ def test_growing_conversation_keeps_two_prompts(reminder: str) -> None:
     assert len(index) == 2
     depth = 0
     [tree] = index._trees.values()
-    branch = next(reversed(tree.chunks.values()))
+    branch = next(reversed(tree._found.values()))
     while branch.parent is not None:
         branch, depth = branch.parent, depth + 1
     assert depth < 3

@@ -106,17 +106,17 @@ def test_messages_of_the_body_before_are_known() -> None:
 
 
 def test_kept_bodies_are_bounded() -> None:
-    memory: BodyMemory[None] = BodyMemory(most_bytes=12_000)
+    memory: BodyMemory[None] = BodyMemory(most_bytes=5_000)
     for number in range(40):
         known(memory, chat(f"{number:02}a", "two", "three"))
-        assert memory.size <= 12_000
+        assert memory.size <= 5_000
     assert len(memory) == 3
     assert known(memory, chat("39a", "two", "three", "four")) == 3
     assert known(memory, chat("00a", "two", "three", "four")) == 0
 
 
 def test_body_with_very_many_messages_takes_no_place() -> None:
-    memory: BodyMemory[None] = BodyMemory(most_bytes=12_000)
+    memory: BodyMemory[None] = BodyMemory(most_bytes=5_000)
     known(memory, chat("one", "two"))
     known(memory, chat("other", *3 * "abcdefghijklmnopqrstuvwxyz"))
     assert len(memory) == 1

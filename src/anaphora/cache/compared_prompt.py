@@ -15,6 +15,7 @@ import msgspec
 from blake3 import blake3
 
 from anaphora.rendered import ChunkRun
+from anaphora.rendered.log import KEY
 
 from .prefix_difference import equal_around
 from .simulator import RenderedPrompt
@@ -108,12 +109,12 @@ def group_salt(group: Hashable) -> bytes:
 scope_salt = lru_cache(maxsize=256)(group_salt)
 
 
-def keys_from(prompt: RenderedPrompt, begin: int) -> list[bytes]:
-    """The keys of the chunks from `begin` on."""
-    keys: list[bytes] = []
+def keys_from(prompt: RenderedPrompt, begin: int) -> bytes:
+    """The keys of the chunks from `begin` on, one after the other."""
+    keys = b""
     for index, (run, first) in enumerate(prompt.placed_runs):
         if first + run.count > begin:
-            keys += prompt.chain_of(index)[max(0, begin - first) : run.count]
+            keys += prompt.chain_of(index)[KEY * max(0, begin - first) : KEY * run.count]
     return keys
 
 

@@ -6,30 +6,61 @@ from bisect import bisect_right
 from collections.abc import Container, Iterator
 from typing import TypeAlias
 
+from anaphora.rendered.log import KEY
+
 from .compared_prompt import keys_from
 from .simulator import RenderedPrompt
 from .simulator.view import deepest_known
+
+#: Every so many chunks of a branch are found by their keys, and its first one.
+_EVERY = 16
 
 
 class Branch:
     """Consecutive chunks, from their fork off another branch on."""
 
-    __slots__ = ("begin", "forked", "keys", "opened", "parent", "uses")
+    __slots__ = ("_first", "_keys", "begin", "end", "forked", "opened", "parent", "uses")
 
     def __init__(self, parent: Branch | None, begin: int, opened: tuple[int, int]) -> None:
         self.parent = parent
-        self.begin = begin
+        self.begin = self.end = begin
         self.opened = opened
         """The last position and the number of the call that opened it."""
         self.forked = begin
         """The last position at which another branch begins."""
-        self.keys: list[bytes] = []
+        self._keys = bytearray()
+        """The keys one after the other, which may be those of a log, and"""
+        self._first = begin
+        """the position that they begin at."""
         self.uses: list[tuple[int, int]] = []
         """Last positions and numbers of calls: the later, the less deep."""
 
-    @property
-    def end(self) -> int:
-        return self.begin + len(self.keys)
+    def key(self, position: int) -> bytes:
+        start = KEY * (position - self._first)
+        return bytes(self._keys[start : start + KEY]) if position < self.end else b""
+
+    def grow(self, prompt: RenderedPrompt) -> None:
+        """Adds the rest of a prompt, which has all of its chunks."""
+        last = len(prompt.placed_runs) - 1
+        if last >= 0 and prompt.placed_runs[last][1] <= self.begin:
+            self._keys, self._first = prompt.chain_of(last), prompt.placed_runs[last][1]
+        else:
+            kept = self._keys[KEY * (self.begin - self._first) : KEY * (self.end - self._first)]
+            self._keys, self._first = kept + keys_from(prompt, self.end), self.begin
+        self.end = max(self.end, len(prompt))
+
+    def cut(self, begin: int) -> Branch:
+        """A branch of the chunks from there on, which this one loses."""
+        aside = Branch(self, begin, self.opened)
+        aside._keys, aside._first, aside.end = self._keys, self._first, self.end
+        self.end = begin
+        return aside
+
+    def found_by(self, begin: int) -> list[bytes]:
+        """The keys by which chunks from `begin` on are found."""
+        found = range(begin + -(begin + 1) % _EVERY, self.end, _EVERY)
+        keys = [self.key(position) for position in found]
+        return [self.key(begin), *keys] if begin == self.begin < self.end else keys
 
     def use(self, position: int, number: int) -> None:
         while self.uses and self.uses[-1][0] <= position:
@@ -44,31 +75,46 @@ Place: TypeAlias = tuple[int, "Branch | None"]
 class BranchTree:
     """The chunks of calls that may continue each other, by their keys."""
 
-    __slots__ = ("_calls", "chunks", "ends")
+    __slots__ = ("_calls", "_found", "ends", "size")
 
     def __init__(self, calls: Container[int]) -> None:
         """`calls` are the numbers of the remembered calls."""
         self._calls = calls
-        self.chunks: dict[bytes, Branch] = {}
+        self._found: dict[bytes, Branch] = {}
+        """Branches by their first chunks, and by every `_EVERY`th one of a prompt."""
         self.ends: dict[bytes, int] = {}
         """The last call that ends with a chunk."""
+        self.size = 0
+        """How many chunks."""
 
     def deepest(self, prompt: RenderedPrompt) -> Place:
         """The deepest chunk that an earlier prompt had."""
-        chunks, key = self.chunks, prompt.key
-        position = deepest_known(len(prompt), lambda index: key(index) in chunks)
-        return position, None if position < 0 else chunks[key(position)]
+        found, key, count = self._found, prompt.key, len(prompt)
+        steps = deepest_known(
+            count // _EVERY, lambda step: key(_EVERY * step + _EVERY - 1) in found
+        )
+        position = _EVERY * (steps + 1) - 1
+        branch = found[key(position)] if steps >= 0 else None
+        while position + 1 < count:
+            following = key(position + 1)
+            if branch is None or branch.key(position + 1) != following:
+                forked = found.get(following)
+                if forked is None:
+                    break
+                branch = forked
+            position += 1
+        return position, branch
 
-    def latest(self, branch: Branch | None, position: int) -> tuple[int, int]:
+    def latest(self, branch: Branch | None, position: int) -> tuple[int, int, Branch | None]:
         """The last remembered call that sent the chunks up to a position, else up to the next
-        position before it. 0 if there is none."""
+        position before it, and the branch of that. 0 if there is none."""
         while branch is not None:
             index = bisect_right(branch.uses, -position, key=lambda use: -use[0])
             for reached, number in branch.uses[max(0, index - 1) :]:
                 if number in self._calls:
-                    return min(position, reached), number
+                    return min(position, reached), number, branch
             position, branch = branch.begin - 1, branch.parent
-        return -1, 0
+        return -1, 0, None
 
     def uses(self, branch: Branch | None, position: int) -> Iterator[tuple[int, int]]:
         """The last calls that sent the chunks up to a position and those before it: positions and
@@ -93,9 +139,11 @@ class BranchTree:
             if branch is not None:
                 branch.forked = max(branch.forked, begin)
             branch = Branch(branch, begin, (count - 1, number))
-        keys, before = keys_from(prompt, branch.end), len(self.chunks)
-        branch.keys += keys
-        self.chunks.update(dict.fromkeys(keys, branch))
+        end = branch.end
+        if end < count:
+            branch.grow(prompt)
+        self._found.update(dict.fromkeys(branch.found_by(end), branch))
+        self.size += branch.end - end
         if count:
             self.ends[prompt.key(count - 1)] = number
         used: Branch | None = branch
@@ -103,15 +151,13 @@ class BranchTree:
         while used is not None:
             used.use(deepest, number)
             deepest, used = used.begin - 1, used.parent
-        return len(self.chunks) - before
+        return branch.end - end
 
     def _set_aside(self, branch: Branch, begin: int) -> None:
         """Move the end of a branch to a new branch. So a conversation whose end changes at every
         call stays one branch, and a lookup does not pass through all earlier ends."""
-        aside = Branch(branch, begin, branch.opened)
-        aside.keys = branch.keys[begin - branch.begin :]
-        del branch.keys[begin - branch.begin :]
-        self.chunks.update(dict.fromkeys(aside.keys, aside))
+        aside = branch.cut(begin)
+        self._found.update(dict.fromkeys(aside.found_by(begin), aside))
         aside.uses = [use for use in branch.uses if use[0] >= begin]
         branch.uses = branch.uses[len(aside.uses) :]
         if aside.uses and (not branch.uses or branch.uses[0][0] < begin - 1):
@@ -121,24 +167,25 @@ class BranchTree:
 
     def forget(self, number: int, prompt: RenderedPrompt) -> int:
         """Drops the chunks that only a forgotten call used; returns how many there were."""
-        before = len(self.chunks)
-        end = prompt.key(len(prompt) - 1) if len(prompt) else b""
-        branch = self.chunks.get(end)
-        if self.ends.get(end) == number:
+        before = self.size
+        if self.ends.get(end := prompt.key(len(prompt) - 1) if len(prompt) else b"") == number:
             del self.ends[end]
+        position, branch = self.deepest(prompt)
+        if position + 1 < len(prompt):
+            branch = None
         while branch is not None and self._trim(branch):
             branch = branch.parent
-        return before - len(self.chunks)
+        return before - self.size
 
     def _trim(self, branch: Branch) -> bool:
         """Drop the chunks that no remembered call uses; returns whether there were any."""
-        uses = branch.uses
+        uses, end = branch.uses, branch.end
         while uses and uses[0][1] not in self._calls:
             del uses[0]
-        needed = uses[0][0] + 1 - branch.begin if uses else 0
-        for key in branch.keys[needed:]:
-            if self.chunks.get(key) is branch:
-                del self.chunks[key]
-        dropped = len(branch.keys) > needed
-        del branch.keys[needed:]
-        return dropped or not uses
+        needed = max(branch.begin, uses[0][0] + 1) if uses else branch.begin
+        for key in branch.found_by(needed):
+            if self._found.get(key) is branch:
+                del self._found[key]
+        branch.end = min(end, needed)
+        self.size -= end - branch.end
+        return end > needed or not uses

@@ -37,7 +37,8 @@ from .prefix_branches import Branch, BranchTree, Place
 from .simulator import RenderedPrompt
 
 #: What a call takes besides its text, and what each of its chunks takes.
-_CALL_BYTES, _CHUNK_BYTES = 4000, 300
+_CALL_BYTES, _CHUNK_BYTES = 4000, 100
+_UNMARKED = Plan()
 
 Call = TypeVar("Call")
 
@@ -58,7 +59,9 @@ class EarlierCall(msgspec.Struct, Generic[Call], frozen=True, eq=False, kw_only=
 class _Remembered(msgspec.Struct, Generic[Call], eq=False, kw_only=True):
     number: int
     call: Call
-    prompt: RenderedPrompt
+    rendered: Rendered
+    kept: RenderedPrompt | None
+    """The prompt, if others may have replaced the keys in its logs."""
     hints: CallHints
     conversation: KnownConversation
     salts: tuple[bytes, ...]
@@ -66,6 +69,10 @@ class _Remembered(msgspec.Struct, Generic[Call], eq=False, kw_only=True):
     reply: tuple[Hashable, str] | None
     before: int
     """The call whose messages it continues; 0 if there is none."""
+
+    @property
+    def prompt(self) -> RenderedPrompt:
+        return self.kept or RenderedPrompt(self.rendered, _UNMARKED)
 
 
 class _Lookup(msgspec.Struct, Generic[Call], eq=False):
@@ -90,12 +97,12 @@ class PrefixIndex(Generic[Call]):
         most_calls: int = 4096,
         most_bytes: int = 64 * 1024 * 1024,
         *,
-        drop_text: Callable[[Call, Rendered], Call] | None = None,
+        drop_text: Callable[[Call, Rendered], tuple[Call, Rendered]] | None = None,
         most_memory: int | None = None,
     ) -> None:
         """`most_bytes` limits the texts of all remembered calls. Calls are forgotten then or, if
         there is `drop_text`, lose the text that can be dropped: it returns the call with the prompt
-        that it is given. `most_memory` limits what they take besides."""
+        that it is given, and that prompt. `most_memory` limits what they take besides."""
         self._most_calls = most_calls
         self._most_bytes = most_bytes
         self._drop_text = drop_text
@@ -137,7 +144,7 @@ class PrefixIndex(Generic[Call]):
         account, provider and model; None stands for the prompt's wire and model.
         """
         scope, hints = _scope(rendered, scope), hints or CallHints()
-        found = self._look_up(RenderedPrompt(rendered, Plan()), scope, hints)
+        found = self._look_up(RenderedPrompt(rendered, _UNMARKED), scope, hints)
         self._last_lookup = rendered, scope, hints, self._number, found
         return found.earlier
 
@@ -172,13 +179,13 @@ class PrefixIndex(Generic[Call]):
         if last is not None and last[0] is rendered and last[1:4] == (scope, hints, self._number):
             found, compared = last[4], last[4].prompt if prompt is None else prompt
         else:
-            compared = RenderedPrompt(rendered, Plan()) if prompt is None else prompt
+            compared = RenderedPrompt(rendered, _UNMARKED) if prompt is None else prompt
             found = self._look_up(compared, scope, hints)
         continued, earlier = found.continued, found.earlier
         self._number += 1
         conversation, before, known = KnownConversation(), 0, compared.leading + 1
         if continued is not None and earlier is not None:
-            if earlier.chunks > known and len(compared) > len(continued.prompt):
+            if earlier.chunks > known and len(compared) > len(continued.rendered):
                 # This call contains the content of earlier ones, unless it is an edit beside them.
                 before = continued.number
                 self._forget(continued.before)
@@ -191,7 +198,8 @@ class PrefixIndex(Generic[Call]):
         new = self._calls[self._number] = _Remembered(
             number=self._number,
             call=call,
-            prompt=compared,
+            rendered=rendered,
+            kept=None if rendered.can_drop_text else compared,
             hints=found.hints,
             conversation=conversation,
             salts=tuple(found.places),
@@ -221,16 +229,15 @@ class PrefixIndex(Generic[Call]):
         while (found := self._texts.oldest(most_bytes)) is not None:
             number, leading = found
             old = self._calls[number]
-            if self._drop_text is None or not old.prompt.rendered.can_drop_text:
+            if self._drop_text is None or not old.rendered.can_drop_text:
                 self._forget(number)
                 continue
             if number == self._number:
                 break  # it may be needed for the verdict
-            for run in old.prompt.rendered.runs:
+            for run in old.rendered.runs:
                 run_hashes(run)
-            bare = old.prompt.rendered.without_text(leading=leading)
-            old.call = self._drop_text(old.call, bare)
-            old.prompt.replace_texts(bare)
+            bare = old.rendered.without_text(leading=leading)
+            old.call, old.rendered = self._drop_text(old.call, bare)
             self._texts.drop(number, leading=leading)
 
     # ── Finding ──────────────────────────────────────────────────────────────────────────────────
@@ -280,7 +287,7 @@ class PrefixIndex(Generic[Call]):
         whole = self._calls.get(self._trees[salt].ends.get(prompt.key(position), 0))
         if whole is not None:
             return whole
-        position, latest = self._latest(salt, branch, position)
+        position, latest, _ = self._latest(salt, branch, position)
         held = 0 if latest is None else message_chunks(latest.prompt)
         shared = position - prompt.leading
         return latest if held < message_chunks(prompt) and held <= 2 * shared else None
@@ -298,9 +305,10 @@ class PrefixIndex(Generic[Call]):
         found: list[tuple[int, int, _Remembered[Call]]] = []
         for conversation in recent.with_any(rest):
             tip = self._calls[conversation.tip]
-            known = block_hashes(tip.prompt, tip.prompt.leading + 1) | recent.added(conversation)
-            tip.prompt.hashed, common = None, len(rest & known)
-            most_common = min(len(rest), max(1, message_chunks(tip.prompt) - shared))
+            other = tip.prompt
+            known = block_hashes(other, other.leading + 1) | recent.added(conversation)
+            other.hashed, common = None, len(rest & known)
+            most_common = min(len(rest), max(1, message_chunks(other) - shared))
             if 2 * common >= most_common and tip.hints.agrees(hints):
                 found.append((common, tip.number, tip))
         for _, _, tip in sorted(found, key=lambda each: each[:2], reverse=True):
@@ -324,11 +332,11 @@ class PrefixIndex(Generic[Call]):
         self, prompt: RenderedPrompt, salt: bytes, place: Place
     ) -> EarlierCall[Call] | None:
         """The first call that sent the longest common beginning, while it is remembered."""
-        position, latest = self._latest(salt, place[1], place[0])
+        position, latest, branch = self._latest(salt, place[1], place[0])
         if latest is None:
             return None
         tree, key = self._trees[salt], prompt.key(position)
-        branch, first = tree.chunks.get(key), self._calls.get(tree.ends.get(key, 0))
+        first = self._calls.get(tree.ends.get(key, 0))
         if first is None and branch is not None and branch.opened[0] >= position:
             first = self._calls.get(branch.opened[1])
         return EarlierCall(
@@ -340,13 +348,13 @@ class PrefixIndex(Generic[Call]):
 
     def _latest(
         self, salt: bytes, branch: Branch | None, position: int
-    ) -> tuple[int, _Remembered[Call] | None]:
+    ) -> tuple[int, _Remembered[Call] | None, Branch | None]:
         """The last remembered call that sent the chunks up to a position, else up to the next
-        position before it."""
+        position before it, and the branch of that."""
         if branch is None:
-            return -1, None
-        reached, number = self._trees[salt].latest(branch, position)
-        return reached, self._calls.get(number)
+            return -1, None, None
+        reached, number, branch = self._trees[salt].latest(branch, position)
+        return reached, self._calls.get(number), branch
 
     def _forget(self, number: int) -> None:
         old = self._calls.pop(number, None)
@@ -362,7 +370,7 @@ class PrefixIndex(Generic[Call]):
                 if not recent:
                     del self._conversations[salt]
             self._chunks -= tree.forget(number, old.prompt)
-            if not tree.chunks:
+            if not tree.size:
                 del self._trees[salt]
 
 

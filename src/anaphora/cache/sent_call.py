@@ -18,6 +18,7 @@ import msgspec
 
 from anaphora.catalog import CacheRules, Moment
 from anaphora.rendered import ChunkLog, Plan, Rendered
+from anaphora.rendered.log import KEY
 from anaphora.tokens import Bills, Counts
 from anaphora.values import TTL_SECONDS, Message, Ttl, Usage
 
@@ -156,10 +157,15 @@ def same_keys(one: ChunkLog, two: ChunkLog, count: int) -> int:
     if one.base is one or two.base is two or one.keys is None or two.keys is None:
         return 0
     (base, mine), (other_base, other) = one.keys, two.keys
-    count = min(count, len(mine), len(other)) if base == other_base else 0
-    if count and mine[count - 1] == other[count - 1]:
+    count = min(count, len(mine) // KEY, len(other) // KEY) if base == other_base else 0
+
+    def differs(index: int) -> bool:
+        key = slice(KEY * index, KEY * (index + 1))
+        return mine[key] != other[key]
+
+    if count and not differs(count - 1):
         return count
-    return bisect_left(range(count), True, key=lambda index: mine[index] != other[index])
+    return bisect_left(range(count), True, key=differs)
 
 
 def updated_bills(

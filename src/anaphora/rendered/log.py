@@ -26,6 +26,10 @@ NewChunk: TypeAlias = tuple[Kind, int | None, bytes]
 from the end: -1 is inside the closing brace, 0 after it, None if no marker is allowed."""
 
 
+#: Bytes of a key.
+KEY = 16
+
+
 class LogAppend(msgspec.Struct, eq=False):
     """Chunks to append to a log at once, and the messages that they come from."""
 
@@ -82,8 +86,9 @@ class LogAppend(msgspec.Struct, eq=False):
 class ChunkLog:
     """Chunks in the order they were rendered. Positions count chunks, offsets count bytes."""
 
-    keys: tuple[bytes, list[bytes]] | None = None
-    """Keys of the simulators: the prefix before the log, and that up to each block so far."""
+    keys: tuple[bytes, bytearray] | None = None
+    """Keys of the simulators: the prefix before the log, and those up to each block so far, one
+    after the other."""
     hashes: array[int] | None = None
     """Hashes of the blocks so far, in this process (`compared_prompt.run_hashes`)."""
     first_image: tuple[int, int | None] = (0, None)
@@ -102,6 +107,8 @@ class ChunkLog:
     """The tools or blocks that were rendered."""
     run: Any = None
     """The run of all of them, shared by calls."""
+    bare: Any = None
+    """Its view without text, shared by calls."""
     hashing: Any = None
     """The running hash of these chunks after those before them; see chunks.py."""
     _placed = 0
@@ -252,7 +259,7 @@ class ChunkLog:
         copy.splices = self.splices[:chunks]
         copy.kinds = self.kinds[:chunks]
         if self.keys is not None:
-            copy.keys = self.keys[0], self.keys[1][:chunks]
+            copy.keys = self.keys[0], self.keys[1][: KEY * chunks]
         if self.base.hashes is not None:
             copy.hashes = self.base.hashes[:chunks]
         copy.message_ends = self.message_ends[:messages]

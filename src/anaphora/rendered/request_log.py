@@ -14,7 +14,9 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any, TypeAlias
+from weakref import ref
 
 from .log import ChunkLog, LogAppend
 
@@ -62,13 +64,10 @@ class LogColumns(ChunkLog):
 def _of_columns(name: str) -> Any:
     """A fact that all requests share."""
 
-    def get(log: RequestLog) -> Any:
-        return getattr(log.base, name)
-
     def put(log: RequestLog, value: Any) -> None:
         setattr(log.base, name, value)
 
-    return property(get, put)
+    return property(attrgetter(f"base.{name}"), put)
 
 
 class RequestLog(ChunkLog):
@@ -113,8 +112,12 @@ class RequestLog(ChunkLog):
     def without_text(self) -> ChunkLog:
         if self._source is None:
             return self
-        bare = RequestLog(self.base, 0, 0, b"", None)
-        bare.keys = self.keys
+        known: ref[ChunkLog] | None = self.base.bare
+        bare = None if known is None else known()
+        if bare is None or bare.keys is not self.keys:
+            bare = RequestLog(self.base, 0, 0, b"", None)
+            bare.keys = self.keys
+            self.base.bare = ref(bare)
         return bare
 
     def append(self, addition: LogAppend) -> ChunkLog:

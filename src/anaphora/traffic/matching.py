@@ -100,9 +100,10 @@ class RequestPairs:
             self._steps.learn(sent.route, rules, read, conversation=conversation)
 
 
-def _without_text(request: SentRequest, bare: Rendered) -> SentRequest:
+def _without_text(request: SentRequest, bare: Rendered) -> tuple[SentRequest, Rendered]:
     """A copy: the caller may still use the request."""
-    return replace(request, sent=_with_prompt(request.sent, bare))
+    sent = _with_prompt(request.sent, bare)
+    return replace(request, sent=sent), sent.rendered
 
 
 def _with_prompt(sent: SentCall, bare: Rendered) -> SentCall:
@@ -210,12 +211,13 @@ class RememberedCall(ComparedCall, kw_only=True, eq=False):
         if bare is not None:
             self.sent, self.bare = _with_prompt(self.sent, bare), None
 
-    def drop_text(self, bare: Rendered) -> RememberedCall:
+    def drop_text(self, bare: Rendered) -> tuple[RememberedCall, Rendered]:
         """Replaces its prompt by this one, which has less text, once it has ended."""
         self.bare = bare
-        if self.ended:
-            self.end()
-        return self
+        if not self.ended:
+            return self, bare
+        self.end()
+        return self, self.sent.rendered
 
     def expect(self, rules: CacheRules) -> Prediction | None:
         """What the call should read from the cache, by the program's own earlier calls; None if

@@ -61,6 +61,7 @@ _MOST_CHANGING, _TIMES_SEEN = 4, 2
 #: Fields by which a request continues objects stored at the provider.
 STORED_FIELDS = ("previous_response_id", "conversation", "prompt")
 _STORED_FIELDS = frozenset(STORED_FIELDS)
+_AUTOMATIC: dict[Ttl | None, Plan] = {ttl: Plan(automatic=ttl) for ttl in (None, *TTL_SECONDS)}
 
 
 class ReadRequest(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -152,6 +153,8 @@ def own_plan(rendered: Rendered, rules: CacheRules, members: Members) -> Plan:
         explicit = isinstance(options, dict) and options.get("mode") == "explicit"
         if not explicit and rules.default_ttl is not None:
             automatic = rules.default_ttl.value
+    if not rendered.marks:
+        return _AUTOMATIC[automatic]
     return Plan(marks=rendered.marks, automatic=automatic)
 
 

@@ -44,8 +44,8 @@ from .reading import (
 GRIDS = (1024, 8192, 65536)
 _KEPT_PLACES, _PLACES = 3, 16
 #: What all kept bodies may take, and what one takes besides its messages, and for each of them.
-MOST_BYTES = 8 * 1024 * 1024
-_BODY_BYTES, _MESSAGE_BYTES = 3000, 48
+MOST_BYTES = 5 * 1024 * 1024
+_BODY_BYTES, _MESSAGE_BYTES = 1300, 40
 BLANK = b" \t\n\r"
 _SEPARATOR = re.compile(rb"[ \t\n\r]*,[ \t\n\r]*")
 #: After an element: a comma and another element, or the end of the list.
@@ -109,8 +109,8 @@ class Outline(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     ends: array[int]
     """The offsets at which the messages end."""
     notes: ElementNotes
-    digests: dict[bytes, int]
-    """Of beginnings, by which it is found, with the offsets at which these end."""
+    digests: tuple[bytes, ...]
+    """Of beginnings, by which it is found."""
 
     @property
     def size(self) -> int:
@@ -238,7 +238,9 @@ class BodyMemory(Generic[Facts]):
         for digest in reversed(body.at(self._places(len(body.data), _PLACES))):
             kept = self._found.get(digest)
             if kept is not None:
-                return _compare(kept, body.data, kept.outline.digests[digest])
+                outline = kept.outline
+                places = self._places(outline.ends[-1], _KEPT_PLACES)
+                return _compare(kept, body.data, places[outline.digests.index(digest)])
         return None
 
     def outline(
@@ -259,7 +261,7 @@ class BodyMemory(Generic[Facts]):
             between, ends = before.between, before.ends[:known]
         else:
             found = _SEPARATOR.match(data, begin + _size(new[0]))
-            between, ends = b"" if found is None else found[0], array("q")
+            between, ends = b"" if found is None else found[0], array("I")
         for raw in new:
             start = ends[-1] + len(between) if ends else begin
             if not data.startswith(raw, start) or (ends and not data.startswith(between, ends[-1])):
@@ -268,7 +270,6 @@ class BodyMemory(Generic[Facts]):
         places = self._places(ends[-1], _KEPT_PLACES)
         if not places:
             return None
-        digests = dict(zip(body.at(places), places, strict=True))
         head = memoryview(data)[:begin]
         return Outline(
             name=elements.name,
@@ -279,7 +280,7 @@ class BodyMemory(Generic[Facts]):
             between=between,
             ends=ends,
             notes=elements.notes,
-            digests=digests,
+            digests=tuple(body.at(places)),
         )
 
     def keep(

@@ -77,21 +77,20 @@ class RawElements(Sequence[msgspec.Raw]):
     @overload
     def __getitem__(self, index: slice) -> Sequence[msgspec.Raw]: ...
     def __getitem__(self, index: int | slice) -> msgspec.Raw | Sequence[msgspec.Raw]:
+        known = len(self._ends)
         if isinstance(index, slice):
-            first, stop, step = index.indices(len(self))
-            new = first + self._first - len(self._ends)
+            count = known + len(self._new) - self._first
+            first, stop, step = index.indices(count)
+            new = first + self._first - known
             if new >= 0 and step == 1:
                 return self._new[new : new + max(0, stop - first)]
-            if stop < len(self) or step != 1:
+            if stop < count or step != 1:
                 return [self[each] for each in range(first, stop, step)]
             rest = RawElements.__new__(RawElements)
             rest._data, rest._begin, rest._between = self._data, self._begin, self._between
             rest._ends, rest._new, rest._first = self._ends, self._new, self._first + first
             return rest
-        if index < 0:
-            index += len(self)
-        index += self._first
-        known = len(self._ends)
+        index += self._first if index >= 0 else known + len(self._new)
         if index >= known:
             return self._new[index - known]
         begin = self._ends[index - 1] + self._between if index else self._begin

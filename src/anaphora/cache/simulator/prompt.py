@@ -16,6 +16,7 @@ from blake3 import blake3
 
 from anaphora.rendered import ChunkRun, Kind, Plan, Rendered
 from anaphora.rendered.chunks import are_like
+from anaphora.rendered.log import KEY
 from anaphora.tokens import Counts
 from anaphora.values import Section
 
@@ -57,7 +58,7 @@ class RenderedPrompt:
             self.placed_runs.append((run, first))
             first += run.count
         self._count = first
-        self._chains: dict[int, list[bytes]] = {}
+        self._chains: dict[int, bytearray] = {}
         """The keys of each run's blocks, as far as they were needed."""
         params = rendered.envelope.cache_params
         self.cache_params: Mapping[str, bytes]
@@ -70,13 +71,6 @@ class RenderedPrompt:
         else:
             self._params = self.cache_params = dict(params)
         self.mark(plan)
-
-    def replace_texts(self, rendered: Rendered) -> None:
-        """Takes the same prompt with other texts, or without."""
-        self.rendered, self._counts, self._before = rendered, None, None
-        self.placed_runs = [
-            (run, first) for run, (_, first) in zip(rendered.runs, self.placed_runs, strict=True)
-        ]
 
     def mark(self, plan: Plan) -> None:
         key = None if plan.key is None else plan.key.encode()
@@ -104,12 +98,14 @@ class RenderedPrompt:
 
     def key(self, position: int) -> bytes:
         if position <= self.leading:
-            return (self.lead.keys or self.lead.hash(self.placed_runs))[position]
+            keys = self.lead.keys or self.lead.hash(self.placed_runs)
+            return bytes(keys[KEY * position : KEY * (position + 1)])
         index = len(self.placed_runs) - 1  # nearly every lookup is in the last run
         while position < self.placed_runs[index][1]:
             index -= 1
         keys = self._chains.get(index) or self.chain_of(index)
-        return keys[position - self.placed_runs[index][1]]
+        begin = KEY * (position - self.placed_runs[index][1])
+        return bytes(keys[begin : begin + KEY])
 
     def tokens(self, position: int) -> int:
         tokens = self._tokens.get(position)
@@ -206,14 +202,14 @@ class RenderedPrompt:
                 return placed
         raise IndexError(position)
 
-    def chain_of(self, index: int) -> list[bytes]:
-        """The keys of a run; earlier runs are hashed when they are first needed."""
+    def chain_of(self, index: int) -> bytearray:
+        """The keys of a run, one after the other; earlier runs are hashed when first needed."""
         run, first = self.placed_runs[index]
         before = b""
         if first:
             lead = self.lead
             known = (lead.keys or lead.hash(self.placed_runs)) if first == lead.count else None
-            before = self.key(first - 1) if known is None else known[-1]
+            before = self.key(first - 1) if known is None else bytes(known[-KEY:])
         keys = self._chains[index] = _chain(run, before)
         return keys
 
@@ -226,7 +222,7 @@ class LeadingRuns:
         leading = takewhile(lambda run: run.section != "messages", runs)
         self.runs = tuple([run.without_text() for run in leading])
         self.count = sum([run.count for run in self.runs])
-        self.keys: list[bytes] = []
+        self.keys = bytearray()
         """The keys of all blocks, once they were needed."""
         self.candidates: Any = None
         """The planner's candidates for breakpoints in them."""
@@ -238,28 +234,28 @@ class LeadingRuns:
         count = len(self.runs)
         return len(runs) == count or runs[count].section == "messages"
 
-    def hash(self, placed: list[tuple[ChunkRun, int]]) -> list[bytes]:
+    def hash(self, placed: list[tuple[ChunkRun, int]]) -> bytearray:
         """`placed` are the runs of a prompt that begins with these."""
-        keys: list[bytes] = []
-        for run, first in placed[: len(self.runs)]:
-            keys += _chain(run, keys[-1] if first else b"")[: run.count]
+        keys = bytearray()
+        for run, _ in placed[: len(self.runs)]:
+            keys += _chain(run, bytes(keys[-KEY:]))[: KEY * run.count]
         self.keys = keys
         return keys
 
 
-def _chain(run: ChunkRun, before: bytes) -> list[bytes]:
+def _chain(run: ChunkRun, before: bytes) -> bytearray:
     """The keys of a run's blocks; only new blocks are hashed."""
     base, log = before + b"\0" + run.lead, run.log
     known = log.keys
     if known is None or known[0] != base:
         known = log.base.keys
         if known is None or known[0] != base:
-            known = (base, [])
+            known = (base, bytearray())
         log.keys = log.base.keys = known
     keys = known[1]
-    done = len(keys)
+    done = len(keys) // KEY
     if done < run.count:
-        last, start, begin = keys[done - 1] if done else base, log.start(done), 0
+        last, start, begin = bytes(keys[-KEY:]) if done else base, log.start(done), 0
         added: list[bytes] = []
         new = memoryview(log.slice(start, log.ends[run.count - 1]))
         for end in log.ends[done : run.count]:
@@ -268,9 +264,9 @@ def _chain(run: ChunkRun, before: bytes) -> list[bytes]:
             hashed = _SHA256.copy() if short else blake3()
             hashed.update(last)
             hashed.update(new[begin:end])
-            last = hashed.digest()[:16]
+            last = hashed.digest()[:KEY]
             added.append(last)
             begin = end
         # In one step, since another thread may add the same keys.
-        keys[done : run.count] = added
+        keys[KEY * done : KEY * run.count] = b"".join(added)
     return keys

@@ -26,40 +26,40 @@ class SharedTimer:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
-        self._due: dict[Expirable, float] = {}
+        self.due: dict[Expirable, float] = {}
         self._timer: asyncio.TimerHandle | None = None
-        self._wake_at = inf
+        self.wake_at = inf
 
     def begin(self, wait: Expirable, seconds: float) -> None:
         self.begin_at(wait, self.loop.time() + seconds)
 
     def begin_at(self, wait: Expirable, due: float) -> None:
         """The same with a time of the loop's clock."""
-        self._due[wait] = due
-        if due < self._wake_at:
-            self._schedule(due)
+        self.due[wait] = due
+        if due < self.wake_at:
+            self.schedule(due)
 
     def end(self, wait: Expirable) -> None:
-        self._due.pop(wait, None)
+        self.due.pop(wait, None)
 
     def close(self) -> None:
         """Drop all waits."""
-        self._due.clear()
-        self._schedule(inf)
+        self.due.clear()
+        self.schedule(inf)
 
-    def _schedule(self, due: float) -> None:
+    def schedule(self, due: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._wake_at = due
+        self.wake_at = due
         self._timer = None if due == inf else self.loop.call_at(due, self._expire_due)
 
     def _expire_due(self) -> None:
         # The loop may call up to its clock resolution early, and would then call again and again.
-        now = max(self.loop.time(), self._wake_at)
-        expired = [wait for wait, due in self._due.items() if due <= now]
+        now = max(self.loop.time(), self.wake_at)
+        expired = [wait for wait, due in self.due.items() if due <= now]
         for wait in expired:
-            del self._due[wait]
-        self._schedule(min(self._due.values(), default=inf))
+            del self.due[wait]
+        self.schedule(min(self.due.values(), default=inf))
         for wait in expired:
             wait.expire()
 
@@ -119,14 +119,17 @@ class Deadline:
         assert task is not None, "calls are made in a task"
         before, cancelled = task.cancelling(), False
         self._expired = False
-        self._timer.begin_at(self, self._due)
+        timer, due = self._timer, self._due
+        timer.due[self] = due
+        if due < timer.wake_at:
+            timer.schedule(due)
         try:
             return await awaitable
         except asyncio.CancelledError:
             cancelled = True
             raise
         finally:
-            self._timer.end(self)
+            timer.due.pop(self, None)
             if self._expired and task.uncancel() <= before and cancelled:
                 raise DeadlinePassed from None
 

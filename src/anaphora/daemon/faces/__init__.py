@@ -59,9 +59,8 @@ STARTS = tuple(
 """Beginnings of endpoint paths: errors there have the format of a wire."""
 
 
-def face_of(name: str) -> Face:
-    """The face of that name: a name of `wire.WIRES`, or of a dialect with a face of its own."""
-    return FACES[name]
+face_of = FACES.__getitem__
+"""The face of a name: a name of `wire.WIRES`, or of a dialect with a face of its own."""
 
 
 def _list_endpoints() -> str:
