@@ -95,13 +95,13 @@ def _measured(
     requests = raw_requests(headers, messages=messages, size=size)
     total, results = _LIVE * len(requests), []
     for number in range(rounds + 1):  # the first one is not counted
-        before = sum(map(_cpu, _tree(daemon.process.pid)))
         result = load([daemon], requests, _CONNECTIONS, total, number * total, _LIVE)
         if result["statuses"] != {"200": total}:
             raise SystemExit(f"not everything was answered: {result['statuses']}")
-        spent = sum(map(_cpu, _tree(daemon.process.pid))) - before
-        results.append((total / result["seconds"], spent / total * 1e3, result["p99_ms"]))
-    memory = sum(map(_memory_mb, _tree(daemon.process.pid)))
+        results.append(
+            (total / result["seconds"], result["server_cpu"] / total * 1e3, result["p99_ms"])
+        )
+    memory = daemon.memory_mb
     rate, cpu, p99 = (statistics.median(each) for each in zip(*results[1:], strict=True))
     first = _first_byte(daemon, headers, messages, size) - _first_byte(
         upstream, {"authorization": f"Bearer {KEY}"}, messages, size
@@ -114,26 +114,3 @@ def _first_byte(server: Child, headers: dict[str, str], messages: int, size: int
     asking = Asking(server.port)
     times = [asking.first_byte(request_at(streams, _FIRST + at, 1)) for at in range(_ASKED)]
     return statistics.median(times)
-
-
-# ── Processes ────────────────────────────────────────────────────────────────────────────────────
-
-
-def _tree(pid: int) -> list[int]:
-    """A process and all that it started."""
-    found = [pid]
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        for below in (task / "children").read_text().split():
-            found += _tree(int(below))
-    return found
-
-
-def _cpu(pid: int) -> float:
-    stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(stat[11]) + int(stat[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def _memory_mb(pid: int) -> float:
-    """Memory shared with other processes counts in part."""
-    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-    return sum(int(line.split()[1]) for line in lines if line.startswith("Pss:")) / 1e3

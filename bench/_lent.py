@@ -28,6 +28,8 @@ APP = "bench"
 KEY = "sk-bench"
 MODEL = "gpt-4o"
 PATH = "/v1/chat/completions"
+#: A model of Anthropic's, and where its requests go.
+CLAUDE, MESSAGES_PATH = "claude-sonnet-4-6", "/v1/messages"
 #: Of a request, on average over the turns of a conversation.
 MESSAGES, BYTES = 42, 40_000
 TURNS = 10
@@ -39,7 +41,13 @@ _STREAM = re.compile(rb'"stream":\s*true')
 
 
 def request_body(
-    turn: int, *, stream: bool, messages: int = MESSAGES, size: int = BYTES
+    turn: int,
+    *,
+    stream: bool,
+    messages: int = MESSAGES,
+    size: int = BYTES,
+    path: str = PATH,
+    model: str = MODEL,
 ) -> dict[str, Any]:
     """An agent's request: each turn sends a reply and a question more than the one before, so that
     there are so many messages and bytes on average."""
@@ -53,27 +61,41 @@ def request_body(
         }
         for at in range(max(1, count - 1))
     ]
-    listed = said if count == 1 else start + said
-    body: dict[str, Any] = {"model": MODEL, "messages": listed, "max_tokens": 300}
+    body: dict[str, Any] = {"model": model, "messages": said, "max_tokens": 300}
+    if count > 1 and path == MESSAGES_PATH:
+        body["system"] = start[0]["content"]
+        # The last message is the user's.
+        body["messages"] = said if len(said) % 2 else said[:-1]
+    elif count > 1:
+        body["messages"] = start + said
     if stream:
-        body |= {"stream": True, "stream_options": {"include_usage": True}}
+        body["stream"] = True
+    if stream and path == PATH:
+        body["stream_options"] = {"include_usage": True}
     return body
 
 
 def raw_requests(
-    headers: dict[str, str], *, stream: bool = False, messages: int = MESSAGES, size: int = BYTES
+    headers: dict[str, str],
+    *,
+    stream: bool = False,
+    messages: int = MESSAGES,
+    size: int = BYTES,
+    path: str = PATH,
+    model: str = MODEL,
 ) -> list[bytes]:
     """The turns of a conversation, as they go over a socket."""
     bodies = [
-        request_body(turn, stream=stream, messages=messages, size=size) for turn in range(TURNS)
+        request_body(turn, stream=stream, messages=messages, size=size, path=path, model=model)
+        for turn in range(TURNS)
     ]
-    return [_raw(headers, body) for body in bodies]
+    return [_raw(headers, body, path) for body in bodies]
 
 
-def _raw(headers: dict[str, str], body: dict[str, Any]) -> bytes:
+def _raw(headers: dict[str, str], body: dict[str, Any], path: str) -> bytes:
     data = json.dumps(body).encode()
     about = {"host": "127.0.0.1", "content-type": "application/json", **headers}
-    lines = [f"POST {PATH} HTTP/1.1", *(f"{name}: {value}" for name, value in about.items())]
+    lines = [f"POST {path} HTTP/1.1", *(f"{name}: {value}" for name, value in about.items())]
     lines.append(f"content-length: {len(data)}")
     return "\r\n".join(lines).encode() + b"\r\n\r\n" + data
 
@@ -87,21 +109,25 @@ def upstream() -> Any:
 
     engine = Engine(EmulatorOptions(latency=Latency(first=0.0)))
     answers = {}
-    for stream in (False, True):
-        data = json.dumps(request_body(0, stream=stream)).encode()
-        headers = {"authorization": f"Bearer {KEY}", "content-type": "application/json"}
-        for now in (1e9, 1e9 + 60):
-            answer = engine.respond(
-                EmulatorRequest(method="POST", path=PATH, headers=headers, body=data, now=now)
-            )
-        pairs = [(name.encode(), value.encode()) for name, value in answer.headers.items()]
-        if not answer.stream:
-            pairs.append((b"content-length", b"%d" % len(answer.body)))
-        answers[stream] = pairs, [chunk.data for chunk in answer.chunks]
+    headers = {"authorization": f"Bearer {KEY}", "content-type": "application/json"}
+    for path, model in ((PATH, MODEL), (MESSAGES_PATH, CLAUDE)):
+        named = headers | ({"anthropic-version": "2023-06-01"} if model == CLAUDE else {})
+        for stream in (False, True):
+            data = json.dumps(request_body(0, stream=stream, path=path, model=model)).encode()
+            for now in (1e9, 1e9 + 60):
+                answer = engine.respond(
+                    EmulatorRequest(method="POST", path=path, headers=named, body=data, now=now)
+                )
+            assert answer.status == 200, answer.body
+            pairs = [(name.encode(), value.encode()) for name, value in answer.headers.items()]
+            if not answer.stream:
+                pairs.append((b"content-length", b"%d" % len(answer.body)))
+            answers[path, stream] = pairs, [chunk.data for chunk in answer.chunks]
 
-    async def handle(scope: Any, receive: Any, send: Any) -> None:  # noqa: ARG001
+    async def handle(scope: Any, receive: Any, send: Any) -> None:
         body = await read(receive)
-        headers, pieces = answers[_STREAM.search(body) is not None]
+        path = MESSAGES_PATH if scope["path"] == MESSAGES_PATH else PATH
+        headers, pieces = answers[path, _STREAM.search(body) is not None]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         for piece in pieces[:-1]:
             await send({"type": "http.response.body", "body": piece, "more_body": True})
@@ -165,13 +191,14 @@ def create_home(folder: Path, upstream_port: int) -> str:
         "model": MODEL,
         "key": {"secret": "PROVIDER_KEY"},
     }
+    claude = provider | {"wire": "anthropic", "model": CLAUDE}
     daemon = {"max_streams_per_app": 256, "log_file": "daemon.log"}
-    llm = {"providers": {"openai": provider}, "daemon": daemon}
+    llm = {"providers": {"openai": provider, "anthropic": claude}, "daemon": daemon}
     grant = {
         "capabilities_grant": ["llm_complete", "llm_stream"],
         "llm": {
-            "providers": ["openai"],
-            "models": [MODEL],
+            "providers": ["openai", "anthropic"],
+            "models": [MODEL, CLAUDE],
             "max_tokens": 4096,
             "requests_per_minute": 10_000_000,
             "tokens_per_minute": 10**12,

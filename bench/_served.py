@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -70,9 +71,19 @@ class Child:
         return pages * 4096 / 1e6
 
     @property
+    def pids(self) -> list[int]:
+        """Its process and all that it started."""
+        return _tree(self.process.pid)
+
+    @property
     def cpu(self) -> float:
-        """Seconds of CPU so far, with those of its workers."""
-        return sum(map(_cpu_of, (self.process.pid, *_children(self.process.pid))))
+        """Seconds of CPU so far, with those of all that it started."""
+        return sum(map(_cpu_of, self.pids))
+
+    @property
+    def memory_mb(self) -> float:
+        """Of all processes; memory that they share with others counts in part."""
+        return sum(map(_memory_mb, self.pids))
 
     def load(
         self,
@@ -89,14 +100,23 @@ class Child:
         return load([self], requests, connections, total, first, live, own=own)
 
 
-def _children(process: int) -> list[int]:
-    tasks = Path(f"/proc/{process}/task").glob("*/children")
-    return [int(child) for task in tasks for child in task.read_text().split()]
+def _tree(pid: int) -> list[int]:
+    """A process and all that it started."""
+    found = [pid]
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        for below in (task / "children").read_text().split():
+            found += _tree(int(below))
+    return found
 
 
-def _cpu_of(process: int) -> float:
-    stat = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-    return (int(stat[11]) + int(stat[12])) / 100
+def _cpu_of(pid: int) -> float:
+    stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(stat[11]) + int(stat[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _memory_mb(pid: int) -> float:
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    return sum(int(line.split()[1]) for line in lines if line.startswith("Pss:")) / 1e3
 
 
 def load(

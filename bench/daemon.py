@@ -8,7 +8,7 @@
 Requests of 42 messages and 40 KB on average, the turns of growing conversations on the chat wire,
 100 of those at a time; from a process of their own, to an upstream that answers at once. Beside the
 daemon stand a bare pass-through of the same libraries, Portkey's gateway and LiteLLM's proxy, where
-they are installed (`--install` does that, below the user's cache folder). Rounds alternate between
+they are installed (`--install` does that, below .soak). Rounds alternate between
 all of them, so that whatever else the machine does falls on all; the medians of the ratios are
 reported.
 
@@ -62,6 +62,8 @@ from proxy import Asking
 
 CONNECTIONS = (8, 64)
 PROGRAM = "_lent.py"
+#: Gateways that are measured beside the daemon.
+BESIDE = ("portkey", "litellm")
 #: LiteLLM answers so few that it gets a tenth of the requests.
 _SLOW = {"litellm": 10}
 _PARTS = 10
@@ -261,7 +263,7 @@ def main() -> None:
         return
     if chosen.install:
         install()
-    reasons = {name: reason for name in GATEWAYS if (reason := missing(name))}
+    reasons = {name: reason for name in BESIDE if (reason := missing(name))}
     with contextlib.ExitStack() as stack:
         upstream = stack.enter_context(child("upstream", PROGRAM))
         home = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "home"
@@ -274,10 +276,10 @@ def main() -> None:
         others = [
             Measured(
                 name,
-                stack.enter_context(gateway.start(upstream.port)),
-                gateway.headers(upstream.port),
+                stack.enter_context(GATEWAYS[name].start(upstream.port)),
+                GATEWAYS[name].headers(upstream.port),
             )
-            for name, gateway in GATEWAYS.items()
+            for name in BESIDE
             if name not in reasons
         ]
         servers = [bare, daemon, *others]
@@ -302,7 +304,7 @@ def main() -> None:
         print(f"{name:8} first byte after {milliseconds:6.3f} ms")
     ratios = {each.name: round(daemon.against(each), 3) for each in (bare, *others)}
     result = {
-        **{f"vs_{name}": ratios.get(name) for name in ("bare", *GATEWAYS)},
+        **{f"vs_{name}": ratios.get(name) for name in ("bare", *BESIDE)},
         **{f"cpu_vs_bare{name}": round(cpu[name], 2) if name in cpu else None for name in SIZES},
         "rss_1000_live_400kb_mb": None if live_rss is None else round(live_rss, 1),
         "rss_mb": round(rss, 1),

@@ -114,8 +114,13 @@ class Asking:
         self._socket.sendall(request)
         received, first = b"", 0.0
         while not received.endswith(_END):
-            received += self._socket.recv(262_144)
+            piece = self._socket.recv(262_144)
+            if not piece:
+                raise ConnectionError(f"the server hung up: {received[:200]!r}")
+            received += piece
             if not first and received.partition(b"\r\n\r\n")[2]:
+                if received[9:12] != b"200":
+                    raise ConnectionError(f"status {received[9:12].decode()}")
                 first = time.perf_counter() - started
         return first * 1e3
 

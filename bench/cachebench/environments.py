@@ -15,7 +15,10 @@ if __name__ == "__main__":
 from strangers import environment  # noqa: E402 - the path is set above
 
 #: The lists of soak/strangers/requirements that peers are installed from.
-ENVIRONMENTS = ("peers", "frameworks", "langchain", "npm-peers")
+ENVIRONMENTS = (
+    *("peers", "frameworks", "langchain", "npm-peers"),
+    *("gateways", "npm-gateways", "sglang-gateway"),
+)
 
 
 def main() -> int:
