@@ -66,7 +66,8 @@ def test_unknown_part_is_rejected(runner: Any, capsys: pytest.CaptureFixture[str
     with pytest.raises(SystemExit):
         runner.main(["--only", "peer"])
     assert (
-        "expected some of peers, gateways, engine, ourselves, got peer" in capsys.readouterr().err
+        "expected some of peers, gateways, engine, ourselves, picture, got peer"
+        in capsys.readouterr().err
     )
 
 
