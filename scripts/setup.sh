@@ -48,7 +48,7 @@ ensure_venv_module() {
     "$1" -c 'import ensurepip, venv' 2>/dev/null || fail "$advice"
 }
 
-state() { cat requirements/dev.txt pyproject.toml scripts/setup.sh | cksum; }
+state() { cat requirements/dev.txt pyproject.toml src/anaphora/version.py scripts/setup.sh | cksum; }
 
 # A .venv that was moved or copied here would still run the scripts of the other folder.
 venv_fits() {
