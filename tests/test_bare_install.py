@@ -411,15 +411,19 @@ def test_suggested_commands_work_from_a_wheel(
     """The tour of the demo, and every command that it prints at its end, in an empty folder."""
     run = installed("emulator")
     providers = ("--providers", "anthropic")
-    shown = passed(run("-m", "anaphora", "demo", *providers))
+    assert "Left out: xllamacpp" in passed(run("-m", "anaphora", "demo", *providers))
+    shown = passed(run("-m", "anaphora", "demo"))
     assert "The bill for 20 turns" in shown
-    assert "Left out: xllamacpp is not installed." in shown
     commands = re.findall(r"^   anaphora (.*?)(?:  .*)?$", shown.partition("Try next")[2], re.M)
     assert len(commands) == 6
     lines = [shlex.split(command) for command in commands]
-    assert [line[0] for line in lines] == ["ask", "emulate", "explain", "lint", "watch", "demo"]
-    ask, emulate, explain, lint, watch, demo = lines
-    asked, explained, linted, played = run.commands(ask, explain, lint, [*demo, *providers])
+    assert [line[0] for line in lines] == ["usage", "watch", "ask", "explain", "emulate", "demo"]
+    usage, watch, ask, explain, emulate, demo = lines
+    write_home(tmp_path)
+    lint = ["lint", "--example"]
+    some = [*demo, "--json", *providers]
+    used, asked, explained, linted, played = run.commands(usage, ask, explain, lint, some)
+    assert passed(used).startswith("$0.30 at API prices")
     assert passed(asked).strip()
     assert re.search(r"turn 2: Miss: .* a date changed at character \d+", passed(explained))
     assert "[volatile-date]" in passed(linted)

@@ -329,7 +329,7 @@ def test_every_command_works(
     elif words[0] == "python":
         words[0] = sys.executable
     elif words == ["anaphora", "demo"]:  # its conversations break their prefixes
-        words = [sys.executable, "-m", *words, "--providers", "anthropic", "--no-engine"]
+        words = [sys.executable, "-m", *words]
     elif words[0] == "anaphora":
         monkeypatch.chdir(ROOT)
         assert main(words[1:]) == 0, capfd.readouterr().err
@@ -340,7 +340,7 @@ def test_every_command_works(
 
 @pytest.mark.long  # 1,200 calls; tests/cli/test_demo_tour.py makes some at each provider
 def test_the_whole_demo_runs() -> None:
-    demo = [sys.executable, "-m", "anaphora", "demo"]
+    demo = [sys.executable, "-m", "anaphora", "demo", "--all"]
     run = subprocess.run(demo, capture_output=True, text=True, check=False)
     assert (run.returncode, run.stderr) == (0, "")
 
