@@ -83,10 +83,12 @@ def default_model(provider: str, today: datetime.date) -> str | None:
     """The `default_model` of a provider; without one, or once it has retired, the first model that
     is not retired."""
     row = default_model_row(provider)
-    first = () if row is None else (profile(provider, row.value),)
-    for known in (*first, *models(provider)):
-        if known.retires is None or known.retires.value > today:
-            return known.id
+    known = models(provider)
+    if row is not None:
+        known = (profile(provider, row.value), *known)
+    for one in known:
+        if one.retires is None or one.retires.value > today:
+            return one.id
     return None
 
 
