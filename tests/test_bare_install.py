@@ -26,6 +26,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from support.installed import CALLS, COMMANDS, build, wheel_problems
 from support.usage_home import write_home
 from support.waiting import PATIENCE
 
@@ -63,30 +64,9 @@ class Run:
         ]
 
 
-COMMANDS = """
-import io, json, sys
-from anaphora.cli.main import main
-
-done = []
-for line in json.loads(sys.argv[1]):
-    streams = sys.stdout, sys.stderr = io.StringIO(), io.StringIO()
-    try:
-        code = main(line)
-    except SystemExit as ended:
-        code = ended.code or 0
-    done.append([code, *(stream.getvalue() for stream in streams)])
-sys.stdout = sys.__stdout__
-print(json.dumps(done))
-"""
-
-
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("wheel")
-    words = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
-    subprocess.run(words, cwd=ROOT, check=True, capture_output=True)
-    (built,) = folder.glob("*.whl")
-    return built
+    return build(ROOT, "wheel", tmp_path_factory.mktemp("wheel"))
 
 
 @pytest.fixture(scope="module")
@@ -182,42 +162,6 @@ least = pytest.mark.parametrize(
     ["", *(pytest.param(extras, marks=pytest.mark.long) for extras in COMBINATIONS if extras)],
 )
 
-CALLS = """
-import asyncio, os, sys
-import anaphora
-
-url = sys.argv[1]
-claude = {"wire": "anthropic", "base_url": url, "key": {"env": "KEY"}}
-llm = {"providers": {"claude": claude | {"model": "claude-sonnet-4-5"}}}
-answers = []
-
-
-async def main():
-    async with anaphora.AsyncClient.from_config(llm, environ={"KEY": "any"}) as client:
-        answers.append(await client.complete("Hello?", "claude"))
-        turn = client.send("Hello?", "claude")
-        async for event in turn: pass
-        answers.append(turn.response)
-        chat = client.session("claude")
-        answers.append(await chat.send("Hello?"))
-        turn = chat.send("Hello?")
-        async for event in turn: pass
-        answers.append(turn.response)
-        assert chat.cost_usd == answers[2].cost_usd + answers[3].cost_usd
-
-
-asyncio.run(main())
-with anaphora.Client.from_config(llm, environ={"KEY": "any"}) as client:
-    answers.append(client.complete("Hello?", "claude"))
-    answers.append(client.session("claude").send("Hello?").result())
-    turn = client.send("Hello?", "claude")
-    assert [*turn]
-    answers.append(turn.response)
-for answered in answers:
-    assert answered.text and answered.notices == (), answered.notices
-    print(answered.cost_usd)
-"""
-
 
 def test_the_wheel_asks_for_no_price_package(unpacked: Path) -> None:
     assert (unpacked / "anaphora" / "catalog" / "price_table.json").exists()
@@ -229,6 +173,17 @@ def test_the_wheel_asks_for_no_price_package(unpacked: Path) -> None:
     )
     extras += "observe parquet proxy pydantic-ai pytest sign".split()
     assert dist.metadata.get_all("Provides-Extra") == extras
+
+
+def test_junk_in_a_wheel_is_found(wheel: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copy(wheel, tmp_path))
+    with zipfile.ZipFile(copy, "a") as packed:
+        packed.writestr("tests/test_it.py", "")
+        packed.writestr("anaphora/__pycache__/it.cpython-311.pyc", "")
+    assert wheel_problems(copy) == [
+        "anaphora/__pycache__/it.cpython-311.pyc: no part of the package",
+        "tests/test_it.py: no part of the package",
+    ]
 
 
 @every
@@ -262,20 +217,13 @@ def test_the_readme_examples(installed: Callable[[str], Run], emu: emulator.Emul
     page = (ROOT / "README.md").read_text()
     program = "\n".join(re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL))
     key = {"ANTHROPIC_API_KEY": "any", "ANTHROPIC_BASE_URL": emu.url}
-    *_, turns, following, verdict, broken = passed(installed("")("-c", program, **key)).splitlines()
-    assert re.match(r"2 turns for \$0\.00\d+$", turns)
-    assert re.match(r"next: .* \$0\.\d+ for the input$", following)
-    assert re.match(r"Hit: .* saved \$0\.\d+\.$", verdict)
-    assert "a clock time changed" in broken
+    first, hit = passed(installed("")("-c", program, **key)).splitlines()
+    assert re.match(r"0\.0\d+ First call: nothing cached yet\.$", first)
+    assert re.match(r"0\.0\d+ Hit: .* saved \$0\.\d+\.$", hit)
 
 
-def test_the_packaged_readme_has_no_relative_link(wheel: Path) -> None:
-    with zipfile.ZipFile(wheel) as packed:
-        (name,) = (name for name in packed.namelist() if name.endswith("/METADATA"))
-        text = packed.read(name).decode()
-    assert "# Anaphora\n" in text
-    links = re.findall(r"\]\(([^)]+)\)", text)
-    assert [link for link in links if not link.startswith(("https://", "#"))] == []
+def test_the_wheel_holds_the_package_alone_and_a_readme_without_relative_links(wheel: Path) -> None:
+    assert wheel_problems(wheel) == []
 
 
 def test_the_links_lead_to_the_repository_where_it_is_known() -> None:
@@ -285,6 +233,9 @@ def test_the_links_lead_to_the_repository_where_it_is_known() -> None:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     text = "[the client](docs/client.md), [here](#here), [docs/ask.md](docs/ask.md)"
+    picture = (
+        '<picture>\n  <source srcset="docs/dark.svg">\n  <img src="docs/a.svg">\n</picture>\n\n'
+    )
     home = "https://example.org/anaphora/"
     assert module.with_absolute_links(text, home) == (
         "[the client](https://example.org/anaphora/blob/main/docs/client.md), [here](#here),"
@@ -293,6 +244,11 @@ def test_the_links_lead_to_the_repository_where_it_is_known() -> None:
     assert module.with_absolute_links(text, None) == (
         "the client (`docs/client.md`), [here](#here), docs/ask.md"
     )
+    raw = "https://example.org/anaphora/raw/main/docs"
+    shown = module.with_absolute_links(picture + text, home)
+    assert f'srcset="{raw}/dark.svg"' in shown
+    assert f'<img src="{raw}/a.svg">' in shown
+    assert module.with_absolute_links(picture + "text", None) == "text", "no broken picture"
 
 
 def test_ask_the_emulator(installed: Callable[[str], Run]) -> None:
@@ -411,15 +367,19 @@ def test_suggested_commands_work_from_a_wheel(
     """The tour of the demo, and every command that it prints at its end, in an empty folder."""
     run = installed("emulator")
     providers = ("--providers", "anthropic")
-    shown = passed(run("-m", "anaphora", "demo", *providers))
+    assert "Left out: xllamacpp" in passed(run("-m", "anaphora", "demo", *providers))
+    shown = passed(run("-m", "anaphora", "demo"))
     assert "The bill for 20 turns" in shown
-    assert "Left out: xllamacpp is not installed." in shown
     commands = re.findall(r"^   anaphora (.*?)(?:  .*)?$", shown.partition("Try next")[2], re.M)
     assert len(commands) == 6
     lines = [shlex.split(command) for command in commands]
-    assert [line[0] for line in lines] == ["ask", "emulate", "explain", "lint", "watch", "demo"]
-    ask, emulate, explain, lint, watch, demo = lines
-    asked, explained, linted, played = run.commands(ask, explain, lint, [*demo, *providers])
+    assert [line[0] for line in lines] == ["usage", "watch", "ask", "explain", "emulate", "demo"]
+    usage, watch, ask, explain, emulate, demo = lines
+    write_home(tmp_path)
+    lint = ["lint", "--example"]
+    some = [*demo, "--json", *providers]
+    used, asked, explained, linted, played = run.commands(usage, ask, explain, lint, some)
+    assert passed(used).startswith("$0.30 at API prices")
     assert passed(asked).strip()
     assert re.search(r"turn 2: Miss: .* a date changed at character \d+", passed(explained))
     assert "[volatile-date]" in passed(linted)

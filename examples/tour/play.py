@@ -62,6 +62,11 @@ class TurnCost(msgspec.Struct, frozen=True, kw_only=True):
     output: int
     cost_usd: Decimal | None
 
+    @property
+    def fresh(self) -> int:
+        """The input at the full price."""
+        return self.input - (self.read or 0) - (self.written or 0)
+
 
 class ConversationCost(msgspec.Struct, frozen=True):
     turns: tuple[TurnCost, ...] = ()
@@ -146,7 +151,7 @@ class TourReport(msgspec.Struct, frozen=True, kw_only=True):
     prefix_break: PrefixBreak
     llama: LlamaTiming | None
     llama_skipped: str = ""
-    """Why there is no timing."""
+    """Why there is no timing; empty if none was asked for."""
 
 
 # ── The tour ─────────────────────────────────────────────────────────────────────────────────────
@@ -182,7 +187,7 @@ def play(
             tour(emu, stops, lambda turn, played: show(PlayedTurn(turn, played)))
         )
     show(prefix_break)
-    timing, skipped = _llama(show) if llama else (None, "Left out (--no-engine).")
+    timing, skipped = _llama(show) if llama else (None, "")
     calls = sum(len(cost.turns) for one in providers for cost in one.costs)
     report = TourReport(
         turns=TURNS,

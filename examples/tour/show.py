@@ -40,6 +40,8 @@ _COLUMNS = ("careless", "usual", "Anaphora", "saved", "cached")
 _PROSE = 88
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _GOOD, _BAD = "green", "red"
+#: The tokens of a turn: their block in a bar, and what was paid for.
+_KINDS = (("░", "read", _GOOD), ("▒", "written", "yellow"), ("█", "fresh", _BAD))
 
 
 class TerminalDisplay:
@@ -86,8 +88,10 @@ class TerminalDisplay:
     def _finish(self, report: TourReport) -> None:
         self.close()
         width = self._terminal.width
-        timing, skipped = report.llama, report.llama_skipped
-        self._terminal.page(llama(timing, width) if timing else llama_skipped(skipped, width))
+        if report.llama:
+            self._terminal.page(llama(report.llama, width))
+        elif report.llama_skipped:
+            self._terminal.page(llama_skipped(report.llama_skipped, width))
         self._terminal.page(closing(report, width))
 
     def close(self) -> None:
@@ -110,9 +114,8 @@ def opening(stops: int, width: int) -> Group:
         _layouts(width),
         "",
         _prose(
-            f"All three layouts go through {counted(stops, 'API')} with one client. A local"
-            " emulator answers for the providers, and caches and bills by each provider's rules."
-            " No key, no network.",
+            f"All three layouts are sent to {counted(stops, 'API')} by one client. A local emulator"
+            " answers, and caches and bills by each provider's rules. No key, no network.",
             width,
         ),
     )
@@ -155,7 +158,41 @@ def bills(turn: int, providers: Sequence[Comparison], width: int) -> Group:
     rows: RenderableType = Padding(
         _table(providers, width), (0, 0, 0, _indent(width)), expand=False
     )
-    return Group("", _title(1, title), rows if width >= _NARROW else _records(providers))
+    if width < _NARROW:
+        rows = _records(providers)
+    above = _tokens_by_turn(providers[0], width) if len(providers) == 1 else ()
+    return Group("", _title(1, title), *above, rows)
+
+
+def _tokens_by_turn(one: Comparison, width: int) -> Iterator[RenderableType]:
+    """The tokens of each turn as bars, as usual and with Anaphora."""
+    layouts = one.usual, one.anaphora
+    if any(cost.read is None for cost in layouts):
+        return
+    room = min(40, (width - _indent(width) - 14) // 2)
+    most = max(turn.input for cost in layouts for turn in cost.turns)
+    indent = " " * _indent(width)
+    yield Text(f"{indent}turn  {'usual':{room}}   Anaphora", style="dim")
+    for number, turns in enumerate(zip(*(cost.turns for cost in layouts), strict=True), 1):
+        line = Text(f"{indent}{number:4}  ")
+        for turn in turns:
+            parts = turn.read or 0, turn.written or 0, turn.fresh
+            ends = [round(sum(parts[:end]) * room / most) for end in range(1, len(parts) + 1)]
+            for start, end, (block, _, style) in zip([0, *ends], ends, _KINDS, strict=False):
+                line.append((end - start) * block, style)
+            line.append(" " * (room - ends[-1] + 3))
+        line.rstrip()
+        yield line
+    for index, (block, name, style) in enumerate(_KINDS):
+        usual, ours = (
+            sum((turn.read or 0, turn.written or 0, turn.fresh)[index] for turn in cost.turns)
+            for cost in layouts
+        )
+        yield Text.assemble(
+            f"{indent}{block} ", (f"{name:8}", style), f"usual {usual:>9,}   Anaphora {ours:>9,}"
+        )
+    yield Text(f"{indent}The tallest bar is {most:,} tokens.", style="dim")
+    yield ""
 
 
 def _table(providers: Sequence[Comparison], width: int) -> Table:
@@ -307,12 +344,12 @@ def llama_skipped(reason: str, width: int) -> Group:
 
 def closing(report: TourReport, width: int) -> Group:
     rows = {
-        'anaphora ask --emulate "Hello?"': "an answer in the terminal, still without a key",
-        "anaphora emulate": "all these providers at localhost:8787, for your own code",
-        "anaphora explain --example": "which byte broke a cache, and what that costs",
-        "anaphora lint --example": "what is going to break one",
+        "anaphora usage": "what the coding agents on this machine cost, and what was paid twice",
         "anaphora watch -- python app.py": "what the cache of your own program does, call by call",
-        "anaphora demo --json": "this tour as data",
+        'anaphora ask --emulate "Hello?"': "an answer in the terminal, still without a key",
+        "anaphora explain --example": "which byte broke a cache, and what that costs",
+        "anaphora emulate": "every provider at localhost:8787, for your own code",
+        "anaphora demo --all": "this agent at every provider, and on llama.cpp's server",
     }
     grid = Table.grid(padding=(0, 2, 0, 0))
     grid.add_column(no_wrap=width >= _WIDE, overflow="fold")

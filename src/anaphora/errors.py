@@ -58,6 +58,18 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 if TYPE_CHECKING:
     from decimal import Decimal
 
+__all__ = [
+    "AnaphoraError", "AnchorMismatch", "BudgetExceeded", "CapabilityDenied", "ChainBroken",
+    "ColdCache", "ColdCallRefused", "ContentRefused", "ContextOverflow", "Denied",
+    "FixtureIntegrityFailed", "Forbidden", "GrantExceeded", "GrantRateLimited",
+    "InvalidCatalog", "InvalidConfig", "InvalidJson", "InvalidRequest", "InvalidTool", "Io",
+    "MacMismatch", "MissingExtra", "MissingSecret", "NewerSchema", "NoFixture", "NotFound",
+    "NotGranted", "NotificationDenied", "Overloaded", "Parse", "PrefixBroken", "QuotaExhausted",
+    "RateLimited", "RequestRejected", "SignatureMismatch", "SpendLimitReached", "StoreRefused",
+    "StoreUnavailable", "SummaryFailed", "Throttled", "Timeout", "TooLarge", "Transport",
+    "Unauthenticated", "Unavailable", "Upstream",
+]  # fmt: skip
+
 Phase: TypeAlias = Literal["connect", "send", "first_byte", "body", "idle"]
 """How far a request got: no connection, not sent, no response, a response that broke off or stopped
 arriving."""

@@ -11,6 +11,7 @@ import json
 import shutil
 import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -269,7 +270,7 @@ def test_changes_of_the_tables_are_found(
 ) -> None:
     path = tmp_path / "audit.db"
     shutil.copy(logs / "audit.db", path)
-    with sqlite3.connect(path) as database:
+    with closing(sqlite3.connect(path)) as database, database:
         database.execute(change)
     code = main(["audit", "move", str(path), str(tmp_path / "moved")])
     errors_printed = capsys.readouterr().err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import gzip
 import json
 import re
@@ -114,6 +115,33 @@ FROM_LOGS = {"litellm", "opencode", "copilot"}
 
 def test_every_provider_of_the_catalog_has_a_row() -> None:
     assert catalog.shipped().entries.keys() - FROM_LOGS == {row.provider for row in ROWS}
+
+
+@each_row("provider", sorted({row.provider for row in ROWS}))
+def test_default_models_are_known_priced_and_not_retired(provider: str) -> None:
+    """Every provider with a key and models of its own has one, on its first row."""
+    first, *others = [row for row in ROWS if row.provider == provider]
+    assert [row.name for row in others if row.default_model] == []
+    if (row := first.default_model) is None:
+        needs_account = first.cloud or "{" in first.base_url
+        assert needs_account or first.auth == "none" or not catalog.models(provider)
+        return
+    profile = catalog.profile(provider, row.value)
+    now = datetime.datetime.now(datetime.UTC)
+    assert profile.known
+    assert profile.retires is None or profile.retires.value > now.date()
+    unpriced = {"ollama", "huggingface"}
+    assert provider in unpriced or catalog.price(provider, row.value, now) is not None
+    assert catalog.default_model(provider, now.date()) == row.value
+
+
+def test_default_model_that_has_retired_is_not_used() -> None:
+    row = catalog.default_model_row("deepseek")
+    assert row is not None
+    late = datetime.date(2100, 1, 1)
+    retiring = [one for one in catalog.models("deepseek") if one.retires is not None]
+    assert retiring
+    assert catalog.default_model("deepseek", late) not in {one.id for one in retiring}
 
 
 @every_row

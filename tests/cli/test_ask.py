@@ -20,7 +20,7 @@ import pytest
 from support.emulated_client import AT_ONCE
 from support.waiting import PATIENCE
 
-from anaphora import emulator
+from anaphora import catalog, emulator
 from anaphora.cli.main import main
 from anaphora.emulator import Emulator, EmulatorOptions
 from anaphora.emulator.replies.script import Script
@@ -352,8 +352,41 @@ def test_key_in_the_environment_is_enough(
     result = ask("--preview", "hello")
     assert result.code == 0
     assert result.out.startswith(f"{provider}/")
-    assert result.err.startswith(f"no llm.yaml: using {provider}/")
-    assert result.err.endswith(f"with the key from ${variable}\n")
+    row = catalog.default_model_row(provider)
+    assert row is not None
+    default = f"{row.value} (default model of {row.date}; -m chooses another)"
+    assert result.err == f"no llm.yaml: using {provider}/{default} with the key from ${variable}\n"
+
+
+def test_answer_of_the_default_model(
+    ask: Ask, home: Path, emu: Emulator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first provider that has a key, although DeepSeek's is set as well."""
+    (home / "llm.yaml").unlink()
+    for name in ("ANTHROPIC", "DEEPSEEK"):
+        monkeypatch.setenv(f"{name}_API_KEY", CANARY)
+    monkeypatch.setenv("ANTHROPIC_BASE_URL", emu.url)
+    row = catalog.default_model_row("anthropic")
+    assert row is not None
+    result = ask("hello")
+    assert result.code == 0
+    line = result.err.splitlines()[0]
+    assert f"using anthropic/{row.value} (default model of {row.date};" in line
+    page = Path(__file__).parents[2] / "docs" / "ask.md"
+    assert f"\n{line}\n" in page.read_text()
+    assert emu.requests()[0]["model"] == row.value
+    named = ask("-m", "claude-opus-5", "hello")
+    assert "using anthropic/claude-opus-5 with the key from" in named.err
+
+
+def test_no_key_offers_the_emulator(ask: Ask, home: Path) -> None:
+    (home / "llm.yaml").unlink()
+    refused = ask("hello")
+    assert (refused.code, refused.out) == (7, "")
+    assert refused.err.endswith('the local emulator: anaphora ask --emulate "…"\n')
+    answered = ask("--emulate", "hello")
+    assert answered.code == 0
+    assert answered.out.strip()
 
 
 def test_key_pair_of_aws_in_the_environment(

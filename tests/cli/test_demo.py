@@ -146,6 +146,30 @@ def test_nothing_is_truncated_at_any_width(columns: int, data: Any) -> None:
             assert cost.cost_usd is None or f"${cost.cost_usd:.4f}" in shown
 
 
+@pytest.mark.breaks_prefix(reason=BREAKS)
+def test_default_shows_the_tokens_of_one_conversation_by_turn() -> None:
+    runner = CliRunner()
+    shown = runner.invoke(anaphora, ["demo", "--json"], catch_exceptions=False)
+    report = json.loads(shown.stdout)
+    (one,) = report["providers"]
+    assert (report["calls"], report["llama"], report["llama_skipped"]) == (62, None, "")
+    text = runner.invoke(anaphora, ["demo"], catch_exceptions=False).stdout
+    assert "llama" not in text.partition("Try next")[0]
+    bars = re.findall(r"^ +(\d+)  ([░▒█]+) +([░▒█]+)$", text, re.MULTILINE)
+    assert [int(number) for number, *_ in bars] == list(range(1, 21))
+    most = max(turn["input"] for name in ("usual", "anaphora") for turn in one[name]["turns"])
+    width = max(len(bar) for _, *both in bars for bar in both)
+    for place, layout in enumerate(("usual", "anaphora"), 1):
+        turns = one[layout]["turns"]
+        for bar, turn in zip((row[place] for row in bars), turns, strict=True):
+            assert len(bar) == round(turn["input"] * width / most)
+            assert bar.count("░") == round(turn["read"] * width / most)
+        label = {"usual": "usual", "anaphora": "Anaphora"}[layout]
+        for kind in ("read", "written"):
+            total = sum(turn[kind] for turn in turns)
+            assert re.search(rf"^   . {kind} .*{label} +{total:,}\b", text, re.MULTILINE)
+
+
 def test_terminal_has_colours_and_progress(environment: Any) -> None:
     shown = on_terminal(80, environment())
     assert "\x1b[1;32m" in shown

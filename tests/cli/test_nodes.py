@@ -22,6 +22,7 @@ from support.nodes import create_node_homes, running_node
 from support.servers import PostgresServer
 from support.waiting import wait_until
 
+import anaphora
 from anaphora.daemon.home import init
 
 Run: TypeAlias = Callable[..., "CompletedProcess[str]"]
@@ -193,14 +194,14 @@ def test_the_list_of_nodes(nodes: Nodes, run: Run, place: int) -> None:
         return row if row["report"].get("address") else None
 
     row = wait_until(reported)
-    assert (row["name"], row["state"], row["version"]) == ("node-1", "alive", "0.1.0")
+    assert (row["name"], row["state"], row["version"]) == ("node-1", "alive", anaphora.__version__)
     assert row["report"]["address"] == nodes.running.url
     assert row["report"]["calls_per_minute"] >= 0
     assert row["lag"] < 30
     lines = run("nodes", "--home", home).stdout.splitlines()
     assert lines[0].startswith("postgresql:///")
     assert lines[1].split()[:4] == ["node", "state", "version", "address"]
-    assert lines[2].split()[:4] == ["node-1", "alive", "0.1.0", nodes.running.url]
+    assert lines[2].split()[:4] == ["node-1", "alive", anaphora.__version__, nodes.running.url]
 
 
 @pytest.mark.parametrize("place", [0, 1], ids=["with a daemon", "without one"])

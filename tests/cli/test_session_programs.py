@@ -7,6 +7,7 @@ import gzip
 import json
 import shutil
 import sqlite3
+from contextlib import closing
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, get_args
@@ -106,7 +107,7 @@ def test_single_files_packed_or_not(name: str, tmp_path: Path) -> None:
 
 def exported(database: Path) -> list[Json]:
     """The sessions as `opencode export` writes them."""
-    with sqlite3.connect(database) as connection:
+    with closing(sqlite3.connect(database)) as connection, connection:
         parts: dict[str, list[Json]] = {}
         for id, message, data in connection.execute("SELECT id, message_id, data FROM part"):
             parts.setdefault(message, []).append({"id": id, **json.loads(data)})
@@ -151,7 +152,7 @@ def test_the_tree_and_the_exports_of_opencode_hold_the_same_calls(tmp_path: Path
 
 def test_a_database_of_another_program_is_reported(tmp_path: Path) -> None:
     other = tmp_path / "opencode.db"
-    with sqlite3.connect(other) as connection:
+    with closing(sqlite3.connect(other)) as connection, connection:
         connection.execute("CREATE TABLE session (id TEXT)")
     ran = run("simulate", tmp_path)
     assert ran.exit_code == 2
@@ -198,7 +199,7 @@ def test_a_part_that_cannot_be_read_leaves_out_its_session_only(
 ) -> None:
     data, reason = DAMAGED[damage]
     database = fixture("opencode", tmp_path) / "opencode.db"
-    with sqlite3.connect(database) as connection:
+    with closing(sqlite3.connect(database)) as connection, connection:
         part = "(SELECT id FROM part ORDER BY session_id LIMIT 1)"
         connection.execute(f"UPDATE part SET data = CAST(? AS TEXT) WHERE id = {part}", (data,))
     ran = run("explain", "--json", database)
@@ -220,7 +221,7 @@ def test_a_line_is_read_or_reported_however_deep_it_is(
     ran = run(command, "--json", file)
     assert ran.exit_code == 0
     reported = "nested too deep" in ran.stdout + ran.stderr
-    assert reported or depth < 700  # between them, it depends on who calls
+    assert reported or depth < 950  # between them, it depends on who calls
     assert not reported or depth > 100
 
 

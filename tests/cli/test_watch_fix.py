@@ -95,7 +95,7 @@ def test_changes_are_shown_before_they_are_made(emu: Emulator, run: Run, tmp_pat
 
 def test_former_name_works_with_a_notice(emu: Emulator, run: Run, tmp_path: Path) -> None:
     placed, shown = watch(run, emu, tmp_path, "--place")
-    assert shown.count("--place is now called --fix") == 1
+    assert shown.count("--place is deprecated since 1.0: use --fix") == 1
     assert placed["savings"]["placed"] == 3
 
 

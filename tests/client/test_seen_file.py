@@ -9,6 +9,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -202,7 +203,7 @@ def test_the_size_is_bounded_and_the_newest_stay(path: Path) -> None:
     assert asyncio.run(main()) == 100
     assert max(sizes) <= MOST_BYTES
     index._finish()
-    with sqlite3.connect(path) as database:
+    with closing(sqlite3.connect(path)) as database, database:
         ((kept,),) = database.execute("SELECT count(*) FROM beginnings").fetchall()
     database.close()
     assert 20_000 < kept <= seen_file.MOST_BEGINNINGS + 5000

@@ -6,6 +6,7 @@ import json
 import sqlite3
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from hashlib import sha256
 from typing import Any
 
@@ -373,7 +374,7 @@ def test_old_signatures_are_removed(daemon: TestedDaemon) -> None:
     store = daemon.home / "store.sqlite"
     count = "SELECT COUNT(*) FROM handles WHERE kind = 'signature' AND created < ?"
     assert send(signed(daemon, now=time.time() - 290)).status_code == 200
-    with sqlite3.connect(store) as database:
+    with closing(sqlite3.connect(store)) as database, database:
         database.execute("UPDATE handles SET created = 1 WHERE kind = 'signature'")
     assert rows(store, count, 2.0) != [(0,)]
     for _ in range(256):

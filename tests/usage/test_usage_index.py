@@ -9,6 +9,7 @@ import stat
 import subprocess
 import sys
 import tempfile
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -221,7 +222,7 @@ def test_index_of_another_version_is_thrown_away(
     (tmp_path / "a.jsonl").write_bytes(b"".join(lines(1, 2)))
     index = tmp_path / "i.sqlite"
     before = report(tmp_path, index)
-    with sqlite3.connect(index) as database:
+    with closing(sqlite3.connect(index)) as database, database:
         database.execute("UPDATE calls SET output = 1000")
     assert report(tmp_path, index) != before
     monkeypatch.setattr(index_module, "__version__", "0.0.0")

@@ -80,11 +80,21 @@ def known_model(text: str) -> tuple[str, str]:
 
 
 def default_model(provider: str, today: datetime.date) -> str | None:
-    """The first model of a provider that is not retired."""
-    for profile in models(provider):
-        if profile.retires is None or profile.retires.value > today:
-            return profile.id
+    """The `default_model` of a provider; without one, or once it has retired, the first model that
+    is not retired."""
+    row = default_model_row(provider)
+    known = models(provider)
+    if row is not None:
+        known = (profile(provider, row.value), *known)
+    for one in known:
+        if one.retires is None or one.retires.value > today:
+            return one.id
     return None
+
+
+def default_model_row(provider: str) -> Figure[str] | None:
+    """The row that states a provider's `default_model`, with its date."""
+    return dialects().find(provider).default_model
 
 
 # ── Names of models ───────────────────────────────────────────────────────────────────────────────
@@ -226,6 +236,7 @@ __all__ = [
     "decode_dialects",
     "decode_prices",
     "default_model",
+    "default_model_row",
     "dialects",
     "is_maker",
     "is_misspelled",

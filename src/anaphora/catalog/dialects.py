@@ -19,7 +19,7 @@ from anaphora.errors import InvalidRequest
 from anaphora.values import StopReason, Ttl, WriteTtl
 
 from .names import ALIASES
-from .values import decode_structs, read_toml
+from .values import Figure, decode_structs, read_toml
 
 FILE = "dialects.toml"
 _FIELD = re.compile(r"\{\w+\}")
@@ -234,6 +234,8 @@ class Dialect(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     """A header that only clients of the provider send."""
     short_path: str = ""
     """The request path as written by some clients, without its version."""
+    default_model: Figure[str] | None = None
+    """The model of `anaphora ask` without one. Stated on the provider's first row."""
     headers: dict[str, str] = {}
     """Sent with every request, in addition to the wire's."""
     needed_headers: tuple[str, ...] = ()

@@ -26,7 +26,7 @@ from .dialects import Dialects, decode_dialects
 from .names import GATEWAYS, HOSTED
 from .price_data import ROWS_FILE, TABLE_FILE, PriceRows, PriceTable, decode_prices, decode_table
 from .rows import CatalogRow, ProviderEntries, decode_defaults, decode_rows
-from .values import Profile, decode_structs, read_toml
+from .values import Profile, decode_structs, decoded_once, read_toml
 
 OVERFLOWS = "overflow.toml"
 _NUMBERS = ("tokens", "limit", "output", "total", "over")
@@ -178,7 +178,7 @@ class ShippedTables:
         self._rows: dict[str, tuple[CatalogRow, ...]] = {}
         self._others: dict[str, Any] = {}
 
-    @functools.cached_property
+    @decoded_once
     def catalog(self) -> Catalog:
         read = functools.partial
         entries: dict[str, ProviderEntries] = {}
@@ -187,27 +187,27 @@ class ShippedTables:
             entries[name] = ProviderEntries(name, read(self._rows_of, name), vendors)
         return Catalog(entries)
 
-    @functools.cached_property
+    @decoded_once
     def defaults(self) -> tuple[CatalogRow, ...]:
         return decode_defaults(self.read(DEFAULTS).decode(), file=DEFAULTS)
 
-    @functools.cached_property
+    @decoded_once
     def dialects(self) -> Dialects:
         return decode_dialects(self.read(dialects.FILE).decode(), file=dialects.FILE)
 
-    @functools.cached_property
+    @decoded_once
     def overflows(self) -> tuple[Overflow, ...]:
         return decode_overflows(self.read(OVERFLOWS).decode(), file=OVERFLOWS)
 
-    @functools.cached_property
+    @decoded_once
     def overflow_pattern(self) -> re.Pattern[str]:
         return re.compile("|".join(f"(?:{row.pattern})" for row in self.overflows))
 
-    @functools.cached_property
+    @decoded_once
     def prices(self) -> PriceRows:
         return decode_prices(self.read(ROWS_FILE).decode(), file=ROWS_FILE)
 
-    @functools.cached_property
+    @decoded_once
     def price_table(self) -> PriceTable:
         return decode_table(self.read(TABLE_FILE))
 

@@ -33,14 +33,13 @@ from __future__ import annotations
 import datetime
 import re
 from decimal import Decimal
-from functools import cached_property
 from typing import Annotated, Any, TypeAlias, TypeVar
 
 import msgspec
 
 from anaphora.errors import InvalidCatalog
 
-from .values import decode_structs, read_toml
+from .values import decode_structs, decoded_once, read_toml
 
 TABLE_FILE = "price_table.json"
 ROWS_FILE = "prices.toml"
@@ -134,7 +133,7 @@ class PricedProvider(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
                 return self.models[number]
         return self.models[found] if found < len(self.models) else None
 
-    @cached_property
+    @decoded_once
     def _index(self) -> tuple[dict[str, int], list[int]]:
         """The first model of each name without a wildcard, and the models with other patterns: most
         patterns are names, and a gateway has a thousand of them."""

@@ -55,7 +55,16 @@ from anaphora.errors import InvalidCatalog
 
 from .cache_rules import CacheRules
 from .names import HOSTED, base_model, hosted_model, is_among, model_in_arn, spelling, vendor_of
-from .values import Profile, as_figure, convert, derived, read_toml, selected_part, tables_of
+from .values import (
+    Profile,
+    as_figure,
+    convert,
+    decoded_once,
+    derived,
+    read_toml,
+    selected_part,
+    tables_of,
+)
 
 T = TypeVar("T")
 RowKind: TypeAlias = Literal["rules", "profiles"]
@@ -102,7 +111,7 @@ class CatalogRow(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     file: str
     name: str
 
-    @functools.cached_property
+    @decoded_once
     def figures(self) -> dict[str, Any]:
         """Decoded on first use: programs use a tenth of a large file."""
         fields = FIELDS[self.kind]
@@ -229,12 +238,12 @@ class ProviderEntries:
         self._merged: dict[tuple[str, tuple[str, str] | None], ModelEntry] = {}
         self._found = functools.lru_cache(maxsize=_FOUND)(self._find)
 
-    @functools.cached_property
+    @decoded_once
     def rows(self) -> tuple[CatalogRow, ...]:
         """Lowest layer first."""
         return self._read()
 
-    @functools.cached_property
+    @decoded_once
     def ids(self) -> dict[str, None]:
         """The known models, in the order the rows introduce them."""
         named = (id for row in self.rows if row.kind == "profiles" for id in row.models)
@@ -248,7 +257,7 @@ class ProviderEntries:
                 raise InvalidCatalog(message, file=row.file, row=row.name)
         return ids
 
-    @functools.cached_property
+    @decoded_once
     def _beginnings(self) -> tuple[str, ...]:
         """The names that end with `*`, the longest first."""
         found = {id for row in self.rows for id in row.models if id.endswith("*")}
@@ -317,11 +326,11 @@ class ProviderEntries:
         alike = match(spelling(model), self._spellings)
         return match(model, self.ids) or self._spellings.get(alike or "", "")
 
-    @functools.cached_property
+    @decoded_once
     def _has_prices(self) -> bool:
         return any(row.provider and "read_price" in row.stated for row in self.rows)
 
-    @functools.cached_property
+    @decoded_once
     def _spellings(self) -> dict[str, str]:
         return {spelling(id): id for id in self.ids}
 

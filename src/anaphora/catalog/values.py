@@ -4,6 +4,8 @@
 # time of the catalog's first lookup.
 
 import datetime
+import functools
+import threading
 from collections.abc import Callable
 from decimal import Decimal
 from typing import Annotated, Any, Generic, Literal, NoReturn, TypeAlias, TypeVar
@@ -22,6 +24,18 @@ Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
 Amount: TypeAlias = Annotated[float, msgspec.Meta(ge=0)]
 Share: TypeAlias = Annotated[float, msgspec.Meta(ge=0, le=1)]
 ErrorShare: TypeAlias = Annotated[float, msgspec.Meta(ge=0, lt=1)]
+
+
+#: msgspec crashes if two threads decode into a new type at once. Before Python 3.12
+#: `cached_property` held a lock.
+_DECODING = threading.RLock()
+
+
+class decoded_once(functools.cached_property[T]):
+    def __get__(self, instance: Any, owner: Any = None) -> T:  # type: ignore[override]
+        with _DECODING:
+            value: T = super().__get__(instance, owner)
+            return value
 
 
 class Disputed(msgspec.Struct, Generic[T], frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -288,7 +288,9 @@ class AskChat:
             source = "with credentials" if used.credentials is not None else "with the key from"
             shown = key_shown(used)
             source = "without a key" if shown.startswith("none") else f"{source} {shown}"
-            note(f"no llm.yaml: using {choice.name}/{choice.model} {source}")
+            since = choice.default_since
+            row = "" if since is None else f" (default model of {since}; -m chooses another)"
+            note(f"no llm.yaml: using {choice.name}/{choice.model}{row} {source}")
         for one in choice.providers.values():
             for notice in one.notices:
                 note(f"note: {notice}")

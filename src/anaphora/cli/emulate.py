@@ -137,27 +137,33 @@ def _aws_keys() -> tuple[AwsKeys, ...]:
 
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead.")
+@click.option("--all", "every", is_flag=True, help="Every provider, and llama.cpp's server.")
 @click.option("--providers", default="", help="Only these providers, comma-separated.")
 @click.option("--no-engine", is_flag=True, help="Leave out llama.cpp's server.")
-def demo(as_json: bool, providers: str, no_engine: bool) -> None:
-    """Run the tour: no key, no network, under a minute.
+def demo(as_json: bool, every: bool, providers: str, no_engine: bool) -> None:
+    """Show what one conversation reads, writes and costs: no key, no network.
 
-    A local emulator of every provider starts, and an agent fixes a bug in 20 turns at each of them
-    in three prompt layouts: a careless one, a usual one with a stable system prompt and one cache
-    marker, and Anaphora's. Each is billed. Then one change breaks the prompt's
-    prefix, and is found. Last, the same prompt goes to llama.cpp's own server, if it is installed,
-    cold and warm.
+    An agent fixes a bug in 20 turns on the local emulator, in three prompt layouts: a careless one,
+    a usual one with a stable system prompt and one cache marker, and Anaphora's. The tokens of each
+    turn and the bills are shown. Then one change breaks the prompt's prefix, and is found.
+
+    With --all the agent works at every provider, and last the same prompt goes to llama.cpp's own
+    server, if it is installed, cold and warm.
     """
     require("the demo", "granian")
     play = _tour("play")
-    every = play.STORY.stops
-    wanted = selected(providers, (stop.provider for stop in every))
-    stops = tuple(stop for stop in every if not wanted or stop.provider in wanted)
+    stops = play.STORY.stops
+    wanted = selected(providers, (stop.provider for stop in stops))
+    if wanted:
+        stops = tuple(stop for stop in stops if stop.provider in wanted)
+    elif not every:
+        stops = stops[:1]
+    llama = (every or bool(wanted)) and not no_engine
     if as_json:
-        print_json(play.play(stops, llama=not no_engine))
+        print_json(play.play(stops, llama=llama))
         return
     with contextlib.closing(_tour("show").TerminalDisplay()) as display:
-        play.play(stops, display.show, llama=not no_engine)
+        play.play(stops, display.show, llama=llama)
 
 
 def _tour(name: str) -> ModuleType:

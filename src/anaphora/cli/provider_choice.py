@@ -69,6 +69,8 @@ class ProviderChoice(msgspec.Struct, frozen=True, kw_only=True):
     """A provider or a route."""
     model: str | None
     """None: the hops of a route have their own."""
+    default_since: datetime.date | None = None
+    """The date of the catalog's row that chose the model."""
     providers: dict[str, ResolvedProvider]
     """Those that may be called."""
     routes: dict[str, tuple[Hop, ...]]
@@ -117,16 +119,19 @@ def choose(
             name, model = config.chooser.choose(provider, model)
         except InvalidRequest as error:
             raise InvalidRequest(error.reason, path="-m" if provider is None else "-p") from None
-    client = config.client
+    client, since = config.client, None
     if name in client.routes:
         routes = {name: client.routes[name]}
         needed = {hop.provider for hop in client.routes[name]}
     else:
         routes, needed = {}, {name}
-        model = model or _default_model(config, name)
+        if model is None:
+            model, since = _default_model(config, name)
     if config.environment is not None:
         one = config.environment.find(name) if keys else config.environment.providers[name]
-        return ProviderChoice(name=name, model=model, providers={name: one}, routes=routes)
+        return ProviderChoice(
+            name=name, model=model, default_since=since, providers={name: one}, routes=routes
+        )
     providers = {}
     for one, missing in resolve_each(client, environ=config.environ):
         if one.id in needed:
@@ -158,8 +163,8 @@ def _first(config: AskConfig) -> str:
         user_file = user_folder("XDG_CONFIG_HOME", ".config") / _FILE
         raise MissingSecret(
             f"no provider is configured: no llm.yaml (looked for ./{_FILE}, {user_file}), and no"
-            f" key in the environment ({some_variables()}). Set one, write an llm.yaml, or use the"
-            " emulator: anaphora ask --emulate"
+            f" key in the environment ({some_variables()}). Set one, write an llm.yaml, or try it"
+            ' without a key on the local emulator: anaphora ask --emulate "…"'
         )
     if not config.names:
         # Raises with the file's name.
@@ -167,17 +172,20 @@ def _first(config: AskConfig) -> str:
     return config.names[0]
 
 
-def _default_model(config: AskConfig, name: str) -> str:
-    """The configured model; without a configuration, the catalog's first."""
+def _default_model(config: AskConfig, name: str) -> tuple[str, datetime.date | None]:
+    """The configured model; without a configuration, the catalog's, and the date of its row."""
     provider = config.client.providers.get(name)
     model = None if provider is None else provider.model
     if model is None and (config.environment is not None or config.emulated):
         model = catalog.default_model(name, datetime.datetime.now(datetime.UTC).date())
+        row = catalog.default_model_row(name)
+        if model is not None and row is not None and row.value == model:
+            return model, row.date
     if model is None:
         listed = models_of(config, name)[:3]
         known = f": {', '.join(listed)}, …" if listed else ""
         raise InvalidRequest(f"choose a model of {name} with -m{known}")
-    return model
+    return model, None
 
 
 @contextlib.contextmanager

@@ -231,7 +231,7 @@ def _placer(options: _WatchOptions, output: WatchOutput) -> Placer | None:
     from anaphora.traffic.placing import Placer
 
     if options.place:
-        announce("--place is now called --fix, which makes other changes as well")
+        announce("--place is deprecated since 1.0: use --fix, which makes other changes as well")
     if not (options.fix or options.place):
         return None
     return Placer(seen=_seen_index(), fix=True, on_fix=output.fix)

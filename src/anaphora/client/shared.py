@@ -137,8 +137,8 @@ class _SharedClient:
         self._variables = 0
 
     def client(self) -> Client:
-        variables = environment.state()
         with self._lock:
+            variables = environment.state()
             # Calls that have begun keep the former client, which closes itself after the last.
             former, client = self._client, self._client
             if client is None or variables != self._variables:

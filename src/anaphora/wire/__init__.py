@@ -36,6 +36,12 @@ if TYPE_CHECKING:
     from .elements import SplitInput
     from .splicing import SplicedBody
 
+__all__ = [
+    "PROVIDERS", "WIRES", "DetectedWire", "Reader", "Wire", "WireFeatures", "Writer", "base_of",
+    "codec_for", "detect", "detect_wire", "dialect_of", "features", "get", "host_marks",
+    "names", "provider_of", "reader_for", "splice",
+]  # fmt: skip
+
 #: All wires by name, with the name of the provider's API.
 WIRES: dict[str, str] = {
     "anthropic": "Anthropic Messages",
