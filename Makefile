@@ -16,7 +16,7 @@ CACHED := PYTHONDONTWRITEBYTECODE=
 TYPED := $(wildcard src examples tests bench soak)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo servers test check bench soak integrations cluster prices pins clean
+.PHONY: help setup demo servers test check bench soak integrations docs cluster prices pins clean
 
 help: ## list the targets
 	@echo "anaphora: make <target>"
@@ -75,6 +75,9 @@ soak: setup ## run what takes long: memory curves, and the laws over many more e
 integrations: setup ## test the adapters for frameworks, in an environment of their own
 	@sh scripts/integrations.sh newest
 
+docs: setup ## build the site into site/, and check its links
+	@sh scripts/site.sh
+
 cluster: setup ## run three nodes on PostgreSQL and Redis behind a balancer, and call them
 	@sh scripts/servers.sh
 	@$(BIN)/python scripts/cluster.py
@@ -94,6 +97,9 @@ pins: setup ## rewrite the pinned requirements/*.txt (PINS=--upgrade)
 	@$(BIN)/uv pip compile --quiet --no-config --universal --python-version 3.11 \
 		--generate-hashes --no-emit-index-url --no-emit-find-links --no-deps --no-annotate \
 		--custom-compile-command "make pins" $(PINS) -o requirements/servers.txt requirements/servers.in
+	@$(BIN)/uv pip compile --quiet --no-config --universal --python-version 3.11 \
+		--generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate \
+		--custom-compile-command "make pins" $(PINS) -o requirements/docs.txt requirements/docs.in
 	@for end in integrations:highest integrations-lowest:lowest-direct; do \
 		$(BIN)/uv pip compile --quiet --no-config --universal --python-version 3.11 \
 		--generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate \
@@ -101,8 +107,8 @@ pins: setup ## rewrite the pinned requirements/*.txt (PINS=--upgrade)
 		--extra dspy --extra emulator --extra fleet --extra inspect --extra langchain --extra pydantic-ai \
 		-o requirements/$${end%:*}.txt pyproject.toml requirements/integrations.in || exit 1; \
 	done
-	@echo "pins: wrote requirements/dev.txt, servers.txt, integrations.txt and integrations-lowest.txt"
+	@echo "pins: wrote requirements/dev.txt, servers.txt, docs.txt, integrations.txt and integrations-lowest.txt"
 
 clean: ## remove .venv, caches and build output
-	rm -rf .venv .servers .programs .soak .integrations dist build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf .venv .servers .programs .soak .integrations .docs site dist build .cache .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
