@@ -147,9 +147,9 @@ def title_of(text: str) -> str:
 
 def first_sentence(text: str) -> str:
     """The first sentence of a page, without links."""
-    blocks = (block for block in text.split("\n\n")[1:] if block[:1].isalnum() or block[:1] in "`*[")
-    line = " ".join(next(blocks, "").split())
-    line = re.sub(r"\[([^\]]+)\]\([^)]+\)", r"\1", line)
+    blocks = (block.removeprefix("- ").lstrip() for block in text.split("\n\n")[1:])
+    line = " ".join(next((each for each in blocks if each[0].isalnum() or each[0] in "`*["), "").split())
+    line = re.sub(r"\[([^\]]+)\]\([^)]+\)", r"\1", line).replace("**", "")
     return re.split(r"(?<=[.:])\s", line, maxsplit=1)[0].rstrip(":")
 
 
