@@ -1,5 +1,5 @@
-"""Writes docs/reference/*.md from the code: library, commands, configuration, protocols, catalog and
-errors.
+"""Writes docs/reference/*.md from the code: library, commands, configuration, protocols, catalog
+and errors.
 
     python scripts/reference.py            rewrites the pages
     python scripts/reference.py --check    fails if a page is out of date
@@ -23,9 +23,7 @@ COMMAND = "python scripts/reference.py"
 def outdated(written: dict[str, str]) -> list[str]:
     """The pages that differ from the code, are missing, or are no longer made."""
     found = {path.name: path.read_text() for path in FOLDER.glob("*.md")}
-    return sorted(
-        name for name in {*written, *found} if written.get(name) != found.get(name)
-    )
+    return sorted(name for name in {*written, *found} if written.get(name) != found.get(name))
 
 
 def main() -> int:
@@ -35,7 +33,9 @@ def main() -> int:
     names = outdated(written)
     if parser.parse_args().check:
         for name in names:
-            print(f"docs/reference/{name} is out of date; to rewrite it: {COMMAND}", file=sys.stderr)
+            print(
+                f"docs/reference/{name} is out of date; to rewrite it: {COMMAND}", file=sys.stderr
+            )
         return 1 if names else 0
     FOLDER.mkdir(exist_ok=True)
     for name in names:

@@ -1,5 +1,5 @@
-"""Builds the site of docs/ from mkdocs.yml, and checks what was built: every link and anchor, and that
-no page loads anything from another host.
+"""Builds the site of docs/ from mkdocs.yml, and checks what was built: every link and anchor, and
+that no page loads anything from another host.
 
     sh scripts/site.sh [zensical|mkdocs]
 
@@ -87,7 +87,7 @@ class _Loader(yaml.SafeLoader):
     """Reads mkdocs.yml, whose `!ENV` tags are left out."""
 
 
-_Loader.add_constructor("!ENV", lambda loader, node: None)
+_Loader.add_constructor("!ENV", lambda *_: None)
 
 
 def load_config() -> dict[str, Any]:
@@ -148,7 +148,8 @@ def title_of(text: str) -> str:
 def first_sentence(text: str) -> str:
     """The first sentence of a page, without links."""
     blocks = (block.removeprefix("- ").lstrip() for block in text.split("\n\n")[1:])
-    line = " ".join(next((each for each in blocks if each[0].isalnum() or each[0] in "`*["), "").split())
+    first = next((each for each in blocks if each[0].isalnum() or each[0] in "`*["), "")
+    line = " ".join(first.split())
     line = re.sub(r"\[([^\]]+)\]\([^)]+\)", r"\1", line).replace("**", "")
     return re.split(r"(?<=[.:])\s", line, maxsplit=1)[0].rstrip(":")
 
@@ -197,9 +198,12 @@ def check(site: Path) -> Iterator[str]:
                 target /= "index.html"
             if not target.is_file():
                 yield f"{name}: {address} leads nowhere"
-            elif parts.fragment and target in pages:
-                if unquote(parts.fragment) not in pages[target].ids:
-                    yield f"{name}: {address}: no such anchor"
+            elif (
+                parts.fragment
+                and target in pages
+                and unquote(parts.fragment) not in pages[target].ids
+            ):
+                yield f"{name}: {address}: no such anchor"
     for sheet in sorted(site.rglob("*.css")):
         for found in _IN_CSS.finditer(sheet.read_text()):
             if urlsplit(found[1] or found[2]).netloc:

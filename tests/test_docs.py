@@ -36,7 +36,8 @@ FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 #: What runs this very suite, installs, runs for minutes, or only calls a command that runs here too
 #: is checked for existence only.
 NOT_FROM_HERE = {
-    f"make {name}" for name in "bench check cluster demo docs integrations pins setup soak test".split()
+    f"make {name}"
+    for name in "bench check cluster demo docs integrations pins setup soak test".split()
 }
 
 

@@ -35,7 +35,9 @@ def name(page: Path) -> str:
 
 def script(file: str) -> ModuleType:
     """A module of scripts/, which is no package."""
-    spec = importlib.util.spec_from_file_location(f"scripts_{file}", ROOT / "scripts" / f"{file}.py")
+    spec = importlib.util.spec_from_file_location(
+        f"scripts_{file}", ROOT / "scripts" / f"{file}.py"
+    )
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

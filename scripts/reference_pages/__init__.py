@@ -6,8 +6,9 @@ from . import catalog_rows, commands, configuration, error_codes, library, proto
 from .markdown import page
 
 INTRO = """\
-These pages are written from the code by `scripts/reference.py`; a test fails when they differ from it.
-They list names, fields and figures. What to do with them is in the [guides](../guides/README.md)."""
+These pages are written from the code by `scripts/reference.py`; a test fails when they differ
+from it. They list names, fields and figures. What to do with them is in the
+[guides](../guides/README.md)."""
 
 
 def all_pages() -> dict[str, str]:

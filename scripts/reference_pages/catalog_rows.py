@@ -15,19 +15,21 @@ from anaphora.catalog import CacheRules, Figure, Price, Profile
 from .markdown import cell, code, page, table
 
 MODELS = """\
-Every model that the catalog lists, by provider. `anaphora models` prints the same; a name that is not listed gets the
-provider's defaults. ~ marks a conservative default: no source states the figure. Cache prices are multiples of the
-input price; `$` are US dollars per million tokens of a short prompt, on {date}."""
+Every model that the catalog lists, by provider. `anaphora models` prints the same; a name that
+is not listed gets the provider's defaults. ~ marks a conservative default: no source states
+the figure. Cache prices are multiples of the input price; `$` are US dollars per million
+tokens of a short prompt, on {date}."""
 
 RULES = """\
-The cache rules that planner, simulator, verdict and emulator read, with the source and the day of each figure.
-`anaphora rules show PROVIDER/MODEL` prints those of one model. ~ marks a conservative default: no source states the
-figure. The tags in brackets name sources: `[web]` an official page, `[3p]` a third party's, the others are explained at
-the top of the provider's file in `src/anaphora/catalog`."""
+The cache rules that planner, simulator, verdict and emulator read, with the source and the day
+of each figure. `anaphora rules show PROVIDER/MODEL` prints those of one model. ~ marks a
+conservative default: no source states the figure. The tags in brackets name sources: `[web]`
+an official page, `[3p]` a third party's, the others are explained at the top of the provider's
+file in `src/anaphora/catalog`."""
 
 PROVIDERS = """\
-Providers and the wires (API formats) that they speak: the names that `anaphora translate --to` and `wire:` and `dialect:`
-in [llm.yaml](../config.md) accept."""
+Providers and the wires (API formats) that they speak: the names that `anaphora translate --to`
+and `wire:` and `dialect:` in [llm.yaml](../config.md) accept."""
 
 
 def pages() -> dict[str, str]:
@@ -47,7 +49,18 @@ def _by_provider() -> dict[str, list[Profile]]:
 
 
 def _models(date: datetime.date) -> Iterator[str]:
-    head = ("model", "context", "output", "cache", "minimum", "TTLs", "read", "write", "$ in", "$ out")
+    head = (
+        "model",
+        "context",
+        "output",
+        "cache",
+        "minimum",
+        "TTLs",
+        "read",
+        "write",
+        "$ in",
+        "$ out",
+    )
     for provider, profiles in _by_provider().items():
         yield f"## {provider}"
         yield ""
@@ -101,7 +114,7 @@ def _rules() -> Iterator[str]:
         yield f"## {provider}"
         yield ""
         rows = _rule_rows([catalog.rules(provider, each.id) for each in profiles])
-        yield from table(("rule", "value", "models", "date", "source"), rows)
+        yield from table(("rule", "value", "models", "source and date"), rows)
 
 
 def _rule_rows(rules: list[CacheRules]) -> Iterator[list[str]]:
@@ -112,7 +125,7 @@ def _rule_rows(rules: list[CacheRules]) -> Iterator[list[str]]:
             told = name, _shown(figure), str(figure.date), figure.source
             shared.setdefault(told, []).append(row.model)
     for (name, value, date, where), models in sorted(shared.items(), key=lambda each: each[0][0]):
-        yield [code(name), cell(value), _named(models, len(rules)), date, cell(where)]
+        yield [code(name), cell(value), _named(models, len(rules)), f"{cell(where)}, {date}"]
 
 
 def _named(models: list[str], count: int) -> str:

@@ -19,12 +19,12 @@ from .markdown import page
 from .schemas import fields_table
 
 INTRO = """\
-Fields, types and defaults of the two configuration files: `llm.yaml`, which library, commands and daemon
-read, and `extensions.yaml`, the grants of the daemon's apps."""
+Fields, types and defaults of the two configuration files: `llm.yaml`, which library, commands
+and daemon read, and `extensions.yaml`, the grants of the daemon's apps."""
 
 LLM_YAML = """\
-[Keys and configuration](../config.md) explains each field with examples. `anaphora config schema` prints the same as
-JSON Schema, for editors."""
+[Keys and configuration](../config.md) explains each field with examples. `anaphora config schema`
+prints the same as JSON Schema, for editors."""
 
 EXTENSIONS = """\
 The file maps names of apps to their tables; `groups` and `alerts` are sections of their own.

@@ -14,11 +14,13 @@ from . import source
 from .markdown import cell, code, fence, page, table
 
 INTRO = """\
-Every error of the library, the exit codes of commands, and the statuses and codes with which the daemon answers."""
+Every error of the library, the exit codes of commands, and the statuses and codes with which
+the daemon answers."""
 
 STATUSES = """\
-What an app gets at a provider-compatible path, in the format of its wire. Errors of providers keep their status and
-type. [The daemon](../daemon.md#provider-compatible-endpoints) says more about each."""
+What an app gets at a provider-compatible path, in the format of its wire. Errors of providers
+keep their status and type. [The daemon](../daemon.md#provider-compatible-endpoints) says more
+about each."""
 
 CODES = """\
 The `code` and `data.kind` in the error of a [JSON-RPC](../json-rpc.md#errors) response."""

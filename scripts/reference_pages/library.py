@@ -1,4 +1,5 @@
-"""The library: one page a public package, each name of `__all__` with its signature and docstring."""
+"""The library: a page for each public package, with the signature and docstring of each name of
+`__all__`."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from .source import Definition
 #: The packages that programs import, and their pages' first sentences.
 PACKAGES = {
     "anaphora": "The names used most: clients, sessions, messages, prompts.",
-    "anaphora.client": "Sessions, limits, fan-out, structured output, MCP servers, observers, adapters.",
+    "anaphora.client": "Sessions, limits, fan-out, structured output, MCP servers, observers.",
     "anaphora.values": "Messages and their parts, usage, replies, stream events, cache policies.",
     "anaphora.prompt": "Blocks, the prompt IR, parameters, compaction.",
     "anaphora.tools": "The tool registry, JSON Schema from functions, MCP listings.",
@@ -32,10 +33,9 @@ INTERNAL = ("anaphora.daemon", "anaphora.dashboard", "anaphora.wire.facts")
 
 def pages() -> dict[str, str]:
     groups: dict[str, list[str]] = {name: [] for name in PACKAGES}
-    for module in source.modules():
-        if not source.public_names(module) or module.startswith(INTERNAL):
-            continue
-        groups[_package_of(module)].append(module)
+    for module in source.modules_with("\n__all__ = ["):
+        if not module.startswith(INTERNAL):
+            groups[_package_of(module)].append(module)
     return {
         f"library-{package.removeprefix('anaphora.').replace('.', '-')}.md": _page(package, modules)
         for package, modules in groups.items()
@@ -69,11 +69,13 @@ def _lines(package: str, modules: list[str]) -> Iterator[str]:
 def _options(modules: list[str]) -> Iterator[str]:
     """The keyword arguments that functions and methods of the page take as `**options`."""
     found: dict[str, Definition] = {}
-    for definition in (source.find(each, name) for each in modules for name in source.public_names(each)):
-        for node in ast.walk(definition.node or ast.Module(body=[], type_ignores=[])):
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                if (name := source.options_of(node)) and name not in found:
-                    found[name] = source.find(definition.module, name)
+    names = [(module, name) for module in modules for name in source.public_names(module)]
+    for module, node in (source.find(*each)[::2] for each in names):
+        for inner in ast.walk(node or ast.Module(body=[], type_ignores=[])):
+            if isinstance(inner, ast.FunctionDef | ast.AsyncFunctionDef):
+                name = source.options_of(inner)
+                if name and name not in found:
+                    found[name] = source.find(module, name)
     if found:
         yield "## Options"
         yield ""
@@ -91,9 +93,8 @@ def _options(modules: list[str]) -> Iterator[str]:
 def _definition(found: Definition) -> Iterator[str]:
     node = found.node
     if node is None:
-        yield f"The module `{found.module}`: [all errors](errors.md)." if found.name == "errors" else (
-            f"The module `{found.module}`."
-        )
+        page_of = ": [all errors](errors.md)" if found.name == "errors" else ""
+        yield f"The module `{found.module}`{page_of}."
         yield ""
     elif isinstance(node, ast.ClassDef):
         yield from _class(found, node)

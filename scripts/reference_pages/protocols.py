@@ -20,12 +20,13 @@ from .markdown import code, docstring, fence, page, table
 from .schemas import fields_table, type_text
 
 HTTP = """\
-The paths of the [daemon](../daemon.md). An app sends its token as `Authorization: Bearer ana_…`, or in the
-header in which the provider's SDK sends its key."""
+The paths of the [daemon](../daemon.md). An app sends its token as `Authorization: Bearer
+ana_…`, or in the header in which the provider's SDK sends its key."""
 
 RPC = """\
-The methods of `POST /rpc`, of the same on the Unix socket, and of `anaphora rpc --stdio`. [JSON-RPC](../json-rpc.md)
-explains streams, errors and narrowed tokens. `anaphora rpc --schema` prints these schemas as JSON."""
+The methods of `POST /rpc`, of the same on the Unix socket, and of `anaphora rpc --stdio`.
+[JSON-RPC](../json-rpc.md) explains streams, errors and narrowed tokens. `anaphora rpc
+--schema` prints these schemas as JSON."""
 
 #: What the operations of a wire do.
 _OPERATIONS = {
@@ -122,7 +123,9 @@ def _admin() -> Iterator[str]:
     for name, kind in sorted(admin_methods().items()):
         yield f"### {name}"
         yield ""
-        [schema], definitions = msgspec.json.schema_components([kind], ref_template="#/$defs/{name}")
+        [schema], definitions = msgspec.json.schema_components(
+            [kind], ref_template="#/$defs/{name}"
+        )
         own = definitions.get(schema["$ref"].rpartition("/")[2], {})
         rows = fields_table(kind, own, {})
         yield from rows or ["No params.", ""]
@@ -131,9 +134,7 @@ def _admin() -> Iterator[str]:
 def admin_methods() -> dict[str, type[msgspec.Struct]]:
     """The params of each method, by the calls of `register` in the daemon."""
     found: dict[str, type[msgspec.Struct]] = {}
-    for module in source.modules():
-        if not module.startswith("anaphora.daemon"):
-            continue
+    for module in source.modules_with('register("admin.'):
         for node in ast.walk(source.tree_of(module)):
             match node:
                 case ast.Call(
@@ -151,4 +152,3 @@ def _structs(*modules: Any) -> dict[str, type[msgspec.Struct]]:
         for name, value in vars(module).items()
         if isinstance(value, type) and issubclass(value, msgspec.Struct)
     }
-

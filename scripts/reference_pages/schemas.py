@@ -12,7 +12,12 @@ from . import source
 from .markdown import cell, code, table
 
 #: Bounds in a schema, and how a table shows them.
-_BOUNDS = {"minimum": "≥ {}", "exclusiveMinimum": "> {}", "maximum": "≤ {}", "exclusiveMaximum": "< {}"}
+_BOUNDS = {
+    "minimum": "≥ {}",
+    "exclusiveMinimum": "> {}",
+    "maximum": "≤ {}",
+    "exclusiveMaximum": "< {}",
+}
 
 
 def field_docs(kind: type[msgspec.Struct]) -> dict[str, str]:

@@ -40,11 +40,12 @@ def tree_of(module: str) -> ast.Module:
     return ast.parse(path.read_text())
 
 
-def modules() -> Iterator[str]:
-    """All modules of the package."""
+def modules_with(text: str) -> Iterator[str]:
+    """The modules of the package whose source has a text."""
     for path in sorted((SRC / "anaphora").rglob("*.py")):
-        parts = path.relative_to(SRC).with_suffix("").parts
-        yield ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+        if text in path.read_text():
+            parts = path.relative_to(SRC).with_suffix("").parts
+            yield ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
 def public_names(module: str) -> list[str]:
@@ -60,18 +61,27 @@ def module_doc(module: str) -> str:
     return ast.get_docstring(tree_of(module)) or ""
 
 
+@cache
 def find(module: str, name: str) -> Definition:
     """Where a name is defined, through imports."""
-    tree = tree_of(module)
-    for at, node in enumerate(tree.body):
+    body = tree_of(module).body
+    for at, node in enumerate(body):
         if _defines(node, name):
-            return Definition(module, name, node, _beside(module, tree.body, at))
-    for found in ast.walk(tree):
-        if isinstance(found, ast.ImportFrom):
-            for alias in found.names:
-                if (alias.asname or alias.name) == name:
-                    return _imported(module, found, alias.name)
+            return Definition(module, name, node, _beside(module, body, at))
+    if (found := _imports(module).get(name)) is not None:
+        return _imported(module, *found)
     raise LookupError(f"{module}.{name} is in __all__ and not defined")
+
+
+@cache
+def _imports(module: str) -> dict[str, tuple[ast.ImportFrom, str]]:
+    """The names that a module imports, also for type checkers alone, with their own names."""
+    found: dict[str, tuple[ast.ImportFrom, str]] = {}
+    for node in ast.walk(tree_of(module)):
+        if isinstance(node, ast.ImportFrom):
+            for alias in node.names:
+                found.setdefault(alias.asname or alias.name, (node, alias.name))
+    return found
 
 
 def _defines(node: ast.stmt, name: str) -> bool:
@@ -219,7 +229,9 @@ def _params(args: ast.arguments, *, drop_first: bool) -> list[str]:
 def options_of(node: FunctionNode) -> str:
     """The `TypedDict` of a function's keyword arguments; empty if it has none."""
     match node.args.kwarg:
-        case ast.arg(annotation=ast.Subscript(value=ast.Name(id="Unpack"), slice=ast.Name(id=name))):
+        case ast.arg(
+            annotation=ast.Subscript(value=ast.Name(id="Unpack"), slice=ast.Name(id=name))
+        ):
             return name
     return ""
 
@@ -228,7 +240,7 @@ def _param(arg: ast.arg, default: ast.expr | None) -> str:
     kind = "" if arg.annotation is None else f": {ast.unparse(arg.annotation)}"
     if default is None:
         return arg.arg + kind
-    return f"{arg.arg}{kind} = {ast.unparse(default)}" if kind else f"{arg.arg}={ast.unparse(default)}"
+    return f"{arg.arg}{kind}{' = ' if kind else '='}{ast.unparse(default)}"
 
 
 def text_of_class(module: str, name: str) -> str:
