@@ -99,7 +99,8 @@ def _definition(found: Definition) -> Iterator[str]:
     elif isinstance(node, ast.ClassDef):
         yield from _class(found, node)
     elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-        yield from fence("python", source.signature(node))
+        shown = source.overloads(source.tree_of(found.module).body, node)
+        yield from fence("python", "\n\n".join(map(source.signature, shown)))
         yield from docstring(ast.get_docstring(node))
     else:
         assert isinstance(node, ast.Assign | ast.AnnAssign)
@@ -150,7 +151,8 @@ def _class(found: Definition, node: ast.ClassDef) -> Iterator[str]:
             yield ""
         else:
             name = f"{found.name}.{each.name}"
-            yield from fence("python", source.signature(each.node, name, is_method=True))
+            shown = (source.signature(one, name, is_method=True) for one in each.overloads)
+            yield from fence("python", "\n\n".join(shown))
         yield from docstring(each.doc)
 
 

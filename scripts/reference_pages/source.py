@@ -4,7 +4,7 @@ that are not installed here."""
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
@@ -129,6 +129,7 @@ class Member(NamedTuple):
     name: str
     node: FunctionNode | ast.AnnAssign
     doc: str
+    overloads: Sequence[FunctionNode] = ()
 
 
 def members(found: Definition) -> list[Member]:
@@ -162,7 +163,8 @@ def _own_members(node: ast.ClassDef) -> Iterator[Member]:
     for at, each in enumerate(node.body):
         if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef):
             if _is_public(each.name) and not _is_overload(each):
-                yield Member(each.name, each, ast.get_docstring(each) or "")
+                doc = ast.get_docstring(each) or ""
+                yield Member(each.name, each, doc, overloads(node.body, each))
         elif isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name):
             after = node.body[at + 1] if at + 1 < len(node.body) else None
             doc = ""
@@ -178,6 +180,12 @@ def _is_public(name: str) -> bool:
 
 def _is_overload(node: FunctionNode | ast.ClassDef) -> bool:
     return any(ast.unparse(each).endswith("overload") for each in node.decorator_list)
+
+
+def overloads(body: list[ast.stmt], node: FunctionNode) -> list[FunctionNode]:
+    """The overloads of a function in its module or class; itself if it has none."""
+    functions = (each for each in body if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef))
+    return [each for each in functions if each.name == node.name and _is_overload(each)] or [node]
 
 
 def decorated(node: FunctionNode, *names: str) -> bool:
