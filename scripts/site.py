@@ -58,14 +58,14 @@ def main() -> int:
 
 def build(builder: str, site: Path) -> None:
     """Runs the builder in the environment of this interpreter; its warnings are errors."""
-    shutil.rmtree(site, ignore_errors=True)
+    made = ROOT / ".docs" / f"site-{builder}"  # Zensical builds only below the project
     command = [str(Path(sys.executable).parent / builder), "build", "--strict", "--clean"]
     with tempfile.NamedTemporaryFile(
         "w", dir=ROOT, prefix=".mkdocs-", suffix=".yml", encoding="utf-8"
     ) as config:
         # A config of the same folder, since Zensical has no option for the output.
         text = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
-        config.write(re.sub(r"^site_dir: .*$", f"site_dir: {site}", text, flags=re.MULTILINE))
+        config.write(re.sub(r"^site_dir: .*$", f"site_dir: {made}", text, flags=re.MULTILINE))
         config.flush()
         subprocess.run(
             [*command, "--config-file", config.name],
@@ -73,6 +73,8 @@ def build(builder: str, site: Path) -> None:
             env={**os.environ, **addresses(), "NO_MKDOCS_2_WARNING": "1"},
             check=True,
         )
+    shutil.rmtree(site, ignore_errors=True)
+    shutil.move(made, site)
 
 
 def addresses() -> dict[str, str]:
