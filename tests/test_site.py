@@ -70,6 +70,14 @@ def test_the_configuration_loads_nothing_from_other_hosts() -> None:
     assert "site_url: https" not in (ROOT / "mkdocs.yml").read_text()
 
 
+def test_the_pins_of_the_builders_are_hashed_and_name_no_registry() -> None:
+    text = (ROOT / "requirements" / "docs.txt").read_text()
+    assert "://" not in text
+    pins = re.findall(r"^[a-z].*(?:\n .*)*", text, re.MULTILINE)
+    assert {pin.partition("==")[0] for pin in pins} >= {"zensical", "mkdocs-material"}
+    assert all("--hash=sha256:" in pin for pin in pins)
+
+
 def anchors(text: str) -> set[str]:
     """The anchors of a page's titles as Python-Markdown makes them."""
     text = FENCE.sub("", text)
