@@ -19,7 +19,7 @@ CACHED := PYTHONDONTWRITEBYTECODE=
 TYPED := $(wildcard src examples tests bench soak)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo servers test check bench cachebench bench-peers soak release integrations cluster prices pins clean
+.PHONY: help setup demo servers test check bench cachebench bench-peers soak release integrations docs cluster prices pins clean
 
 help: ## list the targets
 	@echo "anaphora: make <target>"
@@ -92,6 +92,9 @@ release: setup ## build sdist and wheel, check them, and try both in empty envir
 integrations: setup ## test the adapters for frameworks, in an environment of their own
 	@sh scripts/integrations.sh newest
 
+docs: setup ## build the site into site/, and check its links
+	@sh scripts/site.sh
+
 cluster: setup ## run three nodes on PostgreSQL and Redis behind a balancer, and call them
 	@sh scripts/servers.sh
 	@$(BIN)/python scripts/cluster.py
@@ -111,9 +114,11 @@ pins: setup ## rewrite the pinned requirements/*.txt (PINS=--upgrade)
 	@$(BIN)/uv pip compile --quiet --no-config --universal --python-version 3.11 \
 		--generate-hashes --no-emit-index-url --no-emit-find-links --no-deps --no-annotate \
 		--custom-compile-command "make pins" $(PINS) -o requirements/servers.txt requirements/servers.in
-	@$(BIN)/uv pip compile --quiet --no-config --universal --python-version 3.11 \
+	@for name in release docs; do \
+		$(BIN)/uv pip compile --quiet --no-config --universal --python-version 3.11 \
 		--generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate \
-		--custom-compile-command "make pins" $(PINS) -o requirements/release.txt requirements/release.in
+		--custom-compile-command "make pins" $(PINS) -o requirements/$$name.txt requirements/$$name.in || exit 1; \
+	done
 	@for end in integrations:highest integrations-lowest:lowest-direct; do \
 		$(BIN)/uv pip compile --quiet --no-config --universal --python-version 3.11 \
 		--generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate \
@@ -121,8 +126,8 @@ pins: setup ## rewrite the pinned requirements/*.txt (PINS=--upgrade)
 		--extra dspy --extra emulator --extra fleet --extra inspect --extra langchain --extra pydantic-ai \
 		-o requirements/$${end%:*}.txt pyproject.toml requirements/integrations.in || exit 1; \
 	done
-	@echo "pins: wrote requirements/dev.txt, servers.txt, release.txt, integrations.txt and integrations-lowest.txt"
+	@echo "pins: wrote requirements/dev.txt, servers.txt, release.txt, docs.txt, integrations.txt and integrations-lowest.txt"
 
 clean: ## remove .venv, caches and build output
-	rm -rf .venv .pythons .servers .programs .soak .integrations .release dist build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf .venv .pythons .servers .programs .soak .integrations .release .docs site dist build .cache .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -221,10 +221,13 @@ SHOWN = {
     "clouds.md",
     "dspy.md",
     "frameworks.md",
+    "how-caches-break.md",
+    "index.md",
     "inspect-ai.md",
     "langchain.md",
     "observe.md",
     "pydantic-ai.md",
+    "tutorial.md",
 }
 #: Pages that show a changed tool, and a history that a summary replaces.
 BREAKING = {
@@ -240,7 +243,7 @@ BREAKING = {
         if p.name in BREAKING
         else p
         for p in PAGES
-        if p.name not in SHOWN and p.parent.name != "guides"
+        if p.name not in SHOWN and p.parent.name not in ("guides", "reference")
     ],
     ids=name,
 )
