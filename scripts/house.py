@@ -37,6 +37,7 @@ ALLOWED = {
     "the clouds": 7_000,
     "usage": 3_500,
     "budgets, alerts, cold guard, summaries, hosts, remedies": 4_000,
+    "the first release": 500,
 }
 LIMITS = {
     "lines": 125_000 + sum(ALLOWED.values()),
@@ -61,7 +62,7 @@ LIMITS = {
 }
 #: Figures above their limit, and what they may not exceed until then. docs/decisions/0032 says why.
 ABOVE = {
-    "lines": 174_800,
+    "lines": 175_300,
     "files": 790,
     "wire_branches": 9,
     "memo_objects": 21,

@@ -35,7 +35,7 @@ MODULES = """
     anaphora anaphora.audit anaphora.cache anaphora.catalog anaphora.client.adapter
     anaphora.client.observe anaphora.client.structured anaphora.daemon anaphora.emulator
     anaphora.errors anaphora.integrations.sdk anaphora.prompt anaphora.rendered anaphora.replay
-    anaphora.tools anaphora.values anaphora.wire
+    anaphora.tools anaphora.usage.fleet anaphora.values anaphora.wire
 """.split()
 #: Adapters, which need their framework.
 ADAPTERS = """

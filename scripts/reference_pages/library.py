@@ -4,16 +4,17 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 from . import source
 from .markdown import cell, code, docstring, fence, page, table
 from .source import Definition
 
-#: The packages that programs import, and their pages' first sentences.
+#: The pages, and their first sentences. `anaphora.errors` is in errors.md.
 PACKAGES = {
     "anaphora": "The names used most: clients, sessions, messages, prompts.",
-    "anaphora.client": "Sessions, limits, fan-out, structured output, MCP servers, observers.",
+    "anaphora.client": "The adapter for other interfaces, observers, structured output.",
     "anaphora.values": "Messages and their parts, usage, replies, stream events, cache policies.",
     "anaphora.prompt": "Blocks, the prompt IR, parameters, compaction.",
     "anaphora.tools": "The tool registry, JSON Schema from functions, MCP listings.",
@@ -24,17 +25,19 @@ PACKAGES = {
     "anaphora.replay": "Recordings, and transports that make and serve them.",
     "anaphora.audit": "The hash-chained log of calls.",
     "anaphora.emulator": "A local server that behaves like the providers.",
-    "anaphora.integrations": "Hooks for the official SDKs, and a chat model for LangChain.",
+    "anaphora.integrations": "Hooks for the official SDKs, and adapters for frameworks.",
     "anaphora.usage.fleet": "What the logs of a fleet cost and lost.",
+    "anaphora.daemon": "Params and results of the daemon's method for completions.",
 }
-#: Programs of this package, and what they share: their names may change.
-INTERNAL = ("anaphora.daemon", "anaphora.dashboard", "anaphora.wire.facts")
+#: The table of public modules.
+STABILITY = source.SRC.parent / "docs" / "stability.md"
 
 
 def pages() -> dict[str, str]:
     groups: dict[str, list[str]] = {name: [] for name in PACKAGES}
-    for module in source.modules_with("\n__all__ = ["):
-        if not module.startswith(INTERNAL):
+    with_names = set(source.modules_with("\n__all__ = ["))
+    for module in re.findall(r"^\| `([\w.]+)` \|", STABILITY.read_text(), re.MULTILINE):
+        if module in with_names and module != "anaphora.errors":
             groups[_package_of(module)].append(module)
     return {
         f"library-{package.removeprefix('anaphora.').replace('.', '-')}.md": _page(package, modules)
@@ -45,7 +48,7 @@ def pages() -> dict[str, str]:
 def _package_of(module: str) -> str:
     found = [name for name in PACKAGES if f"{module}.".startswith(f"{name}.")]
     if not found or (module != "anaphora" and found == ["anaphora"]):
-        raise LookupError(f"{module} has __all__; add it to PACKAGES or INTERNAL of {__name__}")
+        raise LookupError(f"{module} is public; add its package to PACKAGES of {__name__}")
     return max(found, key=len)
 
 

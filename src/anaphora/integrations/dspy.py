@@ -24,6 +24,8 @@ from anaphora.values import Refusal, StopReason, Text, Thinking
 
 from .framework_client import FrameworkClient, output_schema
 
+__all__ = ["AnaphoraLM"]
+
 _FINISH: dict[StopReason, str] = {
     "end": "stop",
     "stop_sequence": "stop",

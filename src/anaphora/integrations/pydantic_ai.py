@@ -60,6 +60,8 @@ from .pydantic_messages import KEPT, add_request, assistant_message
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+__all__ = ["AnaphoraModel"]
+
 #: Settings, and the parameter for each.
 _PARAMS = {
     "max_tokens": "max_tokens",
