@@ -13,12 +13,10 @@ from typing import Any, ClassVar
 
 import httpx
 import pytest
-from langchain_anthropic import ChatAnthropic  # type: ignore[import-not-found]
-from langchain_google_genai import (  # type: ignore[import-not-found]
-    ChatGoogleGenerativeAI,
-)
+from langchain_anthropic import ChatAnthropic
+from langchain_google_genai import ChatGoogleGenerativeAI
 from langchain_ollama import ChatOllama  # type: ignore[import-not-found]
-from langchain_openai import ChatOpenAI  # type: ignore[import-not-found]
+from langchain_openai import ChatOpenAI
 from langchain_tests.integration_tests import (
     ChatModelIntegrationTests,
 )
