@@ -34,11 +34,22 @@ def old(tmp_path: Path) -> Path:
     return shutil.copytree(FIXTURES, tmp_path / "old")
 
 
+@pytest.fixture
+def same_day(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock goes on where the logs of the fixtures end: another UTC day starts a segment."""
+    with closing(sqlite3.connect(FIXTURES / "pruned.db")) as database:
+        ((line,),) = database.execute("SELECT line FROM rows ORDER BY seq DESC LIMIT 1")
+    behind = time.time() - (json.loads(line)["at"] + 1)
+    clock = time.time
+    monkeypatch.setattr(time, "time", lambda: clock() - behind)
+
+
 def stored(path: Path) -> list[bytes]:
     with closing(sqlite3.connect(path)) as database:
         return [line for (line,) in database.execute("SELECT line FROM rows ORDER BY seq")]
 
 
+@pytest.mark.usefixtures("same_day")
 @pytest.mark.parametrize("name, first, last", [("calls", 1, 13), ("pruned", 8, 18)])
 def test_a_moved_log_has_the_same_rows_and_is_continued(
     name: str, first: int, last: int, old: Path, tmp_path: Path
@@ -60,6 +71,7 @@ def test_a_moved_log_has_the_same_rows_and_is_continued(
     assert not any(isinstance(row.content, RecoveryRow) for row in rows(folder))
 
 
+@pytest.mark.usefixtures("same_day")
 def test_the_anchor_of_a_moved_log_fits_and_follows(old: Path, tmp_path: Path) -> None:
     folder, anchor = tmp_path / "calls", old / "calls.anchor"
     move_log(old / "calls.db", folder)

@@ -35,7 +35,7 @@ COMMANDS = {
     "audit": "Check and read audit logs: one row a call, in a hash chain.",
     "completion": "Print the completion script for a shell.",
     "config": "Check llm.yaml, or print its JSON Schema.",
-    "demo": "Run the tour: no key, no network, under a minute.",
+    "demo": "Show what one conversation reads, writes and costs: no key, no network.",
     "emulate": "Run a local emulator of every provider, with caching and billing.",
     "explain": "Explain why a prompt cache was missed, and what that cost.",
     "grants": "Explain what apps may do, and apply grants to several nodes.",
