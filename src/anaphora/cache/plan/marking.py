@@ -9,11 +9,14 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from anaphora.cache.simulator import RenderedPrompt
+from anaphora.cache.simulator.prompt import LeadingRuns
 from anaphora.catalog import Figure
 from anaphora.rendered import ChunkRun, Mark, Plan, Rendered
 from anaphora.values import TTL_SECONDS, Notice, SegmentRole, Ttl
 from anaphora.wording import counted
 
+# Bound once: looking up an enum member is slow.
+_STABLE = SegmentRole.STABLE_PREFIX
 #: The probability that a later call reads up to each kind of candidate, and no further: for the
 #: choice if there are more candidates than slots.
 _READ_AGAIN = {"written": 1.0, "tail": 0.9, "shared": 0.1, "policy": 0.1, "frozen": 0.05}
@@ -48,6 +51,50 @@ class MarkerChoice(msgspec.Struct, frozen=True):
     history: Ttl | None
     """The TTL that pays inside the history; None if none does."""
     notices: list[Notice]
+
+
+def find_candidates(
+    rendered: Rendered, lead: LeadingRuns, *, tail_found: bool = True
+) -> Candidates:
+    """The candidates of a prompt, in time proportional to its runs. `tail_found`: an entry that is
+    written at a system message at the end is found by the next request."""
+    if not rendered.markers:
+        return Candidates()
+    tail = prefix = None
+    cacheable, all_sent = rendered.cacheable, rendered.body_order is None
+    # Those in tools and system blocks are the same at every turn.
+    same = all_sent and lead.count <= cacheable
+    known = lead.candidates if same else None
+    section, first, policies = known or (None, None, ())
+    start = 0 if known is None else lead.count
+    for run in rendered.runs if known is None else rendered.runs[len(lead.runs) :]:
+        count = run.count
+        last = min(count, cacheable - start) - 1
+        position = None
+        if last >= 0 and (all_sent or in_body(rendered, run)):
+            position = last if run.log.splices[last] >= 0 else markable(run, last)
+        if position is not None:
+            if run.section != "messages":
+                section = start + position
+                first = section if first is None else first
+                if run.log.policies and not policies:
+                    policies = policy_runs(rendered)
+            elif run.role is _STABLE:
+                prefix = start + position
+                first = prefix if first is None else first
+            elif rendered.messages_cacheable:
+                last_run = run is rendered.runs[-1]
+                if last_run and not tail_found and run.log.role_of(count - 1) == "system":
+                    position = before_trailing_system(run, position)
+                tail = tail if position is None else start + position
+        start += count
+        if same and start == lead.count:
+            lead.candidates = section, first, policies
+    shared = prefix
+    if shared is None:
+        shared = policies[-1][0] if policies else section
+    frozen = None if rendered.frozen is None else frozen_end(rendered, rendered.frozen)
+    return Candidates(policies, prefix, first, shared, frozen, tail)
 
 
 def frozen_end(rendered: Rendered, chunk: int) -> int | None:

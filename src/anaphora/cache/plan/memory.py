@@ -16,6 +16,7 @@ from anaphora.cache.simulator import PromptView, Simulator
 from anaphora.catalog import CacheRules
 from anaphora.values import TTL_SECONDS, Ttl
 
+from .changes import UNKNOWN, SentBoundary
 from .deferred import DeferredCalls, SentTurn
 
 if TYPE_CHECKING:
@@ -117,17 +118,20 @@ class TtlCosts:
         ]
         self.unmarked = rules.unmarked_caching
 
-    def by_ttl(self, gaps: Gaps, at: float, usual: float | None = None) -> dict[Ttl | None, float]:
+    def by_ttl(
+        self, gaps: Gaps, at: float, usual: float | None = None, changes: int = 0
+    ) -> dict[Ttl | None, float]:
         """The cost with each TTL, and without a marker. `usual` is how often such a prefix is used
-        in all, if that is known."""
+        in all, if that is known; `changes` is how often in a row it was not sent again."""
         uses, read = gaps.horizon(usual), self._read
+        alike = PRIOR_WEIGHT / (PRIOR_WEIGHT + max(0, changes))
         costs: dict[Ttl | None, float] = {None: 1.0 + uses}
         if self.unmarked is not None:
             seconds, unmarked_read = self.unmarked
-            found = gaps.within(seconds, at)
+            found = alike * gaps.within(seconds, at)
             costs[None] = 1.0 + uses * (found * unmarked_read + (1 - found))
         for ttl, seconds, write in self._marked:
-            found = gaps.within(seconds, at)
+            found = alike * gaps.within(seconds, at)
             costs[ttl] = write + uses * (found * read + (1 - found) * write)
         return costs
 
@@ -151,6 +155,10 @@ class ConversationState(msgspec.Struct):
     """Whether other processes know the key."""
     counted: bool = False
     """Whether its calls count towards the usual length of a conversation."""
+    changes: tuple[int, ...] = UNKNOWN
+    """How often in a row each kind of boundary has changed."""
+    sent: tuple[SentBoundary, ...] = ()
+    """The boundaries of the last prompts."""
 
 
 class ConversationUses:
@@ -195,7 +203,9 @@ class AppMemory:
     def fork(self, state: ConversationState) -> ConversationState:
         gaps = copy.deepcopy(state.gaps)
         self._started += 1
-        return ConversationState(self._started, gaps, state.written, state.cache_key)
+        forked = ConversationState(self._started, gaps, state.written, state.cache_key)
+        forked.changes, forked.sent = state.changes, state.sent
+        return forked
 
     def usual_calls(self, beginning: Hashable = None) -> float:
         """How many calls a conversation has: those with the same beginning, else all of the app."""

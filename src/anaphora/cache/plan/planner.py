@@ -11,27 +11,36 @@ from __future__ import annotations
 from collections.abc import Hashable
 from decimal import Decimal
 from functools import cached_property
+from typing import TypeAlias
 
-from anaphora.cache.sent_call import expiry, is_alive, shared_chunks
+from anaphora.cache.sent_call import begins_with, expiry, is_alive, shared_chunks
 from anaphora.cache.simulator import RenderedPrompt
 from anaphora.cache.simulator.outcome import writing_marks
-from anaphora.cache.simulator.prompt import LeadingRuns
 from anaphora.cache.simulator.view import automatic_position
 from anaphora.rendered import Mark, Plan, Rendered
 from anaphora.tokens import Counts
-from anaphora.values import TTL_SECONDS, SegmentRole, Ttl, nearest_ttl
+from anaphora.values import TTL_SECONDS, Ttl, nearest_ttl
 
 from . import marking
 from .advice import HandlePlanner
+from .changes import (
+    ALIKE,
+    FIRST,
+    FROZEN,
+    SHARED,
+    TAIL,
+    TURN,
+    count_changes,
+    sent_boundaries,
+)
 from .deferred import SentTurn
 from .marking import Candidates, MarkerChoice, only_marks_of, reuse_requested
 from .memory import AppMemory, ConversationState, Gaps
 
-# Bound once: looking up an enum member is slow.
-_STABLE = SegmentRole.STABLE_PREFIX
 #: The share by which another way of caching must be cheaper before the planner changes to it.
 _WORTH_A_CHANGE = 0.9
 _NO_MARKS = Plan()
+_Places: TypeAlias = list[tuple[int | None, Ttl | None]]
 
 
 class MarkerPlanner:
@@ -58,6 +67,8 @@ class MarkerPlanner:
         self._unkeyed: RenderedPrompt | None = None
         """The prompt of the last write, if its key is not computed yet: mostly the next prompt
         shares its bytes."""
+        self._uncompared: tuple[RenderedPrompt, Candidates] | None = None
+        """The last prompt, if the keys of its boundaries are not computed yet, as well."""
 
     @cached_property
     def handles(self) -> HandlePlanner:
@@ -69,11 +80,15 @@ class MarkerPlanner:
             position, _, expires = self._state.written
             self._state.written = position, self._unkeyed.key(position), expires
             self._unkeyed = None
+        if self._uncompared is not None:
+            state, last = self._state, self._uncompared
+            state.sent = sent_boundaries(*last, () if state.changes[TAIL] < 0 else state.sent)
+            self._uncompared = None
         return self._state
 
     @state.setter
     def state(self, state: ConversationState) -> None:
-        self._state, self._unkeyed = state, None
+        self._state, self._unkeyed, self._uncompared = state, None, None
 
     @property
     def gaps(self) -> Gaps:
@@ -127,6 +142,7 @@ class MarkerPlanner:
         prompt = self._marked(rendered, plan)
         shared = self._candidates_of(rendered).shared
         turn = self._memory.call(prompt, shared, self._state, at, began, reasoning, before)
+        self._compare(prompt)
         self._state.gaps.use(at)
         if self._write(prompt, plan, at, keyed=False):
             self._unkeyed = prompt
@@ -156,7 +172,7 @@ class MarkerPlanner:
         maximum = self._rules.maximum_tokens
         if maximum is not None and prompt.tokens(rendered.cacheable - 1) > maximum.value:
             notices.append(marking.above_maximum(maximum))
-        policies, tail = candidates.policies, None if is_last else candidates.tail
+        policies = candidates.policies
         wanted: dict[int, Ttl] = {}
         for position, requested in policies:
             fits = requested in rendered.markers
@@ -165,33 +181,13 @@ class MarkerPlanner:
             if ttl != requested:
                 notices.append(marking.ttl_changed(rendered, position, requested, ttl))
             wanted[position] = ttl
-        beginning = None if candidates.shared is None else prompt.key(candidates.shared)
-        history = self._history_ttl(rendered, beginning, at)
-        if history is None and self._caches_unmarked:
+        ttls = self._history_ttls(rendered, prompt, candidates, at)
+        if ttls[TAIL] is None and self._caches_unmarked:
             if not wanted and not rendered.marks:
                 return MarkerChoice({}, {}, None, notices)
-            history = sorted(rendered.markers, key=TTL_SECONDS.__getitem__)[0]
-        # Policies say how tools and system blocks are cached; without one the planner decides.
-        shared = candidates.prefix if policies else candidates.shared
-        shared_ttl = None if shared is None else self._shared_ttl(beginning, history, at)
-        own: list[tuple[int | None, Ttl | None]] = [(shared, shared_ttl), (tail, history)]
-        extra: list[tuple[int | None, Ttl | None]] = []
-        if is_last:
-            written = self._last_write(prompt, len(prompt), at)
-            own.append((written, history))
-            history = None if written is None else history
-        elif candidates.frozen is not None:
-            own.append((candidates.frozen, history))
-        if tail is not None:
-            written = self._last_write(prompt, tail, at)
-            if written is not None and not self._reaches(tail, written):
-                own.append((written, history))
-            elif candidates.frozen is None:
-                if written is None:
-                    written = marking.previous_turn(rendered, prompt, tail)
-                extra.append((written, history))
-        if not policies:
-            extra.append((candidates.first, shared_ttl))
+            ttls = (min(rendered.markers, key=TTL_SECONDS.__getitem__),) * len(ttls)
+        tail = None if is_last else candidates.tail
+        own, extra, history = self._places(rendered, candidates, tail, ttls, at, is_last=is_last)
         # Lengths are estimates, and a marker on too short a prefix costs nothing: a prompt that
         # requests caching gets its markers at any length.
         long_enough = 0 if policies or reuse_requested(rendered) else len(prompt)
@@ -206,6 +202,47 @@ class MarkerPlanner:
                     long_enough = chunk
                 into[chunk] = lifetime
         return MarkerChoice(wanted, fillers, history, notices)
+
+    def _places(
+        self,
+        rendered: Rendered,
+        candidates: Candidates,
+        tail: int | None,
+        ttls: tuple[Ttl | None, ...],
+        at: float,
+        *,
+        is_last: bool,
+    ) -> tuple[_Places, _Places, Ttl | None]:
+        """Places and TTLs of the planner's own markers, those for free slots, and the TTL that pays
+        at the tail; `ttls` are those by kind."""
+        policies, prompt, history = candidates.policies, self._prompt_of(rendered), ttls[TAIL]
+        # Policies say how tools and system blocks are cached; without one the planner decides.
+        shared = candidates.prefix if policies else candidates.shared
+        shared_ttl = (
+            None if shared is None else self._shared_ttl(prompt.key(shared), ttls[SHARED], at)
+        )
+        own: _Places = [(shared, shared_ttl)]
+        extra: _Places = []
+        last = history
+        if tail is not None and history is None:  # what follows the turn before may change
+            tail, last = marking.previous_turn(rendered, prompt, tail), ttls[TURN]
+        if not is_last:
+            own += [(tail, last), (candidates.frozen, ttls[FROZEN])]
+        if tail is not None and last is not None:
+            written = self._last_write(prompt, tail, at)
+            if written is not None and not self._reaches(tail, written):
+                own.append((written, ttls[-1]))
+            elif candidates.frozen is None:
+                if written is None:
+                    written = marking.previous_turn(rendered, prompt, tail)
+                extra.append((written, last))
+        elif is_last or candidates.tail is not None:
+            written = self._last_write(prompt, len(prompt), at)
+            own.append((written, ttls[-1]))
+            history = history if written is not None else None
+        if not policies:
+            extra.append((candidates.first, shared_ttl or ttls[FIRST]))
+        return own, extra, history
 
     def _fit(self, rendered: Rendered, choice: MarkerChoice, slots: int) -> list[Mark]:
         """The caller's own marks, and as many of the planner's as there are slots left."""
@@ -239,15 +276,29 @@ class MarkerPlanner:
         requested = taken.union(chunk for chunk, _ in self._candidates_of(rendered).policies)
         return marking.falling_ttls(rendered, marks, requested, notices)
 
-    def _history_ttl(self, rendered: Rendered, beginning: Hashable, at: float) -> Ttl | None:
-        """The TTL of markers in the history: the caller's, or the one that pays. If a provider also
-        caches unmarked requests, changing from one way to the other loses the cached prefix, so a
-        small gain is not enough."""
-        if rendered.message_ttl is not None:
-            return rendered.message_ttl
+    def _history_ttls(
+        self, rendered: Rendered, prompt: RenderedPrompt, candidates: Candidates, at: float
+    ) -> tuple[Ttl | None, ...]:
+        """The TTL of markers for each kind of boundary, and of one that has not changed."""
+        beginning = None if candidates.shared is None else prompt.key(candidates.shared)
+        counts = [max(0, count) for count in (*self._changes(prompt), 0)]
+        ttls = {each: self._history_ttl(rendered, beginning, at, each) for each in {*counts}}
+        return tuple([ttls[each] for each in counts])
+
+    def _history_ttl(
+        self, rendered: Rendered, beginning: Hashable, at: float, changes: int
+    ) -> Ttl | None:
+        """The TTL of markers in the history: the caller's, or the one that pays, after so many
+        changes. If a provider also caches unmarked requests, changing from one way to the other
+        loses the cached prefix, so a small gain is not enough."""
+        stated = rendered.message_ttl
+        if stated is not None and not changes:
+            return stated
         gaps = self._state.gaps
-        costs = self._memory.costs.by_ttl(gaps, at, self._memory.usual_calls(beginning))
+        costs = self._memory.costs.by_ttl(gaps, at, self._memory.usual_calls(beginning), changes)
         best = min(costs, key=costs.__getitem__)
+        if stated is not None:
+            return best and stated
         if not self._caches_unmarked or gaps.count == 0:
             return best
         if (best is None) == (self._state.written is None):
@@ -333,6 +384,19 @@ class MarkerPlanner:
             prompt = self._prompt = RenderedPrompt(rendered, _NO_MARKS, prompt)
         return prompt
 
+    def _changes(self, prompt: RenderedPrompt) -> tuple[int, ...]:
+        """How often in a row each kind of boundary has changed, if this prompt is sent."""
+        last = self._uncompared
+        if last is not None and begins_with(prompt.rendered, last[0].rendered):
+            return ALIKE
+        state = self._state if last is None else self.state
+        return count_changes(prompt, state.sent, state.changes) if state.sent else state.changes
+
+    def _compare(self, prompt: RenderedPrompt) -> None:
+        """Remember the boundaries of a prompt that is sent."""
+        self._state.changes = self._changes(prompt)
+        self._uncompared = prompt, self._candidates_of(prompt.rendered)
+
     def _marked(self, rendered: Rendered, plan: Plan) -> RenderedPrompt:
         prompt = self._prompt_of(rendered)
         prompt.mark(plan)
@@ -341,52 +405,8 @@ class MarkerPlanner:
     def _candidates_of(self, rendered: Rendered) -> Candidates:
         if self._candidates is None or self._candidates[0] is not rendered:
             prompt = self._prompt_of(rendered)
-            found = find_candidates(rendered, prompt.lead, tail_found=self._tail_found)
+            found = marking.find_candidates(rendered, prompt.lead, tail_found=self._tail_found)
             if self._rules.maximum_tokens is not None:
                 found = marking.within_maximum(found, prompt, self._rules.longest_prefix)
             self._candidates = rendered, found
         return self._candidates[1]
-
-
-def find_candidates(
-    rendered: Rendered, lead: LeadingRuns, *, tail_found: bool = True
-) -> Candidates:
-    """The candidates of a prompt, in time proportional to its runs. `tail_found`: an entry that is
-    written at a system message at the end is found by the next request."""
-    if not rendered.markers:
-        return Candidates()
-    tail = prefix = None
-    cacheable, all_sent = rendered.cacheable, rendered.body_order is None
-    # Those in tools and system blocks are the same at every turn.
-    same = all_sent and lead.count <= cacheable
-    known = lead.candidates if same else None
-    section, first, policies = known or (None, None, ())
-    start = 0 if known is None else lead.count
-    for run in rendered.runs if known is None else rendered.runs[len(lead.runs) :]:
-        count = run.count
-        last = min(count, cacheable - start) - 1
-        position = None
-        if last >= 0 and (all_sent or marking.in_body(rendered, run)):
-            position = last if run.log.splices[last] >= 0 else marking.markable(run, last)
-        if position is not None:
-            if run.section != "messages":
-                section = start + position
-                first = section if first is None else first
-                if run.log.policies and not policies:
-                    policies = marking.policy_runs(rendered)
-            elif run.role is _STABLE:
-                prefix = start + position
-                first = prefix if first is None else first
-            elif rendered.messages_cacheable:
-                last_run = run is rendered.runs[-1]
-                if last_run and not tail_found and run.log.role_of(count - 1) == "system":
-                    position = marking.before_trailing_system(run, position)
-                tail = tail if position is None else start + position
-        start += count
-        if same and start == lead.count:
-            lead.candidates = section, first, policies
-    shared = prefix
-    if shared is None:
-        shared = policies[-1][0] if policies else section
-    frozen = None if rendered.frozen is None else marking.frozen_end(rendered, rendered.frozen)
-    return Candidates(policies, prefix, first, shared, frozen, tail)

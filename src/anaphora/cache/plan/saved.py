@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from anaphora.cache.simulator.view import Position, Time
 
+from .changes import KINDS, MOST_BOUNDARIES, UNKNOWN, SentBoundary
 from .memory import MOST_GAPS, MOST_OPEN, AppMemory, ConversationState, ConversationUses, Gaps
 
 Uses = Annotated[int, Meta(ge=0, lt=1 << 50)]
@@ -53,6 +54,10 @@ class SavedPlanner(msgspec.Struct, frozen=True, kw_only=True):
     same: SavedUses | None
     """The uses of conversations with this beginning, in the process that saved it."""
     all: SavedUses
+    changes: Annotated[tuple[int, ...], Meta(min_length=len(KINDS), max_length=len(KINDS))] = (
+        UNKNOWN
+    )
+    sent: Annotated[tuple[SentBoundary, ...], Meta(max_length=MOST_BOUNDARIES)] = ()
 
     def rounded(self) -> SavedPlanner:
         """A copy with pauses in milliseconds."""
@@ -77,6 +82,8 @@ def save_conversation(
         beginning=beginning,
         same=None if same is None else _save_uses(same),
         all=_save_uses(memory.all_uses),
+        changes=state.changes,
+        sent=state.sent,
     )
 
 
@@ -89,6 +96,7 @@ def restore_conversation(
     state.gaps = _restore_gaps(saved.gaps)
     state.written, state.cache_key = saved.written, saved.cache_key
     state.counted = saved.counted
+    state.changes, state.sent = saved.changes, saved.sent
     if here:
         return state
     if not memory.beginnings and not memory.all_uses.continued and not memory.all_uses.ended:
@@ -107,6 +115,7 @@ def adopt_conversation(memory: AppMemory, saved: SavedPlanner) -> ConversationSt
     state.gaps = _restore_gaps(saved.gaps)
     state.written, state.cache_key = saved.written, saved.cache_key
     state.counted = saved.counted
+    state.changes, state.sent = saved.changes, saved.sent
     if saved.all.seen > memory.all_uses.continued + memory.all_uses.ended:
         _restore_uses(memory.all_uses, saved.all)
     adopt_beginning(memory, saved)

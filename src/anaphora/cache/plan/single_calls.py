@@ -183,6 +183,7 @@ class MatchedCallPlanner(_CallPlanner):
             self._record_matched(prompt, shared, at)
         else:
             self._record_single(prompt, shared, at)
+        self._compare(prompt)
         self.state.gaps.use(at)
         self._write(prompt, plan, at)
 

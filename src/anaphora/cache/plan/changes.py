@@ -1,0 +1,60 @@
+"""How often the boundaries of a conversation's prompts changed from call to call: an entry that is
+written behind a change is never read."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from anaphora.cache.simulator import RenderedPrompt
+from anaphora.cache.simulator.view import Position
+
+from . import marking
+from .marking import Candidates
+
+#: Kinds of boundaries; the turn is that before the tail's.
+KINDS = FIRST, SHARED, FROZEN, TURN, TAIL = range(5)
+#: Those of four calls are compared, while each call changes them.
+MOST_BOUNDARIES = 4 * len(KINDS)
+#: Nothing was compared yet. The first change after calls alike does not count: mostly it stays.
+UNKNOWN, ALIKE = (0,) * len(KINDS), (-1,) * len(KINDS)
+
+
+class SentBoundary(msgspec.Struct, frozen=True, array_like=True):
+    """The end of a prefix that an earlier call sent, and its key."""
+
+    kind: Annotated[int, Meta(ge=0, lt=len(KINDS))]
+    position: Position
+    key: Annotated[bytes, Meta(max_length=64)]
+
+
+def sent_boundaries(
+    prompt: RenderedPrompt, found: Candidates, before: tuple[SentBoundary, ...]
+) -> tuple[SentBoundary, ...]:
+    """The boundaries of a prompt, and those of calls before it."""
+    turn = None
+    if found.tail is not None:
+        turn = marking.previous_turn(prompt.rendered, prompt, found.tail)
+    ends = (found.first, found.shared, found.frozen, turn, found.tail)
+    own = [SentBoundary(k, end, prompt.key(end)) for k, end in enumerate(ends) if end is not None]
+    return (*own, *before)[:MOST_BOUNDARIES]
+
+
+def count_changes(
+    prompt: RenderedPrompt, before: tuple[SentBoundary, ...], counts: tuple[int, ...]
+) -> tuple[int, ...]:
+    """How often in a row each kind of boundary has changed, this prompt included. One behind a
+    change has changed as well."""
+    known = {each.kind for each in before}
+    same = {
+        each.kind
+        for each in before
+        if each.position < len(prompt) and prompt.key(each.position) == each.key
+    }
+    changed, counted = False, list[int]()
+    for kind, count in enumerate(counts):
+        changed = kind not in same and (changed or kind in known)
+        counted.append(-1 if kind in same else count + changed)
+    return tuple(counted)
