@@ -6,6 +6,7 @@ from decimal import Decimal
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,6 +22,7 @@ from anaphora.cache.plan import (
     until_next,
 )
 from anaphora.cache.plan.memory import TtlCosts
+from anaphora.cache.plan.saved import SavedPlanner, restore_conversation
 from anaphora.cache.simulator import RenderedPrompt, Simulator
 from anaphora.prompt import Call, Params, PartMark, PromptBlock, PromptCachePlan, PromptIR, Segment
 from anaphora.rendered import Plan, Rendered
@@ -486,3 +488,108 @@ def test_a_key_goes_where_the_provider_takes_it() -> None:
         if place is not None:
             request = conversation.codec.assemble(conversation.last, Planned(key="k"))
             assert (place, "k") in request.headers
+
+
+# ── Prompts that change ──────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.breaks_prefix(reason="the prompts change")
+@each_row(
+    "systems, tools, marked",
+    [
+        ("abcdef", "aaaaaa", "##...."),  # a clock in the system prompt
+        ("abcddd", "aaaaaa", "##..##"),  # a clock that stops
+        ("abcdde", "aaaaaa", "##..##"),
+        ("aaabbb", "aaaaaa", "######"),  # one change
+        ("aabbcc", "aaaaaa", "######"),
+        ("ababab", "aaaaaa", "######"),  # two prompts in turn
+        ("abcabc", "aaaaaa", "##.###"),
+        ("aaabcd", "aaaaaa", "#####."),  # a clock is added
+    ],
+)
+@pytest.mark.parametrize("name, model", [MARKED_DIALECTS[0], MARKED_DIALECTS[1]])
+def test_a_beginning_that_changes_each_time_is_not_written(
+    name: str, model: str, systems: str, tools: str, marked: str
+) -> None:
+    """Two changes in a row show that what is written there is not read; it is written again from
+    the first call on that repeats it."""
+    conversation, found = PlannedConversation(name, model), ""
+    for number, (system, order) in enumerate(zip(systems, tools, strict=True)):
+        conversation.add(question(number))
+        plan = conversation.turn(
+            20.0 * number,
+            system=f"The time is {system}. {LONG}",
+            tools=(Tool(f"look_{order}", "Looks."), Tool("find", "Finds.")),
+        )
+        found += "#" if plan.marks else "."
+        assert plan.only_marks or name == "anthropic" or plan.marks
+        conversation.add(Message.assistant(f"answer {number}"))
+    assert found == marked
+
+
+@pytest.mark.breaks_prefix(reason="the prompts change")
+@pytest.mark.parametrize("name, model, kept", [(*CLAUDE, 0), ("openai", "gpt-5.6", 1)])
+def test_shuffled_tools_are_not_written(name: str, model: str, kept: int) -> None:
+    """OpenAI hashes the system prompt before them."""
+    conversation, counts = PlannedConversation(name, model), list[int]()
+    for number in range(6):
+        conversation.add(question(number))
+        tools = [Tool(f"look_{at}", "Looks.") for at in range(6)]
+        tools = tools[number:] + tools[:number]
+        counts.append(len(conversation.turn(20.0 * number, tools=tuple(tools)).marks))
+        conversation.add(Message.assistant(f"answer {number}"))
+    assert counts[0] > 1
+    assert counts[3:] == [kept] * 3
+
+
+@pytest.mark.breaks_prefix(reason="the prompts change")
+def test_tools_before_a_clock_are_written() -> None:
+    conversation, paths = PlannedConversation(), list[list[str]]()
+    for number in range(5):
+        conversation.add(question(number))
+        tools, system = (Tool("look", LONG),), f"It is 09:4{number}. {LONG}"
+        plan = conversation.turn(20.0 * number, system=system, tools=tools)
+        assert conversation.last is not None
+        paths.append([conversation.last.chunk(mark.chunk).path for mark in plan.marks])
+        conversation.add(Message.assistant(f"answer {number}"))
+    assert "system[0]" in paths[0]
+    assert paths[2:] == [["tools[0]"]] * 3
+
+
+@pytest.mark.breaks_prefix(reason="the prompts change")
+def test_a_last_message_that_changes_is_not_written_but_the_turn_before_it_is() -> None:
+    conversation, tails, reads = PlannedConversation(), list[bool](), list[int]()
+    for number in range(6):
+        conversation.add(question(number, 400))
+        own = conversation.conversation
+        conversation.add(Message.assistant("Noted."), Message.user(f"It is 09:4{number}."))
+        plan = conversation.turn(20.0 * number)
+        last = conversation.last
+        assert last is not None
+        tails.append(plan.marks[-1].chunk == last.cacheable - 1)
+        reads.append(conversation.planner.predict(last, plan, at=20.0 * number + 1).read)
+        conversation.conversation = own
+        conversation.add(Message.assistant(f"answer {number}"))
+    assert tails == [True, True, False, False, False, False]
+    assert reads == sorted(reads)
+
+
+@pytest.mark.breaks_prefix(reason="the prompts change")
+def test_changes_are_kept_by_forks_and_other_processes() -> None:
+    conversation = PlannedConversation()
+    for number in range(3):
+        conversation.add(question(number))
+        conversation.turn(20.0 * number, system=f"It is 09:4{number}. {LONG}")
+        conversation.add(Message.assistant("Yes."))
+    conversation.add(question(4))
+    assert conversation.last is not None
+    saved = msgspec.json.decode(
+        msgspec.json.encode(conversation.planner.save(conversation.last)), type=SavedPlanner
+    )
+    planner = conversation.planner
+    for other in (planner.fork(), Planner(memory := AppMemory(RULES))):
+        if other._memory is not planner._memory:
+            other.state = restore_conversation(memory, saved, here=False)
+        conversation.planner = other
+        assert not conversation.turn(60.0, system=f"It is 09:44. {LONG}").marks
+        assert conversation.turn(80.0, system=f"It is 09:44. {LONG}").marks

@@ -3,9 +3,8 @@ written behind a change is never read."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, TypeAlias
 
-import msgspec
 from msgspec import Meta
 
 from anaphora.cache.simulator import RenderedPrompt
@@ -22,12 +21,10 @@ MOST_BOUNDARIES = 4 * len(KINDS)
 UNKNOWN, ALIKE = (0,) * len(KINDS), (-1,) * len(KINDS)
 
 
-class SentBoundary(msgspec.Struct, frozen=True, array_like=True):
-    """The end of a prefix that an earlier call sent, and its key."""
-
-    kind: Annotated[int, Meta(ge=0, lt=len(KINDS))]
-    position: Position
-    key: Annotated[bytes, Meta(max_length=64)]
+SentBoundary: TypeAlias = tuple[
+    Annotated[int, Meta(ge=0, lt=len(KINDS))], Position, Annotated[bytes, Meta(max_length=64)]
+]
+"""The kind, position and key of a boundary that an earlier call sent."""
 
 
 def sent_boundaries(
@@ -38,7 +35,7 @@ def sent_boundaries(
     if found.tail is not None:
         turn = marking.previous_turn(prompt.rendered, prompt, found.tail)
     ends = (found.first, found.shared, found.frozen, turn, found.tail)
-    own = [SentBoundary(k, end, prompt.key(end)) for k, end in enumerate(ends) if end is not None]
+    own = [(k, end, prompt.key(end)) for k, end in enumerate(ends) if end is not None]
     return (*own, *before)[:MOST_BOUNDARIES]
 
 
@@ -47,12 +44,8 @@ def count_changes(
 ) -> tuple[int, ...]:
     """How often in a row each kind of boundary has changed, this prompt included. One behind a
     change has changed as well."""
-    known = {each.kind for each in before}
-    same = {
-        each.kind
-        for each in before
-        if each.position < len(prompt) and prompt.key(each.position) == each.key
-    }
+    known = {kind for kind, _, _ in before}
+    same = {kind for kind, end, key in before if end < len(prompt) and prompt.key(end) == key}
     changed, counted = False, list[int]()
     for kind, count in enumerate(counts):
         changed = kind not in same and (changed or kind in known)

@@ -23,16 +23,7 @@ from anaphora.values import TTL_SECONDS, Ttl, nearest_ttl
 
 from . import marking
 from .advice import HandlePlanner
-from .changes import (
-    ALIKE,
-    FIRST,
-    FROZEN,
-    SHARED,
-    TAIL,
-    TURN,
-    count_changes,
-    sent_boundaries,
-)
+from .changes import ALIKE, FIRST, FROZEN, SHARED, TAIL, TURN, count_changes, sent_boundaries
 from .deferred import SentTurn
 from .marking import Candidates, MarkerChoice, only_marks_of, reuse_requested
 from .memory import AppMemory, ConversationState, Gaps
@@ -181,13 +172,12 @@ class MarkerPlanner:
             if ttl != requested:
                 notices.append(marking.ttl_changed(rendered, position, requested, ttl))
             wanted[position] = ttl
-        ttls = self._history_ttls(rendered, prompt, candidates, at)
+        ttls = self._history_ttls(rendered, candidates.shared, at)
         if ttls[TAIL] is None and self._caches_unmarked:
             if not wanted and not rendered.marks:
                 return MarkerChoice({}, {}, None, notices)
             ttls = (min(rendered.markers, key=TTL_SECONDS.__getitem__),) * len(ttls)
-        tail = None if is_last else candidates.tail
-        own, extra, history = self._places(rendered, candidates, tail, ttls, at, is_last=is_last)
+        own, extra, history = self._places(rendered, ttls, at, is_last=is_last)
         # Lengths are estimates, and a marker on too short a prefix costs nothing: a prompt that
         # requests caching gets its markers at any length.
         long_enough = 0 if policies or reuse_requested(rendered) else len(prompt)
@@ -204,26 +194,21 @@ class MarkerPlanner:
         return MarkerChoice(wanted, fillers, history, notices)
 
     def _places(
-        self,
-        rendered: Rendered,
-        candidates: Candidates,
-        tail: int | None,
-        ttls: tuple[Ttl | None, ...],
-        at: float,
-        *,
-        is_last: bool,
+        self, rendered: Rendered, ttls: tuple[Ttl | None, ...], at: float, *, is_last: bool
     ) -> tuple[_Places, _Places, Ttl | None]:
         """Places and TTLs of the planner's own markers, those for free slots, and the TTL that pays
         at the tail; `ttls` are those by kind."""
-        policies, prompt, history = candidates.policies, self._prompt_of(rendered), ttls[TAIL]
+        candidates, prompt = self._candidates_of(rendered), self._prompt_of(rendered)
         # Policies say how tools and system blocks are cached; without one the planner decides.
-        shared = candidates.prefix if policies else candidates.shared
-        shared_ttl = (
-            None if shared is None else self._shared_ttl(prompt.key(shared), ttls[SHARED], at)
-        )
+        shared, shared_ttl = candidates.shared, None
+        if candidates.policies:
+            shared = candidates.prefix
+        if shared is not None:
+            shared_ttl = self._shared_ttl(prompt.key(shared), ttls[SHARED], at)
         own: _Places = [(shared, shared_ttl)]
         extra: _Places = []
-        last = history
+        tail, last = None if is_last else candidates.tail, ttls[TAIL]
+        history = last
         if tail is not None and history is None:  # what follows the turn before may change
             tail, last = marking.previous_turn(rendered, prompt, tail), ttls[TURN]
         if not is_last:
@@ -240,7 +225,7 @@ class MarkerPlanner:
             written = self._last_write(prompt, len(prompt), at)
             own.append((written, ttls[-1]))
             history = history if written is not None else None
-        if not policies:
+        if not candidates.policies:
             extra.append((candidates.first, shared_ttl or ttls[FIRST]))
         return own, extra, history
 
@@ -277,10 +262,11 @@ class MarkerPlanner:
         return marking.falling_ttls(rendered, marks, requested, notices)
 
     def _history_ttls(
-        self, rendered: Rendered, prompt: RenderedPrompt, candidates: Candidates, at: float
+        self, rendered: Rendered, shared: int | None, at: float
     ) -> tuple[Ttl | None, ...]:
         """The TTL of markers for each kind of boundary, and of one that has not changed."""
-        beginning = None if candidates.shared is None else prompt.key(candidates.shared)
+        prompt = self._prompt_of(rendered)
+        beginning = None if shared is None else prompt.key(shared)
         counts = [max(0, count) for count in (*self._changes(prompt), 0)]
         ttls = {each: self._history_ttl(rendered, beginning, at, each) for each in {*counts}}
         return tuple([ttls[each] for each in counts])
