@@ -229,3 +229,37 @@ def test_marked_single_call_is_written_at_once(emu: Emulator, streamed: bool) ->
         assert response.usage.read
 
     asyncio.run(main())
+
+
+# ── Prompts that change ──────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("name", ["anthropic", "openai_responses"])
+def test_a_clock_in_the_system_prompt_is_not_written_again_and_again(
+    emu: Emulator, name: str
+) -> None:
+    """What changes at every call is not written any more; the verdict names the cause, and a prompt
+    that stays is cached again."""
+
+    async def main() -> None:
+        async with connected(emu, [name]) as emulated:
+            written, read, causes = list[int](), list[int](), list[str]()
+            for clock in "abcdefffg":
+                system = f"The time is {clock}. {LONG}"
+                chat = emulated.client.session(
+                    name, id="careless", system=system, on_prefix_break="off"
+                )
+                answer = await chat.send("Now?")
+                assert answer.verdict is not None
+                written.append(answer.usage.written_total or 0)
+                read.append(answer.usage.read or 0)
+                causes.append(answer.verdict.causes[0].kind if answer.verdict.causes else "")
+            assert min(written[:2]) > 1000
+            assert written[2:6] == [0] * 4
+            assert causes[1:6] == ["changed"] * 5
+            assert written[6] > 1000
+            assert read[:7] == [0] * 7
+            assert read[7] > 1000
+            assert causes[8] == "changed"
+
+    asyncio.run(main())

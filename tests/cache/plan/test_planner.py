@@ -17,6 +17,7 @@ from anaphora.cache.plan import (
     AppMemory,
     Gaps,
     Planner,
+    SingleCallPlanner,
     at_compaction,
     before_fan_out,
     until_next,
@@ -593,3 +594,19 @@ def test_changes_are_kept_by_forks_and_other_processes() -> None:
         conversation.planner = other
         assert not conversation.turn(60.0, system=f"It is 09:44. {LONG}").marks
         assert conversation.turn(80.0, system=f"It is 09:44. {LONG}").marks
+
+
+@pytest.mark.breaks_prefix(reason="the prompts change")
+def test_single_calls_of_a_conversation_learn_that_its_beginning_changes() -> None:
+    conversation, memory, marked = PlannedConversation(), AppMemory(RULES), ""
+    for number, clock in enumerate("abcdef" + "fff"):
+        conversation.add(question(number))
+        conversation.turn(20.0 * number, system=f"The time is {clock}. {LONG}")
+        rendered = conversation.last
+        assert rendered is not None
+        single = SingleCallPlanner(memory, rendered)
+        plan = single.plan(rendered, at=20.0 * number)
+        single.sent_single(rendered, plan, at=20.0 * number)
+        marked += "#" if plan.marks else "."
+        conversation.add(Message.assistant(f"answer {number}"))
+    assert marked == "##....###"

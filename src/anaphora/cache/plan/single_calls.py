@@ -6,6 +6,8 @@ import itertools
 from collections import deque
 from collections.abc import Iterable, Mapping
 
+from blake3 import blake3
+
 from anaphora.bounded import BoundedMap
 from anaphora.cache.simulator import PromptView, RenderedPrompt
 from anaphora.catalog import CacheRules
@@ -39,6 +41,8 @@ class SingleCallStore:
         """The last prompt, whose tools and system blocks are mostly those of the next one."""
         self.pending: deque[tuple[PromptView, float, float | None]] = deque(maxlen=_MOST_PENDING)
         """Calls to be simulated when a session needs a prediction."""
+        self.begun = BoundedMap[bytes, ConversationState](_MOST_CALLS)
+        """The last state of conversations, by their first message."""
 
     def keep(self, rendered: Rendered, state: ConversationState) -> None:
         """Keep the part of a call's prompt that a later call may continue."""
@@ -123,7 +127,10 @@ class SingleCallPlanner(_CallPlanner):
         if earlier is not None:
             self.state = earlier
             self.reuse_expected = self.continues = True
-        elif shared is not None:
+            return
+        if (alike := self._store.begun.get(_first_message(prompt))) is not None:
+            self.state.changes, self.state.sent = alike.changes, alike.sent
+        if shared is not None:
             self.reuse_expected |= prompt.key(shared) in memory.beginnings
 
     def sent_single(
@@ -139,6 +146,9 @@ class SingleCallPlanner(_CallPlanner):
         if plan.marks or plan.automatic is not None:
             prompt.mark(plan)
             self._store.pending.append((prompt, at, began))
+        if not self.continues and is_conversation(rendered):
+            self._compare(prompt)
+            self._store.begun[_first_message(prompt)] = self.state
         self.state.gaps.use(at)
         self._write(prompt, plan, at, keyed=False)
 
@@ -193,6 +203,11 @@ class MatchedCallPlanner(_CallPlanner):
         same = self._memory.beginnings.get(beginning)
         if same is not None and not same.continued and same.gaps.count > _SINGLE_CALLS:
             same.ended = same.gaps.count  # none of them went on: single calls with tools
+
+
+def _first_message(prompt: RenderedPrompt) -> bytes:
+    first = prompt.leading + 1
+    return blake3(prompt.data(first)).digest(16) if first < len(prompt) else b""
 
 
 def is_conversation(rendered: Rendered) -> bool:
