@@ -156,7 +156,8 @@ def test_broken_prefix_is_reported_and_sent(
 def test_warnings_that_were_shown_are_bounded(
     emu: Emulator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A prompt with a clock warns at every turn, each time with another text."""
+    """A prompt with a clock warns whenever it loses what was cached, each time with another text.
+    If it changed at every call, nothing would be written, and nothing could be lost."""
     most, turns = 3, 9
     monkeypatch.setattr(pending, "_MOST_SHOWN", most)
     monkeypatch.setattr(pending, "_shown", {})
@@ -168,6 +169,7 @@ def test_warnings_that_were_shown_are_bounded(
             for turn in range(turns):
                 chat.prompt = PromptIR(system_text=f"{'It is late. ' * turn}{turn} {LONG}")
                 await chat.send("And now?")
+                await chat.send("And then?")
                 assert len(pending._shown) <= most + 1  # the version of the filters counts
 
     with warnings.catch_warnings(record=True) as caught:

@@ -203,9 +203,8 @@ class AppMemory:
     def fork(self, state: ConversationState) -> ConversationState:
         gaps = copy.deepcopy(state.gaps)
         self._started += 1
-        forked = ConversationState(self._started, gaps, state.written, state.cache_key)
-        forked.changes, forked.sent = state.changes, state.sent
-        return forked
+        kept = state.written, state.cache_key
+        return ConversationState(self._started, gaps, *kept, changes=state.changes, sent=state.sent)
 
     def usual_calls(self, beginning: Hashable = None) -> float:
         """How many calls a conversation has: those with the same beginning, else all of the app."""
