@@ -253,7 +253,13 @@ def _system(trace: Trace, name: str) -> str:
 
 
 def _tools(trace: Trace) -> list[Tool]:
-    tools = [tool_of(tool) for tool in trace.tools or ()]
+    tools = [
+        tool_of(each)
+        for tool in trace.tools or ()
+        # Gemini's tools are lists of functions; without a name it is a tool of the provider.
+        for each in tool.get("functionDeclarations", [tool])
+        if each.get("function", each).get("name")
+    ]
     known = {tool.name for tool in tools}
     for entry in trace.messages:
         for call in entry.tool_calls or ():
