@@ -12,6 +12,7 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import accumulate, count
+from operator import add
 from typing import Any, TypeAlias
 
 import msgspec
@@ -77,6 +78,8 @@ class LogAppend(msgspec.Struct, eq=False):
         kinds, markers, pieces = zip(*self.chunks, strict=True)
         ends = list(accumulate(map(len, pieces), initial=start))
         del ends[0]
+        if None not in markers:
+            return pieces, list(kinds), ends, list(map(add, ends, markers))
         places = zip(ends, markers, strict=True)
         splices = [-1 if marker is None else end + marker for end, marker in places]
         return pieces, list(kinds), ends, splices

@@ -242,6 +242,7 @@ def _add_plain(
     """Add messages of texts, calls and text results, as nearly all are, up to any other, or one
     that gives notices or is rejected. Returns how many, and the last role."""
     chunks, ids, first = append.chunks, append.ids, append.first_chunk
+    opens, roles, ends = append.opens, append.roles, append.message_ends
     of_text, of_call, of_result = form.splices
     text_start, result_end = form.text, form.result_end
     before, count = len(ids), len(chunks)
@@ -281,12 +282,12 @@ def _add_plain(
                 if count == len(chunks):
                     break
                 if role != last:
-                    append.opens.append(first + count)
-                    append.roles.append(role)
+                    opens.append(first + count)
+                    roles.append(role)
                     last = role
                 count = len(chunks)
                 ids.append(message.id)
-                append.message_ends.append(first + count)
+                ends.append(first + count)
                 continue
             break
     except (InvalidRequest, UnicodeEncodeError):
