@@ -11,8 +11,7 @@ import threading
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from itertools import accumulate, count
-from operator import add
+from itertools import count
 from typing import Any, TypeAlias
 
 import msgspec
@@ -73,16 +72,15 @@ class LogAppend(msgspec.Struct, eq=False):
     def columns(self, start: int) -> tuple[Sequence[bytes], list[Kind], list[int], list[int]]:
         """The data and kind of each chunk, and the offsets of its end and its marker if the first
         begins at `start`."""
-        if not self.chunks:
-            return (), [], [], []
-        kinds, markers, pieces = zip(*self.chunks, strict=True)
-        ends = list(accumulate(map(len, pieces), initial=start))
-        del ends[0]
-        if None not in markers:
-            return pieces, list(kinds), ends, list(map(add, ends, markers))
-        places = zip(ends, markers, strict=True)
-        splices = [-1 if marker is None else end + marker for end, marker in places]
-        return pieces, list(kinds), ends, splices
+        columns: tuple[list[bytes], list[Kind], list[int], list[int]] = [], [], [], []
+        pieces, kinds, ends, splices = columns
+        for kind, splice, data in self.chunks:
+            start += len(data)
+            pieces.append(data)
+            kinds.append(kind)
+            ends.append(start)
+            splices.append(-1 if splice is None else start + splice)
+        return columns
 
 
 class ChunkLog:

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import count
-from operator import attrgetter
-from typing import Any, Literal, TypeAlias, cast, get_args, overload
+from typing import Any, Literal, TypeAlias, get_args, overload
 
 from msgspec.structs import force_setattr
 
@@ -94,9 +92,6 @@ reader: Callable[[object, str], Message] = _not_a_message
 
 def _parts(parts: tuple[str | Part, ...]) -> tuple[Part, ...]:
     return tuple([Text(part) if isinstance(part, str) else part for part in parts])
-
-
-_MESSAGES, _id_of = frozenset({Message}), attrgetter("id")
 
 
 class Conversation(Sequence[Message]):
@@ -202,12 +197,6 @@ class Conversation(Sequence[Message]):
         items, numbers = self._items, self._numbers
         start = len(items)
         free, seen = numbers
-        if not start:
-            messages = list(messages)
-            if _MESSAGES.issuperset(map(type, messages)) and not any(map(_id_of, messages)):
-                items += map(_numbered, cast(list[Message], messages), count())
-                numbers[:] = len(items), len(items)
-                return
         try:
             for position, message in enumerate(messages, start):
                 if not isinstance(message, Message):
@@ -232,12 +221,6 @@ class Conversation(Sequence[Message]):
         view._numbers = self._numbers
         view._length = length
         return view
-
-
-def _numbered(message: Message, number: int) -> Message:
-    message = message.__copy__()  # type: ignore[attr-defined]
-    force_setattr(message, "id", f"m{number}")
-    return message
 
 
 def _free_number(items: list[Message], free: int, seen: int) -> int:

@@ -6,9 +6,8 @@ before it: that makes appending cheap and exact.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import islice
 
 import msgspec
 
@@ -173,35 +172,32 @@ def _add_messages(
 ) -> None:
     encoder: MessageEncoder | None = None
     chunks, first = append.chunks, append.first_chunk
+    add_id, add_end = append.ids.append, append.message_ends.append
     beside, watch = False, form.check is not None or not form.text_beside_results
     if watch:
         beside = _ends_with_results(history, append.first_message)
-    index, end = 0, len(new)
-    while index < end:
-        count, opened = len(chunks), len(append.opens)
-        stop = index + 1 if watch else end
-        added, last_role = _add_plain(form, append, islice(new, index, stop), last_role)
-        joined = len(append.opens) == opened
-        index += added
-        if index < stop:  # this one is not plain
+    for index, message in enumerate(new):
+        role, count = ROLES.get(message.role), len(chunks)
+        joined = role == last_role and type(last_role) is str
+        lead = b"" if last_role is None else b"," if joined else _NEXT.get(role, b"")
+        if role is None or not _add_plain(form, chunks, message, lead):
             if encoder is None:
                 encoder = MessageEncoder(form, append, new, where, *between, profile)
             role, blocks = encoder.encode(index, last_role)
-            count, joined = len(chunks), joins(role, last_role)
+            joined = joins(role, last_role)
             lead = b"" if last_role is None else b"," if joined else b"]}," + opening(role)
             for kind, splice, block in blocks:
                 chunks.append((kind, splice, lead + block))
                 lead = b","
-            if not joined and count < len(chunks):
-                append.opens.append(first + count)
-                append.roles.append(role)
-                last_role = role
-            append.end_message(new[index].id)
-            index += 1
         if watch:
-            message = new[index - 1]
             beside = _has_results(message) or (joined and beside)
-            _settle(form, chunks, count, message, beside, f"{where}[{append.message - 1}]")
+            _settle(form, chunks, count, message, beside, f"{where}[{append.message}]")
+        if not joined and count < len(chunks):
+            append.opens.append(first + count)
+            append.roles.append(role)
+            last_role = role
+        add_id(message.id)
+        add_end(first + len(chunks))
 
 
 def _settle(
@@ -236,65 +232,43 @@ def _has_results(message: Message) -> bool:
     return any(isinstance(part, ToolResult) for part in message.parts)
 
 
-def _add_plain(
-    form: MessageForm, append: LogAppend, new: Iterable[Message], last_role: str | None
-) -> tuple[int, str | None]:
-    """Add messages of texts, calls and text results, as nearly all are, up to any other, or one
-    that gives notices or is rejected. Returns how many, and the last role."""
-    chunks, ids, first = append.chunks, append.ids, append.first_chunk
-    opens, roles, ends = append.opens, append.roles, append.message_ends
+def _add_plain(form: MessageForm, chunks: list[NewChunk], message: Message, lead: bytes) -> bool:
+    """Add a message of texts, calls and text results, as nearly all are, with `lead` before the
+    first block. False for any other, and for one that gives notices or is rejected."""
+    count = len(chunks)
     of_text, of_call, of_result = form.splices
-    text_start, result_end = form.text, form.result_end
-    before, count = len(ids), len(chunks)
-    last = "" if type(last_role) is RoleWithFields else last_role  # its message is not merged
     try:
-        for message in new:
-            role = ROLES.get(message.role)
-            if role is None:
-                break
-            lead = b"," if role == last else b"" if last is None else _NEXT[role]
-            for part in message.parts:
-                if type(part) is Text:
-                    text = part.text
-                    if part.extras is not None or not text or text.isspace():
-                        break
-                    block = b"".join((lead, text_start, encode_text(text), b"}"))
-                    chunks.append((_TEXT_KIND, of_text, block))
-                elif type(part) is ToolCall:
-                    given = part.arguments
-                    if part.extras is not None or not is_object(given):
-                        break
-                    names = encode_text(part.id), encode_text(part.name)
-                    block = lead + form.call % (*names, given.encode())
-                    chunks.append((_CALL_KIND, of_call, block))
-                elif type(part) is ToolResult and type(part.content) is str:
-                    text = part.content
-                    if part.extras is not None or part.error or not text or text.isspace():
-                        break
-                    begin = form.result % encode_text(part.call_id)
-                    encoded = encode_text(text)
-                    block = b"".join((lead, begin, text_start, encoded, b"}", result_end))
-                    chunks.append((_RESULT_KIND, of_result, block))
-                else:
+        for part in message.parts:
+            if type(part) is Text:
+                text = part.text
+                if part.extras is not None or not text or text.isspace():
                     break
-                lead = b","
+                block = b"".join((lead, form.text, encode_text(text), b"}"))
+                chunks.append((_TEXT_KIND, of_text, block))
+            elif type(part) is ToolCall:
+                given = part.arguments
+                if part.extras is not None or not is_object(given):
+                    break
+                names = encode_text(part.id), encode_text(part.name)
+                block = lead + form.call % (*names, given.encode())
+                chunks.append((_CALL_KIND, of_call, block))
+            elif type(part) is ToolResult and type(part.content) is str:
+                text = part.content
+                if part.extras is not None or part.error or not text or text.isspace():
+                    break
+                begin = form.result % encode_text(part.call_id)
+                encoded = encode_text(text)
+                block = b"".join((lead, begin, form.text, encoded, b"}", form.result_end))
+                chunks.append((_RESULT_KIND, of_result, block))
             else:
-                if count == len(chunks):
-                    break
-                if role != last:
-                    opens.append(first + count)
-                    roles.append(role)
-                    last = role
-                count = len(chunks)
-                ids.append(message.id)
-                ends.append(first + count)
-                continue
-            break
+                break
+            lead = b","
+        else:
+            return count < len(chunks)
     except (InvalidRequest, UnicodeEncodeError):
         pass  # raised again, with its path
     del chunks[count:]
-    added = len(ids) - before
-    return added, last if added else last_role
+    return False
 
 
 def settled_chunks(form: MessageForm, runs: list[ChunkRun]) -> int:

@@ -52,10 +52,10 @@ _NEW: dict[Role, Callable[[], Message]] = {
     role: Message(role=role, parts=()).__copy__  # type: ignore[attr-defined]
     for role in get_args(Role)
 }
-_FIRST: list[dict[Role, Callable[[], Message]]] = [
-    {role: _message(role, number).__copy__ for role in _NEW}  # type: ignore[attr-defined]
-    for number in range(128)
-]
+_FIRST: dict[Role, list[Callable[[], Message]]] = {
+    role: [_message(role, number).__copy__ for number in range(128)]  # type: ignore[attr-defined]
+    for role in _NEW
+}
 
 
 # ── Errors ───────────────────────────────────────────────────────────────────────────────────────
@@ -155,13 +155,9 @@ def numbered(messages: list[tuple[Role, tuple[Part, ...]]]) -> Conversation:
     """Messages of these roles and parts: `m0`, `m1`, … The parts were made here, of their exact
     types, so the messages are not checked."""
     read: list[Message] = []
-    for (role, parts), made in zip(messages, _FIRST, strict=False):
-        message = made[role]()
-        force_setattr(message, "parts", parts)
-        read.append(message)
-    for number in range(len(_FIRST), len(messages)):
-        role, parts = messages[number]
-        message = _message(role, number)
+    first = len(_FIRST["user"])
+    for number, (role, parts) in enumerate(messages):
+        message = _FIRST[role][number]() if number < first else _message(role, number)
         force_setattr(message, "parts", parts)
         read.append(message)
     return Conversation.of_ids(read)

@@ -122,10 +122,12 @@ def _read_contents(
         if len(given) == 1 and not unknown:
             messages.append((role, (read(given[0], None, index, 0),)))
             continue
+        parts: list[Part] = []
         if unknown and index in unknown:
             parts = reader.content(content, unknown[index], index)
         else:
-            parts = [read(part, None, index, at) for at, part in enumerate(given)]
+            for part in given:
+                parts.append(read(part, None, index, len(parts)))
         messages.append((role, tuple(parts)))
     return messages
 
