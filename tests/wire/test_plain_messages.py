@@ -75,3 +75,15 @@ def chunks(name: str, conversation: list[Message]) -> tuple[list[Any], bytes]:
 def test_the_shorter_way_gives_the_same_bytes(name: str, conversation: list[Message]) -> None:
     foreign = [with_foreign_fields(message) for message in conversation]
     assert chunks(name, conversation) == chunks(name, foreign)
+
+
+@pytest.mark.parametrize("name", wire.WIRES)
+@given(conversation=conversations, foreign=st.lists(st.booleans(), min_size=6, max_size=6))
+def test_the_two_ways_may_alternate(
+    name: str, conversation: list[Message], foreign: list[bool]
+) -> None:
+    mixed = [
+        with_foreign_fields(message) if other else message
+        for message, other in zip(conversation, foreign, strict=False)
+    ]
+    assert chunks(name, conversation) == chunks(name, mixed)

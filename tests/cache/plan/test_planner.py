@@ -610,3 +610,25 @@ def test_single_calls_of_a_conversation_learn_that_its_beginning_changes() -> No
         marked += "#" if plan.marks else "."
         conversation.add(Message.assistant(f"answer {number}"))
     assert marked == "##....###"
+
+
+def test_a_single_call_takes_over_the_keys_of_the_call_that_it_continues() -> None:
+    codec, profile, memory = wire.get("anthropic"), catalog.profile(*CLAUDE), AppMemory(RULES)
+    tools = (Tool("look", "Looks."),)
+    for number in range(6):
+        # The same messages twice, then two more; new objects each time.
+        texts = [f"question {each} " + "more " * 500 for each in range(1 + 2 * (number // 2))]
+        history = [
+            Message.assistant(text) if index % 2 else Message.user(text)
+            for index, text in enumerate(texts)
+        ]
+        ir = PromptIR.chat(history, system=(PromptBlock("identity", LONG),))
+        call = Call(ir=ir, model=CLAUDE[1], tools=tools, params=Params(max_tokens=9))
+        rendered, fresh = codec.render(call, profile), codec.render(call, profile)
+        single = SingleCallPlanner(memory, rendered)
+        known = rendered.runs[-1].log.keys
+        assert (known is not None) == (number > 0)
+        plan = single.plan(rendered, at=20.0 * number)
+        single.sent_single(rendered, plan, at=20.0 * number)
+        one, two = RenderedPrompt(rendered, plan), RenderedPrompt(fresh, plan)
+        assert [one.key(at) for at in range(len(one))] == [two.key(at) for at in range(len(two))]

@@ -123,3 +123,16 @@ def test_nested_marker_keeps_field_order() -> None:
     (mark,) = other.marks
     assert mark.splice is not None
     assert other.chunk(mark.chunk).data[mark.splice :].startswith(b'}],"is_error":true}')
+
+
+def test_messages_are_numbered_in_a_long_request() -> None:
+    given = [
+        {"role": "assistant" if index % 2 else "user", "content": f"text {index}"}
+        for index in range(300)
+    ]
+    body = json.dumps({"model": "m", "max_tokens": 1, "messages": given}).encode()
+    read = anthropic.parse(body).ir.run(SegmentRole.CONVERSATION)
+    assert [message.id for message in read] == [f"m{index}" for index in range(300)]
+    assert [(message.role, message.text) for message in read] == [
+        (message["role"], message["content"]) for message in given
+    ]

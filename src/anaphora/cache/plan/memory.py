@@ -79,7 +79,7 @@ class Gaps:
         if self.last is not None:
             count += 1
             short += at - self.last <= seconds
-        chance = _TTL_PRIORS[seconds] if seconds in _TTL_PRIORS else prior(seconds)
+        chance = _TTL_PRIORS.get(seconds) or prior(seconds)
         return (PRIOR_WEIGHT * chance + short) / (PRIOR_WEIGHT + count)
 
     def horizon(self, usual: float | None = None) -> float:

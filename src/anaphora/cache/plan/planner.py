@@ -267,7 +267,10 @@ class MarkerPlanner:
         """The TTL of markers for each kind of boundary, and of one that has not changed."""
         prompt = self._prompt_of(rendered)
         beginning = None if shared is None else prompt.key(shared)
-        counts = [max(0, count) for count in (*self._changes(prompt), 0)]
+        changes = self._changes(prompt)
+        if max(changes) <= 0:  # nothing changes, as in nearly all conversations
+            return (self._history_ttl(rendered, beginning, at, 0),) * (len(changes) + 1)
+        counts = [max(0, count) for count in (*changes, 0)]
         ttls = {each: self._history_ttl(rendered, beginning, at, each) for each in {*counts}}
         return tuple([ttls[each] for each in counts])
 

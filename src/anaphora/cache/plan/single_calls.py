@@ -10,6 +10,7 @@ from blake3 import blake3
 
 from anaphora.bounded import BoundedMap
 from anaphora.cache.simulator import PromptView, RenderedPrompt
+from anaphora.cache.simulator.prompt import share_keys
 from anaphora.catalog import CacheRules
 from anaphora.rendered import Plan, Rendered
 from anaphora.rendered.chunks import Stretches, same_bytes
@@ -60,7 +61,11 @@ class SingleCallStore:
         wire, prompts = rendered.wire, self._prompts
         for end in ends:
             earlier = prompts.get((wire, end + 1, rendered.offset(end + 1)))
-            if earlier is not None and same_bytes(earlier[0], rendered.stretches(end + 1)):
+            if earlier is None:
+                continue
+            stretches = rendered.stretches(end + 1)
+            if same_bytes(earlier[0], stretches):
+                share_keys(earlier[0], stretches)
                 return earlier[1]
         return None
 

@@ -15,7 +15,7 @@ from typing import Any
 from blake3 import blake3
 
 from anaphora.rendered import ChunkRun, Kind, Plan, Rendered
-from anaphora.rendered.chunks import are_like
+from anaphora.rendered.chunks import Stretches, are_like
 from anaphora.rendered.log import KEY
 from anaphora.tokens import Counts
 from anaphora.values import Section
@@ -241,6 +241,15 @@ class LeadingRuns:
             keys += _chain(run, bytes(keys[-KEY:]))[: KEY * run.count]
         self.keys = keys
         return keys
+
+
+def share_keys(known: Stretches, stretches: Stretches) -> None:
+    """Take over the keys of a prompt that has the same bytes, so that they are not hashed again."""
+    for (lead, log, count), (other_lead, other, other_count) in zip(known, stretches, strict=False):
+        if (lead, count) != (other_lead, other_count) or log.ends[:count] != other.ends[:count]:
+            return  # divided differently
+        if other.keys is None and log.keys is not None:
+            other.keys = log.keys[0], log.keys[1][: KEY * count]
 
 
 def _chain(run: ChunkRun, before: bytes) -> bytearray:
