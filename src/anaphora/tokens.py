@@ -88,7 +88,14 @@ class Counts:
             self._size = 0
             return
         run = rendered.runs[-1]
-        self._odd = odd = non_text_chunks(run.log, run.count, rendered.runs)
+        odd = run.log.odd
+        if odd is None or odd.done < run.count:
+            odd = _examined(run.log, run.count)
+        for each in rendered.runs:
+            if each.deferred:
+                odd = with_definitions(odd, run.log, run.count, rendered.runs)
+                break
+        self._odd: Odd = odd
         lead: _Lead | None = odd.before or (None if before is None else before._lead)
         if lead is None or not lead.leads(rendered):
             lead = _Lead(rendered)
@@ -112,7 +119,8 @@ class Counts:
             text = self._text + self._ends[chunks - lead.first - 1]
             estimated = math.ceil(text / self._per_token) + lead.other
         else:
-            estimated = self.estimated(chunks)
+            known = lead.known.get((chunks, self._per_token))
+            estimated = self.estimated(chunks) if known is None else known
         return calibrated(bills, estimated) if bills else estimated
 
     def estimated(self, chunks: int) -> int:
@@ -216,11 +224,11 @@ class _Lead:
 
     def leads(self, rendered: Rendered) -> bool:
         """Whether these are the runs before the last one of this prompt."""
-        if len(self.runs) != len(rendered.runs) - 1 or not are_like(self.runs, rendered.runs):
+        if len(self.runs) != len(rendered.runs) - 1 or self.wire != rendered.wire:
             return False
-        if self.wire != rendered.wire:
+        if self.cache_params != rendered.envelope.cache_params:
             return False
-        return self.cache_params == rendered.envelope.cache_params
+        return are_like(self.runs, rendered.runs)
 
 
 def _upto(row: _Row, chunks: int) -> Size:

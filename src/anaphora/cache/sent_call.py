@@ -286,6 +286,9 @@ def made_call(
     readable_from: Moment = rules.readable_from.value
     if readable_from == "response_start" and began is None:
         readable_from = "response_end"  # it began before that
-    lives_from = used_at(rules, at, began=began, ended=ended)
-    readable = moments(at, began=began, ended=ended)[readable_from] + delay
-    return MadeCall(at, readable, lives_from, start, reasoning)
+    known = moments(at, began=began, ended=ended)
+    if began is None and ended is not None:
+        lives_from = used_at(rules, at, began=began, ended=ended)
+    else:
+        lives_from = known[rules.ttl_from.value]
+    return MadeCall(at, known[readable_from] + delay, lives_from, start, reasoning)

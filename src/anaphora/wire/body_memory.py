@@ -115,7 +115,9 @@ class Outline(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     @property
     def size(self) -> int:
         """The bytes of memory that it takes, about."""
-        names = sum([len(name) + _MESSAGE_BYTES for name, _, _ in self.members])
+        names = 0
+        for name, _, _ in self.members:
+            names += len(name) + _MESSAGE_BYTES
         return _BODY_BYTES + names + len(self.between) + _MESSAGE_BYTES * len(self.ends)
 
 

@@ -46,7 +46,10 @@ def digest_of(data: msgspec.Raw | memoryview) -> bytes:
         hashed.update(data)
         return hashed.digest()
     state = long_hash(b"")
-    feed(state, view)
+    if view.nbytes < _WORTH_A_RELEASE:
+        feed(state, view)
+    else:
+        state.update(view)
     digest: bytes = state.digest()
     return digest
 

@@ -256,7 +256,8 @@ class AppMemory:
     def record(self, prompt: PromptView, shared: int | None, at: float) -> Hashable:
         """Record a call; returns the key of the beginning that its prompt shares with others."""
         self.recent.append(at)
-        self.calls_per_minute(at)
+        while self.recent[0] < at - 60:
+            self.recent.popleft()
         if shared is None:
             return None
         beginning = prompt.key(shared)

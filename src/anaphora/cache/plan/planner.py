@@ -16,6 +16,7 @@ from typing import TypeAlias
 from anaphora.cache.sent_call import begins_with, expiry, is_alive, shared_chunks
 from anaphora.cache.simulator import RenderedPrompt
 from anaphora.cache.simulator.outcome import writing_marks
+from anaphora.cache.simulator.prompt import UNMARKED
 from anaphora.cache.simulator.view import automatic_position
 from anaphora.rendered import Mark, Plan, Rendered
 from anaphora.tokens import Counts
@@ -30,7 +31,6 @@ from .memory import AppMemory, ConversationState, Gaps
 
 #: The share by which another way of caching must be cheaper before the planner changes to it.
 _WORTH_A_CHANGE = 0.9
-_NO_MARKS = Plan()
 _Places: TypeAlias = list[tuple[int | None, Ttl | None]]
 
 
@@ -58,6 +58,8 @@ class MarkerPlanner:
         self._unkeyed: RenderedPrompt | None = None
         """The prompt of the last write, if its key is not computed yet: mostly the next prompt
         shares its bytes."""
+        self._changed: tuple[RenderedPrompt, tuple[int, ...]] | None = None
+        """The result of `_changes` for the prompt at hand."""
         self._uncompared: tuple[RenderedPrompt, Candidates] | None = None
         """The last prompt, if the keys of its boundaries are not computed yet, as well."""
 
@@ -79,7 +81,7 @@ class MarkerPlanner:
 
     @state.setter
     def state(self, state: ConversationState) -> None:
-        self._state, self._unkeyed, self._uncompared = state, None, None
+        self._state, self._unkeyed, self._uncompared, self._changed = state, None, None, None
 
     @property
     def gaps(self) -> Gaps:
@@ -267,9 +269,14 @@ class MarkerPlanner:
         """The TTL of markers for each kind of boundary, and of one that has not changed."""
         prompt = self._prompt_of(rendered)
         beginning = None if shared is None else prompt.key(shared)
-        counts = [max(0, count) for count in (*self._changes(prompt), 0)]
-        ttls = {each: self._history_ttl(rendered, beginning, at, each) for each in {*counts}}
-        return tuple([ttls[each] for each in counts])
+        ttls: dict[int, Ttl | None] = {}
+        by_kind: list[Ttl | None] = []
+        for count in (*self._changes(prompt), 0):
+            changes = max(0, count)
+            if changes not in ttls:
+                ttls[changes] = self._history_ttl(rendered, beginning, at, changes)
+            by_kind.append(ttls[changes])
+        return tuple(by_kind)
 
     def _history_ttl(
         self, rendered: Rendered, beginning: Hashable, at: float, changes: int
@@ -367,20 +374,27 @@ class MarkerPlanner:
     def _prompt_of(self, rendered: Rendered) -> RenderedPrompt:
         prompt = self._prompt
         if prompt is None or prompt.rendered is not rendered:
-            prompt = self._prompt = RenderedPrompt(rendered, _NO_MARKS, prompt)
+            prompt = self._prompt = RenderedPrompt(rendered, UNMARKED, prompt)
         return prompt
 
     def _changes(self, prompt: RenderedPrompt) -> tuple[int, ...]:
         """How often in a row each kind of boundary has changed, if this prompt is sent."""
+        if self._changed is not None and self._changed[0] is prompt:
+            return self._changed[1]
         last = self._uncompared
         if last is not None and begins_with(prompt.rendered, last[0].rendered):
             return ALIKE
         state = self._state if last is None else self.state
-        return count_changes(prompt, state.sent, state.changes) if state.sent else state.changes
+        if not state.sent:
+            return state.changes
+        changes = count_changes(prompt, state.sent, state.changes)
+        self._changed = prompt, changes
+        return changes
 
     def _compare(self, prompt: RenderedPrompt) -> None:
         """Remember the boundaries of a prompt that is sent."""
         self._state.changes = self._changes(prompt)
+        self._changed = None
         self._uncompared = prompt, self._candidates_of(prompt.rendered)
 
     def _marked(self, rendered: Rendered, plan: Plan) -> RenderedPrompt:

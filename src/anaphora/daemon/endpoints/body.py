@@ -25,6 +25,7 @@ import functools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -263,12 +264,14 @@ class CallBody(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     def references(self) -> Iterator[Reference]:
         """The stored objects that it names."""
         yield from references(self.value)
-        for _, reference in self.known_references:
-            yield reference
+        if self.beginning is not None and self.beginning.kept.facts.references:
+            for _, reference in self.known_references:
+                yield reference
 
     def facts(self, *, refers: bool) -> MessageFacts:
         """The facts of its messages. `refers` tells whether it names stored objects."""
-        known, beginning = self.known, self.beginning
+        beginning = self.beginning
+        known = 0 if beginning is None else beginning.count
         name = "" if self.elements is None else self.elements.name
         values = self.value.get(name, [])
         counts: list[int] = []
@@ -276,7 +279,9 @@ class CallBody(msgspec.Struct, frozen=True, eq=False, kw_only=True):
             counts = [] if beginning is None else beginning.kept.facts.counts[:known]
             counted = accumulate(map(count_of, values), initial=counts[-1] if counts else 0)
             counts += list(counted)[1:]
-        named = self.known_references
+        named: list[tuple[int, Reference]] = []
+        if beginning is not None and beginning.kept.facts.references:
+            named = self.known_references
         if refers:
             new_ones = enumerate(values, known)
             named += [(at, one) for at, each in new_ones for one in references({name: [each]})]
@@ -328,7 +333,7 @@ class AppBodies:
 
     def __init__(self, memory: BodyMemory[MessageFacts] | None = None) -> None:
         if memory is None:
-            memory = BodyMemory(size_of=lambda facts: facts.size)
+            memory = BodyMemory(size_of=attrgetter("size"))
         self._memory: BodyMemory[MessageFacts] = memory
 
     def read(self, app: str, wire: str, data: bytes) -> CallBody:
