@@ -183,7 +183,8 @@ class PrefixIndex(Generic[Call]):
             found = self._look_up(compared, scope, hints)
         continued, earlier = found.continued, found.earlier
         self._number += 1
-        conversation, before, known = KnownConversation(), 0, compared.leading + 1
+        conversation: KnownConversation | None = None
+        before, known = 0, compared.leading + 1
         if continued is not None and earlier is not None:
             if earlier.chunks > known and compared.count > len(continued.rendered):
                 # This call contains the content of earlier ones, unless it is an edit beside them.
@@ -192,6 +193,8 @@ class PrefixIndex(Generic[Call]):
             if continued.hints == found.hints:
                 conversation, known = continued.conversation, max(known, earlier.chunks)
         blocks = block_hashes(compared, known)
+        if conversation is None:
+            conversation = KnownConversation()
         conversation.tip = self._number
         if prompt is None:
             compared.hashed = None

@@ -126,7 +126,10 @@ def cached_chunks(sent: SentCall) -> int:
     plan, rendered = sent.marks, sent.rendered
     if plan.automatic is not None or not plan.marks:
         return rendered.cacheable
-    return min(rendered.cacheable, max([mark.chunk for mark in plan.marks]) + 1)
+    last = 0
+    for mark in plan.marks:
+        last = max(last, mark.chunk)
+    return min(rendered.cacheable, last + 1)
 
 
 def begins_with(later: Rendered, earlier: Rendered) -> bool:

@@ -227,7 +227,8 @@ class ChunkLog:
 
     def update(self, state: blake3, first: int, last: int) -> None:
         """Feed the chunks from `first` up to `last` to a hash."""
-        with self.view(self.start(first), self.start(last)) as view:
+        ends = self.ends
+        with self.view(ends[first - 1] if first else 0, ends[last - 1] if last else 0) as view:
             state.update(view)
 
     def _extend(self, addition: LogAppend) -> None:
@@ -240,7 +241,8 @@ class ChunkLog:
 
     def _extend_columns(self, addition: LogAppend) -> Sequence[bytes]:
         """Returns the text of the new chunks."""
-        pieces, kinds, ends, splices = addition.columns(self.start(len(self.ends)))
+        start = self.ends[-1] if self.ends else 0
+        pieces, kinds, ends, splices = addition.columns(start)
         self.ends.fromlist(ends)
         self.splices.fromlist(splices)
         self.kinds += kinds

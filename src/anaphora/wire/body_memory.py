@@ -24,6 +24,7 @@ import msgspec
 
 from .elements import (
     DIGEST,
+    QUIET,
     ElementNotes,
     ListElements,
     RawElements,
@@ -83,7 +84,11 @@ class RunningDigest:
             if digest is None:
                 index = bisect_right(known, end)
                 state = states[index - 1].copy()
-                feed(state, view[known[index - 1] : end])
+                piece = view[known[index - 1] : end]
+                if piece.nbytes <= QUIET:
+                    state.update(piece)
+                else:
+                    feed(state, piece)
                 known.insert(index, end)
                 states.insert(index, state)
                 digest = found[end] = state.digest()
@@ -146,14 +151,9 @@ class KnownBeginning(msgspec.Struct, Generic[Facts], frozen=True, eq=False, kw_o
         return self.kept.outline.head
 
     @property
-    def end(self) -> int:
-        """The offset at which the known messages end."""
-        return self.kept.outline.ends[self.count - 1]
-
-    @property
     def rest(self) -> bytes:
         """The body without the known messages."""
-        return self.data[: self.head] + self.data[self.following :]
+        return self.data[: self.kept.outline.head] + self.data[self.following :]
 
     def members(self) -> Members | None:
         """Those of the body, but for the known messages in their list; None if they cannot be read

@@ -35,7 +35,10 @@ def sent_boundaries(
     if found.tail is not None:
         turn = marking.previous_turn(prompt.rendered, prompt, found.tail)
     ends = (found.first, found.shared, found.frozen, turn, found.tail)
-    own = [(k, end, prompt.key(end)) for k, end in enumerate(ends) if end is not None]
+    own: list[SentBoundary] = []
+    for kind, end in enumerate(ends):
+        if end is not None:
+            own.append((kind, end, prompt.key(end)))
     return (*own, *before)[:MOST_BOUNDARIES]
 
 

@@ -160,7 +160,8 @@ class MarkerPlanner:
         return self._prompt_of(rendered).counts
 
     def _choose(self, rendered: Rendered, at: float, *, is_last: bool) -> MarkerChoice:
-        candidates, prompt = self._candidates_of(rendered), self._prompt_of(rendered)
+        prompt = self._prompt_of(rendered)
+        candidates = self._candidates_of(rendered)
         notices = [] if rendered.messages_cacheable else marking.uncacheable_messages(rendered)
         maximum = self._rules.maximum_tokens
         if maximum is not None and prompt.tokens(rendered.cacheable - 1) > maximum.value:
@@ -174,12 +175,12 @@ class MarkerPlanner:
             if ttl != requested:
                 notices.append(marking.ttl_changed(rendered, position, requested, ttl))
             wanted[position] = ttl
-        ttls = self._history_ttls(rendered, candidates.shared, at)
+        ttls = self._history_ttls(prompt, candidates.shared, at)
         if ttls[TAIL] is None and self._caches_unmarked:
             if not wanted and not rendered.marks:
                 return MarkerChoice({}, {}, None, notices)
             ttls = (min(rendered.markers, key=TTL_SECONDS.__getitem__),) * len(ttls)
-        own, extra, history = self._places(rendered, ttls, at, is_last=is_last)
+        own, extra, history = self._places(prompt, ttls, at, is_last=is_last)
         # Lengths are estimates, and a marker on too short a prefix costs nothing: a prompt that
         # requests caching gets its markers at any length.
         long_enough = 0 if policies or reuse_requested(rendered) else len(prompt)
@@ -196,11 +197,12 @@ class MarkerPlanner:
         return MarkerChoice(wanted, fillers, history, notices)
 
     def _places(
-        self, rendered: Rendered, ttls: tuple[Ttl | None, ...], at: float, *, is_last: bool
+        self, prompt: RenderedPrompt, ttls: tuple[Ttl | None, ...], at: float, *, is_last: bool
     ) -> tuple[_Places, _Places, Ttl | None]:
         """Places and TTLs of the planner's own markers, those for free slots, and the TTL that pays
         at the tail; `ttls` are those by kind."""
-        candidates, prompt = self._candidates_of(rendered), self._prompt_of(rendered)
+        rendered = prompt.rendered
+        candidates = self._candidates_of(rendered)
         # Policies say how tools and system blocks are cached; without one the planner decides.
         shared, shared_ttl = candidates.shared, None
         if candidates.policies:
@@ -264,10 +266,10 @@ class MarkerPlanner:
         return marking.falling_ttls(rendered, marks, requested, notices)
 
     def _history_ttls(
-        self, rendered: Rendered, shared: int | None, at: float
+        self, prompt: RenderedPrompt, shared: int | None, at: float
     ) -> tuple[Ttl | None, ...]:
         """The TTL of markers for each kind of boundary, and of one that has not changed."""
-        prompt = self._prompt_of(rendered)
+        rendered = prompt.rendered
         beginning = None if shared is None else prompt.key(shared)
         ttls: dict[int, Ttl | None] = {}
         by_kind: list[Ttl | None] = []

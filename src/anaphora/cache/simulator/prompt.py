@@ -54,7 +54,13 @@ class RenderedPrompt:
         known: LeadingRuns | None = None if before is None else before.lead
         if known is None and log is not None:
             known = log.leading
-        lead = known if known is not None and known.leads(runs) else LeadingRuns(runs)
+        lead = known
+        if (
+            lead is None
+            or (len(runs) > (size := len(lead.runs)) and runs[size].section != "messages")
+            or not are_like(lead.runs, runs)
+        ):
+            lead = LeadingRuns(runs)
         self.lead: LeadingRuns = lead
         if log is not None and log.leading is not lead:
             log.leading = lead
@@ -240,13 +246,6 @@ class LeadingRuns:
         self.candidates: Any = None
         """The planner's candidates for breakpoints in them."""
 
-    def leads(self, runs: tuple[ChunkRun, ...]) -> bool:
-        """Whether these are the runs before the messages of this prompt."""
-        count = len(self.runs)
-        if len(runs) > count and runs[count].section != "messages":
-            return False
-        return are_like(self.runs, runs)
-
     def hash(self, placed: list[tuple[ChunkRun, int]]) -> bytearray:
         """`placed` are the runs of a prompt that begins with these."""
         keys = bytearray()
@@ -268,7 +267,9 @@ def _chain(run: ChunkRun, before: bytes) -> bytearray:
     keys = known[1]
     done = len(keys) // KEY
     if done < run.count:
-        last, start, begin = bytes(keys[-KEY:]) if done else base, log.start(done), 0
+        last, start, begin = base, 0, 0
+        if done:
+            last, start = bytes(keys[-KEY:]), log.ends[done - 1]
         added: list[bytes] = []
         new = memoryview(log.slice(start, log.ends[run.count - 1]))
         for end in log.ends[done : run.count]:

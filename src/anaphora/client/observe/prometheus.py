@@ -233,7 +233,8 @@ class _Families:
             amounts.append((counter, block.tokens))
 
     def _count_verdict(self, verdict: Verdict, amounts: list[tuple[Counter, float]]) -> None:
-        amounts.append((self.verdicts(verdict.result, verdict.cause or "none"), 1))
+        cause = verdict.causes[0].kind if verdict.causes else "none"
+        amounts.append((self.verdicts(verdict.result, cause), 1))
         if not verdict.lost:
             return
         for kind, tokens in verdict.losses.items():

@@ -52,6 +52,8 @@ _SMALLEST_LIMIT = 1024 * 1024
 _COMPRESSED_PIECE = 4096
 #: Maximum number of messages, blocks and tools: Anthropic's limit of messages.
 MOST_ELEMENTS = 100_000
+#: Bytes of a body that may have more: each takes two bytes, with a comma.
+COUNTED = 2 * MOST_ELEMENTS
 _LISTS = ("messages", "input", "contents", "system", "tools")
 MAX_BODY = 32 * 1024 * 1024
 
@@ -123,9 +125,9 @@ async def read_object(
 
 def check_headers(pairs: Sequence[tuple[str, str]]) -> None:
     """Raises if a header of `_ONCE` is sent twice."""
-    names = [name for name, _ in pairs]
-    if len(set(names)) == len(names):
+    if len(dict(pairs)) == len(pairs):
         return
+    names = [name for name, _ in pairs]
     for name in _ONCE:
         if names.count(name) > 1:
             raise rejected(f"the header {name} is sent twice")
@@ -149,7 +151,7 @@ def parse_object(body: bytes, counted: int = 0, *, by_pieces: bool = False) -> J
     if not isinstance(value, dict):
         raise rejected("the body must be a JSON object")
     _check_spellings(value)
-    if counted or is_counted(len(body)):
+    if counted or len(body) > COUNTED:
         _check_count(value, counted)
     return JsonBody(body, decode_members(body) if members is None else members, value)
 
@@ -176,12 +178,6 @@ def decompressed_pieces(body: bytes, encoding: str, most: int = MAX_BODY) -> Ite
         decompressor.finish()
     except InvalidCompression as problem:
         raise rejected(f"the request body: {problem}") from None
-
-
-def is_counted(size: int) -> bool:
-    """Whether a body of this size may have too many elements: each takes two bytes, with a
-    comma."""
-    return size > 2 * MOST_ELEMENTS
 
 
 def _check_count(value: dict[str, Any], count: int) -> None:
@@ -275,7 +271,7 @@ class CallBody(msgspec.Struct, frozen=True, eq=False, kw_only=True):
         name = "" if self.elements is None else self.elements.name
         values = self.value.get(name, [])
         counts: list[int] = []
-        if is_counted(len(self.data)):
+        if len(self.data) > COUNTED:
             counts = [] if beginning is None else beginning.kept.facts.counts[:known]
             counted = accumulate(map(count_of, values), initial=counts[-1] if counts else 0)
             counts += list(counted)[1:]
@@ -307,7 +303,9 @@ class BodyReading:
     def _find(self) -> None:
         found = self._beginning = self._memory.find(self._body)
         if found is not None:
-            self._new = len(self._body.data) - (found.end - found.head)
+            outline = found.kept.outline
+            known = outline.ends[found.count - 1] - outline.head
+            self._new = len(self._body.data) - known
 
     @property
     def is_large(self) -> bool:
@@ -319,7 +317,7 @@ class BodyReading:
         if len(data) > _LONG:
             self._find()
         if self._beginning is not None:
-            body = _read_rest(self._beginning, by_pieces=self.is_large)
+            body = _read_rest(self._beginning, by_pieces=self._new > LARGE)
         if body is None:
             body = read_whole(self._wire, data, by_pieces=len(data) > LARGE)
         if body.elements is None or (body.elements.name == "input" and "type" in body.value):
@@ -363,7 +361,7 @@ def _read_rest(
 ) -> CallBody | None:
     """The body, without reading known messages again; None if the rest is refused."""
     kept, counted = beginning.kept, 0
-    if is_counted(len(beginning.data)):
+    if len(beginning.data) > COUNTED:
         if not kept.facts.counts:
             return None
         counted = kept.facts.counts[beginning.count - 1]

@@ -159,6 +159,8 @@ class _Batch:
         """Amounts to add to what is spent, and to what is held, in further accounts."""
         self._accounts: list[tuple[str, HoldRow]] = []
         """The rows whose further accounts are to be set, and their tables."""
+        self._reads = True
+        """Whether balances may have to be read."""
         self._has_further = False
         """Whether a hold counts in further accounts."""
         for one in operations:
@@ -199,6 +201,7 @@ class _Batch:
                 return False
             if carved and known.is_carved(request.hold):
                 return False
+        self._reads = False
         return True
 
     def collect(self) -> None:
@@ -286,7 +289,8 @@ class _Batch:
                 latest = max(latest, day_of(request.hold.at))
                 known.day_end = end_of_day(latest)
             days.append(latest)
-        self._read_balances(requests, days)
+        if self._reads:
+            self._read_balances(requests, days)
         is_carved = known.carved and any(known.is_carved(request.hold) for request in requests)
         if self._has_further or is_carved:
             self._take_checked(days)
