@@ -64,8 +64,8 @@ class _Remembered(msgspec.Struct, Generic[Call], eq=False, kw_only=True):
     """The prompt, if others may have replaced the keys in its logs."""
     hints: CallHints
     conversation: KnownConversation
-    ends: dict[bytes, CallEnd] = {}
-    """Where it ends in the tree of each salt of its chunks' keys."""
+    ends: tuple[tuple[bytes, CallEnd], ...] = ()
+    """The salts of its chunks' keys, and where it ends in the tree of each."""
     reply: tuple[Hashable, str] | None
     before: int
     """The call whose messages it continues; 0 if there is none."""
@@ -183,8 +183,7 @@ class PrefixIndex(Generic[Call]):
             found = self._look_up(compared, scope, hints)
         continued, earlier = found.continued, found.earlier
         self._number += 1
-        conversation: KnownConversation | None = None
-        before, known = 0, compared.leading + 1
+        conversation, before, known = KnownConversation(), 0, compared.leading + 1
         if continued is not None and earlier is not None:
             if earlier.chunks > known and compared.count > len(continued.rendered):
                 # This call contains the content of earlier ones, unless it is an edit beside them.
@@ -193,8 +192,6 @@ class PrefixIndex(Generic[Call]):
             if continued.hints == found.hints:
                 conversation, known = continued.conversation, max(known, earlier.chunks)
         blocks = block_hashes(compared, known)
-        if conversation is None:
-            conversation = KnownConversation()
         conversation.tip = self._number
         if prompt is None:
             compared.hashed = None
@@ -215,8 +212,9 @@ class PrefixIndex(Generic[Call]):
             recent.use(conversation, blocks)
             if tree is None:
                 tree = self._trees[salt] = BranchTree(self._calls)
-            added, new.ends[salt] = tree.insert(new.number, compared, place)
+            added, end = tree.insert(new.number, compared, place)
             self._chunks += added
+            new.ends = (*new.ends, (salt, end))
         if new.reply is not None:
             self._replies[new.reply] = new.number
         self._texts.add(new.number, rendered)
@@ -370,7 +368,7 @@ class PrefixIndex(Generic[Call]):
         self._texts.drop(number, leading=True)
         if old.reply is not None and self._replies.get(old.reply) == number:
             del self._replies[old.reply]
-        for salt, end in old.ends.items():
+        for salt, end in old.ends:
             tree, recent = self._trees[salt], self._conversations.get(salt)
             if recent is not None and old.conversation.tip == number:
                 recent.drop(old.conversation)

@@ -57,7 +57,7 @@ class MemberSpan(NamedTuple):
 def document_span(body: bytes) -> ByteSpan:
     """The document without the white space around it."""
     end = len(body)
-    while end and body[end - 1] in b" \t\n\r":
+    while end and body[end - 1] in _BLANKS:
         end -= 1
     return ByteSpan(_after_space(body, 0), end)
 
@@ -158,24 +158,18 @@ def known_element_span(
     for index in range(last, position - 1, -1):
         end = start
         if index < last:
-            if body[end - 1] in _BLANKS:
-                end = _before_space(body, end)
+            while body[end - 1] in _BLANKS:
+                end -= 1
             if body[end - 1] != _COMMA:
                 raise _ambiguous(path)
             end -= 1
-        if body[end - 1] in _BLANKS:
-            end = _before_space(body, end)
+        while body[end - 1] in _BLANKS:
+            end -= 1
         raw = elements[index]
         start = end - memoryview(raw).nbytes
     if start <= span.start or not body.startswith(raw, start):
         raise _ambiguous(path)
     return ByteSpan(start, end)
-
-
-def _before_space(body: bytes, position: int) -> int:
-    while body[position - 1] in _BLANKS:
-        position -= 1
-    return position
 
 
 def _after_space(body: bytes, position: int) -> int:

@@ -135,7 +135,9 @@ class _Splicing:
         placed = [
             mark for mark in new if self._insert(mark, removed=(mark.chunk, mark.splice) in own)
         ]
-        self.marks = sorted([*kept, *placed], key=_hash_order)
+        self.marks = [*kept, *placed]
+        if kept or plan.marks != tuple(placed):  # plans are in hash order
+            self.marks.sort(key=_hash_order)
 
     def lengthen(self, ttl: Ttl) -> None:
         """Gives the request's own markers that live shorter this TTL, and changes nothing else in

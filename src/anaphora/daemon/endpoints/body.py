@@ -52,8 +52,6 @@ _SMALLEST_LIMIT = 1024 * 1024
 _COMPRESSED_PIECE = 4096
 #: Maximum number of messages, blocks and tools: Anthropic's limit of messages.
 MOST_ELEMENTS = 100_000
-#: Bytes of a body that may have more: each takes two bytes, with a comma.
-COUNTED = 2 * MOST_ELEMENTS
 _LISTS = ("messages", "input", "contents", "system", "tools")
 MAX_BODY = 32 * 1024 * 1024
 
@@ -151,7 +149,7 @@ def parse_object(body: bytes, counted: int = 0, *, by_pieces: bool = False) -> J
     if not isinstance(value, dict):
         raise rejected("the body must be a JSON object")
     _check_spellings(value)
-    if counted or len(body) > COUNTED:
+    if counted or len(body) > 2 * MOST_ELEMENTS:
         _check_count(value, counted)
     return JsonBody(body, decode_members(body) if members is None else members, value)
 
@@ -271,7 +269,7 @@ class CallBody(msgspec.Struct, frozen=True, eq=False, kw_only=True):
         name = "" if self.elements is None else self.elements.name
         values = self.value.get(name, [])
         counts: list[int] = []
-        if len(self.data) > COUNTED:
+        if len(self.data) > 2 * MOST_ELEMENTS:
             counts = [] if beginning is None else beginning.kept.facts.counts[:known]
             counted = accumulate(map(count_of, values), initial=counts[-1] if counts else 0)
             counts += list(counted)[1:]
@@ -361,7 +359,7 @@ def _read_rest(
 ) -> CallBody | None:
     """The body, without reading known messages again; None if the rest is refused."""
     kept, counted = beginning.kept, 0
-    if len(beginning.data) > COUNTED:
+    if len(beginning.data) > 2 * MOST_ELEMENTS:
         if not kept.facts.counts:
             return None
         counted = kept.facts.counts[beginning.count - 1]
