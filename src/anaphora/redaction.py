@@ -212,8 +212,10 @@ class Redactor:
         """Replaces a token that is a part of a secret: sk-ant-***9aF, sk-ant-api03-…"""
         text = token[0]
         whole = text.rstrip(".!?")
-        if len(whole) >= _SHORT and any(whole in each for each in self._secrets):
-            return MASK
+        if len(whole) >= _SHORT:
+            for each in self._secrets:
+                if whole in each:
+                    return MASK
         runs = list(_MASKED.finditer(text))
         if not runs:
             return text

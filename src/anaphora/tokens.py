@@ -92,9 +92,23 @@ class Counts:
             self._size = 0
             return
         run = rendered.runs[-1]
-        self._odd = odd = non_text_chunks(run.log, run.count, rendered.runs)
+        odd = run.log.odd
+        if odd is None or odd.done < run.count:
+            odd = _examined(run.log, run.count)
+        for each in rendered.runs:
+            if each.deferred:
+                odd = with_definitions(odd, run.log, run.count, rendered.runs)
+                break
+        self._odd: Odd = odd
         lead: _Lead | None = odd.before or (None if before is None else before._lead)
-        if lead is None or not lead.leads(rendered):
+        # Whether these are the runs before the last one of this prompt.
+        if (
+            lead is None
+            or len(lead.runs) != len(rendered.runs) - 1
+            or lead.wire != rendered.wire
+            or lead.cache_params != rendered.envelope.cache_params
+            or not are_like(lead.runs, rendered.runs)
+        ):
             lead = _Lead(rendered)
         self._lead = odd.before = lead
         self._size = lead.first + run.count
@@ -119,7 +133,8 @@ class Counts:
             text = self._text + self._ends[chunks - lead.first - 1]
             estimated = math.ceil(text / self._per_token) + lead.other
         else:
-            estimated = self.estimated(chunks)
+            counted = lead.known.get((chunks, self._per_token))
+            estimated = self.estimated(chunks) if counted is None else counted
         if not bills:
             return estimated
         tokens = calibrated(bills, estimated)
@@ -130,6 +145,9 @@ class Counts:
         """The first `chunks` chunks by bytes and the catalog's ratio, without bills."""
         lead, per_token = self._lead, self._per_token
         if chunks > lead.first:
+            if not self._odd.ends:
+                text = self._text + self._ends[chunks - lead.first - 1]
+                return math.ceil(text / per_token) + lead.other
             text, other = self.size(chunks)
             return math.ceil(text / per_token) + other
         known = lead.known.get((chunks, per_token))
@@ -225,14 +243,6 @@ class _Lead:
         self.first, self.text, self.other = first, text, other
         """Before the last run: chunks, bytes of text, other tokens."""
 
-    def leads(self, rendered: Rendered) -> bool:
-        """Whether these are the runs before the last one of this prompt."""
-        if len(self.runs) != len(rendered.runs) - 1 or not are_like(self.runs, rendered.runs):
-            return False
-        if self.wire != rendered.wire:
-            return False
-        return self.cache_params == rendered.envelope.cache_params
-
 
 def _upto(row: _Row, chunks: int) -> Size:
     first, text, other, ends, odd = row
@@ -260,8 +270,9 @@ def learned(bills: Bills, estimated: int, billed: int | None) -> Bills:
         return bills
     if not estimated / _FACTOR <= billed <= estimated * _FACTOR + _HIDDEN:
         return bills
-    kept = [point for point in bills if point[0] < estimated and point[1] <= billed]
-    points = (*kept, (estimated, billed))
+    if bills and not (bills[-1][0] < estimated and bills[-1][1] <= billed):
+        bills = tuple([point for point in bills if point[0] < estimated and point[1] <= billed])
+    points = (*bills, (estimated, billed))
     return points if len(points) <= _MOST else (points[0], *points[1 - _MOST :])
 
 

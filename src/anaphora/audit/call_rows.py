@@ -16,7 +16,14 @@ from anaphora.bounded import BoundedMap
 from anaphora.cache.verdict import Verdict
 from anaphora.catalog.prices import nano_usd
 from anaphora.client.observe import EndedCall, OwnBill
-from anaphora.client.observe.export import block_label, label, outcome, queued, word
+from anaphora.client.observe.export import (
+    block_label,
+    known_block_label,
+    label,
+    outcome,
+    queued,
+    word,
+)
 from anaphora.client.response import Record
 from anaphora.rendered import Plan, Rendered
 from anaphora.rendered.chunks import ChunkRun
@@ -85,9 +92,11 @@ class BlockDigests:
     def upto(self, log: ChunkLog, count: int) -> str:
         """Digest of the first chunks of a log that may still grow."""
         with self._lock:
-            known = self._logs.get(log.base) or self._new(log.base)
-            if count in known.upto:
-                return known.upto[count]
+            base = log.base
+            known = self._logs.get(base) or self._new(base)
+            digest = known.upto.get(count)
+            if digest is not None:
+                return digest
             state = known.state
             if count >= known.reached:
                 log.update(state, known.reached, count)
@@ -105,14 +114,10 @@ class BlockDigests:
 
 def blocks_of(rendered: Rendered, plan: Plan, digests: BlockDigests) -> tuple[AuditBlock, ...]:
     """The blocks of a prompt; long runs and messages are split at markers only."""
-    marks = {mark.chunk: mark.ttl for mark in plan.marks}
-    return tuple(_blocks(rendered, marks, digests))
-
-
-def _blocks(
-    rendered: Rendered, marks: dict[int, Ttl], digests: BlockDigests
-) -> Iterator[AuditBlock]:
-    counts = Counts(rendered)
+    marks: dict[int, Ttl] = {}
+    for mark in plan.marks:
+        marks[mark.chunk] = mark.ttl
+    counts, blocks = Counts(rendered), list[AuditBlock]()
     first = done = 0
     for run in rendered.runs:
         begin = 0
@@ -120,8 +125,9 @@ def _blocks(
             before, done = done, counts.tokens(first + end)
             single = run.section != "messages" and end - begin == 1
             ttl = marks.get(first + end - 1)
-            yield AuditBlock(
-                label=_label(run, begin, single),
+            label = run.section if run.role is None else run.role.value
+            block = AuditBlock(
+                label=known_block_label(run.log.labels[begin], run.section) if single else label,
                 kind=run.log.kinds[begin].value if single else run.section,
                 chunks=end - begin,
                 tokens=done - before,
@@ -129,29 +135,28 @@ def _blocks(
                 ttl=ttl,
                 digest=digests.of_chunk(run.log, begin) if single else digests.upto(run.log, end),
             )
+            blocks.append(block)
             begin = end
         first += run.count
+    return tuple(blocks)
 
 
 def _ends(run: ChunkRun, marks: dict[int, Ttl], first: int) -> list[int]:
     """Ends of the blocks of a run, counted in it."""
     if run.section != "messages" and run.count <= _MOST_BLOCKS:
         return list(range(1, run.count + 1))
-    marked = {chunk - first + 1 for chunk in marks if first <= chunk < first + run.count}
+    marked = [chunk - first + 1 for chunk in marks if first <= chunk < first + run.count]
     # An app may place any number of markers: more than any provider accepts, and each takes time.
     return sorted({*sorted(marked)[: _MOST_BLOCKS - 1], run.count})
 
 
-def _label(run: ChunkRun, chunk: int, single: bool) -> str:
-    if single:
-        return block_label(run.label(chunk), run.section)
-    return run.role.value if run.role is not None else run.section
-
-
 def prompt_digest(rendered: Rendered, digests: BlockDigests) -> str:
     """Equal for equal prompts with equal parameters, regardless of markers."""
-    parts = [f"{run.section} {digests.upto(run.log, run.count)}" for run in rendered.runs]
-    params = [f"{name} ".encode() + value for name, value in rendered.envelope.cache_params]
+    parts, params = list[str](), list[bytes]()
+    for run in rendered.runs:
+        parts.append(f"{run.section} {digests.upto(run.log, run.count)}")
+    for name, value in rendered.envelope.cache_params:
+        params.append(f"{name} ".encode() + value)
     return digests.of_bytes("\n".join(parts).encode() + b"\n" + b"\n".join(params))
 
 
@@ -159,7 +164,7 @@ def usage_row(usage: Usage) -> AuditUsage:
     return AuditUsage(
         uncached=usage.uncached,
         read=usage.read,
-        written=None if usage.written is None else {str(k): v for k, v in usage.written.items()},
+        written=None if usage.written is None else dict(usage.written.items()),
         output=usage.output,
         reasoning=usage.reasoning,
     )
@@ -190,14 +195,14 @@ def row_of_record(
         adapter=call.adapter,
         call_id=word(call.call_id) if call.call_id else "",
         method=_known_label(call.method),
-        ignored=tuple(label(name) for name in call.ignored),
+        ignored=tuple(map(label, call.ignored)),
         provider=_known_label(record.provider),
         system=_known_word(record.system),
         wire=_known_word(record.wire),
         model=_known_word(record.model),
-        answered_by=_word(record.answered_by),
-        request_id=_word(record.request_id),
-        response_id=_word(record.response_id),
+        answered_by=_known_word(record.answered_by) if record.answered_by else None,
+        request_id=word(record.request_id) if record.request_id else None,
+        response_id=word(record.response_id) if record.response_id else None,
         operation=record.operation,
         prompt_hash=call.prompt_hash or prompt_hash,
         raw_hash=call.raw_hash,
@@ -216,8 +221,8 @@ def row_of_record(
         saved_nano_usd=nano_usd(record.saved),
         unbilled_nano_usd=call.unbilled_nano_usd,
         own=None if call.own is None else own_figures(call.own),
-        **verdict_fields(verdict),
-        notices=tuple(code(notice.code) for notice in record.notices),
+        **({} if verdict is None else verdict_fields(verdict)),
+        notices=tuple([code(notice.code) for notice in record.notices]) if record.notices else (),
         labels=labels,
         automatic=None if plan is None else plan.automatic,
         conversation=word(call.conversation) if call.conversation else "",
@@ -226,15 +231,14 @@ def row_of_record(
     )
 
 
-def verdict_fields(verdict: Verdict | None) -> dict[str, Any]:
+def verdict_fields(verdict: Verdict) -> dict[str, Any]:
     """The fields of a row that a verdict fills."""
-    if verdict is None:
-        return {}
-    change = verdict.change if verdict.broke else None
+    broke = verdict.broke
+    change = verdict.change if broke else None
     return {
         "verdict": verdict.result,
         "cause": verdict.cause,
-        "broke": verdict.broke,
+        "broke": broke,
         "change": None if change is None else code(change.kind),
         "changed": None if change is None else block_label(change.label, change.section),
         "lost": verdict.lost,
@@ -254,7 +258,3 @@ def own_figures(bill: OwnBill) -> OwnFigures:
         saved_nano_usd=nano_usd(bill.saved),
         unbilled_nano_usd=bill.unbilled_nano_usd,
     )
-
-
-def _word(text: str | None) -> str | None:
-    return word(text) if text else None

@@ -169,7 +169,7 @@ def run_hashes(run: ChunkRun) -> array[int]:
 def run_texts(run: ChunkRun, low: int, high: int) -> list[bytes]:
     """Some blocks of a run without the glue before each."""
     log, cut = run.log, 0
-    ends, start = log.ends[low:high], log.start(low)
+    ends, start = log.ends[low:high], log.ends[low - 1] if low else 0
     data = log.slice(start, ends[-1]) if ends else b""
     found: list[bytes] = []
     for stop in ends:

@@ -25,10 +25,12 @@ class KeptTexts:
     def add(self, number: int, rendered: Rendered) -> None:
         own, shared = 0, list[ChunkLog]()
         for run in rendered.runs:
-            base = run.log.base
-            if base is run.log or run.section == "messages":
-                own += run.size if run.log.has_text else 0
-            elif run.log.has_text:
+            log, base = run.log, run.log.base
+            if not log.has_text:
+                continue
+            if base is log or run.section == "messages":
+                own += len(run.lead) + (log.ends[run.count - 1] if run.count else 0)
+            else:
                 shared.append(base)
         if own:
             self._messages[number] = own
@@ -53,7 +55,7 @@ class KeptTexts:
         """A call whose text is to be dropped, and whether all of it; None if all texts together
         have at most so many bytes. Tools and system blocks may take half of these: they are what
         changes most."""
-        if self.size <= most_bytes:
+        if self._messages_size + self._leading_size <= most_bytes:
             return None
         if self._messages and (self._messages_size > most_bytes // 2 or not self._leading):
             return next(iter(self._messages)), False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Container, Iterator
+from collections.abc import Callable, Container, Iterator
 from typing import TypeAlias
 
 from anaphora.rendered.log import KEY
@@ -47,7 +47,7 @@ class Branch:
         else:
             kept = self._keys[KEY * (self.begin - self._first) : KEY * (self.end - self._first)]
             self._keys, self._first = kept + keys_from(prompt, self.end), self.begin
-        self.end = max(self.end, len(prompt))
+        self.end = max(self.end, prompt.count)
 
     def cut(self, begin: int) -> Branch:
         """A branch of the chunks from there on, which this one loses."""
@@ -59,8 +59,10 @@ class Branch:
     def found_by(self, begin: int) -> list[bytes]:
         """The keys by which chunks from `begin` on are found."""
         found = range(begin + -(begin + 1) % _EVERY, self.end, _EVERY)
-        keys = [self.key(position) for position in found]
-        return [self.key(begin), *keys] if begin == self.begin < self.end else keys
+        keys = [self.key(begin)] if begin == self.begin < self.end else []
+        if found:
+            keys += map(self.key, found)
+        return keys
 
     def use(self, position: int, number: int) -> None:
         while self.uses and self.uses[-1][0] <= position:
@@ -70,6 +72,9 @@ class Branch:
 
 Place: TypeAlias = tuple[int, "Branch | None"]
 """The deepest known chunk of a prompt, and its branch."""
+
+CallEnd: TypeAlias = tuple[Branch, int, bytes]
+"""The branch of a call, how many chunks it has, and the key of the last one."""
 
 
 class BranchTree:
@@ -89,13 +94,19 @@ class BranchTree:
 
     def deepest(self, prompt: RenderedPrompt) -> Place:
         """The deepest chunk that an earlier prompt had."""
-        found, key, count = self._found, prompt.key, len(prompt)
+        found, key, count = self._found, prompt.key, prompt.count
         steps = deepest_known(
             count // _EVERY, lambda step: key(_EVERY * step + _EVERY - 1) in found
         )
         position = _EVERY * (steps + 1) - 1
         branch = found[key(position)] if steps >= 0 else None
+        compared: Branch | None = None
         while position + 1 < count:
+            if branch is not None and branch is not compared:
+                compared, last = branch, min(count, branch.end) - 1
+                if last > position and branch.key(last) == key(last):
+                    position = last  # mostly a prompt has all of a branch
+                    continue
             following = key(position + 1)
             if branch is None or branch.key(position + 1) != following:
                 forked = found.get(following)
@@ -127,11 +138,11 @@ class BranchTree:
                     yield min(position, reached), number
             position, branch = branch.begin - 1, branch.parent
 
-    def insert(self, number: int, prompt: RenderedPrompt, place: Place) -> int:
-        """Adds the chunks of a call that are new; returns how many there are. Its branch and all
-        before it are in use."""
+    def insert(self, number: int, prompt: RenderedPrompt, place: Place) -> tuple[int, CallEnd]:
+        """Adds the chunks of a call that are new; returns how many there are, and where the call
+        ends. Its branch and all before it are in use."""
         position, branch = place
-        count = len(prompt)
+        count = prompt.count
         begin = position + 1
         if branch is not None and begin < branch.end <= count and branch.forked <= begin:
             self._set_aside(branch, begin)
@@ -144,14 +155,15 @@ class BranchTree:
             branch.grow(prompt)
         self._found.update(dict.fromkeys(branch.found_by(end), branch))
         self.size += branch.end - end
+        key = prompt.key(count - 1) if count else b""
         if count:
-            self.ends[prompt.key(count - 1)] = number
+            self.ends[key] = number
         used: Branch | None = branch
         deepest = count - 1
         while used is not None:
             used.use(deepest, number)
             deepest, used = used.begin - 1, used.parent
-        return branch.end - end
+        return branch.end - end, (branch, count, key)
 
     def _set_aside(self, branch: Branch, begin: int) -> None:
         """Move the end of a branch to a new branch. So a conversation whose end changes at every
@@ -165,14 +177,18 @@ class BranchTree:
         branch.opened = min(branch.opened[0], begin - 1), branch.opened[1]
         branch.forked = begin
 
-    def forget(self, number: int, prompt: RenderedPrompt) -> int:
-        """Drops the chunks that only a forgotten call used; returns how many there were."""
+    def forget(self, number: int, end: CallEnd, prompt: Callable[[], RenderedPrompt]) -> int:
+        """Drops the chunks that only a forgotten call used; returns how many there were. `prompt`
+        makes that of the call, for a branch that was cut since."""
         before = self.size
-        if self.ends.get(end := prompt.key(len(prompt) - 1) if len(prompt) else b"") == number:
-            del self.ends[end]
-        position, branch = self.deepest(prompt)
-        if position + 1 < len(prompt):
-            branch = None
+        branch: Branch | None
+        branch, count, key = end
+        if self.ends.get(key) == number:
+            del self.ends[key]
+        if branch.begin >= count or branch.key(count - 1) != key:
+            position, branch = self.deepest(prompt())
+            if position + 1 < count:
+                branch = None
         while branch is not None and self._trim(branch):
             branch = branch.parent
         return before - self.size

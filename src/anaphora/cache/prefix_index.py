@@ -17,7 +17,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from anaphora.rendered import Plan, Rendered
+from anaphora.rendered import Rendered
 
 from .compared_prompt import (
     CallHints,
@@ -33,12 +33,12 @@ from .compared_prompt import (
     scope_salt,
 )
 from .kept_texts import KeptTexts
-from .prefix_branches import Branch, BranchTree, Place
+from .prefix_branches import Branch, BranchTree, CallEnd, Place
 from .simulator import RenderedPrompt
+from .simulator.prompt import UNMARKED
 
 #: What a call takes besides its text, and what each of its chunks takes.
 _CALL_BYTES, _CHUNK_BYTES = 4000, 100
-_UNMARKED = Plan()
 
 Call = TypeVar("Call")
 
@@ -64,15 +64,15 @@ class _Remembered(msgspec.Struct, Generic[Call], eq=False, kw_only=True):
     """The prompt, if others may have replaced the keys in its logs."""
     hints: CallHints
     conversation: KnownConversation
-    salts: tuple[bytes, ...]
-    """The salt of its chunks' keys."""
+    ends: tuple[tuple[bytes, CallEnd], ...] = ()
+    """The salts of its chunks' keys, and where it ends in the tree of each."""
     reply: tuple[Hashable, str] | None
     before: int
     """The call whose messages it continues; 0 if there is none."""
 
     @property
     def prompt(self) -> RenderedPrompt:
-        return self.kept or RenderedPrompt(self.rendered, _UNMARKED)
+        return self.kept or RenderedPrompt(self.rendered, UNMARKED)
 
 
 class _Lookup(msgspec.Struct, Generic[Call], eq=False):
@@ -144,7 +144,7 @@ class PrefixIndex(Generic[Call]):
         account, provider and model; None stands for the prompt's wire and model.
         """
         scope, hints = _scope(rendered, scope), hints or CallHints()
-        found = self._look_up(RenderedPrompt(rendered, _UNMARKED), scope, hints)
+        found = self._look_up(RenderedPrompt(rendered, UNMARKED), scope, hints)
         self._last_lookup = rendered, scope, hints, self._number, found
         return found.earlier
 
@@ -179,13 +179,13 @@ class PrefixIndex(Generic[Call]):
         if last is not None and last[0] is rendered and last[1:4] == (scope, hints, self._number):
             found, compared = last[4], last[4].prompt if prompt is None else prompt
         else:
-            compared = RenderedPrompt(rendered, _UNMARKED) if prompt is None else prompt
+            compared = RenderedPrompt(rendered, UNMARKED) if prompt is None else prompt
             found = self._look_up(compared, scope, hints)
         continued, earlier = found.continued, found.earlier
         self._number += 1
         conversation, before, known = KnownConversation(), 0, compared.leading + 1
         if continued is not None and earlier is not None:
-            if earlier.chunks > known and len(compared) > len(continued.rendered):
+            if earlier.chunks > known and compared.count > len(continued.rendered):
                 # This call contains the content of earlier ones, unless it is an edit beside them.
                 before = continued.number
                 self._forget(continued.before)
@@ -202,7 +202,6 @@ class PrefixIndex(Generic[Call]):
             kept=None if rendered.can_drop_text else compared,
             hints=found.hints,
             conversation=conversation,
-            salts=tuple(found.places),
             reply=(scope, reply_id) if reply_id else None,
             before=before,
         )
@@ -213,7 +212,9 @@ class PrefixIndex(Generic[Call]):
             recent.use(conversation, blocks)
             if tree is None:
                 tree = self._trees[salt] = BranchTree(self._calls)
-            self._chunks += tree.insert(new.number, compared, place)
+            added, end = tree.insert(new.number, compared, place)
+            self._chunks += added
+            new.ends = (*new.ends, (salt, end))
         if new.reply is not None:
             self._replies[new.reply] = new.number
         self._texts.add(new.number, rendered)
@@ -256,7 +257,11 @@ class PrefixIndex(Generic[Call]):
         found = _Lookup(prompt, hints, places, previous or self._continued(prompt, hints, places))
         if found.continued is not None:
             call = found.continued.call
-            chunks = common_chunks(prompt, found.continued.prompt)
+            position, tree = places[salt][0], self._trees.get(salt)
+            if tree is not None and tree.ends.get(prompt.key(position)) == found.continued.number:
+                chunks = position + 1  # the whole of that call
+            else:
+                chunks = common_chunks(prompt, found.continued.prompt)
             found.earlier = EarlierCall(call=call, continues=True, chunks=chunks, latest=call)
         else:
             found.earlier = self._same_beginning(prompt, salt, places[salt])
@@ -363,13 +368,13 @@ class PrefixIndex(Generic[Call]):
         self._texts.drop(number, leading=True)
         if old.reply is not None and self._replies.get(old.reply) == number:
             del self._replies[old.reply]
-        for salt in old.salts:
+        for salt, end in old.ends:
             tree, recent = self._trees[salt], self._conversations.get(salt)
             if recent is not None and old.conversation.tip == number:
                 recent.drop(old.conversation)
                 if not recent:
                     del self._conversations[salt]
-            self._chunks -= tree.forget(number, old.prompt)
+            self._chunks -= tree.forget(number, end, lambda: old.prompt)
             if not tree.size:
                 del self._trees[salt]
 

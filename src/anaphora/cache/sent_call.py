@@ -126,7 +126,10 @@ def cached_chunks(sent: SentCall) -> int:
     plan, rendered = sent.marks, sent.rendered
     if plan.automatic is not None or not plan.marks:
         return rendered.cacheable
-    return min(rendered.cacheable, max([mark.chunk for mark in plan.marks]) + 1)
+    last = 0
+    for mark in plan.marks:
+        last = max(last, mark.chunk)
+    return min(rendered.cacheable, last + 1)
 
 
 def begins_with(later: Rendered, earlier: Rendered) -> bool:
@@ -286,6 +289,9 @@ def made_call(
     readable_from: Moment = rules.readable_from.value
     if readable_from == "response_start" and began is None:
         readable_from = "response_end"  # it began before that
-    lives_from = used_at(rules, at, began=began, ended=ended)
-    readable = moments(at, began=began, ended=ended)[readable_from] + delay
-    return MadeCall(at, readable, lives_from, start, reasoning)
+    known = moments(at, began=began, ended=ended)
+    if began is None and ended is not None:
+        lives_from = used_at(rules, at, began=began, ended=ended)
+    else:
+        lives_from = known[rules.ttl_from.value]
+    return MadeCall(at, known[readable_from] + delay, lives_from, start, reasoning)

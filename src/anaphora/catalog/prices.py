@@ -59,7 +59,10 @@ class Rates(msgspec.Struct, frozen=True, kw_only=True):
         ]
         if usage.written:
             for ttl, count in usage.written.items():
-                billed.append((count, self.writing(unsplit if ttl == "unsplit" else ttl)))
+                named = unsplit if ttl == "unsplit" else ttl
+                billed.append(
+                    (count, self.writing(None) if named is None else self.write.get(named))
+                )
         total = _NOTHING
         for count, rate in billed:
             if count:
@@ -112,7 +115,7 @@ class Price(Rates, frozen=True, kw_only=True):
 
     def of_output(self, usage: Usage) -> Decimal | None:
         """The part of the cost that is output; None if unknown."""
-        rate = self.at(usage.input or 0).output
+        rate = self.at(usage.input or 0).output if self.tiers else self.output
         if usage.output is None or rate is None:
             return None
         return _times(rate, usage.output).scaleb(-6, EXACT)

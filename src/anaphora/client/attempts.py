@@ -10,10 +10,10 @@ import asyncio
 import random
 import time
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 from contextlib import AbstractAsyncContextManager, aclosing
 from time import monotonic
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import msgspec
 from blake3 import blake3
@@ -45,7 +45,6 @@ from .transport.timer import Deadline, DeadlinePassed
 if TYPE_CHECKING:
     from anaphora.wire import Reader
 
-T = TypeVar("T")
 
 #: Events without content: they are held until the first one with content, so that a stream which
 #: breaks before that can be retried.
@@ -102,10 +101,11 @@ class Attempts:
         extend = caller.time_over if caller.guards else None
         self._guard = caller if caller.guards else flight.guard
         self._deadline = Deadline(timeout, self._timer, extend)
+        """Limits waits for the provider alone: the caller is not interrupted between two events."""
 
     async def complete(self) -> None:
         try:
-            await self._in_time(self._until_answered())
+            await self._deadline.wait(self._until_answered(), self._time_over)
         except BaseException as problem:
             if not self._is_late(problem):
                 raise
@@ -125,7 +125,7 @@ class Attempts:
                 except AnaphoraError as error:
                     if self._flight.reply is not None or not self._attempting:
                         raise
-                    hop = await self._in_time(self._next_hop(error, hop))
+                    hop = await self._deadline.wait(self._next_hop(error, hop), self._time_over)
         except BaseException as problem:
             if not self._is_late(problem):
                 raise
@@ -158,13 +158,14 @@ class Attempts:
 
     async def _stream_once(self, index: int) -> AsyncGenerator[list[Event], None]:
         target = self._flight.targets[index]
-        endpoint, prepared = target.endpoint, await self._in_time(self._prepare(index))
+        endpoint, late = target.endpoint, self._time_over
+        prepared = await self._deadline.wait(self._prepare(index), late)
         async with self._admission(target, prepared) as admission:
-            answer = await self._in_time(self._send(target, prepared, admission))
+            answer = await self._deadline.wait(self._send(target, prepared, admission), late)
             try:
                 self._response_began(answer, admission)
                 if answer.status >= 300:
-                    data = await self._in_time(read_error_body(answer))
+                    data = await self._deadline.wait(read_error_body(answer), late)
                     raise status_error(endpoint, answer, data)
                 reader = self._reader = reader_for(
                     endpoint.wire, endpoint.listed_model(target.model)
@@ -179,7 +180,10 @@ class Attempts:
                     failure = last if isinstance(last, ReplyFail) else None
                     held += events if failure is None else events[:-1]
                     if not self._streamed:
-                        self._streamed = not all(isinstance(event, _SILENT) for event in held)
+                        for event in held:
+                            if not isinstance(event, _SILENT):
+                                self._streamed = True
+                                break
                     if failure is not None and not self._streamed:
                         raise stream_error(failure, endpoint, answer, before + (piece or b""))
                     if self._streamed:
@@ -322,6 +326,8 @@ class Attempts:
 
     async def _drain(self, pieces: AsyncIterator[bytes]) -> bytes:
         """Reads the end of the body. Failures are ignored: the reply is complete."""
+        if getattr(self._answer, "ended", False):
+            return b""
         rest: list[bytes] = []
 
         async def read() -> None:
@@ -414,15 +420,6 @@ class Attempts:
         return partial if partial is not None else partial_of(self._reader.close())
 
     # ── Time, and the end of an attempt ──────────────────────────────────────────────────────────
-
-    async def _in_time(self, awaitable: Awaitable[T]) -> T:
-        """The result, unless the call's time ends first. Only waits for the provider are limited:
-        the caller is not interrupted between two events."""
-        try:
-            return await self._deadline.wait(awaitable)
-        except DeadlinePassed:
-            pass  # its context has the frames of what was cancelled
-        raise self._time_over()
 
     def _end_attempt(self, error: BaseException | None, now: float) -> None:
         """Adds the ended attempt to those of the call."""

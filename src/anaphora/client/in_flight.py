@@ -82,13 +82,14 @@ class PreparedRequest(msgspec.Struct, kw_only=True, eq=False):
     it refers to is gone, or the prompt is too long and can be compacted."""
     host: str = ""
     """The host behind a router that answered."""
-    _blocks: tuple[BlockShare, ...] | None = None
+    known_shares: tuple[BlockShare, ...] | None = None
+    """Of `block_shares`, once it was called."""
 
     def block_shares(self) -> tuple[BlockShare, ...]:
         """The prompt's tokens by block, counted once."""
-        if self._blocks is None:
-            self._blocks = shares_of(self.rendered)
-        return self._blocks
+        if self.known_shares is None:
+            self.known_shares = shares_of(self.rendered)
+        return self.known_shares
 
 
 class InFlight:

@@ -79,7 +79,7 @@ def shares_of(rendered: Rendered) -> tuple[BlockShare, ...]:
             if messages:
                 label = run.role.value if run.role is not None else "messages"
             else:
-                label = run.label(chunk)
+                label = run.log.labels[chunk]
             shares.append(BlockShare(label=label, section=run.section, tokens=done - before))
         last += run.count
     return tuple(shares)

@@ -144,7 +144,7 @@ class DaemonHandler:
         if path == RPC_PATH:
             if exchange.method != "POST":
                 raise RequestRejected(f"{exchange.method[:20]} is not allowed at /rpc", status=405)
-            await self._pipeline.before("arrive", call)
+            await self._pipeline.before["arrive"](call)
             app = None if call.is_admin else call.app
             # Each of its calls takes a slot: `llm.cancel` does not need one.
             await self._run(call, self._rpc.handle(exchange, app, call.is_admin, call.request_id))
@@ -152,10 +152,13 @@ class DaemonHandler:
             if path.startswith(_UPLOADS):
                 token = call.token = token or self._endpoints.token_of(exchange)
                 exchange.scope[TOKEN_KEY] = token
-            await self._pipeline.before("arrive", call)
+            await self._pipeline.before["arrive"](call)
             try:
-                with self._slots.running(call.app.id):
+                self._slots.take(call.app.id)
+                try:
                     await self._run(call, self._endpoints.handle(call))
+                finally:
+                    self._slots.release(call.app.id)
             except Denied:  # too many are running
                 if call.signature and not exchange.started:
                     await self._endpoints.release(call)

@@ -73,7 +73,7 @@ class ShownCalls:
             if entry.price is None or usage is None
             else nano_usd(entry.price.of_output(usage)),
             saved_nano_usd=None if verdict is None else nano_usd(verdict.saved),
-            **verdict_fields(verdict),
+            **({} if verdict is None else verdict_fields(verdict)),
             automatic=None if billed is None else billed.sent.marks.automatic,
             conversation=conversation,
             turn=turn,

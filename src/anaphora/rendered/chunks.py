@@ -339,7 +339,10 @@ class Rendered(msgspec.Struct, frozen=True, eq=False, kw_only=True):
 
     @property
     def can_drop_text(self) -> bool:
-        return all(run.log.base is not run.log for run in self.runs)
+        for run in self.runs:  # noqa: SIM110
+            if run.log.base is run.log:
+                return False
+        return True
 
     def without_text(self, *, leading: bool = True) -> Rendered:
         """What is remembered of a prompt: its chunks and parameters, without text that can be

@@ -52,7 +52,8 @@ class LogAppend(msgspec.Struct, eq=False):
     def chunk(self, kind: Kind, data: bytes, splice: int | None, opens: str | None = None) -> None:
         """One chunk. `opens` is the role of a message on the wire that begins with it."""
         if opens is not None:
-            self.open(opens)
+            self.opens.append(self.first_chunk + len(self.chunks))
+            self.roles.append(opens)
         self.chunks.append((kind, splice, data))
 
     def open(self, role: str) -> None:
@@ -208,7 +209,10 @@ class ChunkLog:
 
     def role_of(self, chunk: int) -> str:
         """The role on the wire of the message that holds a chunk."""
-        return self.roles[self.wire_message_of(chunk)]
+        opens = self.opens
+        if opens and opens[-1] <= chunk:
+            return self.roles[len(opens) - 1]
+        return self.roles[bisect_right(opens, chunk) - 1]
 
     def slice(self, start: int, end: int) -> bytes:
         """A copy of some bytes: a view would pin the buffer."""
@@ -223,7 +227,8 @@ class ChunkLog:
 
     def update(self, state: blake3, first: int, last: int) -> None:
         """Feed the chunks from `first` up to `last` to a hash."""
-        with self.view(self.start(first), self.start(last)) as view:
+        ends = self.ends
+        with self.view(ends[first - 1] if first else 0, ends[last - 1] if last else 0) as view:
             state.update(view)
 
     def _extend(self, addition: LogAppend) -> None:
@@ -236,7 +241,8 @@ class ChunkLog:
 
     def _extend_columns(self, addition: LogAppend) -> Sequence[bytes]:
         """Returns the text of the new chunks."""
-        pieces, kinds, ends, splices = addition.columns(self.start(len(self.ends)))
+        start = self.ends[-1] if self.ends else 0
+        pieces, kinds, ends, splices = addition.columns(start)
         self.ends.fromlist(ends)
         self.splices.fromlist(splices)
         self.kinds += kinds

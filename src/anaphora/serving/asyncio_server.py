@@ -150,7 +150,7 @@ class _Connection(RequestHandler):
         )
         self.idle_seconds = limits.idle_seconds
         self._new_seconds = limits.new_seconds
-        self._connections = connections
+        self.connections = connections
         self.idle_since: float | None = asyncio.get_running_loop().time()
         """When it was opened, last received data or was answered; None while a request is open."""
         self._scope: dict[str, Any] = {}
@@ -167,7 +167,7 @@ class _Connection(RequestHandler):
         """Counts the connection, and closes it if there is no place."""
         self._accepted = transport
         self._scope = connection_scope(transport)
-        self.place = self._connections.table.enter(
+        self.place = self.connections.table.enter(
             peer_of(self._scope), self.has_input, self.close_idle
         )
         if self.place is None:
@@ -175,7 +175,7 @@ class _Connection(RequestHandler):
             self._manager = None
             transport.abort()
             return False
-        self._connections.open.add(self)
+        self.connections.open.add(self)
         self._scope[CONNECTION] = self.place
         if self.place.keeps:
             self._keepalive_timeout = _FOREVER
@@ -201,7 +201,7 @@ class _Connection(RequestHandler):
     def leave(self) -> None:
         """Gives up its place."""
         self.is_closed = True
-        self._connections.open.discard(self)
+        self.connections.open.discard(self)
         if self.place is not None:
             self.place.leave()
 
@@ -209,10 +209,6 @@ class _Connection(RequestHandler):
         if self.idle_since is not None:
             self.idle_since = asyncio.get_running_loop().time()
         super().data_received(data)
-
-    @property
-    def ends_each(self) -> bool:
-        return self._connections.ends_each()
 
     def has_input(self) -> bool:
         if self._accepted is None or self.is_closed or self.discards:
@@ -302,7 +298,7 @@ class _AsgiExchange:
             await self._write(b"", body, more)
             return
         if response is None:
-            ends = self._connection.ends_each
+            ends = self._connection.connections.ends_each()
             if not ends and await self._send_first(body, more):
                 return
             response = self._response = _response(self._start, ends=ends)

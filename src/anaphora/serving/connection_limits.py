@@ -68,14 +68,14 @@ class ConnectionLimits(msgspec.Struct, frozen=True):
 class _Group:
     """Connections that share a number of places."""
 
-    __slots__ = ("_counts", "_name", "closes_busy", "idle", "most", "places")
+    __slots__ = ("closes_busy", "counts", "idle", "most", "name", "places")
 
     def __init__(
         self, most: int, counts: NamedCounts | None, name: str, *, closes_busy: bool = False
     ) -> None:
         self.most = most
-        self._counts = counts
-        self._name = name
+        self.counts = counts
+        self.name = name
         self.closes_busy = closes_busy
         self.places: OrderedDict[ConnectionPlace, None] = OrderedDict()
         self.idle: OrderedDict[ConnectionPlace, None] = OrderedDict()
@@ -84,26 +84,13 @@ class _Group:
     @property
     def size(self) -> int:
         """With the connections of other processes."""
-        return len(self.places) if self._counts is None else self._counts.of(self._name)
-
-    @property
-    def is_full(self) -> bool:
-        return self.size >= self.most
-
-    def add(self, place: ConnectionPlace) -> None:
-        self.places[place] = None
-        if self._counts is not None:
-            self._counts.add(self._name, 1)
-
-    def remove(self, place: ConnectionPlace) -> None:
-        self.idle.pop(place, None)
-        del self.places[place]
-        if self._counts is not None:
-            self._counts.add(self._name, -1)
+        return len(self.places) if self.counts is None else self.counts.of(self.name)
 
     def make_room(self, opened_before: float = math.inf) -> bool:
         """Whether there is a place. To make one, an idle connection may be closed; among those that
         have sent no request, only one opened before that time."""
+        if self.counts is None and len(self.places) < self.most:
+            return True
         while self.size >= self.most:
             if not self.close_oldest(opened_before):
                 return False
@@ -148,7 +135,7 @@ class ConnectionTable:
         places are taken by connections that are not idle. `has_input` tells whether unanswered data
         has arrived; `close` closes the connection while it is idle."""
         if self._networks and self._is_trusted(peer):
-            if self._trusted.is_full:
+            if self._trusted.size >= self._trusted.most:
                 return None
             return ConnectionPlace(self, (self._trusted,), has_input, close, keeps=True)
         name, now = network_of(peer), self._clock()
@@ -159,7 +146,7 @@ class ConnectionTable:
         # Requests that arrive together show their tokens a moment later: none is closed for another
         # one of the same peer.
         group.make_room(now - self._limits.new_seconds)
-        if self._strangers.is_full:
+        if self._strangers.size >= self._strangers.most:
             self._close_of_largest()
         if not (self._strangers.make_room() and self._all.make_room()):
             return None
@@ -261,11 +248,16 @@ class ConnectionPlace:
 
     def move(self, groups: tuple[_Group, ...], app: str | None = None) -> None:
         """Moves to other groups."""
-        for group in self.groups:
-            group.remove(self)
         left, self.groups = self.groups, groups
+        for group in left:
+            group.idle.pop(self, None)
+            del group.places[self]
+            if group.counts is not None:
+                group.counts.add(group.name, -1)
         for group in groups:
-            group.add(self)
+            group.places[self] = None
+            if group.counts is not None:
+                group.counts.add(group.name, 1)
             if not self.busy and not self.keeps:
                 group.idle[self] = None
         if left:
@@ -275,8 +267,10 @@ class ConnectionPlace:
     @property
     def is_surplus(self) -> bool:
         """Whether its peer has more connections than it may keep."""
-        for group in self.groups:  # noqa: SIM110
-            if group.size > group.most:
+        for group in self.groups:
+            if len(group.places) > group.most:
+                return True
+            if group.counts is not None and group.size > group.most:
                 return True
         return False
 

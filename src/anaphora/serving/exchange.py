@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Coroutine
 from math import inf
 from typing import Any, Protocol, TypeVar
 
@@ -236,8 +236,9 @@ class HttpExchange:
         # It waits for no reader: servers send it with the first piece.
         await self._send({"type": "http.response.start", "status": status, "headers": pairs})
 
-    async def write(self, data: bytes, *, more: bool = False) -> None:
-        await self.send({"type": "http.response.body", "body": data, "more_body": more})
+    def write(self, data: bytes, *, more: bool = False) -> Awaitable[None]:
+        """To be awaited at once."""
+        return self.send({"type": "http.response.body", "body": data, "more_body": more})
 
     async def respond(self, response: CompleteResponse) -> None:
         """Sends a whole response."""

@@ -222,8 +222,10 @@ class RememberedCall(ComparedCall, kw_only=True, eq=False):
     def expect(self, rules: CacheRules) -> Prediction | None:
         """What the call should read from the cache, by the program's own earlier calls; None if
         there is no call to compare with."""
+        if self.expected is not None:
+            return self.expected
         before = self._before(rules)
-        if self.expected is None and before is not None:
+        if before is not None:
             later, self.expected = predict_after(before, self.sent, rules)
             self.sent = replace(self.sent, rendered=later.rendered)
         return self.expected
@@ -258,7 +260,7 @@ class RememberedCall(ComparedCall, kw_only=True, eq=False):
         diagnosis: Diagnosis | None = None,
     ) -> Verdict:
         """The verdict by the bill of `sent`; by the rules if there is no bill yet."""
-        before = self._before(rules)
+        before = self.before if self.compared else self._before(rules)
         left = 0
         if self.expected is None and before is not None:
             left = _read_all(before, self.sent, rules)

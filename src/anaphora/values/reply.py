@@ -49,7 +49,7 @@ class Usage(Value, frozen=True, kw_only=True):
         if (
             type(self.uncached) not in _COUNTS
             or type(self.read) not in _COUNTS
-            or not _are_counts(self.written)
+            or (self.written is not None and not _are_counts(self.written))
             or type(self.output) not in _COUNTS
             or type(self.reasoning) not in _COUNTS
             or type(self.overlap) is not int

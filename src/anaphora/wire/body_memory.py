@@ -24,6 +24,7 @@ import msgspec
 
 from .elements import (
     DIGEST,
+    QUIET,
     ElementNotes,
     ListElements,
     RawElements,
@@ -83,7 +84,11 @@ class RunningDigest:
             if digest is None:
                 index = bisect_right(known, end)
                 state = states[index - 1].copy()
-                feed(state, view[known[index - 1] : end])
+                piece = view[known[index - 1] : end]
+                if piece.nbytes <= QUIET:
+                    state.update(piece)
+                else:
+                    feed(state, piece)
                 known.insert(index, end)
                 states.insert(index, state)
                 digest = found[end] = state.digest()
@@ -115,7 +120,9 @@ class Outline(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     @property
     def size(self) -> int:
         """The bytes of memory that it takes, about."""
-        names = sum([len(name) + _MESSAGE_BYTES for name, _, _ in self.members])
+        names = 0
+        for name, _, _ in self.members:
+            names += len(name) + _MESSAGE_BYTES
         return _BODY_BYTES + names + len(self.between) + _MESSAGE_BYTES * len(self.ends)
 
 
@@ -144,14 +151,9 @@ class KnownBeginning(msgspec.Struct, Generic[Facts], frozen=True, eq=False, kw_o
         return self.kept.outline.head
 
     @property
-    def end(self) -> int:
-        """The offset at which the known messages end."""
-        return self.kept.outline.ends[self.count - 1]
-
-    @property
     def rest(self) -> bytes:
         """The body without the known messages."""
-        return self.data[: self.head] + self.data[self.following :]
+        return self.data[: self.kept.outline.head] + self.data[self.following :]
 
     def members(self) -> Members | None:
         """Those of the body, but for the known messages in their list; None if they cannot be read

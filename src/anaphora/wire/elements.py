@@ -23,7 +23,7 @@ long_hash: Callable[[Any], Any] = blake3 if platform.machine() in ("x86_64", "AM
 
 #: A longer piece to hash makes Python release its lock; a thread that takes it may keep it for
 #: milliseconds. From so many bytes on, hashing them at once is worth that.
-_QUIET, _WORTH_A_RELEASE = 2047, 8192
+QUIET, _WORTH_A_RELEASE = 2047, 8192
 
 #: Bytes of a digest.
 DIGEST = 32
@@ -32,9 +32,9 @@ DIGEST = 32
 def feed(state: Any, data: memoryview) -> None:
     """Adds bytes to a hash."""
     size = data.nbytes
-    if _QUIET < size < _WORTH_A_RELEASE:
-        for start in range(0, size, _QUIET):
-            state.update(data[start : start + _QUIET])
+    if QUIET < size < _WORTH_A_RELEASE:
+        for start in range(0, size, QUIET):
+            state.update(data[start : start + QUIET])
     else:
         state.update(data)
 
@@ -46,7 +46,10 @@ def digest_of(data: msgspec.Raw | memoryview) -> bytes:
         hashed.update(data)
         return hashed.digest()
     state = long_hash(b"")
-    feed(state, view)
+    if view.nbytes < _WORTH_A_RELEASE:
+        feed(state, view)
+    else:
+        state.update(view)
     digest: bytes = state.digest()
     return digest
 

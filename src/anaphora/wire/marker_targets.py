@@ -22,7 +22,7 @@ from .spans import (
 )
 from .tables import request_table
 
-_OPEN_LIST, _OPEN_OBJECT = b"[{"
+_OPEN_LIST, _OPEN_OBJECT, _QUOTE = b'[{"'
 
 
 class MarkerTarget(msgspec.Struct, frozen=True):
@@ -56,16 +56,21 @@ class MarkerLocator:
         self._table = request_table(rendered.wire)
         self._names = names
         self._root: dict[str, MemberSpan] | None = None
+        self._fields: dict[str, ByteSpan] = {}
         self._lists: dict[int, list[ByteSpan]] = {}
 
-    def target(self, chunk: int, inside: int | None) -> MarkerTarget:
+    def target(
+        self, chunk: int, inside: int | None, located: tuple[ChunkRun, int] | None = None
+    ) -> MarkerTarget:
         """The block of a chunk, or the text that becomes one; `inside` is the marker's offset in
         the chunk, if that is not the chunk's own splice."""
-        run, index = self._rendered.locate(chunk)
+        run, index = located or self._rendered.locate(chunk)
         name, position, block = _steps(run, index)
         places, path = self._places, f"$.{name}"
-        field = self._field(name)
-        if is_text(self._body, field):
+        field = self._fields.get(name)
+        if field is None:
+            field = self._fields[name] = self._field(name)
+        if self._body[field.start] == _QUOTE:
             if run.section != "messages":
                 return MarkerTarget(field, b"[" + places.text, b"]")
             return MarkerTarget(field, b"[" + places.message + places.text, b"]}]")
@@ -75,14 +80,16 @@ class MarkerLocator:
         if block is None:
             return self._nested(item, chunk, inside)
         path = f"{path}[{position}]"
-        if is_text(self._body, item):
+        if self._body[item.start] == _QUOTE:
             return MarkerTarget(item, places.message + places.text, b"]}")
         members = member_spans(self._body, item, path)
-        listed = next((each for each in places.contents if each in members), "")
-        if not listed:
+        for listed in places.contents:
+            if listed in members:
+                break
+        else:
             raise request_error("has no content that can be marked", path)
         content = members[listed].value
-        if is_text(self._body, content):
+        if self._body[content.start] == _QUOTE:
             return MarkerTarget(content, b"[" + places.text, b"]")
         if listed == places.joined and inside is not None:
             return self._nested(item, chunk, inside)

@@ -21,6 +21,8 @@ from anaphora.values import Conversation, Message
 
 #: How many section logs and envelopes are kept that nothing else holds.
 _LOGS, _ENVELOPES = 16, 8
+#: Placeholders of messages that are made before they are needed.
+_SPARE = 64
 
 T = TypeVar("T")
 
@@ -61,8 +63,8 @@ class Memo:
         missing = count - len(placeholders)
         if missing > 0:
             blank = Message(role="user", parts=())
-            # Another thread may have made fewer meanwhile.
-            self._placeholders = placeholders = placeholders.append(*[blank] * missing)
+            # More than needed: a conversation grows. Another thread may have made fewer meanwhile.
+            self._placeholders = placeholders = placeholders.append(*[blank] * (missing + _SPARE))
         return placeholders.prefix(count)
 
     def remember(self, limit: int) -> Callable[[Callable[[bytes], T]], Callable[[bytes], T]]:

@@ -101,7 +101,7 @@ class ReplyBuilder:
         self.stop_reason: StopReason = "other"
         self.stop_reason_raw: str | None = None
         self.stop_sequence: str | None = None
-        self.usage = Usage()
+        self.usage = _NO_USAGE
         self.extras: Extras | None = None
         self.notices: dict[str, Notice] = {}
         """Fields that were dropped, by their place."""
@@ -136,7 +136,7 @@ class ReplyBuilder:
         item: str | None = None,
         extras: Extras | None = None,
     ) -> list[Event]:
-        events = self.start(self.id, self.model)
+        events = [] if self.started else self.start(self.id, self.model)
         start = PartStart(index, kind, id, name, item, extras)
         self.open[index] = OpenPart(start, self._text_size, finish)
         events.append(start)
@@ -175,7 +175,8 @@ class ReplyBuilder:
     def read_usage(self, read: Callable[[bytes], Usage], raw: bytes, path: str) -> list[Event]:
         """New counts; if a usage cannot be read, they are unknown, with a notice."""
         usage, notices = read_counts(read, raw, path)
-        self.notices |= {notice.path: notice for notice in notices}
+        for notice in notices:
+            self.notices[notice.path] = notice
         return self.update_usage(usage)
 
     def update_usage(self, usage: Usage) -> list[Event]:
@@ -184,7 +185,7 @@ class ReplyBuilder:
 
     def finish(self) -> list[Event]:
         """Complete the reply. Parts still open are ended first."""
-        events = self.start(self.id, self.model)
+        events = [] if self.started else self.start(self.id, self.model)
         for index in sorted(self.open):
             events += self.end(index)
         self.ended = True
@@ -215,7 +216,7 @@ class ReplyBuilder:
         return events
 
     def reply(self) -> Reply:
-        parts = tuple(self._parts[index] for index in sorted(self._parts))
+        parts = tuple([self._parts[index] for index in sorted(self._parts)])
         return Reply(
             id=self.id,
             model=self.model,
@@ -253,6 +254,17 @@ def unreadable_usage(reason: str, path: str) -> Notice:
 def valid_count(tokens: int | None) -> int | None:
     """A token count; one that is negative or impossibly large is unknown."""
     return None if tokens is None or not 0 <= tokens <= _LARGEST_COUNT else tokens
+
+
+def valid_counts(*counts: int | None) -> list[int | None]:
+    """Several of them."""
+    valid: list[int | None] = []
+    for tokens in counts:
+        if tokens is not None and not 0 <= tokens <= _LARGEST_COUNT:
+            valid.append(None)
+        else:
+            valid.append(tokens)
+    return valid
 
 
 def positive_counts(written: dict[WriteTtl, int]) -> dict[WriteTtl, int]:

@@ -32,6 +32,7 @@ _STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 _QUOTE, _CLOSE, _COMMA, _COLON = b'"},:'
 _OPEN_LIST, _CLOSE_LIST = b"[]"
 _BLANK = 32
+_BLANKS = b" \t\n\r"
 
 
 class ByteSpan(NamedTuple):
@@ -56,7 +57,7 @@ class MemberSpan(NamedTuple):
 def document_span(body: bytes) -> ByteSpan:
     """The document without the white space around it."""
     end = len(body)
-    while end and body[end - 1] in b" \t\n\r":
+    while end and body[end - 1] in _BLANKS:
         end -= 1
     return ByteSpan(_after_space(body, 0), end)
 
@@ -152,25 +153,23 @@ def known_element_span(
     body: bytes, span: ByteSpan, elements: Sequence[msgspec.Raw], position: int, path: str
 ) -> ByteSpan:
     """The span of one of the already decoded elements of a list, found from the end of the list."""
-    end = span.end - 1
-    start = end = _before_space(body, end)
-    for index in range(len(elements) - 1, position - 1, -1):
+    last = len(elements) - 1
+    start = end = span.end - 1
+    for index in range(last, position - 1, -1):
         end = start
-        if index < len(elements) - 1:
-            end = _before_space(body, start)
+        if index < last:
+            while body[end - 1] in _BLANKS:
+                end -= 1
             if body[end - 1] != _COMMA:
                 raise _ambiguous(path)
-            end = _before_space(body, end - 1)
-        start = end - memoryview(elements[index]).nbytes
-    if start <= span.start or not body.startswith(elements[position], start):
+            end -= 1
+        while body[end - 1] in _BLANKS:
+            end -= 1
+        raw = elements[index]
+        start = end - memoryview(raw).nbytes
+    if start <= span.start or not body.startswith(raw, start):
         raise _ambiguous(path)
     return ByteSpan(start, end)
-
-
-def _before_space(body: bytes, position: int) -> int:
-    while body[position - 1] in b" \t\n\r":
-        position -= 1
-    return position
 
 
 def _after_space(body: bytes, position: int) -> int:

@@ -114,7 +114,9 @@ class _Splicing:
     # ── Markers ──────────────────────────────────────────────────────────────────────────────────
 
     def place(self, plan: Plan, *, replace: bool, slots: int | None) -> None:
-        own = {(mark.chunk, mark.splice): mark for mark in self._rendered.marks}
+        own: dict[_Place, Mark] = {}
+        if self._rendered.marks:
+            own = {(mark.chunk, mark.splice): mark for mark in self._rendered.marks}
         wanted = {(mark.chunk, mark.splice): mark for mark in plan.marks}
         if replace:
             for place, mark in own.items():
@@ -123,7 +125,9 @@ class _Splicing:
             new = [mark for place, mark in wanted.items() if own.get(place) != mark]
             kept = [mark for place, mark in own.items() if wanted.get(place) == mark]
         else:
-            new = [mark for place, mark in wanted.items() if place not in own]
+            new = list(wanted.values())
+            if own:
+                new = [mark for place, mark in wanted.items() if place not in own]
             kept = list(own.values())
             new = self._within(new, None if slots is None else max(0, slots - len(kept)))
             if kept:
@@ -131,7 +135,9 @@ class _Splicing:
         placed = [
             mark for mark in new if self._insert(mark, removed=(mark.chunk, mark.splice) in own)
         ]
-        self.marks = sorted([*kept, *placed], key=_hash_order)
+        self.marks = [*kept, *placed]
+        if kept or plan.marks != tuple(placed):  # plans are in hash order
+            self.marks.sort(key=_hash_order)
 
     def lengthen(self, ttl: Ttl) -> None:
         """Gives the request's own markers that live shorter this TTL, and changes nothing else in
@@ -194,7 +200,7 @@ class _Splicing:
         run, index = self._rendered.locate(mark.chunk)
         if mark.splice is None and run.log.splices[index] < 0:
             raise InvalidRequest(f"{run.path(index)} takes no marker", path="plan.marks")
-        target = self._locator.target(mark.chunk, mark.splice)
+        target = self._locator.target(mark.chunk, mark.splice, (run, index))
         start, end = target.block
         if self._places.element:
             if target.element is not None and not removed:
@@ -216,7 +222,7 @@ class _Splicing:
             elif not removed:
                 self._leave_out(mark, f"the block has a {name} of another form")
                 return False
-        bare = all(name in self._names for name in members)
+        bare = members.keys() <= set(self._names)
         self.edits.append((end - 1, end - 1, marker[1:] if bare else marker))
         return True
 

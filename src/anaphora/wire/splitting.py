@@ -276,7 +276,7 @@ class RequestSplit:
             log = grown
         if self._elements is not None:
             self._elements.notes.log = ref(log), self._memo, context
-            begin = log.start(append.first_chunk)
+            begin = log.ends[append.first_chunk - 1] if append.first_chunk else 0
             text = b"".join([data for _, _, data in append.chunks])
             # What was read whole needs no body.
             log = RequestLog(log, known, begin, text, cut.text if known else _all_read)

@@ -94,7 +94,8 @@ class EventDecoder:
             whole = data[:end]
             events: list[bytes] = _EVENT.findall(whole)
             if len(events) == whole.count(b"\n\n"):
-                self._keep(data[end:])
+                if end < len(data):
+                    self._keep(data[end:])
                 return events
         *lines, rest = data.split(b"\n")
         events = []

@@ -25,6 +25,7 @@ from .reading import (
     DECODE_ERRORS,
     ErrorFactory,
     Members,
+    decode_members,
     decode_text,
     decode_value,
     list_elements,
@@ -47,7 +48,10 @@ class SentLevel:
         self._fail = fail
 
     def members(self, value: Any, path: str) -> dict[str, Any]:
-        return object_members(value, path, self._fail)
+        try:
+            return decode_members(value)
+        except DECODE_ERRORS:
+            return object_members(value, path, self._fail)  # raises
 
     def elements(self, value: Any, path: str) -> list[Any]:
         return list_elements(value, path, self._fail)

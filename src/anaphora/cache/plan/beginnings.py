@@ -174,6 +174,9 @@ class RecallingPlanner(MarkerPlanner):
     def _candidates_of(self, rendered: Rendered) -> Candidates:
         """A block that ends a recurring beginning replaces the end of tools and system prompt,
         unless the prompt itself states what is shared."""
+        known = self._candidates
+        if self._recalled is None and known is not None and known[0] is rendered:
+            return known[1]
         candidates = super()._candidates_of(rendered)
         if self._recalled is None or candidates.prefix is not None or candidates.policies:
             return candidates

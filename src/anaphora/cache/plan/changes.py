@@ -35,7 +35,10 @@ def sent_boundaries(
     if found.tail is not None:
         turn = marking.previous_turn(prompt.rendered, prompt, found.tail)
     ends = (found.first, found.shared, found.frozen, turn, found.tail)
-    own = [(k, end, prompt.key(end)) for k, end in enumerate(ends) if end is not None]
+    own: list[SentBoundary] = []
+    for kind, end in enumerate(ends):
+        if end is not None:
+            own.append((kind, end, prompt.key(end)))
     return (*own, *before)[:MOST_BOUNDARIES]
 
 
@@ -44,10 +47,13 @@ def count_changes(
 ) -> tuple[int, ...]:
     """How often in a row each kind of boundary has changed, this prompt included. One behind a
     change has changed as well."""
-    known = {kind for kind, _, _ in before}
-    same = {kind for kind, end, key in before if end < len(prompt) and prompt.key(end) == key}
+    known, same, count = set[int](), set[int](), prompt.count
+    for kind, end, key in before:
+        known.add(kind)
+        if kind not in same and end < count and prompt.key(end) == key:
+            same.add(kind)
     changed, counted = False, list[int]()
-    for kind, count in enumerate(counts):
+    for kind, times in enumerate(counts):
         changed = kind not in same and (changed or kind in known)
-        counted.append(-1 if kind in same else count + changed)
+        counted.append(-1 if kind in same else times + changed)
     return tuple(counted)

@@ -330,7 +330,10 @@ def reuse_requested(rendered: Rendered) -> bool:
         return True
     if rendered.automatic is not None and rendered.only_marks is None:
         return True  # otherwise it is the provider's default, and the planner decides
-    return any(run.log.policies for run in rendered.runs)
+    for run in rendered.runs:  # noqa: SIM110
+        if run.log.policies:
+            return True
+    return False
 
 
 def only_marks_of(rendered: Rendered, choice: MarkerChoice) -> bool:

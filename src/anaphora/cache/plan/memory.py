@@ -123,15 +123,15 @@ class TtlCosts:
     ) -> dict[Ttl | None, float]:
         """The cost with each TTL, and without a marker. `usual` is how often such a prefix is used
         in all, if that is known; `changes` is how often in a row it was not sent again."""
-        uses, read = gaps.horizon(usual), self._read
+        uses, read, within = gaps.horizon(usual), self._read, gaps.within
         alike = PRIOR_WEIGHT / (PRIOR_WEIGHT + max(0, changes))
         costs: dict[Ttl | None, float] = {None: 1.0 + uses}
         if self.unmarked is not None:
             seconds, unmarked_read = self.unmarked
-            found = alike * gaps.within(seconds, at)
+            found = alike * within(seconds, at)
             costs[None] = 1.0 + uses * (found * unmarked_read + (1 - found))
         for ttl, seconds, write in self._marked:
-            found = alike * gaps.within(seconds, at)
+            found = alike * within(seconds, at)
             costs[ttl] = write + uses * (found * read + (1 - found) * write)
         return costs
 
@@ -256,7 +256,8 @@ class AppMemory:
     def record(self, prompt: PromptView, shared: int | None, at: float) -> Hashable:
         """Record a call; returns the key of the beginning that its prompt shares with others."""
         self.recent.append(at)
-        self.calls_per_minute(at)
+        while self.recent[0] < at - 60:
+            self.recent.popleft()
         if shared is None:
             return None
         beginning = prompt.key(shared)

@@ -16,6 +16,7 @@ from typing import TypeAlias
 from anaphora.cache.sent_call import begins_with, expiry, is_alive, shared_chunks
 from anaphora.cache.simulator import RenderedPrompt
 from anaphora.cache.simulator.outcome import writing_marks
+from anaphora.cache.simulator.prompt import UNMARKED
 from anaphora.cache.simulator.view import automatic_position
 from anaphora.rendered import Mark, Plan, Rendered
 from anaphora.tokens import Counts
@@ -30,7 +31,6 @@ from .memory import AppMemory, ConversationState, Gaps
 
 #: The share by which another way of caching must be cheaper before the planner changes to it.
 _WORTH_A_CHANGE = 0.9
-_NO_MARKS = Plan()
 _Places: TypeAlias = list[tuple[int | None, Ttl | None]]
 
 
@@ -58,6 +58,8 @@ class MarkerPlanner:
         self._unkeyed: RenderedPrompt | None = None
         """The prompt of the last write, if its key is not computed yet: mostly the next prompt
         shares its bytes."""
+        self._changed: tuple[RenderedPrompt, tuple[int, ...]] | None = None
+        """The result of `_changes` for the prompt at hand."""
         self._uncompared: tuple[RenderedPrompt, Candidates] | None = None
         """The last prompt, if the keys of its boundaries are not computed yet, as well."""
 
@@ -79,7 +81,7 @@ class MarkerPlanner:
 
     @state.setter
     def state(self, state: ConversationState) -> None:
-        self._state, self._unkeyed, self._uncompared = state, None, None
+        self._state, self._unkeyed, self._uncompared, self._changed = state, None, None, None
 
     @property
     def gaps(self) -> Gaps:
@@ -158,7 +160,8 @@ class MarkerPlanner:
         return self._prompt_of(rendered).counts
 
     def _choose(self, rendered: Rendered, at: float, *, is_last: bool) -> MarkerChoice:
-        candidates, prompt = self._candidates_of(rendered), self._prompt_of(rendered)
+        prompt = self._prompt_of(rendered)
+        candidates = self._candidates_of(rendered)
         notices = [] if rendered.messages_cacheable else marking.uncacheable_messages(rendered)
         maximum = self._rules.maximum_tokens
         if maximum is not None and prompt.tokens(rendered.cacheable - 1) > maximum.value:
@@ -172,12 +175,12 @@ class MarkerPlanner:
             if ttl != requested:
                 notices.append(marking.ttl_changed(rendered, position, requested, ttl))
             wanted[position] = ttl
-        ttls = self._history_ttls(rendered, candidates.shared, at)
+        ttls = self._history_ttls(prompt, candidates.shared, at)
         if ttls[TAIL] is None and self._caches_unmarked:
             if not wanted and not rendered.marks:
                 return MarkerChoice({}, {}, None, notices)
             ttls = (min(rendered.markers, key=TTL_SECONDS.__getitem__),) * len(ttls)
-        own, extra, history = self._places(rendered, ttls, at, is_last=is_last)
+        own, extra, history = self._places(prompt, ttls, at, is_last=is_last)
         # Lengths are estimates, and a marker on too short a prefix costs nothing: a prompt that
         # requests caching gets its markers at any length.
         long_enough = 0 if policies or reuse_requested(rendered) else len(prompt)
@@ -194,11 +197,12 @@ class MarkerPlanner:
         return MarkerChoice(wanted, fillers, history, notices)
 
     def _places(
-        self, rendered: Rendered, ttls: tuple[Ttl | None, ...], at: float, *, is_last: bool
+        self, prompt: RenderedPrompt, ttls: tuple[Ttl | None, ...], at: float, *, is_last: bool
     ) -> tuple[_Places, _Places, Ttl | None]:
         """Places and TTLs of the planner's own markers, those for free slots, and the TTL that pays
         at the tail; `ttls` are those by kind."""
-        candidates, prompt = self._candidates_of(rendered), self._prompt_of(rendered)
+        rendered = prompt.rendered
+        candidates = self._candidates_of(rendered)
         # Policies say how tools and system blocks are cached; without one the planner decides.
         shared, shared_ttl = candidates.shared, None
         if candidates.policies:
@@ -262,10 +266,10 @@ class MarkerPlanner:
         return marking.falling_ttls(rendered, marks, requested, notices)
 
     def _history_ttls(
-        self, rendered: Rendered, shared: int | None, at: float
+        self, prompt: RenderedPrompt, shared: int | None, at: float
     ) -> tuple[Ttl | None, ...]:
         """The TTL of markers for each kind of boundary, and of one that has not changed."""
-        prompt = self._prompt_of(rendered)
+        rendered = prompt.rendered
         beginning = None if shared is None else prompt.key(shared)
         changes = self._changes(prompt)
         if max(changes) <= 0:  # nothing changes, as in nearly all conversations
@@ -370,20 +374,27 @@ class MarkerPlanner:
     def _prompt_of(self, rendered: Rendered) -> RenderedPrompt:
         prompt = self._prompt
         if prompt is None or prompt.rendered is not rendered:
-            prompt = self._prompt = RenderedPrompt(rendered, _NO_MARKS, prompt)
+            prompt = self._prompt = RenderedPrompt(rendered, UNMARKED, prompt)
         return prompt
 
     def _changes(self, prompt: RenderedPrompt) -> tuple[int, ...]:
         """How often in a row each kind of boundary has changed, if this prompt is sent."""
+        if self._changed is not None and self._changed[0] is prompt:
+            return self._changed[1]
         last = self._uncompared
         if last is not None and begins_with(prompt.rendered, last[0].rendered):
             return ALIKE
         state = self._state if last is None else self.state
-        return count_changes(prompt, state.sent, state.changes) if state.sent else state.changes
+        if not state.sent:
+            return state.changes
+        changes = count_changes(prompt, state.sent, state.changes)
+        self._changed = prompt, changes
+        return changes
 
     def _compare(self, prompt: RenderedPrompt) -> None:
         """Remember the boundaries of a prompt that is sent."""
         self._state.changes = self._changes(prompt)
+        self._changed = None
         self._uncompared = prompt, self._candidates_of(prompt.rendered)
 
     def _marked(self, rendered: Rendered, plan: Plan) -> RenderedPrompt:

@@ -14,11 +14,11 @@ from typing import Any
 
 from blake3 import blake3
 
-from anaphora.rendered import ChunkRun, Kind, Plan, Rendered
+from anaphora.rendered import ChunkRun, Kind, Mark, Plan, Rendered
 from anaphora.rendered.chunks import Stretches, are_like
 from anaphora.rendered.log import KEY
 from anaphora.tokens import Counts
-from anaphora.values import Section
+from anaphora.values import Section, Ttl
 
 from .view import MODEL_KINDS, RESULT, is_from_model
 
@@ -28,9 +28,18 @@ _SHORT = 2048
 _SHA256 = sha256()
 
 
+#: The plan of a prompt of which only the blocks are looked at.
+UNMARKED = Plan()
+
+
 class RenderedPrompt:
     """A rendered call with its plan. Positions count blocks from 0. The keys of a growing
     conversation are computed once."""
+
+    markers: tuple[Mark, ...] = ()
+    automatic: Ttl | None = None
+    held = 0
+    handle = ""
 
     def __init__(
         self, rendered: Rendered, plan: Plan, before: RenderedPrompt | None = None
@@ -45,9 +54,15 @@ class RenderedPrompt:
         known: LeadingRuns | None = None if before is None else before.lead
         if known is None and log is not None:
             known = log.leading
-        lead = known if known is not None and known.leads(runs) else LeadingRuns(runs)
+        lead = known
+        if (
+            lead is None
+            or (len(runs) > (size := len(lead.runs)) and runs[size].section != "messages")
+            or not are_like(lead.runs, runs)
+        ):
+            lead = LeadingRuns(runs)
         self.lead: LeadingRuns = lead
-        if log is not None:
+        if log is not None and log.leading is not lead:
             log.leading = lead
         self.leading = lead.count - 1
         """`leading` is the last block before the messages; -1 if there is none."""
@@ -57,7 +72,8 @@ class RenderedPrompt:
         for run in runs:
             self.placed_runs.append((run, first))
             first += run.count
-        self._count = first
+        self.count = first
+        """How many blocks."""
         self._chains: dict[int, bytearray] = {}
         """The keys of each run's blocks, as far as they were needed."""
         params = rendered.envelope.cache_params
@@ -70,7 +86,10 @@ class RenderedPrompt:
             self.cache_params = before.cache_params
         else:
             self._params = self.cache_params = dict(params)
-        self.mark(plan)
+        if plan is not UNMARKED:
+            self.mark(plan)
+        else:
+            self.cache_params = self._params
 
     def mark(self, plan: Plan) -> None:
         key = None if plan.key is None else plan.key.encode()
@@ -82,11 +101,11 @@ class RenderedPrompt:
         self.held, self.handle = (0, "") if held is None else (held.chunks, held.handle)
 
     def __len__(self) -> int:
-        return self._count
+        return self.count
 
     @property
     def total(self) -> int:
-        return self.tokens(self._count - 1)
+        return self.tokens(self.count - 1)
 
     @property
     def size(self) -> int:
@@ -227,13 +246,6 @@ class LeadingRuns:
         self.candidates: Any = None
         """The planner's candidates for breakpoints in them."""
 
-    def leads(self, runs: tuple[ChunkRun, ...]) -> bool:
-        """Whether these are the runs before the messages of this prompt."""
-        if not are_like(self.runs, runs):
-            return False
-        count = len(self.runs)
-        return len(runs) == count or runs[count].section == "messages"
-
     def hash(self, placed: list[tuple[ChunkRun, int]]) -> bytearray:
         """`placed` are the runs of a prompt that begins with these."""
         keys = bytearray()
@@ -264,7 +276,9 @@ def _chain(run: ChunkRun, before: bytes) -> bytearray:
     keys = known[1]
     done = len(keys) // KEY
     if done < run.count:
-        last, start, begin = bytes(keys[-KEY:]) if done else base, log.start(done), 0
+        last, start, begin = base, 0, 0
+        if done:
+            last, start = bytes(keys[-KEY:]), log.ends[done - 1]
         added: list[bytes] = []
         new = memoryview(log.slice(start, log.ends[run.count - 1]))
         for end in log.ends[done : run.count]:

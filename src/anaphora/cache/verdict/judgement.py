@@ -313,12 +313,12 @@ def saved_usd(usage: Usage | None, price: Price | None) -> Decimal | None:
     tokens = usage.input if usage is not None else None
     if usage is None or price is None or tokens is None:
         return None
-    rates = price.at(tokens)
+    rates = price.at(tokens) if price.tiers else price
     if rates.input is None:
         return None
     parts = [(usage.read or 0, rates.read)]
     for ttl, count in (usage.written or {}).items():
-        parts.append((count, rates.writing(None if ttl == "unsplit" else ttl)))
+        parts.append((count, rates.writing(None) if ttl == "unsplit" else rates.write.get(ttl)))
     total = Decimal(0)
     for count, rate in parts:
         if count and rate is None:

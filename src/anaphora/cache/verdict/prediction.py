@@ -150,7 +150,7 @@ def _simulate_marks(
     written = writing_marks(rules, was.marks, sizes.__getitem__)
     if not written:
         return None
-    lifetime = min(TTL_SECONDS[mark.ttl] for mark in written)
+    lifetime = min([TTL_SECONDS[mark.ttl] for mark in written])
     if not is_alive(expiry(made.lives_from, lifetime), at):
         return None
     reach = 1 if rules.lookback_positions is None else rules.lookback_positions.value
@@ -162,7 +162,9 @@ def _simulate_marks(
     if found < 0:
         return None
     wrote = marked_outcome(written, sizes.__getitem__, total=before.total)
-    sizes = {chunk: after.tokens(chunk + 1) for chunk in {found, *(m.chunk for m in now.marks)}}
+    sizes = {mark.chunk: after.tokens(mark.chunk + 1) for mark in now.marks}
+    if found not in sizes:
+        sizes[found] = after.tokens(found + 1)
     writes = writing_marks(rules, now.marks, sizes.__getitem__)
     while writes and writes[0].chunk <= found:
         writes = writes[1:]

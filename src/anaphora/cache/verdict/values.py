@@ -206,7 +206,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
             plain = (replace(each, text=each.text.replace(place, outline)) for each in self.causes)
             return replace(self, causes=tuple(plain), change=None).describe()
         shown = self.change if excerpts else None
-        text, others = _outcome(self), self.other_causes
+        text, others = _outcome(self), self.other_causes if self.causes else ()
         named = self.causes[: len(self.causes) - len(others)]
         if len(named) > 1:
             parts = (f"{cause.tokens:,} because {_reason(cause, shown)}" for cause in named)
@@ -216,7 +216,9 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
         if others:
             text += f" (and {counted(len(others), 'more reason')})"
         text += "."
-        doubts = dict.fromkeys(name for cause in named for name in cause.unverified)
+        doubts: dict[str, None] = {}
+        for cause in named:
+            doubts.update(dict.fromkeys(cause.unverified))
         if doubts:
             text += f" Not verified: {', '.join(doubts)} in the catalog."
         if self.lost:
@@ -255,10 +257,11 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     def broke(self) -> bool:
         """Whether something cached was not read because the prompt, or a parameter that its cache
         depends on, changed. A compaction is meant to change it."""
-        if self.cause == "compaction":
+        if self.causes and self.causes[0].kind == "compaction":
             return False
-        changed = self.change is not None or any(cause.kind in PARAMETERS for cause in self.causes)
-        return changed and bool(self.left) and self.result in ("partial", "miss")
+        if not self.left or self.result not in ("partial", "miss"):
+            return False
+        return self.change is not None or any(cause.kind in PARAMETERS for cause in self.causes)
 
     def __str__(self) -> str:
         return self.sentence

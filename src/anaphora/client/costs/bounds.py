@@ -123,7 +123,9 @@ def written_ttls(facts: RequestFacts, plan: Plan, target: Target) -> set[Ttl] | 
     """The TTLs of possible cache writes; None: any."""
     if target.rules.mechanism.value != "explicit":
         return None
-    ttls = {mark.ttl for mark in plan.marks} | set(facts.cache_ttls)
+    ttls: set[Ttl] = set(facts.cache_ttls)
+    for mark in plan.marks:
+        ttls.add(mark.ttl)
     if plan.automatic is not None:
         ttls.add(plan.automatic)
     return ttls

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from anaphora.catalog import Price, Profile
 from anaphora.catalog.api_limits import fastest_tokens, stops_when_cut
 from anaphora.catalog.prices import cost_of
-from anaphora.client.observe.export import block_label
+from anaphora.client.observe.export import known_block_label
 from anaphora.client.response import BlockShare
 from anaphora.client.target import Target
 from anaphora.errors import AnaphoraError, Timeout, Transport, Upstream
@@ -224,15 +224,18 @@ def label_costs(
     shares: tuple[BlockShare, ...], cost: AttemptCost, price: Price | None
 ) -> Mapping[str, int]:
     """Nano-dollars of the prompt by block label: its cost in proportion to the tokens."""
-    total, usage = sum(share.tokens for share in shares), cost.usage
+    total, usage = 0, cost.usage
+    for share in shares:
+        total += share.tokens
     if price is None or cost.usd is None or not total:
         return {}
-    output = (price.at(usage.input or 0).output or Decimal(0)) * (usage.output or 0)
+    rates = price.at(usage.input or 0) if price.tiers else price
+    output = (rates.output or Decimal(0)) * (usage.output or 0)
     nano, costs = nano_usd_up(cost.usd - output.scaleb(-6)), dict[str, int]()
     if len(shares) > _MOST_LABELS:
         shares = tuple(sorted(shares, key=lambda share: -share.tokens))
     for position, share in enumerate(shares):
-        name = block_label(share.label, share.section)
+        name = known_block_label(share.label, share.section)
         if position >= _MOST_LABELS and name not in costs:
             name = share.section
         costs[name] = costs.get(name, 0) + nano * share.tokens // total

@@ -12,6 +12,7 @@ import json
 import logging
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import TypeAlias
 
 from anaphora import errors
@@ -56,7 +57,7 @@ def error_type(name: str | None) -> str | None:
 
 
 def outcome(error: str | None) -> str:
-    return error_type(error) or "ok"
+    return "ok" if error is None else error_type(error) or "ok"
 
 
 def address(host: str) -> tuple[str, int | None]:
@@ -80,6 +81,10 @@ def block_label(text: str, section: Section) -> str:
     if section == "messages" and (role := text.partition(" ")[0]) in _ROLES:
         return role
     return label(text)
+
+
+#: Labels stay the same from call to call.
+known_block_label = lru_cache(maxsize=512)(block_label)
 
 
 def shares(blocks: Iterable[BlockShare], most: int) -> dict[str, int]:

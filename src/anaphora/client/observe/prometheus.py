@@ -187,8 +187,11 @@ class _Families:
         if record.first is not None:
             observed.append((self.first(*call), record.first))
         for attempt in record.attempts:
-            provider = self.providers(label(attempt.provider))
-            add((self.attempts(provider, outcome(attempt.error)), 1))
+            provider = call[0]
+            if attempt.provider != record.provider:
+                provider = self.providers(label(attempt.provider))
+            result = "ok" if attempt.error is None else outcome(attempt.error)
+            add((self.attempts(provider, result), 1))
         for kind, tokens in (
             ("uncached", usage.uncached),
             ("read", usage.read),
@@ -230,7 +233,10 @@ class _Families:
             amounts.append((counter, block.tokens))
 
     def _count_verdict(self, verdict: Verdict, amounts: list[tuple[Counter, float]]) -> None:
-        amounts.append((self.verdicts(verdict.result, verdict.cause or "none"), 1))
+        cause = verdict.causes[0].kind if verdict.causes else "none"
+        amounts.append((self.verdicts(verdict.result, cause), 1))
+        if not verdict.lost:
+            return
         for kind, tokens in verdict.losses.items():
             amounts.append((self.lost(kind), tokens))
             if verdict.cost_usd is not None:

@@ -176,6 +176,12 @@ class AiohttpResponse:
         self._received = 0
 
     @property
+    def ended(self) -> bool:
+        """Whether the whole body was read, and its connection released."""
+        exchange = self._exchange
+        return exchange.connection is None and exchange.content.at_eof()
+
+    @property
     def headers(self) -> Mapping[str, str]:
         """Names in lower case; repeated headers are joined with commas."""
         if self._headers is None:

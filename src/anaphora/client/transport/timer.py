@@ -31,7 +31,9 @@ class SharedTimer:
         self.wake_at = inf
 
     def begin(self, wait: Expirable, seconds: float) -> None:
-        self.begin_at(wait, self.loop.time() + seconds)
+        due = self.due[wait] = self.loop.time() + seconds
+        if due < self.wake_at:
+            self.schedule(due)
 
     def begin_at(self, wait: Expirable, due: float) -> None:
         """The same with a time of the loop's clock."""
@@ -113,8 +115,11 @@ class Deadline:
         self._expired = False
         self._task: asyncio.Task[Any] | None = None
 
-    async def wait(self, awaitable: Awaitable[T]) -> T:
-        """The result; raises `DeadlinePassed` at the deadline."""
+    async def wait(
+        self, awaitable: Awaitable[T], late: Callable[[], BaseException] | None = None
+    ) -> T:
+        """The result; at the deadline, raises what `late` returns, else `DeadlinePassed`. Its
+        context has no frames of what was cancelled."""
         task = self._task = asyncio.current_task(self._timer.loop)
         assert task is not None, "calls are made in a task"
         before, cancelled = task.cancelling(), False
@@ -127,11 +132,13 @@ class Deadline:
             return await awaitable
         except asyncio.CancelledError:
             cancelled = True
-            raise
+            if not self._expired or task.uncancel() > before:
+                raise
         finally:
             timer.due.pop(self, None)
-            if self._expired and task.uncancel() <= before and cancelled:
-                raise DeadlinePassed from None
+            if self._expired and not cancelled:
+                task.uncancel()
+        raise DeadlinePassed if late is None else late()
 
     def expire(self) -> None:
         assert self._task is not None

@@ -215,7 +215,8 @@ class Directory:
         return row
 
     def _is_live(self, row: TokenRow) -> bool:
-        return self._rows.is_live(row, self._now())
+        now = self._latest = max(self._latest, self._clock())  # see `_now`
+        return self._rows.is_live(row, now)
 
     def _now(self) -> float:
         """Never decreases: an expired token stays expired."""

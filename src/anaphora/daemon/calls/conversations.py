@@ -155,7 +155,9 @@ class CallMemory:
         while len(self._indexes) > _MOST_SCOPES:
             self._indexes.popitem(last=False)
         indexes = self._indexes.values()
-        texts, memory = sum([each.size for each in indexes]), sum([each.memory for each in indexes])
+        texts = memory = 0
+        for each in indexes:
+            texts, memory = texts + each.size, memory + each.memory
         if texts <= _MOST_TEXTS and memory <= _MOST_MEMORIES:
             return
         for index in indexes:

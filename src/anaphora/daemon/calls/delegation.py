@@ -167,7 +167,7 @@ class CallService:
     async def complete(self, call: AppCall) -> AppReply:
         """The answer to a call, as its app may see it. Raises the client's errors, and `Denied` if
         the grant does not allow the call."""
-        await self.pipeline.before("enter", call)
+        await self.pipeline.before["enter"](call)
         waited = WaitedCall(self.read_on, self.pipeline, call, reading=True)
         return await waited.run(ClientCall(self.pipeline, self.tools, call).complete())
 
@@ -264,7 +264,7 @@ class CallStream:
         """Waits for the first event. Raises what `complete` would raise."""
         if self._pieces is None:
             service, call = self._service, self._call
-            await service.pipeline.before("enter", call)
+            await service.pipeline.before["enter"](call)
             pieces = ClientCall(service.pipeline, service.tools, call).pieces()
             self._pieces = pieces if self._waited is not None else self._without_run(pieces)
             self._first = await self._next()
@@ -286,7 +286,8 @@ class CallStream:
         return self._iterate()
 
     async def _iterate(self) -> AsyncGenerator[StreamPiece, None]:
-        await self.head()
+        if self._pieces is None:
+            await self.head()
         piece, self._first = self._first, None
         if piece is None:
             piece = await self._next()

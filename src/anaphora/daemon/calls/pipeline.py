@@ -29,6 +29,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
 
 from anaphora.client.failures import log
 
@@ -70,6 +71,13 @@ async def _in_order(steps: Sequence[Callable[[AppCall], Awaitable[None]]], call:
         await step(call)
 
 
+def _joined(
+    steps: Sequence[Callable[[AppCall], Awaitable[None]]],
+) -> Callable[[AppCall], Awaitable[None]]:
+    """One step alone needs no coroutine around it."""
+    return steps[0] if len(steps) == 1 else partial(_in_order, steps)
+
+
 class CallPipeline:
     """Runs the steps of calls. Benchmarks and tests can leave out any of them."""
 
@@ -81,10 +89,11 @@ class CallPipeline:
         """Adds steps, each in its place; one of the same name is replaced."""
         found = self.steps | {step.name: step for step in steps}
         self.steps = {name: found[name] for name in ORDER if name in found}
-        self._before = {
-            moment: [step.before for step in self._named(names, "before")]
+        self.before = {
+            moment: _joined([step.before for step in self._named(names, "before")])
             for moment, names in BEFORE.items()
         }
+        """The steps of each moment, to be awaited at once."""
         self._after = {
             moment: [step.after for step in self._named(names, "after")]
             for moment, names in AFTER.items()
@@ -98,11 +107,6 @@ class CallPipeline:
 
     def without(self, *names: str) -> CallPipeline:
         return CallPipeline(step for name, step in self.steps.items() if name not in names)
-
-    def before(self, moment: str, call: AppCall) -> Awaitable[None]:
-        """The steps of a moment, to be awaited at once. One alone needs no coroutine around it."""
-        steps = self._before[moment]
-        return steps[0](call) if len(steps) == 1 else _in_order(steps, call)
 
     def after(self, moment: str, call: AppCall, outcome: CallOutcome) -> None:
         for step in self._after[moment]:

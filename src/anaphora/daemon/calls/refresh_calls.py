@@ -123,7 +123,7 @@ async def send_refresh(
     )
     steps = pipeline.without("permit")
     steps.use(PlanRefresh(tools, state, refresh.prepared), JudgeRefresh(state, refresh.prepared))
-    await steps.before("enter", call)
+    await steps.before["enter"](call)
     try:
         await ClientCall(steps, tools, call).complete(prewarm=True)
     finally:

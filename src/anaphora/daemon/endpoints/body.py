@@ -25,6 +25,7 @@ import functools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -122,9 +123,9 @@ async def read_object(
 
 def check_headers(pairs: Sequence[tuple[str, str]]) -> None:
     """Raises if a header of `_ONCE` is sent twice."""
-    names = [name for name, _ in pairs]
-    if len(set(names)) == len(names):
+    if len(dict(pairs)) == len(pairs):
         return
+    names = [name for name, _ in pairs]
     for name in _ONCE:
         if names.count(name) > 1:
             raise rejected(f"the header {name} is sent twice")
@@ -148,7 +149,7 @@ def parse_object(body: bytes, counted: int = 0, *, by_pieces: bool = False) -> J
     if not isinstance(value, dict):
         raise rejected("the body must be a JSON object")
     _check_spellings(value)
-    if counted or is_counted(len(body)):
+    if counted or len(body) > 2 * MOST_ELEMENTS:
         _check_count(value, counted)
     return JsonBody(body, decode_members(body) if members is None else members, value)
 
@@ -175,12 +176,6 @@ def decompressed_pieces(body: bytes, encoding: str, most: int = MAX_BODY) -> Ite
         decompressor.finish()
     except InvalidCompression as problem:
         raise rejected(f"the request body: {problem}") from None
-
-
-def is_counted(size: int) -> bool:
-    """Whether a body of this size may have too many elements: each takes two bytes, with a
-    comma."""
-    return size > 2 * MOST_ELEMENTS
 
 
 def _check_count(value: dict[str, Any], count: int) -> None:
@@ -263,20 +258,24 @@ class CallBody(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     def references(self) -> Iterator[Reference]:
         """The stored objects that it names."""
         yield from references(self.value)
-        for _, reference in self.known_references:
-            yield reference
+        if self.beginning is not None and self.beginning.kept.facts.references:
+            for _, reference in self.known_references:
+                yield reference
 
     def facts(self, *, refers: bool) -> MessageFacts:
         """The facts of its messages. `refers` tells whether it names stored objects."""
-        known, beginning = self.known, self.beginning
+        beginning = self.beginning
+        known = 0 if beginning is None else beginning.count
         name = "" if self.elements is None else self.elements.name
         values = self.value.get(name, [])
         counts: list[int] = []
-        if is_counted(len(self.data)):
+        if len(self.data) > 2 * MOST_ELEMENTS:
             counts = [] if beginning is None else beginning.kept.facts.counts[:known]
             counted = accumulate(map(count_of, values), initial=counts[-1] if counts else 0)
             counts += list(counted)[1:]
-        named = self.known_references
+        named: list[tuple[int, Reference]] = []
+        if beginning is not None and beginning.kept.facts.references:
+            named = self.known_references
         if refers:
             new_ones = enumerate(values, known)
             named += [(at, one) for at, each in new_ones for one in references({name: [each]})]
@@ -302,7 +301,9 @@ class BodyReading:
     def _find(self) -> None:
         found = self._beginning = self._memory.find(self._body)
         if found is not None:
-            self._new = len(self._body.data) - (found.end - found.head)
+            outline = found.kept.outline
+            known = outline.ends[found.count - 1] - outline.head
+            self._new = len(self._body.data) - known
 
     @property
     def is_large(self) -> bool:
@@ -314,7 +315,7 @@ class BodyReading:
         if len(data) > _LONG:
             self._find()
         if self._beginning is not None:
-            body = _read_rest(self._beginning, by_pieces=self.is_large)
+            body = _read_rest(self._beginning, by_pieces=self._new > LARGE)
         if body is None:
             body = read_whole(self._wire, data, by_pieces=len(data) > LARGE)
         if body.elements is None or (body.elements.name == "input" and "type" in body.value):
@@ -328,7 +329,7 @@ class AppBodies:
 
     def __init__(self, memory: BodyMemory[MessageFacts] | None = None) -> None:
         if memory is None:
-            memory = BodyMemory(size_of=lambda facts: facts.size)
+            memory = BodyMemory(size_of=attrgetter("size"))
         self._memory: BodyMemory[MessageFacts] = memory
 
     def read(self, app: str, wire: str, data: bytes) -> CallBody:
@@ -358,7 +359,7 @@ def _read_rest(
 ) -> CallBody | None:
     """The body, without reading known messages again; None if the rest is refused."""
     kept, counted = beginning.kept, 0
-    if is_counted(len(beginning.data)):
+    if len(beginning.data) > 2 * MOST_ELEMENTS:
         if not kept.facts.counts:
             return None
         counted = kept.facts.counts[beginning.count - 1]

@@ -169,7 +169,7 @@ class Endpoints:
     # ── Calls ────────────────────────────────────────────────────────────────────────────────────
 
     async def _call(self, exchange: HttpExchange, route: Route, call: AppCall) -> None:
-        await self._calls.pipeline.before("read", call)
+        await self._calls.pipeline.before["read"](call)
         exchange.watch_later(_WATCH_SECONDS)
         try:
             if route.operation == "count":

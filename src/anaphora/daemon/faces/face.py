@@ -61,11 +61,11 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     """The path after the id: `cancel`, `items/msg_1`."""
     form: str = ""
     """The dialect in which the caller writes and reads; empty: the wire itself."""
+    face: str = ""
+    """The name of the face: the form or the wire."""
 
-    @property
-    def face(self) -> str:
-        """The name of the face."""
-        return self.form or self.wire
+    def __post_init__(self) -> None:
+        msgspec.structs.force_setattr(self, "face", self.form or self.wire)
 
 
 class StoredKind(msgspec.Struct, frozen=True):

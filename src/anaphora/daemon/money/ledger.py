@@ -164,11 +164,6 @@ class Ledger:
         if early:
             self.store.audited([id])
 
-    def mark_sent(self, hold: str) -> None:
-        """Called before the first byte of the request is written to a connection."""
-        if self.marks is not None:
-            self.marks.mark(hold)
-
     def settled_hold(self, hold: Hold) -> OpenHold:
         """A hold that some node settled at its bound, to be settled to its bill."""
         found = OpenHold(self, hold)
@@ -205,7 +200,8 @@ class OpenHold:
 
     def sending(self) -> None:
         """Called before the attempt is written to a connection: from now on it may be charged."""
-        self._ledger.mark_sent(self.hold.id)
+        if (marks := self._ledger.marks) is not None:
+            marks.mark(self.hold.id)
 
     async def settle(self, billed: int, kind: Settled, **details: Unpack[SettledDetails]) -> None:
         """Returns when the settlement is on disk, or kept in memory because the disk is full."""

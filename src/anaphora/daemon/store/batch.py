@@ -159,6 +159,8 @@ class _Batch:
         """Amounts to add to what is spent, and to what is held, in further accounts."""
         self._accounts: list[tuple[str, HoldRow]] = []
         """The rows whose further accounts are to be set, and their tables."""
+        self._reads = True
+        """Whether balances may have to be read."""
         self._has_further = False
         """Whether a hold counts in further accounts."""
         for one in operations:
@@ -199,6 +201,7 @@ class _Batch:
                 return False
             if carved and known.is_carved(request.hold):
                 return False
+        self._reads = False
         return True
 
     def collect(self) -> None:
@@ -214,7 +217,8 @@ class _Batch:
         """Changes further balances and the tables of tokens and handles, and books corrections."""
         for table, row in self._accounts:
             set_accounts(self.database, table, row)
-        charge(self.database, self._further)
+        if self._further:
+            charge(self.database, self._further)
         for change in self._changes:
             self.database.execute(change.sql, change.values)
         for correction in self._corrections:
@@ -227,9 +231,14 @@ class _Batch:
     def _settle(self) -> None:
         wanted = self._settlements
         known, epoch = self._known.holds, self._known.audit_epoch
-        holds = {id: known[id] for id in wanted if id in known}
-        if len(holds) < len(wanted):
-            others = [id for id in wanted if id not in known]
+        holds: dict[str, HoldRow] = {}
+        others: list[str] = []
+        for id in wanted:
+            if id in known:
+                holds[id] = known[id]
+            else:
+                others.append(id)
+        if others:
             holds |= {row.id: row for row in self._found(_FIND_HOLDS, _decode_holds, others)}
         for id, row in holds.items():
             settlement = wanted[id]
@@ -280,7 +289,8 @@ class _Batch:
                 latest = max(latest, day_of(request.hold.at))
                 known.day_end = end_of_day(latest)
             days.append(latest)
-        self._read_balances(requests, days)
+        if self._reads:
+            self._read_balances(requests, days)
         is_carved = known.carved and any(known.is_carved(request.hold) for request in requests)
         if self._has_further or is_carved:
             self._take_checked(days)
@@ -342,12 +352,10 @@ class _Batch:
     def _read_balances(self, requests: Iterable[HoldRequest], days: Iterable[str]) -> None:
         """Reads what is settled and held in each app's day and month, if it is not known."""
         known = self._known.balances
-        missing = {
-            period
-            for request, day in zip(requests, days, strict=True)
-            for period in _periods(request.hold.app, day)
-            if period not in known
-        }
+        missing: set[tuple[str, str]] = set()
+        for request, day in zip(requests, days, strict=True):
+            missing.update(_periods(request.hold.app, day))
+        missing.difference_update(known)
         if missing:
             known.update(dict.fromkeys(missing, 0))
             apps, periods = {app for app, _ in missing}, {period for _, period in missing}
@@ -367,7 +375,8 @@ class _Batch:
             known.further.difference_update(self._settled)
         for row in self._held:
             known.holds[row.id] = row
-        known.further.update(row.id for table, row in self._accounts if table == "holds")
+        if self._accounts:
+            known.further.update([row.id for table, row in self._accounts if table == "holds"])
         for period, amount in self._balances.items():
             if period in known.balances:
                 known.balances[period] += amount

@@ -38,7 +38,8 @@ Apply: TypeAlias = Callable[[Sequence[Operation]], list[Outcome]]
 #: read-only file system, another writing process.
 _REFUSED = (sqlite3.IntegrityError, sqlite3.DataError, sqlite3.InterfaceError)
 
-_PROBE = TableChange("UPDATE clock SET latest_day = latest_day", ())
+#: Changes nothing.
+PROBE = TableChange("UPDATE clock SET latest_day = latest_day", ())
 
 
 class PendingOperation:
@@ -246,7 +247,7 @@ class SqliteCommits(BatchQueue):
     """Runs `apply` on batches in its own thread."""
 
     def __init__(self, apply: Apply, *, on_abandoned: Callable[[HoldRequest], None]) -> None:
-        super().__init__(probe=_PROBE, on_abandoned=on_abandoned)
+        super().__init__(probe=PROBE, on_abandoned=on_abandoned)
         self._apply = apply
         self._kept: list[PendingOperation] = []
         self._thread = GroupCommit[PendingOperation]("anaphora store", self._commit, self._ended)
@@ -267,7 +268,7 @@ class SqliteCommits(BatchQueue):
         """Writes a batch. Returns the operations to try again, or None after a success."""
         batch = self._gathered_with(batch)
         if self.problem is not None:
-            batch.append(PendingOperation(_PROBE, None))
+            batch.append(PendingOperation(PROBE, None))
         self._kept = []
         self._write(batch)
         self.waiting = len(self._kept)
@@ -288,7 +289,8 @@ class SqliteCommits(BatchQueue):
             else:
                 self._refused(batch[0], problem)
         else:
-            self._log_success(batch)
+            if self._failure_logged:
+                self._log_success(batch)
             self.problem = None
             self._end_holds(zip(batch, outcomes, strict=True))
             self._deliver(zip(batch, outcomes, strict=True))

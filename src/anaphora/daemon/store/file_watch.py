@@ -56,17 +56,10 @@ class LogIndex(msgspec.Struct, frozen=True):
     checksum: bytes
     """Checksum of the last frame, as in the log."""
     salts: bytes
-    copied: bytes
-    """How far the log was copied into the store."""
-
-    @property
-    def state(self) -> tuple[bytes, bytes]:
-        """Changes when any process has copied the log into the store."""
-        return self.salts, self.copied
-
-    @property
-    def is_copied(self) -> bool:
-        return int(struct.unpack("=I", self.copied[:4])[0]) == self.frames
+    state: tuple[bytes, bytes]
+    """Changes when any process has copied the log into the store."""
+    is_copied: bool
+    """The whole log was copied into the store."""
 
 
 class WatchedFiles:
@@ -89,7 +82,8 @@ class WatchedFiles:
         self._identities = [(status.st_dev, status.st_ino) for status in found]
         self._size = os.fstat(self._files[0]).st_size
         self._header = os.pread(self._files[0], _HEADER, 0)
-        self._state = self._copied()
+        index = self._index()
+        self._state = None if index is None else index.state
         self._checked = self._ours = b""
         """The beginning of the index at the last check, and after the last commit of this
         process."""
@@ -106,7 +100,8 @@ class WatchedFiles:
     def note(self, *, wrote: bool) -> bool:
         """Called after a commit of this process, which may have copied the log into the store.
         Returns whether no other process has written since the check."""
-        state, now = self._copied(), self._shared[: _INDEX.size]
+        index, now = self._index(), self._shared[: _INDEX.size]
+        state = None if index is None else index.state
         alone = state is not None and bool(self._checked)
         if alone:
             changes = int.from_bytes(now[8:12], sys.byteorder)
@@ -131,7 +126,9 @@ class WatchedFiles:
                 raise StoreDamaged(self._paths[0].name, "was truncated")
         elif store < _HEADER:
             raise StoreDamaged(self._paths[0].name, "was truncated")
-        self._check_header(index)
+        header = os.pread(self._files[0], _HEADER, 0)
+        if header != self._header:
+            self._check_header(index, header)
         self._size = store
         return index is not None and self._checked == self._ours
 
@@ -156,18 +153,16 @@ class WatchedFiles:
         version, _, is_set, page, frames, pages, checksum, salts = _INDEX.unpack_from(data)
         if version != _INDEX_VERSION or not is_set:
             return None
+        copied = data[_COPIED : _COPIED + 4]
         return LogIndex(
             page=65_536 if page == 1 else page,
             frames=frames,
             pages=pages,
             checksum=struct.pack(">II", *struct.unpack("=II", checksum)),
             salts=salts,
-            copied=data[_COPIED : _COPIED + 4] + data[_TRIED : _TRIED + 4],
+            state=(salts, copied + data[_TRIED : _TRIED + 4]),
+            is_copied=int.from_bytes(copied, sys.byteorder) == frames,
         )
-
-    def _copied(self) -> tuple[bytes, bytes] | None:
-        index = self._index()
-        return None if index is None else index.state
 
     def _check_log(self, index: LogIndex, size: int) -> None:
         if not index.frames:
@@ -182,10 +177,8 @@ class WatchedFiles:
         if last[8:] != index.salts + index.checksum:
             raise StoreDamaged(name, "was overwritten")
 
-    def _check_header(self, index: LogIndex | None) -> None:
-        header = os.pread(self._files[0], _HEADER, 0)
-        if header == self._header:
-            return
+    def _check_header(self, index: LogIndex | None, header: bytes) -> None:
+        """The header has changed since it was last read."""
         state = None if index is None else index.state
         # Only a copy of the log changes it.
         is_copy = state is None or state != self._state

@@ -35,7 +35,7 @@ from . import (
     recovered,
 )
 from .batch import apply, latest_day, open_holds
-from .batch_queue import SqliteCommits
+from .batch_queue import PROBE, SqliteCommits
 from .batch_rows import KnownRows, create_view
 from .budgets import ReservationRequest
 from .corrections import Correction, entry_rows
@@ -284,7 +284,10 @@ class SqliteStore(SmallTables):
         except sqlite3.Error:
             self._check()  # says why, if the files were changed
             raise
-        if not self._files.note(wrote=self._writer.total_changes != before):
+        wrote = self._writer.total_changes != before
+        if wrote and operations[0] is PROBE and len(operations) == 1:
+            wrote = False  # SQLite writes nothing where no value changes
+        if not self._files.note(wrote=wrote):
             self._known.clear()
         return outcomes
 

@@ -14,11 +14,7 @@ from anaphora.wire.error_details import shown_fields
 from anaphora.wire.errors import error_class, error_headers, overflow_class, read_response
 from anaphora.wire.lenient import LenientDecoder
 from anaphora.wire.reading import converts_errors, replaces_lone_surrogates, reply_error
-from anaphora.wire.replies import (
-    positive_counts,
-    read_counts,
-    valid_count,
-)
+from anaphora.wire.replies import read_counts, valid_counts
 
 from .parse import BlockReader
 from .types import WIRE, ErrorBody, ErrorReply, MessageReply, UsageCounts
@@ -68,29 +64,33 @@ def read_stop(reason: str | None, sequence: str | None) -> StopReason:
 def read_usage(raw: bytes) -> Usage:
     """Anthropic's counts are a partition already; counts that are missing stay unknown."""
     usage = _decode_usage(raw)
-    details = usage.output_tokens_details
+    details, by_ttl = usage.output_tokens_details, usage.cache_creation
+    uncached, read, total, output, reasoning, hour, minutes = valid_counts(
+        usage.input_tokens,
+        usage.cache_read_input_tokens,
+        usage.cache_creation_input_tokens,
+        usage.output_tokens,
+        None if details is None else details.thinking_tokens,
+        None if by_ttl is None else by_ttl.ephemeral_1h_input_tokens,
+        None if by_ttl is None else by_ttl.ephemeral_5m_input_tokens,
+    )
+    written: dict[WriteTtl, int] | None = None
+    if by_ttl is not None or total is not None:
+        written = {}
+        if hour:
+            written["1h"] = hour
+        if minutes:
+            written["5m"] = minutes
+        if total is not None and (rest := total - (hour or 0) - (minutes or 0)) > 0:
+            written["unsplit"] = rest
     return Usage(
-        uncached=valid_count(usage.input_tokens),
-        read=valid_count(usage.cache_read_input_tokens),
-        written=_written(usage),
-        output=valid_count(usage.output_tokens),
-        reasoning=valid_count(details.thinking_tokens) if details is not None else None,
+        uncached=uncached,
+        read=read,
+        written=written,
+        output=output,
+        reasoning=reasoning,
         raw=raw.decode(),
     )
-
-
-def _written(usage: UsageCounts) -> dict[WriteTtl, int] | None:
-    by_ttl = usage.cache_creation
-    total = valid_count(usage.cache_creation_input_tokens)
-    if by_ttl is None:
-        return None if total is None else {"unsplit": total} if total else {}
-    written: dict[WriteTtl, int] = {
-        "1h": valid_count(by_ttl.ephemeral_1h_input_tokens) or 0,
-        "5m": valid_count(by_ttl.ephemeral_5m_input_tokens) or 0,
-    }
-    if total is not None and (rest := total - sum(written.values())) > 0:
-        written["unsplit"] = rest
-    return positive_counts(written)
 
 
 # ── Errors ───────────────────────────────────────────────────────────────────────────────────────

@@ -31,7 +31,7 @@ from anaphora.wire.sse import DONE, EventDecoder
 from . import types
 from .parse import BlockReader
 from .reply import error_of, read_reply, read_stop, read_usage
-from .types import WIRE, BlockDeltaEvent, TextBlockDelta
+from .types import WIRE, BlockDeltaEvent, JsonDelta, TextBlockDelta
 
 #: The bytes before the data of most events.
 _DELTA_LEAD = b"event: content_block_delta\ndata: "
@@ -118,6 +118,8 @@ class StreamReader:
                     event = self._unusual(payload)
                 if type(event) is BlockDeltaEvent and type(delta := event.delta) is TextBlockDelta:
                     events.append(add_text(event.index, delta.text))
+                elif type(event) is BlockDeltaEvent and type(delta := event.delta) is JsonDelta:
+                    events.append(add_text(event.index, delta.partial_json))
                 elif not build.ended:
                     events += self._on(event)
         except (AnaphoraError, *DECODE_ERRORS) as problem:
@@ -191,7 +193,7 @@ class StreamReader:
         if index in build.open:
             raise Parse(f"part {index} begins twice", path="stream")
         block = self._blocks.setdefault(index, _OpenBlock({}))
-        extras = block.extras
+        extras = block.extras if block.unknown else None
         match start:
             case OtherBlock():
                 kind = "thinking" if start.tag == "redacted_thinking" else "opaque"

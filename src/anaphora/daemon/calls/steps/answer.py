@@ -69,7 +69,11 @@ def stream_head(call: AppCall, flight: InFlight, events: tuple[Event, ...]) -> S
         call.judge_early()
     if call.masked:
         call.own = own_reads(call, target.rules)
-    start = next((event for event in events if isinstance(event, ReplyStart)), None)
+    start: ReplyStart | None = None
+    for event in events:
+        if isinstance(event, ReplyStart):
+            start = event
+            break
     return StreamHead(
         request_id=call.request_id,
         provider=target.endpoint.id,
@@ -138,7 +142,7 @@ def _masked(call: AppCall, event: Event) -> Event:
 def _passed(flight: InFlight) -> tuple[tuple[str, str], ...]:
     """Headers of the provider's response that apps may see."""
     headers, redactor = flight.headers, flight.target.endpoint.redactor
-    names = [name for name in REQUEST_IDS if name in headers]
+    names = list(filter(headers.__contains__, REQUEST_IDS))
     if len(names) == 1 and flight.request_id is not None:
         return ((names[0], flight.request_id),)
     return tuple((name, redactor(headers[name])) for name in names)
@@ -146,7 +150,7 @@ def _passed(flight: InFlight) -> tuple[tuple[str, str], ...]:
 
 def public_notices(notices: tuple[Notice, ...]) -> tuple[Notice, ...]:
     """The notices for other programs, without internal details of a failure."""
-    if not any(notice.code in STEPS for notice in notices):
+    if not notices or not any(notice.code in STEPS for notice in notices):
         return notices
     return tuple(
         Notice(notice.code, f"{STEPS[notice.code]} failed after the answer arrived")

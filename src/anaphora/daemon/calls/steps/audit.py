@@ -125,10 +125,12 @@ def _add_blocks(call: AppCall) -> None:
     """Adds the tokens by block to the record of an answered call."""
     flight, record = call.flight, call.record
     if flight is not None and record is not None and flight.reply is not None:
+        # Mostly computed for the settlement.
         prepared = flight.prepared[flight.index]
-        call.record = replace(
-            record, blocks=flight.guarded("record_failed", (), prepared.block_shares)
-        )
+        blocks = prepared.known_shares
+        if blocks is None:
+            blocks = flight.guarded("record_failed", (), prepared.block_shares)
+        call.record = replace(record, blocks=blocks)
 
 
 def ended_call(call: AppCall, flight: InFlight, record: Record) -> EndedCall:

@@ -12,7 +12,7 @@ import msgspec
 
 from anaphora.client.config.secrets import Secret
 from anaphora.client.credentials.sigv4 import SignedRequest
-from anaphora.daemon.access.checks import UnreadBytes
+from anaphora.daemon.access.checks import UnreadAccount, UnreadBytes
 from anaphora.daemon.access.identity import Directory
 from anaphora.daemon.access.signatures import Signatures
 from anaphora.daemon.calls.call import AppCall
@@ -258,7 +258,7 @@ class AuthenticateApp(CallStep):
             if is_rpc and not call.app.grant.may_call:
                 exchange.max_body = min(exchange.max_body, MAX_BODY_WITHOUT_CALLS)
         # Counted in the budget of all bodies; administrators count as one app.
-        exchange.account = exchange.account or self._unread.account(call.app.id)
+        exchange.account = exchange.account or UnreadAccount(self._unread, call.app.id)
         most = call.app.grant.llm.max_body_bytes
         if most is not None:
             exchange.max_body = min(exchange.max_body, most)

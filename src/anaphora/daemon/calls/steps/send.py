@@ -141,7 +141,7 @@ class ClientCall(AttemptCaller):
 
     async def prepare(self, flight: InFlight, index: int, again: bool) -> PreparedRequest:  # noqa: ARG002
         call = self._call
-        await self._pipeline.before("prepare", call)
+        await self._pipeline.before["prepare"](call)
         assert call.prepared is not None
         return call.prepared
 
@@ -187,7 +187,7 @@ class ClientCall(AttemptCaller):
         return fair
 
     async def begin(self, flight: InFlight) -> None:  # noqa: ARG002
-        await self._pipeline.before("begin", self._call)
+        await self._pipeline.before["begin"](self._call)
 
     def sending(self) -> None:
         call = self._call
