@@ -263,3 +263,29 @@ def test_a_clock_in_the_system_prompt_is_not_written_again_and_again(
             assert causes[8] == "changed"
 
     asyncio.run(main())
+
+
+def test_conversations_with_the_same_first_message_are_written_from_their_first_call_on(
+    emu: Emulator,
+) -> None:
+    """Their system prompts differ, but each of them is sent again."""
+
+    async def main() -> None:
+        async with connected(emu, ["anthropic"]) as emulated:
+            for customer in range(5):
+                history = [Message.user("Begin.")]
+                usages = []
+                for turn in range(3):
+                    answer = await emulated.client.complete(
+                        history,
+                        "anthropic",
+                        system=f"Customer {customer}. {LONG}",
+                        tools=(Tool("look", "Looks."),),
+                        conversation=True,
+                    )
+                    usages.append(answer.usage)
+                    history += [Message.assistant(f"Done {turn}."), Message.user("Go on.")]
+                assert (usages[0].written_total or 0) > 1000
+                assert all((usage.read or 0) > 1000 for usage in usages[1:])
+
+    asyncio.run(main())
