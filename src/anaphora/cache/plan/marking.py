@@ -51,6 +51,8 @@ class MarkerChoice(msgspec.Struct, frozen=True):
     history: Ttl | None
     """The TTL that pays inside the history; None if none does."""
     notices: list[Notice]
+    changing: bool = False
+    """Markers are left out where the prompt changes from call to call."""
 
 
 def find_candidates(

@@ -115,6 +115,7 @@ class MarkerPlanner:
             marks=tuple(marks),
             automatic=automatic,
             only_marks=only_marks,
+            changing=choice.changing and not marks and automatic is None,
             notices=tuple(choice.notices),
         )
 
@@ -173,9 +174,10 @@ class MarkerPlanner:
                 notices.append(marking.ttl_changed(rendered, position, requested, ttl))
             wanted[position] = ttl
         ttls = self._history_ttls(rendered, candidates.shared, at)
+        changing = None in ttls and ttls[-1] is not None
         if ttls[TAIL] is None and self._caches_unmarked:
             if not wanted and not rendered.marks:
-                return MarkerChoice({}, {}, None, notices)
+                return MarkerChoice({}, {}, None, notices, changing)
             ttls = (min(rendered.markers, key=TTL_SECONDS.__getitem__),) * len(ttls)
         own, extra, history = self._places(rendered, ttls, at, is_last=is_last)
         # Lengths are estimates, and a marker on too short a prefix costs nothing: a prompt that
@@ -191,7 +193,7 @@ class MarkerPlanner:
                         continue
                     long_enough = chunk
                 into[chunk] = lifetime
-        return MarkerChoice(wanted, fillers, history, notices)
+        return MarkerChoice(wanted, fillers, history, notices, changing)
 
     def _places(
         self, rendered: Rendered, ttls: tuple[Ttl | None, ...], at: float, *, is_last: bool
