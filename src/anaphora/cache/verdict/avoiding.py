@@ -10,6 +10,7 @@ each call is played once.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Sequence
 from decimal import Decimal
 from functools import cached_property, partial
@@ -62,15 +63,20 @@ _BY_CAUSE: dict[str, RemedyKind] = {
 _ELSEWHERE = frozenset(("keep_parameters", "cache_key", "pin_host"))
 
 
-class PlayedCalls(msgspec.Struct, eq=False):
+class PlayedCalls(msgspec.Struct, eq=False, weakref=True):
     """The calls of a conversation as they were played for its earlier losses, in pairs: as they
-    were, and with a remedy."""
+    were, and with a remedy. A pair takes 20 KB and more."""
 
     rules: CacheRules | None = None
     price: Price | None = None
     pairs: dict[tuple[StoryCaching, StoryCaching], tuple[StoryPlayer, StoryPlayer]] = msgspec.field(
         default_factory=dict
     )
+
+    def keep(self) -> None:
+        """Keeps it until there were losses in many other conversations."""
+        if not _recent or _recent[-1] is not self:
+            _recent.append(self)
 
     def clear(self, rules: CacheRules, price: Price | None) -> None:
         """Forgets what was played by other rules or prices."""
@@ -94,6 +100,10 @@ class PlayedCalls(msgspec.Struct, eq=False):
         if not lost.only_last:
             self.pairs[lost, avoided] = was, now
         return was, now
+
+
+#: Those of the latest losses, whose conversations hold weak references.
+_recent = deque[PlayedCalls](maxlen=256)
 
 
 def _cost(price: Price | None, usage: Usage, marked: bool) -> Decimal | None:
