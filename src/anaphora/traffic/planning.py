@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from anaphora import catalog
 from anaphora.bounded import BoundedMap
 from anaphora.cache import CallHints, EarlierCall, PrefixIndex, hints_of
-from anaphora.cache.plan import AppMemory, Gaps, MatchedCallPlanner
+from anaphora.cache.plan import AppMemory, Gaps, MatchedCallPlanner, has_replies
 from anaphora.cache.plan.memory import ConversationState
 from anaphora.cache.plan.saved import (
     SavedPlanner,
@@ -248,7 +248,10 @@ class ConversationPlans:
             rendered = replace(rendered, marks=())
         if found is not None and found.continues:
             before = found.call
-            state = memory.fork(before.state) if before.continued else before.state
+            # A changed prompt without replies begins a conversation, mostly of another user.
+            begins = found.chunks < before.chunks and not has_replies(rendered)
+            forked = before.continued or begins
+            state = memory.fork(before.state, begins=begins) if forked else before.state
             before.continued = True
             call.state, call.bills = state, before.bills
             call.changing = before.chunks - found.chunks

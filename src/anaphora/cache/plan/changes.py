@@ -43,11 +43,14 @@ def count_changes(
     prompt: RenderedPrompt, before: tuple[SentBoundary, ...], counts: tuple[int, ...]
 ) -> tuple[int, ...]:
     """How often in a row each kind of boundary has changed, this prompt included. One behind a
-    change has changed as well."""
+    change has changed as well; nothing is known of one that was not sent."""
     known = {kind for kind, _, _ in before}
     same = {kind for kind, end, key in before if end < len(prompt) and prompt.key(end) == key}
     changed, counted = False, list[int]()
     for kind, count in enumerate(counts):
         changed = kind not in same and (changed or kind in known)
-        counted.append(-1 if kind in same else count + changed)
+        if kind in same:
+            counted.append(-1)
+        else:
+            counted.append(count + 1 if changed else min(count, 0))
     return tuple(counted)
