@@ -303,6 +303,14 @@ def ttl_changed(rendered: Rendered, chunk: int, requested: Ttl, ttl: Ttl) -> Not
     return Notice("ttl_changed", reason, rendered.chunk(chunk).path)
 
 
+def changing_history(rendered: Rendered, ttl: Ttl | None) -> list[Notice]:
+    """For a history that shall be marked, and is not. `ttl` is that of its marker."""
+    if rendered.message_ttl is None or ttl is not None:
+        return []
+    reason = "the prompt changes from call to call: the history is not marked until it stays"
+    return [Notice("marker_left_out", reason, "cache.message_ttl")]
+
+
 def left_out(rendered: Rendered, chunks: Iterable[int], slots: int, owner: str) -> list[Notice]:
     return [
         Notice(

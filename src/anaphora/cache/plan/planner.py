@@ -90,8 +90,8 @@ class MarkerPlanner:
         self, rendered: Rendered, *, at: float, reuse_expected: bool = True, is_last: bool = False
     ) -> Plan:
         """Marks for one request: never more than the rules allow, TTLs never rising. Without
-        `reuse_expected` nothing is written to the cache. `is_last`: no later call has this history,
-        so it is read and not written."""
+        `reuse_expected` nothing is written. `is_last`: no later call has this history, which is
+        read only."""
         if not reuse_expected:
             return marking.unwritten_plan(rendered)
         if rendered.frozen_with is not None and self._rules.storage_price is not None:
@@ -175,6 +175,7 @@ class MarkerPlanner:
             wanted[position] = ttl
         ttls = self._history_ttls(rendered, candidates.shared, at)
         changing = None in ttls and ttls[-1] is not None
+        notices += marking.changing_history(rendered, ttls[TAIL])
         if ttls[TAIL] is None and self._caches_unmarked:
             if not wanted and not rendered.marks:
                 return MarkerChoice({}, {}, None, notices, changing)
@@ -202,9 +203,8 @@ class MarkerPlanner:
         at the tail; `ttls` are those by kind."""
         candidates, prompt = self._candidates_of(rendered), self._prompt_of(rendered)
         # Policies say how tools and system blocks are cached; without one the planner decides.
-        shared, shared_ttl = candidates.shared, None
-        if candidates.policies:
-            shared = candidates.prefix
+        shared = candidates.prefix if candidates.policies else candidates.shared
+        shared_ttl = None
         if shared is not None:
             shared_ttl = self._shared_ttl(prompt.key(shared), ttls[SHARED], at)
         own: _Places = [(shared, shared_ttl)]
@@ -338,8 +338,8 @@ class MarkerPlanner:
         return True
 
     def _cache_key(self, rendered: Rendered, at: float) -> str | None:
-        """A cache key for providers that route by one: the same for all conversations with the same
-        beginning, as long as one key can serve them, and fixed once it is chosen."""
+        """A cache key for providers that route by one: the same for all conversations that begin
+        alike, as long as one key can serve them. It stays."""
         state = self._state
         if rendered.key_place is None:
             return None
