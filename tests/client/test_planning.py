@@ -13,7 +13,7 @@ from support.emulated_client import LONG, MODELS, Connected, connected
 
 from anaphora import Message, PromptBlock, Tool
 from anaphora.emulator.server import Emulator
-from anaphora.prompt import Call, PromptIR, ToolChoice
+from anaphora.prompt import Call, PromptCachePlan, PromptIR, ToolChoice
 from anaphora.values import CachePolicy
 
 NONE, SHORT, HOUR = CachePolicy.NONE, CachePolicy.EPHEMERAL_5M, CachePolicy.EPHEMERAL_1H
@@ -244,22 +244,52 @@ def test_a_clock_in_the_system_prompt_is_not_written_again_and_again(
     async def main() -> None:
         async with connected(emu, [name]) as emulated:
             written, read, causes = list[int](), list[int](), list[str]()
+            asked, named = name == "anthropic", list[bool]()
+            cache = PromptCachePlan(message_ttl="5m") if asked else None
             for clock in "abcdefffg":
                 system = f"The time is {clock}. {LONG}"
                 chat = emulated.client.session(
-                    name, id="careless", system=system, on_prefix_break="off"
+                    name, id="careless", system=system, cache=cache, on_prefix_break="off"
                 )
                 answer = await chat.send("Now?")
+                named.append("marker_left_out" in [notice.code for notice in answer.notices])
                 assert answer.verdict is not None
                 written.append(answer.usage.written_total or 0)
                 read.append(answer.usage.read or 0)
                 causes.append(answer.verdict.causes[0].kind if answer.verdict.causes else "")
             assert min(written[:2]) > 1000
             assert written[2:6] == [0] * 4
+            assert named == [False] * 2 + [asked] * 4 + [False] * 3
             assert causes[1:6] == ["changed"] * 5
             assert written[6] > 1000
             assert read[:7] == [0] * 7
             assert read[7] > 1000
             assert causes[8] == "changed"
+
+    asyncio.run(main())
+
+
+def test_conversations_with_the_same_first_message_are_written_from_their_first_call_on(
+    emu: Emulator,
+) -> None:
+    """Their system prompts differ, but each of them is sent again."""
+
+    async def main() -> None:
+        async with connected(emu, ["anthropic"]) as emulated:
+            for customer in range(5):
+                history = [Message.user("Begin.")]
+                usages = []
+                for turn in range(3):
+                    answer = await emulated.client.complete(
+                        history,
+                        "anthropic",
+                        system=f"Customer {customer}. {LONG}",
+                        tools=(Tool("look", "Looks."),),
+                        conversation=True,
+                    )
+                    usages.append(answer.usage)
+                    history += [Message.assistant(f"Done {turn}."), Message.user("Go on.")]
+                assert (usages[0].written_total or 0) > 1000
+                assert all((usage.read or 0) > 1000 for usage in usages[1:])
 
     asyncio.run(main())

@@ -29,6 +29,7 @@ from support.alert_targets import (
 from support.daemon import GRANT, TestedDaemon, create_home, started_daemon
 from support.emulated_client import Serving
 from support.failing_provider import FailingProvider
+from support.narrowed import NarrowedApp, narrowed
 from support.nodes import create_node_homes, running_node
 from support.served_workers import Served
 from support.servers import PostgresServer
@@ -38,6 +39,7 @@ from support.waiting import wait_until
 from anaphora import emulator
 from anaphora.cli.common import anaphora
 from anaphora.daemon.access.identity import ADMIN
+from anaphora.daemon.alerts import conditions
 from anaphora.emulator import EmulatorOptions
 from anaphora.emulator.faults import Faults
 from anaphora.emulator.server import Emulator
@@ -179,6 +181,41 @@ def test_limit_of_a_group_counts_all_its_apps(
     assert (full["group"], full["limit"], full["percent"]) == ("lab", "usd_per_day", 100)
     assert (half["refused"], full["refused"]) == (False, True)
     assert "app" not in half
+
+
+def test_budget_of_a_narrowed_token(
+    tmp_path: Path,
+    running_emulator: Emulator,
+    receiver: WebhookReceiver,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each level once, also after a restart. The second task shows that the daemon has looked
+    again; one that spends nothing and the limits of the app are not crossed."""
+    monkeypatch.setattr(conditions, "_CACHE_SECONDS", 0.5)
+    app = grant(usd_per_day=5.0)
+    app["capabilities_grant"] = [*app["capabilities_grant"], "llm_narrow"]
+    grants = extensions({"hook": HOOK}, {"demo": app}, budgets=[25, 50])
+    tokens = create_home(tmp_path / "home", running_emulator, extensions=grants)
+    add_secrets(tmp_path / "home", receiver)
+    tasks = list[NarrowedApp]()
+    for count in (2, 4):
+        with started_daemon(tmp_path / "home", tokens) as daemon:
+            narrowed(daemon, usd=0.002, label="unused")
+            tasks.append(narrowed(daemon, usd=0.002, label=f"task {count}"))
+            with tasks[-1].http() as client:
+                while client.post("/v1/messages", json=MESSAGE).status_code == 200:
+                    pass
+            receiver.wait(count)
+            wait_sent(daemon, ["hook"], 2)
+    found = receiver.facts()
+    assert {(one["token_id"], one["percent"]) for one in found} == {
+        (task.id, percent) for task in tasks for percent in (25, 50)
+    }
+    half = next(one for one in found if one["percent"] == 50)
+    assert (half["kind"], half["app"], half["label"]) == ("budget", "demo", "task 2")
+    assert "the budget 'task 2' of the app demo: 50 % is used ($0.00" in half["text"]
+    assert half["limit_usd"] == "0.002"
+    assert half["expires_at"].endswith("Z")
 
 
 def test_cache_read_share_of_the_last_calls(

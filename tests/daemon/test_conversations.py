@@ -44,6 +44,37 @@ def test_second_turn_reads_what_the_first_wrote(emu: Emulator, tmp_path: Path) -
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("together", [True, False])
+def test_each_conversation_is_cached_that_begins_with_the_same_message(
+    emu: Emulator, tmp_path: Path, together: bool
+) -> None:
+    """Their system prompts differ, which is no change of one conversation."""
+    tools = [{"name": "look", "input_schema": {"type": "object"}}]
+
+    async def main() -> None:
+        app = app_of(tools=("look",))
+        async with delegating(emu, tmp_path, ["anthropic"], app=app) as daemon:
+            reads = [list[int]() for _ in range(6)]
+
+            async def send(user: int, turn: int) -> None:
+                words = ["Hi"]
+                for number in range(turn):
+                    words += [f"reply {user} {number}", f"question {user} {number}"]
+                sent = body(*words, system=f"You help user {user}. {LONG}", tools=tools)
+                reply = await daemon.service.complete(daemon.request("anthropic", sent))
+                usage = reply.reply.usage
+                assert turn or (usage.written_total or 0) > 1000
+                reads[user].append(usage.read or 0)
+
+            for one in range(3 if together else 6):
+                for two in range(6 if together else 3):
+                    await send(*((two, one) if together else (one, two)))
+            assert all(not first for first, *_ in reads)
+            assert all(read > 1000 for _, *later in reads for read in later)
+
+    asyncio.run(main())
+
+
 def test_changed_system_prompt_is_named(emu: Emulator, tmp_path: Path) -> None:
     """For a stream in its head, before the bill, and in the reply by the bill."""
     cached: dict[str, Any] = {"cache_control": {"type": "ephemeral"}}

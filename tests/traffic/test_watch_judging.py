@@ -63,6 +63,32 @@ def url_of(proxy: Proxy, place: Place) -> str:
 # ── The verdict ──────────────────────────────────────────────────────────────────────────────────
 
 
+def test_change_is_no_cause_where_nothing_was_cached_for_want_of_markers(emu: Emulator) -> None:
+    """A date that changes at each call, in a program without markers: to move the date would save
+    nothing alone."""
+    place, prompts = PLACES["anthropic"], [spec() | {"marked": False}]
+    for day in (16, 17, 18):
+        prompts.append(grown(prompts[-1]))
+        system = prompts[-1]["system"]
+        system[0] = system[0].replace(f"2026-11-{day - 1}", f"2026-11-{day}")
+    with watched(emu) as (proxy, judge):
+        for prompt in prompts:
+            post(url_of(proxy, place), body(place, prompt))
+    saved = Decimal(0)
+    for call in judge.calls[1:]:
+        verdict = call.verdict
+        assert verdict is not None
+        assert [cause.kind for cause in verdict.causes] == ["no_marker", "changed"]
+        remedy = verdict.remedy
+        assert remedy is not None
+        assert remedy.saving is not None
+        assert (remedy.kind, remedy.fixable) == ("move_to_end", False)
+        assert "the date" in remedy.text
+        assert "markers" in remedy.text
+        assert remedy.saving.expected > saved
+        saved = remedy.saving.expected
+
+
 @pytest.mark.parametrize("name", PLACES)
 def test_change_is_named_with_its_field_its_tokens_and_its_cost(emu: Emulator, name: str) -> None:
     """Two turns, and a third that says another date in its system prompt."""

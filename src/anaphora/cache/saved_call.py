@@ -81,6 +81,7 @@ class SavedCall(msgspec.Struct, frozen=True, kw_only=True):
     """When the oldest of its pieces was stored."""
     host: str = ""
     """The host behind a router that answered."""
+    changing: bool = False
 
     @property
     def chunks(self) -> int:
@@ -130,6 +131,7 @@ def save_call(
         runs=runs,
         since=since,
         host=sent.host,
+        changing=plan.changing,
     )
 
 
@@ -161,6 +163,7 @@ def restore_call(
         only_marks=saved.only_marks,
         key=key,
         held=saved.held,
+        changing=saved.changing,
     )
     sent = SentCall(rendered=earlier, plan=plan, at=saved.at, began=saved.began, usage=saved.usage)
     return replace(sent, host=saved.host) if saved.host else sent

@@ -68,6 +68,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """The host behind a router that has the prefix cached, and is asked for."""
     held: CacheHandle | None = None
     """The stored prefix that is not sent."""
+    changing: bool = False
+    """There is no marker since the prompt changes from call to call."""
     preludes: tuple[Prelude, ...] = ()
     notices: tuple[Notice, ...] = ()
 

@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from anaphora import catalog
 from anaphora.bounded import BoundedMap
 from anaphora.cache import CallHints, EarlierCall, PrefixIndex, hints_of
-from anaphora.cache.plan import AppMemory, Gaps, MatchedCallPlanner
+from anaphora.cache.plan import AppMemory, Gaps, MatchedCallPlanner, has_replies
 from anaphora.cache.plan.memory import ConversationState
 from anaphora.cache.plan.saved import (
     SavedPlanner,
@@ -248,9 +248,8 @@ class ConversationPlans:
             rendered = replace(rendered, marks=())
         if found is not None and found.continues:
             before = found.call
-            state = memory.fork(before.state) if before.continued else before.state
-            before.continued = True
-            call.state, call.bills = state, before.bills
+            state = call.state = _state_after(before, found.chunks, rendered, memory)
+            call.bills = before.bills
             call.changing = before.chunks - found.chunks
             call.seen = before.seen + 1 if call.changing == before.changing else 1
             rendered = _without_changing_end(rendered, call, 1 if self._proven else _TIMES_SEEN)
@@ -350,6 +349,16 @@ class ConversationPlans:
 
 def _begun(request: ReadRequest, memory: AppMemory) -> PlannedCall:
     return PlannedCall(plan=None, state=memory.start(), chunks=len(request.rendered))
+
+
+def _state_after(
+    before: PlannedCall, chunks: int, rendered: Rendered, memory: AppMemory
+) -> ConversationState:
+    """The planner's state for the prompt after a call, whose first `chunks` they share."""
+    # A changed prompt without replies begins a conversation, mostly of another user.
+    begins = chunks < before.chunks and not has_replies(rendered)
+    forked, before.continued = before.continued or begins, True
+    return memory.fork(before.state, begins=begins) if forked else before.state
 
 
 def _own_scope(request: ReadRequest, scope: Hashable) -> Hashable:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import datetime
+import gc
 from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
@@ -17,7 +18,9 @@ from support.tables import each_row
 
 from anaphora import catalog
 from anaphora.cache.simulator import RenderedPrompt, Simulator
+from anaphora.cache.simulator.stories import StoryPlayer
 from anaphora.cache.verdict import Remedy, SentCall, Verdict, judge, with_remedy
+from anaphora.cache.verdict.judgement import ComparedCall, ComparedCalls
 from anaphora.cache.verdict.remedy import REMEDIES
 from anaphora.rendered import Mark, Plan, Rendered
 from anaphora.usage.advice import GENERAL, REMEDY
@@ -216,3 +219,30 @@ def test_remedy_is_part_of_the_json(excerpts: bool) -> None:
     assert GUIDE[:20] not in str(fields)
     assert str(remedy) not in verdict.describe(excerpts=excerpts)
     assert copy.copy(verdict).remedy == remedy
+
+
+def players() -> int:
+    gc.collect()
+    return sum(type(each) is StoryPlayer for each in gc.get_objects())
+
+
+def test_played_calls_are_kept_for_the_latest_losses() -> None:
+    """Each takes far more than a remembered call, of which there may be thousands."""
+    rules = catalog.rules(ANTHROPIC.provider, ANTHROPIC.model)
+    profile = catalog.profile(ANTHROPIC.provider, ANTHROPIC.model)
+    calls, remedies, first = ComparedCalls(), list[str](), 0
+    for number in range(300):
+        prompts = story(ANTHROPIC, 2, system=[f"You help customer {number}.", GUIDE])
+        for turn, prompt in enumerate(prompts):
+            verdict = calls.judge(
+                ComparedCall(sent=SentCall(rendered=prompt, at=BEGIN + 400 * turn)),
+                f"msg_{number}_{turn}",
+                scope=f"app {number}",
+                rules=rules,
+                price=None,
+                profile=profile,
+            )
+        remedies.append("" if verdict.remedy is None else verdict.remedy.kind)
+        first = first or players()
+    assert remedies == ["longer_ttl"] * 300
+    assert players() <= 256 * first

@@ -31,7 +31,13 @@ from .beginnings import PromptBeginnings, RecallingPlanner, SeenBeginning, SeenU
 from .marking import reuse_requested
 from .memory import AppMemory, Gaps
 from .saved import SavedPlanner, save_conversation
-from .single_calls import MatchedCallPlanner, SingleCallPlanner, is_conversation, plan_once
+from .single_calls import (
+    MatchedCallPlanner,
+    SingleCallPlanner,
+    has_replies,
+    is_conversation,
+    plan_once,
+)
 
 __all__ = [
     "Advice",
@@ -46,6 +52,7 @@ __all__ = [
     "SingleCallPlanner",
     "at_compaction",
     "before_fan_out",
+    "has_replies",
     "is_conversation",
     "plan_once",
     "refresh_margin",

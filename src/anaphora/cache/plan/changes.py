@@ -46,7 +46,7 @@ def count_changes(
     prompt: RenderedPrompt, before: tuple[SentBoundary, ...], counts: tuple[int, ...]
 ) -> tuple[int, ...]:
     """How often in a row each kind of boundary has changed, this prompt included. One behind a
-    change has changed as well."""
+    change has changed as well; nothing is known of one that was not sent."""
     known, same, count = set[int](), set[int](), prompt.count
     for kind, end, key in before:
         known.add(kind)
@@ -55,5 +55,8 @@ def count_changes(
     changed, counted = False, list[int]()
     for kind, times in enumerate(counts):
         changed = kind not in same and (changed or kind in known)
-        counted.append(-1 if kind in same else times + changed)
+        if kind in same:
+            counted.append(-1)
+        else:
+            counted.append(times + 1 if changed else min(times, 0))
     return tuple(counted)

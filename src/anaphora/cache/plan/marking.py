@@ -51,6 +51,8 @@ class MarkerChoice(msgspec.Struct, frozen=True):
     history: Ttl | None
     """The TTL that pays inside the history; None if none does."""
     notices: list[Notice]
+    changing: bool = False
+    """Markers are left out where the prompt changes from call to call."""
 
 
 def find_candidates(
@@ -299,6 +301,14 @@ def falling_ttls(
 def ttl_changed(rendered: Rendered, chunk: int, requested: Ttl, ttl: Ttl) -> Notice:
     reason = f"a TTL of {requested} is not available here; this entry lives {ttl}"
     return Notice("ttl_changed", reason, rendered.chunk(chunk).path)
+
+
+def changing_history(rendered: Rendered, ttl: Ttl | None) -> list[Notice]:
+    """For a history that shall be marked, and is not. `ttl` is that of its marker."""
+    if rendered.message_ttl is None or ttl is not None:
+        return []
+    reason = "the prompt changes from call to call: the history is not marked until it stays"
+    return [Notice("marker_left_out", reason, "cache.message_ttl")]
 
 
 def left_out(rendered: Rendered, chunks: Iterable[int], slots: int, owner: str) -> list[Notice]:

@@ -200,10 +200,13 @@ class AppMemory:
         self._started += 1
         return ConversationState(self._started)
 
-    def fork(self, state: ConversationState) -> ConversationState:
+    def fork(self, state: ConversationState, *, begins: bool = False) -> ConversationState:
+        """A copy for another conversation; `begins`: one with prompts of its own."""
         gaps = copy.deepcopy(state.gaps)
         self._started += 1
         kept = state.written, state.cache_key
+        if begins:
+            return ConversationState(self._started, gaps, *kept)
         return ConversationState(self._started, gaps, *kept, changes=state.changes, sent=state.sent)
 
     def usual_calls(self, beginning: Hashable = None) -> float:

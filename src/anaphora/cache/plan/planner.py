@@ -92,8 +92,8 @@ class MarkerPlanner:
         self, rendered: Rendered, *, at: float, reuse_expected: bool = True, is_last: bool = False
     ) -> Plan:
         """Marks for one request: never more than the rules allow, TTLs never rising. Without
-        `reuse_expected` nothing is written to the cache. `is_last`: no later call has this history,
-        so it is read and not written."""
+        `reuse_expected` nothing is written. `is_last`: no later call has this history, which is
+        read only."""
         if not reuse_expected:
             return marking.unwritten_plan(rendered)
         if rendered.frozen_with is not None and self._rules.storage_price is not None:
@@ -117,6 +117,7 @@ class MarkerPlanner:
             marks=tuple(marks),
             automatic=automatic,
             only_marks=only_marks,
+            changing=choice.changing and not marks and automatic is None,
             notices=tuple(choice.notices),
         )
 
@@ -176,9 +177,11 @@ class MarkerPlanner:
                 notices.append(marking.ttl_changed(rendered, position, requested, ttl))
             wanted[position] = ttl
         ttls = self._history_ttls(prompt, candidates.shared, at)
+        changing = None in ttls and ttls[-1] is not None
+        notices += marking.changing_history(rendered, ttls[TAIL])
         if ttls[TAIL] is None and self._caches_unmarked:
             if not wanted and not rendered.marks:
-                return MarkerChoice({}, {}, None, notices)
+                return MarkerChoice({}, {}, None, notices, changing)
             ttls = (min(rendered.markers, key=TTL_SECONDS.__getitem__),) * len(ttls)
         own, extra, history = self._places(prompt, ttls, at, is_last=is_last)
         # Lengths are estimates, and a marker on too short a prefix costs nothing: a prompt that
@@ -194,7 +197,7 @@ class MarkerPlanner:
                         continue
                     long_enough = chunk
                 into[chunk] = lifetime
-        return MarkerChoice(wanted, fillers, history, notices)
+        return MarkerChoice(wanted, fillers, history, notices, changing)
 
     def _places(
         self, prompt: RenderedPrompt, ttls: tuple[Ttl | None, ...], at: float, *, is_last: bool
@@ -204,9 +207,8 @@ class MarkerPlanner:
         rendered = prompt.rendered
         candidates = self._candidates_of(rendered)
         # Policies say how tools and system blocks are cached; without one the planner decides.
-        shared, shared_ttl = candidates.shared, None
-        if candidates.policies:
-            shared = candidates.prefix
+        shared = candidates.prefix if candidates.policies else candidates.shared
+        shared_ttl = None
         if shared is not None:
             shared_ttl = self._shared_ttl(prompt.key(shared), ttls[SHARED], at)
         own: _Places = [(shared, shared_ttl)]
@@ -343,8 +345,8 @@ class MarkerPlanner:
         return True
 
     def _cache_key(self, rendered: Rendered, at: float) -> str | None:
-        """A cache key for providers that route by one: the same for all conversations with the same
-        beginning, as long as one key can serve them, and fixed once it is chosen."""
+        """A cache key for providers that route by one: the same for all conversations that begin
+        alike, as long as one key can serve them. It stays."""
         state = self._state
         if rendered.key_place is None:
             return None

@@ -133,8 +133,10 @@ class SingleCallPlanner(_CallPlanner):
             self.state = earlier
             self.reuse_expected = self.continues = True
             return
-        if (alike := self._store.begun.get(_first_message(prompt))) is not None:
-            self.state.changes, self.state.sent = alike.changes, alike.sent
+        if has_replies(rendered):  # otherwise it is another conversation with this first message
+            alike = self._store.begun.get(_first_message(prompt))
+            if alike is not None and alike.gaps.count == 1:  # no call continued it
+                self.state.changes, self.state.sent = alike.changes, alike.sent
         if shared is not None:
             self.reuse_expected |= prompt.key(shared) in memory.beginnings
 
@@ -217,9 +219,11 @@ def _first_message(prompt: RenderedPrompt) -> bytes:
 
 def is_conversation(rendered: Rendered) -> bool:
     """Whether a prompt has tools, whose results come in a next call, or replies."""
+    return any(run.section == "tools" for run in rendered.runs) or has_replies(rendered)
+
+
+def has_replies(rendered: Rendered) -> bool:
     for run in rendered.runs:
-        if run.section == "tools":
-            return True
         roles = run.log.roles[: run.log.wire_message_of(run.count - 1) + 1]
         if any(role not in _ASKING_ROLES for role in roles):
             return True

@@ -10,6 +10,7 @@ each call is played once.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Sequence
 from decimal import Decimal
 from functools import cached_property, partial
@@ -62,15 +63,20 @@ _BY_CAUSE: dict[str, RemedyKind] = {
 _ELSEWHERE = frozenset(("keep_parameters", "cache_key", "pin_host"))
 
 
-class PlayedCalls(msgspec.Struct, eq=False):
+class PlayedCalls(msgspec.Struct, eq=False, weakref=True):
     """The calls of a conversation as they were played for its earlier losses, in pairs: as they
-    were, and with a remedy."""
+    were, and with a remedy. A pair takes 20 KB and more."""
 
     rules: CacheRules | None = None
     price: Price | None = None
     pairs: dict[tuple[StoryCaching, StoryCaching], tuple[StoryPlayer, StoryPlayer]] = msgspec.field(
         default_factory=dict
     )
+
+    def keep(self) -> None:
+        """Keeps it until there were losses in many other conversations."""
+        if not _recent or _recent[-1] is not self:
+            _recent.append(self)
 
     def clear(self, rules: CacheRules, price: Price | None) -> None:
         """Forgets what was played by other rules or prices."""
@@ -84,7 +90,8 @@ class PlayedCalls(msgspec.Struct, eq=False):
         assert self.rules is not None
         known = self.pairs.get((lost, avoided))
         if known is not None:
-            latest = story.latest if known[0].at == story.before_at else story.whole
+            short = known[0].at == story.before_at and not avoided.changed
+            latest = story.latest if short else story.whole
             if all(player.follow(latest) for player in known):
                 return known
         whole = last_calls(story.whole) if lost.only_last else story.whole
@@ -93,6 +100,10 @@ class PlayedCalls(msgspec.Struct, eq=False):
         if not lost.only_last:
             self.pairs[lost, avoided] = was, now
         return was, now
+
+
+#: Those of the latest losses, whose conversations hold weak references.
+_recent = deque[PlayedCalls](maxlen=256)
 
 
 def _cost(price: Price | None, usage: Usage, marked: bool) -> Decimal | None:
@@ -125,7 +136,7 @@ def with_remedy(
     if later.usage is None:
         error = TOKEN_ERROR if profile is None else profile.token_error.value
     best: Remedy | None = None
-    for remedy, lost, avoided in _scenarios(found, earlier, rules):
+    for remedy, lost, avoided in _scenarios(found, story, rules):
         if best is not None and remedy.kind != best.kind:
             break  # the first kind that pays
         was, now = played.play(lost, avoided, story)
@@ -198,9 +209,10 @@ def _tools(sent: SentCall) -> list[bytes]:
 
 
 def _scenarios(
-    remedy: Remedy, earlier: SentCall, rules: CacheRules
+    remedy: Remedy, story: _Story, rules: CacheRules
 ) -> Iterator[tuple[Remedy, StoryCaching, StoryCaching]]:
     """Each way to avoid the loss: the calls as they were, and as they would be."""
+    earlier, change = story.earlier, story.change
     marked = rules.slots.value > 0 and rules.mechanism.value != "implicit"
     ttl = last_ttl(earlier.marks, rules) if marked and earlier.is_marked else None
     usual = None
@@ -219,15 +231,25 @@ def _scenarios(
             warm = Remedy(kind="keep_warm", text=REMEDIES["keep_warm"])
             for lifetime in rules.ttls.value if ttl is not None else (None,):
                 yield warm, lost, StoryCaching(lifetime, refreshed=True)
+        case "place_markers" if earlier.is_marked:
+            yield remedy, StoryCaching(usual, changed=True), StoryCaching(usual)
         case "place_markers":
-            lost = (
-                StoryCaching(None) if not earlier.is_marked else StoryCaching(usual, changed=True)
+            yield remedy, StoryCaching(None), StoryCaching(usual, changed=change is not None)
+            if change is None:
+                return
+            both = _of_change(change, earlier, story.later)
+            text = f"{both.text}, and {REMEDIES['place_markers']}"
+            yield (
+                replace(both, text=text, fixable=False),
+                StoryCaching(None),
+                StoryCaching(usual),
             )
-            yield remedy, lost, StoryCaching(usual)
         case kind if kind in _ELSEWHERE:
             yield remedy, StoryCaching(usual, elsewhere=True), StoryCaching(usual)
         case _:
-            yield remedy, StoryCaching(usual, changed=True), StoryCaching(usual)
+            unmarked = earlier.marks.changing
+            lost = StoryCaching(None if unmarked else usual, changed=True)
+            yield remedy, lost, StoryCaching(usual)
 
 
 # ── The saving ───────────────────────────────────────────────────────────────────────────────────
@@ -243,19 +265,19 @@ class _Story:
         later: SentCall,
         past: Sequence[float],
     ) -> None:
-        self._change, self._earlier, self._later, self._past = change, earlier, later, past
+        self.change, self.earlier, self.later, self._past = change, earlier, later, past
         self.before_at = earlier.at
 
     @property
     def latest(self) -> CallStory:
-        usage = self._later.usage
+        usage = self.later.usage
         if usage is None or not usage.input:
             return self.whole
-        return CallStory(_times((), self._earlier, self._later), (0, usage.input))
+        return CallStory(_times((), self.earlier, self.later), (0, usage.input))
 
     @cached_property
     def whole(self) -> CallStory:
-        change, earlier, later = self._change, self._earlier, self._later
+        change, earlier, later = self.change, self.earlier, self.later
         before = None if earlier.usage is None else earlier.usage.input
         return story_of(
             RenderedPrompt(later.rendered, Plan()),

@@ -68,9 +68,9 @@ def why_not_read(
     local = local_causes(earlier, later, rules, change)
     if not expected.left:  # nothing was cached that could change, expire or be lost
         nothing = not_cached(earlier, later, rules, profile)
-        # The planner leaves out markers where the prompt changes from call to call.
-        planned = earlier.plan is not None and nothing.kind == "no_marker"
-        return (*local, nothing) if planned else (nothing, *local)
+        # The planner left the marker out, since the prompt changes from call to call.
+        left_out = earlier.marks.changing and nothing.kind == "no_marker"
+        return (*local, nothing) if left_out else (nothing, *local)
     trailing = _trailing_system(earlier, rules, change)
     local = [trailing, *local] if trailing is not None else local
     clock = _clock(earlier, later, rules, read, changed=change is not None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from decimal import Decimal
 from typing import NamedTuple, Protocol, Self, TypeVar
+from weakref import ReferenceType, ref
 
 import msgspec
 from msgspec.structs import replace
@@ -54,8 +55,8 @@ class ComparedCall(msgspec.Struct, kw_only=True, eq=False):
     """The number of this call in its conversation."""
     past: tuple[float, ...] = ()
     """When the latest calls of the conversation before this one were sent, in their order."""
-    played: PlayedCalls | None = None
-    """The calls of the conversation as they were played for its losses, once there was one."""
+    played: ReferenceType[PlayedCalls] | None = None
+    """The calls of the conversation as they were played for its losses, if there was one lately."""
 
     def follow(self, earlier: EarlierCall[Self] | None) -> bool:
         """Joins the conversation that it continues; False if it begins one."""
@@ -78,8 +79,12 @@ class ComparedCall(msgspec.Struct, kw_only=True, eq=False):
         profile: Profile | None,
     ) -> Verdict:
         """The verdict on this call with what would have avoided a loss."""
-        if verdict.causes and self.played is None:
-            self.played = PlayedCalls()
+        played = None if self.played is None else self.played()
+        if verdict.causes and verdict.result != "hit":
+            if played is None:
+                played = PlayedCalls()
+                self.played = ref(played)
+            played.keep()
         return with_remedy(
             verdict,
             before,
@@ -88,7 +93,7 @@ class ComparedCall(msgspec.Struct, kw_only=True, eq=False):
             price=price,
             profile=profile,
             past=self.past,
-            played=self.played,
+            played=played,
         )
 
 

@@ -14,14 +14,18 @@ from anaphora.daemon.access.grants import GroupLimits, LlmGrant, dollars
 from anaphora.daemon.health import utc
 from anaphora.daemon.home.alerts import AlertRules, CacheReadRule
 from anaphora.daemon.home.extensions import Grants
-from anaphora.daemon.store import EntryQuery, Spent
+from anaphora.daemon.store import EntryQuery, Spent, TokenBudget
 from anaphora.daemon.store.interface import Store
 from anaphora.daemon.store.reading import day_of, end_of_day, end_of_month, month_of
+from anaphora.redaction import quoted
 from anaphora.wording import counted
 
 #: Seconds between looks at the calls of an app, and the oldest calls that count.
 _CACHE_SECONDS, _OLDEST = 10.0, 86_400.0
 _MOST_APPS = 10_000
+#: Seconds between looks at the budgets of an app that has spent nothing since; those that have
+#: expired within them count.
+_BUDGET_SECONDS = 60.0
 #: So many times the calls of a rule are read: those that failed have no input, and do not count.
 _MOST_FAILED = 4
 
@@ -81,6 +85,8 @@ class Conditions:
         self._pool = pool
         self._looked = BoundedMap[str, tuple[float, int]](_MOST_APPS)
         """When the calls of an app were read, and what it had spent then."""
+        self._budgets_looked = BoundedMap[str, tuple[float, int]](_MOST_APPS)
+        """The same of its budgets."""
 
     async def check(
         self, grants: Grants, rules: AlertRules, refused: Collection[str], now: float
@@ -88,7 +94,7 @@ class Conditions:
         """All conditions that are met. `refused` are the ids of limits that calls were refused
         by: they count as used up, whatever is left."""
         found: list[Alert] = []
-        if rules.limits or rules.cache_read is not None:
+        if rules.limits or rules.budgets or rules.cache_read is not None:
             spent = await self._store.spent_by_app(now)
             day = next((one.day for one in spent.values()), day_of(now))
             of_groups = await self._store.spent_by_group(now) if grants.groups else {}
@@ -96,6 +102,8 @@ class Conditions:
                 found += _crossed(limit, rules, limit.id in refused)
             if rules.cache_read is not None:
                 found += await self._cache_reads(grants, rules.cache_read, spent, day, now)
+            if rules.budgets:
+                found += await self._budgets(rules.budgets, spent, now)
         if rules.provider_down:
             found += self._providers_down(day_of(now))
         return found
@@ -128,6 +136,21 @@ class Conditions:
                 found.append(Alert(f"cache_read of app {app} in {day}", facts))
         return found
 
+    async def _budgets(
+        self, percents: Collection[int], spent: Mapping[str, Spent], now: float
+    ) -> list[Alert]:
+        found = list[Alert]()
+        for app, used in spent.items():
+            at, before = self._budgets_looked.get(app) or (0.0, 0)
+            least = _CACHE_SECONDS if used.today != before else _BUDGET_SECONDS
+            if 0 <= now - at < least:
+                continue
+            for budget in await self._store.budgets(app, since=now - _BUDGET_SECONDS):
+                if budget.token.revoked is None:
+                    found += _used(budget, percents)
+            self._budgets_looked[app] = now, used.today
+        return found
+
     def _providers_down(self, day: str) -> Iterator[Alert]:
         for id in self._pool.providers:
             endpoint = self._pool.called(id)
@@ -151,3 +174,20 @@ def _crossed(limit: DollarLimit, rules: AlertRules, refused: bool) -> Iterator[A
             "text": f"{limit.field} of the {limit.kind} {limit.name}: {state} ({spent})",
         }  # fmt: skip
         yield Alert(f"{percent} % of {limit.id}", facts)
+
+
+def _used(budget: TokenBudget, percents: Collection[int]) -> Iterator[Alert]:
+    token, nano = budget.token, budget.token.nano_usd or 0
+    for percent in percents:
+        if not nano or budget.spent * 100 < nano * percent:
+            continue
+        text = (
+            f"the budget {quoted(token.label or token.id)} of the app {token.app}: {percent} % is"
+            f" used (${dollars(budget.spent)} of ${dollars(nano)})"
+        )
+        facts = {
+            "kind": "budget", "app": token.app, "token_id": token.id, "label": token.label,
+            "percent": percent, "limit_usd": dollars(nano), "spent_usd": dollars(budget.spent),
+            "expires_at": None if token.expires is None else utc(token.expires), "text": text,
+        }  # fmt: skip
+        yield Alert(f"{percent} % of budget {token.id}", facts)

@@ -85,6 +85,8 @@ class AlertRules(_Table, frozen=True, kw_only=True):
 
     limits: tuple[Percent, ...] = (50, 80, 100)
     """Percentages of each limit in dollars of apps and groups."""
+    budgets: tuple[Percent, ...] = ()
+    """Percentages of each budget of a narrowed token. Apps make these, and there may be many."""
     cache_read: CacheReadRule | None = None
     provider_down: bool = True
     """The circuit breaker of a provider is open."""
