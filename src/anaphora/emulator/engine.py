@@ -140,6 +140,7 @@ class Engine:
             target=request.target,
             now=now,
             route=route,
+            host=route.host,
             entry=entry,
         )
         return self._respond_routed(routed)

@@ -211,7 +211,8 @@ class RequestSplit:
         known, key = self._memo.sections, (name, self._whole, digest_of(memoryview(raw)))
         log = known.get(key)
         if log is not None:
-            bare, marks, last = cast(_KnownSection, log.source)
+            known_section: _KnownSection = log.source  # type: ignore[assignment]
+            bare, marks, last = known_section
             run = last()
             if run is None:
                 if not self._whole:
@@ -259,7 +260,8 @@ class RequestSplit:
         and `close` take the wire role before them; `joins` tells whether a role continues the
         message of the role before it. `context` is anything else that affects the chunks."""
         log, known, (digests, skipped), whole = self._known_messages(raws, context, place)
-        marks = [each for each in cast(_Source, log.source)[2] if each[0] < known]
+        source: _Source = log.source  # type: ignore[assignment]
+        marks = [each for each in source[2] if each[0] < known] if source[2] else []
         count = log.message_ends[known - 1] if known else 0
         cut = CutMessages(raws, read, glue, joins, place, first_message)
         append = LogAppend(count, known)
@@ -309,7 +311,8 @@ class RequestSplit:
             log.source = b"", 0, [], b""
             digests = first + b"".join(map(digest_of, raws[1:]))
             return log, 0, (digests, 0), _hash_of(raws).digest()
-        known, _, _, whole = cast(_Source, log.source)
+        source: _Source = log.source  # type: ignore[assignment]
+        known, _, _, whole = source
         count = len(known) // DIGEST
         state = _hash_of(raws[:count])
         if len(raws) >= count and state.digest() == whole:
@@ -337,7 +340,8 @@ class RequestSplit:
             log = LogColumns()
             log.source = b"", 0, [], b""
             return log, 0, (digests, skipped), b""
-        known, before, _, _ = cast(_Source, log.source)
+        source: _Source = log.source
+        known, before, _, _ = source
         return log, _agreeing(known[before:], own), (digests, skipped), b""
 
     def envelope(

@@ -73,7 +73,7 @@ def _is_text(parts: Any) -> bool:
     """Whether these are parts of Gemini's contents that have nothing but a text."""
     if type(parts) is not list:
         return False
-    return all(type(part) is dict and part.keys() == _TEXT for part in parts)
+    return not [part for part in parts if type(part) is not dict or part.keys() != _TEXT]
 
 
 Check: TypeAlias = Callable[[CheckedRequest], None]
