@@ -13,11 +13,8 @@ from blake3 import blake3
 
 from .reading import Members
 
-#: Bytes up to which SHA-256 is faster than BLAKE3 everywhere.
-_SHORT = 2048
-#: Copied for each message, which is faster than a new one.
-_SHA256 = sha256()
-#: The hash of long texts: BLAKE3 has vector instructions on x86, SHA-256 its own ones on ARM.
+#: BLAKE3 has vector instructions on x86, where SHA-256 has its own ones in few processors; on ARM
+#: SHA-256 has them.
 long_hash: Callable[[Any], Any] = blake3 if platform.machine() in ("x86_64", "AMD64") else sha256
 
 
@@ -41,10 +38,9 @@ def feed(state: Any, data: memoryview) -> None:
 
 def digest_of(data: msgspec.Raw | memoryview) -> bytes:
     view = memoryview(data)
-    if view.nbytes < _SHORT:
-        hashed = _SHA256.copy()
-        hashed.update(data)
-        return hashed.digest()
+    if view.nbytes <= _QUIET:
+        short: bytes = long_hash(view).digest()
+        return short
     state = long_hash(b"")
     feed(state, view)
     digest: bytes = state.digest()

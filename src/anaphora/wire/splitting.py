@@ -19,7 +19,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from functools import partial
-from hashlib import sha256
 from sys import intern
 from typing import Any, TypeAlias, cast
 from weakref import ref
@@ -31,7 +30,7 @@ from anaphora.rendered import ChunkLog, ChunkRun, Envelope, Kind, LogAppend, Mar
 from anaphora.rendered.request_log import LogColumns, RequestLog
 from anaphora.values import CachePolicy, Section, SegmentRole, Ttl
 
-from .elements import DIGEST, DecodedBody, ListElements, SplitInput, digest_of
+from .elements import DIGEST, DecodedBody, ListElements, SplitInput, digest_of, long_hash
 from .memo import Memo
 from .reading import (
     DECODE_ERRORS,
@@ -392,8 +391,8 @@ def _agreeing(known: bytes, digests: bytes) -> int:
 
 def _hash_of(raws: Sequence[msgspec.Raw]) -> Any:
     """The hash of concatenated objects or texts, which end unambiguously. They are not joined
-    first: for long data `sha256` would release the GIL."""
-    state = sha256()
+    first: for long data the hash would release the GIL."""
+    state = long_hash(b"")
     for raw in raws:
         state.update(raw)
     return state

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from hashlib import sha256
 from typing import Any, TypeAlias
 
 import msgspec
@@ -24,6 +23,7 @@ from anaphora.emulator.exchange import EmulatorRequest, nested
 from anaphora.emulator.journal import ModelFacts
 from anaphora.errors import Upstream
 from anaphora.prompt import Params
+from anaphora.wire.elements import digest_of
 from anaphora.wire.reading import encode_members
 from anaphora.wire.tables import BlockType, request_table
 from anaphora.wire.walking import VALUES, Walk, WalkedBlock
@@ -117,7 +117,7 @@ class PassedFields:
         if messages is None or len(encoded) > _LARGEST_PASSED:
             return None, None
         version, betas = headers.get("anthropic-version"), headers.get("anthropic-beta")
-        key = checks.messages_field, version, betas, sha256(encoded).digest()
+        key = checks.messages_field, version, betas, digest_of(memoryview(encoded))
         found = self._passed.use(key)
         if found is None or found[0] is not facts:
             return key, None
