@@ -96,6 +96,10 @@ class BranchTree:
         position = _EVERY * (steps + 1) - 1
         branch = found[key(position)] if steps >= 0 else None
         while position + 1 < count:
+            last = -1 if branch is None else min(branch.end, count) - 1
+            if branch is not None and last > position and branch.key(last) == key(last):
+                position = last  # a key is that of all chunks before it
+                continue
             following = key(position + 1)
             if branch is None or branch.key(position + 1) != following:
                 forked = found.get(following)
