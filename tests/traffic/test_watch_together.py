@@ -94,6 +94,22 @@ def test_verdicts_are_the_same_one_by_one(calls: list[RelayedCall], together: in
     assert shown(judged(calls, together)) == shown(alone)
 
 
+def test_remedies_found_later_are_those_found_at_once(calls: list[RelayedCall]) -> None:
+    """With a line for each call, verdicts have their remedies; otherwise when they are read, or
+    when there was time."""
+    lines: list[Any] = []
+    at_once = Judge(lambda call: lines.append(call.verdict and call.verdict.remedy))
+    idle, asked = Judge(), Judge()
+    for call in calls:
+        for judge in (at_once, idle, asked):
+            judge.call_ended(call)
+    while idle.work_left():
+        pass
+    for judge in (idle, asked):
+        assert lines == [call.verdict and call.verdict.remedy for call in judge.calls]
+    assert all(remedy for remedy, call in zip(lines, asked.calls, strict=True) if call.broke)
+
+
 def test_prompt_of_the_last_call_is_that_call_s(calls: list[RelayedCall]) -> None:
     """Observers that follow the judge look at it, whatever was read ahead."""
     judge, alone = Judge(), Judge()

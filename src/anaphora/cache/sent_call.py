@@ -237,7 +237,7 @@ def used_at(
     assumed = rules.response_seconds
     if began is None and ended is not None and assumed is not None:
         return min(ended, at + assumed.value)
-    return moments(at, began=began, ended=ended)[rules.ttl_from.value]
+    return moment_of(rules.ttl_from.value, at, began=began, ended=ended)
 
 
 def used_at_latest(
@@ -249,16 +249,15 @@ def used_at_latest(
     return used_at(rules, at, began=began, ended=ended)
 
 
-def moments(
-    at: float, *, began: float | None = None, ended: float | None = None
-) -> dict[Moment, float]:
-    """The moments of a call that rules count from. One that is not known is the one before it."""
-    start = at if began is None else began
-    return {
-        "request_start": at,
-        "response_start": start,
-        "response_end": start if ended is None else ended,
-    }
+def moment_of(
+    moment: Moment, at: float, *, began: float | None = None, ended: float | None = None
+) -> float:
+    """The time of a moment that rules count from. One that is not known is the one before it."""
+    if moment == "request_start":
+        return at
+    if moment == "response_end" and ended is not None:
+        return ended
+    return at if began is None else began
 
 
 class MadeCall(NamedTuple):
@@ -289,9 +288,6 @@ def made_call(
     readable_from: Moment = rules.readable_from.value
     if readable_from == "response_start" and began is None:
         readable_from = "response_end"  # it began before that
-    known = moments(at, began=began, ended=ended)
-    if began is None and ended is not None:
-        lives_from = used_at(rules, at, began=began, ended=ended)
-    else:
-        lives_from = known[rules.ttl_from.value]
-    return MadeCall(at, known[readable_from] + delay, lives_from, start, reasoning)
+    lives_from = used_at(rules, at, began=began, ended=ended)
+    readable = moment_of(readable_from, at, began=began, ended=ended) + delay
+    return MadeCall(at, readable, lives_from, start, reasoning)

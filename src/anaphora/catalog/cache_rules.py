@@ -214,7 +214,8 @@ class CacheRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     def whole_granules(self, tokens: int) -> int:
         """The cached length of a prefix: whole granules, less their offset, and 0 below the
         minimum."""
-        granule, offset = self.granule_tokens.value, self.offset
+        granule = self.granule_tokens.value
+        offset = 0 if self.granule_offset is None else self.granule_offset.value
         whole = (tokens + offset) // granule * granule - offset
         return whole if whole >= self.minimum_tokens.value else 0
 

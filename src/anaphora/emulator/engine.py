@@ -71,6 +71,7 @@ class Engine:
         for host in self.routes.hosts.values():
             host.run, host.background = self._run_batched, options.background
         self._generator = Generator(options, self._billing, self._ids, self.journal)
+        self._passed = strict.PassedFields()
 
     def set_offset(self, offset: float, now: float) -> None:
         """Sets the virtual clock to `offset` seconds after `now`."""
@@ -139,6 +140,7 @@ class Engine:
             target=request.target,
             now=now,
             route=route,
+            host=route.host,
             entry=entry,
         )
         return self._respond_routed(routed)
@@ -253,7 +255,10 @@ class Engine:
     ) -> None:
         counts = request.route.operation == "count"
         checks = request.host.checks
-        strict.check(checks, request, facts, params=params, tokens=tokens, counts=counts)
+        passed = None if counts else self._passed
+        strict.check(
+            checks, request, facts, params=params, tokens=tokens, counts=counts, passed=passed
+        )
 
     def _check_model(self, request: RoutedRequest, facts: ModelFacts) -> None:
         # The name of a deployment is its owner's.

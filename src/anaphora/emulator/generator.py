@@ -345,7 +345,7 @@ def _stream_response(request: RoutedRequest, reply: Reply, latency: Latency) -> 
     if usage is not reply.usage:
         reply = msgspec.structs.replace(reply, usage=usage)
     writer = request.route.codec.writer()
-    written = b"".join(writer.write(event) for event in stream_events(reply, request.now))
+    written = b"".join(map(writer.write, stream_events(reply, request.now)))
     # One write may hold several events.
     chunks = [ResponseChunk(latency.pace, data) for data in host.split_stream(written)]
     chunks[0].delay = latency.first or 0.0

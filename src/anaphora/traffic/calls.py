@@ -44,7 +44,8 @@ Headers: TypeAlias = tuple[tuple[str, str], ...]
 
 def header_of(headers: Headers, name: str) -> str:
     """The value of a header, the last if it is sent twice; empty if it is missing."""
-    return next((value for each, value in reversed(headers) if each == name), "")
+    found = [value for each, value in headers if each == name]
+    return found[-1] if found else ""
 
 
 class ProxyRoute(msgspec.Struct, frozen=True, kw_only=True):
@@ -185,8 +186,11 @@ OUTCOMES: dict[CallKind, str] = {
 #: The largest body that is decompressed.
 _MOST_DECODED = 64 * 1024 * 1024
 _FIRST_ERROR = 400
+#: Paths whose wire is remembered.
+_MOST_PATHS = 256
 
 
+@functools.lru_cache(maxsize=_MOST_PATHS)
 def wire_at(path: str) -> str | None:
     """The wire of requests posted to a path; None if prompts are not posted there."""
     low = path.lower()
@@ -195,6 +199,7 @@ def wire_at(path: str) -> str | None:
     )
 
 
+@functools.lru_cache(maxsize=_MOST_PATHS)
 def counts_tokens(path: str) -> bool:
     """Whether a path counts the tokens of a prompt, which is not billed."""
     return any(part in path.lower() for part in _COUNTING)

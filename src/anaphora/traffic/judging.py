@@ -47,7 +47,7 @@ from .matching import RequestPairs, judge_request
 from .savings import Savings
 from .sent_requests import ResponseChains, SentRequest, read_reply, request_of
 from .summary import WatchSummary, summary_of
-from .sums import JudgedCall, Totals
+from .sums import JudgedCall, LaterRemedies, Totals
 
 #: Calls whose verdicts are kept.
 _MOST_CALLS = 10_000
@@ -70,11 +70,14 @@ class CallJudge:
         most_bytes: int = 64 * 1024 * 1024,
         totals: Totals | None = None,
         savings: Savings | None = None,
+        remedies: LaterRemedies | None = None,
     ) -> None:
         """`most_bytes` limits the prompts kept to compare later calls with. `totals` gets the
-        conversations, `savings` the calls that have a verdict."""
+        conversations, `savings` the calls that have a verdict, `remedies` those with a loss;
+        without it, verdicts have their remedies at once."""
         self._totals = totals
         self._savings = savings
+        self._remedies = remedies
         self._pairs = RequestPairs(most_bytes=most_bytes)
         self._chains = ResponseChains(most_bytes=most_bytes)
         self._bodies = RequestBodies(most_bytes=most_bytes // 4)
@@ -241,8 +244,16 @@ class CallJudge:
         price = prices.price(
             request.provider, request.model, sent.at, request.wire, request.service_tier
         )
-        before, verdict, expected = judge_request(earlier, request, price)
+        at_once = self._remedies is None
+        before, verdict, expected = judge_request(earlier, request, price, remedy=at_once)
         judged.verdict = _redacted(verdict, redact)
+        if self._remedies is not None and verdict.causes:
+            if verdict.result != "hit":
+                request.played_calls()  # of the calls after it, too
+            remedied = partial(
+                request.remedied, verdict, before, sent, request.rules, price, request.profile
+            )
+            self._remedies.add(judged, remedied, sent.rendered.size)
         yield
         self.last_sent = sent
         if sent.usage is not None:
@@ -294,7 +305,7 @@ class Judge:
 
     def __init__(
         self,
-        on_call: Callable[[JudgedCall], None] = lambda _: None,
+        on_call: Callable[[JudgedCall], None] | None = None,
         *,
         most_bytes: int = 64 * 1024 * 1024,
     ) -> None:
@@ -303,7 +314,13 @@ class Judge:
         self.totals = Totals()
         self.savings = Savings()
         """The cost of the same calls with Anaphora's markers."""
-        self._judge = CallJudge(most_bytes=most_bytes, totals=self.totals, savings=self.savings)
+        self._remedies = LaterRemedies()
+        self._judge = CallJudge(
+            most_bytes=most_bytes,
+            totals=self.totals,
+            savings=self.savings,
+            remedies=self._remedies,
+        )
         self.prepare = self._judge.prepare
         self.last: JudgedCall | None = None
         """The last ended call, for observers after this one."""
@@ -311,6 +328,7 @@ class Judge:
     @property
     def calls(self) -> tuple[JudgedCall, ...]:
         """The latest calls, in the order they ended."""
+        self._remedies.find_all()
         with self.totals.lock:
             return tuple(self._calls)
 
@@ -330,12 +348,14 @@ class Judge:
         with self.totals.lock:
             self._calls.append(judged)
             self.totals.add(judged)
-        self._on_call(judged)
+        if self._on_call is not None:
+            self._remedies.find_all()
+            self._on_call(judged)
 
     def work_left(self) -> bool:
-        """Compares the cost of a call with its cost with Anaphora's markers, while no call
-        waits."""
-        return self.savings.compare_next()
+        """Finds the remedy of a call, or compares its cost with that with Anaphora's markers, while
+        no call waits."""
+        return self._remedies.find() or self.savings.compare_next()
 
     def summary(self, *, savings: bool = True) -> WatchSummary:
         """The sums of all calls so far. Comparing the costs of all calls takes time: without

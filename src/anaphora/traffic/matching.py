@@ -143,10 +143,14 @@ def paired(
 
 
 def judge_request(
-    earlier: EarlierCall[SentRequest] | None, request: SentRequest, price: Price | None
+    earlier: EarlierCall[SentRequest] | None,
+    request: SentRequest,
+    price: Price | None,
+    *,
+    remedy: bool = True,
 ) -> JudgedPair:
     """The verdict on a request, the request it is judged against, and the prediction by their
-    markers, if the verdict needed it."""
+    markers, if the verdict needed it. Without `remedy`, the verdict has none yet."""
     sent, rules = request.sent, request.rules
     pair = judge_matched(
         earlier,
@@ -156,12 +160,15 @@ def judge_request(
         profile=request.profile,
         diagnosis=request.diagnosis,
     )
-    verdict = request.remedied(pair.verdict, pair.before, sent, rules, price, request.profile)
-    pair = pair._replace(verdict=verdict)
+    if remedy:
+        profile = request.profile
+        verdict = request.remedied(pair.verdict, pair.before, sent, rules, price, profile)
+        pair = pair._replace(verdict=verdict)
+    if rules.slots.value:
+        return pair
     marked = (each.marks.marks or each.marks.automatic for each in (pair.before, sent) if each)
-    if not rules.slots.value and any(marked):
-        return pair._replace(expected=None)  # markers do not count for the verdict there
-    return pair
+    # Markers do not count for the verdict there.
+    return pair._replace(expected=None) if any(marked) else pair
 
 
 class RememberedCall(ComparedCall, kw_only=True, eq=False):

@@ -13,13 +13,9 @@ from blake3 import blake3
 
 from .reading import Members
 
-#: Bytes up to which SHA-256 is faster than BLAKE3 everywhere.
-_SHORT = 2048
-#: Copied for each message, which is faster than a new one.
-_SHA256 = sha256()
-#: The hash of long texts: BLAKE3 has vector instructions on x86, SHA-256 its own ones on ARM.
+#: BLAKE3 has vector instructions on x86, where SHA-256 has its own ones in few processors; on ARM
+#: SHA-256 has them.
 long_hash: Callable[[Any], Any] = blake3 if platform.machine() in ("x86_64", "AMD64") else sha256
-
 
 #: A longer piece to hash makes Python release its lock; a thread that takes it may keep it for
 #: milliseconds. From so many bytes on, hashing them at once is worth that.
@@ -41,10 +37,9 @@ def feed(state: Any, data: memoryview) -> None:
 
 def digest_of(data: msgspec.Raw | memoryview) -> bytes:
     view = memoryview(data)
-    if view.nbytes < _SHORT:
-        hashed = _SHA256.copy()
-        hashed.update(data)
-        return hashed.digest()
+    if view.nbytes <= QUIET:
+        short: bytes = long_hash(view).digest()
+        return short
     state = long_hash(b"")
     if view.nbytes < _WORTH_A_RELEASE:
         feed(state, view)

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from functools import partial
-from hashlib import sha256
 from sys import intern
 from typing import Any, TypeAlias, cast
 from weakref import ref
@@ -31,7 +30,7 @@ from anaphora.rendered import ChunkLog, ChunkRun, Envelope, Kind, LogAppend, Mar
 from anaphora.rendered.request_log import LogColumns, RequestLog
 from anaphora.values import CachePolicy, Section, SegmentRole, Ttl
 
-from .elements import DIGEST, DecodedBody, ListElements, SplitInput, digest_of
+from .elements import DIGEST, DecodedBody, ListElements, SplitInput, digest_of, long_hash
 from .memo import Memo
 from .reading import (
     DECODE_ERRORS,
@@ -211,7 +210,8 @@ class RequestSplit:
         known, key = self._memo.sections, (name, self._whole, digest_of(memoryview(raw)))
         log = known.get(key)
         if log is not None:
-            bare, marks, last = cast(_KnownSection, log.source)
+            known_section: _KnownSection = log.source  # type: ignore[assignment]
+            bare, marks, last = known_section
             run = last()
             if run is None:
                 if not self._whole:
@@ -259,7 +259,8 @@ class RequestSplit:
         and `close` take the wire role before them; `joins` tells whether a role continues the
         message of the role before it. `context` is anything else that affects the chunks."""
         log, known, (digests, skipped), whole = self._known_messages(raws, context, place)
-        marks = [each for each in cast(_Source, log.source)[2] if each[0] < known]
+        source: _Source = log.source  # type: ignore[assignment]
+        marks = [each for each in source[2] if each[0] < known] if source[2] else []
         count = log.message_ends[known - 1] if known else 0
         cut = CutMessages(raws, read, glue, joins, place, first_message)
         append = LogAppend(count, known)
@@ -309,7 +310,8 @@ class RequestSplit:
             log.source = b"", 0, [], b""
             digests = first + b"".join(map(digest_of, raws[1:]))
             return log, 0, (digests, 0), _hash_of(raws).digest()
-        known, _, _, whole = cast(_Source, log.source)
+        source: _Source = log.source  # type: ignore[assignment]
+        known, _, _, whole = source
         count = len(known) // DIGEST
         state = _hash_of(raws[:count])
         if len(raws) >= count and state.digest() == whole:
@@ -337,7 +339,8 @@ class RequestSplit:
             log = LogColumns()
             log.source = b"", 0, [], b""
             return log, 0, (digests, skipped), b""
-        known, before, _, _ = cast(_Source, log.source)
+        source: _Source = log.source
+        known, before, _, _ = source
         return log, _agreeing(known[before:], own), (digests, skipped), b""
 
     def envelope(
@@ -388,8 +391,8 @@ def _agreeing(known: bytes, digests: bytes) -> int:
 
 def _hash_of(raws: Sequence[msgspec.Raw]) -> Any:
     """The hash of concatenated objects or texts, which end unambiguously. They are not joined
-    first: for long data `sha256` would release the GIL."""
-    state = sha256()
+    first: for long data the hash would release the GIL."""
+    state = long_hash(b"")
     for raw in raws:
         state.update(raw)
     return state

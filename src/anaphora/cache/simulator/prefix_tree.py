@@ -195,22 +195,24 @@ class PrefixTree:
 
     def add(self, prompt: PromptView, key_of: KeyOf, match: PrefixMatch, at: float) -> Chain | None:
         """Adds a prompt that agrees with the tree up to the match."""
-        if not len(prompt):
+        count = len(prompt)
+        if not count:
             return None
         chain, position = match.chain, match.position
         if chain is None or position + 1 < chain.end:
-            if position + 1 == len(prompt):  # the beginning of a longer prompt
+            if position + 1 == count:  # the beginning of a longer prompt
                 assert chain is not None
                 self.use(chain, position, at)
                 return chain
-            chain = self._branch(chain, position + 1, len(prompt))
+            chain = self._branch(chain, position + 1, count)
         first = chain.end
-        keys = [key_of(new) for new in range(first, len(prompt))]
-        chain.keys += keys
-        self._chains.update(dict.fromkeys(keys, chain))
-        if self._keeps_texts:
-            self._keep_texts(chain, prompt, first)
-        self.use(chain, len(prompt) - 1, at)
+        if first < count:
+            keys = [key_of(new) for new in range(first, count)]
+            chain.keys += keys
+            self._chains.update(dict.fromkeys(keys, chain))
+            if self._keeps_texts:
+                self._keep_texts(chain, prompt, first)
+        self.use(chain, count - 1, at)
         while len(self._chains) > self._most and len(self._recent) > 1:
             self._forget(next(iter(self._recent)))
         while self._bytes > self._most * _BYTES_A_BLOCK and len(self._texts) > 1:

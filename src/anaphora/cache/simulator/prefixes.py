@@ -64,15 +64,15 @@ class PrefixCache:
     def commit(
         self, prompt: PromptView, key_of: KeyOf, lookup: PrefixLookup, made: MadeCall
     ) -> list[Reach]:
-        match = lookup.match
+        match, end = lookup.match, len(prompt) - 1
         chain = self._tree.add(prompt, key_of, match, made.lives_from)
-        written = self._write(chain, len(prompt) - 1, made.at, made.readable)
+        written = self._write(chain, end, made.at, made.readable)
         if chain is not None:
-            chain.replied = len(prompt) - 1
+            chain.replied = end
             chain.reply_cached = self._rules.reply_cached(made.reasoning)
         if chain is not None and self._units:
-            chain.persist(len(prompt) - 1)
-            if 0 <= match.position < len(prompt) - 1:
+            chain.persist(end)
+            if 0 <= match.position < end:
                 # A beginning that two prompts share is noticed, and kept from then on.
                 chain.persist(match.position)
         self._tree.purge(made.at, 2 * self.lifetime)
@@ -80,8 +80,9 @@ class PrefixCache:
 
     def refresh(self, prompt: PromptView, key_of: KeyOf, _: PrefixLookup, at: float) -> None:
         """Restarts the lifetime of a prompt that was called."""
-        if len(prompt):
-            self._tree.use(self._tree.chain_of(key_of(len(prompt) - 1)), len(prompt) - 1, at)
+        end = len(prompt) - 1
+        if end >= 0:
+            self._tree.use(self._tree.chain_of(key_of(end)), end, at)
 
     @staticmethod
     def _write(chain: Chain | None, position: int, at: float, readable: float) -> list[Reach]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import itertools
 from bisect import bisect_left
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import (
     TYPE_CHECKING,
     Annotated,
@@ -318,7 +319,10 @@ class ScopedKeys:
         if last is not None and same and (params is last[0] or params == last[0]):
             salts = last[2]
         else:
-            salts = {section: self._salt(params, section, scope) for section in _SECTIONS}
+            if params:
+                salts = {section: self._salt(params, section, scope) for section in _SECTIONS}
+            else:
+                salts = _plain_salts(repr(scope))
             self._last = params, scope, salts
         prefix_key, leading, messages = prompt.key, prompt.leading, salts["messages"]
 
@@ -359,6 +363,13 @@ class ScopedKeys:
 
     def _invalidated(self, name: str) -> tuple[Section, ...]:
         return self._rules.voided_by(name)  # type: ignore[arg-type]
+
+
+@lru_cache(maxsize=64)
+def _plain_salts(scope: str) -> dict[Section, bytes]:
+    """Those of a scope without parameters: one for all sections."""
+    salt = blake3(scope.encode(errors="replace")).digest(SALT)
+    return dict.fromkeys(_SECTIONS, salt)
 
 
 def deepest_known(count: int, is_known: Callable[[int], bool]) -> int:

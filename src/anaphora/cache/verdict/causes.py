@@ -8,6 +8,8 @@ is not recorded, the cause is unknown, and the text states what to record.
 
 from __future__ import annotations
 
+from functools import partial
+
 from anaphora.cache.history import history_change
 from anaphora.cache.prefix_difference import has_image
 from anaphora.cache.sent_call import (
@@ -16,7 +18,7 @@ from anaphora.cache.sent_call import (
     expiry,
     is_alive,
     last_ttl,
-    moments,
+    moment_of,
     ttl_seconds,
     used_at,
     used_at_latest,
@@ -186,10 +188,10 @@ def _clock(
 
 def _not_readable(earlier: SentCall, at: float, gap: float, rules: CacheRules) -> Cause | None:
     assert earlier.at is not None
-    known = moments(earlier.at, began=earlier.began, ended=earlier.ended)
-    readable = latest = known[rules.readable_from.value]
+    known = partial(moment_of, at=earlier.at, began=earlier.began, ended=earlier.ended)
+    readable = latest = known(rules.readable_from.value)
     if rules.readable_from.value == "response_start" and earlier.began is None:
-        latest = known["response_end"]
+        latest = known("response_end")
     if at <= readable + rules.visibility_delay.value:
         if gap < 0:
             when = f"{-gap:.1f} s before" if gap <= -0.05 else "at the same time as"

@@ -69,6 +69,15 @@ class ComparedCall(msgspec.Struct, kw_only=True, eq=False):
             self.past = (*before.past[-_MOST_TIMES:], before.sent.at)
         return True
 
+    def played_calls(self) -> PlayedCalls:
+        """What was played for losses of the conversation, for the calls that continue it, too."""
+        played = None if self.played is None else self.played()
+        if played is None:
+            played = PlayedCalls()
+            self.played = ref(played)
+        played.keep()
+        return played
+
     def remedied(
         self,
         verdict: Verdict,
@@ -79,12 +88,7 @@ class ComparedCall(msgspec.Struct, kw_only=True, eq=False):
         profile: Profile | None,
     ) -> Verdict:
         """The verdict on this call with what would have avoided a loss."""
-        played = None if self.played is None else self.played()
-        if verdict.causes and verdict.result != "hit":
-            if played is None:
-                played = PlayedCalls()
-                self.played = ref(played)
-            played.keep()
+        played = self.played_calls() if verdict.causes and verdict.result != "hit" else None
         return with_remedy(
             verdict,
             before,

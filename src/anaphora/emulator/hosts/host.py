@@ -67,11 +67,8 @@ class EmulatorRoute(msgspec.Struct, frozen=True):
 
 class RoutedRequest(EmulatorRequest, frozen=True, kw_only=True, dict=True):
     route: EmulatorRoute
+    host: Host
     entry: JournalEntry
-
-    @property
-    def host(self) -> Host:
-        return self.route.host
 
     @property
     def workspace(self) -> str:
@@ -262,15 +259,17 @@ class Host:
     def usage(
         self, outcome: Outcome, facts: ModelFacts, replies: Sequence[GeneratedReply]
     ) -> Usage:
-        counts = [reply.tokens(facts.profile) for reply in replies]
-        reasoning = sum(thought for _, thought in counts)
-        shown = any(isinstance(part, Thinking) for part in replies[0].parts)
+        output = reasoning = 0
+        for reply in replies:
+            tokens, thought = reply.tokens(facts.profile)
+            output, reasoning = output + tokens, reasoning + thought
+        shown = Thinking in map(type, replies[0].parts)
         return Usage(
             uncached=outcome.uncached,
             read=outcome.read,
             # Providers without markers report no writes.
             written=outcome.written if self.reports_writes or facts.rules.slots.value else None,
-            output=sum(output for output, _ in counts),
+            output=output,
             reasoning=reasoning if reasoning or shown or self.reports_reasoning else None,
         )
 

@@ -47,20 +47,27 @@ class GeneratedReply(msgspec.Struct, frozen=True, kw_only=True):
 
     def tokens(self, profile: Profile) -> tuple[int, int]:
         """Output tokens in all, and how many of them are reasoning."""
-        sizes = [(part, _part_tokens(part, profile)) for part in self.parts]
-        reasoning = sum(size for part, size in sizes if isinstance(part, Thinking))
-        return self.hidden + sum(size for _, size in sizes), self.hidden + reasoning
+        tokens = reasoning = self.hidden
+        for part in self.parts:
+            size = _part_tokens(part, profile)
+            tokens += size
+            if isinstance(part, Thinking):
+                reasoning += size
+        return tokens, reasoning
 
     def limited(
         self, max_tokens: int | None, stops: tuple[str, ...], profile: Profile
     ) -> GeneratedReply:
         """The reply cut at its first stop sequence, or at `max_tokens`."""
         parts: list[Part] = []
+        if max_tokens is None and not stops:
+            return self
         left = math.inf if max_tokens is None else max_tokens - self.hidden
         hidden = self.hidden if max_tokens is None else min(self.hidden, max_tokens)
         for part in self.parts:
             text = part.text if isinstance(part, Text) else ""
-            if found := [(text.index(stop), stop) for stop in stops if stop and stop in text]:
+            found = [(text.index(s), s) for s in stops if s and s in text] if stops else []
+            if found:
                 end, sequence = min(found)
                 parts.append(Text(text[:end]))
                 return self._cut(parts, hidden, "stop_sequence", sequence)
@@ -96,11 +103,13 @@ def count_text(text: str, profile: Profile) -> int:
 
 def _part_tokens(part: Part, profile: Profile) -> int:
     if isinstance(part, ToolCall):
-        return count_text(part.name + part.arguments, profile)
-    if isinstance(part, Text | Refusal | Thinking):
-        least = 1 if isinstance(part, Thinking) else 0
-        return max(least, count_text(part.text, profile))
-    return 0
+        text = part.name + part.arguments
+    elif isinstance(part, Text | Refusal | Thinking):
+        text = part.text
+    else:
+        return 0
+    least = 1 if isinstance(part, Thinking) else 0
+    return max(least, tokens_in(len(text.encode()), profile.bytes_per_token.value))
 
 
 def _first_bytes(text: str, size: int) -> str:
@@ -114,7 +123,7 @@ def last_turn(call: Call) -> tuple[Message, ...]:
     """The messages after the assistant's last one. Reads from the end."""
     turn: list[Message] = []
     for segment in reversed(call.ir.body_runs()):
-        for message in reversed(segment.messages):
+        for message in reversed(segment.messages[:]):
             if message.role == "assistant":
                 return tuple(reversed(turn))
             turn.append(message)
@@ -164,12 +173,12 @@ def generate_tool_calls(
         wanted = [tool for tool in tools if choice is not None and tool.name == choice.name]
     else:
         turn = last_turn(call)
-        results = any(isinstance(part, ToolResult) for message in turn for part in message.parts)
+        results = ToolResult in {type(part) for message in turn for part in message.parts}
         empty = not call.ir.body_runs()
         formed = isinstance(call.params.output, OutputSchema)
         if mode == "auto" and (results or empty or formed):
             return []
-        text = "\n".join(message.text for message in turn if message.role != "system")
+        text = "\n".join([message.text for message in turn if message.role != "system"])
         end = text[-_SEARCHED:]
         wanted = [tool for tool in tools if tool.name in end][:_MOST_CALLS]
         wanted = wanted or [random.choice(tools)]

@@ -164,7 +164,8 @@ class _Generator:
     def _object(self, schema: dict[str, Any], depth: int) -> dict[str, Any]:
         properties = schema.get("properties") or {}
         required = dict.fromkeys(schema.get("required") or ())
-        self._work.spend((len(properties) + len(required)) // _CHARACTERS_PER_STEP)
+        if steps := (len(properties) + len(required)) // _CHARACTERS_PER_STEP:
+            self._work.spend(steps)
         wanted = properties if depth < _DEEP else [name for name in properties if name in required]
         values = {}
         # In the schema's order, as providers do.
@@ -208,7 +209,8 @@ class _Generator:
             raise UnsatisfiableSchema(
                 f"it asks for a text of more than {_LONGEST_TEXT:,} characters"
             )
-        self._work.spend(int(min(least, _VARIED_TEXT) + least // _CHARACTERS_PER_STEP))
+        if least:
+            self._work.spend(int(min(least, _VARIED_TEXT) + least // _CHARACTERS_PER_STEP))
         text = word(self._random) if depth else sentences(self._random)
         while len(text) < min(least, _VARIED_TEXT):
             text += " " + word(self._random)
@@ -362,7 +364,8 @@ class SchemaGenerator:
             random = SeededRandom(seed + join_seed(b"%d" % attempt))
             generator = _Generator(compiled.decoded, random, self._work)
             value = generator.value(compiled.decoded)
-            self._work.spend(generator.count * compiled.parts // _PAIRS_PER_STEP)
+            if steps := generator.count * compiled.parts // _PAIRS_PER_STEP:
+                self._work.spend(steps)
             if compiled.validator.is_valid(value):
                 return msgspec.json.encode(value).decode()
         raise UnsatisfiableSchema("no generated value is valid")

@@ -36,6 +36,8 @@ _WORDS = (
 
 def join_seed(*values: bytes) -> bytes:
     """One seed from several values. The lengths are included, so seeds may be concatenated."""
+    if len(values) == 1:
+        return b"%d:%b" % (len(values[0]), values[0])
     return b"".join([b"%d:%b" % (len(value), value) for value in values])
 
 
@@ -137,6 +139,7 @@ def stream_events(reply: Reply, now: float | None = None) -> Iterator[Event]:
                     pieces = [text[start : start + _ARGUMENTS] for start in starts]
                 else:
                     pieces = split_text(text)
-                yield from (msgspec.structs.replace(event, delta=piece) for piece in pieces)
+                for piece in pieces:
+                    yield msgspec.structs.replace(event, delta=piece)
             case _:
                 yield event

@@ -16,12 +16,15 @@ import msgspec
 
 from anaphora import errors
 from anaphora import wire as wires
+from anaphora.bounded import BoundedMap
 from anaphora.catalog import Feature, Overflow, Profile, overflow_of
 from anaphora.catalog.request_errors import MediaKind, media_types
 from anaphora.emulator.exchange import EmulatorRequest, nested
 from anaphora.emulator.journal import ModelFacts
 from anaphora.errors import Upstream
 from anaphora.prompt import Params
+from anaphora.wire.elements import digest_of
+from anaphora.wire.reading import encode_members
 from anaphora.wire.tables import BlockType, request_table
 from anaphora.wire.walking import VALUES, Walk, WalkedBlock
 
@@ -40,15 +43,9 @@ class CheckedRequest(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     tokens: int
     counts: bool
     """The request only counts tokens."""
-
-    @property
-    def profile(self) -> Profile:
-        return self.facts.profile
-
-    @property
-    def walk(self) -> Walk:
-        """Reads the blocks of its messages."""
-        return _WALKS[self.facts.wire]
+    profile: Profile
+    walk: Walk
+    """Reads the blocks of its messages."""
 
     @functools.cached_property
     def blocks(self) -> dict[int, list[WalkedBlock]]:
@@ -69,13 +66,14 @@ class CheckedRequest(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 _WALKS = {name: Walk(request_table(name), VALUES) for name in wires.WIRES}
 _NESTED, _TEXT = frozenset((dict, list)), {"text"}
 _decode_object = msgspec.json.Decoder(Object).decode
+_decode = msgspec.json.Decoder().decode
 
 
 def _is_text(parts: Any) -> bool:
     """Whether these are parts of Gemini's contents that have nothing but a text."""
     if type(parts) is not list:
         return False
-    return all(type(part) is dict and part.keys() == _TEXT for part in parts)
+    return not [part for part in parts if type(part) is not dict or part.keys() != _TEXT]
 
 
 Check: TypeAlias = Callable[[CheckedRequest], None]
@@ -85,6 +83,9 @@ class WireChecks(msgspec.Struct, frozen=True, kw_only=True):
     messages_field: str
     checks: tuple[Check, ...]
     """Those of the wire's own provider, in its order."""
+    of_fields: frozenset[Check] = frozenset()
+    """Those that read neither messages nor tokens: once passed, they pass again for the same other
+    fields (`PassedFields`)."""
     provider_checks: tuple[Check, ...] = ()
     unreadable: str = "The request body is not valid JSON"
     unreadable_code: str | None = None
@@ -92,6 +93,38 @@ class WireChecks(msgspec.Struct, frozen=True, kw_only=True):
     """Also reject what the catalog says that the model rejects."""
     hosts: tuple[str, ...] = ()
     """Other providers that reject what the wire's own does."""
+
+
+#: Requests whose fields are remembered, and the largest such fields in bytes.
+_MOST_PASSED, _LARGEST_PASSED = 32, 256 * 1024
+_PassedKey: TypeAlias = tuple[str, str | None, str | None, bytes]
+
+
+class PassedFields:
+    """The fields beside the messages, such as tools, that passed their checks: an app sends them
+    with each turn, and they are neither decoded nor checked again."""
+
+    def __init__(self) -> None:
+        self._passed = BoundedMap[_PassedKey, tuple[ModelFacts, Object]](_MOST_PASSED)
+
+    def find(
+        self, checks: WireChecks, http: EmulatorRequest, facts: ModelFacts
+    ) -> tuple[_PassedKey | None, Object | None]:
+        """The key of a request's fields, unless they are too large, and its body if they passed."""
+        others = http.fields.copy()
+        messages = others.pop(checks.messages_field, None)
+        encoded, headers = encode_members(others), http.headers
+        if messages is None or len(encoded) > _LARGEST_PASSED:
+            return None, None
+        version, betas = headers.get("anthropic-version"), headers.get("anthropic-beta")
+        key = checks.messages_field, version, betas, digest_of(memoryview(encoded))
+        found = self._passed.use(key)
+        if found is None or found[0] is not facts:
+            return key, None
+        return key, {**found[1], checks.messages_field: _decode(messages)}
+
+    def add(self, key: _PassedKey, facts: ModelFacts, body: Object) -> None:
+        self._passed[key] = facts, {name: body[name] for name in body if name != key[0]}
 
 
 def check(
@@ -102,13 +135,18 @@ def check(
     params: Params | None = None,
     tokens: int = 0,
     counts: bool = False,
+    passed: PassedFields | None = None,
 ) -> None:
     """Raises the error for a request that the provider rejects.
 
     `params` and `tokens` are of the parsed request; without them only its bytes are checked.
     """
+    home = facts.provider == wires.PROVIDERS[facts.wire] or facts.provider in checks.hosts
+    key, known = None, None
     try:
-        body = _decode_object(http.body)
+        if passed is not None and home and not counts:
+            key, known = passed.find(checks, http, facts)
+        body = _decode_object(http.body) if known is None else known
         if counts and "generateContentRequest" in body:
             # Gemini's countTokens may hold a whole request.
             body = msgspec.convert(body["generateContentRequest"], Object)
@@ -117,14 +155,18 @@ def check(
     request = CheckedRequest(
         http=http,
         facts=facts,
+        profile=facts.profile,
+        walk=_WALKS[facts.wire],
         body=body,
         messages=objects(body.get(checks.messages_field)),
         tokens=tokens,
         counts=counts,
     )
-    home = facts.provider == wires.PROVIDERS[facts.wire] or facts.provider in checks.hosts
     for step in checks.checks if home else (too_long, *checks.provider_checks):
-        step(request)
+        if known is None or step not in checks.of_fields:
+            step(request)
+    if passed is not None and key is not None and known is None:
+        passed.add(key, facts, body)
     if params is not None and (not home or checks.by_profile):
         _rejected_features(request, params)
 
@@ -159,7 +201,7 @@ def objects(value: Any) -> list[tuple[int, Object]]:
     """The objects of a list with their indexes; empty for other values."""
     if not isinstance(value, list):
         return []
-    return [(index, item) for index, item in enumerate(value) if isinstance(item, dict)]
+    return [pair for pair in enumerate(value) if isinstance(pair[1], dict)]
 
 
 def text(value: Any) -> str:

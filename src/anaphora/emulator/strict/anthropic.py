@@ -79,21 +79,30 @@ def _required(request: CheckedRequest) -> None:
         raise _rejected_at("messages", "at least one message is required")
 
 
+def _unknown(path: str, field: str) -> Upstream:
+    return _rejected_at(path + field, _EXTRA)
+
+
 def _unknown_fields(request: CheckedRequest) -> None:
-    check_fields(_known_fields(request), lambda path, field: _rejected_at(path + field, _EXTRA))
+    top, more = (COUNT, BETA_COUNT) if request.counts else (_TOP, BETA_TOP)
+    rows: list[FieldRow] = [(request.body, top | more if _has_betas(request) else top, "")]
+    for index, tool in objects(request.body.get("tools")):
+        if tool.get("type") in (None, "custom"):
+            rows.append((tool, CUSTOM_TOOL, f"tools.{index}.custom."))
+    for index, system in objects(request.body.get("system")):
+        rows.append((system, BLOCKS["text"], f"system.{index}."))
+    check_fields(rows, _unknown)
+
+
+def _message_fields(request: CheckedRequest) -> None:
+    check_fields(_known_fields(request), _unknown)
 
 
 def _known_fields(request: CheckedRequest) -> Iterator[FieldRow]:
-    beta = _has_betas(request)
-    top, more = (COUNT, BETA_COUNT) if request.counts else (_TOP, BETA_TOP)
-    yield request.body, top | more if beta else top, ""
-    for index, tool in objects(request.body.get("tools")):
-        if tool.get("type") in (None, "custom"):
-            yield tool, CUSTOM_TOOL, f"tools.{index}.custom."
-    for index, system in objects(request.body.get("system")):
-        yield system, BLOCKS["text"], f"system.{index}."
+    known = MESSAGE | BETA_MESSAGE if _has_betas(request) else MESSAGE
     for index, message in request.messages:
-        yield message, MESSAGE | BETA_MESSAGE if beta else MESSAGE, f"messages.{index}."
+        if not message.keys() <= known:
+            yield message, known, f"messages.{index}."
         for block in request.blocks.get(index, ()):
             kind, path = block.type, dotted(block.path)
             if not isinstance(block.raw.get("type"), str):
@@ -163,7 +172,13 @@ def _features(request: CheckedRequest) -> None:
         raise _rejected_at("thinking", "thinking cannot be disabled on this model")
     if thinking == "enabled" and refuses("budgeted_thinking"):
         raise _rejected_at("thinking", "thinking with a budget is not supported on this model")
-    documents, citations = refuses("assistant_documents"), refuses("user_text_citations")
+
+
+def _message_features(request: CheckedRequest) -> None:
+    refuses = request.profile.refuses
+    version = request.http.headers.get("anthropic-version")
+    documents = refuses("assistant_documents", api_version=version)
+    citations = refuses("user_text_citations", api_version=version)
     for index, message in request.messages if documents or citations else ():
         role = message.get("role")
         for place, block in objects(message.get("content")):
@@ -249,7 +264,7 @@ def _thinking(request: CheckedRequest) -> None:
     tailcallhq/forgecode#2107; an empty signature: pydantic/pydantic-ai#7597."""
     assistants = {index: each for index, each in request.messages if each["role"] == "assistant"}
     for index, message in assistants.items():
-        blocks = objects(message.get("content"))
+        blocks = objects(message.get("content")) if index in request.blocks else []
         if not blocks:
             continue
         for place, block in blocks:
@@ -394,6 +409,7 @@ CHECKS = WireChecks(
     checks=(
         _required,
         _unknown_fields,
+        _message_fields,
         _limits,
         _roles,
         _tool_pairs,
@@ -403,8 +419,10 @@ CHECKS = WireChecks(
         _thinking,
         _prewarm,
         _features,
+        _message_features,
         too_long,
     ),
+    of_fields=frozenset((_unknown_fields, _limits, _deferred_tools, _prewarm, _features)),
     unreadable_code="invalid_request_error",
     hosts=("bedrock",),
 )

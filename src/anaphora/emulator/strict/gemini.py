@@ -25,7 +25,7 @@ from . import (
 )
 
 TOP = TABLE.names(beta=False)
-CONTENT = TABLE.message.members
+CONTENT = TABLE.message.members or frozenset()
 _INVALID = "INVALID_ARGUMENT"
 #: The other spelling of the names that are looked up.
 _SNAKE = {
@@ -48,22 +48,30 @@ def _rejected(message: str, param: str | None = None) -> Upstream:
     return rejected(message, param=param, code=_INVALID)
 
 
-def _unknown_names(request: CheckedRequest) -> None:
+def _unknown_name(path: str, name: str) -> Upstream:
     """google-gemini/gemini-cli#13972, Alishahryar1/free-claude-code#542."""
+    where = f" at '{path}'" if path else ""
+    reason = f'Unknown name "{name}"{where}: Cannot find field.'
+    return _rejected(f"Invalid JSON payload received. {reason}", path or None)
 
-    def error(path: str, name: str) -> Upstream:
-        where = f" at '{path}'" if path else ""
-        reason = f'Unknown name "{name}"{where}: Cannot find field.'
-        return _rejected(f"Invalid JSON payload received. {reason}", path or None)
 
-    check_fields(_known_fields(request), error, camel)
+def _unknown_names(request: CheckedRequest) -> None:
+    config = _get(request.body, "generationConfig")
+    rows: list[FieldRow] = [
+        (request.body, TOP, ""),
+        (config, GENERATION_CONFIG, "generation_config"),
+    ]
+    check_fields(rows, _unknown_name, camel)
+
+
+def _content_names(request: CheckedRequest) -> None:
+    check_fields(_known_fields(request), _unknown_name, camel)
 
 
 def _known_fields(request: CheckedRequest) -> Iterator[FieldRow]:
-    yield request.body, TOP, ""
-    yield _get(request.body, "generationConfig"), GENERATION_CONFIG, "generation_config"
     for index, content in request.messages:
-        yield content, CONTENT, f"contents[{index}]"
+        if not content.keys() <= CONTENT:
+            yield content, CONTENT, f"contents[{index}]"
         for part in request.blocks.get(index, ()):
             yield part.raw, PART, part.path
 
@@ -75,11 +83,11 @@ def _contents(request: CheckedRequest) -> None:
     # A content without a role is the user's on the Gemini API; Vertex demands one.
     vertex = "/publishers/" in path or "/projects/" in path
     roles = ("user", "model", "function") if vertex else (None, "user", "model", "function")
-    if any(content.get("role") not in roles for _, content in request.messages):
+    if [content for _, content in request.messages if content.get("role") not in roles]:
         raise _rejected("Please use a valid role: user, model.")
     # Cached content may not be sent again (PROVIDERS.md, section 9).
-    again = (_get(body, name) for name in ("systemInstruction", "tools", "toolConfig"))
-    if _get(body, "cachedContent") and any(again):
+    again = ("systemInstruction", "tools", "toolConfig")
+    if _get(body, "cachedContent") and any(_get(body, name) for name in again):
         raise _rejected(
             "CachedContent can not be used with GenerateContent request setting "
             "system_instruction, tools or tool_config.\n\nProposed fix: move those values to "
@@ -91,6 +99,8 @@ def _function_turns(request: CheckedRequest) -> None:
     """Calls follow the user or a response, responses follow calls, and there are as many. Contents
     of one role in a row are one turn, as in recorded traffic. google-gemini/gemini-cli#11814,
     #5443; langchain-ai/langchain#27799, BerriAI/litellm#26755."""
+    if not request.blocks:  # only texts
+        return
     turns = _turns(request)
     cached = bool(_get(request.body, "cachedContent"))  # may hold the turns before
     for index, turn in enumerate(turns):
@@ -132,7 +142,7 @@ def _signatures(request: CheckedRequest) -> None:
     """In the current turn, which begins at the user's last content that is no function response,
     the first call of each step has its signature. Any signature is accepted: clients send a dummy
     for calls of other models. nanbingxyz/5ire#405, BigPizzaV3/CodexPlusPlus#332."""
-    if not request.profile.refuses("unsigned_calls"):
+    if not request.blocks or not request.profile.refuses("unsigned_calls"):
         return
     steps: list[tuple[int, Object]] = []
     for index, content in reversed(request.messages):
@@ -174,6 +184,7 @@ CHECKS = WireChecks(
     messages_field="contents",
     checks=(
         _unknown_names,
+        _content_names,
         _contents,
         check_media(gemini_media),
         _temperature,
@@ -181,6 +192,7 @@ CHECKS = WireChecks(
         _signatures,
         too_long,
     ),
+    of_fields=frozenset((_unknown_names, _temperature)),
     unreadable="Invalid JSON payload received.",
     unreadable_code=_INVALID,
 )

@@ -33,6 +33,8 @@ _MAX_REPLIES = 128
 _CONTENT = ("content", "tool_calls", "function_call", "audio", "refusal")
 _REASONING = ("reasoning_content", "reasoning", "reasoning_details")
 _SYSTEM_ROLES = ("system", "developer")
+#: Roles that every model takes.
+_MODEL_ROLES = ("user", "assistant", "tool")
 #: Providers that check strict schemas by OpenAI's rules: OpenAI, and Azure (moeru-ai/xsai#202).
 STRICT_SCHEMAS = ("openai", "azure")
 
@@ -129,19 +131,28 @@ def _required(request: CheckedRequest) -> None:
 
 
 def _chat_fields(request: CheckedRequest) -> None:
-    rows: list[FieldRow] = [(request.body, CHAT, "")]
+    check_fields([(request.body, CHAT, "")], unknown_parameter)
+
+
+def _message_fields(request: CheckedRequest) -> None:
+    blocks = request.blocks
+    rows: list[FieldRow] = []
     for index, message in request.messages:
-        path = f"messages[{index}]."
-        rows.append((message, MESSAGES.get(text(message.get("role"))), path))
-        parts = request.blocks.get(index, ())
-        rows += [(part.raw, part.row.members, f"{part.path}.") for part in parts]
+        known = MESSAGES.get(text(message.get("role")))
+        if known is not None and not message.keys() <= known:
+            rows.append((message, known, f"messages[{index}]."))
+        if index in blocks:
+            rows += [(part.raw, part.row.members, f"{part.path}.") for part in blocks[index]]
     check_fields(rows, unknown_parameter)
 
 
 def _roles(request: CheckedRequest) -> None:
     taken = request.profile.system_roles
     for index, message in request.messages:
-        role, param = message.get("role"), f"messages[{index}].role"
+        role = message.get("role")
+        if role in _MODEL_ROLES:
+            continue
+        param = f"messages[{index}].role"
         if role is None:
             raise missing(param)
         if text(role) not in MESSAGES:
@@ -178,7 +189,10 @@ def _tool_messages(request: CheckedRequest) -> None:
             continue
         if open_calls:
             raise _without_result(index, open_calls)
-        open_calls = [text(call.get("id")) for _, call in objects(message.get("tool_calls"))]
+        if (given := message.get("tool_calls")) is None:
+            calls = set()
+            continue
+        open_calls = [text(call.get("id")) for _, call in objects(given)]
         calls = set(open_calls)
     if open_calls:
         raise _without_result(len(request.messages), open_calls)
@@ -199,6 +213,8 @@ def _audio(request: CheckedRequest) -> None:
     if able is None or not able.verified or "audio" in able.value:
         return
     for index, message in request.messages:
+        if index not in request.blocks:
+            continue
         content = objects(message.get("content"))
         if any(part.get("type") == "input_audio" for _, part in content):
             reason = "Content blocks are expected to be either text or image_url type."
@@ -229,6 +245,8 @@ def names_json(request: CheckedRequest, *more: Any) -> bool:
 def _response_format(request: CheckedRequest) -> None:
     """openai/openai-python#1632; databricks/databricks-ai-bridge#211; mem0ai/mem0#3559."""
     output = request.body.get("response_format")
+    if output is None:
+        return
     if nested(output, "type") == "json_object" and not names_json(request):
         raise rejected(
             "'messages' must contain the word 'json' in some form, to use 'response_format' of"
@@ -281,6 +299,7 @@ CHAT_CHECKS = WireChecks(
     checks=(
         _required,
         _chat_fields,
+        _message_fields,
         _roles,
         _tool_messages,
         _audio,
@@ -292,6 +311,9 @@ CHAT_CHECKS = WireChecks(
         stream_options,
         tool_choice,
         partial(too_long, param="messages"),
+    ),
+    of_fields=frozenset(
+        (_chat_fields, _replies, _chat_schemas, _features, stream_options, tool_choice)
     ),
     provider_checks=(_deepseek_content, _chat_schemas),
 )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from anaphora import errors
 from anaphora.catalog.api_limits import output_limits
 from anaphora.emulator.exchange import nested
@@ -40,6 +38,7 @@ ITEMS = members_by_type(responses.ITEMS)
 _ITEMS = {kind: fields | responses.CODEX_ITEM for kind, fields in ITEMS.items()}
 
 
+_MESSAGES = {"message"}
 #: The fields that name objects stored by OpenAI.
 _STORED = ("previous_response_id", "conversation", "prompt")
 
@@ -56,8 +55,13 @@ def _responses_fields(request: CheckedRequest) -> None:
         raise rejected(message, param="response_format", code="unsupported_parameter")
     known = INPUT_TOKENS if request.counts else RESPONSES | responses.CODEX
     check_fields([(request.body, known, "")], unknown_parameter)
-    items = [(item, _ITEMS.get(_kind(item)), f"input[{i}].") for i, item in request.messages]
-    check_fields(items, unknown_parameter)
+
+
+def _item_fields(request: CheckedRequest) -> None:
+    for index, item in request.messages:
+        known = _ITEMS.get(_kind(item))
+        if known is not None and not item.keys() <= known:
+            check_fields([(item, known, f"input[{index}].")], unknown_parameter)
 
 
 def _kind(item: Object) -> str:
@@ -71,6 +75,8 @@ def _kind(item: Object) -> str:
 def _item_order(request: CheckedRequest) -> None:
     """Calls and their outputs, reasoning and the item after it, compaction at the end."""
     items = [(_kind(item), item) for _, item in request.messages]
+    if {kind for kind, _ in items} <= _MESSAGES:
+        return
     _tool_pairs(request, items)
     for index, (kind, item) in enumerate(items):
         if kind != "reasoning" or not item.get("id"):
@@ -132,6 +138,8 @@ def _continuation(request: CheckedRequest) -> None:
 def _text_format(request: CheckedRequest) -> None:
     """openai/openai-node#1404. In JSON mode, the word in `instructions` is not enough: reports of
     several apps. Stored items may have it."""
+    if "text" not in request.body:
+        return
     is_json = nested(request.body, "text", "format", "type") == "json_object"
     stored = any(request.body.get(name) for name in _STORED)
     if is_json and not stored and not names_json(request, request.body.get("input")):
@@ -166,6 +174,11 @@ def _shortest_answer(request: CheckedRequest) -> None:
         raise rejected(message, param="max_output_tokens", code="integer_below_min_value")
 
 
+def _tool_choice(request: CheckedRequest) -> None:
+    """Codex sends auto with every request."""
+    tool_choice(request, without_tools=(None, "auto", "none"))
+
+
 def _overflow(request: CheckedRequest) -> None:
     if request.body.get("truncation") != "auto":
         too_long(request, param="input")
@@ -175,6 +188,7 @@ RESPONSES_CHECKS = WireChecks(
     messages_field="input",
     checks=(
         _responses_fields,
+        _item_fields,
         _continuation,
         _item_order,
         check_media(responses_media),
@@ -183,9 +197,19 @@ RESPONSES_CHECKS = WireChecks(
         _shortest_answer,
         sampling,
         stream_options,
-        # Codex sends auto with every request.
-        partial(tool_choice, without_tools=(None, "auto", "none")),
+        _tool_choice,
         _overflow,
+    ),
+    of_fields=frozenset(
+        (
+            _responses_fields,
+            _continuation,
+            _responses_schemas,
+            _shortest_answer,
+            sampling,
+            stream_options,
+            _tool_choice,
+        )
     ),
     provider_checks=(_shortest_answer, _responses_schemas),
 )

@@ -247,8 +247,12 @@ class DialectCodec:
             inner.reply_fields = self.dialect.reply_fields
         return DialectReader(inner, self)
 
-    def writer(self) -> DialectWriter:
-        return DialectWriter(self._codec.writer(), self)
+    def writer(self) -> Any:
+        """The wire's stream writer, with what differs at the provider."""
+        inner = self._codec.writer()
+        if self.dialect.usage is None and not self.dialect.whole_calls:
+            return inner
+        return DialectWriter(inner, self)
 
     def decode_reply(self, reply: Reply) -> Reply:
         """A reply of the codec with the provider's own counts, reasoning and stop reasons."""

@@ -86,7 +86,7 @@ class InvokeCodec(DialectCodec):
     def reader(self) -> InvokeReader:  # type: ignore[override]
         return InvokeReader(super().reader(), self)
 
-    def writer(self) -> InvokeWriter:  # type: ignore[override]
+    def writer(self) -> InvokeWriter:
         return InvokeWriter(super().writer())
 
     def read_error(

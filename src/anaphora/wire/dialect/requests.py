@@ -370,7 +370,7 @@ def own_part(part: Part, dialect: Dialect) -> Part:
 
 
 def own_message(message: Message, dialect: Dialect) -> Message:
-    if not any(isinstance(part, Thinking) for part in message.parts):
+    if Thinking not in map(type, message.parts):
         return message
     parts = tuple(own_part(part, dialect) for part in message.parts)
     return msgspec.structs.replace(message, parts=parts)
@@ -379,6 +379,9 @@ def own_message(message: Message, dialect: Dialect) -> Message:
 def own_call(call: Call, dialect: Dialect) -> Call:
     """A call that was sent to the host: its reasoning is the host's."""
     if dialect.wire != _CHAT:
+        return call
+    messages = [message for segment in call.ir.segments for message in segment.messages]
+    if Thinking not in {type(part) for message in messages for part in message.parts}:
         return call
     ir = call.ir.revised(lambda message: own_message(message, dialect))
     return call if ir is call.ir else msgspec.structs.replace(call, ir=ir)
