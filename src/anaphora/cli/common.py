@@ -222,6 +222,7 @@ def require(feature: str, *packages: str, extra: str = "emulator") -> None:
         if find_spec(package) is None:
             raise MissingPackage(
                 f"{feature} needs {package}; install it with: pip install 'anaphora[{extra}]'"
+                f" (with uvx: uvx --from 'anaphora[{extra}]' anaphora …)"
             )
 
 
