@@ -63,7 +63,7 @@ from .terminal import Line, print_report, table
 
 @click.group(cls=CommandGroup)
 def command() -> None:
-    """Check and read audit logs: one row a call, in a hash chain.
+    """Check and read audit logs: one row per call, in a hash chain.
 
     LOG is the folder of an `anaphora.audit.AuditLog`, or the home folder of a daemon: its log is in
     the home, or with several nodes in PostgreSQL, where it has a chain for each start of each node.

@@ -240,13 +240,13 @@ def _show_again(
 def statusline() -> None:
     """Print a status line for Claude Code.
 
-    Claude Code passes JSON on standard input. The line has what is known of it: the model, the
-    share of the context in use, the cost of the session and of today, the share of the last call's
-    input that was read from the cache, and minutes until the cache expires. The cost of today is
-    of all programs, as of the last `anaphora usage`; ~ marks one that is not fresh.
+    Claude Code passes JSON on standard input. The line shows the model, the share of the context
+    in use, the cost of the session and of today, the share of the last call's input that was read
+    from the cache, and the minutes until the cache expires. Unknown parts are left out. Today's
+    cost covers all programs, as of the last `anaphora usage`; ~ marks an old figure.
 
-    `anaphora usage --install-statusline` sets it up. `anaphora-statusline` is the same, and starts
-    faster.
+    `anaphora usage --install-statusline` sets it up. `anaphora-statusline` prints the same line and
+    starts faster.
     """
     import anaphora_statusline
 
