@@ -130,9 +130,9 @@ def record(
     anaphora record -- python agent.py
     anaphora replay -- python agent.py
 
-    The calls go through a local proxy; the program is not changed, and a base URL that it sets is
-    still called. Recordings hold prompts and answers. Keys and other secrets are removed before
-    anything is written.
+    The calls go through a local proxy. The program is not changed, and a base URL that you have set
+    remains the destination. Recordings hold prompts and answers. Keys and other secrets are removed
+    before anything is written.
 
     Exit code: the command's own; 1 when it ended with 0 and an answer could not be recorded.
     """
