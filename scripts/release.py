@@ -21,6 +21,7 @@ import sys
 import tarfile
 import tempfile
 import time
+import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -136,6 +137,14 @@ class Release:
 
     def check_metadata(self) -> str:
         self._tool("twine", "check", "--strict", str(self._sdist), str(self._wheel))
+        # Without a renderer for Markdown, twine passes every README.
+        with zipfile.ZipFile(self._wheel) as packed:
+            (name,) = (each for each in packed.namelist() if each.endswith("/METADATA"))
+            _, _, readme = packed.read(name).decode().partition("\n\n")
+        (self._scratch / "README.md").write_text(readme, encoding="utf-8")
+        page = self._tool("python", "-m", "readme_renderer", str(self._scratch / "README.md"))
+        missing = [tag for tag in ("<h1", "<pre", "<table", "<li>") if tag not in page]
+        _fail_for(f"README: rendered without {tag}" for tag in missing)
         return "the metadata of both, and the README as an index renders it"
 
     def check_contents(self) -> str:

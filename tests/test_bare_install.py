@@ -357,7 +357,10 @@ def test_a_missing_proxy_is_named(installed: Callable[[str], Run]) -> None:
     for done in installed("").commands(*((name, "--", "true") for name in names)):
         name = done.args[0]
         subject = "watch" if name == "watch" else "this command"
-        expected = f"{subject} needs granian; install it with: pip install 'anaphora[proxy]'"
+        expected = (
+            f"{subject} needs granian; install it with: pip install 'anaphora[proxy]'"
+            " (with uvx: uvx --from 'anaphora[proxy]' anaphora …)"
+        )
         assert (done.returncode, done.stderr) == (7, f"Error: {expected}\n")
 
 

@@ -101,6 +101,7 @@ class TerminalDisplay:
 
 
 def opening(stops: int, width: int) -> Group:
+    apis = "one API" if stops == 1 else counted(stops, "API")
     return Group(
         Text("Anaphora: pay for the beginning of a prompt once", style="bold"),
         "",
@@ -114,7 +115,7 @@ def opening(stops: int, width: int) -> Group:
         _layouts(width),
         "",
         _prose(
-            f"All three layouts are sent to {counted(stops, 'API')} by one client. A local emulator"
+            f"All three layouts are sent to {apis} by one client. A local emulator"
             " answers, and caches and bills by each provider's rules. No key, no network.",
             width,
         ),

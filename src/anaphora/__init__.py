@@ -13,7 +13,7 @@ The names used most are here; everything else is imported from its package:
     anaphora.catalog    model profiles, cache rules, prices
     anaphora.replay     recordings, and transports that make and serve them
     anaphora.emulator   a local server that behaves like the providers
-    anaphora.integrations  hooks for the official SDKs
+    anaphora.integrations.sdk   hooks for the official SDKs
     anaphora.errors     every exception, in one tree
 """
 

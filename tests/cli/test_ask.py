@@ -221,6 +221,7 @@ def test_emulator_needs_no_key_and_no_network(run: Any, tmp_path: Path) -> None:
     assert result.stdout.strip()
     emulated, verdict = result.stderr.splitlines()
     assert emulated.startswith("emulated: no provider is called")
+    assert emulated.endswith("each run begins with an empty cache")
     assert verdict.startswith("anthropic/claude-")
 
 

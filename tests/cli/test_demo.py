@@ -155,6 +155,7 @@ def test_default_shows_the_tokens_of_one_conversation_by_turn() -> None:
     assert (report["calls"], report["llama"], report["llama_skipped"]) == (62, None, "")
     text = runner.invoke(anaphora, ["demo"], catch_exceptions=False).stdout
     assert "llama" not in text.partition("Try next")[0]
+    assert "sent to one API by one client" in " ".join(text.split())
     bars = re.findall(r"^ +(\d+)  ([░▒█]+) +([░▒█]+)$", text, re.MULTILINE)
     assert [int(number) for number, *_ in bars] == list(range(1, 21))
     most = max(turn["input"] for name in ("usual", "anaphora") for turn in one[name]["turns"])

@@ -318,6 +318,7 @@ def test_google_spelling_has_a_price(emu: Emulator) -> None:
         ("", "azure/mine", "set AZURE_OPENAI_ENDPOINT or AZURE_RESOURCE_NAME"),
         ("", "bedrock/mine", "set AWS_REGION"),
         ("", "mine", "no key of a provider in the environment"),
+        ("", "mine", "Without a key, call the local emulator: `anaphora emulate`"),
         ("OPENAI_API_KEY", "claude-sonnet-5-5", "claude-sonnet-5-5 is a model of anthropic, which has no key in the environment: set ANTHROPIC_API_KEY"),
         ("OPENROUTER_API_KEY", "claude-sonnet-5-5", "or name another provider: provider/claude-sonnet-5-5"),
         ("OPENAI_API_KEY", "groq/compound", "no key for groq in the environment: set GROQ_API_KEY"),

@@ -15,8 +15,8 @@ from .terminal import print_report
 def command() -> None:
     """Send a test alert to each target of extensions.yaml.
 
-    The section `alerts` says what operators hear of, and to which webhooks, commands and logs it is
-    sent.
+    The section `alerts` lists the events to report, and the webhooks, commands and logs that they
+    are sent to.
     """
 
 

@@ -92,7 +92,7 @@ def command(**given: Any) -> None:
     Providers come from the first file of --config, $ANAPHORA_CONFIG, ./llm.yaml, and
     anaphora/llm.yaml in the user's configuration folder; without a file, from the keys in the
     environment (OPENAI_API_KEY, ANTHROPIC_API_KEY, GEMINI_API_KEY, …). Without -p and -m, the first
-    provider is used: of the file, or in that order.
+    provider of the file or of that list is used.
 
     Conversations are stored in anaphora/conversations in the user's data folder, readable only by
     the user. A continued conversation keeps its provider, model and system prompt unless others are

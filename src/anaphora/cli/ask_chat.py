@@ -282,7 +282,10 @@ class AskChat:
         if stored is not None and stored.torn:
             note(f"note: the last line of {stored.path} is incomplete and is left out")
         if self._config.emulated:
-            note(f"emulated: no provider is called; the answer of {choice.model} is generated here")
+            note(
+                f"emulated: no provider is called; the answer of {choice.model} is generated here,"
+                " and each run begins with an empty cache"
+            )
         elif self._config.environment is not None:
             used = choice.providers[choice.name]
             source = "with credentials" if used.credentials is not None else "with the key from"

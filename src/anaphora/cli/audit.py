@@ -63,7 +63,7 @@ from .terminal import Line, print_report, table
 
 @click.group(cls=CommandGroup)
 def command() -> None:
-    """Check and read audit logs: one row a call, in a hash chain.
+    """Check and read audit logs: one row per call, in a hash chain.
 
     LOG is the folder of an `anaphora.audit.AuditLog`, or the home folder of a daemon: its log is in
     the home, or with several nodes in PostgreSQL, where it has a chain for each start of each node.
@@ -276,7 +276,7 @@ def _named(output: Path) -> Iterator[None]:
 @click.argument("log", type=LOG)
 @call_filters
 @click.option("--json", "as_json", is_flag=True, help="Print every sum as JSON.")
-@html_option("Write a report with charts to FILE, one page to send; - is standard output.")
+@html_option("Write a report with charts to FILE, a self-contained page; - is standard output.")
 def report(log: AnyLog, as_json: bool, html: Path | None, **filters: Any) -> None:
     """Sum up spend, cache reads and breaks by model, label and day, with a chart.
 

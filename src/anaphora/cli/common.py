@@ -32,7 +32,7 @@ COMMANDS = {
     "alerts": "Send a test alert to each target of extensions.yaml.",
     "apps": "Create, replace and revoke the tokens of apps.",
     "ask": "Ask a model, and see how the prompt cache was used.",
-    "audit": "Check and read audit logs: one row a call, in a hash chain.",
+    "audit": "Check and read audit logs: one row per call, in a hash chain.",
     "completion": "Print the completion script for a shell.",
     "config": "Check llm.yaml, or print its JSON Schema.",
     "demo": "Show what one conversation reads, writes and costs: no key, no network.",
@@ -222,6 +222,7 @@ def require(feature: str, *packages: str, extra: str = "emulator") -> None:
         if find_spec(package) is None:
             raise MissingPackage(
                 f"{feature} needs {package}; install it with: pip install 'anaphora[{extra}]'"
+                f" (with uvx: uvx --from 'anaphora[{extra}]' anaphora …)"
             )
 
 

@@ -145,9 +145,9 @@ def _host() -> str:
 def fingerprint(file: Path, origin: str | None, path: str, as_json: bool) -> None:
     """Print the fingerprint of all instructions in a request.
 
-    FILE holds the JSON body of a request (- reads standard input), on the wire on which the app
-    sends it. A grant with this value as `approved_prompt` refuses any other tools, system text,
-    output schema or unknown field; the content of messages of users, models and tools is free.
+    FILE holds the JSON body of a request (- reads standard input), in the format that the app
+    sends. A grant with this value as `approved_prompt` refuses any other tools, system text, output
+    schema or unknown field; the content of user, assistant and tool messages is not checked.
     """
     from anaphora.daemon.access.approved_prompts import prompt_fingerprint
     from anaphora.daemon.facts.strict_json import decode_strict

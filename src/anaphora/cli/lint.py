@@ -88,7 +88,7 @@ def command(
     tools, system prompts and texts it looks for dates, clocks, UUIDs, nonces, counters, temporary
     paths and host names; in requests also for cache markers without effect and for prompts too
     short to be cached. With --samples it reports everything that differs: lists in another order,
-    cache keys that change every time. Each finding states its cost in a thousand calls.
+    cache keys that change every time. Each finding states its cost per thousand calls.
 
     Suppress a finding with a reason: `anaphora: ignore[rule] reason` in a text, or [[ignore]]
     entries with rule, reason, and file or path in .anaphora-lint.toml.

@@ -61,7 +61,7 @@ def command(
     anaphora replay verify DIR                 check the files of a folder
 
     The options below go with COMMAND. It needs neither a network nor a key: a missing key is
-    replaced by a placeholder. The directory, the home and the day may be others than in the
+    replaced by a placeholder. Working directory, home folder and date may differ from the
     recordings. A request that was not recorded gets an error that names the nearest recording and
     the first difference.
 
@@ -130,8 +130,8 @@ def record(
     anaphora record -- python agent.py
     anaphora replay -- python agent.py
 
-    The calls go through a local proxy: no line of the program changes, and a base URL that is set
-    stays the destination. Recordings hold prompts and answers. Keys and other secrets are removed
+    The calls go through a local proxy. The program is not changed, and a base URL that you have set
+    remains the destination. Recordings hold prompts and answers. Keys and other secrets are removed
     before anything is written.
 
     Exit code: the command's own; 1 when it ended with 0 and an answer could not be recorded.

@@ -78,7 +78,7 @@ class SpendGroup(CommandGroup):
 @click.option("--since", callback=past_moment, help="Only from this day on: 2026-11-30, 7d.")
 @click.option("--until", callback=past_moment, help="Only up to and including this day.")
 @click.option("--watch", is_flag=True, help="Print again whenever something changes, until Ctrl-C.")
-@html_option("Write a report with charts to FILE, one page to send; - is standard output.")
+@html_option("Write a report with charts to FILE, a self-contained page; - is standard output.")
 @home_option
 @json_option
 @click.pass_context

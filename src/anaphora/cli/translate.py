@@ -65,7 +65,7 @@ def command(
     """Convert a request to another provider's format.
 
     FILE holds the JSON body of a request to one provider (- reads standard input). It is parsed and
-    rendered for the other provider; whatever that one cannot express is reported on standard error.
+    rendered for the other provider; features that it lacks are reported on standard error.
     Cache markers of the request are kept; --plan adds those that the planner would place. The model
     stays the same unless --model names another one: a notice says if the other provider is not
     known to have it.
@@ -139,9 +139,9 @@ def roundtrip(files: tuple[Path, ...], only: str | None, as_json: bool) -> None:
     Each line of FILES (JSON lines, gzipped or not; a folder stands for the logs in it) is one
     exchange: `id`, `wire`, `status`, `stream`, `request` and `response`, both bodies as text (a
     binary stream as `response_base64`). Every request is parsed and rendered again, every response
-    is read and written again; the meaning must stay the same. Counts of tokens and cached contents
-    are read as the call that they are about, and other makers' bodies at Bedrock stay unread.
-    Exchanges of unknown wires are counted and skipped.
+    is read and written again; the meaning must stay the same. Requests that count tokens or create
+    cached contents are read as the call that they contain; bodies of other makers at Bedrock are
+    not read. Exchanges of unknown wires are counted and skipped.
 
     Input that cannot be read is reported on standard error. Exit code 1 when something was lost or
     could not be read, 2 when no exchange was checked.

@@ -69,27 +69,27 @@ def _complete_words(
 @click.option("--all", "everything", is_flag=True, help="Show every row.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print the rows as CSV instead.")
-@html_option("Write a report with charts to FILE, one page to send; - is standard output.")
+@html_option("Write a report with charts to FILE, a self-contained page; - is standard output.")
 @click.option("--watch", is_flag=True, help="Print again whenever something changes, until Ctrl-C.")
 @click.option("--show-text", is_flag=True, help="With `session ID`: show text of the prompts.")
 @click.option("--logs", is_flag=True, is_eager=True,
               help="FILES are request logs or audit rows: paths, URLs.")  # fmt: skip
 @click.option("--on", default="", metavar="ray[=ADDRESS]", help="With --logs: work on Ray.")
 @click.option("--out", metavar="FILE", help="With --logs: write a row per call, as Parquet.")
-@click.option("--install-statusline", is_flag=True, help="Set Claude Code's status line to ours.")
+@click.option("--install-statusline", is_flag=True, help="Set up Claude Code's status line.")
 @click.option("--yes", is_flag=True, help="With --install-statusline: do not ask.")
 def command(words: tuple[str, ...], install_statusline: bool, yes: bool, **options: Any) -> None:
     """Show what agent programs cost, which part was a lost cache, and why.
 
-    The session files of Claude Code, Codex, Gemini CLI, opencode, GitHub Copilot CLI and pi on
-    this machine are read, or FILES and folders of them. Each answer counts once, at the API price
-    of its model on its day: with a subscription, it is what the calls would have cost.
+    Reads the session files of Claude Code, Codex, Gemini CLI, opencode, GitHub Copilot CLI and pi
+    on this machine, or the given files and folders. Each answer counts once, at the API price of
+    its model on that day: with a subscription, this is what the calls would have cost.
 
     \b
     VIEW is one of
       daily weekly monthly             sums by time; daily is the default
-      session project model program    sums by these, the dearest first
-      losses                           the dearest losses: file, time, cause
+      session project model program    sums by these, most expensive first
+      losses                           the most expensive losses: file, time, cause
       session ID                       one session, call by call
 
     \b
@@ -100,11 +100,11 @@ def command(words: tuple[str, ...], install_statusline: bool, yes: bool, **optio
     anaphora usage --html usage.html
     anaphora usage --logs requests.jsonl s3://logs/2026-11-18/*.jsonl
 
-    What was read is kept as sums in the user's cache folder, without text of prompts: the next
-    run reads only what was added. Nothing leaves this machine.
+    The sums, without any prompt text, are kept in the user's cache folder, so that the next run
+    reads only new lines. Nothing leaves this machine.
 
-    Lines and files that cannot be read are listed and skipped. Exit code 2 if nothing can be
-    read, 130 after Ctrl-C, with the sums so far.
+    Unreadable lines and files are listed and skipped. Exit code 2 if nothing can be read, 130
+    after Ctrl-C, with the sums so far.
     """
     if install_statusline:
         from .usage_statusline import install
@@ -240,13 +240,13 @@ def _show_again(
 def statusline() -> None:
     """Print a status line for Claude Code.
 
-    Claude Code passes JSON on standard input. The line has what is known of it: the model, the
-    share of the context in use, the cost of the session and of today, the share of the last call's
-    input that was read from the cache, and minutes until the cache expires. The cost of today is
-    of all programs, as of the last `anaphora usage`; ~ marks one that is not fresh.
+    Claude Code passes JSON on standard input. The line shows the model, the share of the context
+    in use, the cost of the session and of today, the share of the last call's input that was read
+    from the cache, and the minutes until the cache expires. Unknown parts are left out. Today's
+    cost covers all programs, as of the last `anaphora usage`; ~ marks an old figure.
 
-    `anaphora usage --install-statusline` sets it up. `anaphora-statusline` is the same, and starts
-    faster.
+    `anaphora usage --install-statusline` sets it up. `anaphora-statusline` prints the same line and
+    starts faster.
     """
     import anaphora_statusline
 

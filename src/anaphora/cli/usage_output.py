@@ -203,7 +203,7 @@ def unpriced_lines(report: UsageReport) -> list[str]:
 
 def next_steps() -> Iterator[Line]:
     """For people at a terminal."""
-    yield "\nanaphora usage losses      the dearest losses, each with its file and time", "dim"
+    yield "\nanaphora usage losses      the most expensive losses, with file and time", "dim"
     yield "anaphora usage session     by session; with an ID, call by call", "dim"
     yield (
         "anaphora usage --help      months, projects, models; HTML, CSV, JSON; the status line",

@@ -334,7 +334,8 @@ def bound_socket(host: str, port: int, *, is_shared: bool = False) -> socket.soc
         listener.bind((ip, port))
     except OSError as problem:
         listener.close()
-        advice = "; choose another port" if problem.errno == errno.EADDRINUSE else ""
+        is_used = problem.errno == errno.EADDRINUSE
+        advice = "; choose another port, or 0 for a free one" if is_used else ""
         reason = f"{os.strerror(problem.errno or 0)}{advice}"
         raise Io(f"cannot listen at {host}:{port}: {reason}") from None
     return listener

@@ -100,7 +100,8 @@ class Environment:
                     self.find(name)  # raises: its address is not known
             raise MissingSecret(
                 f"no key of a provider in the environment ({some_variables()}); set one, or"
-                " OLLAMA_HOST"
+                " OLLAMA_HOST. Without a key, call the local emulator: `anaphora emulate`, with"
+                " ANTHROPIC_API_KEY=any ANTHROPIC_BASE_URL=http://127.0.0.1:8787"
             )
 
     def _is_express(self) -> bool:

@@ -1,4 +1,4 @@
-"""The section `alerts` of `extensions.yaml`: what operators hear of, and where it is sent."""
+"""The section `alerts` of `extensions.yaml`: which events are reported, and where to."""
 
 from __future__ import annotations
 
