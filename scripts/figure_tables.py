@@ -12,6 +12,8 @@ ROOT = Path(__file__).resolve().parent.parent
 #: The page whose figures say how well the simulator predicts bills, which the emulator bills by.
 ACCURACY = ROOT / "docs" / "guides" / "how-good-is-the-prediction.md"
 OURS, PLAIN = "anaphora", "sdk"
+#: The client whose careless layout is another: its bill of the stable one is the client's.
+WITH_STATE = "anaphora-state"
 DAEMON = "daemon"
 #: Differences below this share are none.
 _SAME = 0.005
@@ -72,39 +74,40 @@ def unanswered(layouts: Json) -> str:
     return "" if all(map(complete, layouts.values())) else " (not all calls were answered)"
 
 
-def results_table(results: Results) -> str:
-    """Each peer's bill as a share of the plain SDK's, by provider."""
+def results_table(results: Results, layout: str = "stable") -> str:
+    """Each peer's bill as a share of the plain SDK's of the same layout, by provider."""
     peers = results.part("peers")
     if peers is None:
         return results.why("peers")
-    rows, by = list[list[str]](), measured(peers)
-    providers = [
-        key
-        for key in peers["providers"]
-        if (PLAIN, key) in by and complete(by[PLAIN, key]["stable"])
-    ]
+    bills = {at: each[layout] for at, each in measured(peers).items()}
+    plain = {key: bills[PLAIN, key] for key in peers["providers"] if (PLAIN, key) in bills}
+    plain = {key: bill for key, bill in plain.items() if complete(bill)}
     least = {
-        key: min(
-            each["stable"]["dollars"]
-            for (_, at), each in by.items()
-            if at == key and complete(each["stable"])
-        )
-        for key in providers
+        key: min(b["dollars"] for (_, at), b in bills.items() if at == key and complete(b))
+        for key in plain
     }
+    rows = list[list[str]]()
     for peer, about in peers["peers"].items():
+        if peer == WITH_STATE and layout == "stable":
+            continue
         cells = []
-        for key in providers:
-            if (peer, key) not in by:
-                cells.append("–")
+        for key in plain:
+            bill = bills.get((peer, key))
+            if bill is None or not complete(bill):
+                cells.append("–" if bill is None else "not all answered")
                 continue
-            if not complete(by[peer, key]["stable"]):
-                cells.append("not all answered")
-                continue
-            paid = by[peer, key]["stable"]["dollars"]
-            share = percent(paid / by[PLAIN, key]["stable"]["dollars"])
-            cells.append(f"**{share}**" if paid <= least[key] * (1 + _SAME) else share)
+            share = percent(bill["dollars"] / plain[key]["dollars"])
+            lowest = bill["dollars"] <= least[key] * (1 + _SAME)
+            cells.append(f"**{share}**" if lowest else share)
         rows.append([about["title"], *cells])
-    return table(["bill", *(peers["providers"][key]["title"] for key in providers)], rows)
+    best = {key: peers["foresight"][key][layout] for key in plain}
+    shares = [percent(best[key] / plain[key]["dollars"]) if best[key] else "–" for key in plain]
+    rows.append(["perfect foresight", *shares])
+    return table(["bill", *(peers["providers"][key]["title"] for key in plain)], rows)
+
+
+def careless_table(results: Results) -> str:
+    return results_table(results, "careless")
 
 
 def peers_tables(results: Results) -> str:
@@ -165,6 +168,23 @@ def peers_sample(results: Results) -> str:
     families = peers["sample"]["families"]
     rows = [[f"`{name}`", each["source"], str(each["calls"])] for name, each in families.items()]
     return table(["conversations", "", "calls"], rows)
+
+
+def peers_prompts(results: Results) -> str:
+    """Where a peer's prompts have other lengths than the plain SDK's."""
+    peers = results.part("peers")
+    if peers is None:
+        return results.why("peers")
+    by = measured(peers)
+    lines = []
+    for (peer, key), layouts in by.items():
+        if (PLAIN, key) not in by or not all(map(complete, layouts.values())):
+            continue
+        share = layouts["stable"]["tokens"] / by[PLAIN, key]["stable"]["tokens"] - 1
+        if abs(share) > peers["deviations"]["tolerance"]:
+            where = peers["providers"][key]["title"]
+            lines.append(f"- {peers['peers'][peer]['title']} at {where}: {100 * share:+.1f} %.")
+    return "\n".join(lines) or "- At none."
 
 
 # ── Gateways, engine, ourselves ──────────────────────────────────────────────────────────────────
@@ -421,9 +441,11 @@ def picture_text(results: Results) -> str:
 
 TABLES: dict[str, Callable[[Results], str]] = {
     "results": results_table,
+    "results-careless": careless_table,
     "peers": peers_tables,
     "peers-settings": peers_settings,
     "peers-sample": peers_sample,
+    "peers-prompts": peers_prompts,
     "gateways": gateways_table,
     "gateways-does": gateways_does,
     "engine": engine_table,
@@ -451,6 +473,8 @@ def single(results: Results) -> dict[str, str]:
             "picture-read-usual": percent(picture["read_share"]["usual"]),
             "picture-read-ours": percent(picture["read_share"]["ours"]),
         }
+    if peers := results.part("peers"):
+        found["peers-calls"] = str(peers["sample"]["calls_per_family"])
     if engine := results.part("engine"):
         found["engine-times"] = f"{engine['first_token_ratio']:.0f}"
         found["engine-turns"] = str(engine["turns"])

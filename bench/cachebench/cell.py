@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
-from _served import free_port, started
+from _served import free_port
 
 from anaphora import emulator
 from anaphora.emulator import EmulatorOptions, Latency
@@ -148,42 +148,66 @@ def measure(cell: Cell, families: list[Family]) -> list[Bill]:
     ):
         folder = Path(name)
         virtual_clock.create(folder / "clock")
-        url = stack.enter_context(_watched(cell, emu.url, folder)) if cell.fixed else emu.url
-        asked = stack.enter_context(worker(cell, url, folder))
-        return [_play(family, emu, replies.answers, asked, folder) for family in families]
+        watch = stack.enter_context(_watching(cell, emu.url, folder)) if cell.fixed else None
+        asked, bills = stack.enter_context(worker(cell, emu.url, folder)), list[Bill]()
+        for family in families:
+            emu.reset()
+            virtual_clock.set_offset(folder / "clock", START - time.time())
+            url = watch.restarted(cell.provider) if watch else emu.url
+            asked.ask({"begin": url})
+            bills.append(_play(family, emu, replies.answers, asked, folder))
+        return bills
+
+
+class Watch:
+    """`anaphora watch --fix` in front of the emulator, a new one for each family."""
+
+    def __init__(self, process: subprocess.Popen[str], port: int, folder: Path) -> None:
+        self._process, self._port, self._folder = process, port, folder
+        self._started = 0
+
+    def restarted(self, provider: str) -> str:
+        """The address of a proxy that has seen nothing."""
+        assert self._process.stdin is not None
+        self._started += 1
+        home = self._folder / f"watch{self._started}"
+        home.mkdir()
+        self._process.stdin.write(f"{home}\n")
+        self._process.stdin.flush()
+        aws = _printed(home / "watch", "AWS_ENDPOINT_URL_BEDROCK_RUNTIME")
+        # That address has a secret, since the proxy signs what comes there.
+        return aws if provider == "bedrock" else f"http://127.0.0.1:{self._port}"
 
 
 @contextlib.contextmanager
-def _watched(cell: Cell, url: str, folder: Path) -> Iterator[str]:
-    """The address of `anaphora watch --fix` in front of the emulator."""
+def _watching(cell: Cell, url: str, folder: Path) -> Iterator[Watch]:
     port = free_port()
     command = [sys.executable, str(CLIENTS / "watching.py"), str(folder / "clock"), str(port), url]
-    printed = folder / "watch"
-    with (
-        printed.open("w") as log,
-        started(command, port, env=_environ(cell, folder), stdout=log, stderr=log),
-    ):
-        yield _aws_address(printed) if cell.provider == "bedrock" else f"http://127.0.0.1:{port}"
+    process = subprocess.Popen(
+        command, stdin=subprocess.PIPE, text=True, env=_environ(cell, folder)
+    )
+    try:
+        yield Watch(process, port, folder)
+    finally:
+        process.communicate()  # it ends with its input
 
 
-def _aws_address(printed: Path) -> str:
-    """The address of Bedrock that the proxy prints: it has a secret, since the proxy signs what
-    comes there."""
-    until = time.monotonic() + 60
+def _printed(file: Path, wanted: str) -> str:
+    """The variable that the proxy prints when it listens."""
+    until, text = time.monotonic() + 60, ""
     while time.monotonic() < until:
-        for line in printed.read_text().splitlines():
+        text = file.read_text() if file.exists() else ""
+        for line in text.splitlines(keepends=True):
             name, _, address = line.removeprefix("export ").partition("=")
-            if name == "AWS_ENDPOINT_URL_BEDROCK_RUNTIME":
-                return address
-        time.sleep(0.05)
-    raise RuntimeError(f"the proxy printed no address of Bedrock: {printed.read_text()[-1000:]}")
+            if name == wanted and address.endswith("\n"):
+                return address.strip()
+        time.sleep(0.01)
+    raise RuntimeError(f"the proxy printed no {wanted}: {text[-1000:]}")
 
 
 def _play(
     family: Family, emu: emulator.Emulator, answers: ReplyPlayer, asked: Worker, folder: Path
 ) -> Bill:
-    emu.reset()
-    asked.ask({"begin": True})
     bill = Bill(family.name)
     for call in family.calls:
         answers.reply = scripted(call.reply)

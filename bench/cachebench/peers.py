@@ -24,7 +24,7 @@ from .workload import LAYOUTS, TRACES, Family, careless, families
 
 Json = dict[str, Any]
 #: The first calls of each family. A quick run takes fewer, of a few families.
-CALLS, QUICK_CALLS, QUICK_FAMILIES = 16, 3, ("append_only", "taubench_gpt4o_airline")
+CALLS, QUICK_CALLS, QUICK_FAMILIES = 12, 3, ("append_only", "taubench_gpt4o_airline")
 #: Prompts whose tokens differ by more than this share from the plain SDK's are reported.
 TOLERANCE = 0.02
 #: Processes at a time: each is a peer, and an emulator.
@@ -123,12 +123,20 @@ PEERS = {
         "a session for each conversation with its defaults; messages that are rebuilt at every"
         " call are its volatile tail; tools in a ToolRegistry",
     ),
+    "anaphora-state": Peer(
+        "Anaphora, client, the time as its state",
+        "ours_with_state",
+        "",
+        (),
+        "the same; in the careless layout the time is the session's state, which follows the"
+        " conversation, and not in the system prompt",
+    ),
     "anaphora-fix": Peer(
         "Anaphora, watch --fix before the plain SDK",
         "sdks",
         "peers",
         (),
-        "the plain SDK with the base URL of `anaphora watch --fix`",
+        "the plain SDK with the base URL of `anaphora watch --fix`, a new one for each family",
         fixed=True,
     ),
 }

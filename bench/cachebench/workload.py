@@ -42,6 +42,8 @@ class BenchCall(msgspec.Struct, kw_only=True):
     """Messages of this call alone, after the history."""
     tools: list[Json]
     system: str
+    clock: str = ""
+    """What the system prompt begins with and changes at each call, in the careless layout."""
     single: bool
     reply: Json
     """What the emulator answers."""
@@ -72,8 +74,9 @@ def careless(family: Family) -> Family:
     calls = []
     for call in family.calls:
         tools = chance.sample(call.tools, len(call.tools))
-        system = f"The time is {START + call.at:.0f}.\n\n{call.system}"
-        calls.append(msgspec.structs.replace(call, system=system, tools=tools))
+        clock = f"The time is {START + call.at:.0f}."
+        system = f"{clock}\n\n{call.system}"
+        calls.append(msgspec.structs.replace(call, system=system, clock=clock, tools=tools))
     return msgspec.structs.replace(family, calls=calls)
 
 

@@ -87,9 +87,8 @@ class Carried:
 
 
 async def main(module: str, provider: str, model: str, url: str) -> None:
-    contestant: Contestant = import_module(f"cachebench.clients.{module}").contestant(
-        provider, model, url
-    )
+    create = import_module(f"cachebench.clients.{module}").contestant
+    contestant: Contestant = create(provider, model, url)
     carried = Carried(contestant)
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # some libraries print to stdout
@@ -97,7 +96,9 @@ async def main(module: str, provider: str, model: str, url: str) -> None:
     # Reading stdin blocks the loop, on purpose: between two calls nothing is to happen here.
     for line in sys.stdin:
         request = json.loads(line)
-        if request.get("begin"):
+        if address := request.get("begin"):
+            if address != url:
+                url, contestant = address, create(provider, model, address)
             contestant.begin()
             carried = Carried(contestant)
             answer: Json = {}

@@ -21,7 +21,12 @@ _PATHS = {"deepseek": "/deepseek"}
 
 
 class Ours:
-    def __init__(self, provider: str, model: str, url: str) -> None:
+    """With `clock_as_state` the time is the state at the end, not in the system prompt."""
+
+    def __init__(
+        self, provider: str, model: str, url: str, *, clock_as_state: bool = False
+    ) -> None:
+        self._clock_as_state = clock_as_state
         name = _DIALECTS.get(provider, provider)
         row: Json = {
             "dialect": name,
@@ -63,15 +68,22 @@ class Ours:
     async def call(self, request: Json, tools: Any, messages: list[Any]) -> tuple[Any, list[str]]:
         count = len(request["tail"])
         history, tail = (messages[:-count], messages[-count:]) if count else (messages, [])
+        texts = [message.text for message in tail]
+        if self._clock_as_state and request["clock"]:
+            system = request["system"].removeprefix(f"{request['clock']}\n\n")
+            request = {**request, "system": system}
+            texts.append(request["clock"])
         if request["single"]:
+            # A single call has no state: its last message.
+            content = [*history, Message.user("\n".join(texts))] if texts else history
             answer = await self._client.send(
-                history, "peer", system=request["system"], tools=tools, max_tokens=4096
+                content, "peer", system=request["system"], tools=tools, max_tokens=4096
             )
         else:
             replied = bool(request["new"] and request["new"][0].get("reply"))
             same = request["keep"] + replied
             session = self._session(request, tools, history[:same])
-            session.state = "\n".join(message.text for message in tail) or None
+            session.state = "\n".join(texts) or None
             if len(session.conversation) != same:
                 session.conversation = Conversation(history[:same])
             answer = await session.send(history[same:])
