@@ -74,9 +74,7 @@ class Counts:
     """Counts of one rendered prompt, computed on demand and corrected by the prompt's bills. Only
     chunks that are new in their log are examined."""
 
-    __slots__ = (
-        "_bills", "_ends", "_last", "_lead", "_odd", "_per_token", "_rendered", "_size", "_text",
-    )  # fmt: skip
+    __slots__ = ("_bills", "_ends", "_lead", "_odd", "_per_token", "_rendered", "_size", "_text")
 
     def __init__(
         self, rendered: Rendered, bills: Bills | None = None, before: Counts | None = None
@@ -85,8 +83,6 @@ class Counts:
         self._rendered = rendered
         self._bills = rendered.bills if bills is None else bills
         self._per_token = rendered.bytes_per_token
-        self._last = -1, 0
-        """The last chunks that were counted with bills, and their tokens."""
         if not rendered.runs:
             self._lead = _Lead(rendered)
             self._size = 0
@@ -124,22 +120,15 @@ class Counts:
 
     def tokens(self, chunks: int) -> int:
         """The first `chunks` chunks, corrected by the bills so far."""
-        known, tokens = self._last
-        if chunks == known:
-            return tokens
         lead, bills = self._lead, self._bills
         if chunks > lead.first and not self._odd.ends:
             # The common case.
             text = self._text + self._ends[chunks - lead.first - 1]
             estimated = math.ceil(text / self._per_token) + lead.other
         else:
-            counted = lead.known.get((chunks, self._per_token))
-            estimated = self.estimated(chunks) if counted is None else counted
-        if not bills:
-            return estimated
-        tokens = calibrated(bills, estimated)
-        self._last = chunks, tokens
-        return tokens
+            known = lead.known.get((chunks, self._per_token))
+            estimated = self.estimated(chunks) if known is None else known
+        return calibrated(bills, estimated) if bills else estimated
 
     def estimated(self, chunks: int) -> int:
         """The first `chunks` chunks by bytes and the catalog's ratio, without bills."""
