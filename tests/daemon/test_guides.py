@@ -84,7 +84,7 @@ class Shell:
             words, cwd=self.folder, env=self.environment, stdout=subprocess.DEVNULL
         ) as daemon:
             try:
-                ready = httpx.HTTPTransport(retries=6)
+                ready = httpx.HTTPTransport(retries=9)  # two minutes
                 with httpx.Client(transport=ready, timeout=PATIENCE) as client:
                     address = f"http://127.0.0.1:{self.port}/readyz"
                     assert client.get(address).status_code == 200
