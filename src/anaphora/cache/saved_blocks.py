@@ -61,9 +61,11 @@ def block_entries(prompt: RenderedPrompt, first: int) -> bytes:
             continue
         in_messages = run.section == "messages"
         blocks = block_texts(prompt, start + low, min(end, start + run.count))
+        kinds, ends, splices, opens = log.kinds, log.ends, log.splices, log.opens
+        begin, message = log.start(low), log.wire_message_of(low) if in_messages else 0
         for position, block in enumerate(blocks, low):
-            kind, units, flags = log.kinds[position], 0, 0
-            size = log.ends[position] - log.start(position)
+            kind, units, flags = kinds[position], 0, 0
+            size, begin = ends[position] - begin, ends[position]
             if kind not in _BY_SIZE:
                 counts, index = prompt.counts, start + position
                 tokens = counts.estimated(index + 1) - counts.estimated(index)
@@ -71,10 +73,11 @@ def block_entries(prompt: RenderedPrompt, first: int) -> bytes:
                     units = max(1, min(0xFFFF, tokens // 16))
             role = len(_ROLES) - 1
             if in_messages:
-                message = log.wire_message_of(position)
-                flags = _OPENS if log.opens[message] == position else 0
+                while message + 1 < len(opens) and opens[message + 1] <= position:
+                    message += 1
+                flags = _OPENS if opens[message] == position else 0
                 role = _ROLE_NUMBERS.get(log.roles[message], role)
-            if log.splices[position] >= 0:
+            if splices[position] >= 0:
                 flags |= _MARKABLE
             digest = blake3(block).digest(8)
             entries.append(pack(digest, size, units, _KIND_NUMBERS[kind], flags | role << 4))
@@ -270,8 +273,10 @@ def earlier_ends(prompt: RenderedPrompt) -> Iterator[int]:
     position, found = len(prompt) - 1, 0
     yield position
     last = max(prompt.leading + 1, position - MOST_CHUNKS)
+    reply = position > last and is_reply(prompt, position)
     while position > last and found < _MOST_TURNS:
-        if is_reply(prompt, position) and not is_reply(prompt, position - 1):
+        later, reply = reply, is_reply(prompt, position - 1)
+        if later and not reply:
             found += 1
             yield position - 1
         position -= 1
