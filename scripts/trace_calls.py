@@ -42,13 +42,16 @@ TOOL = {
     "description": "Look up the weather of a city.",
     "input_schema": {"type": "object", "properties": {"city": {"type": "string"}}},
 }
-#: What a daemon does once a second, whether it is called or not: no part of a call.
+#: What a daemon does every few seconds for all calls so far, or without any: no part of a call.
 _UPKEEP = "run_maintenance"
+_UPKEEP_THREADS = frozenset({"anaphora dashboard"})
 #: Seconds for a call and what it leaves to do behind its answer, and then without a call.
 _WINDOW = 2.0
 
 
 def _is_upkeep(frame: FrameType | None) -> bool:
+    if threading.current_thread().name in _UPKEEP_THREADS:
+        return True
     while frame is not None:
         if frame.f_code.co_name == _UPKEEP:
             return True

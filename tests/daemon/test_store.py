@@ -202,6 +202,23 @@ async def test_responses_are_forgotten_after_30_days(place: StorePlace) -> None:
 
 
 @in_event_loop
+async def test_a_probe_leaves_the_next_hold_one_statement(path: Path) -> None:
+    store = SqliteStore.open(path)
+    ledger = Ledger(store)
+    try:
+        await spend(ledger, "notes", "m", 100)
+        await store.probe()
+        ran: list[str] = []
+        store._writer.set_trace_callback(ran.append)
+        await ledger.hold(an_app("notes"), provider="p", model="m", request_id="r", bound=100)
+        store._writer.set_trace_callback(None)
+        assert not [each for each in ran if each.startswith(("BEGIN", "SELECT"))]
+        assert any(each.startswith("INSERT INTO batch") for each in ran)
+    finally:
+        await store.close()
+
+
+@in_event_loop
 async def test_spend_is_booked_under_the_model_that_answered(place: StorePlace) -> None:
     """Of a hold, and of one that was settled at its bound before."""
     async with opened(place) as ledger:
