@@ -269,6 +269,14 @@ def test_the_budget_ends_a_run_and_a_higher_one_goes_on(
     assert "max_cost_usd: must be an amount in dollars" in wrong.stderr
 
 
+def test_results_cannot_be_standard_output(mapped: Map, folder: Path, emu: Emulator) -> None:
+    done = mapped("questions.jsonl", "-o", "-")
+    assert done.returncode == 2
+    assert "--results needs a file, which an interrupted run continues from" in done.stderr
+    assert not (folder / "-").exists()
+    assert generated(emu) == []
+
+
 def test_the_cost_of_a_pre_warm_is_shown(mapped: Map, emu: Emulator) -> None:
     done = mapped("questions.jsonl", "-p", "gpt")
     assert "of it for pre-warming" in done.stdout

@@ -196,6 +196,7 @@ def test_what_fails_before_the_command_starts(
     touched = ["--", "touch", str(tmp_path / "touched")]
     missing = run("replay", "--dir", str(tmp_path / "nosuch"), *touched)
     assert (missing.returncode, "nosuch: there is no such folder" in missing.stderr) == (2, True)
+    assert "create it with: anaphora record -- COMMAND" in missing.stderr
     for command in ("record", "replay"):
         done = run(command, "--dir", str(tmp_path / "nosuch"), "--", "nosuchcommand")
         assert done.returncode == 2

@@ -167,6 +167,8 @@ def command(**given: Any) -> None:
         raise click.UsageError("--system or --system-file, not both")
     if str(options.file) == "-" and options.results is None:
         raise click.UsageError("with standard input, name a file for the results: --results FILE")
+    if str(options.results) == "-":
+        raise click.UsageError("--results needs a file, which an interrupted run continues from")
     with config_or_emulator(options.config, emulate=options.emulate) as config:
         _map(options, config)
 

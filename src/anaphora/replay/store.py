@@ -89,7 +89,7 @@ class FixtureStore:
         if create:
             create_folder(path, FolderWriter(path, sync=sync))
         elif not path.is_dir():
-            raise Io(f"{path}: there is no such folder")
+            raise Io(f"{path}: there is no such folder; create it with: anaphora record -- COMMAND")
         with io_errors(path, "cannot be read"), locked(path, exclusive=False):
             checked = check_folder(path, track=track)
             if sign is None or checked.entries or is_signed(path):
