@@ -83,7 +83,7 @@ def _table(
     """The first column names the row, others are numbers, or text."""
     number = None if text else "number"
     return htpy.div(".scroll", tabindex=0, role="region", aria_label=title)[
-        htpy.table[
+        htpy.table(class_="stacked" if text else "numbers")[
             htpy.thead[
                 htpy.tr[[htpy.th(scope="col", class_=number if at else None)[head]
                          for at, head in enumerate(heads)]]
@@ -92,7 +92,8 @@ def _table(
                 [
                     htpy.tr[
                         htpy.th(scope="row")[row[0]],
-                        [htpy.td(class_=number)[cell] for cell in row[1:]],
+                        [htpy.td(class_=number, data_label=head)[cell]
+                         for head, cell in zip(heads[1:], row[1:], strict=True)],
                     ]
                     for row in rows
                 ]

@@ -102,6 +102,34 @@ def test_what_a_peer_does_better_is_said(figures: ModuleType, results: dict[str,
     assert line in figures.figures(results)["ahead"]
 
 
+def test_shares_are_of_the_plain_bill_of_the_same_layout(figures: ModuleType) -> None:
+    def row(peer: str, stable: float, careless: float) -> dict[str, Any]:
+        bill: dict[str, Any] = {"refused": 0, "errors": [], "tokens": 1000}
+        layouts = {"stable": {**bill, "dollars": stable}, "careless": {**bill, "dollars": careless}}
+        return {"peer": peer, "provider": "anthropic", "layouts": layouts}
+
+    tables = import_module("figure_tables")
+    peers = {
+        "providers": {"anthropic": {"title": "Anthropic"}},
+        "peers": {name: {"title": name} for name in ("sdk", "anaphora", "anaphora-state")},
+        "rows": [row("sdk", 1, 2), row("anaphora", 0.6, 1.8), row("anaphora-state", 0.6, 0.7)],
+        "foresight": {"anthropic": {"stable": 0.5, "careless": 1.5}},
+    }
+    results = tables.Results({"parts": {"peers": peers}})
+    stable, careless = (tables.results_table(results, each) for each in ("stable", "careless"))
+    assert stable.splitlines()[2:] == [
+        "| sdk | 100 % |",
+        "| anaphora | **60 %** |",
+        "| perfect foresight | 50 % |",
+    ]
+    assert careless.splitlines()[2:] == [
+        "| sdk | 100 % |",
+        "| anaphora | 90 % |",
+        "| anaphora-state | **35 %** |",
+        "| perfect foresight | 75 % |",
+    ]
+
+
 def test_the_picture_shows_each_token(figures: ModuleType, results: dict[str, Any]) -> None:
     part = results["parts"]["picture"]
     drawn = figures.pictures(results)

@@ -129,6 +129,34 @@ def test_one_conversation_is_billed_through_real_code(
     assert all(seconds > 0 for seconds in bill.cpu)
 
 
+def test_each_family_has_a_new_proxy(runner: Any, tmp_path: Path) -> None:
+    """The second family is the first again: a proxy that knew it would mark its first call."""
+    from cachebench import cell, workload
+
+    family = next(iter(workload.families(2, traces=tmp_path)))
+    fixed = cell.Cell(
+        "anaphora", "ours", (sys.executable,), {}, "bedrock", "us.anthropic.claude-sonnet-4-6", True
+    )
+    first, second = cell.measure(fixed, [family, family])
+    assert first.errors == second.errors == []
+    assert (first.written, first.read) == (second.written, second.read)
+
+
+def test_the_time_as_state_leaves_the_beginning_alone(runner: Any, tmp_path: Path) -> None:
+    from cachebench import cell, workload
+
+    careless = workload.careless(next(iter(workload.families(3, traces=tmp_path))))
+    billed = {}
+    for module in ("ours", "ours_with_state"):
+        ours = cell.Cell(
+            "anaphora", module, (sys.executable,), {}, "openai", "gpt-5.1", fixed=False
+        )
+        (billed[module],) = cell.measure(ours, [careless])
+        assert billed[module].errors == []
+    assert billed["ours"].read == 0
+    assert billed["ours_with_state"].read > billed["ours_with_state"].tokens / 2
+
+
 def test_other_prompts_are_reported(runner: Any) -> None:
     from cachebench import peers
 
@@ -149,7 +177,7 @@ def test_missing_peer_is_skipped_with_the_command_that_installs_it(
 
     monkeypatch.setattr(environment, "SOAK", tmp_path)
     found, rows = peers.cells()
-    assert {cell.peer for cell in found} == {"anaphora"}
+    assert {cell.peer for cell in found} == {"anaphora", "anaphora-state"}
     reasons = {row["skipped"] for row in rows if row["peer"] == "litellm"}
     assert reasons == {
         "the environment frameworks is not installed, or out of date; run make bench-peers"
