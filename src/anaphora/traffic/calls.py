@@ -186,11 +186,8 @@ OUTCOMES: dict[CallKind, str] = {
 #: The largest body that is decompressed.
 _MOST_DECODED = 64 * 1024 * 1024
 _FIRST_ERROR = 400
-#: Paths whose wire is remembered.
-_MOST_PATHS = 256
 
 
-@functools.lru_cache(maxsize=_MOST_PATHS)
 def wire_at(path: str) -> str | None:
     """The wire of requests posted to a path; None if prompts are not posted there."""
     low = path.lower()
@@ -199,10 +196,9 @@ def wire_at(path: str) -> str | None:
     )
 
 
-@functools.lru_cache(maxsize=_MOST_PATHS)
 def counts_tokens(path: str) -> bool:
     """Whether a path counts the tokens of a prompt, which is not billed."""
-    return any(part in path.lower() for part in _COUNTING)
+    return any(map(path.lower().__contains__, _COUNTING))
 
 
 class LoggedCall(msgspec.Struct, frozen=True, kw_only=True):

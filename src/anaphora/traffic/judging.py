@@ -17,8 +17,10 @@ from functools import partial
 
 from msgspec.structs import replace
 
+from anaphora.cache import EarlierCall
 from anaphora.cache.sent_call import SentCall
-from anaphora.cache.verdict import Verdict, predict_usage, predicted_usage
+from anaphora.cache.verdict import Prediction, Verdict, predict_usage, predicted_usage
+from anaphora.catalog import Price
 from anaphora.catalog.prices import cost_of
 from anaphora.catalog.pricing import PriceBook
 from anaphora.client.prices import iterations_usd
@@ -244,16 +246,7 @@ class CallJudge:
         price = prices.price(
             request.provider, request.model, sent.at, request.wire, request.service_tier
         )
-        at_once = self._remedies is None
-        before, verdict, expected = judge_request(earlier, request, price, remedy=at_once)
-        judged.verdict = _redacted(verdict, redact)
-        if self._remedies is not None and verdict.causes:
-            if verdict.result != "hit":
-                request.played_calls()  # of the calls after it, too
-            remedied = partial(
-                request.remedied, verdict, before, sent, request.rules, price, request.profile
-            )
-            self._remedies.add(judged, remedied, sent.rendered.size)
+        before, expected = self._add_verdict(judged, earlier, request, price, redact)
         yield
         self.last_sent = sent
         if sent.usage is not None:
@@ -296,6 +289,26 @@ class CallJudge:
                 like = earlier.call.conversation.number
             session = request.hints.conversation, request.hints.user
             self._totals.open_conversation(session, judged, like, request.tool_bytes)
+
+    def _add_verdict(
+        self,
+        judged: JudgedCall,
+        earlier: EarlierCall[SentRequest] | None,
+        request: SentRequest,
+        price: Price | None,
+        redact: Redactor,
+    ) -> tuple[SentCall | None, Prediction | None]:
+        """The call that it is judged against, and the prediction, if the verdict needed it."""
+        at_once = self._remedies is None
+        before, verdict, expected = judge_request(earlier, request, price, remedy=at_once)
+        judged.verdict = _redacted(verdict, redact)
+        if self._remedies is not None and verdict.causes:
+            if verdict.result != "hit":
+                request.played_calls()  # of the calls after it, too
+            sent, rules, profile = request.sent, request.rules, request.profile
+            remedied = partial(request.remedied, verdict, before, sent, rules, price, profile)
+            self._remedies.add(judged, remedied, sent.rendered.size)
+        return before, expected
 
 
 class Judge:

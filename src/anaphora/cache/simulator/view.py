@@ -6,7 +6,6 @@ from __future__ import annotations
 import itertools
 from bisect import bisect_left
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from functools import lru_cache
 from typing import (
     TYPE_CHECKING,
     Annotated,
@@ -365,7 +364,6 @@ class ScopedKeys:
         return self._rules.voided_by(name)  # type: ignore[arg-type]
 
 
-@lru_cache(maxsize=64)
 def _plain_salts(scope: str) -> dict[Section, bytes]:
     """Those of a scope without parameters: one for all sections."""
     salt = blake3(scope.encode(errors="replace")).digest(SALT)
