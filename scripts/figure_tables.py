@@ -96,12 +96,14 @@ def results_table(results: Results, layout: str = "stable") -> str:
             if bill is None or not complete(bill):
                 cells.append("–" if bill is None else "not all answered")
                 continue
-            share = percent(bill["dollars"] / plain[key]["dollars"])
+            share = f"{100 * bill['dollars'] / plain[key]['dollars']:.0f}%"
             lowest = bill["dollars"] <= least[key] * (1 + _SAME)
             cells.append(f"**{share}**" if lowest else share)
         rows.append([about["title"], *cells])
     best = {key: peers["foresight"][key][layout] for key in plain}
-    shares = [percent(best[key] / plain[key]["dollars"]) if best[key] else "–" for key in plain]
+    shares = [
+        f"{100 * best[key] / plain[key]['dollars']:.0f}%" if best[key] else "–" for key in plain
+    ]
     rows.append(["perfect foresight", *shares])
     return table(["bill", *(peers["providers"][key]["title"] for key in plain)], rows)
 

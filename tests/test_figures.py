@@ -118,15 +118,15 @@ def test_shares_are_of_the_plain_bill_of_the_same_layout(figures: ModuleType) ->
     results = tables.Results({"parts": {"peers": peers}})
     stable, careless = (tables.results_table(results, each) for each in ("stable", "careless"))
     assert stable.splitlines()[2:] == [
-        "| sdk | 100 % |",
-        "| anaphora | **60 %** |",
-        "| perfect foresight | 50 % |",
+        "| sdk | 100% |",
+        "| anaphora | **60%** |",
+        "| perfect foresight | 50% |",
     ]
     assert careless.splitlines()[2:] == [
-        "| sdk | 100 % |",
-        "| anaphora | 90 % |",
-        "| anaphora-state | **35 %** |",
-        "| perfect foresight | 75 % |",
+        "| sdk | 100% |",
+        "| anaphora | 90% |",
+        "| anaphora-state | **35%** |",
+        "| perfect foresight | 75% |",
     ]
 
 
