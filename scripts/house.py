@@ -62,17 +62,17 @@ LIMITS = {
 }
 #: Figures above their limit, and what they may not exceed until then. docs/decisions/0032 says why.
 ABOVE = {
-    "lines": 175_600,
+    "lines": 175_950,
     "files": 790,
     "wire_branches": 9,
-    "memo_objects": 21,
+    "memo_objects": 22,
     "single_subclass_bases": 13,
     "session_turn_files": 44,
-    "session_turn_lines": 11_050,
+    "session_turn_lines": 11_250,
     "daemon_call_files": 128,
     "daemon_call_lines": 32_200,
     "daemon_call_functions": 1_170,
-    "watched_call_files": 83,
+    "watched_call_files": 84,
 }
 _LONG_FILE, _LONG_FUNCTION, _PARAMETERS = 400, 60, 10
 

@@ -282,10 +282,7 @@ class AskChat:
         if stored is not None and stored.torn:
             note(f"note: the last line of {stored.path} is incomplete and is left out")
         if self._config.emulated:
-            note(
-                f"emulated: no provider is called; the answer of {choice.model} is generated here,"
-                " and each run begins with an empty cache"
-            )
+            note("emulated: no provider is called, and each run begins with an empty cache")
         elif self._config.environment is not None:
             used = choice.providers[choice.name]
             source = "with credentials" if used.credentials is not None else "with the key from"
@@ -304,22 +301,20 @@ class AskChat:
     def _print(self, result: RunResult) -> None:
         last = result.responses[-1]
         id = None if self._stored is None or self._store_failed else self._stored.id
-        schema = self._output is not None
         if self._options.as_json:
             fields: dict[str, Any] = {"answer": _answer_text(last.reply)}
-            if schema:
+            if self._output is not None:
                 fields["parsed"] = last.parsed
-            fields |= _result_fields(result, last) | {"conversation": id}
+            fields |= {**_result_fields(result, last), "conversation": id}
             print_json(fields | {"config": self._config.place})
             return
-        if schema and result.stop_reason != "turns":
+        if self._output is not None and result.stop_reason != "turns":
             print_json(last.parsed)
         shown = (one for one in result.notices if one.code != "model_unknown")  # printed before
         for line in dict.fromkeys(f"note: {one} [{one.code}]" for one in shown):
             self._printer.note(line)
-        if early := _EARLY_STOPS.get(result.stop_reason) or _EARLY_STOPS.get(
-            last.reply.stop_reason
-        ):
+        early = _EARLY_STOPS.get(result.stop_reason) or _EARLY_STOPS.get(last.reply.stop_reason)
+        if early:
             self._printer.warn(early)
         # anthropic/claude-sonnet-5-5 · Hit: 2,847 of 2,920 tokens read, saved $0.0076. · $0.0019
         cost = result.cost_usd
