@@ -380,7 +380,7 @@ def own_call(call: Call, dialect: Dialect) -> Call:
     """A call that was sent to the host: its reasoning is the host's."""
     if dialect.wire != _CHAT:
         return call
-    messages = [message for segment in call.ir.segments for message in segment.messages]
+    messages = call.ir.body_chat()
     if Thinking not in {type(part) for message in messages for part in message.parts}:
         return call
     ir = call.ir.revised(lambda message: own_message(message, dialect))
