@@ -142,11 +142,7 @@ def _checked(wire: str, body: Json, data: bytes) -> CheckedRequest | None:
     facts = _BILLING.facts(wires.PROVIDERS[wire], wire, model)
     headers = {"anthropic-version": "2023-06-01"}
     http = EmulatorRequest(method="POST", path=PATHS[wire], headers=headers, body=data)
-    strict.check(_CHECKS[wire], http, facts)
-    messages = strict.objects(body.get(_CHECKS[wire].messages_field))
-    return CheckedRequest(
-        http=http, facts=facts, body=body, messages=messages, tokens=0, counts=False
-    )
+    return strict.check(_CHECKS[wire], http, facts)
 
 
 # ── The laws ─────────────────────────────────────────────────────────────────────────────────────

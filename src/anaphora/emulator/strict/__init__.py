@@ -136,8 +136,8 @@ def check(
     tokens: int = 0,
     counts: bool = False,
     passed: PassedFields | None = None,
-) -> None:
-    """Raises the error for a request that the provider rejects.
+) -> CheckedRequest:
+    """The request as it was read; raises the error for one that the provider rejects.
 
     `params` and `tokens` are of the parsed request; without them only its bytes are checked.
     """
@@ -169,6 +169,7 @@ def check(
         passed.add(key, facts, body)
     if params is not None and (not home or checks.by_profile):
         _rejected_features(request, params)
+    return request
 
 
 def _rejected_features(request: CheckedRequest, params: Params) -> None:
