@@ -9,9 +9,15 @@ import sys
 import threading
 
 
-def _end_with(channel: int) -> None:
+def end_with(channel: int) -> None:
     """Ends this process at once when the other end of the channel is closed. The holds of this
     worker are recovered when the next daemon starts."""
+    # The event loop closes the channel as well: its number may then be that of another file.
+    own = os.dup(channel)
+    threading.Thread(target=_end_when_closed, args=(own,), daemon=True).start()
+
+
+def _end_when_closed(channel: int) -> None:
     closed = select.poll()
     closed.register(channel, 0)
     closed.poll()
@@ -20,7 +26,7 @@ def _end_with(channel: int) -> None:
 
 def main() -> None:
     descriptors = [int(word) for word in sys.argv[1:]]
-    threading.Thread(target=_end_with, args=descriptors[:1], daemon=True).start()
+    end_with(descriptors[0])
 
     from .worker import run
 
