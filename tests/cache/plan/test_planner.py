@@ -577,7 +577,9 @@ def test_a_last_message_that_changes_is_not_written_but_the_turn_before_it_is() 
 
 
 @pytest.mark.breaks_prefix(reason="the prompts change")
-def test_the_turn_before_a_changing_message_stays_marked_where_unmarked_prompts_are_cached() -> None:
+def test_the_turn_before_a_changing_message_stays_marked_where_unmarked_prompts_are_cached() -> (
+    None
+):
     """Alibaba has a cache for each: a request without markers would not read the marked history."""
     conversation, reads = PlannedConversation("alibaba", "qwen3-max"), list[int]()
     for number in range(6):
@@ -587,7 +589,9 @@ def test_the_turn_before_a_changing_message_stays_marked_where_unmarked_prompts_
         plan = conversation.turn(20.0 * number)
         assert plan.marks
         assert conversation.last is not None
-        reads.append(conversation.planner.predict(conversation.last, plan, at=20.0 * number + 1).read)
+        reads.append(
+            conversation.planner.predict(conversation.last, plan, at=20.0 * number + 1).read
+        )
         conversation.conversation = own
         conversation.add(Message.assistant(f"answer {number}"))
     assert reads == sorted(reads)
