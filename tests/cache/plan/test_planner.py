@@ -577,6 +577,18 @@ def test_a_last_message_that_changes_is_not_written_but_the_turn_before_it_is() 
 
 
 @pytest.mark.breaks_prefix(reason="the prompts change")
+def test_history_is_written_for_four_prompts_in_turn() -> None:
+    conversation, tails = PlannedConversation(), list[bool]()
+    for number in range(12):
+        conversation.add(question(number))
+        plan = conversation.turn(20.0 * number, system=f"Agent {number % 4}. {LONG}")
+        assert conversation.last is not None
+        tails.append(plan.marks[-1:] != () and plan.marks[-1].chunk == len(conversation.last) - 1)
+        conversation.add(Message.assistant(f"answer {number}"))
+    assert all(tails[4:])
+
+
+@pytest.mark.breaks_prefix(reason="the prompts change")
 def test_the_turn_before_a_changing_message_stays_marked_where_unmarked_prompts_are_cached() -> (
     None
 ):
