@@ -91,6 +91,13 @@ class RenderedPrompt:
         else:
             self.cache_params = self._params
 
+    def without_text(self, *, leading: bool) -> Rendered:
+        """`Rendered.without_text`, after computing what needs the text. Prompts with other tools
+        replace the keys of a system prompt that they share."""
+        self.lead.hash(self.placed_runs)
+        self.tokens(0)
+        return self.rendered.without_text(leading=leading)
+
     def mark(self, plan: Plan) -> None:
         key = None if plan.key is None else plan.key.encode()
         if key is None:
