@@ -28,6 +28,8 @@ from the end: -1 is inside the closing brace, 0 after it, None if no marker is a
 
 #: Bytes of a key.
 KEY = 16
+#: Characters of a label: a tool may have a name as long as a body, and labels are remembered.
+MOST_LABEL = 1000
 
 
 class LogAppend(msgspec.Struct, eq=False):
@@ -161,7 +163,7 @@ class ChunkLog:
     def of(cls, addition: LogAppend, labels: list[str], policies: list[CachePolicy]) -> ChunkLog:
         """A log of tools or system blocks: complete from the start."""
         log = cls(addition)
-        log.labels = tuple(labels)
+        log.labels = tuple([label[:MOST_LABEL] for label in labels])
         if any(policy.is_cached for policy in policies):
             log.policies = tuple(
                 (index, policy.ttl)

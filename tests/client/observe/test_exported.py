@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,7 +14,6 @@ from anaphora.client.observe.export import (
     address,
     block_label,
     error_type,
-    known_block_label,
     label,
     outcome,
     shares,
@@ -96,13 +94,6 @@ def test_labels_are_short_and_printable(text: str) -> None:
     assert exported.isprintable()
     if len(text) <= 80 and text.isprintable():
         assert exported == text
-
-
-def test_long_names_of_tools_are_not_remembered() -> None:
-    name = "tool " + "x" * 100_000
-    before = sys.getrefcount(name)
-    assert known_block_label(name, "tools") == block_label(name, "tools") == label(name)
-    assert sys.getrefcount(name) == before
 
 
 def test_messages_are_grouped_by_run_and_blocks_by_label() -> None:

@@ -83,13 +83,8 @@ def block_label(text: str, section: Section) -> str:
     return label(text)
 
 
-_block_label = lru_cache(maxsize=512)(block_label)
-
-
-def known_block_label(text: str, section: Section) -> str:
-    """`block_label`, remembered, since labels stay the same from call to call. The name of a tool
-    may be as long as a body, and is not remembered then."""
-    return _block_label(text, section) if len(text) <= _MAX_LABEL else block_label(text, section)
+#: Labels stay the same from call to call.
+known_block_label = lru_cache(maxsize=512)(block_label)
 
 
 def shares(blocks: Iterable[BlockShare], most: int) -> dict[str, int]:
