@@ -29,6 +29,11 @@ def connect_read_only(path: Path, *, any_thread: bool = False) -> sqlite3.Connec
     )
 
 
+def numbered(*values: Any) -> dict[str, Any]:
+    """Values of `$1`, `$2` …, as PostgreSQL writes them. Python 3.12.1 warns about `?1`."""
+    return {str(number): value for number, value in enumerate(values, 1)}
+
+
 def make_private(path: Path) -> None:
     """Makes the file and its folder, readable by the user only. SQLite gives its side files the
     same mode."""

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import random
-from collections.abc import Iterable
+import sqlite3
+from collections.abc import Callable, Iterable
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.block_sums import sums_by_block
@@ -12,7 +15,8 @@ from support.dashboard_data import varied_calls
 from support.tables import each_row
 
 from anaphora.audit.envelope import AuditEnvelope
-from anaphora.dashboard.past_calls.memory import MemoryCalls
+from anaphora.dashboard.past_calls.memory import LogSums, MemoryCalls
+from anaphora.dashboard.past_calls.source import PastCalls
 from anaphora.dashboard.past_calls.sums import CallTotals, figures_of
 from anaphora.dashboard.values import CallQuery, ShownCall, View
 
@@ -234,3 +238,15 @@ def test_version_grows_with_calls_and_when_all_are_dropped() -> None:
     view = View(since=NOW - 60, until=NOW + 60)
     assert source.overview(view).total.calls == 0
     assert source.conversations(view) == []
+
+
+@pytest.mark.parametrize("make", [MemoryCalls, lambda: LogSums(charts=True)], ids=["calls", "sums"])
+def test_tables_are_closed_once_nobody_has_the_calls(make: Callable[[], PastCalls]) -> None:
+    source = make()
+    with source.reading() as (database, _):
+        pass
+    database.execute("SELECT 1")
+    del source
+    gc.collect()
+    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+        database.execute("SELECT 1")

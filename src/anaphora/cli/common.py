@@ -51,7 +51,7 @@ COMMANDS = {
     "rules": "Print a model's cache rules, or check them against bills.",
     "secrets": "Store the keys of providers in the daemon's home folder.",
     "seen": "Show or clear the index of prompt beginnings that were sent before.",
-    "serve": "Run the daemon: it holds the keys, and lends completions to apps.",
+    "serve": "Run the daemon: it holds the keys, and calls models for apps.",
     "simulate": "Compare predicted cache usage with actual bills.",
     "spend": "Show what apps have spent, by group, app, model, block label, budget and day.",
     "statusline": "Print a status line for Claude Code.",

@@ -100,7 +100,7 @@ def test_lookalikes_are_refused(nodes: list[TestedDaemon]) -> None:
 
 def test_revoked_token_ends_those_below_it_on_all_nodes(nodes: list[TestedDaemon]) -> None:
     first, second, third = nodes
-    child = narrowed(first)
+    other, child = narrowed(first), narrowed(first)
     inner = at(second, child).narrow()
     body = {**MESSAGE, "max_tokens": 400, "stream": True}
     with (
@@ -118,7 +118,7 @@ def test_revoked_token_ends_those_below_it_on_all_nodes(nodes: list[TestedDaemon
     assert status(whole(first), second) == 200
     listed = administrate(third, "admin.apps.list")["apps"]
     ids = {one["id"] for app in listed for one in app["narrowed"]}
-    assert ids
+    assert other.id in ids
     assert not ids & {child.id, inner.id}
 
 

@@ -13,7 +13,7 @@ from typing import TypeVar, cast
 import msgspec
 
 from anaphora.errors import GrantExceeded
-from anaphora.sqlite_files import transaction
+from anaphora.sqlite_files import numbered, transaction
 
 from . import Settlement
 from .batch_rows import (
@@ -220,7 +220,7 @@ class _Batch:
         if self._further:
             charge(self.database, self._further)
         for change in self._changes:
-            self.database.execute(change.sql, change.values)
+            self.database.execute(change.sql, numbered(*change.values))
         for correction in self._corrections:
             self.wrong[id(correction)] = book(self.database, correction)
         for wanted in self._reservations:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from anaphora.errors import GrantExceeded
+from anaphora.sqlite_files import numbered
 
 from . import Hold
 from .budgets import (
@@ -33,9 +34,9 @@ _RESERVATIONS = (
 )
 #: Of budgets all days.
 _BALANCES = (
-    f"SELECT app, period, spent, held FROM balances WHERE app {_LISTED.format('?1')}"
-    f" AND period {_LISTED.format('?2')} UNION ALL"
-    f" SELECT app, period, spent, held FROM balances WHERE app {_LISTED.format('?3')}"
+    f"SELECT app, period, spent, held FROM balances WHERE app {_LISTED.format('$1')}"
+    f" AND period {_LISTED.format('$2')} UNION ALL"
+    f" SELECT app, period, spent, held FROM balances WHERE app {_LISTED.format('$3')}"
 )
 _CHARGE = (
     "INSERT INTO balances (app, period, spent, held) VALUES (?, ?, ?, ?)"
@@ -70,7 +71,7 @@ def accounts_at(
     wanted.update(BUDGET + one.budget for one in reservations)
     balances: Balances = {}
     budgets = {name for name in wanted if name.startswith(BUDGET)}
-    values = _json(wanted - budgets), _json(set(periods)), _json(budgets)
+    values = numbered(_json(wanted - budgets), _json(set(periods)), _json(budgets))
     for account, period, spent, held in database.execute(_BALANCES, values):
         balances.setdefault(account, {})[period] = [spent, held]
     return AccountBalances(balances, reservations)
@@ -106,12 +107,12 @@ def reserve(database: sqlite3.Connection, wanted: ReservationRequest) -> GrantEx
     accounts = accounts_at(database, carved, (day, month_of(day)), wanted.at)
     problem = wanted.decided(accounts, carved, day)
     if problem is None:
-        database.execute(ADD_BUDGET.replace("$", "?"), budget_values(wanted.token))
+        database.execute(ADD_BUDGET, numbered(*budget_values(wanted.token)))
         database.executemany(
             "INSERT INTO reservations (account, expires, budget, nano_usd) VALUES (?, ?, ?, ?)",
             wanted.rows(carved),
         )
-        database.execute(END_ORPHAN.replace("$", "?"), (wanted.token.id,))
+        database.execute(END_ORPHAN, numbered(wanted.token.id))
     return problem
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from anaphora.errors import InvalidRequest
+from anaphora.sqlite_files import numbered
 
 from . import ESTIMATED_KINDS, LARGEST_AMOUNT, CorrectedEntry, Entry, EntryQuery
 from .budgets import decoded_accounts, further_periods
@@ -28,7 +29,7 @@ INSERTED = (
     "confirmed", "reason", "accounts",
 )  # fmt: skip
 #: The corrections of an entry: their ids are its id, a dot and a number.
-_EARLIER = "id > {0} || '.' AND id < {0} || '/' ORDER BY id"
+_EARLIER = "id > $1 || '.' AND id < $1 || '/' ORDER BY id"
 _MOST = 9_999
 
 
@@ -146,24 +147,23 @@ def not_found(id: str, *, held: bool) -> InvalidRequest:
 # ── SQL ───────────────────────────────────────────────────────────────────────────────────────────
 
 
-def find_entry(fields: str, parameter: str) -> str:
-    return f"SELECT {fields} FROM entries WHERE id = {parameter}"
+def find_entry(fields: str) -> str:
+    return f"SELECT {fields} FROM entries WHERE id = $1"
 
 
-def find_earlier(fields: str, parameter: str) -> str:
-    return f"SELECT {fields} FROM entries WHERE {_EARLIER.format(parameter)}"
+def find_earlier(fields: str) -> str:
+    return f"SELECT {fields} FROM entries WHERE {_EARLIER}"
 
 
-def list_entries(query: EntryQuery, fields: str, sign: str) -> tuple[str, list[Any]]:
-    """SQL for the newest entries first, and one more than wanted, to know whether there are more.
-    `sign` begins parameters: `?` or `$`."""
-    conditions, values = ["id > " + _numbered(sign, 1)], [query.first_id]
+def list_entries(query: EntryQuery, fields: str) -> tuple[str, list[Any]]:
+    """SQL for the newest entries, and one more than wanted, to know whether there are more."""
+    conditions, values = ["id > $1"], [query.first_id]
     if query.before:
         values.append(query.before)
-        conditions.append(f"id < {_numbered(sign, len(values))}")
+        conditions.append(f"id < ${len(values)}")
     if query.app is not None:
         values.append(query.app)
-        conditions.append(f"app = {_numbered(sign, len(values))}")
+        conditions.append(f"app = ${len(values)}")
     if query.corrections:
         conditions.append("corrects <> ''")  # as the index says
     sql = (
@@ -171,10 +171,6 @@ def list_entries(query: EntryQuery, fields: str, sign: str) -> tuple[str, list[A
         f" LIMIT {query.limit + 1}"
     )
     return sql, values
-
-
-def _numbered(sign: str, number: int) -> str:
-    return f"{sign}{number}"
 
 
 # ── SQLite ────────────────────────────────────────────────────────────────────────────────────────
@@ -194,8 +190,8 @@ _SUM_LABEL = (
 
 
 def entry_rows(database: sqlite3.Connection, query: EntryQuery) -> list[Entry]:
-    sql, values = list_entries(query, _FIELDS, "?")
-    return [Entry(*row) for row in database.execute(sql, values)]
+    sql, values = list_entries(query, _FIELDS)
+    return [Entry(*row) for row in database.execute(sql, numbered(*values))]
 
 
 def is_corrected(database: sqlite3.Connection, id: str) -> bool:
@@ -205,11 +201,11 @@ def is_corrected(database: sqlite3.Connection, id: str) -> bool:
 
 def book(database: sqlite3.Connection, wanted: Correction) -> InvalidRequest | None:
     """Writes a correction within the transaction of a batch. Returns why it was refused."""
-    row = database.execute(find_entry(_FIELDS, "?"), (wanted.entry,)).fetchone()
+    row = database.execute(find_entry(_FIELDS), numbered(wanted.entry)).fetchone()
     if row is None:
         held = database.execute("SELECT 1 FROM holds WHERE id = ?", (wanted.entry,)).fetchone()
         return not_found(wanted.entry, held=held is not None)
-    earlier = database.execute(find_earlier(_FIELDS, "?1"), (wanted.entry,)).fetchall()
+    earlier = database.execute(find_earlier(_FIELDS), numbered(wanted.entry)).fetchall()
     try:
         wanted.done, new = decided(wanted, Entry(*row), [Entry(*each) for each in earlier])
     except InvalidRequest as problem:

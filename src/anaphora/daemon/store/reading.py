@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from anaphora.errors import InvalidRequest
+from anaphora.sqlite_files import numbered
 
 from . import EVERYTHING, SettledFigures, SpendQuery, SpendRow, Spent, UnauditedEntry
 from .schema import ENTRY_SUMS, sums_of
@@ -74,7 +75,7 @@ SUMS = (
 
 def held(database: sqlite3.Connection, of: SpendQuery = EVERYTHING) -> int:
     """Nano-dollars of open holds."""
-    amount: int = database.execute(HELD.replace("$", "?"), (of.app, of.group)).fetchone()[0]
+    amount: int = database.execute(HELD, numbered(of.app, of.group)).fetchone()[0]
     return amount
 
 
@@ -94,7 +95,7 @@ def spent_rows(database: sqlite3.Connection, day: str) -> dict[str, Spent]:
 
 def group_rows(database: sqlite3.Connection, day: str) -> dict[str, Spent]:
     """The same of each group with limits; its holds are those of the day."""
-    return group_rows_of(day, database.execute(GROUPS.replace("$", "?"), (day, month_of(day))))
+    return group_rows_of(day, database.execute(GROUPS, numbered(day, month_of(day))))
 
 
 def group_rows_of(day: str, rows: Iterable[Sequence[Any]]) -> dict[str, Spent]:
@@ -171,8 +172,8 @@ def spend_rows(
     database: sqlite3.Connection, by: Sequence[str], of: SpendQuery = EVERYTHING
 ) -> list[SpendRow]:
     """Sums grouped by any of `FIELDS`."""
-    sql = spend_query(by, of, each="json_each").replace("$", "?")
-    return spend_rows_of(by, database.execute(sql, spend_values(of)))
+    sql = spend_query(by, of, each="json_each")
+    return spend_rows_of(by, database.execute(sql, numbered(*spend_values(of))))
 
 
 def spend_query(by: Sequence[str], of: SpendQuery, *, each: str) -> str:
@@ -215,7 +216,7 @@ def hour_rows(
     database: sqlite3.Connection, day: str, of: SpendQuery = EVERYTHING
 ) -> dict[float, SpendRow]:
     """The sums of a day by the beginning of each hour, from its entries."""
-    return hour_rows_of(database.execute(HOURS.replace("$", "?"), (day, of.app, of.group)))
+    return hour_rows_of(database.execute(HOURS, numbered(day, of.app, of.group)))
 
 
 def hour_rows_of(rows: Iterable[Sequence[Any]]) -> dict[float, SpendRow]:

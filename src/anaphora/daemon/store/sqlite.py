@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from anaphora.errors import InvalidRequest, Io, StoreUnavailable
+from anaphora.sqlite_files import numbered
 
 from . import (
     EVERYTHING,
@@ -244,7 +245,7 @@ class SqliteStore(SmallTables):
 
     async def _fetch(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
         with self._reading():
-            return self._reader.execute(sql.replace("$", "?"), values).fetchall()
+            return self._reader.execute(sql, numbered(*values)).fetchall()
 
     async def _flush(self) -> None:
         await self._commits.flush()
@@ -259,10 +260,10 @@ class SqliteStore(SmallTables):
         )
 
     async def _change(self, sql: str, *values: Any, kept: bool = False) -> None:
-        await self._commits.commit(TableChange(sql.replace("$", "?"), values), kept=kept)
+        await self._commits.commit(TableChange(sql, values), kept=kept)
 
     def _change_later(self, sql: str, *values: Any) -> None:
-        self._commits.put(TableChange(sql.replace("$", "?"), values))
+        self._commits.put(TableChange(sql, values))
 
     async def record_signed_rows(self, log: str, first: int, key: str) -> None:
         """Notes that the rows of an audit log have a MAC from `first` on, if that is unknown for

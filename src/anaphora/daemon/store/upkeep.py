@@ -13,7 +13,7 @@ from typing import cast
 import msgspec
 
 from anaphora.errors import Io
-from anaphora.sqlite_files import transaction
+from anaphora.sqlite_files import numbered, transaction
 from anaphora.wording import counted
 
 from .batch import latest_day
@@ -153,7 +153,7 @@ def prune(path: Path, *, keep_days: float, now: float | None = None) -> PrunedSt
             with transaction(database):
                 count = database.execute(PRUNE.format("?", "?", "?"), prune_values(until)).rowcount
                 if count:
-                    database.execute(MARK_PRUNED.format("?1"), (until,))
+                    database.execute(MARK_PRUNED.format("$1"), numbered(until))
             if not count:
                 _prune_budgets(database, until)
                 return PrunedStore(store=str(path), until=until, entries=deleted)
@@ -161,18 +161,18 @@ def prune(path: Path, *, keep_days: float, now: float | None = None) -> PrunedSt
 
 
 def _prune_budgets(database: sqlite3.Connection, until: str) -> None:
-    ended, statements = start_of_day(until), prune_budgets("?1")
+    ended, statements = start_of_day(until), prune_budgets()
     while True:
         with transaction(database):
-            deleted = [database.execute(sql, (ended,)).rowcount for sql in statements]
+            deleted = [database.execute(sql, numbered(ended)).rowcount for sql in statements]
         if not deleted[-1]:
             return
 
 
-def prune_budgets(ended: str) -> tuple[str, ...]:
-    """Statements that delete the oldest budgets that expired before `ended`: they have only counted
+def prune_budgets() -> tuple[str, ...]:
+    """Statements that delete the oldest budgets that expired before a time: they have only counted
     in months whose entries are deleted. The last one returns how many were deleted."""
-    some = f"(SELECT id FROM budgets WHERE expires < {ended} ORDER BY expires, id LIMIT 500)"
+    some = "(SELECT id FROM budgets WHERE expires < $1 ORDER BY expires, id LIMIT 500)"
     return (
         f"DELETE FROM balances WHERE app IN (SELECT 'budget:' || id FROM {some} AS ended)",
         f"DELETE FROM reservations WHERE budget IN {some}",

@@ -7,6 +7,7 @@ import math
 import sqlite3
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -66,6 +67,8 @@ class MemoryCalls(PastCalls):
 
     def _clear(self) -> None:
         self._database = create_in_memory()
+        # Python 3.13 warns about one that is not closed.
+        self._close = weakref.finalize(self, self._database.close)
         self._names = KnownNames(self._database, MOST_NAMES)
         self._state = FillState()
         self._waiting: deque[tuple[int, AuditEnvelope]] = deque()
@@ -95,7 +98,7 @@ class MemoryCalls(PastCalls):
     def clear(self) -> None:
         with self._reading, self._adding:
             self._version += 1
-            self._database.close()
+            self._close()
             self._clear()
 
     def _write(self) -> None:
@@ -188,6 +191,7 @@ class LogSums(PastCalls):
         """`charts`: also for charts, and by block of the prompt."""
         self._charts = charts
         self._database = create_in_memory()
+        weakref.finalize(self, self._database.close)
         self._names = KnownNames(self._database, MOST_NAMES)
         self._state = FillState()
         self.first, self.last = math.inf, -math.inf

@@ -291,7 +291,7 @@ WHERE day = $2 AND app = $3 AND provider = $4 AND model = $5 AND label = $6
 
 
 async def entry_rows(lane: Lane, query: EntryQuery) -> list[Entry]:
-    sql, values = list_entries(query, _FIELDS, "$")
+    sql, values = list_entries(query, _FIELDS)
     return [Entry(*row) for row in await lane.fetch(sql, *values)]
 
 
@@ -311,10 +311,10 @@ async def _book(connection: Connection, wanted: Correction) -> CorrectedEntry:
     app, day, names = place
     further = list(further_periods(names, day))
     await lock_balances(connection, [(app, day), (app, month_of(day)), *further])
-    row = await connection.fetchrow(find_entry(_FIELDS, "$1"), wanted.entry)
+    row = await connection.fetchrow(find_entry(_FIELDS), wanted.entry)
     if row is None:  # pruned meanwhile
         raise not_found(wanted.entry, held=False)
-    earlier = await connection.fetch(find_earlier(_FIELDS, "$1"), wanted.entry)
+    earlier = await connection.fetch(find_earlier(_FIELDS), wanted.entry)
     done, new = decided(wanted, Entry(*row), [Entry(*each) for each in earlier])
     if new is not None:
         await _write(connection, new)

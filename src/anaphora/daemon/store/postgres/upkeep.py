@@ -157,5 +157,5 @@ async def _prune_budgets(connection: Connection, ended: float) -> None:
     done = ""
     while done != "DELETE 0":
         async with transaction(connection):
-            for sql in prune_budgets("$1"):
+            for sql in prune_budgets():
                 done = await connection.execute(sql, ended)
