@@ -25,11 +25,8 @@ NewChunk: TypeAlias = tuple[Kind, int | None, bytes]
 """A chunk: its kind, its splice, and its data with the glue that leads it. The splice counts back
 from the end: -1 is inside the closing brace, 0 after it, None if no marker is allowed."""
 
-
-#: Bytes of a key.
-KEY = 16
-#: Characters of a label: a tool may have a name as long as a body, and labels are remembered.
-MOST_LABEL = 1000
+#: Bytes of a key, and the most characters of a label, since labels are remembered over calls.
+KEY, MOST_LABEL = 16, 1000
 
 
 class LogAppend(msgspec.Struct, eq=False):

@@ -26,8 +26,6 @@ from .view import MODEL_KINDS, RESULT, is_from_model
 _SHORT = 2048
 #: Copied for each block, which is faster than a new one.
 _SHA256 = sha256()
-
-
 #: The plan of a prompt of which only the blocks are looked at.
 UNMARKED = Plan()
 
@@ -92,9 +90,8 @@ class RenderedPrompt:
             self.cache_params = self._params
 
     def without_text(self, *, leading: bool) -> Rendered:
-        """`Rendered.without_text`, after computing what needs the text. Prompts with other tools
-        replace the keys of a system prompt that they share."""
-        self.lead.hash(self.placed_runs)
+        """`Rendered.without_text`, once the keys and counts are known, which need the text."""
+        self.lead.hash(self.placed_runs)  # prompts with other tools may have replaced the keys
         self.tokens(0)
         return self.rendered.without_text(leading=leading)
 
