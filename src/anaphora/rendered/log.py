@@ -25,9 +25,8 @@ NewChunk: TypeAlias = tuple[Kind, int | None, bytes]
 """A chunk: its kind, its splice, and its data with the glue that leads it. The splice counts back
 from the end: -1 is inside the closing brace, 0 after it, None if no marker is allowed."""
 
-
-#: Bytes of a key.
-KEY = 16
+#: Bytes of a key, and the most characters of a label, since labels are remembered over calls.
+KEY, MOST_LABEL = 16, 1000
 
 
 class LogAppend(msgspec.Struct, eq=False):
@@ -161,7 +160,7 @@ class ChunkLog:
     def of(cls, addition: LogAppend, labels: list[str], policies: list[CachePolicy]) -> ChunkLog:
         """A log of tools or system blocks: complete from the start."""
         log = cls(addition)
-        log.labels = tuple(labels)
+        log.labels = tuple([label[:MOST_LABEL] for label in labels])
         if any(policy.is_cached for policy in policies):
             log.policies = tuple(
                 (index, policy.ttl)
