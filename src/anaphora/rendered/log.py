@@ -51,8 +51,7 @@ class LogAppend(msgspec.Struct, eq=False):
     def chunk(self, kind: Kind, data: bytes, splice: int | None, opens: str | None = None) -> None:
         """One chunk. `opens` is the role of a message on the wire that begins with it."""
         if opens is not None:
-            self.opens.append(self.first_chunk + len(self.chunks))
-            self.roles.append(opens)
+            self.open(opens)
         self.chunks.append((kind, splice, data))
 
     def open(self, role: str) -> None:
@@ -208,10 +207,7 @@ class ChunkLog:
 
     def role_of(self, chunk: int) -> str:
         """The role on the wire of the message that holds a chunk."""
-        opens = self.opens
-        if opens and opens[-1] <= chunk:
-            return self.roles[len(opens) - 1]
-        return self.roles[bisect_right(opens, chunk) - 1]
+        return self.roles[self.wire_message_of(chunk)]
 
     def slice(self, start: int, end: int) -> bytes:
         """A copy of some bytes: a view would pin the buffer."""
