@@ -62,7 +62,7 @@ LIMITS = {
 }
 #: Figures above their limit, and what they may not exceed until then. docs/decisions/0032 says why.
 ABOVE = {
-    "lines": 175_950,
+    "lines": 176_000,
     "files": 790,
     "wire_branches": 9,
     "memo_objects": 22,
