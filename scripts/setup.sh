@@ -82,7 +82,7 @@ fi
 
 pip="$venv/bin/python -m pip --quiet --disable-pip-version-check --no-input"
 rm -f $venv/.stamp
-say "installing requirements/dev.txt (hashes checked)"
+say "installing requirements/dev.txt (hashes checked); this takes a few minutes"
 install_with_uv 2>/dev/null || $pip install --require-hashes -r requirements/dev.txt
 say "installing anaphora itself, editable"
 $pip install --no-deps --no-build-isolation -e .

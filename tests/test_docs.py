@@ -27,6 +27,7 @@ from anaphora import catalog, emulator, errors, wire
 from anaphora.cli.main import main
 from anaphora.client.config import ClientConfig
 from anaphora.client.config.resolve import check
+from anaphora.daemon.store.schema import SCHEMA_VERSION
 from anaphora.usage.report import CauseRow, DearLoss, UnpricedModel, UsageReport, UsageRow
 
 ROOT = Path(__file__).parent.parent
@@ -110,13 +111,22 @@ def test_the_readme_is_short_and_loads_nothing() -> None:
 
 def test_the_figures_of_the_readme_follow_the_catalog() -> None:
     page = (ROOT / "README.md").read_text()
-    (discount,) = re.findall(r"by up to (\d+) %", page)
+    (discount,) = re.findall(r"by up to (\d+)%", page)
     rules = [catalog.rules(each.provider, each.id) for each in catalog.models()]
     multiples = [each.read_price.value for each in rules if each.read_price.verified]
     assert int(discount) == round(100 * (1 - min(filter(None, multiples))))
     (others,) = re.findall(r"for (\d+) more providers", page)
     makers = {"anthropic", "openai", "google", "ollama"}
     assert int(others) == len({row.provider for row in catalog.dialects().rows} - makers)
+
+
+def test_the_changelog_names_the_newest_schema_of_the_store() -> None:
+    text = (ROOT / "CHANGELOG.md").read_text()
+    (version, last) = re.findall(r"schema_version (\d+) \(SQLite\), migrations \d+ to (\d+)", text)[
+        0
+    ]
+    migrations = sorted((ROOT / "src/anaphora/postgres/migrations").glob("*.sql"))
+    assert (int(version), last) == (SCHEMA_VERSION, migrations[-1].name[:4])
 
 
 def without_figures(text: str) -> str:

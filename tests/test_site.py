@@ -101,7 +101,9 @@ def test_every_page_begins_with_its_title_and_a_sentence() -> None:
     for page in PAGES:
         text = page.read_text()
         assert re.match(r"# \S", text), name(page)
-        assert site.first_sentence(text), name(page)
+        sentence = site.first_sentence(text)
+        assert sentence, name(page)
+        assert not sentence.startswith("```"), f"{name(page)} begins with code"
 
 
 def test_the_list_of_pages_for_programs_has_all_of_them() -> None:

@@ -877,6 +877,7 @@ def test_shell_completion(ask: Ask, home: Path, run: Any) -> None:
     assert complete("-p", "cl") == ["claude"]
     assert complete("-p", "ma") == ["main"]
     assert complete("-m", "gpt/") == ["gpt/gpt-5.6", "gpt/gpt-5.2"]
+    assert "gpt-5.2" in complete("-m", "gpt-5.2")
     assert complete("-p", "gpt", "-m", "gpt-5.6") == ["gpt-5.6"]
     assert complete("--effort", "x") == ["xhigh"]
     (home / "llm.yaml").write_text("what: is this")

@@ -53,7 +53,7 @@ def test_init_names_the_next_steps(tmp_path: Path, run: Any) -> None:
 def test_a_folder_that_is_no_home(tmp_path: Path, run: Any) -> None:
     refused = run("apps", "list", "--home", str(tmp_path))
     assert (refused.returncode, refused.stdout) == (2, "")
-    assert "is not a home: it has no llm.yaml. Name one with --home" in refused.stderr
+    assert "is not a daemon's home: it has no llm.yaml. Name one with --home" in refused.stderr
 
 
 def test_a_token_is_printed_once(command: Command) -> None:

@@ -27,7 +27,7 @@ def test_schema_describes_every_method(capsys: pytest.CaptureFixture[str]) -> No
     (["--stdio", "--app", "a", "--token-file", __file__], "holds no token"),
     (["--stdio", "--app", "a", "--token-fd", "987"], "--token-fd: cannot be read"),
     (["--stdio", "--token", "ana_x"], "a key is never an argument"),
-    (["--stdio"], "is not a home"),
+    (["--stdio"], "is not a daemon's home"),
 ])  # fmt: skip
 def test_options_that_do_not_fit_are_exit_code_2(
     options: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

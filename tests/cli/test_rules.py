@@ -300,6 +300,9 @@ def test_show_of_an_unknown_model() -> None:
     ran = rules("show", "anthropic", "claude-nobody-knows")
     assert ran.exit_code == 0
     assert "not a known model" in ran.stdout
+    assert "Did you mean" not in ran.stdout
+    misspelled = rules("show", "anthropic", "claude-sonet-5").stdout
+    assert "defaults. Did you mean claude-sonnet-5?" in misspelled
     report: Json = json.loads(rules("show", "anthropic", "claude-nobody-knows", "--json").stdout)
     assert report["known"] is False
 

@@ -123,7 +123,10 @@ def test_filters(home: Path, usage: Any, arguments: list[str], calls: int) -> No
 
 
 def test_nothing_in_the_time_is_no_error(home: Path, usage: Any) -> None:
-    assert usage("--since", "2026-12-01") == "no calls in this time and of these programs\n"
+    assert (
+        usage("--since", "2026-12-01")
+        == "no calls in this time, of these programs and of this project\n"
+    )
 
 
 def test_losses_have_their_file_and_line(home: Path, usage: Any) -> None:

@@ -375,3 +375,11 @@ def test_constructor_without_a_configuration(kind: Any, given: tuple[Any, ...], 
         "anaphora.complete(",
     ):
         assert text in str(raised.value)
+
+
+def test_a_misspelled_provider_of_the_environment_is_named() -> None:
+    with (
+        Client.from_env({"OPENAI_API_KEY": "sk-none"}) as client,
+        pytest.raises(InvalidRequest, match="no provider 'antropic'; did you mean anthropic"),
+    ):
+        client.session(provider="antropic", model="claude-sonnet-5-5")

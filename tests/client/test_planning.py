@@ -293,3 +293,28 @@ def test_conversations_with_the_same_first_message_are_written_from_their_first_
                 assert all((usage.read or 0) > 1000 for usage in usages[1:])
 
     asyncio.run(main())
+
+
+def test_agents_in_turn_are_written_from_their_first_call_on(emu: Emulator) -> None:
+    """Each has a system prompt of its own that was sent before, and all share the first message and
+    the history: no clock, but several agents."""
+
+    async def main() -> None:
+        async with connected(emu, ["anthropic"]) as emulated:
+            for chat in range(2):
+                history, written = [Message.user("Discuss.")], list[int]()
+                for turn in range(10):
+                    answer = await emulated.client.complete(
+                        history,
+                        "anthropic",
+                        system=f"Agent {turn % 5}. {LONG}",
+                        tools=(Tool("look", "Looks."),),
+                        conversation=True,
+                    )
+                    written.append(answer.usage.written_total or 0)
+                    more = f"Chat {chat}, answer {turn}. " + LONG
+                    history += [Message.assistant(more), Message.user("Go on.")]
+            # The first call repeats that of the first chat.
+            assert all(tokens > 1000 * turn for turn, tokens in enumerate(written[:5]) if turn)
+
+    asyncio.run(main())

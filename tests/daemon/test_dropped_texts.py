@@ -79,3 +79,26 @@ def test_conversations_in_turn(
         assert (found["result"], found["cause"]) == ("partial", "history_edited")
         assert found["lost_tokens"] == LOST
         assert changed in found["text"]
+
+
+def test_calls_with_changing_tools_are_answered(
+    emu: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They share the system prompt, which is after the tools."""
+    monkeypatch.setattr(conversations, "_MOST_TEXT", 10_000)
+    tools = [
+        {"name": name, "description": "It helps. " * 200, "input_schema": {"type": "object"}}
+        for name in ("ask", "say")
+    ]
+    grant = {**GRANT, "llm": {**GRANT["llm"], "tools": ["*"]}}
+    with (
+        running_daemon(tmp_path, emu, extensions={"app": grant}) as daemon,
+        daemon.client("app") as client,
+    ):
+        for turn in range(TURNS):
+            for each in range(CONVERSATIONS):
+                own = tools[:1] if (turn + each) % 2 else tools[1:]
+                found = verdict(client, {**body(each, turn + 1), "tools": own})
+                if turn == 1:
+                    assert found["cause"] == "changed"
+                    assert "a tool was removed" in found["text"]

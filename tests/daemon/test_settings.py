@@ -72,7 +72,7 @@ def test_files_that_others_may_change_are_not_used(name: str, home: Home) -> Non
 
 
 def test_a_folder_that_is_no_home(tmp_path: Path) -> None:
-    with pytest.raises(InvalidConfig, match="is not a home: it has no llm"):
+    with pytest.raises(InvalidConfig, match="is not a daemon's home: it has no llm"):
         Home.open(tmp_path)
 
 

@@ -173,7 +173,7 @@ def test_locks_of_two_threads_are_no_deadlock(counts: SharedCounts) -> None:
         assert process.stdout is not None
         for _ in range(rounds):
             thread = threading.Thread(target=log)
-            with counts.locked():
+            with counts.locked:
                 process.stdin.write(b"\n")
                 process.stdin.flush()
                 assert process.stdout.readline() == b"holds\n"

@@ -237,12 +237,14 @@ def test_spend_is_shown_against_grants_the_nearest_to_a_limit_first(varied: Memo
         AppRow(id="calm", today_nano_usd=10**9, day_limit=10**10),
         AppRow(id="free", today_nano_usd=10**9),
         AppRow(id="busy", today_nano_usd=9 * 10**9, day_limit=10**10),
+        AppRow(id="removed", granted=False),
     ]
     _, page = shown(OverviewPage(varied, apps=lambda: apps), "", varied)
     grants = page[page.index("Spend against grants") :]
-    assert texts(grants, "dt")[:3] == ["busy", "calm", "free"]
+    assert texts(grants, "dt")[:4] == ["busy", "calm", "free", "removed no grant"]
     assert "$9.00 of $10.00 (90.0%)" in grants
     assert "$1.00, no limit" in grants
+    assert "no limit" not in grants[grants.index("removed") :].partition("</dl>")[0]
 
 
 def broken_turn(**fields: object) -> ShownCall:

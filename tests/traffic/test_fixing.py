@@ -227,6 +227,19 @@ def test_text_that_changes_at_the_beginning_is_not_marked() -> None:
     assert having <= without
 
 
+@each_row("clocks", ["aaaabcdddd", "aaaabcddddefgggg", "aaabbbcccddd"])
+def test_breakpoint_of_the_provider_stays_while_it_pays(clocks: str) -> None:
+    """A clock in the system prompt that mostly stays for some calls."""
+    place, calls = Place("openai_responses", "openai", "gpt-5.6"), []
+    prompt = spec() | {"marked": False, "tools": []}
+    for turn, clock in enumerate(clocks):
+        shown = prompt | {"system": [f"It is 10:{clock}. " + GUIDE]}
+        calls.append((BEGIN + 30 * turn, body(place, shown)))
+        prompt = grown(prompt)
+    without, having = costs(place, calls)
+    assert having <= without
+
+
 @given(st.lists(st.sampled_from([20.0, 400.0, 2000.0, 5000.0]), min_size=1, max_size=3))
 def test_programs_without_reuse_pay_nothing_more(pauses: list[float]) -> None:
     """Single questions, all different."""

@@ -108,6 +108,12 @@ def test_remedies_found_later_are_those_found_at_once(calls: list[RelayedCall]) 
     for judge in (idle, asked):
         assert lines == [call.verdict and call.verdict.remedy for call in judge.calls]
     assert all(remedy for remedy, call in zip(lines, asked.calls, strict=True) if call.broke)
+    summed = Judge()
+    for call in calls:
+        summed.call_ended(call)
+    worst = summed.summary().worst
+    assert worst
+    assert all(call.verdict and call.verdict.remedy for call in worst)
 
 
 def test_prompt_of_the_last_call_is_that_call_s(calls: list[RelayedCall]) -> None:

@@ -105,3 +105,11 @@ def test_tools_that_are_no_list_are_rejected_each_time(name: str, read: str) -> 
         with pytest.raises(InvalidRequest) as caught:
             reading()
         assert caught.value.path == "$.tools"
+
+
+def test_labels_are_short() -> None:
+    """They are remembered over calls, and a name may be as long as the body."""
+    tools = [{"name": "f" * 100_000, "input_schema": SCHEMA}]
+    run = split("anthropic", body("anthropic", "x", tools=tools)).runs[0]
+    assert run.label(0).startswith("tool fff")
+    assert len(run.label(0)) <= 1000

@@ -237,7 +237,7 @@ class PrefixIndex(Generic[Call]):
                 break  # it may be needed for the verdict
             for run in old.rendered.runs:
                 run_hashes(run)
-            bare = old.rendered.without_text(leading=leading)
+            bare = old.prompt.without_text(leading=leading)
             old.call, old.rendered = self._drop_text(old.call, bare)
             self._texts.drop(number, leading=leading)
 

@@ -47,8 +47,11 @@ def _rebuilt(run: ChunkRun, later: Rendered) -> ChunkRun:
         for index in range(shared, run.count)
     )
     if first is None:
-        return replace(run, log=RequestLog(log.base, 0, 0, text, _nothing))
-    return replace(run, log=_reading(log, first.log, shared, text))
+        rebuilt = RequestLog(log.base, 0, 0, text, _nothing)
+    else:
+        rebuilt = _reading(log, first.log, shared, text)
+    rebuilt.keys = log.keys  # those of the columns may be of a prompt with another beginning
+    return replace(run, log=rebuilt)
 
 
 def _reading(log: ChunkLog, later: ChunkLog, shared: int, text: bytes) -> RequestLog:
@@ -61,9 +64,7 @@ def _reading(log: ChunkLog, later: ChunkLog, shared: int, text: bytes) -> Reques
         low, high = (own.message_ends[each - 1] if each else 0 for each in (first, end))
         return later.slice(own.start(low), own.start(high))
 
-    rebuilt = RequestLog(log.base, message, log.start(begin), text, earlier)
-    rebuilt.keys = log.keys
-    return rebuilt
+    return RequestLog(log.base, message, log.start(begin), text, earlier)
 
 
 def _nothing(log: ChunkLog, first: int, end: int) -> bytes:  # noqa: ARG001

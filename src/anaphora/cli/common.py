@@ -25,42 +25,53 @@ UNMET, INTERNAL, INTERRUPTED = 7, 64, 130
 EXISTING_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
-#: The commands and their summaries; a module is imported when its command is used. It has the
-#: command's name and defines `command`, or it is listed below.
-COMMANDS = {
-    "admin": "Create and revoke tokens of administrators.",
-    "alerts": "Send a test alert to each target of extensions.yaml.",
-    "apps": "Create, replace and revoke the tokens of apps.",
-    "ask": "Ask a model, and see how the prompt cache was used.",
-    "audit": "Check and read audit logs: one row per call, in a hash chain.",
-    "completion": "Print the completion script for a shell.",
-    "config": "Check llm.yaml, or print its JSON Schema.",
-    "demo": "Show what one conversation reads, writes and costs: no key, no network.",
-    "emulate": "Run a local emulator of every provider, with caching and billing.",
-    "explain": "Explain why a prompt cache was missed, and what that cost.",
-    "grants": "Explain what apps may do, and apply grants to several nodes.",
-    "init": "Create the home folder of a daemon.",
-    "lint": "Find what will break a cached prefix, before it does.",
-    "map": "Send every line of a file, and pay for shared prefixes once.",
-    "models": "List known models and their cache rules.",
-    "nodes": "List the nodes of a daemon on several machines, and drain one.",
-    "record": "Run a command and record its calls, to replay them offline.",
-    "replay": "Run a command on recorded responses, or verify and list recordings.",
-    "roundtrip": "Check that recorded exchanges survive parsing and rendering.",
-    "rpc": "Send JSON-RPC messages to a running daemon.",
-    "rules": "Print a model's cache rules, or check them against bills.",
-    "secrets": "Store the keys of providers in the daemon's home folder.",
-    "seen": "Show or clear the index of prompt beginnings that were sent before.",
-    "serve": "Run the daemon: it holds the keys, and lends completions to apps.",
-    "simulate": "Compare predicted cache usage with actual bills.",
-    "spend": "Show what apps have spent, by group, app, model, block label, budget and day.",
-    "statusline": "Print a status line for Claude Code.",
-    "store": "Back up, check, prune, migrate or move the store of a daemon.",
-    "translate": "Convert a request to another provider's format.",
-    "usage": "Show what agent programs cost, which part was a lost cache, and why.",
-    "watch": "Run a command, and see what breaks its prompt cache while it runs.",
-    "wires": "List providers and the wires (API formats) they support.",
+#: The commands and their summaries, as the help groups them; a module is imported when its command
+#: is used. It has the command's name and defines `command`, or it is listed below.
+_GROUPS = {
+    "Find what lost caches cost": {
+        "usage": "Show what agent programs cost, which part was a lost cache, and why.",
+        "watch": "Run a command, and see what breaks its prompt cache while it runs.",
+        "explain": "Explain why a prompt cache was missed, and what that cost.",
+        "lint": "Find what will break a cached prefix, before it does.",
+        "simulate": "Compare predicted cache usage with actual bills.",
+        "statusline": "Print a status line for Claude Code.",
+    },
+    "Call models": {
+        "ask": "Ask a model, and see how the prompt cache was used.",
+        "map": "Send every line of a file, and pay for shared prefixes once.",
+        "translate": "Convert a request to another provider's format.",
+        "models": "List known models and their cache rules.",
+        "rules": "Print a model's cache rules, or check them against bills.",
+        "wires": "List providers and the wires (API formats) they support.",
+        "seen": "Show or clear the index of prompt beginnings that were sent before.",
+    },
+    "Work without a provider": {
+        "demo": "Show what one conversation reads, writes and costs: no key, no network.",
+        "emulate": "Run a local emulator of every provider, with caching and billing.",
+        "record": "Run a command and record its calls, to replay them offline.",
+        "replay": "Run a command on recorded responses, or verify and list recordings.",
+        "roundtrip": "Check that recorded exchanges survive parsing and rendering.",
+    },
+    "Lend models to apps": {
+        "init": "Create the home folder of a daemon.",
+        "secrets": "Store the keys of providers in the daemon's home folder.",
+        "apps": "Create, replace and revoke the tokens of apps.",
+        "grants": "Explain what apps may do, and apply grants to several nodes.",
+        "serve": "Run the daemon: it holds the keys, and calls models for apps.",
+        "spend": "Show what apps have spent, by group, app, model, block label, budget and day.",
+        "audit": "Check and read audit logs: one row per call, in a hash chain.",
+        "alerts": "Send a test alert to each target of extensions.yaml.",
+        "admin": "Create and revoke tokens of administrators.",
+        "nodes": "List the nodes of a daemon on several machines, and drain one.",
+        "store": "Back up, check, prune, migrate or move the store of a daemon.",
+        "rpc": "Send JSON-RPC messages to a running daemon.",
+    },
+    "Settings": {
+        "config": "Check llm.yaml, or print its JSON Schema.",
+        "completion": "Print the completion script for a shell.",
+    },
 }
+COMMANDS = {name: text for group in _GROUPS.values() for name, text in group.items()}
 #: Commands that are functions of their name in another command's module.
 _MODULES = {
     "admin": "apps",
@@ -145,7 +156,7 @@ def command_after_dashes(ctx: click.Context) -> tuple[str, ...]:
 
 class Commands(CommandGroup):
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(COMMANDS)
+        return sorted(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in self.list_commands(ctx):
@@ -155,8 +166,10 @@ class Commands(CommandGroup):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
+        widest = max(map(len, COMMANDS))
+        for title, group in _GROUPS.items():
+            with formatter.section(title):
+                formatter.write_dl([(name.ljust(widest), text) for name, text in group.items()])
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         names = [name for name in COMMANDS if name.startswith(incomplete)]

@@ -199,7 +199,8 @@ class _Explainer:
             except InvalidRequest as problem:
                 self.problems.append(Problem(problem.path or line.place, problem.reason))
             except (msgspec.DecodeError, UnicodeError, RecursionError) as problem:
-                self.problems.append(Problem(line.place, decode_reason(problem, line.data)))
+                reason = f"not JSON: {decode_reason(problem, line.data)}"
+                self.problems.append(Problem(line.place, reason))
 
     def _noted(self, request: SentRequest) -> SentRequest:
         """Adds a notice, once, if the request fits several wires: why this one was chosen."""

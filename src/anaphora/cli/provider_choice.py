@@ -230,13 +230,16 @@ def complete_provider(
 def complete_model(
     ctx: click.Context, param: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
-    """Models of the given provider; without one, `provider/model` of all."""
+    """Models of the given provider. Without one, `provider/model` of all, and models that begin
+    with what was typed."""
     with contextlib.suppress(Exception):
         config = _completed_config(ctx)
         if provider := ctx.params.get("provider"):
             return completions(models_of(config, provider), incomplete)
-        providers = config.client.providers
-        names = (f"{name}/{model}" for name in providers for model in models_of(config, name))
+        models = {name: models_of(config, name) for name in config.client.providers}
+        names = [f"{name}/{model}" for name, listed in models.items() for model in listed]
+        if incomplete:
+            names += dict.fromkeys(model for listed in models.values() for model in listed)
         return completions(names, incomplete)
     return []
 

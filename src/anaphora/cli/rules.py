@@ -267,7 +267,9 @@ def _figure_lines(
 ) -> Iterator[Line]:
     yield f"{rules.provider}/{rules.model}", "bold"
     if not known:
-        yield "not a known model: the provider's conservative defaults", "dim"
+        near = catalog.similar_model(rules.provider, rules.model)
+        hint = f" Did you mean {near}?" if near else ""
+        yield f"not a known model: the provider's conservative defaults.{hint}", "dim"
     listed = table("figure", "value", "date", "source")
     for name, figure in figures.items():
         sure = "" if figure.verified else "~"

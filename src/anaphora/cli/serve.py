@@ -101,7 +101,7 @@ def command(
     allow_env_keys: bool,
     as_json: bool,
 ) -> None:
-    """Run the daemon: it holds the keys, and lends completions to apps.
+    """Run the daemon: it holds the keys, and calls models for apps.
 
     Apps call it with their own token, within their grant in extensions.yaml. It listens on a
     loopback port and on the Unix socket in its home. `anaphora init DIR` creates a home; without

@@ -194,7 +194,7 @@ def _show(reports: list[UsageReport], asked: UsageWords, options: UsageOptions) 
 
 def _page(report: UsageReport, asked: UsageWords, options: UsageOptions) -> Iterator[Line]:
     if not report.total.calls:
-        known = "no calls in this time and of these programs"
+        known = "no calls in this time, of these programs and of this project"
         yield known if report.complete else "interrupted before any call was read"
         yield from end_lines(report)
         return

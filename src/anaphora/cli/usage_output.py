@@ -181,7 +181,7 @@ def _loss(number: int, loss: DearLoss) -> Iterator[Line]:
 
 def end_lines(report: UsageReport) -> Iterator[Line]:
     if report.unpriced:
-        yield "\nNo price is known for these models; no amount includes them", "bold"
+        yield "\nNo price is known for these models; amounts with a + leave them out", "bold"
         yield from (f"  {text}" for text in unpriced_lines(report))
     if report.problems:
         yield f"\nProblems: {len(report.problems):,}", "bold"

@@ -77,7 +77,8 @@ class ProviderChooser:
         names = (*self._providers, *self._routes)
         system = catalog.provider_named(provider)
         near = next((id for id, one in self._providers.items() if one.system == system), "")
-        near = near or nearest(provider, names)
+        known = names if self._environment is None else (*names, *environment_rows())
+        near = near or nearest(provider, known)
         if near:
             hint = f"did you mean {near}?"
         elif catalog.maker_of(provider.rpartition("/")[2]) is not None:

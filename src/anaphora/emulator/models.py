@@ -61,7 +61,7 @@ def check_model(profile: Profile, wire: str, clock: ModelClock, asked: str = "")
     hints = [f"Did you mean {near}?"] if near else []
     if retired and profile.retires is not None:
         hints.insert(0, f"It retired on {profile.retires.value}.")
-    hints.append("With --any-model, any_model=True in Python, the emulator takes any name.")
+    hints.append("`anaphora emulate --any-model`, or any_model=True in Python, accepts any name.")
     raise model_error(profile, wire, " ".join(hints), retired=retired, asked=asked)
 
 

@@ -25,9 +25,8 @@ NewChunk: TypeAlias = tuple[Kind, int | None, bytes]
 """A chunk: its kind, its splice, and its data with the glue that leads it. The splice counts back
 from the end: -1 is inside the closing brace, 0 after it, None if no marker is allowed."""
 
-
-#: Bytes of a key.
-KEY = 16
+#: Bytes of a key, and the most characters of a label, since labels are remembered over calls.
+KEY, MOST_LABEL = 16, 1000
 
 
 class LogAppend(msgspec.Struct, eq=False):
@@ -52,8 +51,7 @@ class LogAppend(msgspec.Struct, eq=False):
     def chunk(self, kind: Kind, data: bytes, splice: int | None, opens: str | None = None) -> None:
         """One chunk. `opens` is the role of a message on the wire that begins with it."""
         if opens is not None:
-            self.opens.append(self.first_chunk + len(self.chunks))
-            self.roles.append(opens)
+            self.open(opens)
         self.chunks.append((kind, splice, data))
 
     def open(self, role: str) -> None:
@@ -161,7 +159,7 @@ class ChunkLog:
     def of(cls, addition: LogAppend, labels: list[str], policies: list[CachePolicy]) -> ChunkLog:
         """A log of tools or system blocks: complete from the start."""
         log = cls(addition)
-        log.labels = tuple(labels)
+        log.labels = tuple([label[:MOST_LABEL] for label in labels])
         if any(policy.is_cached for policy in policies):
             log.policies = tuple(
                 (index, policy.ttl)
@@ -209,10 +207,7 @@ class ChunkLog:
 
     def role_of(self, chunk: int) -> str:
         """The role on the wire of the message that holds a chunk."""
-        opens = self.opens
-        if opens and opens[-1] <= chunk:
-            return self.roles[len(opens) - 1]
-        return self.roles[bisect_right(opens, chunk) - 1]
+        return self.roles[self.wire_message_of(chunk)]
 
     def slice(self, start: int, end: int) -> bytes:
         """A copy of some bytes: a view would pin the buffer."""

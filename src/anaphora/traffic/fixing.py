@@ -134,6 +134,8 @@ def proven_plan(
         going_on = mark.chunk <= last or any(continues for _, _, continues in known)
         if going_on or _saves(known, mark.ttl):
             marks.append(mark)
+    if not marks and plan.only_marks and own.automatic is not None and so_far.saves(own.automatic):
+        plan = replace(plan, automatic=own.automatic, only_marks=False)  # it has paid so far
     if not marks and plan.automatic == own.automatic and plan.key is None and not plan.only_marks:
         return None
     return replace(plan, marks=tuple(marks))

@@ -373,6 +373,7 @@ class Judge:
     def summary(self, *, savings: bool = True) -> WatchSummary:
         """The sums of all calls so far. Comparing the costs of all calls takes time: without
         `savings` the result covers those compared before, and calls are not grouped."""
+        self._remedies.find_all()
         compared = self.savings.result(complete=savings)
         with self.totals.lock:
             return summary_of(self.totals, compared, self._judge.unpriced, grouped=savings)

@@ -158,9 +158,9 @@ class LaterRemedies:
         self._bytes -= size
         try:
             remedy = remedied().remedy
-        except AnaphoraError:
+        except (AnaphoraError, ValueError):
             return
-        if judged.verdict is not None:
+        if judged.verdict is not None and remedy is not None:
             judged.verdict = replace(judged.verdict, remedy=remedy)
 
 

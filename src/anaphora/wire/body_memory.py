@@ -146,11 +146,6 @@ class KnownBeginning(msgspec.Struct, Generic[Facts], frozen=True, eq=False, kw_o
     """The offset after them in the list: of a message, or of the end of the list."""
 
     @property
-    def head(self) -> int:
-        """The offset of the first message."""
-        return self.kept.outline.head
-
-    @property
     def rest(self) -> bytes:
         """The body without the known messages."""
         return self.data[: self.kept.outline.head] + self.data[self.following :]

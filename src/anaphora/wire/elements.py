@@ -41,10 +41,7 @@ def digest_of(data: msgspec.Raw | memoryview) -> bytes:
         short: bytes = long_hash(view).digest()
         return short
     state = long_hash(b"")
-    if view.nbytes < _WORTH_A_RELEASE:
-        feed(state, view)
-    else:
-        state.update(view)
+    feed(state, view)
     digest: bytes = state.digest()
     return digest
 

@@ -505,6 +505,7 @@ def test_a_key_goes_where_the_provider_takes_it() -> None:
         ("aabbcc", "aaaaaa", "######"),
         ("ababab", "aaaaaa", "######"),  # two prompts in turn
         ("abcabc", "aaaaaa", "##.###"),
+        ("abcdabcdabcd", "aaaaaaaaaaaa", "##..########"),
         ("aaabcd", "aaaaaa", "#####."),  # a clock is added
     ],
 )
@@ -573,6 +574,40 @@ def test_a_last_message_that_changes_is_not_written_but_the_turn_before_it_is() 
         conversation.add(Message.assistant(f"answer {number}"))
     assert tails == [True, True, False, False, False, False]
     assert reads == sorted(reads)
+
+
+@pytest.mark.breaks_prefix(reason="the prompts change")
+def test_history_is_written_for_four_prompts_in_turn() -> None:
+    conversation, tails = PlannedConversation(), list[bool]()
+    for number in range(12):
+        conversation.add(question(number))
+        plan = conversation.turn(20.0 * number, system=f"Agent {number % 4}. {LONG}")
+        assert conversation.last is not None
+        tails.append(plan.marks[-1:] != () and plan.marks[-1].chunk == len(conversation.last) - 1)
+        conversation.add(Message.assistant(f"answer {number}"))
+    assert all(tails[4:])
+
+
+@pytest.mark.breaks_prefix(reason="the prompts change")
+def test_the_turn_before_a_changing_message_stays_marked_where_unmarked_prompts_are_cached() -> (
+    None
+):
+    """Alibaba has a cache for each: a request without markers would not read the marked history."""
+    conversation, reads = PlannedConversation("alibaba", "qwen3-max"), list[int]()
+    for number in range(6):
+        conversation.add(question(number, 400))
+        own = conversation.conversation
+        conversation.add(Message.assistant("Noted."), Message.user(f"It is 09:4{number}."))
+        plan = conversation.turn(20.0 * number)
+        assert plan.marks
+        assert conversation.last is not None
+        reads.append(
+            conversation.planner.predict(conversation.last, plan, at=20.0 * number + 1).read
+        )
+        conversation.conversation = own
+        conversation.add(Message.assistant(f"answer {number}"))
+    assert reads == sorted(reads)
+    assert reads[-1] > 4 * 400
 
 
 @pytest.mark.breaks_prefix(reason="the prompts change")

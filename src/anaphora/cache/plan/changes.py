@@ -30,7 +30,8 @@ SentBoundary: TypeAlias = tuple[
 def sent_boundaries(
     prompt: RenderedPrompt, found: Candidates, before: tuple[SentBoundary, ...]
 ) -> tuple[SentBoundary, ...]:
-    """The boundaries of a prompt, and those of calls before it."""
+    """The boundaries of a prompt, and those of calls before it that it does not have: prompts that
+    are sent in turn come again."""
     turn = None
     if found.tail is not None:
         turn = marking.previous_turn(prompt.rendered, prompt, found.tail)
@@ -39,7 +40,13 @@ def sent_boundaries(
     for kind, end in enumerate(ends):
         if end is not None:
             own.append((kind, end, prompt.key(end)))
-    return (*own, *before)[:MOST_BOUNDARIES]
+    others = [each for each in before if not _has(prompt, each)]
+    return (*own, *others)[:MOST_BOUNDARIES]
+
+
+def _has(prompt: RenderedPrompt, boundary: SentBoundary) -> bool:
+    _, end, key = boundary
+    return end < prompt.count and prompt.key(end) == key
 
 
 def count_changes(
@@ -47,10 +54,11 @@ def count_changes(
 ) -> tuple[int, ...]:
     """How often in a row each kind of boundary has changed, this prompt included. One behind a
     change has changed as well; nothing is known of one that was not sent."""
-    known, same, count = set[int](), set[int](), prompt.count
-    for kind, end, key in before:
+    known, same = set[int](), set[int]()
+    for boundary in before:
+        kind = boundary[0]
         known.add(kind)
-        if kind not in same and end < count and prompt.key(end) == key:
+        if kind not in same and _has(prompt, boundary):
             same.add(kind)
     changed, counted = False, list[int]()
     for kind, times in enumerate(counts):

@@ -75,7 +75,7 @@ class MarkerPlanner:
             self._unkeyed = None
         if self._uncompared is not None:
             state, last = self._state, self._uncompared
-            state.sent = sent_boundaries(*last, () if state.changes[TAIL] < 0 else state.sent)
+            state.sent = sent_boundaries(*last, state.sent)
             self._uncompared = None
         return self._state
 
@@ -179,7 +179,7 @@ class MarkerPlanner:
         ttls = self._history_ttls(prompt, candidates.shared, at)
         changing = None in ttls and ttls[-1] is not None
         notices += marking.changing_history(rendered, ttls[TAIL])
-        if ttls[TAIL] is None and self._caches_unmarked:
+        if ttls[TAIL] is None and ttls[TURN] is None and self._caches_unmarked:
             if not wanted and not rendered.marks:
                 return MarkerChoice({}, {}, None, notices, changing)
             ttls = (min(rendered.markers, key=TTL_SECONDS.__getitem__),) * len(ttls)

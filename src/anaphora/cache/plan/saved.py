@@ -15,6 +15,7 @@ from .changes import KINDS, MOST_BOUNDARIES, UNKNOWN, SentBoundary
 from .memory import MOST_GAPS, MOST_OPEN, AppMemory, ConversationState, ConversationUses, Gaps
 
 Uses = Annotated[int, Meta(ge=0, lt=1 << 50)]
+Changes = Annotated[int, Meta(ge=-1, lt=1 << 50)]
 Gap = Annotated[float, Meta(ge=0, le=1e12)] | Annotated[int, Meta(ge=0, le=10**15)]
 """Seconds; whole numbers are milliseconds, which take less room."""
 
@@ -54,7 +55,7 @@ class SavedPlanner(msgspec.Struct, frozen=True, kw_only=True):
     same: SavedUses | None
     """The uses of conversations with this beginning, in the process that saved it."""
     all: SavedUses
-    changes: Annotated[tuple[int, ...], Meta(min_length=len(KINDS), max_length=len(KINDS))] = (
+    changes: Annotated[tuple[Changes, ...], Meta(min_length=len(KINDS), max_length=len(KINDS))] = (
         UNKNOWN
     )
     sent: Annotated[tuple[SentBoundary, ...], Meta(max_length=MOST_BOUNDARIES)] = ()

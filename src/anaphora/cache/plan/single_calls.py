@@ -16,6 +16,7 @@ from anaphora.rendered import Plan, Rendered
 from anaphora.rendered.chunks import Stretches, same_bytes
 
 from .beginnings import EARLIER_TURNS, PromptBeginnings, RecallingPlanner, SeenBeginning
+from .changes import SHARED
 from .marking import reuse_requested
 from .memory import AppMemory, ConversationState, Gaps
 from .planner import MarkerPlanner
@@ -133,12 +134,15 @@ class SingleCallPlanner(_CallPlanner):
             self.state = earlier
             self.reuse_expected = self.continues = True
             return
+        beginning = None if shared is None else prompt.key(shared)
+        known = beginning is not None and beginning in memory.beginnings
+        self.reuse_expected |= known
         if has_replies(rendered):  # otherwise it is another conversation with this first message
             alike = self._store.begun.get(_first_message(prompt))
             if alike is not None and alike.gaps.count == 1:  # no call continued it
-                self.state.changes, self.state.sent = alike.changes, alike.sent
-        if shared is not None:
-            self.reuse_expected |= prompt.key(shared) in memory.beginnings
+                last = next((key for kind, _, key in alike.sent if kind == SHARED), None)
+                if not known or last == beginning:  # otherwise it is another agent's call
+                    self.state.changes, self.state.sent = alike.changes, alike.sent
 
     def sent_single(
         self, rendered: Rendered, plan: Plan, *, at: float, began: float | None = None

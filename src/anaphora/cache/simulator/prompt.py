@@ -26,8 +26,6 @@ from .view import MODEL_KINDS, RESULT, is_from_model
 _SHORT = 2048
 #: Copied for each block, which is faster than a new one.
 _SHA256 = sha256()
-
-
 #: The plan of a prompt of which only the blocks are looked at.
 UNMARKED = Plan()
 
@@ -90,6 +88,12 @@ class RenderedPrompt:
             self.mark(plan)
         else:
             self.cache_params = self._params
+
+    def without_text(self, *, leading: bool) -> Rendered:
+        """`Rendered.without_text`, once the keys and counts are known, which need the text."""
+        self.lead.hash(self.placed_runs)  # prompts with other tools may have replaced the keys
+        self.tokens(0)
+        return self.rendered.without_text(leading=leading)
 
     def mark(self, plan: Plan) -> None:
         key = None if plan.key is None else plan.key.encode()

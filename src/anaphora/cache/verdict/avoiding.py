@@ -18,6 +18,7 @@ from functools import cached_property, partial
 import msgspec
 from msgspec.structs import replace
 
+from anaphora.cache.compared_prompt import run_hashes
 from anaphora.cache.sent_call import SentCall, last_ttl, ttl_seconds
 from anaphora.cache.simulator import RenderedPrompt
 from anaphora.cache.simulator.stories import (
@@ -199,13 +200,10 @@ def same_tools(earlier: SentCall, later: SentCall) -> bool:
     return was != now and sorted(was) == sorted(now)
 
 
-def _tools(sent: SentCall) -> list[bytes]:
-    logs = ((run.log, run.count) for run in sent.rendered.runs if run.section == "tools")
-    return [
-        log.slice(log.start(index), log.ends[index]).removeprefix(b",")
-        for log, count in logs
-        for index in range(count)
-    ]
+def _tools(sent: SentCall) -> list[int]:
+    """Their hashes: the text may have been dropped."""
+    runs = (run for run in sent.rendered.runs if run.section == "tools")
+    return [each for run in runs for each in run_hashes(run)[: run.count]]
 
 
 def _scenarios(

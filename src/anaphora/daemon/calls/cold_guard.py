@@ -69,7 +69,8 @@ class ColdGate:
         if refused is not None and refused <= arrived:
             return
         now = time.time()
-        self._passes.add(key, now, since=now if refused is None else refused)
+        # The clock of the other node may be ahead of this one's.
+        self._passes.add(key, now, since=now if refused is None else min(refused, now))
         if refused is None:
             self._refused[name] = str(now).encode()
             if self._puts:

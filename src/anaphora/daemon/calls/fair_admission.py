@@ -107,7 +107,7 @@ class FairAdmission(msgspec.Struct, eq=False):
 
     async def __aenter__(self) -> Admission:
         lock, admission = self.lock, self._admission
-        if self.shared is not None:
+        if self.shared is not None and self.shared.limits:
             admission.on_settle = self._correct
         if lock is None:
             return await admission.__aenter__()

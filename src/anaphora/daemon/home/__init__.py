@@ -112,8 +112,8 @@ class Home(msgspec.Struct, frozen=True):
         home = cls(folder)
         if not home.llm_yaml.is_file():
             raise InvalidConfig(
-                f"{folder}: is not a home: it has no llm.yaml. Name one with --home, or create it"
-                f" with: anaphora init {folder}"
+                f"{folder}: is not a daemon's home: it has no llm.yaml. Name one with --home, or"
+                f" create it with: anaphora init {folder}"
             )
         found = folder.stat()
         if found.st_uid != os.geteuid():

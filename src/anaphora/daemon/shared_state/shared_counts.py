@@ -16,10 +16,10 @@ import fcntl
 import mmap
 import os
 import tempfile
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
+from functools import partial
 from math import inf
-from typing import Self
+from typing import Any, Self
 
 from blake3 import blake3
 
@@ -51,6 +51,7 @@ class SharedCounts(NamedCounts):
         self._memory = mmap.mmap(descriptor, _size(processes))
         self.cells = memoryview(self._memory).cast("q")
         self._own_beat = own
+        self.locked = PartLock(descriptor, 0)
         self._places = BoundedMap[str, tuple[int, int, int]](_MOST_NAMES)
 
     @classmethod
@@ -69,16 +70,15 @@ class SharedCounts(NamedCounts):
         os.close(self.descriptor)
 
     def add(self, name: str, by: int, most: float = inf) -> bool:
-        # Not in a context: this runs several times in each call.
-        self._lock(0)
-        try:
+        if by < 0:  # as long as a process counts something in it, a row is not given away
+            self.cells[self._row(name) + self._own] += by
+            return True
+        with self.locked:
             row = self._row(name)
-            if by > 0 and most != inf and self._sum(row) + by > most:
+            if most != inf and self._sum(row) + by > most:
                 return False
             self.cells[row + self._own] += by
             return True
-        finally:
-            fcntl.lockf(self.descriptor, fcntl.LOCK_UN, 1)
 
     def beat(self) -> None:
         """Called every second: this process runs. Needs no lock."""
@@ -88,12 +88,12 @@ class SharedCounts(NamedCounts):
         return self.cells[process]
 
     def of(self, name: str) -> int:
-        with self.locked():
+        with self.locked:
             return self._sum(self._row(name))
 
     def add_failure(self, name: str, now: float, rate: float, most: float) -> float:
         cells = self.cells
-        with self.locked():
+        with self.locked:
             row = self._row(name, failing=True)
             found, since = cells[row + _HEAD] / _MILLION, cells[row + _HEAD + 1] / _MILLION
             used = remaining(found, since, now, rate) if found else 0.0
@@ -103,33 +103,14 @@ class SharedCounts(NamedCounts):
 
     def clear(self, process: int) -> None:
         """Forgets the counts of a process that has ended."""
-        with self.locked():
+        with self.locked:
             for row in range(self._first, self._first + _ROWS * self._width, self._width):
                 if self.cells[row + _HEAD + process]:
                     self.cells[row + _HEAD + process] = 0
 
-    def _lock(self, part: int) -> None:
-        while True:
-            try:
-                fcntl.lockf(self.descriptor, fcntl.LOCK_EX, 1, part)
-                return
-            except OSError as problem:
-                # Two threads of each process wait for different parts, none for two. The system,
-                # which knows only processes, may take that for a deadlock.
-                if problem.errno != errno.EDEADLK:
-                    raise
-
-    @contextmanager
-    def locked(self, part: int = 0) -> Iterator[None]:
-        self._lock(part)
-        try:
-            yield
-        finally:
-            fcntl.lockf(self.descriptor, fcntl.LOCK_UN, 1, part)
-
     def log_lock(self) -> AbstractContextManager[None]:
         """Only one process writes to the log at a time. For another thread than the rest."""
-        return self.locked(1)
+        return PartLock(self.descriptor, 1)
 
     @staticmethod
     def digest(name: str) -> tuple[int, int]:
@@ -168,6 +149,28 @@ class SharedCounts(NamedCounts):
         for cell in range(unused + _HEAD, unused + width):
             cells[cell] = 0
         return unused
+
+
+class PartLock(AbstractContextManager[None]):
+    """A lock of one part of a file, for one process at a time."""
+
+    def __init__(self, descriptor: int, part: int) -> None:
+        self._take = partial(fcntl.lockf, descriptor, fcntl.LOCK_EX, 1, part)
+        self._release = partial(fcntl.lockf, descriptor, fcntl.LOCK_UN, 1, part)
+
+    def __enter__(self) -> None:
+        while True:
+            try:
+                self._take()
+                return
+            except OSError as problem:
+                # Two threads of each process wait for different parts, none for two. The system,
+                # which knows only processes, may take that for a deadlock.
+                if problem.errno != errno.EDEADLK:
+                    raise
+
+    def __exit__(self, *_: Any) -> None:
+        self._release()
 
 
 def _size(processes: int) -> int:

@@ -15,7 +15,7 @@ from typing import Literal
 
 from anaphora.bounded import BoundedMap
 
-from .shared_counts import WINDOW_CELLS, SharedCounts
+from .shared_counts import WINDOW_CELLS, PartLock, SharedCounts
 from .windows import MINUTE, NEXT_TRY, SLOT, MinuteLimit, MinuteWindows, Taken
 
 #: Slots of a minute: those of which a part is within it.
@@ -35,6 +35,7 @@ class SharedWindows(MinuteWindows):
 
     def __init__(self, counts: SharedCounts) -> None:
         self._counts = counts
+        self._locked = PartLock(counts.descriptor, 2)
         self._first = counts.processes
         self._places = BoundedMap[str, tuple[int, int, int]](_MOST_NAMES)
 
@@ -42,7 +43,7 @@ class SharedWindows(MinuteWindows):
         runs = limit.running is not None
         if limit.running is not None and not self._run(name, 1, limit.running):
             return Taken(name, int(now // SLOT), tokens, NEXT_TRY, "running")
-        with self._counts.locked(2):
+        with self._locked:
             row, number = self._row(name, now)
             wait, by = self._wait(row, number, limit, tokens, max(now, number * SLOT))
             if not wait:
@@ -57,7 +58,7 @@ class SharedWindows(MinuteWindows):
         change, taken.tokens = tokens - taken.tokens, tokens
         if not change or taken.wait or not taken.slot:  # 0: not counted
             return
-        with self._counts.locked(2):
+        with self._locked:
             row, number = self._row(taken.name, taken.slot * SLOT)
             if number - _RING < taken.slot:
                 self._add(row + _TOKENS + taken.slot % _RING, change)
@@ -68,7 +69,7 @@ class SharedWindows(MinuteWindows):
             self._run(taken.name, -1)
 
     def requests(self, name: str, now: float) -> int:
-        with self._counts.locked(2):
+        with self._locked:
             row, _ = self._row(name, now)
             return sum(self._counts.cells[row + _REQUESTS : row + _TOKENS])
 

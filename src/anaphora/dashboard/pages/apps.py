@@ -28,7 +28,7 @@ from anaphora.dashboard.view import query_of
 from anaphora.errors import NotFound
 from anaphora.wording import counted
 
-from .overview import causes_card, charts, headline
+from .overview import app_link, app_meter, causes_card, charts, headline
 
 AppAction: TypeAlias = Literal["revoke", "rotate"]
 """What can be done to the tokens of an app."""
@@ -131,22 +131,13 @@ def _listed(rows: Sequence[AppRow], request: PageRequest, site: Site) -> PageCon
 def _line(row: AppRow, site: Site, now: float) -> list[htpy.Node]:
     valid = sum(state_of(token, now) == "valid" for token in row.tokens)
     return [
-        [
-            htpy.a(href=app_url(site, row.id))[name(row.id)],
-            None if row.granted else [" ", tag("no grant", "bad")],
-        ],
-        _meter(row, row.today_nano_usd, row.day_limit),
-        _meter(row, row.month_nano_usd, row.month_limit),
+        app_link(row, site),
+        app_meter(row, row.today_nano_usd, row.day_limit),
+        app_meter(row, row.month_nano_usd, row.month_limit),
         count(sum(row.denied.values())) if row.denied else NOTHING,
         f"{valid:,} valid" if valid else tag("none valid", "warn"),
         _names(row.models, _FEW),
     ]
-
-
-def _meter(row: AppRow, used: int, limit: int | None) -> htpy.Node:
-    if not row.granted:
-        return usd(used)
-    return meter(used, limit, held=row.held_nano_usd)
 
 
 def _names(names: Sequence[str], most: int | None = None) -> htpy.Node:
@@ -173,7 +164,7 @@ def use_of(row: AppRow) -> htpy.Element:
         "Use",
         htpy.dl(".meters")[
             (
-                htpy.div[htpy.dt[title], htpy.dd[_meter(row, used, limit)]]
+                htpy.div[htpy.dt[title], htpy.dd[app_meter(row, used, limit)]]
                 for title, used, limit in periods
             ),
             htpy.div[htpy.dt["Held for running calls"], htpy.dd[usd(row.held_nano_usd)]],

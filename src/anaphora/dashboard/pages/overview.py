@@ -24,6 +24,7 @@ from anaphora.dashboard.tables import (
     stats,
     sums_table,
     table,
+    tag,
 )
 from anaphora.dashboard.values import AppRow, CallQuery, Overview, View
 from anaphora.dashboard.view import FILTERS, query_of
@@ -203,10 +204,14 @@ def _grants(apps: Sequence[AppRow], site: Site) -> htpy.Node:
     ordered = sorted(apps, key=_nearness, reverse=True)
     shown = [
         htpy.div[
-            htpy.dt[htpy.a(href=app_url(site, app.id))[name(app.id)]],
-            htpy.dd[htpy.span(".dim")["Today (UTC)"], meter(app.today_nano_usd, app.day_limit)],
+            htpy.dt[app_link(app, site)],
             htpy.dd[
-                htpy.span(".dim")["This month (UTC)"], meter(app.month_nano_usd, app.month_limit)
+                htpy.span(".dim")["Today (UTC)"],
+                app_meter(app, app.today_nano_usd, app.day_limit),
+            ],
+            htpy.dd[
+                htpy.span(".dim")["This month (UTC)"],
+                app_meter(app, app.month_nano_usd, app.month_limit),
             ],
         ]
         for app in ordered[:_MOST_ROWS]
@@ -217,6 +222,16 @@ def _grants(apps: Sequence[AppRow], site: Site) -> htpy.Node:
         more(len(ordered) - _MOST_ROWS, "app"),
         about="Charges by app, per UTC day and month: the provider's bills.",
     )
+
+
+def app_link(app: AppRow, site: Site) -> htpy.Node:
+    link = htpy.a(href=app_url(site, app.id))[name(app.id)]
+    return link if app.granted else [link, " ", tag("no grant", "bad")]
+
+
+def app_meter(app: AppRow, used: int, limit: int | None) -> htpy.Node:
+    """An app without a grant has no limit, and may spend nothing."""
+    return meter(used, limit, held=app.held_nano_usd) if app.granted else usd(used)
 
 
 def _nearness(app: AppRow) -> float:

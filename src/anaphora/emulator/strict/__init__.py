@@ -111,7 +111,10 @@ class PassedFields:
         self, checks: WireChecks, http: EmulatorRequest, facts: ModelFacts
     ) -> tuple[_PassedKey | None, Object | None]:
         """The key of a request's fields, unless they are too large, and its body if they passed."""
-        others = http.fields.copy()
+        try:
+            others = http.fields.copy()
+        except errors.RequestRejected:
+            return None, None  # the provider's own error follows
         messages = others.pop(checks.messages_field, None)
         encoded, headers = encode_members(others), http.headers
         if messages is None or len(encoded) > _LARGEST_PASSED:
