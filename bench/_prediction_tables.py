@@ -178,17 +178,17 @@ def _worst(
 MEANING = {
     "worst_exact_gain": ("reads right to the token, ours less the chain's, worst family", "≥ 0"),
     "worst_class_gain": ("hit, partial or miss right, ours less the chain's, worst family", "≥ 0"),
-    "anthropic_loop_exact": ("Anthropic, tool loops under 5 minutes: exact", "≥ 99 %"),
-    "codex_exact": ("Codex on gpt-5.5: exact", "≥ 78 %"),
-    "user_turn_class": ("Anthropic, after a user's message: hit, partial or miss", "≥ 90 %"),
-    "bill_error_median": ("bill of a conversation: error, median", "≤ 5 %"),
-    "worst_bill_error_median": ("the same in the worst family", "≤ 10 %"),
-    "range_share": ("bills of calls inside their range, worst family", "≥ 90 %"),
-    "range_width_median": ("width of these ranges over the bill, median", "≤ 50 %"),
-    "first_call_tokens_median": ("tokens of a first prompt: error, median", "≤ 6 %"),
+    "anthropic_loop_exact": ("Anthropic, tool loops under 5 minutes: exact", "≥ 99%"),
+    "codex_exact": ("Codex on gpt-5.5: exact", "≥ 78%"),
+    "user_turn_class": ("Anthropic, after a user's message: hit, partial or miss", "≥ 90%"),
+    "bill_error_median": ("bill of a conversation: error, median", "≤ 5%"),
+    "worst_bill_error_median": ("the same in the worst family", "≤ 10%"),
+    "range_share": ("bills of calls inside their range, worst family", "≥ 90%"),
+    "range_width_median": ("width of these ranges over the bill, median", "≤ 50%"),
+    "first_call_tokens_median": ("tokens of a first prompt: error, median", "≤ 6%"),
     "wrong_loss_verdicts": ("losses named that were none, or by another cause", "0"),
-    "missed_losses": ("planted losses that no verdict names", "≤ 2 %"),
-    "deepseek_within_granule": ("DeepSeek, append-only: within one granule", "≥ 95 %"),
+    "missed_losses": ("planted losses that no verdict names", "≤ 2%"),
+    "deepseek_within_granule": ("DeepSeek, append-only: within one granule", "≥ 95%"),
 }
 
 

@@ -47,7 +47,7 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def percent(share: float) -> str:
-    return f"{100 * share:.0f} %"
+    return f"{100 * share:.0f}%"
 
 
 def dollars(value: float) -> str:
@@ -145,7 +145,7 @@ def _bill_cells(layouts: Json) -> list[str]:
     best = stable["foresight_dollars"]
     return [
         dollars(stable["dollars"]),
-        f"{100 * (stable['dollars'] / best - 1):.1f} %" if best else "–",
+        f"{100 * (stable['dollars'] / best - 1):.1f}%" if best else "–",
         percent(stable["read_share"]),
         f"{stable['wasted_writes']:,}",
         str(stable["refused"]),
@@ -185,7 +185,7 @@ def peers_prompts(results: Results) -> str:
         share = layouts["stable"]["tokens"] / by[PLAIN, key]["stable"]["tokens"] - 1
         if abs(share) > peers["deviations"]["tolerance"]:
             where = peers["providers"][key]["title"]
-            lines.append(f"- {peers['peers'][peer]['title']} at {where}: {100 * share:+.1f} %.")
+            lines.append(f"- {peers['peers'][peer]['title']} at {where}: {100 * share:+.1f}%.")
     return "\n".join(lines) or "- At none."
 
 
@@ -335,7 +335,7 @@ def _peers_ahead(results: Results) -> Iterable[str]:
                 where = f"{provider['title']}, {layout} layout: {about['title']}"
                 less = 1 - theirs["dollars"] / ours["dollars"] if ours["dollars"] else 0
                 if less > _SAME and complete(theirs) and complete(ours):
-                    yield f"{where} pays {100 * less:.1f} % less than Anaphora's client"
+                    yield f"{where} pays {100 * less:.1f}% less than Anaphora's client"
                 if theirs["refused"] < ours["refused"]:
                     yield (
                         f"{where} has {theirs['refused']} refused requests, Anaphora's client"

@@ -98,7 +98,7 @@ def test_what_a_peer_does_better_is_said(figures: ModuleType, results: dict[str,
     for bill in (theirs, ours):
         bill |= {"refused": 0, "errors": [], "dollars": 1.0}
     theirs["dollars"] = 0.9
-    line = "Anthropic, stable layout: LiteLLM pays 10.0 % less than Anaphora's client"
+    line = "Anthropic, stable layout: LiteLLM pays 10.0% less than Anaphora's client"
     assert line in figures.figures(results)["ahead"]
 
 
