@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from anaphora.cache.verdict import CauseKind, Change, Verdict, as_side_call
 from anaphora.cache.verdict.values import CHANGED, VOLATILE
+from anaphora.client.failures import log_error
 from anaphora.errors import AnaphoraError
 from anaphora.values import Notice, Usage
 from anaphora.wording import format_usd
@@ -158,7 +159,8 @@ class LaterRemedies:
         self._bytes -= size
         try:
             remedy = remedied().remedy
-        except (AnaphoraError, ValueError):
+        except (AnaphoraError, ValueError) as problem:
+            log_error("the remedy of a lost cache was not found", problem)
             return
         if judged.verdict is not None and remedy is not None:
             judged.verdict = replace(judged.verdict, remedy=remedy)
