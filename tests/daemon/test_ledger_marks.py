@@ -9,17 +9,32 @@ from pathlib import Path
 
 import pytest
 from support.event_loops import in_event_loop
-from support.ledgers import Clock, StorePlace, an_app, open_store, opened, rows
+from support.ledgers import (
+    Clock,
+    PostgresPlace,
+    StorePlace,
+    abandon,
+    an_app,
+    open_store,
+    opened,
+    rows,
+)
 
 from anaphora.daemon.money import sent_marks
 from anaphora.daemon.money.ledger import Ledger, OpenHold
 from anaphora.daemon.money.sent_marks import EarlierMarks
+from anaphora.daemon.store.postgres import PostgresStore
 from anaphora.errors import GrantExceeded
 
 
 @pytest.fixture
 def marks(tmp_path: Path) -> Path:
     return tmp_path / "sent.marks"
+
+
+def store_of(ledger: Ledger) -> PostgresStore:
+    assert isinstance(ledger.store, PostgresStore)
+    return ledger.store
 
 
 async def hold(ledger: Ledger, bound: int = 10) -> OpenHold:
@@ -132,6 +147,38 @@ async def test_unsent_holds_of_a_killed_ledger_are_free(tmp_path: Path, marks: P
     await store.close()
     async with opened(path) as again:
         assert (await again.spent("shop")).today == 20
+
+
+@pytest.mark.parametrize("ended", ["worker", "daemon"])
+@in_event_loop
+async def test_a_worker_that_was_a_node_is_settled_by_its_own_marks(
+    postgres_place: PostgresPlace, marks: Path, ended: str
+) -> None:
+    async def node(name: str, marks: Path) -> Ledger:
+        clock = Clock()
+        store = await PostgresStore.open(postgres_place.address, node=name, clock=clock)
+        ledger = Ledger(store, clock)
+        await ledger.recover(marks)
+        return ledger
+
+    own = marks.with_name(f"{marks.name}.1")
+    daemon, worker = await node("a", marks), await node("a/1", own)
+    other = await node("b", marks.with_name("elsewhere"))
+    sent, unsent, elsewhere = await hold(worker, 20), await hold(worker, 30), await hold(other, 40)
+    sent.sending()
+    for one in (sent, unsent, elsewhere):
+        one._settled = True  # it is killed: nothing settles them
+    abandon(store_of(worker))
+    if ended == "worker":
+        found = await store_of(daemon).recover_worker("a/1", EarlierMarks.read(own).is_unsent)
+        assert (found.count, found.amount, found.unsent) == (2, 20, 1)
+    else:
+        abandon(store_of(daemon))
+        daemon = await node("a", marks)
+    spent = await daemon.spent("shop")
+    assert (spent.today, spent.held) == (20, 40), "another node goes on"
+    for one in (daemon, other):
+        await one.store.close()
 
 
 @in_event_loop

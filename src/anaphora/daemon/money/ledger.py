@@ -75,7 +75,7 @@ class Ledger:
         """Settles the open holds of a killed daemon: at the bound, or free if the file `marks`
         shows that nothing was sent. Called once, before the first hold. Then the file is replaced
         by this ledger's marks."""
-        earlier = EarlierMarks() if marks is None else EarlierMarks.read(marks)
+        earlier = EarlierMarks({}) if marks is None else EarlierMarks.read(marks)
         recovered = await self.store.recover(earlier.is_unsent)
         if recovered.count:
             _log.warning(

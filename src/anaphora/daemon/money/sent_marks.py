@@ -15,6 +15,7 @@ import os
 import secrets
 import stat
 from array import array
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Self
@@ -48,41 +49,47 @@ _decode_head = msgspec.json.Decoder(_Head).decode
 
 
 class EarlierMarks:
-    """The marks of the preceding process. Without a file, all holds count as sent."""
+    """The marks of the preceding process and its workers. Without a file, all holds count as
+    sent."""
 
-    def __init__(self, ledger: str = "", marks: bytes = b"") -> None:
-        self._ledger = ledger
+    def __init__(self, marks: Mapping[str, bytes]) -> None:
         self._marks = marks
+        """By the names of ledgers."""
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Marks of another boot or in a damaged file are ignored."""
-        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
-        try:
-            opened = os.open(path, flags)
-        except OSError:
-            return cls()
-        with os.fdopen(opened, "rb") as file:
-            found = os.fstat(opened)
-            if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
-                return cls()
-            data = file.read(_HEAD + SLOTS + 1)
-        try:
-            head = _decode_head(data[:_HEAD].rstrip(b"\0"))
-        except msgspec.MsgspecError:
-            return cls()
-        known = head.kind == "anaphora sent marks" and head.version == 1
-        if not known or len(data) != _HEAD + SLOTS or not head.boot or head.boot != boot_id():
-            return cls()
-        return cls(head.ledger, data[_HEAD:])
+        """Also reads the files of workers that were nodes. Marks of another boot or in a damaged
+        file are ignored."""
+        found = (_read(each) for each in (path, *path.parent.glob(f"{path.name}.*")))
+        return cls(dict(marks for marks in found if marks is not None))
 
     def is_unsent(self, hold: str) -> bool:
-        """Whether nothing was sent for an open hold: it is that process's, and its byte is not
-        set."""
-        if len(hold) != _LENGTH or not self._ledger or hold[_NAME] != self._ledger:
-            return False
-        slot = int(hold[_SLOT], 16)
-        return bool(slot) and self._marks[slot] == _UNSENT
+        """Whether nothing was sent for an open hold: it is of one of those processes, and its byte
+        is not set."""
+        slot, marks = slot_of(hold), self._marks.get(hold[_NAME])
+        return bool(slot) and marks is not None and marks[slot] == _UNSENT
+
+
+def _read(path: Path) -> tuple[str, bytes] | None:
+    """The name of a ledger, and its marks."""
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+    try:
+        opened = os.open(path, flags)
+    except OSError:
+        return None
+    with os.fdopen(opened, "rb") as file:
+        found = os.fstat(opened)
+        if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
+            return None
+        data = file.read(_HEAD + SLOTS + 1)
+    try:
+        head = _decode_head(data[:_HEAD].rstrip(b"\0"))
+    except msgspec.MsgspecError:
+        return None
+    known = head.kind == "anaphora sent marks" and head.version == 1
+    if not known or len(data) != _HEAD + SLOTS or not head.boot or head.boot != boot_id():
+        return None
+    return head.ledger, data[_HEAD:]
 
 
 class SentMarks:
@@ -138,7 +145,7 @@ class SentMarks:
 
     def as_earlier(self) -> EarlierMarks:
         """The marks as they are now."""
-        return EarlierMarks(self.ledger, self._memory[_HEAD:])
+        return EarlierMarks({self.ledger: self._memory[_HEAD:]})
 
     def add(self, start: str) -> str:
         """The id of a new hold: `start` and a slot. Called before the hold is written."""

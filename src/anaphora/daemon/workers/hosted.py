@@ -10,10 +10,13 @@ import subprocess
 import sys
 from collections import deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
+
+from msgspec.structs import replace
 
 from anaphora.audit.envelope import EncodedRow
 from anaphora.daemon.calls.steps.audit import BreakText
+from anaphora.daemon.money.sent_marks import EarlierMarks
 from anaphora.daemon.rpc.protocol import RequestKey
 from anaphora.daemon.shared_state import SavedRecord, SharedState
 from anaphora.daemon.store import HandleRow, Hold, Settlement, SpendLimits, interrupted
@@ -26,6 +29,8 @@ from .messages import RelayedRequest, ToHost, ToWorker, Welcome
 from .remote import STORE_METHODS
 
 if TYPE_CHECKING:
+    from anaphora.daemon.store.postgres import PostgresStore
+
     from .hosting import Workers
 
 _log = logging.getLogger("anaphora.daemon")
@@ -125,6 +130,7 @@ class HostedWorker:
             await asyncio.wait(self._channel.tasks)
         self._workers.counts.clear(self.number)
         if self._workers.are_nodes:
+            await self._recover_node()
             return
         holds, self._holds = list(self._holds.values()), {}
         is_unsent = self._workers.marks.as_earlier().is_unsent
@@ -143,6 +149,15 @@ class HostedWorker:
         if self._services.recovery is not None:
             calls = frozenset(self._ledger.unaudited_calls(self.number))
             await self._services.recovery.recover_calls(calls)
+
+    async def _recover_node(self) -> None:
+        """Settles its holds by its own marks."""
+        daemon = self._workers.daemon
+        home = replace(daemon.home, worker=self.number)
+        assert self._services.node is not None
+        name = home.node_name(self._services.node.name)
+        is_unsent = EarlierMarks.read(home.sent_marks).is_unsent
+        await cast("PostgresStore", self._store).recover_worker(name, is_unsent)
 
     # ── Messages ─────────────────────────────────────────────────────────────────────────────────
 
