@@ -177,8 +177,8 @@ async def test_a_worker_that_was_a_node_is_settled_by_its_own_marks(
         daemon = await node("a", marks)
     spent = await daemon.spent("shop")
     assert (spent.today, spent.held) == (20, 40), "another node goes on"
-    for one in (daemon, other):
-        await one.store.close()
+    for ledger in (daemon, other):
+        await ledger.store.close()
 
 
 @in_event_loop
