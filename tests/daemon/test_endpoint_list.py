@@ -110,3 +110,17 @@ def test_other_paths_get_the_list_of_endpoints(
         "GET|POST /v1/batches",
     ):
         assert endpoint in text.replace(",", ";").split("there are: ")[1].split("; "), endpoint
+
+
+@each_row(
+    ("path", "meant"),
+    [
+        ("/v1/message", "/v1/messages"),
+        ("/v1/chat/completion", "/v1/chat/completions"),
+        ("/v1/response", "/v1/responses"),
+    ],
+)
+def test_a_path_like_another_gets_that_one(path: str, meant: str, daemon: TestedDaemon) -> None:
+    with daemon.client() as client:
+        error = client.post(path, json={}).json()["error"]
+    assert error["message"].startswith(f"there is no endpoint {path} (did you mean {meant}?); ")

@@ -17,6 +17,7 @@ import re
 from collections.abc import Mapping
 
 from anaphora.errors import NotFound, RequestRejected
+from anaphora.yaml_values import nearest
 
 from .anthropic import AnthropicFace
 from .bedrock import ConverseFace, InvokeFace
@@ -91,7 +92,9 @@ def find_route(method: str, path: str, headers: Mapping[str, str]) -> Route:
     try:
         return _find_route(method, path, headers)
     except NotFound as problem:
-        raise problem.restated(f"{problem}; there are: {ENDPOINTS}") from None
+        near = nearest(path[:100], _PATHS)
+        hint = f" (did you mean {near}?)" if near else ""
+        raise problem.restated(f"{problem}{hint}; there are: {ENDPOINTS}") from None
 
 
 def _find_route(method: str, path: str, headers: Mapping[str, str]) -> Route:
