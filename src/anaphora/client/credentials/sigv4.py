@@ -23,7 +23,6 @@ import msgspec
 from anaphora.client.config.secrets import Secret, SecretHeaders
 
 ALGORITHM = "AWS4-HMAC-SHA256"
-EMPTY_SHA256 = sha256(b"").hexdigest()
 #: The longest difference between the time of a signature and that of its arrival.
 WINDOW_SECONDS = 300
 #: A clock that differs by fewer seconds is not the reason for a refusal.

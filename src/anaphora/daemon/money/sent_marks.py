@@ -66,8 +66,8 @@ class EarlierMarks:
     def is_unsent(self, hold: str) -> bool:
         """Whether nothing was sent for an open hold: it is of one of those processes, and its byte
         is not set."""
-        slot, marks = slot_of(hold), self._marks.get(hold[_NAME])
-        return bool(slot) and marks is not None and marks[slot] == _UNSENT
+        marks = self._marks.get(hold[_NAME])
+        return marks is not None and (slot := slot_of(hold)) > 0 and marks[slot] == _UNSENT
 
 
 def _read(path: Path) -> tuple[str, bytes] | None:

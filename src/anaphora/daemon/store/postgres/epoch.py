@@ -247,16 +247,14 @@ class Keeper:
                 )
             await asyncio.sleep(min(0.05, self._beat))
 
-    async def sweep_earlier(self, is_unsent: IsUnsent = all_sent) -> RecoveredHolds:
-        """Settles open holds of earlier epochs of this node and its workers."""
-        rows = await self._lane.fetch(_EARLIER, self._epoch.name, self._epoch.id)
-        earlier = (row["id"] for row in rows if not row["connected"])
+    async def sweep_earlier(
+        self, is_unsent: IsUnsent = all_sent, *, worker: str | None = None
+    ) -> RecoveredHolds:
+        """Settles open holds of earlier epochs of this node and its workers, or of a worker whose
+        process has ended."""
+        rows = await self._lane.fetch(_EARLIER, worker or self._epoch.name, self._epoch.id)
+        earlier = (row["id"] for row in rows if worker or not row["connected"])
         return await self._sweep_all(earlier, is_unsent=is_unsent)
-
-    async def sweep_worker(self, name: str, is_unsent: IsUnsent) -> RecoveredHolds:
-        """Settles open holds of a worker whose process has ended."""
-        rows = await self._lane.fetch(_EARLIER, name, self._epoch.id)
-        return await self._sweep_all((row["id"] for row in rows), is_unsent=is_unsent)
 
     async def _run(self) -> None:
         for number in itertools.count():
