@@ -401,6 +401,8 @@ LIKE_OTHERS = {"complete", "acomplete", "no call", "an error at the end"}
     ],
 )
 def test_programs_end_without_noise(steps: str, emu: Emulator) -> None:
+    if steps == STEPS["threads"] and (3, 12, 0) <= sys.version_info < (3, 12, 2):
+        pytest.skip("Python 3.12.0 and 3.12.1 start no thread when the main thread has ended")
     run(steps, emu)
 
 

@@ -20,6 +20,7 @@ import pytest
 import yaml
 from support.alert_targets import webhook_receiver
 from support.daemon import running_daemon
+from support.servers import free_port
 from support.waiting import PATIENCE
 
 from anaphora import emulator
@@ -27,7 +28,6 @@ from anaphora.client.config import ClientConfig
 from anaphora.client.config.resolve import check
 from anaphora.daemon.home import LLM_YAML
 from anaphora.daemon.home.extensions import Grants
-from anaphora.serving.server import free_port
 
 GUIDES = Path(__file__).parents[2] / "docs" / "guides"
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -53,7 +53,7 @@ class Shell:
     def __init__(self, folder: Path, url: str) -> None:
         self.folder = folder
         self.url = url
-        self.port = free_port("127.0.0.1")
+        self.port = free_port()
         programs = folder / "bin"
         programs.mkdir()
         for name, script in {

@@ -18,6 +18,7 @@ import anthropic
 import httpx
 import openai
 import pytest
+from support.servers import free_port
 from support.tables import each_row
 from support.waiting import PATIENCE
 
@@ -338,7 +339,9 @@ def start(*args: str) -> subprocess.Popen[str]:
 def test_command_serves_until_interrupted(tmp_path: Path) -> None:
     faults = tmp_path / "faults.yaml"
     faults.write_text("faults: [{fault: '503', nth: 1}]")
-    with start("--port", str(_free()), "--faults", str(faults), "--providers", "openai") as child:
+    with start(
+        "--port", str(free_port()), "--faults", str(faults), "--providers", "openai"
+    ) as child:
         assert child.stdout is not None
         line = child.stdout.readline()
         found = re.search(r"http://[\d.:]+", line)
@@ -351,12 +354,6 @@ def test_command_serves_until_interrupted(tmp_path: Path) -> None:
         os.kill(child.pid, signal.SIGINT)
         assert child.wait(PATIENCE) == 0
     assert statuses == [503, 200, 404, 200]
-
-
-def _free() -> int:
-    from anaphora.serving.server import free_port
-
-    return free_port("127.0.0.1")
 
 
 def test_port_in_use_raises(emu: Emulator) -> None:

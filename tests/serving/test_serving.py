@@ -6,6 +6,7 @@ import asyncio
 import logging
 import socket
 import struct
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -18,7 +19,7 @@ from support.waiting import PATIENCE
 from anaphora.errors import InvalidRequest, Io, Upstream
 from anaphora.serving.app import HostGuard, ServedApp
 from anaphora.serving.exchange import BodyLimits, CompleteResponse, HttpExchange
-from anaphora.serving.server import ServerAddress, free_port, running
+from anaphora.serving.server import ServerAddress, bound_socket, reserved_port, running
 
 LIMITS = BodyLimits(size=1000)
 IMPATIENT = BodyLimits(size=1000, seconds=0.1, rate=1_000_000)
@@ -259,12 +260,28 @@ def test_url_is_one_that_this_machine_reaches(host: str, url: str) -> None:
 @pytest.mark.parametrize("port", [-1, 65_536, 99_999])
 def test_port_out_of_range(port: int) -> None:
     with pytest.raises(InvalidRequest, match=f"port: must be between 0 and 65535, got {port}"):
-        free_port("127.0.0.1", port)
+        reserved_port("127.0.0.1", port).__enter__()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="ports are held on Linux only")
+def test_nothing_else_takes_a_free_port_while_its_server_starts() -> None:
+    """A client that connects to a free port may get the same one for its own end, and then reaches
+    itself."""
+    with reserved_port("127.0.0.1") as port:
+        with pytest.raises(Io, match="Address already in use; choose another port"):
+            bound_socket("127.0.0.1", port)
+        with socket.socket() as client, pytest.raises(OSError, match="Address already in use"):
+            client.bind(("127.0.0.1", port))
+        with bound_socket("127.0.0.1", port, is_shared=True) as server:
+            server.listen()
+            for _ in range(20):  # all connections are its own
+                with socket.create_connection(("127.0.0.1", port), PATIENCE):
+                    server.accept()[0].close()
 
 
 def test_address_of_another_machine_cannot_be_bound() -> None:
     with pytest.raises(Io, match=r"cannot listen at 192\.0\.2\.1:0: "):
-        free_port("192.0.2.1")
+        reserved_port("192.0.2.1").__enter__()
 
 
 @pytest.mark.parametrize("host", ["localhost", "::1", "0.0.0.0", ""])
@@ -277,7 +294,7 @@ def test_server_is_reached_at_the_url_of_its_host(host: str) -> None:
 
 def test_unknown_host_is_named() -> None:
     with pytest.raises(Io, match=r"cannot listen at nowhere\.invalid: the host is not known"):
-        free_port("nowhere.invalid")
+        reserved_port("nowhere.invalid").__enter__()
 
 
 def test_only_http_is_served() -> None:

@@ -47,7 +47,11 @@ class Background:
         self._tasks: set[asyncio.Task[Any]] = set()
         # A daemon, so that a script can end without closing its client.
         self._thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError:  # the interpreter ends, or the system has no more threads
+            self._loop.close()
+            raise
 
     def call(self, make: Callable[[], Awaitable[T]]) -> T:
         """Calls `make` in the loop and returns the result of its awaitable. An interrupted wait,

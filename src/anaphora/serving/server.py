@@ -89,8 +89,10 @@ def running(
     """A server until the block ends; at any free port if `port` is 0. `extra` is the package extra
     that installs it, and `beside` runs on the same event loop."""
     require_extra(extra, "granian")
-    bound = free_port(host, port)
-    with in_thread(lambda: _served(app, ServerAddress(host, bound), beside), name) as address:
+    with (
+        reserved_port(host, port) as reserved,
+        in_thread(lambda: _served(app, ServerAddress(host, reserved), beside), name) as address,
+    ):
         yield address
 
 
@@ -313,22 +315,33 @@ def require_extra(extra: str, *modules: str) -> None:
             )
 
 
-def free_port(host: str, port: int = 0) -> int:
-    """The port, or any free one for 0. Raises `Io` if it cannot be used."""
+@contextlib.contextmanager
+def reserved_port(host: str, port: int = 0) -> Iterator[int]:
+    """The port, or any free one for 0. On Linux nothing else takes a free one until the block ends:
+    neither a server, nor a client for its end of a connection. Raises `Io` if it cannot be used."""
     if not 0 <= port <= _LAST_PORT:
         raise InvalidRequest(f"must be between 0 and {_LAST_PORT}, got {port}", path="port")
-    with bound_socket(host, port) as probe:
-        bound: int = probe.getsockname()[1]
-        return bound
+    is_held = sys.platform == "linux"  # where Granian shares its port
+    if port:
+        bound_socket(host, port).close()  # another server must not share it
+    with bound_socket(host, port, is_shared=is_held, reuses=bool(port)) as reserved:
+        number: int = reserved.getsockname()[1]
+        if not is_held:
+            reserved.close()
+        yield number
 
 
-def bound_socket(host: str, port: int, *, is_shared: bool = False) -> socket.socket:
+def bound_socket(
+    host: str, port: int, *, is_shared: bool = False, reuses: bool = True
+) -> socket.socket:
     """With `is_shared`, other processes of the same user can bind the port likewise, and get a part
-    of its connections. Raises `Io` if the port cannot be used."""
+    of its connections. With `reuses`, a port whose server has just ended can be used, and another
+    server can bind the port until this one listens. Raises `Io` if the port cannot be used."""
     ip = ip_of(host)
     listener = socket.socket(socket.AF_INET6 if ":" in ip else socket.AF_INET)
     try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if reuses:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if is_shared:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         listener.bind((ip, port))
