@@ -23,7 +23,7 @@ from anaphora.wire.elements import DecodedBody
 MODEL, WIRE, PATH = "gpt-4o", "openai_chat", "/v1/chat/completions"
 MESSAGES, CONVERSATIONS = 40, 300
 #: Of a conversation of so many messages. Decision 34 aims at 10,000.
-MOST_BYTES = 16_000
+MOST_BYTES = 16_500
 
 
 class Served:

@@ -73,7 +73,7 @@ def test_deeply_nested_json_is_rejected(name: str) -> None:
 
 def test_deeply_nested_arguments_are_sent_as_text() -> None:
     """The model wrote them; they must not kill the next turn."""
-    deep = '{"a":' * 5000 + "1" + "}" * 5000
+    deep = '{"a":' * 100_000 + "1" + "}" * 100_000
     conversation = [Message.user("hi"), Message.assistant(ToolCall("c", "f", deep))]
     rendered = render("anthropic", call("anthropic", PromptIR.chat(conversation)))
     assert [notice.code for notice in rendered.notices] == ["arguments_not_an_object"]
