@@ -136,7 +136,8 @@ def gain(traces: list[Trace]) -> Gain:
     for call in pairs:
         assert call.billed is not None
         exact += call.exact - (call.baseline == call.billed.cache_read)
-        classes += (call.expected == call.happened) - (call.baseline_class == call.happened)
+        baseline = "hit" if call.baseline else "miss"
+        classes += (call.expected == call.happened) - (baseline == call.happened)
     return Gain(len(pairs), exact, classes)
 
 

@@ -194,18 +194,7 @@ class InFlight:
     ) -> Record:
         reply, params = self.reply, prepared.call.params
         assert reply is not None
-        target = self.target
-        endpoint = target.endpoint
-        return Record(
-            operation=self.request.operation,
-            provider=endpoint.id,
-            system=endpoint.system,
-            wire=endpoint.wire_name,
-            host=endpoint.host,
-            model=target.model,
-            streamed=self.stream,
-            at=self.began,
-            seconds=time.time() - self.began,
+        return self._basic_record(
             answered_by=reply.model,
             response_id=reply.id,
             request_id=self.request_id,

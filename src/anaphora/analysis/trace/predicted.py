@@ -87,10 +87,6 @@ class Predicted(msgspec.Struct, frozen=True, kw_only=True):
         return None if self.billed is None else self._class(self.billed.cache_read)
 
     @property
-    def baseline_class(self) -> ReadClass | None:
-        return None if self.baseline is None else self._class(self.baseline)
-
-    @property
     def is_pair(self) -> bool:
         """Whether there is a bill, and an earlier bill with something to read."""
         return self.billed is not None and self.baseline is not None

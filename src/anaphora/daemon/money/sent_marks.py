@@ -13,7 +13,6 @@ from __future__ import annotations
 import mmap
 import os
 import secrets
-import stat
 from array import array
 from collections.abc import Mapping
 from contextlib import suppress
@@ -22,6 +21,7 @@ from typing import Self
 
 import msgspec
 
+from anaphora.daemon.home.private_files import UnsafeFile, read_private
 from anaphora.errors import Io
 
 #: Bytes of the file's header.
@@ -72,19 +72,10 @@ class EarlierMarks:
 
 def _read(path: Path) -> tuple[str, bytes] | None:
     """The name of a ledger, and its marks."""
-    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
     try:
-        opened = os.open(path, flags)
-    except OSError:
-        return None
-    with os.fdopen(opened, "rb") as file:
-        found = os.fstat(opened)
-        if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
-            return None
-        data = file.read(_HEAD + SLOTS + 1)
-    try:
+        data = read_private(path, _HEAD + SLOTS)[0].reveal().encode()
         head = _decode_head(data[:_HEAD].rstrip(b"\0"))
-    except msgspec.MsgspecError:
+    except (UnsafeFile, msgspec.MsgspecError):
         return None
     known = head.kind == "anaphora sent marks" and head.version == 1
     if not known or len(data) != _HEAD + SLOTS or not head.boot or head.boot != boot_id():

@@ -7,9 +7,9 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from anaphora.errors import AnaphoraError
+from anaphora.errors import AnaphoraError, InvalidRequest
 
-from . import Hold, Settled, Settlement, SpendLimits
+from . import LARGEST_AMOUNT, Hold, Settled, Settlement, SpendLimits
 from .budgets import ReservationRequest
 from .corrections import Correction
 
@@ -21,6 +21,11 @@ class HoldRequest(msgspec.Struct, eq=False):
     limits: SpendLimits
     share: float = 0.0
     """Set by the store: the highest share of a limit that is used with it."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.hold.bound <= LARGEST_AMOUNT:
+            reason = f"must be 0 to {LARGEST_AMOUNT:,} nano-dollars, got {self.hold.bound:,}"
+            raise InvalidRequest(reason)
 
 
 class TableChange(msgspec.Struct, frozen=True):

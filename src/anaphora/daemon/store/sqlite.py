@@ -12,12 +12,11 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-from anaphora.errors import InvalidRequest, Io, StoreUnavailable
+from anaphora.errors import Io, StoreUnavailable
 from anaphora.sqlite_files import numbered
 
 from . import (
     EVERYTHING,
-    LARGEST_AMOUNT,
     CorrectedEntry,
     Entry,
     EntryQuery,
@@ -128,9 +127,6 @@ class SqliteStore(SmallTables):
     # ── Ledger ───────────────────────────────────────────────────────────────────────────────────
 
     async def hold(self, hold: Hold, limits: SpendLimits) -> float:
-        if not 0 <= hold.bound <= LARGEST_AMOUNT:
-            reason = f"must be 0 to {LARGEST_AMOUNT:,} nano-dollars, got {hold.bound:,}"
-            raise InvalidRequest(reason)
         request = HoldRequest(hold, limits)
         await self._commits.commit(request)
         return request.share

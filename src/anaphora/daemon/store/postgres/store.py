@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from anaphora.daemon.store import (
     EVERYTHING,
-    LARGEST_AMOUNT,
     CorrectedEntry,
     Entry,
     EntryQuery,
@@ -44,7 +43,7 @@ from anaphora.daemon.store.reading import (
     spend_values,
 )
 from anaphora.daemon.store.tables import SmallTables
-from anaphora.errors import InvalidRequest, StoreUnavailable
+from anaphora.errors import StoreUnavailable
 from anaphora.postgres.address import PostgresAddress
 from anaphora.postgres.connection import UNREACHABLE, connect
 from anaphora.postgres.lane import Lane
@@ -205,9 +204,6 @@ class PostgresStore(SmallTables):
     # ── Ledger ───────────────────────────────────────────────────────────────────────────────────
 
     async def hold(self, hold: Hold, limits: SpendLimits) -> float:
-        if not 0 <= hold.bound <= LARGEST_AMOUNT:
-            reason = f"must be 0 to {LARGEST_AMOUNT:,} nano-dollars, got {hold.bound:,}"
-            raise InvalidRequest(reason)
         if self._epoch is None:
             raise StoreUnavailable("the store was opened without a node: it takes no holds")
         if (wrong := self.clock_check.problem) is not None:
