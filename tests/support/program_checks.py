@@ -52,7 +52,12 @@ def loop_of(calls: list[Json]) -> list[Json]:
 
 
 def check_watched(
-    there: ProgramPlace, folder: Path, *, websockets: bool = False, expected: Iterable[str] = ()
+    there: ProgramPlace,
+    folder: Path,
+    *,
+    websockets: bool = False,
+    expected: Iterable[str] = (),
+    has_sessions: bool = True,
 ) -> None:
     log = folder / "calls.jsonl"
     with emulator.running(there.program.options(websockets=websockets)) as emu:
@@ -60,7 +65,8 @@ def check_watched(
         done = there.run("watch", "--json", "--log", str(log), *upstream)
         billed = bills_of(emu)
     check_run(done, expected)
-    check_bills(there, billed)
+    if has_sessions:
+        check_bills(there, billed)
     lines = [json.loads(line) for line in log.read_text().splitlines()]
     calls = loop_of([line for line in lines if line["type"] == "call"])
     assert len(calls) == 3
@@ -87,8 +93,9 @@ def check_bills(there: ProgramPlace, billed: Counter[tuple[int, ...]]) -> list[C
         (one.uncached, one.read, one.input - one.uncached - one.read, one.output) for one in calls
     )
     assert not found - billed
-    # At clouds Claude Code asks for one token first, which it does not record.
-    assert {bill[-1] for bill in billed - found} <= {1}
+    # Not recorded: Claude Code asks for one token, several times, at clouds; opencode asks once
+    # for the title of a session, Gemini CLI once for a model.
+    assert sum(n for bill, n in (billed - found).items() if bill[-1] > 1) <= 1
     assert {Path(one.project) for one in calls} == {there.work}
     assert "" not in {one.session for one in calls}
     return calls
