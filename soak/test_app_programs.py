@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from strangers.agents import AGENTS
 from strangers.environment import Unavailable, programs
+from strangers.more_agents import AGENTS
 from support.agent_programs import ProgramPlace
 from support.missing import skip_without
 from support.program_checks import check_daemon, check_replayed, check_watched

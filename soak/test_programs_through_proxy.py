@@ -20,9 +20,9 @@ from typing import Any, NamedTuple
 
 import pytest
 from strangers import programs
-from strangers.agents import AGENTS
 from strangers.environment import Unavailable
 from strangers.environment import programs as programs_of
+from strangers.more_agents import AGENTS
 from strangers.tap import Tap, TappedRequest
 from support.missing import skip_without
 
@@ -83,7 +83,7 @@ _KEYS = dict.fromkeys(("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "GEMINI_API_KEY"),
 
 
 def _agent(name: str, address: str, path: str = "") -> ProxiedProgram:
-    """A program of strangers/agents.py, with its second turn if it has one."""
+    """A program of strangers/more_agents.py, with its second turn if it has one."""
     program = AGENTS[name]
     turns = [(*program.command, *words) for words in (program.words, program.again) if words]
     return ProxiedProgram(tuple(turns), dict(program.variables), address, path, script=name)

@@ -24,8 +24,8 @@ from anaphora.emulator import EmulatorOptions, Script
 from anaphora.emulator.server import Emulator
 from anaphora.usage.places import session_files
 
-from .agents import AIDER_MODELS
 from .environment import programs
+from .more_agents import AIDER_MODELS
 from .results import CaseResult, Verdict
 
 #: Seconds that one run of a program may take.

@@ -97,6 +97,31 @@ def key(value: dict[str, Any], rules: MatchRules) -> str:
     return key_of(ReplayRequest(method="POST", path="/v1/messages", body=data), rules).key
 
 
+CONTEXT = (
+    "<system-reminder>\nAs you answer the user's questions, you can use the following context:\n"
+    "{sections}\nClaude Code attached this context automatically.\n</system-reminder>"
+)
+GIT = (
+    "# gitStatus\nThis is the git status at the start of the conversation.\n\nCurrent branch: main"
+    "\n\nMain branch (you will usually use this for PRs): main\n\nStatus:\n(clean)\n\n"
+    "Recent commits:\n657e61b First\n"
+)
+
+
+@pytest.mark.parametrize("sections", ["", "# claudeMd\nUse tabs.\n"], ids=["alone", "claudeMd"])
+def test_a_folder_without_a_repository_has_no_git_status(sections: str) -> None:
+    around = ("The first part.", "Count the files.")
+    context = (CONTEXT.format(sections=sections),) if sections else ()
+    without = body((around[0], *context, around[1]), {})
+    with_git = body((around[0], CONTEXT.format(sections=sections + GIT), around[1]), {})
+    assert key(with_git, MatchRules()) == key(without, MatchRules())
+    assert key(with_git, MatchRules(shipped=False)) != key(without, MatchRules(shipped=False))
+
+
+def test_empty_parts_of_a_request_stay() -> None:
+    assert key(body(("", "b"), {}), MatchRules()) != key(body(("b",), {}), MatchRules())
+
+
 @pytest.mark.parametrize(
     "texts",
     [CLAUDE_CODE, CODEX, GEMINI_CLI, QWEN_CODE, AIDER],

@@ -2,7 +2,7 @@
 
 A program runs in a home and a working directory of its own. The emulator's script makes it call its
 shell twice before it answers, so that a run is a loop of three calls. Claude Code and Codex are pinned
-in requirements/programs.txt; soak/strangers/agents.py has more.
+in requirements/programs.txt; soak/strangers/more_agents.py has more.
 """
 
 from __future__ import annotations

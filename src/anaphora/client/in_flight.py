@@ -227,19 +227,17 @@ class InFlight:
             record = self.record if self.judgement is None else self.judgement(self.record)
             return msgspec.structs.replace(record, error=name)
         request_id = next((a.request_id for a in reversed(self.attempts) if a.request_id), None)
-        attempts = tuple(self.attempts)
-        return self._basic_record(attempts=attempts, request_id=request_id, error=name)
+        return self._basic_record(attempts=tuple(self.attempts), request_id=request_id, error=name)
 
     def _basic_record(self, **fields: Any) -> Record:
-        target = self.target
-        endpoint = target.endpoint
+        endpoint = self.target.endpoint
         return Record(
             operation=self.request.operation,
             provider=endpoint.id,
             system=endpoint.system,
             wire=endpoint.wire_name,
             host=endpoint.host,
-            model=target.model,
+            model=self.target.model,
             streamed=self.stream,
             at=self.began,
             seconds=time.time() - self.began,

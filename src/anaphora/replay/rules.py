@@ -236,13 +236,18 @@ def bounded(value: str, form: str | None = None) -> str:
 
 
 def map_texts(value: Any, change: Callable[[str], str]) -> Any:
-    """A JSON value with other texts. Names of members stay."""
+    """A JSON value with other texts, without parts whose text became empty."""
     if isinstance(value, str):
         return change(value)
     if isinstance(value, dict):
         return {name: map_texts(item, change) for name, item in value.items()}
     if isinstance(value, list):
-        return [map_texts(item, change) for item in value]
+        pairs = ((item, map_texts(item, change)) for item in value)
+        return [
+            new
+            for old, new in pairs
+            if not isinstance(new, dict) or new.get("text") != "" or old["text"] == ""
+        ]
     return value
 
 
