@@ -91,6 +91,7 @@ _REFUSALS: tuple[tuple[str, str], ...] = (
      "the test names an object that does not exist"),
     (r"404 .*model: claude-[\w-]+ \(It retired on ", "the test names a model that has retired"),
     (r"400 .*no response \w+ to continue", "the test continues a response that does not exist"),
+    (r"400 .*Invalid 'limit': integer below minimum value", "the test asks for a list of no items"),
     (r"400 .*must provide a model parameter", "the test names no model"),
     (r"400 .*'max_tokens' is not supported with this model", "the test sends both token limits"),
     (r"400 .*both defer_loading=true and cache_control", "the test marks a deferred tool"),
