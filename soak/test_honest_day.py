@@ -17,7 +17,7 @@ import httpx
 import pytest
 from msgspec import structs
 from support.cluster import Cluster, Node
-from support.daemon import GRANT, NO_TLS, create_home
+from support.daemon import GRANT, NO_TLS, create_home, llm_yaml
 from support.honest_apps import WIRES, Answer, Bill, Chat, charges, provider_bills
 from support.ledgers import memory_folder
 from support.servers import PostgresServer
@@ -129,10 +129,11 @@ def test_daemon_that_is_started_again() -> None:
     seed = time.time_ns()
     with provider() as emu, memory_folder() as folder:
         home = folder / "home"
-        secrets = create_home(home, emu, extensions=dict.fromkeys(APPS, GRANT))
+        node, config = Node(home), llm_yaml(emu.url)
+        config["daemon"]["status_port"] = node.status_port
+        secrets = create_home(home, emu, extensions=dict.fromkeys(APPS, GRANT), llm=config)
         tokens = {app: secrets[app].reveal() for app in APPS}
         chats, calls = conversations(seed), list[tuple[Chat, Answer]]()
-        node = Node(home)
         for _ in range(ROUNDS):
             node.start()
             try:
