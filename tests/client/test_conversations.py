@@ -113,7 +113,9 @@ def test_sessions_and_processes_send_and_judge_like_one_session(
     by_process = in_processes(pool, emu.url, wire, TEXTS, clock, tmp_path, **options)
     assert by_session == one
     assert by_process == one
-    assert one[8].verdict.startswith("Hit: ")
+    # DeepSeek caches whole units, and the state, which the next call drops, ends within one.
+    within_unit = wire == "deepseek" and options
+    assert one[8].verdict.startswith("Partial hit: 5,248 of" if within_unit else "Hit: ")
     assert re.search(r"at character 14,\d+ of \S+ \(system\): was `.*`, now `", one[9].verdict)
     assert any(
         re.search(r"prefix_breaks: .* at character 14,\d+ of", note) for note in one[9].notices

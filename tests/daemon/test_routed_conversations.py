@@ -154,12 +154,9 @@ def check(one: RoutedCall, many: RoutedCall) -> None:
         assert now == was
         return
     assert was.change is not None
-    assert (now.result, now.left, now.billed, now.lost) == (
-        was.result,
-        was.left,
-        was.billed,
-        was.lost,
-    )
+    assert (now.result, now.left, now.billed) == (was.result, was.left, was.billed)
+    # Where the text is not known, tokens are estimated for whole blocks, and rounded there.
+    assert abs((now.lost or 0) - (was.lost or 0)) <= 1
     assert (now.change.chunk, now.change.section) == (was.change.chunk, was.change.section)
     assert now.change.before == "not known on this node"
     # Whether a change happens by itself follows from its text.
