@@ -135,7 +135,7 @@ def test_sums_equal_those_of_the_rows(data: st.DataObject, rows: list[list[Audit
             seen = written if app is None else [masked(one) for one in written if one.app == app]
             of = source if app is None else source.for_app(app)
             selected = [call for call in seen if fits(call, view)]
-            _check_overview(of, view, selected)
+            _check_overview(of, view, seen)
             _check_blocks(of, view, seen)
             listed = [shown.call for shown in of.calls(CallQuery(view=view, limit=100)).calls]
             assert sorted(call.at for call in listed) == sorted(call.at for call in selected)
@@ -167,8 +167,12 @@ def _filled(folder: Path, rows: list[list[AuditEnvelope]], data: st.DataObject) 
     return source
 
 
-def _check_overview(source: LogCalls, view: View, selected: list[AuditEnvelope]) -> None:
-    overview, steps = source.overview(view), steps_of(view)
+def _check_overview(source: LogCalls, view: View, seen: list[AuditEnvelope]) -> None:
+    selected = [call for call in seen if fits(call, view)]
+    # Charts begin with the first call, whether it is in the view or not.
+    first = min((call.at for call in seen), default=None)
+    overview, steps = source.overview(view), steps_of(view, first)
+    assert [point.start for point in overview.points] == [each.start for each in steps.points()]
     assert overview.total == summed(selected)
     for number, point in enumerate(overview.points):
         own = [call for call in selected if steps.index(call.at) == number]
@@ -230,6 +234,9 @@ def test_pieces_cover_a_range_once(
     for found in (pieces(since, until, within, state), whole_pieces(since, until, state)):
         assert found[0].since <= since
         assert found[-1].until >= until
+        # Widened by less than an hour, the longest step that must be used.
+        assert since - found[0].since < HOUR
+        assert found[-1].until - until < HOUR
         for before, after in pairwise(found):
             assert before.until == after.since
         for piece in found:

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import gc
+import math
 import random
 import sqlite3
 from collections.abc import Callable, Iterable
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from support.block_sums import sums_by_block
 from support.dashboard_data import varied_calls
 from support.tables import each_row
 
 from anaphora.audit.envelope import AuditEnvelope
 from anaphora.dashboard.past_calls.memory import LogSums, MemoryCalls
+from anaphora.dashboard.past_calls.schema import HOUR
 from anaphora.dashboard.past_calls.source import PastCalls
 from anaphora.dashboard.past_calls.sums import CallTotals, figures_of
 from anaphora.dashboard.values import CallQuery, ShownCall, View
@@ -103,9 +106,23 @@ def test_sums_equal_those_of_the_calls(view: View) -> None:
     assert [*FILLED.history(view, 10_000)] == calls
 
 
+def of_kept_steps(view: View) -> View:
+    """The view with ends at whole hours where minutes are no longer kept."""
+    with FILLED.reading() as (_, state):
+        minutes_since = state.minutes_since
+    since, until = view.since, view.until
+    return replace(
+        view,
+        since=since if since >= minutes_since else since // HOUR * HOUR,
+        until=until if until >= minutes_since else math.ceil(until / HOUR) * HOUR,
+    )
+
+
 @given(views())
+@example(View(since=ALL.since, until=ALL.since + 32 * HOUR + 60, range="custom"))
 def test_blocks_equal_those_of_the_calls(view: View) -> None:
-    calls = within(view)
+    """Over the whole steps that the range is widened to."""
+    calls = within(of_kept_steps(view))
     rows = {row.label: row for row in FILLED.blocks(view)}
     for label, row in rows.items():
         own = [figures[label] for call in calls if label in (figures := sums_by_block(call))]

@@ -148,7 +148,7 @@ class PastCalls:
         )
 
     def blocks(self, view: View) -> Sequence[BlockSums]:
-        """By label, those with the most tokens first."""
+        """By label, those with the most tokens first; over hours where minutes are not kept."""
         with self.selection(view) as of:
             return block_sums(of)
 
