@@ -16,15 +16,17 @@ from hypothesis import strategies as st
 from support import strategies as some
 from support.laws import anthropic, bedrock, gemini, ollama, openai_chat, openai_responses
 from support.laws.case import WireCase, counts_of, grown, to_bytes
+from support.tables import each_row
 
 from anaphora import cache
 from anaphora.errors import AnaphoraError
-from anaphora.prompt import Call, Continuation, Params, PromptIR
+from anaphora.prompt import Call, Continuation, Params, PartMark, PromptCachePlan, PromptIR
 from anaphora.rendered import Mark, Plan, Rendered
 from anaphora.tools import ToolRegistry
 from anaphora.values import (
     Conversation,
     Message,
+    Part,
     PartEnd,
     Refusal,
     Reply,
@@ -363,6 +365,28 @@ def test_law_11_parsed_request_equals_the_call(
     assert case.read_back(read.ir.body_chat()) == case.project(call)
 
 
+@each_row(
+    "case, thought",
+    [
+        (anthropic.CASE, Thinking("Hm.", "", provider="anthropic")),
+        (bedrock.CASE, Thinking("Hm.", provider="bedrock")),
+        (bedrock.CASE, Thinking("Hm.", "", "data", provider="bedrock")),
+    ],
+)
+def test_law_11_unsigned_reasoning_is_left_out_of_any_message(
+    case: WireCase, thought: Thinking
+) -> None:
+    user = Message(id="u1", role="user", parts=(thought, Text("a"), Text("b")))
+    plan = PromptCachePlan(marks=(PartMark("u1", (1,), "5m"),))
+    ir = PromptIR.chat([user, Message(role="user", parts=(thought,))], cache=plan)
+    call = Call(ir=ir, model=case.models[0], params=Params(max_tokens=64))
+    rendered = case.render(call)
+    assert [notice.code for notice in rendered.notices].count("unsigned_thinking") == 2
+    (mark,) = rendered.marks
+    assert b'"a"' in rendered.chunk(mark.chunk).data
+    assert case.read_back(case.parse(case.encode(call)).ir.body_chat()) == case.project(call)
+
+
 # ── Laws 7 and 12: replies ───────────────────────────────────────────────────────────────────────
 
 
@@ -461,6 +485,22 @@ def test_law_7_a_signature_without_text_ends_a_thought() -> None:
     writer = gemini.CASE.codec.writer()
     again = b"".join(writer.write(event) for event in events)
     assert gemini.CASE.read_stream(again)[-1] == events[-1]
+
+
+@each_row(
+    "part",
+    [Text(" ", bedrock.CITED), Text("", bedrock.CITED), Thinking(data="", provider="bedrock")],
+)
+def test_law_7_a_block_of_converse_may_be_empty_or_blank(part: Part) -> None:
+    case = bedrock.CASE
+    message = Message(role="assistant", parts=(part,))
+    reply = Reply(id="", model="", message=message, stop_reason="end")
+    body = case.codec.write_reply(reply)
+    end = case.read_stream(case.write_stream(reply))[-1]
+    assert isinstance(end, ReplyEnd)
+    single = case.codec.read_reply(body)
+    assert single.message.parts == end.reply.message.parts == (part,)
+    assert case.codec.write_reply(single) == body
 
 
 @every_wire

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from support.exchanges import needs_exchanges, records
 from support.tables import each_row
@@ -18,7 +18,7 @@ from anaphora.cache.plan import AppMemory, Planner
 from anaphora.errors import InvalidRequest
 from anaphora.prompt import PromptCachePlan
 from anaphora.rendered import Mark, Plan, Rendered
-from anaphora.values import Ttl
+from anaphora.values import TTL_SECONDS, Ttl
 from anaphora.wire.breakpoints import plannable
 
 Json = dict[str, Any]
@@ -43,7 +43,7 @@ TEXT_BLOCK = re.compile(
 INPUT = re.compile(rb'\[\{"type":"message","role":"user","content":("[^"\\]*(?:\\.[^"\\]*)*")\}\]')
 
 
-POINT = {"cachePoint": {"type": "default"}}
+POINTS = [{"cachePoint": {"type": "default", **ttl}} for ttl in ({}, {"ttl": "1h"})]
 
 
 def base(name: str) -> str:
@@ -85,7 +85,7 @@ def meaning(name: str, body: bytes) -> Any:
         fields.pop("prompt_cache_breakpoint", None)
         for field, value in fields.items():
             if isinstance(value, list) and base(name) == "bedrock":
-                fields[field] = [each for each in value if each != POINT]
+                fields[field] = [each for each in value if each not in POINTS]
         for field in ("content", "system", "output"):
             if field in fields and fields.get("role") != "assistant":
                 fields[field] = blocks(fields[field])
@@ -253,7 +253,7 @@ def spliced_cases(draw: Draw) -> tuple[str, bytes, tuple[Mark, ...]]:
     rendered = split(name, body)
     places = markable(rendered)
     chosen = draw(st.lists(st.sampled_from(places), max_size=4, unique=True)) if places else []
-    ttls = sorted(rendered.markers, key=list(rendered.markers).index, reverse=True)
+    ttls = sorted(rendered.markers, key=lambda ttl: TTL_SECONDS[ttl], reverse=True)
     long = draw(st.integers(0, len(chosen)))
     marks = [
         Mark(chunk, ttls[0] if position < long else ttls[-1])
@@ -262,7 +262,15 @@ def spliced_cases(draw: Draw) -> tuple[str, bytes, tuple[Mark, ...]]:
     return name, body, tuple(marks)
 
 
+TWO_TOOLS = (
+    b'{"modelId":"us.anthropic.claude-sonnet-5","messages":[{"role":"user","content":[{"text":"x"}'
+    b']}],"\\u0074oolConfig":{"tools":[{"toolSpec":{"name":"f","inputSchema":{"json":{}}}},'
+    b'{"toolSpec":{"name":"g","inputSchema":{"json":{}}}}]}}'
+)
+
+
 @given(spliced_cases())
+@example(("bedrock", TWO_TOOLS, (Mark(0, "1h"), Mark(2, "5m"))))
 def test_only_markers_are_added(case: tuple[str, bytes, tuple[Mark, ...]]) -> None:
     name, body, marks = case
     assert splice(name, body) is body

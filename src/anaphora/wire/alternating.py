@@ -179,7 +179,7 @@ class MessageEncoder:
         kind, splice, encode = self.form.encoder_for(value, assistant)
         notices: list[Notice] = []
         block = encode(value, notices)
-        if assistant and type(value) is not ToolCall and block is not None:
+        if type(value) is not ToolCall and block is not None:
             left_out = self._left_out(index, part)
             if left_out is not None:
                 notices.append(left_out)
@@ -193,9 +193,8 @@ class MessageEncoder:
         """Why reasoning, or white space after it, is not sent back; None if it is sent."""
         message = self.messages[index]
         value = message.parts[part]
-        if not isinstance(value, Thinking) and not (_is_blank(value) and _only_reasoning(message)):
-            return None
-        if not self.followed(index, part):
+        ends = isinstance(value, Thinking) or (_is_blank(value) and _only_reasoning(message))
+        if ends and message.role == "assistant" and not self.followed(index, part):
             return UNFINISHED_REASONING
         return UNSIGNED if self.form.is_unsigned(value, self.profile) else None
 

@@ -238,7 +238,9 @@ def _reasoning(content: types.ReasoningContent, unknown: Unknown | None) -> Thin
     extras = None if unknown is None else unknown.extras(WIRE)
     if text is not None and data is None:
         return Thinking(text.text, text.signature, provider=WIRE, extras=extras)
-    return Thinking(data=data, provider=WIRE, extras=extras) if text is None and data else None
+    if text is None and data is not None:
+        return Thinking(data=data, provider=WIRE, extras=extras)
+    return None
 
 
 def _opaque(raw: Raw) -> Opaque:

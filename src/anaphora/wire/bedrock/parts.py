@@ -138,8 +138,7 @@ def is_unsigned(part: Part, profile: Profile) -> bool:
     family = profile.converse_family
     return (
         isinstance(part, Thinking)
-        and part.data is None
-        and not part.signature
+        and (part.signature == "" or part.signature is part.data is None)
         and part.provider in (None, WIRE)
         and family is not None
         and family.value == "claude"
@@ -156,7 +155,7 @@ def reply_block(part: Part) -> bytes | None:
     """The block of a part of a reply, which may be a blank text; None if there is none for it."""
     if isinstance(part, Text | Refusal) and (not part.text or part.text.isspace()):
         cited = "citationsContent" in own_members(part.extras, WIRE)
-        return _text(Text("", part.extras), []) if cited else TEXT + string(part.text) + b"}"
+        return _text(Text(part.text, part.extras), []) if cited else TEXT + string(part.text) + b"}"
     return ENCODERS[type(part)][1](part, [])
 
 
