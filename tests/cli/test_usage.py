@@ -8,6 +8,7 @@ import json
 import os
 import pty
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -138,6 +139,14 @@ def test_losses_have_their_file_and_line(home: Path, usage: Any) -> None:
     assert usage("losses", "--since", "2026-11-03").count("paid again") == 2
 
 
+def test_losses_print_a_command_that_works(home: Path, usage: Any, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "my sessions"
+    (home / ".claude").rename(elsewhere)
+    lines = usage("losses", str(elsewhere)).splitlines()
+    [command] = [line for line in lines if line.startswith(f"   anaphora usage session {IDLE}")]
+    assert usage(*shlex.split(command)[2:]).startswith(usage("session", IDLE, str(elsewhere))[:40])
+
+
 def test_a_session_call_by_call(home: Path, usage: Any, run: Any) -> None:
     page = usage("session", IDLE[:6])
     assert page.startswith(f"Claude Code, /work/shop\nsession {IDLE}\n")
@@ -228,6 +237,7 @@ def test_places_are_listed_if_nothing_is_found(empty_home: Path, run: Any) -> No
     [
         (["dayly"], "'dayly' is neither a view (daily, weekly,"),
         (["dayly"], "Did you mean 'daily'?"),
+        ([".", "session"], "the view comes first: anaphora usage session ..."),
         (["--json", "--csv"], "--json or --csv, not both"),
         (["--watch", "--csv"], "--watch prints to the terminal: leave --csv out"),
         (["--show-text"], "--show-text needs a session"),

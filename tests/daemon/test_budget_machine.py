@@ -466,7 +466,7 @@ def machine(kind: str, request: pytest.FixtureRequest) -> type[BudgetMachine]:
     return PostgresBudgetMachine
 
 
-@pytest.mark.parametrize(("kind", "examples"), [("sqlite", 30), ("postgres", 5)])
+@pytest.mark.parametrize(("kind", "examples"), [("sqlite", 12), ("postgres", 2)])
 def test_no_level_is_exceeded_and_nothing_reserved_is_lost(
     kind: str, examples: int, request: pytest.FixtureRequest
 ) -> None:

@@ -118,6 +118,8 @@ def test_stopping_daemon_answers_calls_until_balancers_have_noticed(
         thread.join()
     assert statuses == [503, 200]
     assert "event: message_stop" in lines
+    [told] = [each["message"] for each in daemon.log_lines() if "drain_delay" in each["message"]]
+    assert told.endswith(f"; new calls are accepted for {PATIENCE:g} s (drain_delay)")
 
 
 def test_drain_ends_calls_that_take_longer(slow_emulator: Emulator, tmp_path: Path) -> None:

@@ -66,7 +66,7 @@ def test_watched(name: str, websockets: bool, folder: Path) -> None:
     check_watched(there, folder, websockets=websockets, expected=expected)
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", ["claude", pytest.param("codex", marks=pytest.mark.long)])
 def test_recorded_and_replayed_in_another_folder(name: str, folder: Path) -> None:
     there = place(name, folder / "recorded")
     elsewhere = place(name, folder / "elsewhere" / "far away", "another project")
@@ -168,7 +168,8 @@ def test_claude_code_at_a_cloud_is_watched(program: AgentProgram, folder: Path) 
     check_watched(place_of(program, folder / "home"), folder, expected=["1 error"])
 
 
-@pytest.mark.parametrize("program", AT_CLOUDS)
+@pytest.mark.long
+@pytest.mark.parametrize("program", [ON_BEDROCK, ON_VERTEX])
 def test_claude_code_at_a_cloud_is_recorded_and_replayed(
     program: AgentProgram, folder: Path
 ) -> None:

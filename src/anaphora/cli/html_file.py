@@ -23,10 +23,7 @@ STDOUT = Path("-")
 
 def html_option(help: str) -> Callable[[F], F]:
     return click.option(
-        "--html",
-        type=click.Path(dir_okay=False, path_type=Path),
-        metavar="FILE",
-        help=help,
+        "--html", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help=help
     )
 
 

@@ -145,6 +145,8 @@ def _asked(words: Sequence[str], options: UsageOptions) -> UsageWords:
         session = rest.pop(0)
     for word in rest:
         if not Path(word).exists():
+            if word in VIEWS:
+                raise click.UsageError(f"the view comes first: anaphora usage {word} ...")
             near = nearest(word, VIEWS)
             hint = f" Did you mean {near!r}?" if near else ""
             raise click.UsageError(
@@ -199,7 +201,7 @@ def _page(report: UsageReport, asked: UsageWords, options: UsageOptions) -> Iter
         yield from end_lines(report)
         return
     if asked.view == _LOSSES:
-        yield from loss_lines(report)
+        yield from loss_lines(report, asked.places)
         return
     yield from report_lines(report, everything=options.everything)
     if asked == UsageWords("daily", "", ()) and sys.stdout.isatty() and not options.watch:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import os
+import shlex
 import time
 from collections.abc import Iterator, Sequence
 from decimal import Decimal
@@ -58,11 +59,11 @@ def report_lines(
     yield from end_lines(report)
 
 
-def loss_lines(report: UsageReport) -> Iterator[Line]:
-    """The dearest losses."""
+def loss_lines(report: UsageReport, places: Sequence[str] = ()) -> Iterator[Line]:
+    """The dearest losses; `places` are the files and folders that were named."""
     yield from _headline(report)
     for number, loss in enumerate(report.dearest, 1):
-        yield from _loss(number, loss)
+        yield from _loss(number, loss, places)
     if not report.dearest:
         yield "\nno call paid again for what had been cached", "green"
     yield from end_lines(report)
@@ -169,14 +170,14 @@ def _cause(row: CauseRow) -> Iterator[Line]:
         yield Padding(Text(f"→ {line}"), (0, 0, 0, 12))
 
 
-def _loss(number: int, loss: DearLoss) -> Iterator[Line]:
+def _loss(number: int, loss: DearLoss, places: Sequence[str]) -> Iterator[Line]:
     cost = "price unknown" if loss.usd is None else dollars(loss.usd)
     again = f"{loss.tokens:,} tokens paid again"
     yield [f"\n{number}. ", (cost, "red"), "  ", (CAUSES[loss.cause], "bold"), f", {again}"]
     yield f"   {minute(loss.at)}  {title(loss.program)}, {loss.model}, {shown(loss.project)}"
     yield f"   {loss.sentence}"
     yield f"   {shown(loss.file)}:{loss.line}", "dim"
-    yield f"   anaphora usage session {loss.session}", "dim"
+    yield f"   anaphora usage session {shlex.join((loss.session, *places))}", "dim"
 
 
 def end_lines(report: UsageReport) -> Iterator[Line]:

@@ -198,6 +198,8 @@ async def _stop(daemon: Daemon, app: ServedApp, handler: DaemonHandler, timeout:
     text = "stopping when running calls have ended"
     if read_on.count:
         text += f"; {read_on.count} of them are read on to their usage: their apps have left"
+    if daemon.drain_delay:
+        text += f"; new calls are accepted for {daemon.drain_delay:g} s (drain_delay)"
     _log.info("%s", text)
 
     def is_busy() -> bool:
