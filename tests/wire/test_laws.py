@@ -387,6 +387,21 @@ def test_law_11_unsigned_reasoning_is_left_out_of_any_message(
     assert case.read_back(case.parse(case.encode(call)).ir.body_chat()) == case.project(call)
 
 
+def test_law_11_reasoning_of_a_user_ends_the_turn_before() -> None:
+    """The assistant's reasoning before it is not followed by anything of the assistant."""
+    case, redacted = bedrock.UNMARKED, Thinking(data="_", provider="bedrock")
+    turns = (
+        Message(role="user", parts=(Text("hello"),)),
+        Message(role="assistant", parts=(Thinking("Hm."),)),
+        Message(role="user", parts=(redacted,)),
+        Message(role="assistant", parts=(Text("0"),)),
+    )
+    call = Call(ir=PromptIR.chat(turns), model=bedrock.LLAMA, params=Params(max_tokens=64))
+    read = case.read_back(case.parse(case.encode(call)).ir.body_chat())
+    assert [role for role, *_ in read] == ["user", "assistant"]
+    assert read == case.project(call)
+
+
 # ── Laws 7 and 12: replies ───────────────────────────────────────────────────────────────────────
 
 

@@ -104,7 +104,7 @@ class ReasoningFollowed:
             message = self._messages[index]
             for position in range(part + 1, len(message.parts)):
                 candidate = message.parts[position]
-                if isinstance(candidate, Thinking):
+                if isinstance(candidate, Thinking) and message.role == "assistant":
                     continue
                 followed = self._check(candidate, message.role)
                 if followed is not None:
