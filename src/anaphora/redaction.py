@@ -41,7 +41,8 @@ _SHORTEST_KEY = 12
 
 #: Between the words of a name: `openai/gpt-5.2`, `AZURE_EU-2`.
 _BETWEEN_WORDS = re.compile(r"[\s._\-/:@+,;'\"`()\[\]{}<>=?!$…]+")
-#: Words that occur in names: of up to four characters, CamelCase, llama3, v1beta1, 20250929.
+#: Words that occur in names: of up to four characters, CamelCase, llama3, v1beta1, 20250929,
+#: 8x22B.
 _WORD = re.compile(
     r"\w{0,4}|(?=\w{1,24}\Z)(?:[a-z]+|[A-Z]+|[a-z]*(?:[A-Z]{1,5}[a-z]*){1,3})"
     r"|[A-Za-z]{1,16}\d{1,4}[A-Za-z]{0,5}\d{0,2}|\d{5}|20\d{6}|\dx\d{2,3}[Bb]"

@@ -169,7 +169,7 @@ def test_claude_code_at_a_cloud_is_watched(program: AgentProgram, folder: Path) 
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("program", [ON_BEDROCK, ON_VERTEX])
+@pytest.mark.parametrize("program", AT_CLOUDS)
 def test_claude_code_at_a_cloud_is_recorded_and_replayed(
     program: AgentProgram, folder: Path
 ) -> None:

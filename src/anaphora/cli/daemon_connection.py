@@ -353,13 +353,7 @@ def _run(home: Path, app: str | None, token: Secret | None) -> None:
     from anaphora.daemon.rpc.stdio import bridge
 
     asyncio.run(
-        bridge(
-            daemon_socket(open_home(home)),
-            app=app,
-            token=token,
-            source=STDIN,
-            sink=STDOUT,
-        )
+        bridge(daemon_socket(open_home(home)), app=app, token=token, source=STDIN, sink=STDOUT)
     )
 
 

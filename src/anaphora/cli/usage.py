@@ -201,7 +201,7 @@ def _page(report: UsageReport, asked: UsageWords, options: UsageOptions) -> Iter
         yield from end_lines(report)
         return
     if asked.view == _LOSSES:
-        yield from loss_lines(report, asked.places)
+        yield from loss_lines(report, None if options.logs else asked.places)
         return
     yield from report_lines(report, everything=options.everything)
     if asked == UsageWords("daily", "", ()) and sys.stdout.isatty() and not options.watch:

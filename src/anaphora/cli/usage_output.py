@@ -59,8 +59,9 @@ def report_lines(
     yield from end_lines(report)
 
 
-def loss_lines(report: UsageReport, places: Sequence[str] = ()) -> Iterator[Line]:
-    """The dearest losses; `places` are the files and folders that were named."""
+def loss_lines(report: UsageReport, places: Sequence[str] | None) -> Iterator[Line]:
+    """The dearest losses; `places` are the files and folders of sessions that were named, None for
+    logs, whose sessions are not shown call by call."""
     yield from _headline(report)
     for number, loss in enumerate(report.dearest, 1):
         yield from _loss(number, loss, places)
@@ -170,14 +171,15 @@ def _cause(row: CauseRow) -> Iterator[Line]:
         yield Padding(Text(f"→ {line}"), (0, 0, 0, 12))
 
 
-def _loss(number: int, loss: DearLoss, places: Sequence[str]) -> Iterator[Line]:
+def _loss(number: int, loss: DearLoss, places: Sequence[str] | None) -> Iterator[Line]:
     cost = "price unknown" if loss.usd is None else dollars(loss.usd)
     again = f"{loss.tokens:,} tokens paid again"
     yield [f"\n{number}. ", (cost, "red"), "  ", (CAUSES[loss.cause], "bold"), f", {again}"]
     yield f"   {minute(loss.at)}  {title(loss.program)}, {loss.model}, {shown(loss.project)}"
     yield f"   {loss.sentence}"
     yield f"   {shown(loss.file)}:{loss.line}", "dim"
-    yield f"   anaphora usage session {shlex.join((loss.session, *places))}", "dim"
+    if places is not None:
+        yield f"   anaphora usage session {shlex.join((loss.session, *places))}", "dim"
 
 
 def end_lines(report: UsageReport) -> Iterator[Line]:

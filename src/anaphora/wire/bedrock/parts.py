@@ -138,7 +138,7 @@ def is_unsigned(part: Part, profile: Profile) -> bool:
     family = profile.converse_family
     return (
         isinstance(part, Thinking)
-        and (part.signature == "" or part.signature is part.data is None)
+        and (part.signature == "" or (part.signature is None and part.data is None))
         and part.provider in (None, WIRE)
         and family is not None
         and family.value == "claude"
