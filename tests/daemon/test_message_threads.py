@@ -120,4 +120,6 @@ def test_schema_in_the_older_field(client: anthropic.Anthropic, emu: Emulator) -
         cast_to=anthropic.types.Message,
         options={"headers": {"anthropic-beta": "structured-outputs-2025-11-13"}},
     )
-    assert json.loads(answer.content[0].text).keys() == {"city"}
+    [block] = answer.content
+    assert block.type == "text"
+    assert json.loads(block.text).keys() == {"city"}
