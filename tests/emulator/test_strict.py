@@ -415,7 +415,8 @@ def test_anthropic_accepts(body: Any) -> None:
 def test_beta_field_is_accepted_with_its_header() -> None:
     headers = {"anthropic-version": "2023-06-01", "anthropic-beta": "context-management-2025-06-27"}
     schema = {"type": "json_schema", "schema": {"type": "object"}}
-    for fields in ({"context_management": {}}, {"output_format": schema}):
+    betas: list[dict[str, Any]] = [{"context_management": {}}, {"output_format": schema}]
+    for fields in betas:
         assert check("anthropic", claude(**fields), headers=headers) is None
         error = check("anthropic", claude(**fields))
         assert error is not None
