@@ -86,9 +86,9 @@ def test_reply_is_continued_once(client: anthropic.Anthropic) -> None:
 
 def test_threads_expire(client: anthropic.Anthropic, emu: Emulator) -> None:
     first = send(client, "Hello", CREATE)
-    emu.advance(290)
+    emu.advance(200)
     second = send(client, "Go on.", after(first))
-    emu.advance(310)
+    emu.advance(301)
     with pytest.raises(anthropic.NotFoundError) as caught:
         send(client, "Go on.", after(second))
     assert code_of(caught) == "thread_not_found"
