@@ -12,13 +12,30 @@ import httpx
 import openai
 import pytest
 
+from anaphora import emulator
+from anaphora.emulator import EmulatorOptions, Latency
 from anaphora.emulator.server import Emulator
 
+#: Seconds that batches take: longer than any test, so that one ends when its test advances the clock.
+TAKES = 3600.0
 HELLO: Any = [{"role": "user", "content": "Hello"}]
 LONG = "A beginning that stays the same. " * 400
 MARKED: Any = [{"type": "text", "text": LONG, "cache_control": {"type": "ephemeral"}}]
 ASK: Any = {"model": "claude-opus-5-5", "max_tokens": 64, "system": MARKED, "messages": HELLO}
 DATA = b"one\r\ntwo\r\n--three\x00\xff\r\n"
+
+
+@pytest.fixture(scope="module")
+def serving() -> Iterator[Emulator]:
+    options = EmulatorOptions(background=TAKES, latency=Latency(first=0.0), any_model=True)
+    with emulator.running(options) as running:
+        yield running
+
+
+@pytest.fixture
+def emu(serving: Emulator) -> Emulator:
+    serving.reset()
+    return serving
 
 
 @pytest.fixture
@@ -113,13 +130,13 @@ def batch_of(claude: anthropic.Anthropic, **more: Any) -> Any:
 def test_anthropic_batch(emu: Emulator, claude: anthropic.Anthropic) -> None:
     alone = claude.messages.create(**ASK)
     cost = Decimal(emu.requests()[0]["cost_usd"])
-    emu.advance(3600)
+    emu.advance(TAKES)
     batches = claude.messages.batches
     made = batch_of(claude)
     assert (made.processing_status, made.request_counts.processing) == ("in_progress", 3)
     with pytest.raises(anthropic.AnthropicError):
         batches.results(made.id)
-    emu.advance(2)
+    emu.advance(TAKES)
     done = batches.retrieve(made.id)
     assert (done.processing_status, done.request_counts.errored) == ("ended", 1)
     results = {each.custom_id: each.result for each in batches.results(made.id)}
@@ -141,7 +158,7 @@ def test_anthropic_batch(emu: Emulator, claude: anthropic.Anthropic) -> None:
 def test_anthropic_batch_is_canceled(emu: Emulator, claude: anthropic.Anthropic) -> None:
     made = batch_of(claude)
     assert claude.messages.batches.cancel(made.id).processing_status == "canceling"
-    emu.advance(2)
+    emu.advance(TAKES)
     ended = claude.messages.batches.retrieve(made.id)
     assert (ended.processing_status, ended.request_counts.canceled) == ("ended", 3)
     results = claude.messages.batches.results(made.id)
@@ -175,7 +192,7 @@ def test_openai_batch(emu: Emulator, gpt: openai.OpenAI, url: Any, body: Any) ->
     )
     assert (made.status, made.metadata) == ("in_progress", {"run": "7"})
     assert not any(call["batch"] for call in emu.requests())
-    emu.advance(2)
+    emu.advance(TAKES)
     done = gpt.batches.retrieve(made.id)
     assert (done.status, done.output_file_id is None) == ("completed", False)
     counts: Any = done.request_counts
@@ -198,7 +215,7 @@ def test_openai_batch_is_canceled(emu: Emulator, gpt: openai.OpenAI) -> None:
         input_file_id=file.id, endpoint="/v1/responses", completion_window="24h"
     )
     assert gpt.batches.cancel(made.id).status == "cancelling"
-    emu.advance(2)
+    emu.advance(TAKES)
     assert gpt.batches.retrieve(made.id).status == "cancelled"
 
 

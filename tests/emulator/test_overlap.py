@@ -13,13 +13,15 @@ import anthropic
 import openai
 import pytest
 from support.emulated_client import connected
-from support.waiting import PATIENCE, wait_until
+from support.waiting import PATIENCE
 
 from anaphora import catalog, emulator
 from anaphora.analysis.trace.format import read_line
 from anaphora.analysis.trace.predict import Predictor
 from anaphora.cache.simulator import Mark, Simulator, TokenRuns
 from anaphora.emulator import EmulatorOptions, Latency
+from anaphora.emulator.engine import Engine
+from anaphora.emulator.exchange import EmulatorRequest
 from anaphora.emulator.server import Emulator
 
 LONG = "A beginning that stays the same. " * 400
@@ -94,11 +96,11 @@ def test_calls_after_a_first_one_all_read(emu: Emulator, provider: str) -> None:
     assert outcomes(emu) == ["new"] + ["read"] * (CALLS - 1)
 
 
-def test_threads_at_once_read_nothing() -> None:
-    """With time for all of them to arrive, also on a busy machine."""
+def test_threads_at_once_read_nothing(emu: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("anaphora.emulator.server._TOGETHER", 1.0)
+    monkeypatch.setattr("anaphora.emulator.server._LONGEST_HOLD", PATIENCE)
     barrier = threading.Barrier(CALLS)
     with (
-        emulator.running(EmulatorOptions(latency=Latency(first=1.5))) as emu,
         anthropic.Anthropic(base_url=emu.url, api_key="k", max_retries=0) as client,
         ThreadPoolExecutor(CALLS) as pool,
     ):
@@ -116,22 +118,21 @@ def test_threads_at_once_read_nothing() -> None:
 def test_latency_decides_what_overlaps() -> None:
     """A call that is sent while the first one waits for its response reads nothing, and the next
     one reads what both wrote."""
-    with (
-        emulator.running(EmulatorOptions(latency=Latency(first=1.0))) as emu,
-        anthropic.Anthropic(base_url=emu.url, api_key="k", max_retries=0) as client,
-        ThreadPoolExecutor(2) as pool,
-    ):
-        first = pool.submit(claude, client, 1)
-        wait_until(emu.requests, "the first call arrives")
-        claude(client, 2)
-        first.result()
-        claude(client, 3)
-        assert outcomes(emu) == ["new", "new", "read"]
+    engine = Engine(EmulatorOptions(latency=Latency(first=1.0)))
+    headers = {"x-api-key": "k", "anthropic-version": "2023-06-01"}
+    for number, now in enumerate((0.0, 0.9, 2.0)):
+        fields = {"model": CLAUDE, "max_tokens": 64, "system": MARKED}
+        body = json.dumps({**fields, "messages": question(number)}).encode()
+        engine.respond(
+            EmulatorRequest(method="POST", path="/v1/messages", headers=headers, body=body, now=now)
+        )
+    reads = [call["read"] for call in reversed(engine.journal.entries())]
+    assert [bool(read) for read in reads] == [False, False, True]
 
 
 def test_stream_is_readable_when_it_begins() -> None:
     """Anthropic's entries can be read while the response is still streamed, OpenAI's after it."""
-    options = EmulatorOptions(latency=Latency(first=0.0, pace=0.02))
+    options = EmulatorOptions(latency=Latency(first=0.0, pace=0.2))
     with emulator.running(options) as emu:
         with (
             anthropic.Anthropic(base_url=emu.url, api_key="k", max_retries=0) as client,

@@ -188,9 +188,9 @@ def test_cached_content_is_listed_changed_and_deleted(emu: Emulator, client: gen
 def test_cached_content_expires(emu: Emulator, client: genai.Client) -> None:
     cache = held(client, ttl="300s")
     config = types.GenerateContentConfig(cached_content=cache.name)
-    emu.advance(299)
+    emu.advance(150)
     client.models.generate_content(model=MODEL, contents="Hello", config=config)
-    emu.advance(2)
+    emu.advance(151)
     with pytest.raises(errors.ClientError) as caught:
         client.models.generate_content(model=MODEL, contents="Hello", config=config)
     assert caught.value.code == 403

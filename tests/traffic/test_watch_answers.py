@@ -59,6 +59,7 @@ class Relay:
             query = "alt=sse"
         headers = {"authorization": f"Bearer {KEY}", "x-goog-api-key": KEY, "x-api-key": KEY}
         headers |= {"anthropic-version": "2023-06-01", "content-type": "application/json"}
+        headers["anthropic-beta"] = "message-threads-2026-08-12"
         request = EmulatorRequest(
             method="POST",
             path=f"/{place.provider}{path}",
@@ -248,12 +249,37 @@ def test_stored_responses_are_judged_with_their_whole_chain() -> None:
     previous = None
     for text in (GUIDE, "And then?", "And after that?"):
         call = relay.send("openai_responses", place, chained(text, previous))
-        previous = relay.engine.journal.entries()[0]["reply_id"]
+        previous = call_id(relay)
     assert (call.conversation, call.turn) == (1, 3)
     assert call.verdict is not None
     assert call.verdict.result == "hit"
     assert relay.judge.last_sent is not None
     assert relay.judge.last_sent.complete
+
+
+@pytest.mark.parametrize("stream", [False, "sse"])
+def test_message_threads_are_judged_with_their_history(stream: Any) -> None:
+    relay, place = Relay(), PLACES["anthropic"]
+    system = [{"type": "text", "text": GUIDE, "cache_control": {"type": "ephemeral"}}]
+    thread: Json = {"type": "create"}
+    for text in ("Hello", "And then?", "And after that?"):
+        fields: Json = {"model": place.model, "max_tokens": 64, "thread": thread}
+        if thread["type"] == "create":
+            fields["system"] = system
+        fields["messages"] = [{"role": "user", "content": text}]
+        call = relay.send("anthropic", place, json.dumps(fields).encode(), stream=stream)
+        thread = {"type": "continue", "previous_message_id": call_id(relay)}
+    assert (call.conversation, call.turn, call.broke) == (1, 3, False)
+    assert call.verdict is not None
+    assert call.verdict.result == "hit"
+    sent = relay.judge.last_sent
+    assert sent is not None
+    assert sent.complete
+    assert sent.rendered.runs[0].section == "system"
+
+
+def call_id(relay: Relay) -> str:
+    return str(relay.engine.journal.entries()[0]["reply_id"])
 
 
 def sessions(relay: Relay, names: Sequence[str]) -> list[JudgedCall]:

@@ -225,3 +225,35 @@ def test_marker_of_a_message_is_on_its_last_text() -> None:
     system = {"role": "system", "content": texts, "cache_control": MARKER}
     _, body = translated("openai_chat", "anthropic", [system, USER])
     assert [block.get("cache_control") for block in body["system"]] == [None, MARKER]
+
+
+ROUTED = {"gateway": {"routing": {"finalProvider": "anthropic"}, "cost": "0.0001"}}
+
+
+def test_facts_of_vercel_stay_in_the_message_of_the_reply_and_are_not_sent_back() -> None:
+    codec, usage = wire.get("vercel"), {"prompt_tokens": 12, "completion_tokens": 1}
+    message = {"role": "assistant", "content": "ok", "provider_metadata": ROUTED}
+    body = json.loads(chat(message, usage={**usage, "total_tokens": 13}))
+    reply = codec.read_reply(json.dumps(body).encode())
+    written = json.loads(codec.write_reply(reply))
+    assert written["choices"][0]["message"] == {**message, "refusal": None}
+    assert {**written, "choices": []} == {**body, "object": "chat.completion", "choices": []}
+    assert (len(reply.message.parts), reply.notices) == (1, ())
+
+
+def test_facts_of_vercel_stay_in_the_delta_of_a_stream() -> None:
+    codec = wire.get("vercel")
+    head = {"id": "c", "object": "chat.completion.chunk", "created": 1, "model": "m"}
+    deltas = ({"role": "assistant", "content": "ok"}, {"provider_metadata": ROUTED})
+    chunks = [
+        {**head, "choices": [{"index": 0, "delta": delta, "finish_reason": stop}]}
+        for delta, stop in zip(deltas, (None, "stop"), strict=True)
+    ]
+    data = b"".join(b"data: %b\n\n" % json.dumps(chunk).encode() for chunk in chunks)
+    reader, writer = codec.reader(), codec.writer()
+    events = reader.feed(data + b"data: [DONE]\n\n")
+    lines = b"".join(map(writer.write, events)).decode().splitlines()
+    again = [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
+    assert again[-1]["choices"][0]["delta"] == {"provider_metadata": ROUTED}
+    assert isinstance(events[-1], ReplyEnd)
+    assert len(events[-1].reply.message.parts) == 1

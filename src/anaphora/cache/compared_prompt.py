@@ -40,7 +40,9 @@ _CONVERSATION_HEADERS = (
 _CONVERSATION_FIELDS = ("conversation", "session_id", "prompt_cache_key")
 _USER_FIELDS = ("user", "safety_identifier")
 _HEADERS = frozenset(_CONVERSATION_HEADERS)
-_FIELDS = frozenset((*_CONVERSATION_FIELDS, *_USER_FIELDS, "metadata", "previous_response_id"))
+_FIELDS = frozenset(
+    (*_CONVERSATION_FIELDS, *_USER_FIELDS, "metadata", "previous_response_id", "thread")
+)
 
 
 class CallHints(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,7 +54,7 @@ class CallHints(msgspec.Struct, frozen=True, kw_only=True):
     user: str = ""
     """An id of the end user, which also separates conversations."""
     previous_reply: str = ""
-    """The reply that the call continues by its id (`previous_response_id`)."""
+    """The reply that the call continues by its id (`previous_response_id`, or that of a thread)."""
 
     def agrees(self, other: CallHints) -> bool:
         """Whether all hints that both calls have are equal."""
@@ -76,10 +78,12 @@ def hints_of(headers: Mapping[str, str], body: Mapping[str, Any]) -> CallHints:
     metadata = _value(body.get("metadata"))
     users = [_text(metadata.get("user_id"))] if isinstance(metadata, dict) else []
     users += [_text(body[name]) for name in _USER_FIELDS if name in body]
+    thread = _value(body.get("thread"))
+    continued = thread.get("previous_message_id") if isinstance(thread, dict) else None
     return CallHints(
         conversation=next(filter(None, named), ""),
         user=next(filter(None, users), ""),
-        previous_reply=_text(body.get("previous_response_id")),
+        previous_reply=_text(body.get("previous_response_id")) or _text(continued),
     )
 
 

@@ -82,7 +82,6 @@ Feature: TypeAlias = Literal[
     "assistant_first",
     "calls_without_tools",
     "parts_beside_results",
-    "documents_beside_results",
     "images_in_results",
     "documents_in_results",
     "binary_documents_in_results",

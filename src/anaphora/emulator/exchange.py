@@ -63,6 +63,14 @@ def decode_value(raw: bytes | msgspec.Raw, field: str) -> Any:
         raise RequestRejected(f"{field}: {problem}", status=400, param=field) from None
 
 
+def decode_items(raw: bytes | msgspec.Raw) -> tuple[bytes, ...]:
+    """The elements of a list as JSON; none for any other value, which the wire's checks reject."""
+    try:
+        return tuple(map(bytes, msgspec.json.decode(raw, type=list[msgspec.Raw])))
+    except DECODE_ERRORS:
+        return ()
+
+
 def whole_number(text: str, name: str) -> int:
     """A number in a query. `str.isdigit` is also true of `²`, which `int` does not read."""
     if not (text.isascii() and text.isdecimal() and len(text) <= _DIGITS):

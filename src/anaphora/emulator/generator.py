@@ -105,7 +105,7 @@ class ParsedPrompt(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """`rendered` with the cache keys of its prefixes."""
     facts: ModelFacts
     items: tuple[bytes, ...] = ()
-    """Responses: the input items of the whole chain."""
+    """Responses and threads: the input items, or messages, of the whole chain."""
     dropped: tuple[str, ...] = ()
     """Anthropic: the paths of thinking blocks that the model does not get."""
 

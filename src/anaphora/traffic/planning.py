@@ -59,7 +59,7 @@ _MOST_CALLS, _MOST_BYTES = 4096, 32 * 1024 * 1024
 #: that must be seen: a last message is seldom edited.
 _MOST_CHANGING, _TIMES_SEEN = 4, 2
 #: Fields by which a request continues objects stored at the provider.
-STORED_FIELDS = ("previous_response_id", "conversation", "prompt")
+STORED_FIELDS = ("previous_response_id", "conversation", "prompt", "thread")
 _STORED_FIELDS = frozenset(STORED_FIELDS)
 _AUTOMATIC: dict[Ttl | None, Plan] = {ttl: Plan(automatic=ttl) for ttl in (None, *TTL_SECONDS)}
 

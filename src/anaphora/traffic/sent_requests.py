@@ -47,6 +47,8 @@ from .planning import PlannedCall, own_plan
 
 _raw_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _NULL, _FALSE = msgspec.Raw(b"null"), msgspec.Raw(b"false")
+#: The fields that continue an earlier reply.
+_CONTINUES = ("previous_response_id", "thread")
 
 
 #: A response, or why it cannot be read.
@@ -112,21 +114,32 @@ class _ChainLink(msgspec.Struct, eq=False):
     """A reply: what its request added to the chain, and its output."""
 
     before: _ChainLink | None
+    head: Members
+    """System and tools of a thread, which only its first request has."""
     input: bytes
     output: bytes | Callable[[], bytes]
-    """The list, or a function that makes it from the reply: few replies are continued by their
-    id."""
+    """The list, or a function that writes the reply: few replies are continued by their id."""
     size: int
 
     def items(self) -> tuple[bytes, ...]:
         if not isinstance(self.output, bytes):
-            self.output = bytes(_raw_fields(self.output())["output"])
+            self.output = _output(self.output())
         return (*input_items(self.input), *input_items(self.output))
 
 
+def _output(reply: bytes) -> bytes:
+    """The items of a reply: of Responses, or Anthropic's message."""
+    fields = _raw_fields(reply)
+    content = fields.get("content")
+    if content is not None:
+        return b'[{"role":"assistant","content":%b}]' % content
+    return bytes(fields.get("output", _NULL))
+
+
 class ResponseChains:
-    """The input and output of earlier replies, which a request of the Responses API continues by
-    `previous_response_id` without sending them again. The oldest are dropped first."""
+    """The input and output of earlier replies, which a request continues without sending them
+    again: in the Responses API by `previous_response_id`, at Anthropic by `thread`. The oldest are
+    dropped first."""
 
     def __init__(self, most: int = 4096, most_bytes: int = 64 * 1024 * 1024) -> None:
         self._links = BoundedMap[str, _ChainLink](
@@ -138,34 +151,35 @@ class ResponseChains:
         link = self._links.get(hints.previous_reply)
         if link is None:
             return None
-        parts = [input_items(members.get("input", _NULL))]
+        field, head = _field(members), link.head
+        parts = [input_items(members.get(field, _NULL))]
         while link is not None:
             parts.append(link.items())
             link = link.before
         items = b",".join(item for part in reversed(parts) for item in part)
-        completed = {name: members[name] for name in members if name != "previous_response_id"}
-        completed["input"] = msgspec.Raw(b"[" + items + b"]")
+        completed = head | {name: members[name] for name in members if name not in _CONTINUES}
+        completed[field] = msgspec.Raw(b"[" + items + b"]")
         return completed
 
     def keep(
         self, members: Members, hints: CallHints, reply: Reply, written: bytes | Callable[[], bytes]
     ) -> None:
-        """Keeps the input of a reply of the Responses API and its output, from the reply's bytes or
-        as it would be written. Replies that are not stored have no id to continue them by."""
+        """Keeps the input of a reply and its output, from the reply's bytes or as it would be
+        written. Replies that are not stored have no id to continue them by."""
         before = self._links.get(hints.previous_reply)
         if members.get("store") == _FALSE or (hints.previous_reply and before is None):
             return
-        output = written
-        if isinstance(written, bytes):
-            raw = _raw_fields(written).get("output")
-            if raw is None:
-                return
-            output = bytes(raw)
-            size = len(output)
-        else:
-            size = len(msgspec.json.encode(reply.message))
-        given = bytes(members.get("input", _NULL))
-        self._links[reply.id] = _ChainLink(before, given, output, len(given) + size)
+        head: Members = {} if before is None else before.head
+        if before is None and "thread" in members:
+            head = {name: members[name] for name in ("system", "tools") if name in members}
+        output = _output(written) if isinstance(written, bytes) else written
+        known = output if isinstance(output, bytes) else msgspec.json.encode(reply.message)
+        given = bytes(members.get(_field(members), _NULL))
+        self._links[reply.id] = _ChainLink(before, head, given, output, len(given) + len(known))
+
+
+def _field(members: Members) -> str:
+    return "messages" if "thread" in members else "input"
 
 
 def _answering_model(answer: Reply | None) -> str:
@@ -227,7 +241,7 @@ def request_of(
     profile = catalog.profile(provider, model)
     rules = catalog.rules(provider, model, rendered.wire)
     rendered = for_model(rendered if model == named else replace(rendered, model=model), profile)
-    if stores and chains is not None and answer is not None:
+    if (stores or "thread" in members) and chains is not None and answer is not None:
         written = partial(codec.write_reply, answer) if logged.stream else logged.response
         chains.keep(members, hints, answer, written)
     sent = SentCall(

@@ -256,7 +256,9 @@ _CHAT_FIELDS = set(
     "frequency_penalty logit_bias logprobs max_completion_tokens modalities n parallel_tool_calls"
     " presence_penalty reasoning_effort response_format seed stop stream_options".split()
 )
-_ANTHROPIC_FIELDS = {"system", "stop_sequences", "top_k", "output_config", "cache_control"}
+_ANTHROPIC_FIELDS = set(
+    "system stop_sequences top_k output_config output_format cache_control".split()
+)
 #: Fields that only Ollama has; OpenAI has its other fields as well.
 _OLLAMA_FIELDS = {"options", "think", "keep_alive", "format", "truncate", "shift"}
 _CHAT_PARTS = {"image_url", "input_audio", "file", "refusal"}

@@ -96,7 +96,11 @@ class ParamTable:
 
     def __init__(self, *rows: Param, cache_params: Mapping[str, str]) -> None:
         self._rows = rows
-        self._cache_params = {rule: path.split(".") for rule, path in cache_params.items()}
+        self._cache_params = [
+            (rule, path.split("."))
+            for rule, paths in cache_params.items()
+            for path in paths.split()
+        ]
         fields = [(row, row.name if row.field == "" else row.field) for row in rows]
         self._encoded = [(row, field.split(".")) for row, field in fields if field is not None]
         #: The rows whose fields are in one object, by the path of the object.
@@ -144,18 +148,18 @@ class ParamTable:
         """The encoded parameters that affect the cache without being part of the prompt, by their
         names in the cache rules."""
         params = [("model", model)]
-        for rule, field in self._cache_params.items():
+        for rule, field in self._cache_params:
             value: Any = tree
             for name in field:
                 value = value.get(name) if isinstance(value, Mapping) else None
-            if value is not None:
+            if value is not None and params[-1][0] != rule:
                 params.append((rule, _joined(value)))
         return tuple(params)
 
     def sent_cache_params(self, body: bytes) -> tuple[tuple[str, bytes], ...]:
         """The cache parameters of a request; `body` is an object of its model and parameters."""
         members = object_members(body, "$", request_error)
-        nested = {field[0] for field in self._cache_params.values() if len(field) > 1}
+        nested = {field[0] for _, field in self._cache_params if len(field) > 1}
         tree: dict[str, Any] = {}
         for name, raw in members.items():
             if bytes(raw) == b"null":

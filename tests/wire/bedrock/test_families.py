@@ -246,7 +246,6 @@ SCHEMA = OutputSchema('{"type":"object"}')
 @each_row(
     "model, messages, params, reason",
     [
-        (CLAUDE, loop(Document(PDF, "a")), {}, "documents and video beside tool results"),
         (CLAUDE, loop(content=(VIDEO,)), {}, "videos"),
         (
             CLAUDE,
@@ -269,6 +268,15 @@ def test_what_a_family_refuses_is_not_sent(
 ) -> None:
     with pytest.raises(InvalidRequest, match=reason):
         render(model, *messages, **params)
+
+
+def test_document_beside_a_tool_result_is_sent_to_claude() -> None:
+    """Recorded calls with one were answered."""
+    sent = body(render(CLAUDE, *loop(Document(PDF, "a"))))
+    assert [next(iter(block)) for block in sent["messages"][-1]["content"]] == [
+        "toolResult",
+        "document",
+    ]
 
 
 @each_row("model", [CLAUDE, NOVA, LLAMA])

@@ -38,6 +38,8 @@ from .grants import MOST_DEPTH, NARROW, AppGrant, LlmGrant, Permission
 
 #: Names that all providers and our own readers read as the same tool.
 _TOOL_NAME = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
+#: Betas of `output_format` and `thread`.
+_CHECKED_BETAS = frozenset({"structured-outputs-2025-11-13", "message-threads-2026-08-12"})
 #: Stored objects that may hold tools and system text.
 _PROMPTS = frozenset({"cached_content", "conversation"})
 
@@ -71,7 +73,7 @@ def check_grant(
             for what, param in used:
                 raise _missing(what, f"allow ({permission})", param)
     for param, beta in facts.betas:
-        if not is_granted(beta, grant.betas):
+        if not is_beta_granted(beta, grant):
             raise _missing(f"beta {beta!r}", "allow (betas)", param)
     for path in facts.unknown:
         if not is_granted(path, grant.fields):
@@ -132,6 +134,11 @@ def is_granted(name: str, patterns: Collection[str]) -> bool:
     if "*" in patterns or ("[" not in name and name in patterns):
         return True
     return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def is_beta_granted(name: str, grant: LlmGrant) -> bool:
+    """Whether a grant lists a beta, or the beta only allows fields that are checked themselves."""
+    return name in _CHECKED_BETAS or is_granted(name, grant.betas)
 
 
 def is_model_granted(model: str, grant: LlmGrant) -> bool:

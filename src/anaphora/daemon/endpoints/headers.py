@@ -15,7 +15,7 @@ from urllib.parse import parse_qsl, urlencode
 import msgspec
 
 from anaphora.cache.verdict import Verdict
-from anaphora.daemon.access.checks import is_granted
+from anaphora.daemon.access.checks import is_beta_granted
 from anaphora.daemon.access.grants import LlmGrant
 from anaphora.daemon.faces import face_of
 from anaphora.errors import RequestRejected
@@ -80,7 +80,7 @@ def forwarded_headers(
     granted = []
     for each in named.split(","):
         beta = each.strip()
-        if is_granted(beta, grant.betas) and _BETA.fullmatch(beta):
+        if is_beta_granted(beta, grant) and _BETA.fullmatch(beta):
             granted.append(beta)
         elif beta:
             text = f"the beta {beta[:60]!r} is not granted; left out"

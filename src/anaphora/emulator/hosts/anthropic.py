@@ -27,6 +27,7 @@ from anaphora.wire.reading import DECODE_ERRORS
 
 from .host import (
     MODELS_CREATED,
+    CompleteBody,
     Host,
     Operation,
     ReplyContext,
@@ -49,6 +50,7 @@ from .stored import (
     anthropic_pages,
     page_of,
 )
+from .threads import MessageThreads
 
 _PAGES = anthropic_pages()
 
@@ -69,6 +71,7 @@ class AnthropicHost(Host):
     def __init__(self, billing: Billing, ids: IdGenerator) -> None:
         super().__init__(billing, ids)
         self._files = AnthropicFiles(ids)
+        self._threads = MessageThreads()
 
     def operation(self, method: str, path: str) -> tuple[Operation, str] | None:
         return super().operation(method, path) or self._files.operation(method, path)
@@ -92,6 +95,13 @@ class AnthropicHost(Host):
             headers[f"anthropic-ratelimit-{name}-remaining"] = str(max(0, limit - used))
             headers[f"anthropic-ratelimit-{name}-reset"] = reset
         return headers
+
+    def complete_body(self, request: RoutedRequest) -> CompleteBody:
+        return self._threads.complete(request)
+
+    def keep(self, request: RoutedRequest, items: tuple[bytes, ...], reply: Reply) -> None:
+        if items:
+            self._threads.keep(request, items, reply)
 
     def thinking(self, wanted: Reasoning | None, profile: Profile, random: SeededRandom) -> Thought:
         if wanted is None or wanted.mode is None:

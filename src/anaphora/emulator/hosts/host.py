@@ -85,7 +85,7 @@ class CompleteBody(msgspec.Struct, frozen=True):
 
     body: bytes
     items: tuple[bytes, ...] = ()
-    """Responses: the input items of the whole chain."""
+    """Responses and Anthropic's threads: the input items, or messages, of the whole chain."""
     held: CacheHandle | None = None
     """Gemini: the cached content at the beginning of the prompt."""
     held_model: str = ""

@@ -264,6 +264,25 @@ class OpenAIResponsesHost(OpenAIHost):
             fields["prompt_cache_diagnostics"] = _diagnostics(context.earlier, context.sent)
         return fields
 
+    def edit_stream(self, request: RoutedRequest, reply: Reply, response: EmulatorResponse) -> None:
+        """Adds the fields of the request to the events that begin the response, and its encrypted
+        form to reasoning that begins."""
+        fields = decode_object((reply.extras or {}).get(self.wire, "{}").encode())
+        for name in ("status", "incomplete_details", "prompt_cache_diagnostics"):
+            fields.pop(name, None)
+        for chunk in response.chunks[:2]:
+            name, _, data = chunk.data.partition(b"data: ")
+            event = decode_object(data)
+            whole = decode_object(event["response"]) | fields
+            event["response"] = msgspec.Raw(msgspec.json.encode(whole))
+            chunk.data = name + b"data: " + msgspec.json.encode(event) + b"\n\n"
+        sealed = [part.data for part in reply.message.parts if isinstance(part, Thinking)]
+        begun = b'"type":"reasoning","id":'
+        for chunk in response.chunks if sealed else ():
+            if b"response.output_item.added" in chunk.data and begun in chunk.data:
+                field = b'"encrypted_content":%b,' % dumps(sealed[0])
+                chunk.data = chunk.data.replace(begun, field + begun, 1)
+
     def count_body(self, tokens: int) -> bytes:
         return dumps({"object": "response.input_tokens", "input_tokens": tokens})
 

@@ -75,7 +75,7 @@ def _required(request: CheckedRequest) -> None:
     for field in ("model", "max_tokens", "messages"):
         if field not in request.body and not (field == "max_tokens" and request.counts):
             raise _rejected_at(field, "Field required")
-    if request.body["messages"] == []:
+    if request.body["messages"] == [] and nested(request.body, "thread", "type") != "continue":
         raise _rejected_at("messages", "at least one message is required")
 
 
@@ -146,6 +146,7 @@ def _prewarm(request: CheckedRequest) -> None:
         "stream": body.get("stream") is True,
         "thinking": nested(body, "thinking", "type") == "enabled",
         "output_config.format": nested(body, "output_config", "format") is not None,
+        "output_format": body.get("output_format") is not None,
         "tool_choice": nested(body, "tool_choice", "type") in ("any", "tool"),
     }
     for field, used in excluded.items():
@@ -193,7 +194,8 @@ def _message_features(request: CheckedRequest) -> None:
 
 
 def _roles(request: CheckedRequest) -> None:
-    """The first role, and the positions of system messages (PROVIDERS.md, 2026 features)."""
+    """The positions of system messages (PROVIDERS.md, 2026 features). The first message may be the
+    assistant's: recorded calls with one were answered."""
     roles = [message.get("role") for _, message in request.messages]
     for index, message in request.messages:
         if message.get("role") not in ("user", "assistant", "system"):
@@ -204,8 +206,6 @@ def _roles(request: CheckedRequest) -> None:
         raise _rejected_at("", "role 'system' is not supported on this model")
     if "thread" in request.body:
         return  # the provider stores the earlier messages
-    if roles[:1] == ["assistant"] and request.messages[0][0] == 0:
-        raise _rejected_at("messages", 'first message must use the "user" role')
     for index in (index for index, role in enumerate(roles) if role == "system"):
         before = next((other for other in reversed(roles[:index]) if other != "system"), None)
         after = next((other for other in roles[index + 1 :] if other != "system"), "assistant")

@@ -146,10 +146,7 @@ def _uses(
         # strands-agents/harness-sdk#1223, langchain-ai/langchain-aws#141
         turn = path.rpartition(".")[0]
         reason = f"{turn}: Conversation blocks and tool result blocks cannot be provided in the"
-        problem = _refused(f"{reason} same turn.", turn)
-        yield "parts_beside_results", problem
-        if block.type in ("document", "video"):
-            yield "documents_beside_results", problem
+        yield "parts_beside_results", _refused(f"{reason} same turn.", turn)
 
 
 # ── Cache points ─────────────────────────────────────────────────────────────────────────────────

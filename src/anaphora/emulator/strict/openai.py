@@ -3,6 +3,7 @@ and has a code."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
@@ -13,7 +14,6 @@ from anaphora.wire.openai_chat import fields as chat
 
 from . import (
     CheckedRequest,
-    FieldRow,
     Object,
     WireChecks,
     chat_media,
@@ -134,15 +134,11 @@ def _chat_fields(request: CheckedRequest) -> None:
     check_fields([(request.body, CHAT, "")], unknown_parameter)
 
 
-def _message_fields(request: CheckedRequest) -> None:
-    blocks = request.blocks
-    rows: list[FieldRow] = []
-    for index, message in request.messages:
-        known = MESSAGES.get(text(message.get("role")))
-        if known is not None and not message.keys() <= known:
-            rows.append((message, known, f"messages[{index}]."))
-        if index in blocks:
-            rows += [(part.raw, part.row.members, f"{part.path}.") for part in blocks[index]]
+def _part_fields(request: CheckedRequest) -> None:
+    """Unknown fields of messages are accepted: recorded calls with `name` in tool messages, or with
+    LiteLLM's `provider_specific_fields`, were answered."""
+    parts = itertools.chain.from_iterable(request.blocks.values())
+    rows = ((part.raw, part.row.members, f"{part.path}.") for part in parts)
     check_fields(rows, unknown_parameter)
 
 
@@ -299,7 +295,7 @@ CHAT_CHECKS = WireChecks(
     checks=(
         _required,
         _chat_fields,
-        _message_fields,
+        _part_fields,
         _roles,
         _tool_messages,
         _audio,

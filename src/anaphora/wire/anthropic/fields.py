@@ -34,7 +34,7 @@ TABLE = RequestTable(
     limits_thinking=True,
     fields=request_fields(
         {
-            Effect.TEXT: "messages system output_config",
+            Effect.TEXT: "messages system output_config output_format",
             Effect.CACHE: "cache_control thinking tool_choice",
             Effect.MONEY: """context_management fallbacks inference_geo max_tokens model
             service_tier speed""",
@@ -46,6 +46,7 @@ TABLE = RequestTable(
         members={
             "thinking": "type budget_tokens display",
             "output_config": "effort format task_budget",
+            "output_format": "schema type",
             "metadata": "user_id",
             "cache_control": "type ttl",
             "container": "id",
@@ -54,11 +55,13 @@ TABLE = RequestTable(
             "thread": "type previous_message_id",
         },
         beta="""betas compaction context_management fallback_credit_token fallbacks mcp_servers
-        thread""",
+        output_format thread""",
         counted="""betas cache_control compaction context_management mcp_servers messages model
-        output_config speed system thinking tool_choice tools user_profile_id workspace_id""",
+        output_config output_format speed system thinking tool_choice tools user_profile_id
+        workspace_id""",
         unread="metadata model",
-        prose="container.skills context_management fallbacks output_config.format stop_sequences",
+        prose="""container.skills context_management fallbacks output_config.format output_format
+        stop_sequences""",
     ),
     params=names("frequency_penalty presence_penalty seed"),
     system="system",

@@ -32,7 +32,7 @@ from anaphora.wire.params import (
 )
 from anaphora.wire.reading import ErrorFactory, Members
 
-from .types import WIRE, CacheControl, ContentBlock, MessagesRequest, ToolDefinition
+from .types import WIRE, CacheControl, ContentBlock, MessagesRequest, OutputFormat, ToolDefinition
 
 PATH = "/v1/messages"
 TIERS = ("auto", "standard_only")
@@ -51,6 +51,10 @@ def _has_mode(call: Call) -> bool:
 
 def _has_tools(call: Call) -> bool:
     return call.params.tool_choice is not None and call.params.tool_choice.mode != "none"
+
+
+def _schema(output: OutputFormat) -> OutputSchema:
+    return OutputSchema(bytes(output.schema).decode())
 
 
 PARAMS = ParamTable(
@@ -80,11 +84,12 @@ PARAMS = ParamTable(
     ),
     Param("reasoning.summary", None, reason="Anthropic has no summary setting"),
     Param("reasoning.effort", "output_config.effort"),
+    Param("output", "output_format", decode=_schema, when=lambda _: False),
     Param(
         "output",
         "output_config.format",
         encode=lambda output: b'{"type":"json_schema","schema":' + schema_object(output) + b"}",
-        decode=lambda output: OutputSchema(bytes(output.schema).decode()),
+        decode=_schema,
         when=lambda call: call.params.output != "json",
         reason="Anthropic has no JSON mode; give a schema",
     ),
@@ -121,7 +126,7 @@ PARAMS = ParamTable(
         "thinking": "thinking",
         "speed": "speed",
         "effort": "output_config.effort",
-        "output_format": "output_config.format",
+        "output_format": "output_config.format output_format",
     },
 )
 

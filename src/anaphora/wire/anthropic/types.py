@@ -183,6 +183,8 @@ class MessagesRequest(_Object, frozen=True, kw_only=True):
     tool_choice: Whole[Choice | None] = None
     thinking: Partial[ThinkingConfig | None] = None
     output_config: Partial[OutputConfig | None] = None
+    output_format: OutputFormat | None = None
+    """The older place of `output_config.format`, by a beta header."""
     metadata: Partial[RequestMetadata | None] = None
     diagnostics: Partial[Diagnostics | None] = None
 

@@ -11,7 +11,6 @@ from anaphora.errors import InvalidRequest
 from anaphora.prompt import Call
 from anaphora.rendered import ChunkRun
 from anaphora.values import (
-    Audio,
     Document,
     FileId,
     Image,
@@ -30,7 +29,6 @@ from .types import WIRE
 _FEATURES: frozenset[Feature] = frozenset(
     {
         "calls_without_tools",
-        "documents_beside_results",
         "parts_beside_results",
         "images_in_results",
         "documents_in_results",
@@ -79,8 +77,6 @@ def _used(message: Message, beside: bool, has_tools: bool) -> Iterator[_Refused]
             continue
         if beside:
             yield "parts_beside_results", index, "anything beside tool results in one message"
-            if _is_document(part):
-                yield "documents_beside_results", index, "documents and video beside tool results"
         yield from _in_part(part, index)
 
 
@@ -106,8 +102,3 @@ def _in_part(part: Part, index: int) -> Iterator[_Refused]:
         document = own_members(part.extras, WIRE).get("document")
         if document is not None and b'"citations"' in bytes(document):
             yield "citations", index, "citations of documents"
-
-
-def _is_document(part: Part) -> bool:
-    own = isinstance(part, Opaque) and part.provider == WIRE and part.kind == "video"
-    return own or isinstance(part, Document | Audio)

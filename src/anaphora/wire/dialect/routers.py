@@ -16,6 +16,7 @@ from anaphora.catalog import Dialect
 from anaphora.catalog.dialects import Router
 from anaphora.rendered import Rendered
 from anaphora.values import Opaque, Reply
+from anaphora.wire.openai_chat.types import BESIDE
 from anaphora.wire.reading import DECODE_ERRORS, decode_members, encode_members
 from anaphora.wire.spans import Edit, document_span, edited, member_spans
 
@@ -33,6 +34,8 @@ def answering_host(reply: Reply, headers: Mapping[str, str], dialect: Dialect | 
             value = msgspec.json.decode((reply.extras or {}).get(dialect.wire, "{}"))
         except DECODE_ERRORS:
             return ""
+        if isinstance(value, dict):
+            value |= value.get(BESIDE, {})
         for name in dialect.router.answer.split("."):
             value = value.get(name) if isinstance(value, dict) else None
     return value if isinstance(value, str) and _HOST.fullmatch(value) else ""
@@ -51,7 +54,8 @@ def without_reply_fields(reply: Reply, dialect: Dialect) -> Reply:
     if not moved:
         return reply
     known = decode_members((reply.extras or {}).get(dialect.wire, "{}"))
-    extras = {**(reply.extras or {}), dialect.wire: encode_members(known | moved).decode()}
+    known[BESIDE] = msgspec.Raw(encode_members(moved))
+    extras = {**(reply.extras or {}), dialect.wire: encode_members(known).decode()}
     message = msgspec.structs.replace(reply.message, parts=tuple(parts))
     return msgspec.structs.replace(reply, message=message, extras=extras)
 

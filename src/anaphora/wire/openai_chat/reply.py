@@ -56,6 +56,7 @@ from anaphora.wire.sse import encode_event
 from .message_reader import MessageReader
 from .messages import reasoning_field, sort_parts, thinking_part
 from .types import (
+    BESIDE,
     IN_CONTENT,
     MESSAGE_FIELDS,
     NULL,
@@ -147,8 +148,8 @@ def write_reply(reply: Reply, created: float | None = None) -> bytes:
     of a reply that has none."""
     extras = own_members(reply.extras, WIRE)
     date = bytes(extras.pop("created", b"%d" % (created or 0)))
-    choice = extras.pop("choice", None)
-    choices = [write_choice(reply, 0, choice), *more_choices(extras)]
+    choice, beside = extras.pop("choice", None), extras.pop(BESIDE, None)
+    choices = [write_choice(reply, 0, choice, beside), *more_choices(extras)]
     return b'{"id":%b,"object":"chat.completion","created":%b,"model":%b,"choices":[%b]%b%b}' % (
         string(reply.id),
         date,
@@ -159,13 +160,19 @@ def write_reply(reply: Reply, created: float | None = None) -> bytes:
     )
 
 
-def write_choice(reply: Reply, index: int, fields: bytes | msgspec.Raw | None = None) -> bytes:
-    """One choice. `fields` is an object with the fields beside its message."""
+def write_choice(
+    reply: Reply,
+    index: int,
+    fields: bytes | msgspec.Raw | None = None,
+    beside: msgspec.Raw | None = None,
+) -> bytes:
+    """One choice. `fields` is an object with the fields beside its message, `beside` one with
+    fields of its message that are not part of it."""
     # Some hosts give no reason.
     unknown = reply.stop_reason == "other" and reply.stop_reason_raw is None
     return b'{"index":%d,"message":%b,"finish_reason":%b%b}' % (
         index,
-        _write_message(reply.message),
+        _write_message(reply.message, beside),
         b"null" if unknown else string(write_stop(reply)),
         following(decode_members(fields)) if fields is not None else b"",
     )
@@ -188,7 +195,7 @@ def write_stop(reply: Reply) -> str:
     return _FINISH_REASONS.get(reply.stop_reason, "stop") if own is None else own
 
 
-def _write_message(message: Message) -> bytes:
+def _write_message(message: Message, beside: msgspec.Raw | None) -> bytes:
     """The message of a reply: unlike a request's, its content is a text if it can be."""
     refusals = [part.text for part in message.parts if isinstance(part, Refusal)]
     texts = [part for part in message.parts if isinstance(part, Text)]
@@ -209,6 +216,8 @@ def _write_message(message: Message) -> bytes:
         written.append(b'"tool_calls":[' + b",".join(fields.calls) + b"]")
     if fields.extras:
         written.append(fields.extras)
+    if beside is not None:
+        written.append(encode_members(decode_members(beside))[1:-1])
     return b'{"role":"assistant",' + b",".join(written) + b"}"
 
 
@@ -395,11 +404,13 @@ class StreamWriter:
 
     def _end(self, reply: Reply) -> bytes:
         extras = own_members(reply.extras, WIRE)
-        fields = bytes(extras.pop("choice", b"{}"))
+        members, delta = (
+            encode_members(decode_members(extras.pop(name, b"{}")))[1:-1]
+            for name in ("choice", BESIDE)
+        )
         written = b"".join(self._further_choice(raw) for raw in more_choices(extras))
         created = bytes(extras.pop("created", b"")) or self._date
-        members = encode_members(decode_members(fields))[1:-1]
-        last = _choice(0, b"", string(write_stop(reply)), members)
+        last = _choice(0, delta, string(write_stop(reply)), members)
         written += self._chunk(last, encode_members(extras)[1:-1], created)
         usage = reply.usage if reply.usage != Usage() else self._usage
         if usage != Usage():

@@ -25,6 +25,7 @@ from anaphora.wire.lenient import LenientDecoder, Unknown
 from anaphora.wire.reading import (
     DECODE_ERRORS,
     Members,
+    encode_members,
     extras_of,
     object_members,
     reply_error,
@@ -35,7 +36,7 @@ from anaphora.wire.sse import DONE, EventDecoder
 from . import types
 from .choice_builder import ChoiceBuilder
 from .reply import read_reply, read_stop, read_usage, take_text
-from .types import NULL, WIRE
+from .types import BESIDE, NULL, WIRE
 
 #: OpenAI's limit on `n`.
 _MAX_CHOICES = 128
@@ -62,6 +63,8 @@ class StreamReader:
         self._others: dict[int, ChoiceBuilder] = {}
         self._fields: Members = {}
         """Fields of chunks that are kept in the reply's extras; the last value counts."""
+        self._beside: Members = {}
+        """Fields of deltas that are facts about the reply."""
         self._finished = False
 
     def feed(self, data: bytes) -> list[Event]:
@@ -141,7 +144,9 @@ class StreamReader:
             inner = unknown.take("delta") or Unknown({})
             events = choice.add(delta, inner.take_elements("tool_calls"))
             rest = inner.remaining()
-            self._fields |= {name: rest.pop(name) for name in self.reply_fields if name in rest}
+            for name in self.reply_fields:
+                if name in rest:
+                    self._beside[name] = rest.pop(name)
             self._build.note_dropped_fields("delta", rest)
             choice.keep(unknown.remaining())
         if delta.finish_reason is not None:
@@ -171,6 +176,8 @@ class StreamReader:
         fields = self._fields
         if self._choice.fields:
             fields["choice"] = msgspec.Raw(dumps(self._choice.fields))
+        if self._beside:
+            fields[BESIDE] = msgspec.Raw(encode_members(self._beside))
         if self._others:
             written = [self._others[index].write(index) for index in sorted(self._others)]
             fields["choices"] = msgspec.Raw(b"[" + b",".join(written) + b"]")

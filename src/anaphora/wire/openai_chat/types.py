@@ -24,6 +24,8 @@ PATH = "/v1/chat/completions"
 #: Kinds of opaque parts that are no content parts: fields of the message, and tool calls of other
 #: types than `function`.
 MESSAGE_FIELDS = "message"
+#: In the extras of a reply: fields of its message that are facts about the reply.
+BESIDE = "choice.message"
 OTHER_CALL = "tool_call"
 
 #: Message fields in which hosts send reasoning, and the name for reasoning in a content part.

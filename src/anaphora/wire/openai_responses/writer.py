@@ -75,12 +75,15 @@ def write_reply(reply: Reply, created: float | None = None) -> bytes:
 
 
 def skeleton(status: str, created: int = 0) -> bytes:
-    """The fields that every response has."""
+    """The fields that every response has, except its counts."""
     return (
         b'"object":"response","created_at":%d,"status":' % created
         + string(status)
-        + b',"error":null,"instructions":null,"metadata":{},"parallel_tool_calls":true'
-        b',"temperature":null,"tool_choice":"auto","tools":[],"top_p":null'
+        + b',"error":null,"instructions":null,"max_output_tokens":null,"metadata":{}'
+        b',"parallel_tool_calls":true,"previous_response_id":null'
+        b',"reasoning":{"effort":null,"summary":null},"store":false,"temperature":null'
+        b',"text":{"format":{"type":"text"}},"tool_choice":"auto","tools":[],"top_p":null'
+        b',"truncation":"disabled","user":null'
     )
 
 
@@ -136,7 +139,11 @@ def item_fields(part: Part, default_id: str, status: bytes = b"completed") -> by
 
 def content_part(part: Part) -> bytes | None:
     if isinstance(part, Text) and WIRE not in (part.extras or ()):
-        return b'{"type":"output_text","text":' + string(part.text) + b',"annotations":[]}'
+        return (
+            b'{"type":"output_text","text":'
+            + string(part.text)
+            + b',"annotations":[],"logprobs":[]}'
+        )
     return OUTPUT[type(part)][1](part, [])
 
 
@@ -200,7 +207,7 @@ _CALL = (
 
 #: The part that the text of each kind is added to, and the name of its events.
 _PARTS = {
-    "text": ("content_part", b'{"type":"output_text","text":"","annotations":[]}'),
+    "text": ("content_part", b'{"type":"output_text","text":"","annotations":[],"logprobs":[]}'),
     "refusal": ("content_part", b'{"type":"refusal","refusal":""}'),
     "thinking": ("reasoning_summary_part", b'{"type":"summary_text","text":""}'),
 }
@@ -272,10 +279,13 @@ class StreamWriter:
     def _start(self, event: ReplyStart) -> bytes:
         self._reply_id = event.id
         self._created = event.created
-        members = b',"response":{"id":%b,"model":%b,"output":[],"incomplete_details":null,%b}' % (
-            string(event.id),
-            string(event.model),
-            skeleton("in_progress", int(event.created or 0)),
+        members = (
+            b',"response":{"id":%b,"model":%b,"output":[],"incomplete_details":null,"usage":null,%b}'
+            % (
+                string(event.id),
+                string(event.model),
+                skeleton("in_progress", int(event.created or 0)),
+            )
         )
         created = self._event("response.created", members)
         return created + self._event("response.in_progress", members)
