@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 from collections.abc import Iterator
+from typing import Any
 
 import msgspec
 import pytest
@@ -13,11 +15,12 @@ from support.raw_server import answering, raw_server, reply
 from support.tables import each_row
 
 from anaphora import AsyncClient, catalog, emulator, errors, wire
-from anaphora.catalog import Dialect, is_overflow
+from anaphora.catalog import Dialect, error_kind
 from anaphora.catalog.load import SHIPPED, decode_overflows
 from anaphora.client.session import Session
 from anaphora.emulator import EmulatorOptions
 from anaphora.emulator.server import Emulator
+from anaphora.errors import Upstream
 
 ROWS = {row.name: row for row in catalog.dialects().rows}
 #: The model with the smallest window of each dialect whose windows are known and not huge.
@@ -116,7 +119,7 @@ def test_long_prompt_overflows(emu: Emulator, name: str, stream: bool) -> None:
     """The emulator itself compares the prompt with the model's window."""
     model, window = SMALLEST[name]
     error = overflow(emu, name, model, "word " * (window + 1000), stream=stream)
-    assert is_overflow(str(error))
+    assert error_kind(str(error)) == "context_overflow"
     assert error.status == 400
 
 
@@ -165,7 +168,7 @@ def test_responses_stream_that_fails_in_its_last_event() -> None:
 
 def test_every_row_recognises_its_own_message() -> None:
     for row in SHIPPED.overflows:
-        assert is_overflow(row.write(208_310, 200_000, output=4096)), row.message
+        assert error_kind(row.write(208_310, 200_000, output=4096)) == row.kind, row.message
         assert row.source
 
 
@@ -190,7 +193,7 @@ OTHERS = [
 
 @each_row("message", OTHERS, ids=range(len(OTHERS)))
 def test_other_message_about_tokens_is_no_overflow(message: str) -> None:
-    assert not is_overflow(message)
+    assert error_kind(message) is None
     for name in wire.WIRES:
         body = b'{"error":{"type":"invalid_request_error","message":%b}}'
         error = wire.get(name).read_error(400, {}, body % msgspec.json.encode(message))
@@ -212,3 +215,151 @@ def test_row_with_an_unknown_number_is_rejected() -> None:
     text = '[[overflow]]\nprovider="x"\nmessage="{many} tokens"\nsource="s"\ndate=2026-11-15\n'
     with pytest.raises(errors.InvalidCatalog, match=r"overflow\[0\] \(x\)"):
         decode_overflows(text)
+
+
+#: Of hosts whose code or status says another thing: provider, status, body, class.
+BY_MESSAGE = [
+    (
+        "xai",
+        400,
+        {
+            "code": "Client specified an invalid argument",
+            "error": "Incorrect API key provided: na***ys. You can obtain an API key from https://console.x.ai.",
+        },
+        errors.Unauthenticated,
+    ),
+    (
+        "xai",
+        429,
+        {
+            "code": "Some resource has been exhausted",
+            "error": "Your team 16f2-4a40 has either used all available credits or reached its monthly spending limit. To continue making API requests, please purchase more credits or raise your spending limit.",
+        },
+        errors.QuotaExhausted,
+    ),
+    (
+        "xai",
+        403,
+        {
+            "code": "permission-denied",
+            "error": "Your newly created team doesn't have any credits or licenses yet. You can purchase those on https://console.x.ai/team/4.",
+        },
+        errors.QuotaExhausted,
+    ),
+    (
+        "xai",
+        400,
+        {"code": "c", "error": "The model expects a single `text` element per message."},
+        errors.RequestRejected,
+    ),
+    (
+        "xai",
+        404,
+        {
+            "code": "Some requested entity was not found",
+            "error": "The model grok-beta does not exist or your team b does not have access to it.",
+        },
+        errors.NotFound,
+    ),
+    (
+        "ollama",
+        429,
+        {
+            "error": "you (ada) have reached your session usage limit, upgrade for higher limits: https://ollama.com/upgrade"
+        },
+        errors.QuotaExhausted,
+    ),
+    ("ollama", 429, {"error": "too many concurrent requests"}, errors.RateLimited),
+    ("ollama", 401, {"error": "unauthorized"}, errors.Unauthenticated),
+    (
+        "ollama",
+        403,
+        {
+            "error": "this model requires a subscription, upgrade for access: https://ollama.com/upgrade"
+        },
+        errors.Forbidden,
+    ),
+    (
+        "openai_chat",
+        400,
+        {
+            "error": {
+                "message": "Invalid model 'perplexity/sonar'. Permitted models can be found in the documentation at https://docs.perplexity.ai/docs/getting-started/models.",
+                "type": "invalid_model",
+                "code": 400,
+            }
+        },
+        errors.NotFound,
+    ),
+    (
+        "openai_chat",
+        401,
+        {
+            "error": {
+                "message": "You exceeded your current quota",
+                "type": "insufficient_quota",
+                "code": 401,
+            }
+        },
+        errors.QuotaExhausted,
+    ),
+    (
+        "deepseek",
+        400,
+        {
+            "error": {
+                "message": "Model Not Exist",
+                "type": "invalid_request_error",
+                "code": "invalid_request_error",
+            }
+        },
+        errors.NotFound,
+    ),
+    (
+        "mistral",
+        400,
+        {
+            "object": "error",
+            "message": "Invalid model: ministral-9",
+            "type": "invalid_model",
+            "code": "1500",
+        },
+        errors.NotFound,
+    ),
+    (
+        "openrouter",
+        400,
+        {"error": {"message": "no-such is not a valid model ID", "code": 400}},
+        errors.NotFound,
+    ),
+]
+
+
+@each_row("provider, status, body, expected", BY_MESSAGE)
+def test_error_that_only_the_message_tells_has_its_class(
+    provider: str, status: int, body: dict[str, Any], expected: type[Upstream]
+) -> None:
+    row = wire.get(provider)
+    data = json.dumps(body).encode()
+    error = row.read_error(status, {}, data)
+    assert type(error) is expected
+    assert error.retryable == (expected is errors.RateLimited)
+    if provider != "ollama":
+        responses = wire.get("openai_responses").read_error(status, {}, data)
+        assert type(responses) is expected
+
+
+def test_account_without_credits_is_not_asked_again() -> None:
+    body = json.dumps(BY_MESSAGE[1][2]).encode()
+
+    async def main() -> None:
+        answer = reply(body, "429 Too Many Requests", "Content-Type: application/json")
+        async with raw_server(answering(answer)) as server:
+            config = {"providers": {"one": {"dialect": "xai/openai_chat", "base_url": server.url}}}
+            config["providers"]["one"] |= {"model": "grok-4", "key": {"env": "KEY"}}
+            async with AsyncClient.from_config(config, environ={"KEY": KEY}) as client:
+                with pytest.raises(errors.QuotaExhausted, match="monthly spending limit"):
+                    await client.session("one").send("Hello")
+            assert len(server.requests) == 1
+
+    asyncio.run(main())

@@ -89,6 +89,29 @@ def test_change_is_no_cause_where_nothing_was_cached_for_want_of_markers(emu: Em
         saved = remedy.saving.expected
 
 
+def test_tools_with_another_field_are_named_at_the_first_call_of_a_conversation(
+    emu: Emulator,
+) -> None:
+    """A program that streams adds a field to the tools that it sent without. Tools of other
+    programs are not compared."""
+    tools = [
+        {"name": name, "description": "Looks it up. " * 400, "input_schema": {"type": "object"}}
+        for name in ("look_up", "write")
+    ]
+    eager = [tool | {"eager_input_streaming": True} for tool in tools]
+    with watched(emu) as (proxy, judge):
+        for offered, question in ((tools, "one"), (eager, "two"), (tools[:1], "three")):
+            system = [{"type": "text", "text": "Help.", "cache_control": {"type": "ephemeral"}}]
+            prompt = {"model": "claude-opus-5", "max_tokens": 9, "system": system, "tools": offered}
+            prompt["messages"] = [{"role": "user", "content": question}]
+            post(f"{proxy.url_of('anthropic')}/v1/messages", json.dumps(prompt).encode())
+    first, second, third = (str(call.verdict) for call in judge.calls)
+    assert first == "First call: nothing cached yet."
+    assert second == "Not cached: tools differ from the call before: eager_input_streaming."
+    assert third == "First call: nothing cached yet."
+    assert judge.summary().side_calls.calls == 0
+
+
 @pytest.mark.parametrize("name", PLACES)
 def test_change_is_named_with_its_field_its_tokens_and_its_cost(emu: Emulator, name: str) -> None:
     """Two turns, and a third that says another date in its system prompt."""

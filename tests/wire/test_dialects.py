@@ -132,7 +132,7 @@ def test_unknown_value_is_kept_as_sent() -> None:
     codec = codec_of_dialect('[dialect.fields]\n"reasoning.mode" = "thinking.type"')
     requested = {
         "model": "gpt-4.1",
-        "messages": [{"role": "user", "content": [{"type": "text", "text": "x"}]}],
+        "messages": [{"role": "user", "content": "x"}],
         "thinking": {"type": "wild", "more": 1.50},
     }
     received = codec.parse(json.dumps(requested).encode())
@@ -143,7 +143,7 @@ def test_unknown_value_is_kept_as_sent() -> None:
 def test_fields_beside_known_value_round_trip() -> None:
     codec = codec_of_dialect('[dialect.fields]\n"reasoning.mode" = "thinking.type"')
     requested = {"thinking": {"type": "enabled", "clear": False}, "other": [1]}
-    message = {"role": "user", "content": [{"type": "text", "text": "x"}]}
+    message = {"role": "user", "content": "x"}
     whole = {"model": "gpt-4.1", "messages": [message], **requested}
     received = codec.parse(json.dumps(whole).encode())
     assert received.params.reasoning == Reasoning("enabled")

@@ -148,6 +148,17 @@ class PrefixIndex(Generic[Call]):
         self._last_lookup = rendered, scope, hints, self._number, found
         return found.earlier
 
+    def last_call(
+        self, rendered: Rendered, *, scope: Hashable = None, hints: CallHints | None = None
+    ) -> Call | None:
+        """The last call of the same scope and hints, whatever its prompt."""
+        scope, hints = _scope(rendered, scope), hints or CallHints()
+        salt = scope_salt(scope)
+        if hints.conversation or hints.user:
+            salt = group_salt((scope, hints.conversation, hints.user))
+        recent = self._conversations.get(salt)
+        return None if not recent else self._calls[recent.latest.tip].call
+
     def last_uses(
         self, rendered: Rendered, *, scope: Hashable = None, hints: CallHints | None = None
     ) -> list[tuple[Call, int]]:

@@ -63,6 +63,9 @@ class SentCall(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     read_older: bool = False
     """Its bill shows the entry of an older call, though only replies and tool results were added
     since the last one."""
+    tool_fields: tuple[str, ...] = ()
+    """For a call that shares nothing with an earlier one: the fields in which its tools differ from
+    those of the last call, which has the same ones."""
     complete: bool = True
     """False: parts of the prompt are not recorded, so nothing can be proven from it."""
 

@@ -24,7 +24,7 @@ from anaphora.yaml_values import nearest
 
 from .cache_rules import CacheParam, CacheRules, Lifetime, LookbackUnit, Mechanism, Moment
 from .dialects import Dialect, Dialects, ParamPlace, decode_dialects, otel_provider
-from .load import SHIPPED, Catalog, Overflow, decode, is_overflow, overflow_of
+from .load import SHIPPED, Catalog, Overflow, decode, error_kind, overflow_of
 from .names import MAKERS, maker_of
 from .price_data import PRICE_SLOT, PriceRows, decode_prices
 from .prices import Price, Rates, tool_overhead
@@ -238,9 +238,9 @@ __all__ = [
     "default_model",
     "default_model_row",
     "dialects",
+    "error_kind",
     "is_maker",
     "is_misspelled",
-    "is_overflow",
     "is_self_named",
     "known_model",
     "maker_of",

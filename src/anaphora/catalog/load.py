@@ -1,6 +1,6 @@
 """The catalog as a value, and the tables of the package, each read on first use.
 
-    catalog.is_overflow("prompt is too long: 208310 tokens > 200000 maximum")     True
+    catalog.error_kind("prompt is too long: 208310 tokens > 200000 maximum")
     catalog.overflow_of("mistral", "openai_chat").write(tokens=300_000, limit=262_144)
 
 A prompt that exceeds the context window is the only kind of error recognised by its message,
@@ -22,7 +22,7 @@ from anaphora.errors import InvalidCatalog, InvalidRequest
 
 from . import dialects
 from .cache_rules import CacheRules
-from .dialects import Dialects, decode_dialects
+from .dialects import Dialects, ErrorKind, decode_dialects
 from .names import GATEWAYS, HOSTED
 from .price_data import ROWS_FILE, TABLE_FILE, PriceRows, PriceTable, decode_prices, decode_table
 from .rows import CatalogRow, ProviderEntries, decode_defaults, decode_rows
@@ -30,17 +30,21 @@ from .values import Profile, decode_structs, decoded_once, read_toml
 
 OVERFLOWS = "overflow.toml"
 _NUMBERS = ("tokens", "limit", "output", "total", "over")
+#: A field of a message that is no number: a key, an account, a model.
+_NAME = "name"
 _FIELD = re.compile(r"\{(\w+)\}")
 #: Matches a number. Bounded, so that matching takes linear time.
-_NUMBER = "[0-9][0-9,]{0,19}"
+_NUMBER, _TEXT = "[0-9][0-9,]{0,19}", r"[^\n]{1,200}?"
 #: The end of a message that may continue.
 _OPEN = "…"
 
 
 class Overflow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One provider's message for a prompt that is too long."""
+    """One provider's message for a prompt that is too long, or for another error that neither code
+    nor status tells."""
 
     provider: str
+    kind: ErrorKind = "context_overflow"
     wire: str = ""
     """Empty: every wire of the provider."""
     message: Annotated[str, msgspec.Meta(min_length=1)]
@@ -51,8 +55,8 @@ class Overflow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     def __post_init__(self) -> None:
         for name in _FIELD.findall(self.message):
-            if name not in _NUMBERS:
-                raise ValueError(f"{{{name}}} is none of {', '.join(_NUMBERS)}")
+            if name not in (*_NUMBERS, _NAME):
+                raise ValueError(f"{{{name}}} is none of {', '.join((*_NUMBERS, _NAME))}")
 
     def write(self, tokens: int, limit: int, output: int = 0) -> str:
         """The message with these numbers."""
@@ -62,6 +66,7 @@ class Overflow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             "output": output,
             "total": tokens + output,
             "over": max(0, tokens - limit),
+            _NAME: "some-name",
         }
         filled = _FIELD.sub(lambda field: str(numbers[field[1]]), self.message)
         return filled.removesuffix(_OPEN)
@@ -70,8 +75,10 @@ class Overflow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     def pattern(self) -> str:
         """The message as a regular expression, anchored at its end unless it may continue."""
         is_open = self.message.endswith(_OPEN)
-        texts = _FIELD.split(self.message.removesuffix(_OPEN))[::2]
-        pattern = _NUMBER.join(map(re.escape, texts))
+        texts = _FIELD.split(self.message.removesuffix(_OPEN))
+        texts[::2] = map(re.escape, texts[::2])
+        texts[1::2] = [_TEXT if name == _NAME else _NUMBER for name in texts[1::2]]
+        pattern = "".join(texts)
         return pattern if is_open else pattern.removesuffix(r"\.") + r"\.?\s*\Z"
 
 
@@ -200,8 +207,11 @@ class ShippedTables:
         return decode_overflows(self.read(OVERFLOWS).decode(), file=OVERFLOWS)
 
     @decoded_once
-    def overflow_pattern(self) -> re.Pattern[str]:
-        return re.compile("|".join(f"(?:{row.pattern})" for row in self.overflows))
+    def error_patterns(self) -> dict[ErrorKind, re.Pattern[str]]:
+        patterns: dict[ErrorKind, list[str]] = {}
+        for row in self.overflows:
+            patterns.setdefault(row.kind, []).append(f"(?:{row.pattern})")
+        return {kind: re.compile("|".join(each)) for kind, each in patterns.items()}
 
     @decoded_once
     def prices(self) -> PriceRows:
@@ -241,14 +251,15 @@ class ShippedTables:
 SHIPPED = ShippedTables()
 
 
-def is_overflow(message: str) -> bool:
-    """Whether an error message is a provider's refusal of a prompt that is too long."""
-    return SHIPPED.overflow_pattern.match(message) is not None
+def error_kind(message: str) -> ErrorKind | None:
+    """The kind of an error that only the provider's message tells; None for other messages."""
+    patterns = SHIPPED.error_patterns.items()
+    return next((kind for kind, pattern in patterns if pattern.match(message)), None)
 
 
 def overflow_of(provider: str, wire: str) -> Overflow | None:
     """The row of a provider's message on a wire; None if there is none."""
     for row in SHIPPED.overflows:
-        if row.provider == provider and row.wire in ("", wire):
+        if row.provider == provider and row.wire in ("", wire) and row.kind == "context_overflow":
             return row
     return None

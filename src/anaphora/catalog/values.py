@@ -183,6 +183,8 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     """The field of an assistant message in which Chat hosts accept reasoning."""
     reasoning_needed: Figure[bool] | None = None
     """An assistant message with tool calls is refused without its reasoning."""
+    only_strings: Figure[bool] | None = None
+    """Chat contents that are lists are refused: several texts are joined by a blank line."""
     explicit_breakpoints: Figure[bool] | None = None
     """Accepts `prompt_cache_breakpoint` on content, and `prompt_cache_options`."""
 

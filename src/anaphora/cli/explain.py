@@ -279,6 +279,7 @@ def _with_side_calls(logged: Iterable[_LoggedCall]) -> Iterator[ExplainedCall]:
         if (
             alone
             and call.verdict.result == "first"
+            and call.verdict.cause != "changed"
             and one.tools <= most_tools.get(one.session, -1)
         ):
             verdict = as_side_call(call.verdict)

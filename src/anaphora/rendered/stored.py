@@ -244,7 +244,7 @@ def _piece(run: ChunkRun, first: int, kept_messages: int, messages: int) -> LogP
         message_ends=[min(end, last) - first for end in log.message_ends[kept_messages:messages]],
         ids=log.ids[kept_messages:messages],
         opens=[at - first for at in log.opens[opened]],
-        roles=log.roles[opened],
+        roles=list(map(str, log.roles[opened])),
         labels=list(log.labels[first:last]),
     )
 

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from anaphora.cache import EarlierCall, PrefixIndex
 from anaphora.cache.cold import ColdPrefix, cold_call, still_used
 from anaphora.cache.learned_steps import LearnedSteps
+from anaphora.cache.sent_call import may_be_cached
 from anaphora.cache.simulator import RenderedPrompt
 from anaphora.cache.verdict import (
     Diagnosis,
@@ -30,6 +31,7 @@ from anaphora.cache.verdict import (
     predict_after,
     saved_usd,
 )
+from anaphora.cache.verdict.changes import changed_tool_fields
 from anaphora.cache.verdict.judgement import ComparedCall, JudgedPair
 from anaphora.cache.verdict.values import agrees
 from anaphora.catalog import CacheRules, Price, Profile
@@ -77,7 +79,11 @@ class RequestPairs:
             for each in self._near.calls():
                 if (each.provider, each.wire) == scope:
                     _remember(self._anywhere, each, scope)
+        last = self._near.last_call(sent.rendered, scope=own, hints=request.hints)
         earlier = _remember(self._near, request, own, prompt)
+        if earlier is None and last is not None and may_be_cached(last.sent, last.catalog_rules):
+            fields = changed_tool_fields(last.sent.rendered, sent.rendered)
+            request.sent = replace(sent, tool_fields=fields)
         if self._only[scope] is None:
             other = _remember(self._anywhere, request, scope, prompt)
             if other is not None and other.continues and not (earlier and earlier.continues):

@@ -357,9 +357,11 @@ class Totals:
 
 
 def _is_alone(conversation: WatchedConversation) -> bool:
-    """Whether no other conversation begins like it."""
+    """Whether no other conversation begins like it, or has the same tools."""
     verdict = conversation.first.verdict
-    return not conversation.shared and verdict is not None and verdict.result == "first"
+    if conversation.shared or verdict is None:
+        return False
+    return verdict.result == "first" and verdict.cause != "changed"
 
 
 def _lost_by_order(verdict: Verdict) -> int:

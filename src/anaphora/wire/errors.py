@@ -1,6 +1,7 @@
 """HTTP errors of providers, by status and structured code.
 
-Only a prompt that is too long is recognised by its message, and only by messages of the catalog.
+Errors are recognised by a message only if neither code nor status tells them: a prompt that is too
+long, and what some hosts answer with the code of any bad request. The messages are in the catalog.
 OpenAI's errors are here too: both of its wires have them, and many hosts copy them.
 """
 
@@ -15,7 +16,8 @@ import msgspec
 
 from anaphora import errors
 from anaphora.canonical import dumps
-from anaphora.catalog import is_overflow
+from anaphora.catalog import error_kind
+from anaphora.catalog.dialects import ErrorKind
 from anaphora.errors import Upstream
 from anaphora.values import ReplyFail
 
@@ -50,9 +52,24 @@ _READ_OF_CUT = 4 * 1024
 #: Characters of a code, and of a field's name.
 _MAX_NAME = 512
 
+#: The class of each kind of the catalog.
+KINDS: dict[ErrorKind, type[Upstream]] = {
+    "rate_limit": errors.RateLimited,
+    "quota": errors.QuotaExhausted,
+    "overloaded": errors.Overloaded,
+    "auth": errors.Unauthenticated,
+    "permission": errors.Forbidden,
+    "not_found": errors.NotFound,
+    "context_overflow": errors.ContextOverflow,
+    "too_large": errors.TooLarge,
+    "content_refused": errors.ContentRefused,
+    "invalid": errors.RequestRejected,
+}
 #: Classes that an overflow may have by status or code, if it has no code of its own. A body over
 #: the byte limit (413) stays `TooLarge` unless its message is about the context window.
 _MAYBE_OVERFLOW = (errors.RequestRejected, errors.TooLarge, errors.Overloaded)
+#: The same for other errors that only a message tells.
+_MAYBE_OTHER = (errors.RequestRejected, errors.Forbidden, errors.RateLimited)
 
 
 def error_class(
@@ -67,10 +84,12 @@ def error_class(
 
 
 def overflow_class(kind: type[Upstream], message: str | None) -> type[Upstream]:
-    """`ContextOverflow` if the message is one of the catalog's; otherwise `kind`."""
-    if message and kind in _MAYBE_OVERFLOW and is_overflow(message):
-        return errors.ContextOverflow
-    return kind
+    """The class of the message, if it is one of the catalog's; otherwise `kind`."""
+    found = error_kind(message) if message else None
+    if found is None:
+        return kind
+    may_be = _MAYBE_OVERFLOW if found == "context_overflow" else _MAYBE_OTHER
+    return KINDS[found] if kind in may_be else kind
 
 
 def read_response(
@@ -168,7 +187,7 @@ _CODES: dict[type[Upstream], str] = {
     errors.Unauthenticated: "invalid_api_key authentication_error invalid_authentication"
     " account_deactivated",
     errors.Forbidden: "permission_error permission_denied unsupported_country_region_territory",
-    errors.NotFound: "model_not_found not_found_error previous_response_not_found"
+    errors.NotFound: "model_not_found invalid_model not_found_error previous_response_not_found"
     " image_file_not_found",
     errors.TooLarge: "request_too_large string_above_max_length image_file_too_large",
     errors.Overloaded: "server_error internal_error internal_server_error service_unavailable"
@@ -315,7 +334,7 @@ def _find_error_object(body: bytes) -> ErrorObject | None:
         return None
     error = whole.get("error")
     if isinstance(error, str):
-        return ErrorObject(message=error)
+        return ErrorObject(message=error, code=whole.get("code"))
     if isinstance(error, dict):
         return msgspec.convert(error, ErrorObject)
     if "detail" in whole:

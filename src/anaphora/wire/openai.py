@@ -19,7 +19,7 @@ from anaphora.prompt import (
     PromptBlock,
     ToolChoice,
 )
-from anaphora.rendered import ChunkLog, ChunkRun
+from anaphora.rendered import ChunkLog, ChunkRun, Kind, LogAppend
 from anaphora.values import (
     AnyTool,
     Bytes,
@@ -214,6 +214,19 @@ def block_log(
     else:
         log.policies = tuple((i, None if ttl is None else nearest[ttl]) for i, ttl in log.policies)
     return log
+
+
+def joined_log(blocks: tuple[PromptBlock, ...]) -> ChunkLog:
+    """The log of system blocks that are pieces of one JSON string, joined by a blank line."""
+    append = LogAppend()
+    for index, block in enumerate(blocks):
+        try:
+            text = string(block.text)[1:-1]
+        except InvalidRequest as problem:
+            raise problem.within(f"system[{index}]") from None
+        append.chunk(Kind.SYSTEM, b"\\n\\n" + text if index else text, None)
+    labels = [block.label for block in blocks]
+    return ChunkLog.of(append, labels, [CachePolicy.NONE] * len(labels))
 
 
 def tool_log(tools: tuple[AnyTool, ...], encode: Callable[[Tool, bytes], bytes]) -> ChunkLog:

@@ -50,10 +50,16 @@ def no_content_and_no_calls_are_missing(body: Json) -> None:
                 del message[name]
 
 
-def text_is_a_list_of_one(body: Json) -> None:
+def a_lone_text_is_a_string_where_no_mark_may_be(body: Json) -> None:
+    breakpoints = profile_for(body).explicit_breakpoints
+    marked = breakpoints is not None and breakpoints.value
     for message in body["messages"]:
-        if isinstance(message.get("content"), str):
-            message["content"] = [{"type": "text", "text": message["content"]}]
+        content = message.get("content")
+        if marked and message["role"] != "assistant":
+            if isinstance(content, str):
+                message["content"] = [{"type": "text", "text": content}]
+        elif isinstance(content, list) and len(content) == 1 and {*content[0]} == {"type", "text"}:
+            message["content"] = content[0]["text"]
 
 
 def the_profile_names_the_token_limit(body: Json) -> None:
@@ -100,7 +106,7 @@ NORMALISATIONS = (
     stream_false_is_missing,
     no_tools_and_no_stops_are_missing,
     no_content_and_no_calls_are_missing,
-    text_is_a_list_of_one,
+    a_lone_text_is_a_string_where_no_mark_may_be,
     the_profile_names_the_token_limit,
     a_stop_text_is_a_list,
     any_is_required,
@@ -386,8 +392,6 @@ def test_reply_becomes_history_unchanged(record: Json) -> None:
     )
     encoded = json.loads(openai_chat.assemble(rendered, Plan()).body.join())["messages"][1:]
     notices = expected_answer(json.loads(record["response"]))["choices"][0]["message"]
-    if isinstance(notices["content"], str):
-        notices["content"] = [{"type": "text", "text": notices["content"]}]
     expected = {key: value for key, value in notices.items() if value is not None}
     assert encoded == ([expected] if len(expected) > 1 else [])
     assert all(isinstance(p, Text | ToolCall | Thinking | Opaque) for p in message.parts)

@@ -52,6 +52,7 @@ TRAITS = Traits(
     reasoning_field=None,
     host="openai",
     reasoning_needed=False,
+    only_strings=False,
 )
 
 
@@ -231,7 +232,7 @@ def test_changed_parts_give_notices(part: Part, data: bytes, codes: list[str]) -
 
 REASONED = {"openai_chat": '{"field":"reasoning_content"}'}
 ASSISTANT: list[tuple[tuple[Part, ...], bytes]] = [
-    ((Text("a"),), b'{"role":"assistant","content":[{"type":"text","text":"a"}]}'),
+    ((Text("a"),), b'{"role":"assistant","content":"a"}'),
     (
         (Text("a"), Refusal("no")),
         b'{"role":"assistant","content":[{"type":"text","text":"a"},{"type":"refusal","refusal":"no"}]}',
@@ -260,7 +261,7 @@ ASSISTANT: list[tuple[tuple[Part, ...], bytes]] = [
     ),
     (
         (Thinking("hm", provider="openai_chat", extras=REASONED), Text("a")),
-        b'{"role":"assistant","reasoning_content":"hm","content":[{"type":"text","text":"a"}]}',
+        b'{"role":"assistant","reasoning_content":"hm","content":"a"}',
     ),
     (
         (
@@ -272,7 +273,7 @@ ASSISTANT: list[tuple[tuple[Part, ...], bytes]] = [
     ),
     (
         (Text("a"), Opaque("openai_chat", "message", '{"name":"n","prefix":true}')),
-        b'{"role":"assistant","name":"n","prefix":true,"content":[{"type":"text","text":"a"}]}',
+        b'{"role":"assistant","name":"n","prefix":true,"content":"a"}',
     ),
     (
         (Opaque("openai_chat", "message", '{"audio":{"id":"a1"}}'),),

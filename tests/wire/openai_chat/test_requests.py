@@ -73,7 +73,8 @@ def parsed(body: bytes) -> Call:
 
 
 U = Message.user("hi")
-HI = b'{"role":"user","content":[{"type":"text","text":"hi"}]}'
+HI = b'{"role":"user","content":"hi"}'
+MARKED_HI = b'{"role":"user","content":[{"type":"text","text":"hi"}]}'
 
 
 # ── Messages ─────────────────────────────────────────────────────────────────────────────────────
@@ -87,11 +88,11 @@ MESSAGES: list[tuple[tuple[Message, ...], bytes]] = [
     ),
     (
         (Message.user("a", Opaque("openai_chat", "message", '{"name":"n"}')),),
-        b'{"role":"user","name":"n","content":[{"type":"text","text":"a"}]}',
+        b'{"role":"user","name":"n","content":"a"}',
     ),
     (
         (U, Message.system("s")),
-        HI + b',{"role":"developer","content":[{"type":"text","text":"s"}]}',
+        HI + b',{"role":"developer","content":"s"}',
     ),
     (
         (U, Message.assistant(ToolCall("c", "f")), Message.tool("c", (Text("ok"), Text("!"))), U),
@@ -104,14 +105,10 @@ MESSAGES: list[tuple[tuple[Message, ...], bytes]] = [
         (
             Message(
                 role="tool",
-                parts=(
-                    ToolResult(
-                        "c", (Text("ok"),), name="f", extras={"openai_chat": '{"name":"f"}'}
-                    ),
-                ),
+                parts=(ToolResult("c", "ok", name="f", extras={"openai_chat": '{"name":"f"}'}),),
             ),
         ),
-        b'{"role":"tool","tool_call_id":"c","name":"f","content":[{"type":"text","text":"ok"}]}',
+        b'{"role":"tool","tool_call_id":"c","name":"f","content":"ok"}',
     ),
 ]
 
@@ -153,7 +150,7 @@ def test_unsupported_parts_of_a_message_give_notices(message: Message, codes: li
     body, notices = encoded(chat(U, message))
     assert notices == codes
     if message.role == "tool":
-        assert json.loads(body)["messages"][1]["content"][0]["type"] == "text"
+        assert isinstance(json.loads(body)["messages"][1]["content"], str)
 
 
 def test_segment_without_supported_parts_gives_notices() -> None:
@@ -178,9 +175,7 @@ def test_the_system_prompt_leads_and_the_profile_names_its_role() -> None:
 
 def test_system_prompt_alone_is_a_request() -> None:
     body, _ = encoded(chat(system="s"))
-    assert json.loads(body)["messages"] == [
-        {"role": "developer", "content": [{"type": "text", "text": "s"}]}
-    ]
+    assert json.loads(body)["messages"] == [{"role": "developer", "content": "s"}]
     assert [b.text for b in parsed(body).ir.system_blocks] == ["s"]
 
 
@@ -202,7 +197,7 @@ def test_system_is_hashed_before_tools_and_sent_after_them() -> None:
 
 
 def test_name_of_a_leading_system_message_is_kept() -> None:
-    body = b'{"model":"gpt-5","messages":[{"role":"developer","name":"n","content":[{"type":"text","text":"s"}]}]}'
+    body = b'{"model":"gpt-5","messages":[{"role":"developer","name":"n","content":"s"}]}'
     call = parsed(body)
     assert [block.text for block in call.ir.system_blocks] == ["s"]
     assert encoded(call)[0] == body
@@ -350,7 +345,7 @@ CACHE: list[tuple[PromptCachePlan, bytes]] = [
 
 @pytest.mark.parametrize("cache, data", CACHE)
 def test_cache_option_round_trip(cache: PromptCachePlan, data: bytes) -> None:
-    body = b'{"model":"gpt-5.6","messages":[' + HI + b"]," + data + b"}"
+    body = b'{"model":"gpt-5.6","messages":[' + MARKED_HI + b"]," + data + b"}"
     assert encoded(chat(U, model=MARKS, cache=cache)) == (body, [])
     assert parsed(body).ir.cache == cache
 
@@ -371,7 +366,7 @@ def test_cache_option_round_trip(cache: PromptCachePlan, data: bytes) -> None:
     ],
 )
 def test_unknown_fields_come_back_unchanged(field: str) -> None:
-    body = b'{"model":"gpt-5.6","messages":[' + HI + b"]," + field.encode() + b"}"
+    body = b'{"model":"gpt-5.6","messages":[' + MARKED_HI + b"]," + field.encode() + b"}"
     assert encoded(parsed(body)) == (body, [])
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -133,11 +134,11 @@ def _tools_changed(earlier: Rendered, later: Rendered) -> tuple[str, str] | None
     gone = [name for name in was if name not in present]
     new = [name for name in now if name not in known]
     if new and gone:
-        return "tool_removed", f"{_joined(gone)}; {_joined(new)} added instead"
+        return "tool_removed", f"{joined_names(gone)}; {joined_names(new)} added instead"
     if new:
-        return "tool_added", _joined(new)
+        return "tool_added", joined_names(new)
     if gone:
-        return "tool_removed", _joined(gone)
+        return "tool_removed", joined_names(gone)
     for index, (one, two) in enumerate(zip(was, now, strict=False)):
         if one != two:
             return "tool_moved", f"{one} from position {index} to {now.index(one)}"
@@ -157,7 +158,31 @@ def _tool_names(rendered: Rendered) -> list[str]:
     return names
 
 
-def _joined(names: list[str]) -> str:
+def changed_tool_fields(earlier: Rendered, later: Rendered) -> tuple[str, ...]:
+    """The fields in which the tools of two prompts differ; none if they are not the same tools."""
+    names = _tool_names(later)
+    if not names or names != _tool_names(earlier):
+        return ()
+    fields: dict[str, None] = {}
+    for was, now in zip(_tool_values(earlier), _tool_values(later), strict=False):
+        changed = (name for name in {**was, **now} if was.get(name, ...) != now.get(name, ...))
+        fields.update(dict.fromkeys(changed))
+    return tuple(fields)
+
+
+def _tool_values(rendered: Rendered) -> Iterator[dict[str, Any]]:
+    """The fields of each tool, those of its function among them, while their text is known."""
+    first = 0
+    for run in rendered.runs:
+        for index in range(run.count) if run.section == "tools" and run.log.has_text else ():
+            value = block_of(rendered.chunk(first + index)).value
+            value = value if isinstance(value, dict) else {}
+            function = value.pop("function", None)
+            yield {**value, **function} if isinstance(function, dict) else value
+        first += run.count
+
+
+def joined_names(names: list[str]) -> str:
     shown = ", ".join(names[:3])
     return f"{shown} and {len(names) - 3} more" if len(names) > 3 else shown
 

@@ -22,6 +22,7 @@ from anaphora.values import Usage
 
 from .avoiding import PlayedCalls, with_remedy
 from .causes import recorded_cause
+from .changes import joined_names
 from .diagnosis import Diagnosis
 from .prediction import Loss, explain_loss, lost_usd, predict_after, unmarked
 from .values import Cause, Result, Verdict, agrees, reported_cause
@@ -296,6 +297,9 @@ def as_side_call(verdict: Verdict, *, side_call: bool = True) -> Verdict:
 
 def _first(sent: SentCall, price: Price | None, diagnosis: Diagnosis | None) -> Verdict:
     recorded = recorded_cause(None, sent)
+    if sent.tool_fields and not (sent.usage is not None and sent.usage.read):
+        names = joined_names(sent.tool_fields)
+        recorded = Cause("changed", f"tools differ from the call before: {names}")
     return Verdict(
         result="first",
         causes=() if recorded is None else (recorded,),

@@ -292,7 +292,7 @@ def _outcome(verdict: Verdict) -> str:
         case "first" if read and verdict.total is not None:
             return f"First call seen: {read:,} of {counted(verdict.total, 'token')} read"
         case "first":
-            return "First call: nothing cached yet"
+            return "Not cached" if verdict.cause == "changed" else "First call: nothing cached yet"
         case "hit" if not left:
             return f"Hit: {tokens} read, although the previous call cached none{predicted}"
         case "hit" if verdict.total is not None:

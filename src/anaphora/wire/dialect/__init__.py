@@ -13,10 +13,10 @@ from typing import Any
 
 import msgspec
 
-from anaphora import catalog, errors
+from anaphora import catalog
 from anaphora.canonical import dumps
 from anaphora.catalog import Dialect, Profile
-from anaphora.catalog.dialects import ErrorKind, ErrorShape, UsageShape
+from anaphora.catalog.dialects import ErrorShape, UsageShape
 from anaphora.errors import Upstream
 from anaphora.prompt import Call
 from anaphora.rendered import Envelope, Plan, Prelude, Rendered, Request
@@ -33,7 +33,7 @@ from anaphora.values import (
     UsageUpdate,
 )
 from anaphora.wire.elements import SplitInput
-from anaphora.wire.errors import error_class, overflow_class, with_retry_hints
+from anaphora.wire.errors import KINDS, error_class, overflow_class, with_retry_hints
 from anaphora.wire.markers import marker_bytes
 from anaphora.wire.parts import partition
 from anaphora.wire.reading import (
@@ -323,19 +323,7 @@ def _is_reusable(envelope: Envelope, own: Envelope | None) -> bool:
 
 # ── Replies ───────────────────────────────────────────────────────────────────────────────────────
 
-_KINDS: dict[ErrorKind, type[Upstream]] = {
-    "rate_limit": errors.RateLimited,
-    "quota": errors.QuotaExhausted,
-    "overloaded": errors.Overloaded,
-    "auth": errors.Unauthenticated,
-    "permission": errors.Forbidden,
-    "not_found": errors.NotFound,
-    "context_overflow": errors.ContextOverflow,
-    "too_large": errors.TooLarge,
-    "content_refused": errors.ContentRefused,
-    "invalid": errors.RequestRejected,
-}
-_NAMES = {kind: name for name, kind in _KINDS.items()}
+_NAMES = {kind: name for name, kind in KINDS.items()}
 
 
 def read_counts(usage: Usage, shape: UsageShape | None) -> Usage:
@@ -421,7 +409,7 @@ def find_error(body: bytes | str, shape: ErrorShape, status: int = 200) -> Upstr
     if code not in shape.kinds and status >= 400 and shape.at == "error":
         return None  # the wire's own reader reads more of it
     if code in shape.kinds:
-        kind = _KINDS[shape.kinds[code]]
+        kind = KINDS[shape.kinds[code]]
     else:
         kind = error_class(status if status >= 400 else 500, None, {})
     message = content.get(shape.message)
@@ -483,7 +471,7 @@ class DialectReader:
         kind = shape.kinds.get(event.code or "") if shape is not None else None
         return msgspec.structs.replace(
             event,
-            error=event.error if kind is None else _KINDS[kind].__name__,
+            error=event.error if kind is None else KINDS[kind].__name__,
             partial=None if event.partial is None else self._codec.decode_reply(event.partial),
         )
 

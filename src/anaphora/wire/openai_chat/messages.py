@@ -7,7 +7,8 @@ An encoder returns bytes, or None with a notice if Chat has no form for the part
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Iterable
+import re
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -65,6 +66,7 @@ Notices: TypeAlias = list[Notice]
 #: Encodes a part; None if Chat cannot send it.
 Encode: TypeAlias = Callable[[Any, Notices], bytes | None]
 
+_PLAIN_TEXT = re.compile(rb'\{"type":"text","text":"([^"\\]*+(?:\\.[^"\\]*+)*+)"\}', re.DOTALL)
 _TEXT = Kind.TEXT  # looked up once: access to an enum member is slow
 
 
@@ -153,7 +155,7 @@ def assistant_message(message: Message, traits: Traits, notices: Notices) -> byt
     items = [fields.extras] if fields.extras else []
     items += [string(name) + b":" + string(text) for name, text in fields.reasoning.items()]
     if fields.content:
-        items.append(b'"content":[' + b",".join(fields.content) + b"]")
+        items.append(b'"content":' + content_of(fields.content, traits))
     if fields.calls:
         items.append(b'"tool_calls":[' + b",".join(fields.calls) + b"]")
     return b'{"role":"assistant",' + b",".join(items) + b"}" if items else None
@@ -224,6 +226,16 @@ def _encoder_of(role: str, part: object) -> tuple[Kind, bool, Encode]:
     if role != "user" and not isinstance(part, Thinking):
         return kind, False, _left_out
     return kind, markable, encode
+
+
+def content_of(parts: Sequence[bytes], traits: Traits) -> bytes:
+    """The content of a message that takes no marks: a lone plain text is a string, since some hosts
+    and chat templates take no list."""
+    if len(parts) == 1 or traits.only_strings:
+        texts = [found[1] for part in parts if (found := _PLAIN_TEXT.fullmatch(part))]
+        if len(texts) == len(parts):
+            return b'"' + b"\\n\\n".join(texts) + b'"'
+    return b"[" + b",".join(parts) + b"]"
 
 
 def text_part(text: str, extras: Extras | None = None) -> bytes:

@@ -68,6 +68,8 @@ class Traits(msgspec.Struct, frozen=True):
     """The provider: reasoning is sent back only to the host that sent it."""
     reasoning_needed: bool
     """Rejects an assistant message with tool calls and without reasoning."""
+    only_strings: bool
+    """Takes no lists of texts."""
 
 
 def traits_of(profile: Profile, markers: Mapping[Ttl, bytes] | None = None) -> Traits:
@@ -84,6 +86,7 @@ def traits_of(profile: Profile, markers: Mapping[Ttl, bytes] | None = None) -> T
         reasoning_field=profile_value(profile, "reasoning_field", None),
         host=profile.provider,
         reasoning_needed=profile_value(profile, "reasoning_needed", False),
+        only_strings=profile_value(profile, "only_strings", False),
     )
 
 

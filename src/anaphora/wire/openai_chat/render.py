@@ -3,8 +3,12 @@
 In the body the tools come first, and the system message leads the list of messages.
 
 Every source message begins a new message. One whose content is a list stays open after its last
-part; the assistant's is a single chunk and closed. So the glue before a chunk depends only on the
-role before it, which makes appending cheap and exact.
+part; the assistant's is a single chunk and closed, like one whose content is a string (its role is
+a `RoleWithEnd`). So the glue before a chunk depends only on the role before it, which makes
+appending cheap and exact.
+
+If a model takes marks, content that they may reach is a list at every turn. Elsewhere a lone text
+is a string.
 """
 
 from __future__ import annotations
@@ -31,8 +35,16 @@ from anaphora.values import (
 from anaphora.wire.breakpoints import MarkPlace, key_slot, locate, options_free
 from anaphora.wire.markers import ONLY_MARKS, policy_notices
 from anaphora.wire.message_runs import message_runs
-from anaphora.wire.openai import block_log, body_order, message_members, place_of, tool_log
+from anaphora.wire.openai import (
+    block_log,
+    body_order,
+    joined_log,
+    message_members,
+    place_of,
+    tool_log,
+)
 from anaphora.wire.parts import (
+    closing,
     encode_at,
     following_extras,
     inner_and_outer,
@@ -56,6 +68,7 @@ from anaphora.wire.splitting import BEFORE_BRACE
 from .messages import (
     Notices,
     assistant_message,
+    content_of,
     encode_part,
     is_fields,
     message_fields,
@@ -71,8 +84,9 @@ from .types import (
 
 # Looked up once: access to an enum member is slow.
 _TEXT, _CALL, _RESULT = Kind.TEXT, Kind.TOOL_CALL, Kind.TOOL_RESULT
-_USER_TEXT = b'{"role":"user","content":[{"type":"text","text":'
-_RESULT_TEXT = b'{"role":"tool","tool_call_id":%b,"content":[{"type":"text","text":%b}'
+_USER = b'{"role":"user","content":'
+_RESULT_ROLE = b'{"role":"tool","tool_call_id":%b,"content":'
+_LIST = b'[{"type":"text","text":'
 
 
 def render(
@@ -96,18 +110,20 @@ def render(
     request = envelope(call, profile, traits, previous.envelope if previous is not None else None)
     tools, foreign = without_foreign_tools(call.tools, (WIRE,))
     blocks = call.ir.system_field_blocks()
+    before = _role_of_system(blocks, traits)
     messages, notices = message_runs(
         call.ir.body_runs(),
         previous,
         lambda segment: partial(add_messages, where=segment.role.value, traits=traits),
-        opening=glue(traits.system_roles.default) if blocks else b'"messages":[',
+        opening=glue(before) if blocks else b'"messages":[',
         glue=glue,
         close=close,
         first_message=1 if blocks else 0,
     )
     runs: list[ChunkRun] = []
     if blocks:
-        runs.append(_system_run(blocks, traits, previous, alone=not messages))
+        end = b"" if messages else close(before)
+        runs.append(_system_run(blocks, traits, previous, before, end))
     if tools:
         log, lead = partial(tool_log, encode=_tool_definition), b'"tools":['
         runs.append(section_run("tools", tools, log, previous, MEMO, lead=lead, close=b"],"))
@@ -136,23 +152,37 @@ def render(
     return continuable(rendered, call, profile, markers)
 
 
+def _role_of_system(blocks: tuple[PromptBlock, ...], traits: Traits) -> str:
+    """The role of the system message, with its end if its content is a string."""
+    role = traits.system_roles.default
+    is_text = traits.only_strings or (len(blocks) == 1 and not traits.breakpoints)
+    if is_text and all(closing(block.extras, WIRE) == b"}" for block in blocks):
+        return RoleWithEnd(role, b'"}')
+    return role
+
+
 def _system_run(
-    blocks: tuple[PromptBlock, ...], traits: Traits, previous: Rendered | None, *, alone: bool
+    blocks: tuple[PromptBlock, ...],
+    traits: Traits,
+    previous: Rendered | None,
+    before: str,
+    end: bytes,
 ) -> ChunkRun:
     nearest = traits.nearest if traits.breakpoints else None
+    joined = isinstance(before, RoleWithEnd)
     role = traits.system_roles.write(place_of(blocks)).encode()
     members = message_members(blocks)
     fields = encode_members(members)[1:-1] + b"," if members else b""
     return section_run(
         "system",
         blocks,
-        lambda blocks: block_log(blocks, text_part, nearest),
+        joined_log if joined else lambda blocks: block_log(blocks, text_part, nearest),
         previous,
         MEMO,
-        lead=b'"messages":[{"role":"%b",%b"content":[' % (role, fields),
-        close=close(traits.system_roles.default) if alone else b"",
+        lead=b'"messages":[{"role":"%b",%b"content":%b' % (role, fields, b'"' if joined else b"["),
+        close=end,
         place="messages[0].content",
-        variant=tuple(traits.markers),
+        variant=(joined, *traits.markers),
     )
 
 
@@ -184,14 +214,35 @@ class Piece(NamedTuple):
     """The beginning of its message on the wire; None inside one that has begun."""
 
 
+class RoleWithEnd(str):
+    """The role of a message whose content is a string, and what is left to write of it."""
+
+    __slots__ = ("end",)
+    end: bytes
+
+    def __new__(cls, role: str, end: bytes = b"") -> RoleWithEnd:
+        made = super().__new__(cls, role)
+        made.end = end
+        return made
+
+
+def _end(role: str) -> bytes:
+    if isinstance(role, RoleWithEnd):
+        return role.end
+    return b"" if role == "assistant" else b"]}"
+
+
 def glue(role: str | None) -> bytes:
     """The bytes between a message of that role and the next."""
-    return b"" if role is None else b"," if role == "assistant" else b"]},"
+    return b"" if role is None else _end(role) + b","
 
 
 def close(role: str) -> bytes:
     """The end of the list of messages after one of that role."""
-    return b"]" if role == "assistant" else b"]}]"
+    return _end(role) + b"]"
+
+
+_USER_ENDED, _TOOL_ENDED = RoleWithEnd("user"), RoleWithEnd("tool")
 
 
 def add_messages(
@@ -241,13 +292,16 @@ def _plain(message: Message, traits: Traits) -> tuple[Kind, bytes, bool, str] | 
         if role == "assistant":
             return None if traits.reasoning_needed else _plain_assistant(parts)
         part = parts[0] if len(parts) == 1 else None
+        listed = traits.breakpoints
+        begin = _LIST if listed else b""
         if isinstance(part, Text) and part.extras is None and role == "user":
-            return _TEXT, _USER_TEXT + string(part.text) + b"}", bool(part.text), role
+            data = _USER + begin + string(part.text) + b"}"
+            return _TEXT, data, bool(part.text), role if listed else _USER_ENDED
         if isinstance(part, ToolResult) and part.extras is None and role == "tool":
             content = part.content
             if isinstance(content, str) and not part.error:
-                data = _RESULT_TEXT % (string(part.call_id), string(content))
-                return _RESULT, data, bool(content), role
+                data = _RESULT_ROLE % string(part.call_id) + begin + string(content) + b"}"
+                return _RESULT, data, bool(content), role if listed else _TOOL_ENDED
     except InvalidRequest:
         pass
     return None
@@ -257,7 +311,7 @@ def _plain_assistant(parts: tuple[Part, ...]) -> tuple[Kind, bytes, bool, str] |
     content, calls = b"", list[bytes]()
     for part in parts:
         if isinstance(part, Text) and part.extras is None and not content and not calls:
-            content = b'"content":[{"type":"text","text":' + string(part.text) + b"}]"
+            content = b'"content":' + string(part.text)
         elif isinstance(part, ToolCall) and part.extras is None:
             calls.append(tool_call(part))
         else:
@@ -280,11 +334,11 @@ def lay_out(message: Message, notices: Notices, traits: Traits) -> list[Piece]:
     elif message.role == "system":
         place = place_of(message.parts)
         notices += traits.system_roles.notices(place, "role")
-        pieces = _content_pieces(message, traits.system_roles.write(place), notices)
+        pieces = _content_pieces(message, traits.system_roles.write(place), notices, traits)
     elif message.role in ("user", "tool"):
         has_results = ToolResult in map(type, message.parts)
-        pieces = _result_pieces(message, notices) if has_results else []
-        pieces += _content_pieces(message, "user", notices)
+        pieces = _result_pieces(message, notices, traits) if has_results else []
+        pieces += _content_pieces(message, "user", notices, traits)
     else:
         raise unknown_role(message.role)
     if not pieces and not notices:
@@ -297,12 +351,13 @@ def mark_places(message: Message, traits: Traits) -> list[MarkPlace]:
     return [MarkPlace(piece.path, chunk, piece.markable) for chunk, piece in pieces]
 
 
-def _result_pieces(message: Message, notices: Notices) -> list[Piece]:
+def _result_pieces(message: Message, notices: Notices, traits: Traits) -> list[Piece]:
     """The tool results, each a message of its own, before the other parts."""
     pieces: list[Piece] = []
     for index, part in leading_results(message.parts, is_fields, notices):
         result = encode_at(f"parts[{index}]", _result, part, notices)
-        pieces += [piece._replace(path=(index, *piece.path)) for piece in result]
+        result = [piece._replace(path=(index, *piece.path)) for piece in result]
+        pieces += result if traits.breakpoints else _with_string(result, traits)
     return pieces
 
 
@@ -326,8 +381,18 @@ def _result(part: ToolResult, notices: Notices) -> list[Piece]:
     return pieces or [Piece((0,), _RESULT, text_part(""), False, "tool", opening)]
 
 
-def _content_pieces(message: Message, role: str, notices: Notices) -> list[Piece]:
-    """A message whose content is a list, one chunk per part."""
+def _with_string(pieces: list[Piece], traits: Traits) -> list[Piece]:
+    """The message with a string as its content, if it may have one."""
+    content = content_of([piece.data for piece in pieces], traits)
+    if not pieces or content.startswith(b"["):
+        return pieces
+    piece, opening = pieces[0], pieces[0].opening or b""
+    data, role = content + b"}", RoleWithEnd(piece.role)
+    return [piece._replace(data=data, role=role, opening=opening.removesuffix(b"["))]
+
+
+def _content_pieces(message: Message, role: str, notices: Notices, traits: Traits) -> list[Piece]:
+    """A message with content, one chunk per part."""
     fields = message_fields(message.parts)
     more = b"," + fields if fields else b""
     opening: bytes | None = b'{"role":"%b"%b,"content":[' % (role.encode(), more)
@@ -342,4 +407,4 @@ def _content_pieces(message: Message, role: str, notices: Notices) -> list[Piece
             opening = None
     if fields and not pieces:
         notices.append(Notice("fields_left_out", "fields of a message without content"))
-    return pieces
+    return pieces if traits.breakpoints else _with_string(pieces, traits)
