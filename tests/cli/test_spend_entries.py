@@ -76,9 +76,9 @@ def test_an_entry_is_found_by_its_request_and_corrected_while_the_daemon_runs(
     done = correct(run, home, entry["id"], "0.25", "as on the invoice")
     assert done.returncode == 0, done.stderr
     assert f"{entry['id']} of demo" in done.stdout
-    assert "to 0.25 dollars" in done.stdout
+    assert "to $0.25" in done.stdout
     again = correct(run, home, entry["id"], "0.25", "as on the invoice")
-    assert "was already corrected to 0.25 dollars" in again.stdout
+    assert "was already corrected to $0.25" in again.stdout
     value = json.loads(run("spend", "--home", str(home), "--json").stdout)["total"]
     assert (value["calls"], value["billed_nano_usd"]) == (1, NANO // 4)
     assert value["corrected_nano_usd"] == NANO // 4 - entry["billed_nano_usd"]
@@ -295,9 +295,6 @@ def test_a_moved_store_keeps_its_corrections(
     assert done.returncode == 0, done.stderr
     assert listed(run, home) == before
     assert correct(run, home, entry["id"], "1").returncode == 0
-    copy = home / "copy.sqlite"
-    assert run("store", "backup", str(copy), "--home", str(home)).returncode == 0
-    assert len(rows(copy, "SELECT 1 FROM entries WHERE kind = 'correction'")) == 2
 
 
 def test_a_home_without_calls_has_no_entries(run: Any, tmp_path: Path, emu: Emulator) -> None:
