@@ -17,7 +17,7 @@ from anaphora.audit.envelope import CorrectionRow
 from anaphora.audit.log_postgres import PostgresLog
 from anaphora.audit.reading import rows as audit_rows
 from anaphora.audit.reading import verify
-from anaphora.daemon.access.grants import NANO, dollars
+from anaphora.daemon.access.grants import NANO, exact_usd
 from anaphora.daemon.access.identity import ADMIN
 from anaphora.emulator.server import Emulator
 
@@ -229,8 +229,8 @@ def test_amounts_of_entries_are_exact(run: Any, daemon: TestedDaemon) -> None:
     assert correct(run, daemon.home, entry["id"], "0.000000001").returncode == 0
     text = run("spend", "entries", "--home", str(daemon.home)).stdout
     billed = entry["billed_nano_usd"]
-    assert dollars(billed) in text.split()
-    assert dollars(1 - billed) in text.split()
+    assert exact_usd(billed) in text.split()
+    assert exact_usd(1 - billed) in text.split()
 
 
 @pytest.mark.parametrize("command", [["spend"], ["spend", "entries"], ["spend", "--watch"]])

@@ -33,11 +33,9 @@ def add_program(
     """Creates an app's token, and prints the variables and the command that start a program with
     it."""
     from anaphora.daemon.home.app_programs import program_setup, programs
-    from anaphora.daemon.home.config import daemon_config
 
     config = home.config()
-    address = _daemon_url(daemon_config(config), home) if url is None else _checked_url(url)
-    setup = program_setup(programs()[name], app, config, url=address)
+    setup = program_setup(programs()[name], app, config, url=daemon_address(home, url))
     result = _add(home, config, app, setup.yaml, write=write)
     _print(home, setup, result, write=write, as_json=as_json)
 
@@ -70,12 +68,16 @@ def _add(home: Home, config: ClientConfig, app: str, grant: str, *, write: bool)
     return result
 
 
-@hides_arguments
-def print_aws(home: Home, result: dict[str, Any], *, url: str | None, as_json: bool) -> None:
-    """Prints a new token as variables of AWS SDKs."""
+def daemon_address(home: Home, url: str | None) -> str:
+    """The given one, or that of llm.yaml."""
     from anaphora.daemon.home.config import daemon_config
 
-    address = _checked_url(url) if url else _daemon_url(daemon_config(home.config()), home)
+    return _checked_url(url) if url else _daemon_url(daemon_config(home.config()), home)
+
+
+@hides_arguments
+def print_aws(result: dict[str, Any], address: str, *, as_json: bool) -> None:
+    """Prints a new token as variables of AWS SDKs."""
     environment = {
         "AWS_BEARER_TOKEN_BEDROCK": result["token"],
         "AWS_REGION": "us-east-1",  # the daemon accepts any

@@ -111,13 +111,14 @@ def add(
 
         add_program(opened, app, program, url=url, write=write, as_json=as_json)
         return
+    address = _address(opened, url, aws)
     if models is not None and usd_per_day is not None:
         from .app_setup import add_granted
 
         result = add_granted(opened, app, split_globs(models), usd_per_day, write=write)
     else:
         result = call_admin(opened, "admin.apps.add", {"app": app})
-    _print_new(opened, result, url=url, aws=aws, as_json=as_json)
+    _print_new(result, address, as_json=as_json)
     report_problems(f"warning: {each}" for each in result["warnings"])
 
 
@@ -125,13 +126,21 @@ def split_globs(text: str) -> list[str]:
     return [each.strip() for each in text.split(",") if each.strip()]
 
 
-def _print_new(
-    home: Home, result: dict[str, Any], *, url: str | None, aws: bool, as_json: bool
-) -> None:
-    if aws:
+def _address(home: Home, url: str | None, aws: bool) -> str:
+    """The daemon's address for --aws, checked before a token is made; empty without it."""
+    if not aws:
+        return ""
+    from .app_setup import daemon_address
+
+    return daemon_address(home, url)
+
+
+def _print_new(result: dict[str, Any], address: str, *, as_json: bool) -> None:
+    """`address`: for --aws."""
+    if address:
         from .app_setup import print_aws
 
-        print_aws(home, result, url=url, as_json=as_json)
+        print_aws(result, address, as_json=as_json)
     else:
         print_new_token(result, as_json=as_json)
 
@@ -156,8 +165,9 @@ def rotate(app: str, overlap: float, url: str | None, aws: bool, home: Path, as_
     opened = open_home(home)
     if url is not None and not aws:
         raise click.UsageError("--url needs --aws.")
+    address = _address(opened, url, aws)
     result = call_admin(opened, "admin.apps.rotate", params)
-    _print_new(opened, result, url=url, aws=aws, as_json=as_json)
+    _print_new(result, address, as_json=as_json)
     if not as_json:
         for row in result["ending"]:
             click.echo(f"{row['id']} ends {shown_time(row['expires'])}", err=True)

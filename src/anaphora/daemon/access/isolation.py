@@ -79,6 +79,12 @@ class SharedProviders:
         users = self._users.get(self.account(provider), set())
         return bool(users - {app.app})
 
+    def hides_from(self, app: AppGrant) -> bool:
+        """Whether it is so at any of the app's providers."""
+        if app.llm.share_cache or self._users is None:
+            return not app.llm.share_cache
+        return any(app.app in users and len(users) > 1 for users in self._users.values())
+
     def account(self, provider: str) -> Hashable:
         """The account of an entry of llm.yaml."""
         return self.accounts.get(provider, provider)
