@@ -5,7 +5,8 @@
 #   /etc/anaphora/secrets    tokens.key, and NAME.txt for each {secret: NAME}
 #
 # The daemon uses secrets that belong to its user and that no other may read, and follows no links.
-# Mounted files are neither, so they are copied.
+# Mounted files are neither, so they are copied. Files that are not mounted are made once, as by
+# `anaphora init`.
 set -eu
 config=${ANAPHORA_CONFIG_FOLDER:-/etc/anaphora/config}
 secrets=${ANAPHORA_SECRETS_FOLDER:-/etc/anaphora/secrets}
@@ -30,4 +31,5 @@ for file in "$secrets"/*; do
     *.txt) copy "$file" "$ANAPHORA_HOME/secrets/${file##*/}" ;;
     esac
 done
+[ -f "$ANAPHORA_HOME/tokens.key" ] || anaphora init "$ANAPHORA_HOME" >/dev/null
 exec "$@"

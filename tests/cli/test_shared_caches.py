@@ -25,16 +25,18 @@ def grants(*providers: str, models: str = "*", shares: bool = False) -> dict[str
 
 def warnings_of(run: Run, home: Path) -> list[str]:
     found = json.loads(run("serve", "--home", str(home), "--check", "--json").stdout)["warnings"]
-    return [each for each in found if "share a cache" in each]
+    return [each for each in found if " use one key at " in each]
 
 
 def test_all_commands_warn_and_say_what_to_do(emu: Emulator, tmp_path: Path, run: Run) -> None:
     home = tmp_path / "home"
     tokens = create_home(home, emu, extensions=grants("anthropic"))
     [warning] = warnings_of(run, home)
-    assert warning.startswith("one, two share a cache at anthropic")
+    assert warning.startswith(
+        "one, two use one key at anthropic. An app can find out from its charges"
+    )
     assert "share_cache: true" in warning
-    assert "an entry in llm.yaml with a key of another account" in warning
+    assert "a provider in llm.yaml with a key of another account" in warning
     for _ in range(2):  # without a daemon, and through it
         checked = run("grants", "check", "one", "--home", str(home))
         assert f"warning: {warning}" in checked.stderr
@@ -80,6 +82,27 @@ def test_entries_with_one_key_are_one_account(
     other.touch(mode=0o600)
     other.write_text("sk-another\n")
     found = warnings_of(run, home)
-    assert [each.partition(", which")[0] for each in found] == (
-        ["one, two share a cache at again, anthropic"] if same_key else []
+    assert [each.partition(". ")[0] for each in found] == (
+        ["one, two use one key at again, anthropic"] if same_key else []
     )
+
+
+def test_apps_that_share_several_keys_are_named_once(
+    emu: Emulator, tmp_path: Path, run: Run
+) -> None:
+    llm = copy.deepcopy(llm_yaml(emu.url))
+    llm["providers"]["gemini"]["key"] = {"secret": "OTHER_KEY"}
+    home = tmp_path / "home"
+    tokens = create_home(home, emu, extensions=grants("anthropic", "gemini"), llm=llm)
+    other = home / "secrets" / "OTHER_KEY.txt"
+    other.touch(mode=0o600)
+    other.write_text("sk-another\n")
+    [warning] = warnings_of(run, home)
+    assert warning.startswith("one, two use one key at anthropic, gemini. ")
+    with started_daemon(home, tokens) as daemon:
+        (home / "llm.yaml").touch()
+        daemon.daemon.reload()
+        added = run("apps", "narrow", "one", "--usd", "1", "--expires", "1h", "--home", str(home))
+        assert "warning" not in added.stderr
+    logged = [line for line in daemon.log_lines() if line.get("message") == warning]
+    assert len(logged) == 1

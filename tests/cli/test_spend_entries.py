@@ -17,7 +17,7 @@ from anaphora.audit.envelope import CorrectionRow
 from anaphora.audit.log_postgres import PostgresLog
 from anaphora.audit.reading import rows as audit_rows
 from anaphora.audit.reading import verify
-from anaphora.daemon.access.grants import NANO, dollars
+from anaphora.daemon.access.grants import NANO, exact_usd
 from anaphora.daemon.access.identity import ADMIN
 from anaphora.emulator.server import Emulator
 
@@ -76,9 +76,9 @@ def test_an_entry_is_found_by_its_request_and_corrected_while_the_daemon_runs(
     done = correct(run, home, entry["id"], "0.25", "as on the invoice")
     assert done.returncode == 0, done.stderr
     assert f"{entry['id']} of demo" in done.stdout
-    assert "to 0.25 dollars" in done.stdout
+    assert "to $0.25" in done.stdout
     again = correct(run, home, entry["id"], "0.25", "as on the invoice")
-    assert "was already corrected to 0.25 dollars" in again.stdout
+    assert "was already corrected to $0.25" in again.stdout
     value = json.loads(run("spend", "--home", str(home), "--json").stdout)["total"]
     assert (value["calls"], value["billed_nano_usd"]) == (1, NANO // 4)
     assert value["corrected_nano_usd"] == NANO // 4 - entry["billed_nano_usd"]
@@ -229,8 +229,8 @@ def test_amounts_of_entries_are_exact(run: Any, daemon: TestedDaemon) -> None:
     assert correct(run, daemon.home, entry["id"], "0.000000001").returncode == 0
     text = run("spend", "entries", "--home", str(daemon.home)).stdout
     billed = entry["billed_nano_usd"]
-    assert dollars(billed) in text.split()
-    assert dollars(1 - billed) in text.split()
+    assert exact_usd(billed) in text.split()
+    assert exact_usd(1 - billed) in text.split()
 
 
 @pytest.mark.parametrize("command", [["spend"], ["spend", "entries"], ["spend", "--watch"]])
@@ -295,9 +295,6 @@ def test_a_moved_store_keeps_its_corrections(
     assert done.returncode == 0, done.stderr
     assert listed(run, home) == before
     assert correct(run, home, entry["id"], "1").returncode == 0
-    copy = home / "copy.sqlite"
-    assert run("store", "backup", str(copy), "--home", str(home)).returncode == 0
-    assert len(rows(copy, "SELECT 1 FROM entries WHERE kind = 'correction'")) == 2
 
 
 def test_a_home_without_calls_has_no_entries(run: Any, tmp_path: Path, emu: Emulator) -> None:

@@ -21,7 +21,6 @@ from anaphora.audit.reading import verify
 from anaphora.daemon.access.grants import NANO, AppGrant, GroupLimits, LlmGrant
 from anaphora.daemon.money.ledger import Ledger
 from anaphora.daemon.store import HandleRow, SpendLimits, TokenRow
-from anaphora.daemon.store.upkeep import check as check_file
 from anaphora.daemon.values import App
 from anaphora.errors import GrantExceeded
 
@@ -118,53 +117,6 @@ def test_a_store_is_moved_with_its_audit_log_and_nothing_is_lost(
     assert "move to a new database" in again.stderr
 
 
-def test_a_pruned_store_is_moved_from_its_backup(
-    run: Any, home: Path, postgres_place: PostgresPlace, tmp_path: Path
-) -> None:
-    configured = (home / "llm.yaml").read_text()
-    (home / "llm.yaml").write_text("providers: {}\n")
-    pruned = run("store", "prune", "--keep-days", "90", "--home", str(home))
-    assert "40 entries before" in pruned.stdout, pruned.stderr
-    backup = tmp_path / "pruned.sqlite"
-    assert run("store", "backup", str(backup), "--home", str(home)).returncode == 0
-    (home / "llm.yaml").write_text(configured)
-    moved = run("store", "move", "--from", str(backup), "--home", str(home))
-    assert moved.returncode == 0, moved.stderr
-    checked = run("store", "check", "--home", str(home))
-    assert (checked.returncode, "were pruned" in checked.stdout) == (0, True), checked.stdout
-    assert problems_of(postgres_place) == ()
-    # With the open hold, at its bound.
-    assert rows(postgres_place, "SELECT count(*), sum(billed) FROM entries") == [(1, NANO // 2)]
-    assert rows(postgres_place, "SELECT sum(billed) FROM sums") == [(80 * NANO + NANO // 2,)]
-
-
-def test_a_backup_is_a_file_that_can_be_checked_and_restored(
-    run: Any, home: Path, postgres_place: PostgresPlace, postgres_server: PostgresServer,
-    tmp_path: Path,
-) -> None:  # fmt: skip
-    assert run("store", "move", "--home", str(home)).returncode == 0
-    backup = tmp_path / "backup.sqlite"
-    done = run("store", "backup", str(backup), "--home", str(home))
-    assert done.returncode == 0, done.stderr
-    assert backup.stat().st_mode & 0o777 == 0o600
-    report = check_file(backup, now=NOON)
-    assert (report.problems, report.entries, report.tokens) == ((), 41, 1)
-    assert "exists already" in run("store", "backup", str(backup), "--home", str(home)).stderr
-    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
-
-    url = postgres_server.create_database()
-    try:
-        (home / "llm.yaml").write_text(f"providers: {{}}\ndaemon: {{store: '{url}'}}\n")
-        restored = run("store", "move", "--from", str(backup), "--home", str(home), "--json")
-        assert json.loads(restored.stdout)["entries"] == 41, restored.stderr
-        place = PostgresPlace(url, tmp_path)
-        assert problems_of(place) == ()
-        sql = "SELECT * FROM sums ORDER BY day, app"
-        assert rows(place, sql) == rows(postgres_place, sql)
-    finally:
-        postgres_server.drop_database(url)
-
-
 async def _spend_budgets(home: Path) -> None:
     limits = SpendLimits(per_day=NANO, group_per_day=NANO)
     llm = LlmGrant(nano_usd_per_day=NANO)
@@ -183,25 +135,23 @@ async def _spend_budgets(home: Path) -> None:
         left._settled = True  # stays open, as after a kill
 
 
-def test_budgets_are_moved_and_backed_up_with_what_they_reserve(
+def test_budgets_are_moved_with_what_they_reserve(
     run: Any, tmp_path: Path, postgres_place: PostgresPlace
 ) -> None:
-    home, copy, place = tmp_path / "home", tmp_path / "copy.sqlite", postgres_place
+    home, place = tmp_path / "home", postgres_place
     home.mkdir()
     run_in_thread(_spend_budgets(home))
     (home / "llm.yaml").write_text(f"providers: {{}}\ndaemon: {{store: '{place.url}'}}\n")
     AuditLog(home / "audit", node="one").close()
-    for words in (("move",), ("backup", str(copy))):
-        done = run("store", *words, "--home", str(home))
-        assert done.returncode == 0, done.stderr
-    for moved in (place, copy):
-        assert problems_of(moved) == ()
-        names = "SELECT app, spent, held FROM balances WHERE app LIKE '%:%' ORDER BY app, period"
-        assert rows(moved, names) == [
-            ("budget:kept", 150, 0),
-            ("group:team", 150, 0),
-            ("group:team", 150, 0),
-        ]
+    done = run("store", "move", "--home", str(home))
+    assert done.returncode == 0, done.stderr
+    assert problems_of(place) == ()
+    names = "SELECT app, spent, held FROM balances WHERE app LIKE '%:%' ORDER BY app, period"
+    assert rows(place, names) == [
+        ("budget:kept", 150, 0),
+        ("group:team", 150, 0),
+        ("group:team", 150, 0),
+    ]
 
     async def left() -> None:
         async with opened(place, Clock(PAST)) as ledger:
@@ -273,9 +223,6 @@ def test_check_and_migrate_and_reset_clock_work_on_postgresql(
     assert (pruned.returncode, "41 entries before" in pruned.stdout) == (0, True), pruned.stderr
     checked = run("store", "check", "--home", str(home))
     assert (checked.returncode, "were pruned" in checked.stdout) == (0, True), checked.stdout
-    copy = home / "copy.sqlite"
-    assert run("store", "backup", str(copy), "--home", str(home)).returncode == 0
-    assert check_file(copy).pruned_until
 
     empty = postgres_server.create_database()
     (home / "llm.yaml").write_text(f"providers: {{}}\ndaemon: {{store: '{empty}'}}\n")

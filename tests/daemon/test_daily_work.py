@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import json
 import os
 import re
@@ -74,7 +75,9 @@ class Operator:
         command, _, file = line.partition(" > ")
         source, _, command = command.rpartition(" | ") if "pass show" in line else ("", "", command)
         command, _, pattern = command.partition(" | grep ")
-        program, *arguments = shlex.split(command)
+        program, *words = shlex.split(command)
+        found = [sorted(glob.glob(word)) if "*" in word else [word] for word in words]
+        arguments = [word for words in found for word in words]  # as a shell does
         if program == "systemctl":
             assert arguments in (["stop", "anaphora"], ["start", "anaphora"])
             self.start() if arguments[0] == "start" else self.stop()
@@ -108,8 +111,10 @@ def test_every_command_of_the_page(running_emulator: Emulator, tmp_path: Path) -
         assert status == 200
         printed = [run(line) for line in commands("Look")]
         assert "demo" in printed[-1]
-        for line in commands("Back up"):
+        for line in commands("Back up") * 2:  # every night
             run(line)
+        (backup,) = (tmp_path / "var/backups/anaphora").iterdir()
+        assert (backup / "secrets" / "ANTHROPIC_API_KEY.txt").stat().st_mode & 0o777 == 0o600
         later, _ = operator.call(token)
         assert later == 200
 

@@ -10,20 +10,24 @@ import shlex
 import shutil
 import stat
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
+import httpx
 import jsonschema_rs
 import pytest
 import yaml
 from support.certificates import write_certificate
-from support.servers import NginxServer, find_program
+from support.daemon import llm_yaml, running_daemon
+from support.servers import NginxServer, find_program, for_installed_nginx
 from support.tables import each_row
 
 from anaphora.cli.common import anaphora
 from anaphora.client.config import ClientConfig
 from anaphora.daemon.home.config import DaemonConfig, daemon_config
 from anaphora.daemon.home.extensions import Grants
+from anaphora.emulator.server import Emulator
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -93,35 +97,19 @@ def unit(text: str) -> configparser.ConfigParser:
 
 
 def test_the_unit_runs_commands_that_exist() -> None:
-    service = unit((DEPLOY / "systemd" / "anaphora@.service").read_text())["Service"]
+    service = unit((DEPLOY / "systemd" / "anaphora.service").read_text())["Service"]
     check_command(shlex.split(service["ExecStart"])[1:])
+    assert service["RestartPreventExitStatus"] == "2 7"
     config = DaemonConfig()
     assert int(service["TimeoutStopSec"]) > config.drain_delay + config.drain_timeout
-
-
-def test_the_unit_has_the_restrictions_of_a_single_daemon() -> None:
-    """Those of docs/daemon/operating.md."""
-    page = (ROOT / "docs" / "daemon" / "operating.md").read_text()
-    (text,) = re.findall(r"```text\n(\[Unit\].*?)```", page, re.DOTALL)
-    single = dict(unit(text)["Service"])
-    nodes = dict(unit((DEPLOY / "systemd" / "anaphora@.service").read_text())["Service"])
-    assert {name for name in single if nodes.get(name) != single[name]} == {
-        "ExecStartPre",
-        "ExecStart",
-        "ReadWritePaths",
-        "Restart",
-    }
-    # A node waits for its database: a check before it would fail instead.
-    assert "ExecStartPre" not in nodes
-    assert nodes["RestartPreventExitStatus"] == "2 7"
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd-analyze here")
 @pytest.mark.parametrize("broken", [False, True])
 def test_systemd_accepts_the_unit(tmp_path: Path, broken: bool) -> None:
-    text = (DEPLOY / "systemd" / "anaphora@.service").read_text()
+    text = (DEPLOY / "systemd" / "anaphora.service").read_text()
     text = text.replace("/opt/anaphora/bin/anaphora", "/bin/true")
-    file = tmp_path / "anaphora@a.service"
+    file = tmp_path / "anaphora.service"
     file.write_text(text.replace("RestartSec", "RestartSecs") if broken else text)
     done = subprocess.run(
         ["systemd-analyze", "verify", "--man=no", "--recursive-errors=no", str(file)],
@@ -152,6 +140,7 @@ def test_nginx_accepts_its_configuration(nginx: None, tmp_path: Path, broken: bo
     if broken:
         text = text.replace("proxy_buffering", "proxy_bufering")
     config = tmp_path / "nginx.conf"
+    text = for_installed_nginx(text)
     config.write_text(f"pid {tmp_path}/pid;\nevents {{}}\nhttp {{\n{text}\n}}\n")
     program = find_program(NginxServer.names, NginxServer.folders)
     done = subprocess.run(
@@ -188,7 +177,7 @@ def test_the_image_copies_files_that_exist_and_installs_extras_that_exist() -> N
     assert "src" in sources
     assert [source for source in sources if not (ROOT / source).exists()] == []
     # What a build of the package reads is in the image that builds it.
-    needed = {"README.md", "LICENSE", "examples", "docs", "scripts/package_readme.py"}
+    needed = {"README.md", "LICENSE", "deploy", "examples", "docs", "scripts/package_readme.py"}
     assert needed <= sources
     (extras,) = re.findall(r"/source\[([\w,]+)\]", "".join(words for _, words in instructions()))
     assert set(extras.split(",")) <= set(project["project"]["optional-dependencies"])
@@ -249,6 +238,70 @@ def test_the_entrypoint_fills_the_home_with_files_that_the_daemon_accepts(tmp_pa
     (home / "settlements.journal").write_text("kept")
     assert run() == "sk-2\n"
     assert (home / "settlements.journal").read_text() == "kept"
+
+
+def test_a_home_without_mounted_files_is_made(tmp_path: Path) -> None:
+    """As with the compose file: grants and the key of tokens are made once, and kept."""
+    config, home = tmp_path / "config", tmp_path / "home"
+    config.mkdir()
+    (config / "llm.yaml").write_text(COMPOSE["configs"]["llm"]["content"])
+    environment = {
+        "PATH": os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"])),
+        "ANAPHORA_CONFIG_FOLDER": str(config),
+        "ANAPHORA_SECRETS_FOLDER": str(tmp_path / "none"),
+        "ANAPHORA_HOME": str(home),
+    }
+    command = ["sh", str(DEPLOY / "container" / "entrypoint.sh"), "cat", str(home / "tokens.key")]
+    keys = [
+        subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+        for _ in range(2)
+    ]
+    assert len(keys[0]) == 64
+    assert keys[0] == keys[1]
+    assert "my-app" in Grants.read(home / "extensions.yaml").apps
+    assert "allow_http" in (home / "llm.yaml").read_text()
+
+
+# ── One daemon with compose ──────────────────────────────────────────────────────────────────────
+
+COMPOSE = yaml.safe_load((DEPLOY / "container" / "compose.yaml").read_text())
+
+
+def test_the_compose_file_publishes_the_daemon_on_this_machine_alone() -> None:
+    (service,) = COMPOSE["services"].values()
+    config = daemon_config(ClientConfig.from_text(COMPOSE["configs"]["llm"]["content"], "compose"))
+    assert config.is_exposed  # in the container, or nothing could be published
+    assert config.allow_http
+    assert service["ports"] == [f"127.0.0.1:{config.port}:{config.port}"]
+    assert int(service["stop_grace_period"].removesuffix("s")) > (
+        config.drain_delay + config.drain_timeout
+    )
+    (mounted,), (secret,) = service["configs"], service["secrets"]
+    entrypoint = (DEPLOY / "container" / "entrypoint.sh").read_text()
+    assert mounted["target"].removesuffix("/llm.yaml") in entrypoint
+    assert secret["target"].removesuffix("/ANTHROPIC_API_KEY.txt") in entrypoint
+    assert COMPOSE["secrets"][secret["source"]] == {"environment": "ANTHROPIC_API_KEY"}
+    (volume,) = service["volumes"]
+    last = dict(instructions())
+    assert volume.endswith(f":{last['VOLUME']}")
+    assert last["ENV"].rpartition("ANAPHORA_HOME=")[2].startswith(last["VOLUME"])
+
+
+def test_a_published_port_reaches_the_daemon(running_emulator: Emulator, tmp_path: Path) -> None:
+    """A connection to a container comes in at another address than 127.0.0.1."""
+    written = yaml.safe_load(COMPOSE["configs"]["llm"]["content"])["daemon"]
+    llm = llm_yaml(running_emulator.url)
+    llm["daemon"] |= written
+    with running_daemon(tmp_path, running_emulator, llm=llm) as daemon:
+        port = daemon.url.rpartition(":")[2]
+        answer = httpx.get(f"http://127.0.0.2:{port}/healthz")
+        models = httpx.get(f"http://127.0.0.2:{port}/v1/models", headers=daemon.headers())
+    assert (answer.status_code, models.status_code) == (200, 200)
+
+
+def test_an_exposed_address_needs_a_setting() -> None:
+    with pytest.raises(ValueError, match="allow_http: true` in a container whose port"):
+        DaemonConfig(host="0.0.0.0")
 
 
 # ── Kubernetes ───────────────────────────────────────────────────────────────────────────────────

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import configparser
 import re
 import shlex
 from pathlib import Path
@@ -15,7 +14,8 @@ from anaphora.client.config import ClientConfig
 from anaphora.daemon.home.config import DaemonConfig, daemon_config
 from anaphora.daemon.monitoring import DaemonMetrics
 
-PAGE = (Path(__file__).parents[2] / "docs" / "daemon" / "operating.md").read_text()
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "daemon" / "operating.md").read_text()
 
 
 @pytest.mark.parametrize("text", re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL))
@@ -32,20 +32,43 @@ def test_defaults_are_those_of_the_code() -> None:
     }
 
 
-def test_commands_of_the_unit_exist() -> None:
-    (text,) = re.findall(r"```text\n(\[Unit\].*?)```", PAGE, re.DOTALL)
-    unit = configparser.ConfigParser(strict=False, interpolation=None)
-    unit.optionxform = str  # type: ignore[assignment,method-assign]
-    unit.read_string(text)
-    service = unit["Service"]
-    for command in (service["ExecStartPre"], service["ExecStart"]):
-        program, name, *arguments = shlex.split(command)
-        assert program.endswith("/anaphora")
-        found = anaphora.get_command(anaphora.make_context("anaphora", [name]), name)
-        assert found is not None
-        found.make_context(name, arguments)
-    seconds = int(service["TimeoutStopSec"])
-    assert seconds > DaemonConfig().drain_timeout
+def test_commands_exist() -> None:
+    lines = re.findall(r"^(?:sudo .*?)?(?:\S*/)?anaphora (\w.*?)(?: +#.*)?$", PAGE, re.MULTILINE)
+    assert {line.split()[0] for line in lines} >= {"init", "secrets", "apps", "serve"}
+    for line in lines:
+        command, words = anaphora, shlex.split(line)
+        while hasattr(command, "get_command") and words:
+            found = command.get_command(anaphora.make_context("anaphora", []), words[0])
+            if found is None:
+                break
+            command, words = found, words[1:]
+        assert command is not anaphora, line
+        command.make_context("anaphora", words)
+
+
+def test_steps_of_systemd_make_a_home_that_the_unit_may_write() -> None:
+    """The unit runs as the user that the page makes, with the venv and the home that it makes."""
+    unit = (ROOT / "deploy" / "systemd" / "anaphora.service").read_text()
+    section = PAGE.partition("## systemd\n")[2].partition("\n## ")[0]
+    user, home = "anaphora", "/srv/anaphora"
+    for line in (f"User={user}", f"ReadWritePaths={home}", f"serve --home {home}"):
+        assert line in unit
+    steps = section.partition("```text\n")[2].partition("```")[0].splitlines()
+    order = [
+        steps.index(next(step for step in steps if step.startswith(start)))
+        for start in (
+            "useradd --system --user-group",
+            "python3 -m venv /opt/anaphora",
+            "/opt/anaphora/bin/pip install",
+            f"/opt/anaphora/bin/anaphora init {home}",
+            f"chown -R {user}:{user} {home}",
+            "cp /opt/anaphora/share/anaphora/systemd/anaphora.service /etc/systemd/system/",
+            "systemctl enable --now anaphora",
+        )
+    ]
+    assert order == sorted(order)
+    assert "ExecStart=/opt/anaphora/bin/anaphora serve" in unit
+    assert "[Unit]" not in PAGE  # one unit
 
 
 def test_metrics_have_their_names() -> None:

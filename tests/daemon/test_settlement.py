@@ -260,7 +260,7 @@ def test_refusal_after_an_attempt_is_a_call(emu: Emulator, tmp_path: Path) -> No
 def test_repeats_of_a_refusal_are_written_when_their_minute_is_over(tmp_path: Path) -> None:
     now = 1_800_000_000.0
     with AuditLog(tmp_path / "audit") as log:
-        denials = DenialLog(log, lambda: now)
+        denials = DenialLog(log, lambda: now, lambda *_: None)
         app = App(id="notes", grant=AppGrant(app="notes"))
         for _ in range(5):
             denials.add(app, "/v1/messages", NotGranted("no such model"))

@@ -51,9 +51,10 @@ def limited(usd: float) -> dict[str, Any]:
 def daemon(
     running_emulator: Emulator, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[TestedDaemon]:
-    """With an app that has spent its limit but for a nano-dollar."""
+    """With an app that has spent its limit but for a nano-dollar, and shares a key with another."""
     home = tmp_path_factory.mktemp("spent") / "home"
-    tokens = create_home(home, running_emulator, extensions={"demo": limited(1)})
+    extensions = {"demo": limited(1), "other": GRANT}
+    tokens = create_home(home, running_emulator, extensions=extensions)
     asyncio.run(spend(home, NANO - 1))
     with started_daemon(home, tokens, clock=noon) as running:
         yield running
@@ -165,7 +166,8 @@ async def settle_without_row(home: Path) -> None:
 
 def test_call_that_can_cost_more_than_the_limit(emu: Emulator, tmp_path: Path) -> None:
     """It never fits by itself: the error says what would."""
-    with running_daemon(tmp_path, emu, extensions={"demo": limited(0.0001)}) as daemon:
+    extensions = {"demo": limited(0.0001), "other": GRANT}
+    with running_daemon(tmp_path, emu, extensions=extensions) as daemon:
         with daemon.client() as client:
             message = client.post("/v1/messages", json=BODIES["/v1/messages"]).json()["error"]
         assert "usd_per_day" in message["message"]
@@ -173,6 +175,40 @@ def test_call_that_can_cost_more_than_the_limit(emu: Emulator, tmp_path: Path) -
         assert not re.search(r"\d|\$", message["message"])
         with RpcClient(daemon) as rpc:
             assert "resets_at" not in rpc.error("llm.complete", **CALL)["data"]
+
+
+@pytest.mark.parametrize("shares", [False, True])
+def test_app_that_nothing_is_hidden_from_sees_the_amounts(
+    shares: bool, emu: Emulator, tmp_path: Path
+) -> None:
+    """Alone with its keys, or with `share_cache`. A narrowed token sees those of its own budget."""
+    grant = limited(1)
+    grant["llm"]["share_cache"] = shares
+    home, apps = tmp_path / "home", {"demo": grant, **({"other": GRANT} if shares else {})}
+    tokens = create_home(home, emu, extensions=apps)
+    asyncio.run(spend(home, NANO - 1))
+    with started_daemon(home, tokens, clock=noon) as daemon:
+        with daemon.client() as client:
+            refused = client.post("/v1/messages", json=BODIES["/v1/messages"])
+            client.headers["authorization"] = f"Bearer {narrowed(daemon, '0.0001')}"
+            too_small = client.post("/v1/messages", json=BODIES["/v1/messages"])
+            client.headers["authorization"] = f"Bearer {narrowed(daemon, '0.01')}"
+            of_the_app = client.post("/v1/messages", json=BODIES["/v1/messages"])
+        with RpcClient(daemon) as rpc:
+            error = rpc.error("llm.complete", **CALL)
+    assert [each.status_code for each in (refused, too_small, of_the_app)] == [402] * 3
+    spent = r"\(\$0\.999999999 of \$1\.00 is spent and \$0\.00 held; this call can cost \$0\.00\d+\)"
+    for text in (refused.json()["error"]["message"], error["message"]):
+        assert re.search(rf"^usd_per_day .* resets at .*Z {spent}$", text), text
+    own = too_small.json()["error"]["message"]
+    assert "($0.00 of $0.0001 is spent and $0.00 held; this call can cost" in own
+    check_text(of_the_app.json()["error"]["message"])  # the app's amounts are not the token's
+
+
+def narrowed(daemon: TestedDaemon, usd: str) -> str:
+    with RpcClient(daemon, None, socket=True) as rpc:
+        made = rpc.call("admin.apps.narrow", app="demo", usd=usd, expires_s=3600)
+    return str(made["token"])
 
 
 @pytest.mark.parametrize("socket", [False, True])

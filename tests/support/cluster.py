@@ -362,7 +362,7 @@ def nginx_http(addresses: list[str]) -> str:
     servers = iter(addresses)
     lines = []
     for line in text.splitlines():
-        if re.match(r"\s*(ssl_certificate|access_log|#)", line):
+        if re.match(r"\s*(ssl_certificate|access_log|http2|#)", line):
             continue
         if re.match(r"\s*server \d", line):
             if address := next(servers, ""):

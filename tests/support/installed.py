@@ -12,6 +12,9 @@ from typing import Literal
 #: The packages and modules of the wheel.
 _TOPS = ("anaphora/", "anaphora_statusline.py")
 _NEEDED = ("anaphora/py.typed", "anaphora/_tour/story.yaml", "anaphora/_examples/session.jsonl")
+#: The files of deploy/, in the environment that the wheel is installed in.
+_SHARED = "data/data/share/anaphora/"
+_DEPLOYED = ("systemd/anaphora.service", "container/compose.yaml")
 _JUNK = re.compile(r"(^|/)(__pycache__|tests?)/|\.(pyc|pyo|orig|swp)$|(^|/)\.[^/]+$")
 
 
@@ -30,12 +33,14 @@ def wheel_problems(wheel: Path) -> list[str]:
         (metadata,) = (name for name in names if name.endswith("/METADATA"))
         text = packed.read(metadata).decode()
     info = metadata.partition("/")[0] + "/"
+    folder = info.removesuffix("dist-info/")
     problems = [
         f"{name}: no part of the package"
         for name in sorted(names)
-        if not name.startswith((*_TOPS, info)) or _JUNK.search(name)
+        if not name.startswith((*_TOPS, info, f"{folder}{_SHARED}")) or _JUNK.search(name)
     ]
-    problems += [f"{name}: missing" for name in _NEEDED if name not in names]
+    needed = (*_NEEDED, *(f"{folder}{_SHARED}{name}" for name in _DEPLOYED))
+    problems += [f"{name}: missing" for name in needed if name not in names]
     links = re.findall(r"\]\(([^)]+)\)", text) + re.findall(r'\b(?:src|srcset)="([^"]+)"', text)
     problems += [
         f"README: {link} is relative" for link in links if not link.startswith(("https://", "#"))

@@ -501,6 +501,17 @@ def _redis_command(*words: str) -> bytes:
     return b"".join(parts)
 
 
+def for_installed_nginx(text: str) -> str:
+    """A configuration as the nginx here writes it: `http2 on` came with 1.25.1."""
+    program = find_program(NginxServer.names, NginxServer.folders)
+    done = subprocess.run([program, "-v"], capture_output=True, text=True, check=True)
+    version = tuple(map(int, done.stderr.strip().rpartition("/")[2].split()[0].split(".")))
+    if version >= (1, 25, 1):
+        return text
+    text = re.sub(r"^ *http2 on;.*\n", "", text, flags=re.MULTILINE)
+    return re.sub(r"(listen \S+ ssl);", r"\1 http2;", text)
+
+
 class NginxServer(_Server):
     """nginx on 127.0.0.1 with the given contents of its `http` block; `{port}` becomes its port."""
 

@@ -1,9 +1,10 @@
-"""`anaphora apps add NAME --for PROGRAM`, and `--aws`"""
+"""`anaphora apps add NAME` with a grant, `--for PROGRAM` and `--aws`"""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -30,37 +31,55 @@ def add_program(
     home: Home, app: str, name: str, *, url: str | None, write: bool, as_json: bool
 ) -> None:
     """Creates an app's token, and prints the variables and the command that start a program with
-    it. Nothing is created if the grant cannot be written."""
+    it."""
     from anaphora.daemon.home.app_programs import program_setup, programs
-    from anaphora.daemon.home.config import daemon_config
 
     config = home.config()
-    daemon = daemon_config(config)
-    address = _daemon_url(daemon, home) if url is None else _checked_url(url)
-    setup = program_setup(programs()[name], app, config, url=address)
-    changed = _changed_file(home, daemon, setup, config) if write else ""
-    result = call_admin(home, "admin.apps.add", {"app": app})
+    setup = program_setup(programs()[name], app, config, url=daemon_address(home, url))
+    result = _add(home, config, app, setup.yaml, write=write)
+    _print(home, setup, result, write=write, as_json=as_json)
+
+
+def add_granted(
+    home: Home, app: str, models: Sequence[str], usd_per_day: Decimal, *, write: bool
+) -> dict[str, Any]:
+    """Creates an app's token, and writes or prints a grant for it."""
+    from anaphora.daemon.home.app_programs import grant_yaml, model_grant
+
+    config = home.config()
+    text = grant_yaml(app, model_grant(models, usd_per_day, config))
+    result = _add(home, config, app, text, write=write)
+    file = home.extensions_yaml
+    click.echo(f"the grant was added to {file}:" if write else f"add this to {file}:", err=True)
+    click.echo(text, err=True, nl=False)
+    return result
+
+
+def _add(home: Home, config: ClientConfig, app: str, grant: str, *, write: bool) -> dict[str, Any]:
+    """The new token of an app. Nothing is created if the grant cannot be written."""
+    changed = _changed_file(home, app, grant, config) if write else ""
+    result: dict[str, Any] = call_admin(home, "admin.apps.add", {"app": app})
     if write:
         from anaphora.daemon.home.private_files import write_private
 
         write_private(home.extensions_yaml, Secret(changed))
-    elif app not in _granted(home, config):
-        result["warnings"] = []  # they say that the grant is missing; it is printed below
-    _print(home, setup, result, write=write, as_json=as_json)
+    if write or app not in _granted(home, config):
+        result["warnings"] = []  # they say that the grant is missing
+    return result
 
 
-def add_key_pair(
-    home: Home, method: str, params: dict[str, Any], *, url: str | None, as_json: bool
-) -> dict[str, Any]:
-    """Creates an app's token, and prints the variables with its AWS key pair. Returns the result of
-    the method."""
+def daemon_address(home: Home, url: str | None) -> str:
+    """The given one, or that of llm.yaml."""
     from anaphora.daemon.home.config import daemon_config
 
-    address = _checked_url(url) if url else _daemon_url(daemon_config(home.config()), home)
-    result: dict[str, Any] = call_admin(home, method, {**params, "aws": True})
+    return _checked_url(url) if url else _daemon_url(daemon_config(home.config()), home)
+
+
+@hides_arguments
+def print_aws(result: dict[str, Any], address: str, *, as_json: bool) -> None:
+    """Prints a new token as variables of AWS SDKs."""
     environment = {
-        "AWS_ACCESS_KEY_ID": result["access_key_id"],
-        "AWS_SECRET_ACCESS_KEY": result["secret_access_key"],
+        "AWS_BEARER_TOKEN_BEDROCK": result["token"],
         "AWS_REGION": "us-east-1",  # the daemon accepts any
         "AWS_DEFAULT_REGION": "us-east-1",  # for boto3
         "AWS_ENDPOINT_URL_BEDROCK_RUNTIME": address,
@@ -68,27 +87,41 @@ def add_key_pair(
     }
     if as_json:
         print_json({**result, "environment": environment})
-        return result
+        return
     for name, value in environment.items():
         click.echo(f"export {name}={shlex.quote(value)}")
-    report_problems([f"{result['token_id']}: the key pair is shown only once"])
-    return result
+    click.echo(_FOR_JAVASCRIPT)
+    if address.startswith("http://"):
+        click.echo(_FOR_BOTO3)
+    report_problems([f"{result['token_id']}: the token is shown only once"])
 
 
-def _changed_file(
-    home: Home, daemon: DaemonConfig, setup: ProgramSetup, config: ClientConfig
-) -> str:
+#: The daemon speaks HTTP/1.1.
+_FOR_JAVASCRIPT = """\
+# The AWS SDK for JavaScript speaks HTTP/2 to Bedrock. Without a proxy for that, it needs:
+#   import { NodeHttpHandler } from "@smithy/node-http-handler";
+#   new BedrockRuntimeClient({ requestHandler: new NodeHttpHandler() });"""
+_FOR_BOTO3 = """\
+# boto3 sends a bearer token over https only. For http:
+#   client = boto3.client("bedrock-runtime", config=Config(signature_version=botocore.UNSIGNED))
+#   bearer = "Bearer " + os.environ["AWS_BEARER_TOKEN_BEDROCK"]
+#   add = lambda request, **_: request.headers.update(authorization=bearer)
+#   client.meta.events.register("before-send.bedrock-runtime", add)"""
+
+
+def _changed_file(home: Home, app: str, grant: str, config: ClientConfig) -> str:
     from anaphora.client.config import read_config_file
     from anaphora.daemon.home.app_programs import with_grant
+    from anaphora.daemon.home.config import daemon_config
 
     file = home.extensions_yaml
-    if daemon.store is not None:
+    if daemon_config(config).store is not None:
         raise InvalidConfig(
             "the grants of several nodes are not in a file; print the grant without --write, and"
             " apply it with: anaphora grants apply FILE",
             file=str(home.llm_yaml),
         )
-    return with_grant(read_config_file(file), str(file), setup, config)
+    return with_grant(read_config_file(file), str(file), app, grant, config)
 
 
 def _granted(home: Home, config: ClientConfig) -> Any:

@@ -1,12 +1,13 @@
-"""`anaphora apps`, `admin`, `secrets` and `init`: a daemon's home folder, the tokens of apps and
-administrators, and the keys of providers."""
+"""`anaphora apps`, `admin` and `secrets`: the tokens of apps and administrators, and the keys of
+providers."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,10 +15,14 @@ from anaphora.client.config.secrets import Secret
 from anaphora.errors import AnaphoraError
 from anaphora.redaction import hides_arguments
 
+from .cold_watch import Dollars
 from .common import CommandGroup, print_json, read_stdin, report_problems
 from .daemon_connection import call_admin, home_option, json_option, open_home, shown_time
 from .parameters import AppProgramName, Time
 from .terminal import Line, print_report, table
+
+if TYPE_CHECKING:
+    from anaphora.daemon.home import Home
 
 DAY_HOURS = 24
 MOST_HOURS = 7 * DAY_HOURS
@@ -25,9 +30,7 @@ _DAY = 86_400
 
 
 aws_option = click.option(
-    "--aws",
-    is_flag=True,
-    help="Print an AWS key pair in place of the token, as variables for boto3.",
+    "--aws", is_flag=True, help="Print the token as variables of the AWS SDKs, for Bedrock."
 )
 
 
@@ -35,9 +38,8 @@ aws_option = click.option(
 def command() -> None:
     """Create, replace and revoke the tokens of apps.
 
-    An app sends its token with every call, as a Bearer token, x-api-key, x-goog-api-key or api-key;
-    or signs its calls with an AWS key pair (--aws). Its permissions are in extensions.yaml;
-    `anaphora grants check APP` explains them.
+    An app sends its token with every call, as a Bearer token, x-api-key, x-goog-api-key or api-key.
+    Its permissions are in extensions.yaml; `anaphora grants check APP` explains them.
     """
 
 
@@ -51,10 +53,12 @@ def command() -> None:
     " claude-code, codex, gemini-cli, opencode, qwen-code, aider or langchain.",
 )
 @click.option(
-    "--write",
-    is_flag=True,
-    help="With --for: add the grant to extensions.yaml, unless APP has one.",
+    "--models",
+    metavar="GLOBS",
+    help="Make a grant of these models, separated by commas: 'claude-*'; with --usd-per-day.",
 )
+@click.option("--usd-per-day", type=Dollars(), metavar="X", help="The grant's limit of a day.")
+@click.option("--write", is_flag=True, help="Add the grant to extensions.yaml, unless APP has one.")
 @click.option(
     "--url",
     metavar="URL",
@@ -66,6 +70,8 @@ def command() -> None:
 def add(
     app: str,
     program: str | None,
+    models: str | None,
+    usd_per_day: Decimal | None,
     write: bool,
     url: str | None,
     aws: bool,
@@ -73,6 +79,12 @@ def add(
     as_json: bool,
 ) -> None:
     """Create the first token of APP and print it. It is shown only once.
+
+    With --models and --usd-per-day, also makes a grant, of all providers that have one of the
+    models; with --write it goes into extensions.yaml:
+
+    \b
+      anaphora apps add web --models 'claude-*' --usd-per-day 20 --write > web.token
 
     With --for PROGRAM, the output has two parts: the grant, for extensions.yaml, and the variables
     and the command that start the program. With --write the grant goes into the file, so the rest
@@ -82,27 +94,55 @@ def add(
       anaphora apps add me --for claude-code --write > claude.env
       . ./claude.env && claude
 
-    With --aws, prints a key pair in place of the token, as a shell script for programs that use
-    boto3 or another AWS SDK.
+    With --aws, prints the token as a shell script for programs that use an AWS SDK.
     """
     opened = open_home(home)
-    if aws and (program is not None or write):
-        raise click.UsageError("--aws excludes --for and --write.")
+    granted = models is not None and usd_per_day is not None
+    if program is not None and (aws or models is not None or usd_per_day is not None):
+        raise click.UsageError("--for excludes --aws, --models and --usd-per-day.")
+    if (models is None) is not (usd_per_day is None):
+        raise click.UsageError("a grant needs both --models and --usd-per-day.")
+    if write and program is None and not granted:
+        raise click.UsageError("--write needs a grant: --models and --usd-per-day, or --for.")
+    if url is not None and program is None and not aws:
+        raise click.UsageError("--url needs --for or --aws.")
     if program is not None:
         from .app_setup import add_program
 
         add_program(opened, app, program, url=url, write=write, as_json=as_json)
         return
-    if write or (url is not None and not aws):
-        raise click.UsageError("--write needs --for, and --url needs --for or --aws.")
-    if aws:
-        from .app_setup import add_key_pair
+    address = _address(opened, url, aws)
+    if models is not None and usd_per_day is not None:
+        from .app_setup import add_granted
 
-        result = add_key_pair(opened, "admin.apps.add", {"app": app}, url=url, as_json=as_json)
+        result = add_granted(opened, app, split_globs(models), usd_per_day, write=write)
     else:
         result = call_admin(opened, "admin.apps.add", {"app": app})
-        print_new_token(result, as_json=as_json)
+    _print_new(result, address, as_json=as_json)
     report_problems(f"warning: {each}" for each in result["warnings"])
+
+
+def split_globs(text: str) -> list[str]:
+    return [each.strip() for each in text.split(",") if each.strip()]
+
+
+def _address(home: Home, url: str | None, aws: bool) -> str:
+    """The daemon's address for --aws, checked before a token is made; empty without it."""
+    if not aws:
+        return ""
+    from .app_setup import daemon_address
+
+    return daemon_address(home, url)
+
+
+def _print_new(result: dict[str, Any], address: str, *, as_json: bool) -> None:
+    """`address`: for --aws."""
+    if address:
+        from .app_setup import print_aws
+
+        print_aws(result, address, as_json=as_json)
+    else:
+        print_new_token(result, as_json=as_json)
 
 
 @command.command()
@@ -125,13 +165,9 @@ def rotate(app: str, overlap: float, url: str | None, aws: bool, home: Path, as_
     opened = open_home(home)
     if url is not None and not aws:
         raise click.UsageError("--url needs --aws.")
-    if aws:
-        from .app_setup import add_key_pair
-
-        result = add_key_pair(opened, "admin.apps.rotate", params, url=url, as_json=as_json)
-    else:
-        result = call_admin(opened, "admin.apps.rotate", params)
-        print_new_token(result, as_json=as_json)
+    address = _address(opened, url, aws)
+    result = call_admin(opened, "admin.apps.rotate", params)
+    _print_new(result, address, as_json=as_json)
     if not as_json:
         for row in result["ending"]:
             click.echo(f"{row['id']} ends {shown_time(row['expires'])}", err=True)
@@ -178,7 +214,7 @@ def narrow(
         "app": app,
         "usd": usd,
         "expires_s": expires * 3600,
-        "models": None if models is None else [each.strip() for each in models.split(",")],
+        "models": None if models is None else split_globs(models),
         "label": label,
         "reserve": reserve,
     }
@@ -233,7 +269,7 @@ def _narrowed_table(narrowed: list[tuple[str, dict[str, Any]]]) -> Line:
     rows = table("app", "narrowed token", "label", "budget", "spent", "held", "expires")
     for app, row in narrowed:
         kept = " (reserved)" if row["reserved"] else ""
-        amounts = f"{row['usd']}{kept}", row["spent_usd"], row["held_usd"]
+        amounts = f"${row['usd']}{kept}", f"${row['spent_usd']}", f"${row['held_usd']}"
         rows.add_row(app, row["id"], row["label"], *amounts, shown_time(row["expires"]))
     return rows
 
@@ -314,7 +350,7 @@ def token_rows(tokens: list[dict[str, Any]]) -> list[tuple[str, str, str, str]]:
     ]
 
 
-# ── The home folder and its keys ─────────────────────────────────────────────────────────────────
+# ── Keys of providers ────────────────────────────────────────────────────────────────────────────
 
 
 @click.group(cls=CommandGroup)
@@ -371,29 +407,3 @@ def _read_key(name: str) -> Secret:
 
         return Secret(getpass.getpass(f"{name}: "))
     return Secret(read_stdin(MAX_BYTES + 3).decode("utf-8", "replace"))
-
-
-@click.command()
-@click.argument("folder", type=click.Path(file_okay=False, path_type=Path), metavar="DIR")
-@click.option("--json", "as_json", is_flag=True, help="Print the created files as JSON.")
-def init(folder: Path, as_json: bool) -> None:
-    """Create the home folder of a daemon.
-
-    Writes into DIR a commented llm.yaml (providers), a commented extensions.yaml (what each app may
-    do), and an empty folder for keys, all readable by you only. Existing files are not changed.
-
-    Then store a key and start the daemon; with `anaphora serve --emulate` no key is needed.
-    """
-    from anaphora.daemon.home import init
-
-    created = init(folder)
-    lines: list[str] = [f"created {path}" for path in created] or ["all files exist already"]
-    lines += [
-        "",
-        "next:",
-        f"  anaphora secrets set ANTHROPIC_API_KEY --home {folder}",
-        f"  anaphora apps add my-app --home {folder}",
-        f"  anaphora serve --home {folder}    (with --emulate no key is needed)",
-    ]
-    report = {"home": str(folder.resolve()), "created": [str(path) for path in created]}
-    print_report(report, lines, as_json=as_json)

@@ -80,7 +80,7 @@ def _chain_lines(verified: VerifiedLog, signed_anchors: int) -> Iterator[Line]:
 def call_table(found: Collection[tuple[StoredRow, AuditEnvelope]]) -> Rows:
     """With a column for amounts charged without a bill, if there are any."""
     unbilled = ("unbilled",) if any(call.unbilled_nano_usd for _, call in found) else ()
-    figures = ("row", "input", "read", "output", "$", *unbilled, "lost")
+    figures = ("row", "input", "read", "output", "cost", *unbilled, "tokens lost")
     rows = table(
         "row", "time (UTC)", "model", "outcome", *figures[1:], "verdict", "labels", right=figures
     )
@@ -145,11 +145,11 @@ def report_lines(report: AuditReport) -> Iterator[Line]:
     if total.unpriced:
         yield f"the cost of {counted(total.unpriced, 'call')} is unknown", "dim"
     if total.unbilled_nano_usd:
-        yield f"no bill confirms {cost(total.unbilled_nano_usd)} of these dollars", "dim"
+        yield f"no bill confirms {cost(total.unbilled_nano_usd)} of it", "dim"
 
 
 def _sums(title: str, groups: Mapping[str, CallTotals]) -> Iterator[Line]:
-    figures = ("calls", "failed", "input", "read", "$", "$ saved", "breaks", "$ lost")
+    figures = ("calls", "failed", "input", "read", "cost", "saved", "breaks", "lost")
     rows = table(title, *figures, right=figures)
     for name, sums in _shown(groups, newest=title == "day"):
         rows.add_row(
@@ -171,7 +171,7 @@ def _sums(title: str, groups: Mapping[str, CallTotals]) -> Iterator[Line]:
 def _losses(title: str, groups: Mapping[str, CallTotals]) -> Iterator[Line]:
     if not groups:
         return
-    figures = ("calls", "tokens lost", "$ lost")
+    figures = ("calls", "tokens lost", "lost")
     rows = table(title, *figures, right=figures)
     for name, sums in _shown(groups):
         words = name.replace("_", " ") if title.startswith("cause") else name
@@ -214,13 +214,13 @@ def bar(share_of_width: float, width: int = _WIDTH) -> str:
 
 
 def _sentence(total: CallTotals) -> str:
-    text = f"{counted(total.calls, 'call')}, {cost(total.cost_nano_usd)} dollars"
+    text = f"{counted(total.calls, 'call')}, {cost(total.cost_nano_usd)}"
     if total.read_share is not None:
         text += f", {total.read_share:.0%} of the input read from the cache"
     if total.breaks:
         text += f"; {counted(total.breaks, 'break')}"
     if total.lost:
-        text += f", {cost(total.lost_nano_usd)} dollars paid again"
+        text += f", {cost(total.lost_nano_usd)} paid again"
     return text
 
 
@@ -231,8 +231,8 @@ def share(part: int, whole: int) -> str:
 def cost(nano_usd: int | None) -> str:
     if nano_usd is None:
         return "unknown"
-    amount = nano_usd / 1e9
-    return f"{amount:,.2f}" if abs(amount) >= 1 or not nano_usd else f"{amount:.4f}"
+    amount, sign = abs(nano_usd) / 1e9, "-" * (nano_usd < 0)
+    return f"{sign}${amount:,.2f}" if amount >= 1 or not nano_usd else f"{sign}${amount:.4f}"
 
 
 #: How many calls, the newest, are read, and how many of them are simulated at most.

@@ -5,24 +5,26 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import time
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections import Counter
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import aclosing, closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
+from msgspec.structs import replace
 
-from anaphora.daemon.access.grants import dollars
+from anaphora.daemon.access.grants import exact_usd
 from anaphora.daemon.store import SpendQuery, SpendRow
 from anaphora.daemon.store.reading import FIELDS, day_of, held, hour_rows, spend_rows
 from anaphora.daemon.store.schema import connect_to_read, has_store
-from anaphora.errors import Io
+from anaphora.errors import ChainBroken, Io
 from anaphora.sqlite_files import transaction
 from anaphora.wording import counted, visible_json
 
 from .audit_report import cost, share
-from .common import CommandGroup
+from .common import CommandGroup, report_problems
 from .daemon_connection import home_option, json_option, open_home, store_address_of
 from .html_file import html_option, write_html
 from .parameters import past_moment
@@ -30,6 +32,7 @@ from .spend_entries import correct, entries
 from .terminal import Line, Terminal, print_lines, print_report, table
 
 if TYPE_CHECKING:
+    from anaphora.daemon.home import Home
     from anaphora.postgres.address import PostgresAddress
 
 #: Seconds between two checks of a store with --watch.
@@ -99,11 +102,13 @@ def command(
     Calls are charged to the UTC day on which they began. `estimated` is the part that no bill
     confirms: streams that were aborted, calls that were sent and never answered, and bills that
     cannot be true. `corrected` is the sum of `anaphora spend correct`. `calls` are charged
-    attempts: a retry after an attempt that may have been charged counts as well. In `--by label`,
-    output and unlabelled text are in the row without a label. A group is the field `group` of
-    an app in extensions.yaml; a call stays in the group that its app had when the call began. In
-    `--by budget`, calls of narrowed tokens (`anaphora apps narrow`) are summed by token, from the
-    entries that were not pruned.
+    attempts: a retry after an attempt that may have been charged counts as well. `lost` is what
+    cache misses cost, as the audit log says: `anaphora audit report` names their causes; it is left
+    out with --watch, and with a store in PostgreSQL. In `--by label`, output and unlabelled text
+    are in the row without a label. A group is the field `group` of an app in extensions.yaml; a
+    call stays in the group that its app had when the call began. In `--by budget`, calls of
+    narrowed tokens (`anaphora apps narrow`) are summed by token, from the entries that were not
+    pruned.
 
     \b
     anaphora spend --since 7d --by day,app
@@ -130,6 +135,7 @@ def command(
             since="" if since is None else day_of(since),
             until="" if until is None else day_of(until),
         ),
+        None if watch else _Losses.of(opened, since),
     )
     if html is not None and (watch or as_json):
         other = "--watch" if watch else "--json"
@@ -159,9 +165,55 @@ command.add_command(entries)
 command.add_command(correct)
 
 
+class _Losses:
+    """What cache misses cost, from the audit log of a home."""
+
+    def __init__(self, amounts: Mapping[tuple[str, ...], int]) -> None:
+        self._amounts = amounts
+
+    @classmethod
+    def of(cls, home: Home, since: float | None) -> _Losses | None:
+        """None if they are unknown. Each node has a log of its own."""
+        if store_address_of(home) is not None or not home.audit.is_dir():
+            return None
+        from anaphora.audit.reading import losses
+
+        amounts = Counter[tuple[str, ...]]()
+        try:
+            for call in losses(home.audit, since):
+                key = (call.group, call.app, call.provider, call.billed_model, call.budget)
+                amounts[*key, day_of(call.at)] += call.lost_nano_usd or 0
+        except (ChainBroken, Io) as problem:
+            report_problems([f"warning: what cache misses cost is unknown: {problem}"])
+            return None
+        return cls(amounts)
+
+    def added(self, rows: Sequence[SpendRow], by: Sequence[str], of: SpendQuery) -> list[SpendRow]:
+        """The rows with their losses; unknown by label."""
+        if not set(by) <= set(_LOST_BY):
+            return [*rows]
+        sums = Counter[tuple[str, ...]]()
+        for key, amount in self._amounts.items():
+            names = dict(zip(_LOST_BY, key, strict=True))
+            if of.app not in (None, names["app"]) or of.group not in (None, names["group"]):
+                continue
+            if of.since <= names["day"] <= (of.until or names["day"]):
+                sums[tuple(names[name] for name in by)] += amount
+        return [replace(row, lost=sums[tuple(getattr(row, name) for name in by)]) for row in rows]
+
+
+_LOST_BY = ("group", "app", "provider", "model", "budget", "day")
+
+
 class _Query:
-    def __init__(self, store: Path | PostgresAddress, by: tuple[str, ...], of: SpendQuery) -> None:
-        self.store, self.by, self.of = store, by, of
+    def __init__(
+        self,
+        store: Path | PostgresAddress,
+        by: tuple[str, ...],
+        of: SpendQuery,
+        losses: _Losses | None,
+    ) -> None:
+        self.store, self.by, self.of, self.losses = store, by, of, losses
 
     def report(self) -> SpendReport:
         if not isinstance(self.store, Path):
@@ -203,7 +255,7 @@ class _Query:
 
     def grouped(self, *fields: str) -> _Query:
         """The same query, summed by other fields."""
-        return _Query(self.store, fields, self.of)
+        return _Query(self.store, fields, self.of, self.losses)
 
     def read(self, database: sqlite3.Connection) -> SpendReport:
         try:
@@ -214,6 +266,9 @@ class _Query:
             raise Io(f"{self.store}: cannot be read: {error}") from None
 
     def _made(self, rows: Sequence[SpendRow], total: Sequence[SpendRow], held: int) -> SpendReport:
+        if self.losses is not None:
+            rows = self.losses.added(rows, self.by, self.of)
+            total = self.losses.added(total, (), self.of)
         return SpendReport(
             by=self.by,
             since=self.of.since,
@@ -243,7 +298,7 @@ def _html(query: _Query) -> bytes:
 
 # ── Output ────────────────────────────────────────────────────────────────────────────────────────
 
-_AMOUNTS = ("billed", "estimated", "saved", "corrected")
+_AMOUNTS = ("billed", "estimated", "saved", "corrected", "lost")
 
 
 def _json(report: SpendReport) -> dict[str, Any]:
@@ -279,15 +334,19 @@ def _lines(report: SpendReport) -> Iterator[Line]:
         counts = ("input", "read", "output") if tokens else ()
         has_corrections = any(row.corrected for row in report.rows)
         corrected = ("corrected",) if has_corrections else ()
-        figures = ("calls", *counts, "$", "estimated", "saved", *corrected)
+        lost = ("lost",) if any(row.lost for row in report.rows) else ()
+        figures = ("calls", *counts, "spent", "estimated", "saved", *lost, *corrected)
         rows = table(*report.by, *figures, right=figures)
         for row in report.rows:
             cells = [*_figures(row, tokens=tokens)]
-            cells += [dollars(row.corrected) if row.corrected else ""] * has_corrections
+            cells += [cost(row.lost) if row.lost else "" for _ in lost]
+            cells += [exact_usd(row.corrected) if row.corrected else ""] * has_corrections
             rows.add_row(*(_name(row, field) for field in report.by), *cells)
         yield rows
     total = report.total
-    text = f"{cost(total.billed)} dollars, {counted(total.calls, 'call')}"
+    text = f"{cost(total.billed)}, {counted(total.calls, 'call')}"
+    if total.lost:
+        text += f"; {cost(total.lost)} lost to cache misses"
     if report.held:
         text += f"; {cost(report.held)} held for calls that are running"
     yield f"\n{text}", "bold"

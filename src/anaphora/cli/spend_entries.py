@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from anaphora.daemon.access.grants import dollars
+from anaphora.daemon.access.grants import exact_usd
 from anaphora.daemon.home.amounts import nano_usd_of
 from anaphora.daemon.money.administration import MOST_ENTRIES, check_before, listed
 from anaphora.daemon.store import Entry, EntryQuery
@@ -102,16 +102,16 @@ def _lines(found: list[Entry], query: EntryQuery) -> Iterator[Line]:
     if not found:
         yield "there are no entries"
         return
-    figures = ("input", "output", "$")
+    figures = ("input", "output", "charged")
     budget = ("budget",) if any(one.budget for one in found) else ()
     names = ("id", "time", "app", *budget, "model", "kind", *figures, "request or reason")
     rows = table(*names, right=figures)
     for one in found[: query.limit]:
         if one.kind == "correction":
-            counts = ("", "", f"{'+' if one.billed >= 0 else ''}{dollars(one.billed)}")
+            counts = ("", "", f"{'+' if one.billed >= 0 else ''}{exact_usd(one.billed)}")
             last = one.reason
         else:
-            counts = (f"{one.input:,}", f"{one.output:,}", dollars(one.billed))
+            counts = (f"{one.input:,}", f"{one.output:,}", exact_usd(one.billed))
             last = one.request_id
         made_by = (one.app, one.budget_label or one.budget) if budget else (one.app,)
         rows.add_row(one.id, shown_time(one.at), *made_by, one.model, one.kind, *counts, last)
@@ -146,11 +146,11 @@ def correct(entry: str, usd: str, reason: str, home: Path, as_json: bool) -> Non
 
 
 def _done(result: Mapping[str, Any]) -> str:
-    after = dollars(result["after_nano_usd"])
+    after = exact_usd(result["after_nano_usd"])
     if not result["booked"]:
-        return f"{result['entry']} was already corrected to {after} dollars"
-    before = dollars(result["before_nano_usd"])
+        return f"{result['entry']} was already corrected to {after}"
+    before = exact_usd(result["before_nano_usd"])
     return (
         f"{result['entry']} of {result['app']}, {result['day']}: corrected from {before}"
-        f" to {after} dollars ({result['correction']})"
+        f" to {after} ({result['correction']})"
     )

@@ -48,8 +48,8 @@ def spend_report(
         sections: list[tuple[str, htpy.Node]] = [("Spend", empty("Nothing was spent"))]
         return report_file("Spend", sections, made_at)
     points = _points(days)
-    # The ledger does not know what was lost: the reports of the audit log do.
-    spent = spend_bars(points, lost_known=False)
+    lost_known = not isinstance(days, Mapping) and total.lost is not None
+    spent = spend_bars(points, lost_known=lost_known)
     drawn = [spent, share_line(points), charged_calls_bars(points)]
     sections = [("Spend", [_headline(total, held), htpy.div(".grid.charts")[drawn]])]
     sections.append(("Where it went", [_table(by, rows) for by, rows in groups.items()]))
@@ -65,6 +65,11 @@ def _headline(total: SpendRow, held: int) -> htpy.Element:
                 "Spent", usd(total.billed), f"{usd(total.estimated)} of it not confirmed by a bill"
             ),
             Stat("Saved by the cache", usd(total.saved), "compared with no cache"),
+            *(
+                [Stat("Lost to cache misses", usd(total.lost), "anaphora audit report: causes")]
+                if total.lost is not None
+                else []
+            ),
             Stat("Input read from cache", percent(share), f"of {tokens(total.input)}"),
             Stat("Charged attempts", count(total.calls), f"{tokens(total.output)} of output"),
             Stat("Held", usd(held), "for calls that are running"),
@@ -94,6 +99,7 @@ def _sums(row: SpendRow) -> CallTotals:
         output=row.output,
         cost_nano_usd=row.billed,
         saved_nano_usd=row.saved,
+        lost_nano_usd=row.lost or 0,
     )
 
 

@@ -31,42 +31,12 @@ _LONG = 20_000
 
 @click.group(cls=CommandGroup)
 def command() -> None:
-    """Back up, check, prune, migrate or move the store of a daemon.
+    """Check, prune, migrate or move the store of a daemon.
 
     The store holds the ledger, the hashes of tokens, and which app owns which handle: in
     store.sqlite of the home folder, or in PostgreSQL if llm.yaml names it (`store:` in its section
     daemon). All commands but move work while daemons run, and without one.
     """
-
-
-@command.command()
-@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
-@home_option
-@json_option
-def backup(file: Path, home: Path, as_json: bool) -> None:
-    """Copy a consistent snapshot of the store to FILE.
-
-    FILE must not exist. To restore it, stop the daemon, remove store.sqlite-wal and
-    store.sqlite-shm, and copy FILE to store.sqlite: calls that were running at the time of the
-    backup are charged their maximum cost.
-
-    A store in PostgreSQL is copied to an SQLite file as well: ledger, tokens and handles, without
-    the audit log and the grants. pg_dump copies all of it. `anaphora store move --from FILE`
-    restores it into an empty database.
-    """
-    opened = open_home(home)
-    address = store_address_of(opened)
-    if address is None:
-        store = str(opened.store)
-        size = upkeep.back_up(opened.store, file)
-    else:
-        from anaphora.daemon.store.postgres import moving
-
-        store = str(address)
-        with _progress() as progress:
-            size = moving.back_up(address, file, progress=progress)
-    value = {"store": store, "backup": str(file), "bytes": size}
-    print_report(value, [f"{file}: {counted(size, 'byte')}"], as_json=as_json)
 
 
 @command.command()

@@ -50,15 +50,8 @@ class AppParams(AdminParams, frozen=True):
     app: str
 
 
-class NewTokenParams(AdminParams, frozen=True):
-    app: str
-    aws: bool = False
-    """Return the token's AWS key pair in place of the token."""
-
-
 class RotateParams(AdminParams, frozen=True):
     app: str
-    aws: bool = False
     overlap: Seconds = _OVERLAP
     """How long earlier tokens stay valid."""
 
@@ -128,7 +121,7 @@ class Admin:
         self._problems = problems
         self._clock = clock
         self._methods: dict[str, AdminMethod] = {}
-        self.register("admin.apps.add", NewTokenParams, self.add_app)
+        self.register("admin.apps.add", AppParams, self.add_app)
         self.register("admin.apps.rotate", RotateParams, self.rotate_app)
         self.register("admin.apps.revoke", RevokeParams, self.revoke_app)
         self.register("admin.apps.narrow", NarrowAppParams, self.narrow_app)
@@ -147,7 +140,7 @@ class Admin:
 
     # ── Apps ─────────────────────────────────────────────────────────────────────────────────────
 
-    async def add_app(self, params: NewTokenParams) -> dict[str, Any]:
+    async def add_app(self, params: AppParams) -> dict[str, Any]:
         """Creates the first token of an app."""
         app = _checked_id(params.app)
         await self._refresh()
@@ -158,7 +151,7 @@ class Admin:
                 path="app",
             )
         new = await self._directory.create_token(app)
-        return {**self._shown_once(new, aws=params.aws), "warnings": self._warnings(app)}
+        return {**self._shown_once(new), "warnings": self._warnings(app)}
 
     async def rotate_app(self, params: RotateParams) -> dict[str, Any]:
         """Creates another token. Earlier ones stay valid for a while."""
@@ -174,7 +167,7 @@ class Admin:
             await self._directory.expire_token(row.id, after=params.overlap) for row in before
         ]
         return {
-            **self._shown_once(new, aws=params.aws),
+            **self._shown_once(new),
             "ending": [self._token(row) for row in ending],
         }
 
@@ -307,7 +300,7 @@ class Admin:
                 "refreshes": llm.keep_warm.refreshes,
             },
             **await self._outer(app),
-            "warnings": self._warnings(app),
+            "warnings": [*self._warnings(app), *self._shared(app)],
             "problems": [f"not in force: {each}" for each in self._problems()],
         }
 
@@ -340,20 +333,16 @@ class Admin:
         if app not in grants.apps:
             return [f"extensions.yaml has no grant for {app}: all its calls are refused"]
         alone = msgspec.structs.replace(grants, apps={app: grants.apps[app]})
-        shared = shared_caches(grants.apps.values(), self._config().routes, self._providers())
-        return [
-            *alone.warnings(self._directory.token_apps()),
-            *(str(each) for each in shared if app in each.apps),
-        ]
+        return [*alone.warnings(self._directory.token_apps())]
 
-    def _shown_once(self, new: NewToken, *, aws: bool = False) -> dict[str, Any]:
-        shown = {"token": new.token.reveal()}
-        if aws:
-            keys = self._directory.key_pair(new.row)
-            secret = keys.secret.reveal()
-            shown = {"access_key_id": keys.access_key, "secret_access_key": secret}
-        row = new.row
-        return {"app": row.app, **shown, "token_id": row.id, "expires": row.expires}
+    def _shared(self, app: str) -> list[str]:
+        apps, routes = self._directory.grants.apps.values(), self._config().routes
+        shared = shared_caches(apps, routes, self._providers())
+        return [str(each) for each in shared if app in each.apps]
+
+    def _shown_once(self, new: NewToken) -> dict[str, Any]:
+        row, token = new.row, new.token.reveal()
+        return {"app": row.app, "token": token, "token_id": row.id, "expires": row.expires}
 
     def _token(self, row: TokenRow) -> dict[str, Any]:
         state = "valid" if self._directory.is_valid(row.id) else "expired"

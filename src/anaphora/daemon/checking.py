@@ -16,10 +16,12 @@ import msgspec
 from anaphora import catalog
 from anaphora.client.pool import ProviderPool, TargetChooser
 from anaphora.errors import AnaphoraError, InvalidConfig, NewerSchema, StoreRefused
+from anaphora.redaction import shown_name
 from anaphora.sqlite_files import connect_read_only
 
 from .access.granted_models import models_of
 from .access.grants import AppGrant
+from .access.identity import ADMIN
 from .alerts.targets import AlertSender
 from .home import Home
 from .home.extensions import Grants
@@ -66,12 +68,21 @@ def check_home(options: ServeOptions) -> HomeCheck:
         problems += map(str, found)
     warnings = (
         *settings.grants.warnings(token_apps),
+        *without_grant(settings.grants, token_apps),
         *(f"not in force: {each}" for each in files.problems),
         *unmatched(settings),
         *map(str, settings.shared_caches()),
         *price_warnings(options.clock()),
     )
     return HomeCheck(settings=settings, problems=tuple(problems), warnings=warnings)
+
+
+def without_grant(grants: Grants, token_apps: Collection[str]) -> Iterator[str]:
+    for app in sorted(set(token_apps) - {ADMIN, *grants.apps}):
+        yield (
+            f"{grants.origin.file}: {shown_name(app)}: has a token and no grant: all its calls are"
+            f" refused; write a grant, or run: anaphora apps revoke {shown_name(app)}"
+        )
 
 
 def _token_apps(home: Home, files: SettingsFiles, now: float) -> Collection[str]:

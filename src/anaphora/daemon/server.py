@@ -30,10 +30,9 @@ from anaphora.serving.server import (
 )
 
 from .access.checks import UnreadBytes
-from .access.identity import Directory
 from .access.signatures import Signatures
 from .calls.steps.authenticate import READY, AuthenticateApp, Peers, Readiness
-from .checking import check_required, price_warnings
+from .checking import check_required, price_warnings, without_grant
 from .draining import Drain
 from .handler import DaemonHandler
 from .health import HealthChecks
@@ -103,6 +102,8 @@ class Daemon:
         self.on_hang_up: Callable[[], None] = lambda: None
         self.alerts: Alerts | None = None
         self._use_alerts()
+        self._warned: tuple[str, ...] = ()
+        """The warnings of the last check."""
         self._loop = asyncio.get_running_loop()
         self._woken = asyncio.Event()
 
@@ -177,7 +178,20 @@ class Daemon:
         self._set_socket_mode()
         if not self._files.problems:
             _log.info("reloaded")
-        log_warnings(settings, self.services.directory)
+        self.log_warnings()
+
+    def log_warnings(self) -> None:
+        """Logs those that were not there at the last time."""
+        settings, apps = self.settings, self.services.directory.token_apps()
+        found = (
+            *settings.grants.warnings(apps),
+            *without_grant(settings.grants, apps),
+            *map(str, settings.shared_caches()),
+        )
+        for warning in found:
+            if warning not in self._warned:
+                _log.warning("%s", warning)
+        self._warned = found
 
     def _use_alerts(self) -> None:
         if self.settings.grants.alerts is not None:
@@ -277,13 +291,6 @@ def _needs_restart(before: DaemonConfig, after: DaemonConfig) -> bool:
     return msgspec.structs.replace(after, ui=ui) != before
 
 
-def log_warnings(settings: Settings, directory: Directory) -> None:
-    for warning in settings.grants.warnings(directory.token_apps()):
-        _log.warning("%s", warning)
-    for shared in settings.shared_caches():
-        _log.warning("%s", shared)
-
-
 @contextlib.asynccontextmanager
 async def open_daemon(options: ServeOptions, log: JsonLog | None = None) -> AsyncIterator[Daemon]:
     """A daemon on the running event loop. When the block ends, it drains: see `draining`. Waits if
@@ -315,7 +322,7 @@ async def open_daemon(options: ServeOptions, log: JsonLog | None = None) -> Asyn
             from .workers.hosting import host
 
             await host(stack, daemon, config, options, counts, lock)
-        log_warnings(settings, services.directory)
+        daemon.log_warnings()
         for warning in price_warnings(options.clock()):
             _log.warning("%s", warning)
         _log.info("serving at %s", daemon.listens_at)

@@ -222,8 +222,8 @@ class ReplayedTest:
     def _advice(self) -> str:
         return (
             "--anaphora-record=new records these requests, --anaphora-record=all the whole test"
-            " again. For texts that differ in every run, such as dates and directories, there are"
-            " match rules: docs/guides/replay-offline.md."
+            " again. For texts that differ in every run, such as dates and directories, write match"
+            " rules into replay.toml of the folder of recordings."
         )
 
     def check(self) -> None:

@@ -190,7 +190,7 @@ def test_wrong_tokens_get_one_answer(daemon: TestedDaemon, ui: Viewer, clock: Cl
     revoked, revoked_id = new_token(daemon, ADMIN)
     revoke(daemon, revoked_id)
     clock.now += 2
-    tokens = ["", "ana_wrong", expired, revoked, daemon.token()[:-1]]
+    tokens = ["ana_wrong", expired, revoked, daemon.token()[:-1]]
     answers = []
     for token in tokens:
         answer = ui.log_in(token)
@@ -199,7 +199,8 @@ def test_wrong_tokens_get_one_answer(daemon: TestedDaemon, ui: Viewer, clock: Cl
         assert not token or token not in answer.text
     assert len(set(answers)) == 1
     assert answers[0][0] == 401
-    assert "wrong, expired or revoked" in answers[0][1]
+    assert "This token is wrong, expired or revoked." in answers[0][1]
+    assert "This is a key of Anthropic; " in ui.log_in("sk-ant-api03-4711").text
 
 
 def test_failed_logins_are_limited_by_address(

@@ -24,8 +24,15 @@ _MOST_KINDS = 1000
 class DenialLog:
     """Counts refusals. Never raises: the app gets its refusal even if the row cannot be written."""
 
-    def __init__(self, audit: AuditLog | None, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        audit: AuditLog | None,
+        clock: Callable[[], float],
+        note: Callable[[str, AnaphoraError], None],
+    ) -> None:
+        """`note` gets the request id and the error of each refusal."""
         self._audit = audit
+        self._note = note
         self._clock = clock
         self._repeats: dict[tuple[str, ...], AuditEnvelope] = {}
         """The repeats of the current minute, by their common fields."""
@@ -47,6 +54,7 @@ class DenialLog:
         ignored: tuple[str, ...] = (),
     ) -> None:
         self.counts[app.id, kind_of(error)] += 1
+        self._note(request_id, error)
         if self.on_exceeded is not None and isinstance(error, GrantExceeded):
             self.on_exceeded(app.id, error)
         if self._audit is None:

@@ -79,19 +79,26 @@ class GrantedTargets:
                         found.setdefault((name, model), _granted(name, resolved, model))
         return tuple(found.values())
 
-    def nearest(self, app: App, model: str) -> str:
-        """The end of an error message: the granted model with the most similar name."""
-        return name_nearest(model, self.models(app))
+    def with_nearest(self, reason: str, app: App, model: str) -> str:
+        return with_nearest(reason, model, self.models(app))
 
     def reaches(self, grant: LlmGrant, provider: str) -> bool:
         """Whether a grant names a provider, or a route over it."""
         return provider in grant.providers or bool(routes_over(grant, self._pool.routes, provider))
 
 
-def name_nearest(model: str, models: Iterable[GrantedModel]) -> str:
-    """The end of an error message about a model that is not granted: the granted one with the most
-    similar name. Empty if none is granted."""
+def with_nearest(reason: str, model: str, models: Iterable[GrantedModel]) -> str:
+    """An error about a model that is not known. A granted one with a similar name comes first;
+    otherwise the most similar one is named at the end."""
     near = _nearest(model, tuple(dict.fromkeys(one.model for one in models)))
+    if not near or "did you mean" in reason.lower():
+        return reason
+    if nearest(model, (near,)):
+        return f"did you mean {near}? {reason}"
+    return reason + _named_last(near)
+
+
+def _named_last(near: str) -> str:
     return f"; the nearest granted model is {near}" if near else ""
 
 
@@ -104,22 +111,24 @@ def model_error(
 ) -> NotGranted:
     """The error for a model that is not granted: not found, as at the provider, if no granted
     provider is known to have it. `models` are the granted ones."""
-    near = name_nearest(model, models)
+    models = tuple(models)
     if _is_known(model, app.grant.llm, pool):
         reason = f"the model {quoted(model)} is not granted to {app.id}"
-        return NotGranted(reason + near, param="model")
-    error = NotGranted(f"there is no model {quoted(model)}" + near, param="model")
+        near = _nearest(model, tuple(dict.fromkeys(one.model for one in models)))
+        return NotGranted(reason + _named_last(near), param="model")
+    reason = with_nearest(f"there is no model {quoted(model)}", model, models)
+    error = NotGranted(reason, param="model")
     error.status, error.code = _NOT_FOUND, "model_not_found"
     return error
 
 
-def no_bound_error(error: NotGranted, target: Target, near: str) -> NotGranted:
+def no_bound_error(error: NotGranted, target: Target, models: Iterable[GrantedModel]) -> NotGranted:
     """The error for a call whose cost has no bound. A model that its maker does not list has no
-    price, and is most likely misspelled. `near` names the nearest granted one."""
+    price, and is most likely misspelled. `models` are the granted ones."""
     system, model = target.endpoint.system, target.model
     if catalog.profile(system, model).known:
         return error
-    other = error.restated(f"{error}{near}")
+    other = error.restated(with_nearest(str(error), model, models))
     if catalog.maker_of(model) == system:
         other.status, other.code, other.param = _NOT_FOUND, "model_not_found", "model"
     return other

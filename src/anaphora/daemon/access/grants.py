@@ -158,3 +158,8 @@ def dollars(nano: int) -> str:
     whole, part = divmod(abs(nano), NANO)
     decimals = f"{part:09d}".rstrip("0").ljust(2, "0")
     return f"{'-' if nano < 0 else ''}{whole}.{decimals}"
+
+
+def exact_usd(nano: int) -> str:
+    """The same for people: `$5.00`, `-$0.25`."""
+    return f"{'-' if nano < 0 else ''}${dollars(abs(nano))}"

@@ -38,7 +38,7 @@ from anaphora.serving.counts import NamedCounts
 from .failed_logins import FailedLogins
 from .grants import MOST_DEPTH, AppGrant
 from .narrowing import MOST_NARROWED, NarrowedToken, TokenRows, too_many
-from .token_hash import NARROWED_PREFIX, TokenHash, id_of, new_id, new_secret
+from .token_hash import NARROWED_PREFIX, TokenHash, id_of, new_id, new_secret, refusal
 
 if TYPE_CHECKING:
     from anaphora.daemon.home import Home
@@ -127,7 +127,7 @@ class Directory:
             app = self._rows.app(row, self._grants.apps)
             if _admits(app.grant, peer):
                 return app
-        raise self._refusal(peer)
+        raise self._refusal(token, peer)
 
     async def look_up(self, token: Secret) -> None:
         """Reads a narrowed token that is unknown here, as another node has made it. Only holders of
@@ -178,18 +178,18 @@ class Directory:
         return self._now()
 
     def log_in(self, token: Secret, peer: Peer) -> TokenRow:
-        """The token of an administrator or app, for the dashboard. Raises as `authenticate` does,
-        with the same error for every invalid token."""
+        """The token of an administrator or app, for the dashboard. Raises as `authenticate`
+        does."""
         row = self._find(token)
         if row is not None and (row.app == ADMIN or _admits(self.grant(row.app), peer)):
             if row.nano_usd is not None:
                 raise Forbidden("a narrowed token has no pages: use one of the app", status=403)
             return row
-        raise self._refusal(peer)
+        raise self._refusal(token, peer, admin=True)
 
-    def _refusal(self, peer: Peer) -> Unauthenticated:
+    def _refusal(self, token: Secret, peer: Peer, *, admin: bool = False) -> Unauthenticated:
         self._failed.note(peer, self._now())
-        return Unauthenticated("the token is missing, wrong, expired or revoked", status=401)
+        return Unauthenticated(refusal(token.reveal(), admin=admin), status=401)
 
     def is_admin(self, token: Secret | None, peer: Peer) -> bool:
         """Whether the caller has an administrator's token, or none and is the home's owner on the

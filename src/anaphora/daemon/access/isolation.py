@@ -79,6 +79,12 @@ class SharedProviders:
         users = self._users.get(self.account(provider), set())
         return bool(users - {app.app})
 
+    def hides_from(self, app: AppGrant) -> bool:
+        """Whether it is so at any of the app's providers."""
+        if app.llm.share_cache or self._users is None:
+            return not app.llm.share_cache
+        return any(app.app in users and len(users) > 1 for users in self._users.values())
+
     def account(self, provider: str) -> Hashable:
         """The account of an entry of llm.yaml."""
         return self.accounts.get(provider, provider)
@@ -181,19 +187,18 @@ _MOST_NAMES = 8
 
 
 class SharedCache(msgspec.Struct, frozen=True):
-    """Apps without `share_cache` that use one account."""
+    """Apps without `share_cache` that use the same accounts."""
 
     apps: tuple[str, ...]
     providers: tuple[str, ...]
     """Entries of llm.yaml."""
 
     def __str__(self) -> str:
-        one = len(self.providers) == 1
         return (
-            f"{_listed(self.apps)} share a cache at {_listed(self.providers)}, which"
-            f" {'has' if one else 'have'} one key and no separate cache keys: each can measure by"
-            " its limit what others have in it. Give each app an entry in llm.yaml with a key of"
-            " another account, or write `share_cache: true` for those that may know of each other"
+            f"{_listed(self.apps)} use one key at {_listed(self.providers)}. An app can find out"
+            " from its charges whether another one sent the same text recently. Give each app a"
+            " provider in llm.yaml with a key of another account, or accept it: `share_cache: true`"
+            " in the grants"
         )
 
 
@@ -210,13 +215,13 @@ def shared_caches(
                 if (resolved := providers.get(provider)) is not None:
                     account = users.setdefault(account_of(resolved), {})
                     account.setdefault(provider, []).append(grant)
-    found = []
+    found: dict[tuple[str, ...], set[str]] = {}
     for account in users.values():
         entries = {name: apps for name, apps in account.items() if _is_open(providers[name], apps)}
         names = {grant.app for apps in entries.values() for grant in apps}
         if len(names) > 1:
-            found.append(SharedCache(tuple(sorted(names)), tuple(sorted(entries))))
-    return found
+            found.setdefault(tuple(sorted(names)), set()).update(entries)
+    return [SharedCache(apps, tuple(sorted(entries))) for apps, entries in found.items()]
 
 
 def _is_open(resolved: ResolvedProvider, apps: Iterable[AppGrant]) -> bool:

@@ -25,6 +25,35 @@ _CHECK_DIGITS = 16
 _SECRET_BYTES = 30
 
 
+#: The beginnings of keys that are no tokens of a daemon, and whose they are.
+_KEYS = {
+    "sk-ant-": "of Anthropic",
+    "sk-or-": "of OpenRouter",
+    "sk-proj-": "of OpenAI",
+    "AIza": "of Google",
+    "gsk_": "of Groq",
+    "xai-": "of xAI",
+    "ABSK": "of Amazon Bedrock",
+    "sk-": "of a provider",
+}
+
+
+def refusal(text: str, *, admin: bool = False) -> str:
+    """Why a token is refused, by its form alone: the same for tokens that were never made and for
+    those that ended. `admin`: where administrators' tokens are accepted."""
+    if not text:
+        return "the request has no token"
+    if text.startswith(ADMIN_PREFIX) and not admin:
+        return "this is an administrator's token, and calls need the token of an app"
+    if text.startswith(PREFIX):
+        return "this token is wrong, expired or revoked"
+    named = "anaphora apps add APP prints one, which begins with ana_"
+    whose = next((whose for start, whose in _KEYS.items() if text.startswith(start)), "")
+    if whose:
+        return f"this is a key {whose}; send the app's token of this daemon instead: {named}"
+    return f"this is no token of this daemon: {named}"
+
+
 def new_secret(*, admin: bool = False) -> Secret:
     return Secret((ADMIN_PREFIX if admin else PREFIX) + secrets.token_urlsafe(_TOKEN_BYTES))
 

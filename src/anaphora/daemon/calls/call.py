@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from .fair_admission import ProviderNews
     from .keep_warm import PrefixRefresher
     from .reading_on import WaitedCall
-    from .steps.audit import BreakTexts, Explanations
+    from .steps.audit import CallTexts, Explanations
 
 
 class CallTools(msgspec.Struct, kw_only=True, eq=False):
@@ -65,7 +65,7 @@ class CallTools(msgspec.Struct, kw_only=True, eq=False):
     watchers: Watchers
     denials: DenialLog
     explanations: Explanations
-    texts: BreakTexts
+    texts: CallTexts
     history: StoredHistory
     late_bills: LateBills
     off_loop: OffLoop

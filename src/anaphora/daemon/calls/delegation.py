@@ -44,7 +44,7 @@ from .own_prefixes import OwnPrefixes
 from .pipeline import CallPipeline
 from .reading_on import ReadOnCalls, WaitedCall
 from .steps.answer import JudgeCache, RelayAnswer
-from .steps.audit import AuditCall, BreakTexts, Explanations
+from .steps.audit import AuditCall, CallTexts, Explanations
 from .steps.plan import PlanRequest
 from .steps.request import PermitCall
 from .steps.send import ClientCall, SendAttempt
@@ -78,6 +78,7 @@ class CallService:
         self.prefixes = OwnPrefixes(store, prefix_key or secrets.token_bytes(32))
         self.read_on = ReadOnCalls()
         self._grants: tuple[AppGrant, ...] | None = None
+        texts = CallTexts()
         tools = self.tools = CallTools(
             pool=pool,
             granted=GrantedTargets(pool),
@@ -88,14 +89,15 @@ class CallService:
             shared_state=shared_state,
             news=ProviderNews(pool, shared_state),
             watchers=Watchers(watchers, audit),
-            denials=DenialLog(audit, clock),
+            denials=DenialLog(audit, clock, texts.add_error),
             explanations=Explanations(shared_state),
-            texts=BreakTexts(),
+            texts=texts,
             history=StoredHistory(store),
             late_bills=LateBills(),
             off_loop=off_loop or OffLoop(),
             cold=ColdGate(shared_state),
         )
+        ledger.shows_spend = lambda app: not tools.shared.hides_from(app.grant)
         self.permit = PermitCall(tools)
         self.pipeline = CallPipeline(
             [
@@ -204,13 +206,8 @@ class CallService:
 
     def hides_reads(self, app: str) -> bool:
         """Whether cache reads of other apps are hidden from an app at any of its providers."""
-        return any(
-            self.tools.shared.isolates(grant, provider)
-            for grant in self._grants or ()
-            if grant.app == app
-            for provider in self.tools.pool.providers
-            if self.tools.granted.reaches(grant.llm, provider)
-        )
+        hides = self.tools.shared.hides_from
+        return any(hides(grant) for grant in self._grants or () if grant.app == app)
 
     def deny(self, app: App, method: str, error: Denied, *, request_id: str = "") -> None:
         """Audits a refusal by another part of the daemon. Never raises."""

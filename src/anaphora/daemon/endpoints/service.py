@@ -10,7 +10,7 @@ from typing import Any
 
 from anaphora.canonical import dumps
 from anaphora.client.config.secrets import Secret
-from anaphora.daemon.access.granted_models import name_nearest
+from anaphora.daemon.access.granted_models import with_nearest
 from anaphora.daemon.access.signatures import RETRIED
 from anaphora.daemon.calls.call import AppCall, AppReply, StreamHead
 from anaphora.daemon.calls.delegation import CallService, CallStream
@@ -188,7 +188,8 @@ class Endpoints:
             models = self._calls.models(call.app)
             if not problem.wire or any(one.model == call.model for one in models):
                 raise
-            raise problem.restated(f"{problem}{name_nearest(call.model or '', models)}") from None
+            text = with_nearest(str(problem), call.model or "", models)
+            raise problem.restated(text) from None
         except RequestRejected as problem:
             if (named := _naming_left_out(problem, call.notices)) is not None:
                 raise named from None

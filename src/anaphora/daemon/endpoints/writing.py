@@ -14,7 +14,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from anaphora import wire as wires
-from anaphora.daemon.access.granted_models import name_nearest
+from anaphora.daemon.access.granted_models import with_nearest
 from anaphora.daemon.calls.call import AppReply, StreamHead, StreamPiece
 from anaphora.daemon.faces import face_of
 from anaphora.daemon.faces.face import JSON, Face
@@ -107,7 +107,7 @@ def write_model(wire: str, models: Sequence[GrantedModel], name: str) -> bytes:
     for one in models:
         if one.model == name:
             return face_of(wire).model_body(one)
-    reason = f"no model {name[:100]!r}{name_nearest(name, models)}"
+    reason = with_nearest(f"there is no model {name[:100]!r}", name, models)
     raise NotFound(reason, status=404, code="model_not_found", param="model")
 
 

@@ -33,7 +33,7 @@ _TOKEN_KEY = re.compile(r"[0-9a-f]{64}\Z")
 
 LLM_YAML = """\
 # Providers of LLMs, and how to reach them. This file holds no keys: each is in a file of secrets/.
-# All fields: docs/config.md, and `anaphora config schema` for your editor.
+# All fields: `anaphora config schema`, a JSON Schema for your editor.
 
 providers:
   anthropic-default:                    # the id that grants and apps use
@@ -60,7 +60,7 @@ providers:
 #   host: 127.0.0.1                     # another address needs `tls` or `behind_proxy`
 #   port: 7707
 #   tls: {cert: server.pem, key: server.key}
-#   store: postgresql://anaphora@db.example/anaphora   # several nodes: docs/nodes.md
+#   store: postgresql://anaphora@db.example/anaphora   # for several nodes
 #   store_password: {secret: POSTGRES_PASSWORD}
 #   ui: {enabled: true, session_hours: 12}   # the dashboard at /ui; log in: anaphora admin token
 """
@@ -94,7 +94,7 @@ my-app:
   # uids: [1000]                        # on the Unix socket, only these users
 
 # groups: {marketing: {usd_per_day: 5.00}}   # limits of all apps of a group together
-# alerts: {to: {log: {log: warning}}}        # of used limits and more: docs/guides/alerts.md
+# alerts: {to: {log: {log: warning}}}        # of used limits and more
 """
 
 

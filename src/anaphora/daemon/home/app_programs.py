@@ -12,7 +12,8 @@ import functools
 import json
 import pkgutil
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from decimal import Decimal
 from typing import Any, NamedTuple
 
 import msgspec
@@ -21,12 +22,16 @@ from anaphora.catalog.values import decode_structs, read_toml
 from anaphora.client.config import ClientConfig
 from anaphora.client.config.resolve import check
 from anaphora.client.config.secrets import ResolvedProvider, Secret
-from anaphora.errors import InvalidConfig
+from anaphora.daemon.access.checks import is_granted
+from anaphora.daemon.access.granted_models import models_of
+from anaphora.errors import InvalidConfig, InvalidRequest
+from anaphora.redaction import quoted
+from anaphora.yaml_values import nearest
 
 from .extensions import Grants
 
 _FILE = "app_programs.toml"
-_USD_PER_DAY = "25.00"
+_USD_PER_DAY = 25.0
 _PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 #: Unquoted words that YAML reads as other values.
 _WORDS = frozenset(("y", "n", "yes", "no", "on", "off", "true", "false", "null"))
@@ -131,7 +136,7 @@ def program_setup(program: AppProgram, app: str, config: ClientConfig, *, url: s
     model = next(filter(None, map(_model_of, providers)), "")
     template = program.model.get(first, "{model}")
     grant = _grant(program, providers)
-    text = _yaml(app, grant)
+    text = grant_yaml(app, grant)
     Grants.from_text(text, "the grant", config)
     return ProgramSetup(
         program=program,
@@ -144,13 +149,40 @@ def program_setup(program: AppProgram, app: str, config: ClientConfig, *, url: s
     )
 
 
-def with_grant(text: str, file: str, setup: ProgramSetup, config: ClientConfig) -> str:
-    """The text of extensions.yaml with the grant appended. Raises `InvalidConfig` if the app
-    already has a grant or the result is invalid."""
-    if setup.app in Grants.from_text(text, file, config).apps:
-        raise InvalidConfig(f"has a grant for {setup.app} already; edit it there", file=file)
+def model_grant(
+    models: Sequence[str], usd_per_day: Decimal, config: ClientConfig
+) -> dict[str, Any]:
+    """A grant of some models, by globs, at all providers that have one of them. Raises
+    `InvalidRequest` for a glob without a model."""
+    known = {
+        id: None if one.provider.base_url else models_of(one) or None
+        for id, one in check(config).items()
+    }  # a server at the user's own address may have any model
+    for pattern in models:
+        if not any(_has(names, pattern) for names in known.values()):
+            near = nearest(pattern, {name for names in known.values() for name in names or ()})
+            hint = f"; did you mean {near}?" if near else ""
+            reason = f"{quoted(pattern)} matches no model of the providers in llm.yaml{hint}"
+            raise InvalidRequest(reason, path="--models")
+    llm = {
+        "providers": [id for id, names in known.items() if any(_has(names, one) for one in models)],
+        "models": list(models),
+        "usd_per_day": usd_per_day,
+    }
+    return {"capabilities_grant": ["llm_complete", "llm_stream"], "llm": llm}
+
+
+def _has(names: Iterable[str] | None, pattern: str) -> bool:
+    return names is None or any(is_granted(name, (pattern,)) for name in names)
+
+
+def with_grant(text: str, file: str, app: str, added: str, config: ClientConfig) -> str:
+    """The text of extensions.yaml with the YAML of a grant appended. Raises `InvalidConfig` if the
+    app already has a grant or the result is invalid."""
+    if app in Grants.from_text(text, file, config).apps:
+        raise InvalidConfig(f"has a grant for {app} already; edit it there", file=file)
     gap = "\n" if not text or text.endswith("\n") else "\n\n"
-    changed = f"{text}{gap}{setup.yaml}"
+    changed = f"{text}{gap}{added}"
     try:
         Grants.from_text(changed, file, config)
     except InvalidConfig:
@@ -191,7 +223,7 @@ def _grant(program: AppProgram, providers: Iterable[ResolvedProvider]) -> dict[s
         "models": ["*"] if "*" in models else list(models),
         "max_tokens": program.max_tokens,
         "over_max_tokens": "clamp",
-        "usd_per_day": float(_USD_PER_DAY),
+        "usd_per_day": _USD_PER_DAY,
         "tools": ["*"],
     }
     if allow:
@@ -199,13 +231,13 @@ def _grant(program: AppProgram, providers: Iterable[ResolvedProvider]) -> dict[s
     return {"capabilities_grant": ["llm_complete", "llm_stream"], "llm": llm}
 
 
-def _yaml(app: str, grant: dict[str, Any]) -> str:
+def grant_yaml(app: str, grant: dict[str, Any]) -> str:
+    """The grant as an entry of extensions.yaml."""
     lines = [f"{_text(app)}:"]
     lines.append(f"  capabilities_grant: {_value(grant['capabilities_grant'])}")
     lines.append("  llm:")
     for name, value in grant["llm"].items():
-        shown = _USD_PER_DAY if name == "usd_per_day" else _value(value)
-        lines.append(f"    {name}: {shown}")
+        lines.append(f"    {name}: {_value(value)}")
     return "\n".join(lines) + "\n"
 
 
@@ -214,6 +246,9 @@ def _value(value: Any) -> str:
         return f"[{', '.join(map(_value, value))}]"
     if isinstance(value, dict):
         return ", ".join(f"{name}: {_value(one)}" for name, one in value.items())
+    if isinstance(value, float | Decimal):  # dollars
+        whole, _, part = f"{Decimal(str(value)):f}".partition(".")
+        return f"{whole}.{part.ljust(2, '0')}"
     return _text(value) if isinstance(value, str) else str(value)
 
 

@@ -83,7 +83,8 @@ class UiConfig(_Table, frozen=True):
 
 
 class DaemonConfig(_Table, frozen=True):
-    """The `daemon` section. An address other than loopback needs TLS, or a reverse proxy."""
+    """The `daemon` section. An address other than loopback needs TLS, a reverse proxy, or
+    `allow_http`."""
 
     example: ClassVar[str] = "write `daemon: {port: 7707}`"
 
@@ -93,6 +94,9 @@ class DaemonConfig(_Table, frozen=True):
     socket: Name = "anaphora.sock"
     """The Unix socket, relative to the home folder."""
     tls: TlsConfig | None = None
+    allow_http: bool = False
+    """Whether an address other than loopback needs no TLS: for a container whose port is published
+    on a loopback address only. Tokens can be read on the way."""
     behind_proxy: bool = False
     """Whether a reverse proxy with TLS is in front; needs `trusted_proxies` and `allowed_hosts`."""
     trusted_proxies: tuple[Name, ...] = ()
@@ -155,11 +159,12 @@ class DaemonConfig(_Table, frozen=True):
                 ) from None
         if self.behind_proxy and not (self.trusted_proxies and self.allowed_hosts):
             raise ValueError("behind_proxy: needs `trusted_proxies` and `allowed_hosts` as well")
-        if self.is_exposed and self.tls is None and not self.behind_proxy:
+        if self.is_exposed and not (self.tls or self.behind_proxy or self.allow_http):
             raise ValueError(
                 f"host: {self.host} is not a loopback address: other machines could read tokens on"
                 " the way. Set `tls: {cert, key}`, or `behind_proxy: true` with"
-                " `trusted_proxies` and `allowed_hosts`"
+                " `trusted_proxies` and `allowed_hosts`; or `allow_http: true` in a container whose"
+                " port is published on a loopback address only"
             )
         if self.status_port and self.status_port == self.port:
             raise ValueError(f"status_port: {self.port} is `port` already; name another one")

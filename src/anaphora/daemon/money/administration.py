@@ -13,7 +13,7 @@ from msgspec import Meta
 
 from anaphora.audit.envelope import CorrectionRow
 from anaphora.audit.log import AuditLog
-from anaphora.daemon.access.grants import APP_ID, dollars
+from anaphora.daemon.access.grants import APP_ID, exact_usd
 from anaphora.daemon.admin import Admin, AdminParams
 from anaphora.daemon.home.amounts import nano_usd_of
 from anaphora.daemon.store import CorrectedEntry, Entry, EntryQuery
@@ -80,8 +80,8 @@ class SpendAdmin:
         warnings = []
         if done.booked:
             _log.info(
-                "entry %s of %s was corrected from %s to %s dollars by %s",
-                done.entry, done.app, dollars(done.before), dollars(done.after), by,
+                "entry %s of %s was corrected from %s to %s by %s",
+                done.entry, done.app, exact_usd(done.before), exact_usd(done.after), by,
             )  # fmt: skip
             warnings += await self._audited(done, reason, by)
         return {

@@ -9,6 +9,7 @@ async def attempt(ledger: Ledger, app: App) -> None:
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import logging
 import os
@@ -23,6 +24,7 @@ from msgspec.structs import replace
 
 from anaphora.bounded import BoundedMap
 from anaphora.client.failures import log
+from anaphora.daemon.access.grants import exact_usd
 from anaphora.daemon.store import (
     LARGEST_AMOUNT,
     Hold,
@@ -32,7 +34,9 @@ from anaphora.daemon.store import (
     SpendLimits,
     Spent,
 )
+from anaphora.daemon.store.budgets import OWN
 from anaphora.daemon.store.interface import Store
+from anaphora.errors import GrantExceeded, StoreUnavailable
 from anaphora.values import Usage
 from anaphora.wording import counted
 
@@ -66,6 +70,8 @@ class Ledger:
         """Number of open holds by request id."""
         self._early: set[str] = set()
         """Request ids of those whose audit row is durable."""
+        self.shows_spend: Callable[[App], bool] = lambda _: False
+        """Whether an app may see what it is charged, and so what other apps have cached."""
         self.notes_calls = False
         """Whether `unaudited_calls` is used."""
         self._unaudited = BoundedMap[str, int](_MOST_UNAUDITED)
@@ -114,12 +120,39 @@ class Ledger:
         )
         try:
             share = await self.store.hold(hold, limits)
-        except Exception:  # not if cancelled: the store accepts or refuses the hold later
+        except Exception as problem:  # not if cancelled: the store decides on the hold later
             if self.marks is not None:
                 self.marks.free(hold.id)
+            if isinstance(problem, GrantExceeded) and self.shows_spend(app):
+                raise await self._with_amounts(problem, app, hold, limits) from None
             raise
         self.put_held(hold)
         return OpenHold(self, hold, share)
+
+    async def _with_amounts(
+        self, problem: GrantExceeded, app: App, hold: Hold, limits: SpendLimits
+    ) -> GrantExceeded:
+        """The refusal with what is spent and held of the app's own limit. The amounts of a group
+        are also other apps', and those of the app are not a narrowed token's."""
+        spent, held, most = 0, 0, None
+        with contextlib.suppress(StoreUnavailable):
+            if problem.limit == OWN and limits.budgets:
+                found = await self.store.budgets(app.id, since=hold.at)
+                own = next((one for one in found if one.token.id == app.budget), None)
+                if own is not None:
+                    spent, held, most = own.spent, own.held, limits.budgets[-1]
+            elif not app.budgets:
+                now = await self.store.spent(app.id, hold.at)
+                held = now.held
+                if problem.limit == "usd_per_day":
+                    spent, most = now.today, limits.per_day
+                elif problem.limit == "usd_per_month":
+                    spent, most = now.month, limits.per_month
+        if most is None:
+            return problem
+        amounts = f"{exact_usd(spent)} of {exact_usd(most)} is spent and {exact_usd(held)} held"
+        text = f"{problem} ({amounts}; this call can cost {exact_usd(hold.bound)})"
+        return problem.restated(text)
 
     def put_held(self, hold: Hold, worker: int = 0) -> None:
         """Called when a hold is durable."""

@@ -196,6 +196,8 @@ class SpendRow(msgspec.Struct, frozen=True, kw_only=True):
     output: int = 0
     corrected: int = 0
     """The part of `billed` that corrections added; negative if they reduced it."""
+    lost: int | None = None
+    """Lost to cache misses, as the audit log says; None: unknown, as in all rows of a store."""
 
 
 class SpendQuery(msgspec.Struct, frozen=True, kw_only=True):

@@ -164,8 +164,8 @@ def add_further(to: Further, accounts: Iterable[str], day: str, spent: int, held
 
 
 def refusal(name: str, limit: int, bound: int, end: float) -> GrantExceeded:
-    """`end`: when the limit's period ends. Names no amount, which would reveal what other apps have
-    in a shared cache."""
+    """`end`: when the limit's period ends. Names no amount: the ledger adds those that the app may
+    see."""
     if bound > limit:
         return _too_small(name, name)
     message = f"{name} does not allow this call any more; the limit resets at {_moment(end)}"

@@ -6,7 +6,7 @@ import os
 import sqlite3
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import closing, suppress
+from contextlib import closing
 from pathlib import Path
 from typing import cast
 
@@ -67,43 +67,25 @@ class Migration(msgspec.Struct, frozen=True, kw_only=True):
     after: int
 
 
-def back_up(path: Path, target: Path) -> int:
-    """Copies a consistent snapshot of a store, which may be in use, to a file that only its owner
-    can read. Returns its size. Raises `Io` if the target exists."""
-    if target.exists():
-        raise Io(f"{target}: exists already; name a file that does not")
-    unfinished = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+def back_up(path: Path, target: Path) -> None:
+    """Copies a consistent snapshot of a store, which may be in use, to a new file that only its
+    owner can read."""
     try:
         with closing(connect_to_read(path)) as source:
-            os.close(os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+            os.close(os.open(target, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
             # In one step: a copy in several steps would restart whenever the daemon writes.
-            with closing(sqlite3.connect(unfinished, isolation_level=None)) as copy:
+            with closing(sqlite3.connect(target, isolation_level=None)) as copy:
                 source.backup(copy)
                 copy.execute("PRAGMA journal_mode=DELETE")
                 _quick_check(copy, path)
-        _sync(unfinished)
-        os.link(unfinished, target)  # unlike a rename, never replaces a file
-        _sync(target.parent)
     except (OSError, sqlite3.Error) as error:
         raise Io(f"{target}: cannot be written: {described(error)}") from None
-    finally:
-        with suppress(OSError):
-            unfinished.unlink()
-    return target.stat().st_size
 
 
 def _quick_check(database: sqlite3.Connection, path: Path) -> None:
     found = database.execute("PRAGMA quick_check(1)").fetchone()[0]
     if found != "ok":
         raise Io(f"{path}: is damaged: {found}")
-
-
-def _sync(path: Path) -> None:
-    file = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(file)
-    finally:
-        os.close(file)
 
 
 def migrate(path: Path) -> Migration:

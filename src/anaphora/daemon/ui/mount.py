@@ -135,6 +135,7 @@ class _Pages:
         self._clock = services.ledger.clock
         self._source = source
         self._texts = services.calls.tools.texts
+        source.error_of = self._texts.error
         self._chain = chain
         self._problems = daemon.not_in_force
         loop = asyncio.get_running_loop()

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from anaphora.client.pool import ProviderPool
 from anaphora.daemon.access.grants import AppGrant
 from anaphora.daemon.access.identity import ADMIN, Directory
-from anaphora.daemon.calls.steps.audit import MOST_TEXTS, BreakTexts
+from anaphora.daemon.calls.steps.audit import MOST_TEXTS, CallTexts
 from anaphora.daemon.store import EntryQuery, Spent, TokenRow
 from anaphora.daemon.store.interface import Store
 from anaphora.dashboard.pages.conversations import ConversationPage
@@ -227,7 +227,7 @@ NOT_KEPT = (
 class TextConversationPage:
     """A conversation with the text around its breaks, for administrators."""
 
-    def __init__(self, source: PastCalls, texts: BreakTexts) -> None:
+    def __init__(self, source: PastCalls, texts: CallTexts) -> None:
         self._texts = texts
         self._with_text = ConversationPage(_WithTexts(source, texts), no_text=NOT_KEPT)
         self._without = ConversationPage(source, no_text=SWITCHED_OFF)
@@ -240,7 +240,7 @@ class TextConversationPage:
 class _WithTexts:
     """Conversations with the kept text of their breaks."""
 
-    def __init__(self, source: PastCalls, texts: BreakTexts) -> None:
+    def __init__(self, source: PastCalls, texts: CallTexts) -> None:
         self._source = source
         self._texts = texts
 

@@ -211,7 +211,8 @@ class UiService:
             text = f"There were too many failed logins from this address. Wait {wait}."
             headers["retry-after"] = str(seconds)
         elif problem is not None:
-            text = "This token is wrong, expired or revoked."
+            reason = public_text(problem)
+            text = f"{reason[0].upper()}{reason[1:]}."
         status = 200 if problem is None else problem.status or 401
         page = login_page(self._public.site, next_path=next_path, problem=text, status=status)
         shown = self._public.show(page, page_request("GET", "login", "", self._clock()))

@@ -233,6 +233,8 @@ class LogCalls(PastCalls):
         self._log = log if isinstance(log, PostgresLog) else Path(log).absolute()
         filler = Filler(self._path, self._log, clock=clock, kept_calls=kept_calls)
         self._thread = FillThread(filler)
+        self.error_of: Callable[[str], str] = lambda _: ""
+        """The message of a failed call, by the id of its request; empty if it is not known."""
 
     def start(self) -> None:
         """Starts filling in the background."""
@@ -304,7 +306,11 @@ class LogCalls(PastCalls):
 
     def shown(self, rows: Sequence[PlacedRow]) -> list[ShownCall]:
         return [
-            ShownCall(id=self._id(row, call), call=call, sentence=sentence_of(call))
+            ShownCall(
+                id=self._id(row, call),
+                call=call,
+                sentence=f"{sentence_of(call)} {self.error_of(call.call_id)}".strip(),
+            )
             for row, call in zip(rows, self._read(rows), strict=True)
             if call is not None
         ]

@@ -24,9 +24,10 @@ from anaphora.client.response import Record
 from anaphora.daemon.calls.behind import AnsweredCall, AnsweredCalls
 from anaphora.daemon.calls.call import AppCall, AppReply, CallOutcome, CallTools
 from anaphora.daemon.calls.pipeline import CallStep
+from anaphora.daemon.endpoints.errors import provider_error, shown_message
 from anaphora.daemon.shared_state import SharedState
 from anaphora.daemon.values import app_of
-from anaphora.errors import Denied, StoreUnavailable
+from anaphora.errors import AnaphoraError, Denied, StoreUnavailable, Upstream
 from anaphora.values import Notice
 
 from .answer import public_notices
@@ -73,6 +74,8 @@ class AuditCall(CallStep):
             self._tools.refuse(call, error)
             call.audited = True
             return
+        if isinstance(error, AnaphoraError):
+            self._tools.texts.add_error(call.request_id, error)
         notices: tuple[Notice, ...] = ()
         if audit is not None and audit.failing and call.record is not None:
             notices = self._add_rows([call])  # now, so that the app gets a notice
@@ -308,12 +311,14 @@ class BreakText(msgspec.Struct, frozen=True):
     excerpts: tuple[str, str]
 
 
-class BreakTexts:
-    """The text around changes that broke the cache, by request id, for administrators' pages. Empty
-    unless the operator has set `ui: {show_text: true}`. Thread-safe."""
+class CallTexts:
+    """Texts for the dashboard, by request id: the messages of errors, and the text around changes
+    that broke the cache. That text and the messages of providers, which may quote a prompt, are
+    kept only if the operator has set `ui: {show_text: true}`. Thread-safe."""
 
     def __init__(self) -> None:
         self._texts = BoundedMap[str, BreakText](MOST_TEXTS)
+        self._errors = BoundedMap[str, str](MOST_TEXTS)
         self._lock = threading.Lock()
         self._allowed = False
         self.publish: Callable[[str, BreakText], None] | None = None
@@ -325,9 +330,10 @@ class BreakTexts:
 
     def allow(self, allowed: bool) -> None:
         with self._lock:
-            self._allowed = allowed
-            if not allowed:
+            if not allowed and self._allowed:
                 self._texts.clear()
+                self._errors.clear()
+            self._allowed = allowed
 
     def add(self, call: AppCall, reply: AppReply) -> None:
         verdict = reply.verdict
@@ -350,3 +356,17 @@ class BreakTexts:
     def find(self, request_id: str) -> BreakText | None:
         with self._lock:
             return self._texts.get(request_id)
+
+    def add_error(self, request_id: str, error: AnaphoraError) -> None:
+        """The message that the app gets."""
+        shown = provider_error(error)
+        text = shown_message(shown)
+        if isinstance(error, Upstream) and not isinstance(error, Denied) and not self._allowed:
+            text = "" if shown is error else text.partition(": ")[0]
+        if text and request_id:
+            with self._lock:
+                self._errors[request_id] = text
+
+    def error(self, request_id: str) -> str:
+        with self._lock:
+            return self._errors.get(request_id, "")

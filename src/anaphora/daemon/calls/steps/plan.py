@@ -100,7 +100,7 @@ class PlanRequest(CallStep):
             else:
                 call.bound = bound_of(call, prepared, target)
         except NotGranted as error:
-            raise no_bound_error(error, target, tools.granted.nearest(app, target.model)) from None
+            raise no_bound_error(error, target, tools.granted.models(app)) from None
         if facts is not None and facts.handles and not call.grown:
             call.grown = await tools.history.begin(app.owner, facts, call.bound.output_tokens)
         grant = app.grant.llm

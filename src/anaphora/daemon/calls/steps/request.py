@@ -127,8 +127,8 @@ class PermitCall(CallStep):
         except InvalidRequest as problem:
             if model is None or (named is not None and problem.path != "model"):
                 raise
-            near = granted.nearest(app, model)
-            raise InvalidRequest(problem.reason + near, path="model") from None
+            reason = granted.with_nearest(problem.reason, app, model)
+            raise InvalidRequest(reason, path="model") from None
         if named is None and model is not None and hops:
             targets, hops = named_targets(model, targets, hops)
         models = [target.model for target in targets]
@@ -155,8 +155,8 @@ class PermitCall(CallStep):
         ):
             why = refusal(resolved, name_at(resolved, model), app.grant.llm)
             if why:
-                near = "" if why.endswith("?") else self._tools.granted.nearest(app, model)
-                raise InvalidRequest(why + near, path="model")
+                why = self._tools.granted.with_nearest(why, app, model)
+                raise InvalidRequest(why, path="model")
         if not is_granted_name and (resolved is not None or named in pool.routes):
             reason = f"the provider {quoted(named)} is not granted to {app.id}"
             raise NotGranted(reason, param="provider")

@@ -1,5 +1,4 @@
-"""Copies a store between SQLite and PostgreSQL: `anaphora store move`, and the backup of a store in
-PostgreSQL, which is a file of SQLite.
+"""Copies a store from SQLite to PostgreSQL: `anaphora store move`.
 
 A move is one transaction. It is checked before its commit: the rows of each table are counted,
 their amounts summed, all sums compared with the entries, and the chain of the audit log followed.
@@ -7,11 +6,8 @@ their amounts summed, all sums compared with the entries, and the chain of the a
 
 from __future__ import annotations
 
-import asyncio
-import os
 import sqlite3
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -23,17 +19,17 @@ from anaphora.audit.log_file import check_name, segments_of
 from anaphora.audit.moving import copy_log
 from anaphora.audit.reading import open_log
 from anaphora.daemon.store.budgets import CarvedBudget
-from anaphora.daemon.store.schema import connect, connect_to_read, create, described, prepare
+from anaphora.daemon.store.schema import connect_to_read
 from anaphora.daemon.store.tables import BUDGET_FIELDS
 from anaphora.daemon.store.upkeep import POSTGRES_SUMS, check, differences
-from anaphora.errors import AnaphoraError, InvalidConfig, Io
+from anaphora.errors import InvalidConfig, Io
 from anaphora.postgres.address import PostgresAddress
 from anaphora.postgres.migrations import migrate
 from anaphora.sqlite_files import transaction
 from anaphora.wording import counted
 
 from .statements import settle_open_holds
-from .upkeep import checked_state, connected
+from .upkeep import connected
 
 if TYPE_CHECKING:
     from anaphora.postgres.connection import Connection
@@ -279,69 +275,3 @@ async def _check_copied_log(
 def _follow(checker: ChainChecker, lines: Sequence[bytes], place: str) -> None:
     for _ in checker.check(lines, lambda _: place):
         pass
-
-
-# ── From PostgreSQL to SQLite ─────────────────────────────────────────────────────────────────────
-
-
-def back_up(address: PostgresAddress, target: Path, *, progress: Progress | None = None) -> int:
-    """Copies a consistent snapshot of ledger, tokens and handles to a new SQLite file, readable
-    only by its owner. Nodes may be running. Returns its size. Raises `Io` if the target exists."""
-    if target.exists():
-        raise Io(f"{target}: exists already; name a file that does not")
-    unfinished = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-    try:
-        create(unfinished)
-        with closing(connect(unfinished)) as database:
-            prepare(database, unfinished)
-            asyncio.run(_fetch_all(address, database, progress or _silent))
-            database.execute("PRAGMA journal_mode=DELETE")
-        if problems := check(unfinished, now=time.time() + 1e9).problems:
-            raise Io(f"{target}: the copy is not sound: {problems[0]}")
-        with unfinished.open("rb") as file:
-            os.fsync(file.fileno())
-        os.link(unfinished, target)  # unlike a rename, never replaces a file
-    except (OSError, sqlite3.Error) as error:
-        raise Io(f"{target}: cannot be written: {described(error)}") from None
-    finally:
-        for name in _files(unfinished):
-            with suppress(OSError):
-                name.unlink()
-    return target.stat().st_size
-
-
-async def _fetch_all(
-    address: PostgresAddress, database: sqlite3.Connection, progress: Progress
-) -> None:
-    async with connected(address) as connection:
-        await checked_state(connection, address)
-        async with connection.transaction(isolation="repeatable_read", readonly=True):
-            await _fetch(connection, database, progress)
-
-
-def _files(path: Path) -> Iterator[Path]:
-    for suffix in ("", "-wal", "-shm", "-journal"):
-        yield path.with_name(path.name + suffix)
-
-
-async def _fetch(connection: Connection, database: sqlite3.Connection, progress: Progress) -> None:
-    with transaction(database):
-        for table, (fields, amounts) in _TABLES.items():
-            expected = tuple(await connection.fetchrow(_figures_sql(table, amounts)))
-            columns = ", ".join("labels::text" if name == "labels" else name for name in fields)
-            insert = (
-                f"INSERT INTO {table} ({', '.join(fields)}) VALUES ({', '.join('?' * len(fields))})"
-            )
-            done = 0
-            rows: list[Any] = []
-            async for row in connection.cursor(f"SELECT {columns} FROM {table}", prefetch=_CHUNK):
-                rows.append(tuple(row))
-                if len(rows) == _CHUNK:
-                    database.executemany(insert, rows)
-                    done, rows = done + len(rows), []
-                    progress(table, done, expected[0])
-            database.executemany(insert, rows)
-            if _figures(database, table, amounts) != expected:
-                raise AnaphoraError(f"{table}: the copy differs")
-        clock = await connection.fetchrow("SELECT latest_day, pruned_until FROM clock")
-        database.execute("UPDATE clock SET latest_day = ?, pruned_until = ?", tuple(clock))
