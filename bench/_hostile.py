@@ -6,6 +6,9 @@
 The attacks run together in a process of their own: 8 connections send bodies of 29 MB without the
 capability, 4 calls are answered by errors of 20 MB, 50 bodies of 30 MB go slowly to `/rpc`, and
 3,000 sockets send nothing. Whatever is closed or answered begins again.
+
+A second scenario is beside it: a granted app sends bodies of many small JSON values, each below the
+size from which a body counts as large, over 12 connections.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ from pathlib import Path
 from subprocess import PIPE, Popen
 from typing import Any
 
-from _lent import BYTES, KEY, MODEL, PATH, raw_requests
+from _lent import BYTES, CONVERSATION, KEY, MODEL, PATH, raw_request, raw_requests
 from _load import Connection, request_at
 from _served import HERE, Child, child
 
@@ -44,6 +47,8 @@ _CALL_SECONDS, _HEALTH_SECONDS = 0.05, 0.05
 _MEMORY_SECONDS = 0.2
 _TIMEOUT = 30.0
 APPS = ("bystander", "ordinary", "nothing", "slow", "failing")
+#: Bodies of small values: their connections, and their size below that of a large body.
+VALUE_SENDERS, VALUE_BYTES = 12, 250_000
 
 
 # ── The attacks ──────────────────────────────────────────────────────────────────────────────────
@@ -169,9 +174,9 @@ def fail_always(port: int) -> None:
 class Watched:
     """The health and the memory of a daemon, and the calls of an app, while others call."""
 
-    def __init__(self, daemon: Child, token: str) -> None:
+    def __init__(self, daemon: Child, token: str, **size: int) -> None:
         self._daemon = daemon
-        self._requests = raw_requests({"authorization": f"Bearer {token}"})
+        self._requests = raw_requests({"authorization": f"Bearer {token}"}, **size)
         self.health: list[float] = []
         self.calls: list[float] = []
         self.failed: list[str] = []
@@ -287,6 +292,31 @@ class Ordinary:
             number += 1
 
 
+def small_values(token: str) -> list[bytes]:
+    """Bodies of tools, messages and blocks, as many as fit. They differ in the number of the
+    request, so that nothing of one is known from another."""
+
+    def filled(name: str, each: Any, **fields: Any) -> bytes:
+        element = json.dumps(each, separators=(",", ":"))
+        count = VALUE_BYTES // (len(element) + 1)
+        listed = [json.loads(element.replace("#", f"{at:04}")) for at in range(count - 40)]
+        first = {"role": "user", "content": f"Hi {CONVERSATION}"}
+        body = {"model": MODEL, "max_tokens": 16, "messages": [first], **fields}
+        if name == "blocks":
+            body["messages"].append({"role": "user", "content": listed})
+        else:
+            body[name] = body.get(name, []) + listed
+        data = json.dumps(body, separators=(",", ":")).encode()
+        return raw_request({"authorization": f"Bearer {token}"}, data, PATH)
+
+    function = {"name": CONVERSATION[:4] + "#"}
+    return [
+        filled("tools", {"type": "function", "function": function}),
+        filled("messages", {"role": "user", "content": "#"}),
+        filled("blocks", {"type": "text", "text": "#"}),
+    ]
+
+
 # ── The run ──────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -313,6 +343,7 @@ def hostile_home(folder: Path, upstream_port: int, failing_port: int) -> dict[st
                 "providers": ["failing" if app == "failing" else "openai"],
                 "models": [MODEL],
                 "max_tokens": 4096,
+                "tools": ["*"],
                 "usd_per_day": 100_000_000,
             },
         }
@@ -372,6 +403,36 @@ def measure(seconds: float) -> dict[str, Any]:
         "megabytes_a_second": [round(rate / MEGA, 1), round(ordinary.sent / seconds / MEGA, 1)],
         "failed": len(attacked.failed) + len(beside.failed),
         "seconds": seconds,
+    }
+
+
+def measure_small_values(seconds: float) -> dict[str, Any]:
+    """An app with calls of 1 KB beside one that sends small values, and alone."""
+    with contextlib.ExitStack() as stack:
+        upstream = stack.enter_context(child("upstream", "_lent.py"))
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        tokens = hostile_home(folder / "home", upstream.port, upstream.port)
+        file = folder / "values.json"
+        file.write_text(json.dumps([each.decode() for each in small_values(tokens["ordinary"])]))
+        watched = []
+        for attacks in (True, False):
+            with child("daemon", "_lent.py", str(folder / "home")) as daemon:
+                watched.append(Watched(daemon, tokens["bystander"], messages=1, size=1_000))
+                with watched[-1].running(), contextlib.ExitStack() as ending:
+                    if attacks:
+                        numbers = (VALUE_SENDERS, 10**9, 0, VALUE_SENDERS)
+                        words = (str(daemon.port), str(file), *map(str, numbers))
+                        load = Popen([sys.executable, str(HERE / "_load.py"), *words])
+                        ending.callback(load.wait)
+                        ending.callback(load.kill)
+                    time.sleep(seconds)
+                _show("beside small values" if attacks else "alone", watched[-1], 0.0)
+    attacked, alone = watched
+    return {
+        "small_values_bystander_p99_ratio": round(p99_ms(attacked.calls) / p99_ms(alone.calls), 2),
+        "small_values_healthz_p99_ms": round(p99_ms(attacked.health), 1),
+        "small_values_bystander_p99_ms": [round(p99_ms(each.calls), 1) for each in watched],
+        "small_values_failed": len(attacked.failed) + len(alone.failed),
     }
 
 

@@ -89,11 +89,10 @@ def raw_requests(
         request_body(turn, stream=stream, messages=messages, size=size, path=path, model=model)
         for turn in range(TURNS)
     ]
-    return [_raw(headers, body, path) for body in bodies]
+    return [raw_request(headers, json.dumps(body).encode(), path) for body in bodies]
 
 
-def _raw(headers: dict[str, str], body: dict[str, Any], path: str) -> bytes:
-    data = json.dumps(body).encode()
+def raw_request(headers: dict[str, str], data: bytes, path: str) -> bytes:
     about = {"host": "127.0.0.1", "content-type": "application/json", **headers}
     lines = [f"POST {path} HTTP/1.1", *(f"{name}: {value}" for name, value in about.items())]
     lines.append(f"content-length: {len(data)}")

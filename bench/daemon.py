@@ -36,6 +36,9 @@ same within 5 MB), and 10 more with `--long`. What was not measured is null, wit
 - `bystander_p99_ratio`: the other app's calls, against the same beside as many bytes a second of
   ordinary calls, at most 2.
 - `rss_peak_mb`: proportional set size of all processes of the daemon, at most 400.
+- `small_values_bystander_p99_ratio`: the other app's calls of 1 KB while a granted app sends bodies
+  of many small JSON values, against the same calls alone, at most 3.
+- `small_values_healthz_p99_ms`: of `/healthz` meanwhile, at most 100.
 
 `--carry` prints the table of docs/daemon/capacity.md instead (see `_carry.py`).
 """
@@ -54,7 +57,7 @@ from typing import Any, NamedTuple
 from _bytecode import compiled
 from _carry import carry
 from _gateways import GATEWAYS, install, missing
-from _hostile import measure
+from _hostile import measure, measure_small_values
 from _lent import KEY, create_home, raw_requests
 from _load import request_at
 from _served import Child, child
@@ -259,7 +262,7 @@ def main() -> None:
         print(json.dumps(carry(chosen.workers, chosen.rounds, chosen.page)))
         return
     if chosen.hostile:
-        print(json.dumps(measure(chosen.seconds)))
+        print(json.dumps(measure(chosen.seconds) | measure_small_values(chosen.seconds)))
         return
     if chosen.install:
         install()

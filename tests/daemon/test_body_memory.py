@@ -69,7 +69,7 @@ def test_body_is_read_as_if_it_were_the_first(name: str, conversation: list[Body
         assert used(name, body, DecodedBody(body.members, body.elements)) == expected
         referred, refused = expected[0]
         if refused is None:
-            memory.keep(body, refers=bool(referred))
+            memory.keep(body, body.facts(refers=bool(referred)))
 
 
 def chat(*texts: str, **fields: Any) -> bytes:
@@ -80,7 +80,7 @@ def chat(*texts: str, **fields: Any) -> bytes:
 def read(memory: AppBodies, data: bytes, app: str = "app") -> int:
     """How many messages were known."""
     body = memory.read(app, "openai_chat", data)
-    memory.keep(body, refers=False)
+    memory.keep(body, body.facts(refers=False))
     return body.known
 
 
@@ -114,7 +114,7 @@ def test_long_names_count_in_the_memory_that_bodies_take() -> None:
         fields = {f"f{number}" + "u" * 400_000: 1}
         data = json.dumps({"model": "m", **fields, **json.loads(chat("one", "two"))}).encode()
         body = bodies.read("app", "openai_chat", data)
-        bodies.keep(body, refers=False)
+        bodies.keep(body, body.facts(refers=False))
     assert len(memory) == 2
 
 
@@ -136,7 +136,7 @@ def test_file_hidden_by_a_type_is_named_in_the_next_request() -> None:
     bodies = AppBodies()
     hidden = json.dumps({"model": "m", "input": messages, "type": "tool_use"}).encode()
     body = bodies.read("app", "openai_responses", hidden)
-    bodies.keep(body, refers=False)
+    bodies.keep(body, body.facts(refers=False))
     again = json.dumps({"model": "m", "input": [*messages, {"role": "user", "content": "z"}]})
     body = bodies.read("app", "openai_responses", again.encode())
     assert [one.id for one in body.references()] == ["file-1"]

@@ -47,7 +47,7 @@ class Served:
         system = {"role": "system", "content": "You are terse. " * 60}
         data = json.dumps({"model": MODEL, "messages": [system, *said], "max_tokens": 300})
         body = self.bodies.read("app", WIRE, data.encode())
-        self.bodies.keep(body, refers=False)
+        self.bodies.keep(body, body.facts(refers=False))
         decoded = DecodedBody(body.members, body.elements)
         rendered = for_model(wire.get(WIRE).split(decoded, (), PATH), self._profile)
         own, hints = own_plan(rendered, self._rules, body.members), hints_of({}, body.members)

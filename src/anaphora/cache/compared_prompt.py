@@ -22,6 +22,10 @@ from .simulator import RenderedPrompt
 
 #: Conversations of one client that are compared by blocks if the beginnings differ.
 _MOST_COMPARED = 64
+#: The last blocks of a prompt by which it is compared. Requests may have a hundred thousand.
+_MOST_BLOCKS = 4096
+#: Tools and system blocks of which the text is compared.
+_MOST_LEADING = 512
 #: Bytes of a block that are compared to tell an edit from a new text.
 _LONG_BLOCK = 1024
 #: Glue before a block: the closing of the message before, and a comma.
@@ -144,7 +148,9 @@ def block_texts(prompt: RenderedPrompt, begin: int, end: int) -> list[bytes]:
 
 
 def block_hashes(prompt: RenderedPrompt, begin: int, end: int | None = None) -> set[int]:
-    """Hashes of the blocks from `begin` on. All from there on are kept in `prompt.hashed`."""
+    """Hashes of the blocks from `begin` on, at most the last `_MOST_BLOCKS`. All from there on are
+    kept in `prompt.hashed`."""
+    begin = max(begin, (len(prompt) if end is None else end) - _MOST_BLOCKS)
     if end is None and prompt.hashed is not None and prompt.hashed[0] == begin:
         return prompt.hashed[1]
     found: set[int] = set()
@@ -190,7 +196,8 @@ def begins_like(one: RenderedPrompt, other: RenderedPrompt) -> bool:
     system = _system(one)
     if system and system == _system(other):
         return True
-    if not all(run.log.has_text for run in (*_leading(one), *_leading(other))):
+    many = max(one.leading, other.leading) >= _MOST_LEADING
+    if many or not all(run.log.has_text for run in (*_leading(one), *_leading(other))):
         was, now = (dict(_leading_sizes(prompt)) for prompt in (one, other))
         equal = sum(now[block] for block in now.keys() & was.keys())
         return 2 * equal >= min(sum(was.values()), sum(now.values()))

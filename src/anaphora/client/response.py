@@ -32,6 +32,8 @@ else:
     Output = TypeVar("Output")
 
 _NOTHING = cast(Any, None)
+#: Maximum number of prompt blocks whose shares are kept.
+_MOST_SHARES = 64
 Judge: TypeAlias = "Callable[[Record], Record]"
 
 Operation: TypeAlias = Literal["chat", "prewarm", "summarize"]
@@ -83,6 +85,19 @@ def shares_of(rendered: Rendered) -> tuple[BlockShare, ...]:
             shares.append(BlockShare(label=label, section=run.section, tokens=done - before))
         last += run.count
     return tuple(shares)
+
+
+def largest_shares(shares: tuple[BlockShare, ...]) -> tuple[BlockShare, ...]:
+    """The labels with the most tokens; the others are summed by section."""
+    if len(shares) <= _MOST_SHARES:
+        return shares
+    ordered = sorted(shares, key=lambda share: -share.tokens)
+    rest: dict[str, BlockShare] = {}
+    for one in ordered[_MOST_SHARES:]:
+        before = rest.get(one.section)
+        tokens = one.tokens + (0 if before is None else before.tokens)
+        rest[one.section] = msgspec.structs.replace(one, label=one.section, tokens=tokens)
+    return (*ordered[:_MOST_SHARES], *rest.values())
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
@@ -20,6 +21,9 @@ T = TypeVar("T")
 LARGE = 256 * 1024
 """A body with more new bytes than this is read in a thread."""
 _THREADS = 2
+#: Maximum seconds that the event loop waits for a thread that computes: a tenth of the default.
+#: It waits after each call of the system, so several times for each request.
+_SWITCH_SECONDS = 0.0005
 
 
 class OffLoop:
@@ -31,6 +35,9 @@ class OffLoop:
         self._apps: dict[str, tuple[asyncio.Lock, int]] = {}
         self.begun = 0
         """Number of tasks so far."""
+        self._running = 0
+        self._interval = 0.0
+        """The interpreter's switch interval while no task runs."""
 
     async def run(self, app: str, act: Callable[[], T]) -> T:
         """The result of `act`. If the caller is cancelled, the thread still finishes, and the app's
@@ -63,10 +70,17 @@ class OffLoop:
         if self._threads is None:
             self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="anaphora-bodies")
         self.begun += 1
+        if not self._running:
+            self._interval = sys.getswitchinterval()
+            sys.setswitchinterval(min(self._interval, _SWITCH_SECONDS))
+        self._running += 1
         context = contextvars.copy_context()
         return asyncio.get_running_loop().run_in_executor(self._threads, context.run, act)
 
     def _ended(self, lock: asyncio.Lock) -> None:
+        self._running -= 1
+        if not self._running:
+            sys.setswitchinterval(self._interval)
         self._free.release()
         lock.release()
 

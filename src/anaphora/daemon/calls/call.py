@@ -300,6 +300,8 @@ class AppCall(msgspec.Struct, kw_only=True, eq=False):
     # ── judge ──
     early: Verdict | None = None
     """Of a stream, before the bill."""
+    judged: bool = False
+    """The verdict by the bill was made ahead, in a thread."""
     judge_early: Callable[[], None] | None = None
     """Computes the early verdict of the attempt; None once that is done."""
     refreshed: tuple[Notice, ...] = ()

@@ -11,6 +11,7 @@ Only absent fields (and nulls) are filled; `calls.clamping` lowers limits that a
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -21,6 +22,7 @@ from msgspec.structs import replace
 from anaphora import wire
 from anaphora import wire as wires
 from anaphora.cache import CallHints
+from anaphora.cache.compared_prompt import block_hashes
 from anaphora.cache.simulator import RenderedPrompt
 from anaphora.canonical import string
 from anaphora.catalog import Profile
@@ -192,7 +194,8 @@ async def translate(
         asked = call.parsed = await work(call, lambda: _parse(call))
     params, grant = asked.params, call.app.grant.llm
     if given is not None:
-        asked = wire.host_marks(asked, given.wire, target.endpoint.base_wire)
+        marked = functools.partial(wire.host_marks, asked, given.wire, target.endpoint.base_wire)
+        asked = await work(call, marked)
     adapted = AdaptedParams(target, None if given is None else given.wire)
     adapted.adapt(params, _default_limit(call, target))
     changes, notices = adapted.changes, adapted.notices
@@ -231,10 +234,12 @@ async def translate(
 
 
 def hash_blocks(rendered: Rendered) -> None:
-    """Hashes the blocks of a prompt ahead of their use by the memory of calls."""
+    """Hashes and counts the blocks of a prompt ahead of their use by the memory of calls."""
     prompt = RenderedPrompt(rendered, Plan())
     if len(prompt):
         prompt.key(len(prompt) - 1)
+        block_hashes(prompt, 0)
+        prompt.tokens(0)
 
 
 def _default_limit(call: AppCall, target: Target) -> int:

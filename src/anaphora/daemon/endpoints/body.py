@@ -11,7 +11,7 @@ Most bodies begin like the preceding one:
 
     bodies = AppBodies()
     body = bodies.read(app_id, wire, data)
-    bodies.keep(body, refers=...)
+    bodies.keep(body, body.facts(refers=...))
 
 Messages of the preceding body are neither decoded nor checked again: they have no duplicate keys,
 so the list has none if its other elements have none. If the rest is refused, the whole body is
@@ -21,7 +21,6 @@ read, so that the error is the same.
 from __future__ import annotations
 
 import asyncio
-import functools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
@@ -32,7 +31,14 @@ import msgspec
 
 from anaphora.client.transport.decoding import Decompressor, InvalidCompression, encodings
 from anaphora.daemon.facts.handles import Reference, references
-from anaphora.daemon.facts.strict_json import SHOWN, decode_pieces, decode_strict, rejected
+from anaphora.daemon.facts.strict_json import (
+    HEAVY,
+    SHOWN,
+    decode_pieces,
+    decode_strict,
+    is_heavy,
+    rejected,
+)
 from anaphora.daemon.off_loop import LARGE, OffLoop
 from anaphora.errors import AnaphoraError, TooLarge
 from anaphora.serving.exchange import HttpExchange
@@ -113,10 +119,10 @@ async def read_object(
     """The object in a body; `default` if the body is empty. Raises as `read_json_bytes` does, and
     `RequestRejected` if the body is not an object."""
     data = await read_json_bytes(exchange) or default
-    if len(data) <= LARGE:
-        body = parse_object(data)
-    else:
+    if is_heavy(data):
         body = await off_loop.run(app, lambda: parse_object(data, by_pieces=True))
+    else:
+        body = parse_object(data)
     exchange.end_reading()
     return body
 
@@ -287,38 +293,41 @@ _LONG = 4 * 1024 * 1024
 
 
 class BodyReading:
-    """Reads one body. Call it in a thread if `is_large`."""
+    """Reads one body: `rest`, and `whole` if there is none. Both in a thread if `is_large`."""
 
     def __init__(self, memory: BodyMemory[MessageFacts], app: str, wire: str, data: bytes) -> None:
         self._memory = memory
         self._wire = wire
         self._body = memory.digests(app, wire, data)
         self._beginning: KnownBeginning[MessageFacts] | None = None
-        self._new = len(data)
-        if self._new <= _LONG:
-            self._find()
+        self.is_large = len(data) > _LONG or self._find()
 
-    def _find(self) -> None:
+    def _find(self) -> bool:
+        """Finds the known messages. Returns whether the rest is large."""
         found = self._beginning = self._memory.find(self._body)
-        if found is not None:
-            outline = found.kept.outline
-            known = outline.ends[found.count - 1] - outline.head
-            self._new = len(self._body.data) - known
+        if found is None:
+            return is_heavy(self._body.data)
+        return found.count > HEAVY or is_heavy(found.rest)
 
-    @property
-    def is_large(self) -> bool:
-        return self._new > LARGE
-
-    def __call__(self) -> CallBody:
-        """Raises `RequestRejected`, `TooLarge`."""
-        data, body = self._body.data, None
-        if len(data) > _LONG:
+    def rest(self) -> CallBody | None:
+        """The body, without reading known messages again; None if there are none, or if the rest is
+        refused."""
+        if len(self._body.data) > _LONG:
             self._find()
-        if self._beginning is not None:
-            body = _read_rest(self._beginning, by_pieces=self._new > LARGE)
-        if body is None:
-            body = read_whole(self._wire, data, by_pieces=len(data) > LARGE)
-        if body.elements is None or (body.elements.name == "input" and "type" in body.value):
+        known = self._beginning
+        return None if known is None else self._kept(_read_rest(known, by_pieces=self.is_large))
+
+    def whole(self) -> CallBody:
+        """The body, all of it read. Raises `RequestRejected`, `TooLarge`."""
+        body = self._kept(read_whole(self._wire, self._body.data, by_pieces=self.is_large))
+        assert body is not None
+        return body
+
+    def _kept(self, body: CallBody | None) -> CallBody | None:
+        """The body with its outline, if it can be kept."""
+        if body is None or body.elements is None:
+            return body
+        if body.elements.name == "input" and "type" in body.value:
             return body  # the messages' references may depend on the type
         outline = self._memory.outline(self._body, body.elements, body.beginning)
         return msgspec.structs.replace(body, outline=outline)
@@ -334,17 +343,17 @@ class AppBodies:
 
     def read(self, app: str, wire: str, data: bytes) -> CallBody:
         """A JSON object without duplicate keys. Raises `RequestRejected`."""
-        return self.reading(app, wire, data)()
+        reading = self.reading(app, wire, data)
+        return reading.rest() or reading.whole()
 
     def reading(self, app: str, wire: str, data: bytes) -> BodyReading:
-        """The reading of a body, to be called here or in a thread."""
+        """The reading of a body, here or in a thread."""
         return BodyReading(self._memory, app, wire, data)
 
-    def keep(self, body: CallBody, *, refers: bool) -> None:
-        """Remembers a body; `refers` tells whether it names stored objects."""
+    def keep(self, body: CallBody, facts: MessageFacts) -> None:
+        """Remembers a body with the facts of its messages."""
         if body.outline is not None:
-            facts = functools.partial(body.facts, refers=refers)
-            self._memory.keep(body.outline, body.beginning, facts)
+            self._memory.keep(body.outline, body.beginning, lambda: facts)
 
 
 def read_whole(wire: str, data: bytes, *, by_pieces: bool = False) -> CallBody:

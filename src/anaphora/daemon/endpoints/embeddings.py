@@ -25,7 +25,7 @@ from anaphora.daemon.calls.steps.request import PermitCall
 from anaphora.daemon.calls.translation import with_members
 from anaphora.daemon.faces import face_of
 from anaphora.daemon.faces.face import JSON, Route, model_in
-from anaphora.daemon.off_loop import LARGE
+from anaphora.daemon.facts.strict_json import is_heavy
 from anaphora.daemon.values import App
 from anaphora.errors import NotGranted, RequestRejected
 from anaphora.redaction import quoted
@@ -96,7 +96,7 @@ class Embeddings:
                 reason = f"field {name[:64]!r} is not in allow (fields) of the grant"
                 raise NotGranted(reason, param=name)
         given = body.value.get("input")
-        if len(body.data) > LARGE:
+        if is_heavy(body.data):
             most = await self._tools.off_loop.run(app.id, lambda: most_tokens(given))
         else:
             most = most_tokens(given)

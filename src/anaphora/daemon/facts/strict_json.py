@@ -7,6 +7,9 @@ BOM, invalid UTF-8, NaN, numbers out of range, nesting too deep.
 `decode_pieces` reads large JSON in pieces, so that other threads can run. A call of msgspec blocks
 all threads for a time proportional to the values it reads, so their number is limited, and long
 lists are decoded a few elements at a time.
+
+`is_heavy` tells whether that is needed. A call takes time for each of its values rather than for
+each byte: a body of 250 KB may be one text, or 6,000 tools.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from typing import Any
 
 import msgspec
 
+from anaphora.daemon.off_loop import LARGE
 from anaphora.errors import InvalidRequest, RequestRejected, TooLarge
 from anaphora.wire.reading import (
     DECODE_ERRORS,
@@ -32,6 +36,8 @@ _decode = msgspec.json.Decoder().decode
 _encode = msgspec.json.Encoder().encode
 #: Keys quoted in errors are cut to this length.
 SHOWN = 64
+HEAVY = 1_000
+"""JSON with more values than this is processed in a thread."""
 MOST_VALUES = 500_000
 """Limit for a large request: texts, numbers, lists and objects."""
 MOST_VALUES_OF_PART = 50_000
@@ -42,6 +48,7 @@ _PIECE = 64 * 1024
 _DEPTH = 5
 _IN_TEXT = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)
 _QUOTE = ord('"')
+_STRUCTURE = (b",", b"[", b"{")
 
 
 def decode_strict(data: bytes) -> Any:
@@ -140,14 +147,31 @@ def _decode_list(elements: Sequence[msgspec.Raw], depth: int) -> list[Any]:
     return values
 
 
+def is_heavy(data: bytes) -> bool:
+    """Whether JSON takes so long that others must be served meanwhile."""
+    return len(data) > LARGE or _has_values(data, HEAVY)
+
+
 def _check_values(data: bytes, most: int, what: str) -> None:
+    if _has_values(data, most):
+        raise TooLarge(f"{what} more than {most:,} JSON values", status=413)
+
+
+def _has_values(data: bytes, most: int) -> bool:
+    """Whether JSON has more values than this."""
+    # In valid JSON, at least every second text follows a comma or bracket.
+    quotes, most_texts = data.count(b'"'), 2 * most
+    if quotes > 2 * most_texts and quotes - data.count(b"\\") > 2 * most_texts:
+        return True
+    if data.count(b",") <= most // 2 and quotes <= most:
+        return False
     count = texts = 0
     for more, text in _values(data):
         count += more
         texts += text
-        # In valid JSON, at least every second text follows a comma or bracket.
-        if count > most or texts > 2 * most:
-            raise TooLarge(f"{what} more than {most:,} JSON values", status=413)
+        if count > most or texts > most_texts:
+            return True
+    return False
 
 
 def _values(data: bytes) -> Iterator[tuple[int, int]]:
@@ -158,7 +182,7 @@ def _values(data: bytes) -> Iterator[tuple[int, int]]:
         stop = min(position + _PIECE, size)
         quote = data.find(b'"', position, stop)
         end = stop if quote < 0 else quote
-        found = sum(data.count(each, position, end) for each in (b",", b"[", b"{"))
+        found = sum(data.count(each, position, end) for each in _STRUCTURE)
         yield found, int(quote >= 0)
         position = end
         if quote >= 0:

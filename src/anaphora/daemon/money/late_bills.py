@@ -31,7 +31,7 @@ from anaphora.client.costs.settling import (
     thinks_unseen,
 )
 from anaphora.client.in_flight import InFlight, service_tier
-from anaphora.client.response import BlockShare
+from anaphora.client.response import BlockShare, largest_shares
 from anaphora.client.target import Target
 from anaphora.daemon.access.isolation import OwnReads, own_usage
 from anaphora.daemon.facts.handles import not_found, own_rows
@@ -50,8 +50,6 @@ _log = logging.getLogger("anaphora.daemon")
 
 #: Maximum number of expected responses; the oldest are dropped.
 _MOST = 4096
-#: Maximum number of prompt blocks whose shares are stored.
-_MOST_SHARES = 64
 
 
 class FetchedResponse(msgspec.Struct, frozen=True, eq=False):
@@ -124,7 +122,7 @@ class LateBill(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         """The stored form, for other nodes and after a restart, without names of tools and
         objects."""
         facts = replace(self.terms.facts, tools=(), handles=(), unknown=(), unbounded=(), betas=())
-        kept = replace(self.terms, facts=facts, shares=_largest(self.terms.shares))
+        kept = replace(self.terms, facts=facts, shares=largest_shares(self.terms.shares))
         return msgspec.json.encode(kept).decode()
 
     @classmethod
@@ -202,19 +200,6 @@ class LateBill(msgspec.Struct, frozen=True, kw_only=True, eq=False):
             bytes_per_token=target.profile.bytes_per_token.value,
             surcharge=surcharge,
         )
-
-
-def _largest(shares: tuple[BlockShare, ...]) -> tuple[BlockShare, ...]:
-    """The labels with the most tokens; the others are summed by section."""
-    if len(shares) <= _MOST_SHARES:
-        return shares
-    ordered = sorted(shares, key=lambda share: -share.tokens)
-    rest: dict[str, BlockShare] = {}
-    for one in ordered[_MOST_SHARES:]:
-        before = rest.get(one.section)
-        tokens = one.tokens + (0 if before is None else before.tokens)
-        rest[one.section] = replace(one, label=one.section, tokens=tokens)
-    return (*ordered[:_MOST_SHARES], *rest.values())
 
 
 class LateBills:

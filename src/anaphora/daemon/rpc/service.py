@@ -25,7 +25,8 @@ from anaphora.daemon.admin import AdminMethod
 from anaphora.daemon.calls.delegation import CallService
 from anaphora.daemon.endpoints.body import read_json_bytes
 from anaphora.daemon.endpoints.headers import NOTICES, notices_text
-from anaphora.daemon.off_loop import LARGE, OffLoop
+from anaphora.daemon.facts.strict_json import is_heavy
+from anaphora.daemon.off_loop import OffLoop
 from anaphora.daemon.values import App
 from anaphora.errors import (
     AnaphoraError,
@@ -149,7 +150,7 @@ class RpcService:
             app=app,
             is_admin=admin and app is None,
             connection=exchange.headers.get(CONNECTION, ""),
-            is_large=len(body) > LARGE,
+            is_large=is_heavy(body),
             notify=response.notify,
             notices=response.notices,
         )

@@ -24,6 +24,7 @@ from anaphora.daemon.calls.call import (
 )
 from anaphora.daemon.calls.pipeline import CallStep
 from anaphora.daemon.calls.slowing import slowed_notices
+from anaphora.daemon.off_loop import LARGE
 from anaphora.errors import Timeout
 from anaphora.traffic.matching import RememberedCall
 from anaphora.values import Event, Notice, Reply, ReplyEnd, ReplyStart, Usage, UsageUpdate
@@ -167,13 +168,24 @@ class JudgeCache(CallStep):
 
     def __init__(self, tools: CallTools) -> None:
         self._memory = tools.memory
+        self._off_loop = tools.off_loop
 
     async def before(self, call: AppCall) -> None:
         assert call.flight is not None
         if call.flight.stream:
             call.judge_early = partial(self._judge_early, call)
-            # Done while waiting for the provider, so that it does not delay the first byte.
-            asyncio.get_running_loop().call_soon(call.judge_early)
+            if _takes_long(call):
+                await self._off_loop.run(call.app.id, call.judge_early)
+            else:
+                # Done while waiting for the provider, so that it does not delay the first byte.
+                asyncio.get_running_loop().call_soon(call.judge_early)
+
+    async def judge_ahead(self, call: AppCall) -> None:
+        """Makes the verdict on an answered call in a thread if that takes long. A call that is
+        cancelled meanwhile has none."""
+        if not call.judged and _takes_long(call):
+            call.judged = True
+            await self._off_loop.run(call.app.id, partial(self._judge, call))
 
     def _judge_early(self, call: AppCall) -> None:
         """The verdict by the cache rules alone, once for each attempt."""
@@ -187,9 +199,9 @@ class JudgeCache(CallStep):
         if outcome.error is not None or flight is None or flight.reply is None:
             return
         charge(call, flight, flight.reply)
-        verdict = flight.guarded("verdict_failed", None, self._verdict, call, flight, flight.reply)
-        flight.verdict, remembered = verdict, call.remembered
-        flight.predicted = None if verdict is None else verdict.predicted
+        if not call.judged:
+            self._judge(call)
+        remembered = call.remembered
         if remembered is None:
             return
         flight.guarded("verdict_failed", None, self._memory.answered, remembered)
@@ -197,6 +209,14 @@ class JudgeCache(CallStep):
             call.refreshed = flight.guarded(
                 "keep_warm_failed", (), _paused, call, flight, refresher, remembered
             )
+
+    def _judge(self, call: AppCall) -> None:
+        """The verdict by the bill."""
+        flight = call.flight
+        assert flight is not None
+        verdict = flight.guarded("verdict_failed", None, self._verdict, call, flight, flight.reply)
+        flight.verdict = verdict
+        flight.predicted = None if verdict is None else verdict.predicted
 
     def _verdict(self, call: AppCall, flight: InFlight, reply: Reply | None) -> Verdict | None:
         """Without `reply`, the verdict before the bill."""
@@ -212,6 +232,14 @@ class JudgeCache(CallStep):
             profile=target.profile,
             diagnosis=None if reply is None or call.masked else diagnosis_of(reply),
         )
+
+
+def _takes_long(call: AppCall) -> bool:
+    """Whether a large prompt is compared."""
+    remembered = call.remembered
+    if remembered is None or remembered.earlier is None:
+        return False
+    return call.is_large or remembered.earlier.call.sent.rendered.size > LARGE
 
 
 def charge(call: AppCall, flight: InFlight, reply: Reply) -> None:

@@ -16,6 +16,7 @@ from anaphora.canonical import string
 from anaphora.catalog import CacheRules
 from anaphora.client.costs.bounds import CostBound, cost_bound, written_ttls
 from anaphora.client.in_flight import PreparedRequest
+from anaphora.client.response import largest_shares
 from anaphora.client.target import Target
 from anaphora.daemon.access.granted_models import hides_model, no_bound_error
 from anaphora.daemon.access.isolation import app_key, keys_separate, salt_field
@@ -95,7 +96,9 @@ class PlanRequest(CallStep):
             call.stored_tokens = await tools.history.tokens(app.owner, facts, target.endpoint.id)
         try:
             if call.is_large:
-                await self.work(call, prepared.block_shares)  # for its bill, and kept until then
+                # For its bill, and kept until then.
+                shares = await self.work(call, lambda: largest_shares(prepared.block_shares()))
+                prepared.known_shares = shares
                 call.bound = await self.work(call, lambda: bound_of(call, prepared, target))
             else:
                 call.bound = bound_of(call, prepared, target)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import TypeVar
 
 from anaphora.canonical import dumps
 from anaphora.client.choice import name_at
@@ -39,6 +40,7 @@ from anaphora.daemon.endpoints.headers import PROVIDER, check_options, forwarded
 from anaphora.daemon.faces import face_of
 from anaphora.daemon.faces.face import Face, Route
 from anaphora.daemon.facts.handles import Reference, check_references
+from anaphora.daemon.facts.strict_json import is_heavy
 from anaphora.daemon.store import HandleRow
 from anaphora.daemon.store.interface import Store
 from anaphora.daemon.values import WireRequest
@@ -48,6 +50,8 @@ from anaphora.values import Notice
 from anaphora.wire.facts.reading import read_new_facts
 from anaphora.wire.facts.request import RequestFacts, facts_before
 from anaphora.wire.reading import encode_members
+
+T = TypeVar("T")
 
 _FOR_CALLS, _FOR_STREAMS = ("llm_complete",), ("llm_complete", "llm_stream")
 
@@ -247,7 +251,9 @@ class ReadBody(CallStep):
             except Denied as error:
                 self._tools.denials.add(app, call.method, error, request_id=call.request_id)
                 raise
-        self._bodies.keep(body, refers=bool(rows))
+        if body.outline is not None:
+            facts = await self._work(call, lambda: body.facts(refers=bool(rows)))
+            self._bodies.keep(body, facts)
         call.body, call.notices = body, notices
         call.provider = exchange.headers.get(PROVIDER)
         call.stored_at = rows[0].provider if rows else None
@@ -265,26 +271,31 @@ class ReadBody(CallStep):
     async def _read(self, call: AppCall, route: Route, data: bytes) -> CallBody:
         reading = self._bodies.reading(call.app.owner, route.wire, data)
         call.is_large = reading.is_large
-        if call.is_large:
-            return await self._tools.off_loop.run(call.app.id, reading)
-        return reading()
+        body = await self._work(call, reading.rest)
+        if body is None:
+            call.is_large = reading.is_large = is_heavy(data)
+            body = await self._work(call, reading.whole)
+        return body
+
+    async def _work(self, call: AppCall, act: Callable[[], T]) -> T:
+        return await self._tools.off_loop.run(call.app.id, act) if call.is_large else act()
 
     async def _referred(self, call: AppCall, route: Route, body: CallBody) -> tuple[HandleRow, ...]:
         """The rows of the stored objects that a body names."""
-        app, owner = call.app.id, call.app.owner
+        owner = call.app.owner
         try:
-            found: tuple[Reference, ...]
-            if call.is_large:
-                found = await self._tools.off_loop.run(app, lambda: tuple(body.references()))
-            else:
-                found = tuple(body.references())
+            found = await self._work(call, lambda: tuple(body.references()))
             return await check_references(self._store, owner, found) if found else ()
         except AnaphoraError:
             if not body.known:
                 raise
-        # Reading the whole body raises the error.
-        whole = read_whole(route.wire, body.data)
-        return await check_references(self._store, owner, whole.references())
+
+        def whole() -> tuple[Reference, ...]:
+            """Reading the whole body raises the error."""
+            return tuple(read_whole(route.wire, body.data, by_pieces=True).references())
+
+        found = await self._tools.off_loop.run(call.app.id, whole)
+        return await check_references(self._store, owner, found)
 
 
 def _joined(given: Mapping[str, str], named: Mapping[str, str]) -> Mapping[str, str]:

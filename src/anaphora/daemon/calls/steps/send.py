@@ -28,7 +28,7 @@ from anaphora.daemon.money.ledger import OpenHold
 from anaphora.errors import Timeout
 from anaphora.values import Reply, ReplyEnd
 
-from .answer import stream_head, stream_piece
+from .answer import JudgeCache, stream_head, stream_piece
 
 if TYPE_CHECKING:
     from anaphora.daemon.calls.pipeline import CallPipeline
@@ -76,7 +76,7 @@ class ClientCall(AttemptCaller):
         call, flight = self._call, self._begin(stream=False, prewarm=prewarm)
         try:
             await self._attempts(flight).complete()
-            self._answered(flight)
+            await self._answered(flight)
         except BaseException as problem:
             self._failed(flight, problem)
             raise
@@ -102,7 +102,7 @@ class ClientCall(AttemptCaller):
                         whole = face_of(call.head.wire).whole_events()
                         whole = UsageFilter() if call.hides_usage else whole
                     if flight.reply is not None and call.reply is None:
-                        self._answered(flight)
+                        await self._answered(flight)
                     if call.left is None:
                         yield stream_piece(call, events, whole.feed(data))
                 if call.left is None and (rest := whole.close()):
@@ -113,11 +113,16 @@ class ClientCall(AttemptCaller):
         finally:
             await self._over()
 
-    def _answered(self, flight: InFlight) -> None:
-        self._pipeline.after("answer", self._call, _ANSWERED)
-        self._pipeline.after("reply", self._call, _ANSWERED)
-        # Not earlier: if a step fails, `_failed` writes the row of the failed call.
-        flight.observed = True
+    async def _answered(self, flight: InFlight) -> None:
+        judge = self._pipeline.steps.get("judge")
+        try:
+            if isinstance(judge, JudgeCache):
+                await judge.judge_ahead(self._call)
+        finally:  # it was answered, even if it is cancelled now
+            self._pipeline.after("answer", self._call, _ANSWERED)
+            self._pipeline.after("reply", self._call, _ANSWERED)
+            # Not earlier: if a step fails, `_failed` writes the row of the failed call.
+            flight.observed = True
 
     def _failed(self, flight: InFlight, problem: BaseException) -> None:
         flight.complete_error(problem)
