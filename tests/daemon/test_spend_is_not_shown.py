@@ -197,7 +197,9 @@ def test_app_that_nothing_is_hidden_from_sees_the_amounts(
         with RpcClient(daemon) as rpc:
             error = rpc.error("llm.complete", **CALL)
     assert [each.status_code for each in (refused, too_small, of_the_app)] == [402] * 3
-    spent = r"\(\$0\.999999999 of \$1\.00 is spent and \$0\.00 held; this call can cost \$0\.00\d+\)"
+    spent = (
+        r"\(\$0\.999999999 of \$1\.00 is spent and \$0\.00 held; this call can cost \$0\.00\d+\)"
+    )
     for text in (refused.json()["error"]["message"], error["message"]):
         assert re.search(rf"^usd_per_day .* resets at .*Z {spent}$", text), text
     own = too_small.json()["error"]["message"]

@@ -67,12 +67,13 @@ class FailingProvider:
 
 @contextlib.contextmanager
 def failing_daemon(
-    folder: Path, *, extensions: dict[str, Any] | None = None
+    folder: Path, *, extensions: dict[str, Any] | None = None, ui: dict[str, Any] | None = None
 ) -> Iterator[tuple[TestedDaemon, FailingProvider]]:
     """A daemon whose providers all answer so. Nothing is tried twice."""
     provider = FailingProvider()
     with socket_upstream(provider) as upstream:
         llm = llm_yaml(upstream.url)
+        llm["daemon"]["ui"] = ui or {}
         for one in llm["providers"].values():
             one["retry"] = {"max_attempts": 1}
             one["breaker"] = {"failures": 1_000}

@@ -123,7 +123,7 @@ def add(
 
 
 def split_globs(text: str) -> list[str]:
-    return [each.strip() for each in text.split(",") if each.strip()]
+    return [each.strip() for each in text.split(",")]
 
 
 def _address(home: Home, url: str | None, aws: bool) -> str:

@@ -226,6 +226,7 @@ def _line(shown: ShownCall) -> list[htpy.Node]:
         [
             tag([name(call.outcome, 40), repeats], "good" if call.outcome == "ok" else "bad"),
             call.cause and htpy.div[name(cause_words(call.cause))],
+            call.outcome != "ok" and htpy.div[name(shown.sentence, 400)],
         ],
         count(usage.input) if usage.input else NOTHING,
         reported(usage.read),

@@ -309,11 +309,15 @@ class LogCalls(PastCalls):
             ShownCall(
                 id=self._id(row, call),
                 call=call,
-                sentence=f"{sentence_of(call)} {self.error_of(call.call_id)}".strip(),
+                sentence=self._sentence(call),
             )
             for row, call in zip(rows, self._read(rows), strict=True)
             if call is not None
         ]
+
+    def _sentence(self, call: AuditEnvelope) -> str:
+        sentence, message = sentence_of(call), self.error_of(call.call_id)
+        return f"{sentence.removesuffix('.')}: {message}" if message else sentence
 
     def _id(self, row: PlacedRow, call: AuditEnvelope) -> str:
         """An app gets ids without row numbers, which would tell it how many calls there were."""
