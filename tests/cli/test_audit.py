@@ -123,10 +123,10 @@ def test_show_prints_what_was_charged_without_a_bill(run: Any, tmp_path: Path) -
     assert "unknown" not in shown
     head, *lines = (line.split() for line in shown.splitlines())
     assert head[head.index("$") + 1] == "unbilled"
-    amounts = [[cell for cell in line[5:] if cell.startswith("0.")] for line in lines]
-    assert amounts == [["0.0012"], ["0.0029", "0.0029"], ["0.0013", "0.0001"], []]
+    amounts = [[cell for cell in line[5:] if cell.startswith("$0.")] for line in lines]
+    assert amounts == [["$0.0012"], ["$0.0029", "$0.0029"], ["$0.0013", "$0.0001"], []]
     total = run("audit", "report", str(path)).stdout
-    assert "0.0054 dollars" in total
+    assert "$0.0054" in total
     billed = run("audit", "show", str(path), "--outcome", "NotGranted").stdout
     assert "unbilled" not in billed
 
@@ -229,6 +229,15 @@ def test_html_report_has_the_sums_of_the_wanted_calls(run: Any, log: Path, tmp_p
     assert "cannot be written" in nowhere.stderr
 
 
+def test_a_file_is_no_log(run: Any, tmp_path: Path) -> None:
+    file = tmp_path / "notes.md"
+    file.write_text("# Notes\n")
+    for words in (("report",), ("show",), ("verify",)):
+        done = run("audit", *words, str(file))
+        assert done.returncode == 2
+        assert f"{file}: is a file; an audit log is a folder" in done.stderr
+
+
 def test_report_sums_up_by_model_label_and_day(run: Any, log: Path) -> None:
     report = json.loads(run("audit", "report", str(log), "--json").stdout)
     assert report["total"] == {
@@ -260,7 +269,7 @@ def test_report_sums_up_by_model_label_and_day(run: Any, log: Path) -> None:
     assert list(report["causes"]) == ["changed"]
     assert list(report["changed"]) == ["rules"]
     page = run("audit", "report", str(log)).stdout
-    assert "8 calls, 9.00 dollars, 80% of the input read from the cache; 1 break" in page
+    assert "8 calls, $9.00, 80% of the input read from the cache; 1 break" in page
     assert "the cost of 1 call is unknown" in page
     assert page.count("█" * 30) == 3
 

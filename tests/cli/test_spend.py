@@ -64,11 +64,11 @@ def test_spend_by_app_and_model(run: Any, home: Path) -> None:
     lines = [line.split() for line in done.stdout.splitlines() if line]
     assert lines == [
         ["app", "model", "calls", "input", "read", "output", "$", "estimated", "saved"],
-        ["blog", "aborted", "1", "10,000", "90%", "200", "0.0100", "0.0100", "0.2500"],
-        ["blog", "haiku", "1", "10,000", "90%", "200", "1.00", "0.2500"],
-        ["shop", "haiku", "1", "10,000", "90%", "200", "2.00", "0.2500"],
-        ["shop", "sonnet", "1", "10,000", "90%", "200", "3.00", "0.2500"],
-        "6.01 dollars, 4 calls; 0.5000 held for calls that are running".split(),
+        ["blog", "aborted", "1", "10,000", "90%", "200", "$0.0100", "$0.0100", "$0.2500"],
+        ["blog", "haiku", "1", "10,000", "90%", "200", "$1.00", "$0.2500"],
+        ["shop", "haiku", "1", "10,000", "90%", "200", "$2.00", "$0.2500"],
+        ["shop", "sonnet", "1", "10,000", "90%", "200", "$3.00", "$0.2500"],
+        "$6.01, 4 calls; $0.5000 held for calls that are running".split(),
     ]
 
 
@@ -134,7 +134,7 @@ def test_a_home_without_a_store_has_spent_nothing(run: Any, tmp_path: Path) -> N
     tmp_path.chmod(0o700)
     (tmp_path / "llm.yaml").write_text("providers: {}\n")
     done = run("spend", "--home", str(tmp_path))
-    assert (done.returncode, done.stdout) == (0, "nothing was spent\n\n0.00 dollars, 0 calls\n")
+    assert (done.returncode, done.stdout) == (0, "nothing was spent\n\n$0, 0 calls\n")
     assert not (tmp_path / "store.sqlite").exists()
     assert "no such store" in run("store", "check", "--home", str(tmp_path)).stderr
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ import click
 from anaphora.audit.envelope import AuditEnvelope, StoredRow
 from anaphora.audit.reading import VerifiedLog
 from anaphora.values import TTL_SECONDS
-from anaphora.wording import counted
+from anaphora.wording import counted, format_share, format_usd
 
 from .parameters import ModelName
 from .terminal import Line, Rows, print_report, table
@@ -145,7 +146,7 @@ def report_lines(report: AuditReport) -> Iterator[Line]:
     if total.unpriced:
         yield f"the cost of {counted(total.unpriced, 'call')} is unknown", "dim"
     if total.unbilled_nano_usd:
-        yield f"no bill confirms {cost(total.unbilled_nano_usd)} of these dollars", "dim"
+        yield f"no bill confirms {cost(total.unbilled_nano_usd)} of it", "dim"
 
 
 def _sums(title: str, groups: Mapping[str, CallTotals]) -> Iterator[Line]:
@@ -214,25 +215,24 @@ def bar(share_of_width: float, width: int = _WIDTH) -> str:
 
 
 def _sentence(total: CallTotals) -> str:
-    text = f"{counted(total.calls, 'call')}, {cost(total.cost_nano_usd)} dollars"
+    text = f"{counted(total.calls, 'call')}, {cost(total.cost_nano_usd)}"
     if total.read_share is not None:
-        text += f", {total.read_share:.0%} of the input read from the cache"
+        text += f", {format_share(total.read_share)} of the input read from the cache"
     if total.breaks:
         text += f"; {counted(total.breaks, 'break')}"
     if total.lost:
-        text += f", {cost(total.lost_nano_usd)} dollars paid again"
+        text += f", {cost(total.lost_nano_usd)} paid again"
     return text
 
 
 def share(part: int, whole: int) -> str:
-    return f"{part / whole:.0%}" if whole else ""
+    return format_share(part / whole) if whole else ""
 
 
 def cost(nano_usd: int | None) -> str:
     if nano_usd is None:
         return "unknown"
-    amount = nano_usd / 1e9
-    return f"{amount:,.2f}" if abs(amount) >= 1 or not nano_usd else f"{amount:.4f}"
+    return format_usd(Decimal(nano_usd).scaleb(-9))
 
 
 #: How many calls, the newest, are read, and how many of them are simulated at most.

@@ -17,6 +17,7 @@ from anaphora.analysis.trace.log_lines import FoundTrace, Problem, ProblemKind, 
 from anaphora.analysis.trace.programs import PROGRAMS
 from anaphora.errors import InvalidRequest
 from anaphora.traffic import log_traces
+from anaphora.traffic.request_log import why_no_request
 from anaphora.usage.log_files import LogFormat, detect, files_in, records_of, unrecognised
 from anaphora.wording import counted
 
@@ -137,7 +138,8 @@ def _read(file: Path, format_: LogFormat | None) -> Iterator[TraceEntry]:
     elif format_ is not None:
         yield from trace.read(format_, iter(lines))  # a file is one session, of one account
     elif lines:
-        reason = "neither a trace, a session nor a request log; pass --format"
+        reason = "neither a trace, a session nor a request log"
+        reason = why_no_request(lines[0].data) or reason
         yield unrecognised(lines, Problem(str(file), reason))
 
 

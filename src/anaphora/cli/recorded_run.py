@@ -31,6 +31,8 @@ _SECRET = re.compile(
 )
 #: Shorter values occur in ordinary text.
 _SHORTEST_SECRET = 8
+#: Exit codes from here on: the command was ended by a signal.
+_SIGNALS = 128
 #: A route of a provider that the catalog does not have.
 _ROUTE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
@@ -146,6 +148,9 @@ def run_recorded(
             environ |= tokens.environment(folder, proxy.url)
         code = launch.run(words, environ)
     problems = report_recorded(play, as_json=options.as_json, explain=explain)
+    report = play.report
+    if not (report.recorded or report.replayed or report.misses or report.failures):
+        report_problems([why_no_calls(by_proxy, code)])
     if code or problems:
         stop(code or FOUND)
 
@@ -212,6 +217,21 @@ def secrets_of(environ: Mapping[str, str]) -> list[str]:
         for name, value in environ.items()
         if len(value) >= _SHORTEST_SECRET and _SECRET.search(name.upper())
     ]
+
+
+def why_no_calls(by_proxy: bool, code: int) -> str:
+    """Why a command that has ended made no calls; `code` is its exit code."""
+    if 0 < code < _SIGNALS:
+        return f"no calls were seen: the command failed with exit code {code}"
+    if by_proxy:
+        return (
+            "no calls were seen: the command called no provider of the catalog, or does not use"
+            " HTTPS_PROXY"
+        )
+    return (
+        "no calls were seen: if the command called a model, it takes no base URL from the"
+        " environment; --proxy sets HTTPS_PROXY instead"
+    )
 
 
 def report_recorded(player: Player, *, as_json: bool, explain: bool = False) -> bool:

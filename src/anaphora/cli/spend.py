@@ -287,7 +287,7 @@ def _lines(report: SpendReport) -> Iterator[Line]:
             rows.add_row(*(_name(row, field) for field in report.by), *cells)
         yield rows
     total = report.total
-    text = f"{cost(total.billed)} dollars, {counted(total.calls, 'call')}"
+    text = f"{cost(total.billed)}, {counted(total.calls, 'call')}"
     if report.held:
         text += f"; {cost(report.held)} held for calls that are running"
     yield f"\n{text}", "bold"

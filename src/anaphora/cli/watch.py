@@ -29,6 +29,7 @@ from .recorded_run import (
     routes_of,
     secrets_of,
     upstream_option,
+    why_no_calls,
 )
 from .spend_watch import spend_check, spend_options
 from .watch_output import WatchOutput, announce, default_log, echo_exports, opened_log
@@ -48,7 +49,16 @@ if TYPE_CHECKING:
 _PORT = 8788
 
 
-@click.command(context_settings={"allow_interspersed_args": False})
+class _WatchCommand(click.Command):
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        dashes = "--" in args
+        rest = super().parse_args(ctx, args)
+        if dashes and not ctx.params.get("words"):
+            ctx.fail("No command after --. Without a command, leave -- out as well.")
+        return rest
+
+
+@click.command(cls=_WatchCommand, context_settings={"allow_interspersed_args": False})
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[--] [COMMAND]...")
 @click.option(
     "--log",
@@ -185,7 +195,7 @@ def _watch(words: tuple[str, ...], options: _WatchOptions) -> int:
         summary = judge.summary()
         output.summary(summary)
         if words and not summary.calls:
-            announce(_why_no_calls(by_proxy))
+            announce(why_no_calls(by_proxy, code))
         if placer is not None:
             _report_fixes(placer)
         if spend is not None:
@@ -261,21 +271,11 @@ def _write_report(html: HtmlFile, judge: Judge, calls: WatchedCalls) -> None:
     announce(f"the report is in {html.path}; it holds excerpts of prompts")
 
 
-def _why_no_calls(by_proxy: bool) -> str:
-    if by_proxy:
-        return (
-            "no calls were seen: the command called no provider of the catalog, or does not use"
-            " HTTPS_PROXY"
-        )
-    return (
-        "no calls were seen: if the command called a model, it takes no base URL from the"
-        " environment; try `anaphora watch --proxy -- COMMAND`"
-    )
-
-
 def _report_fixes(placer: Placer) -> None:
     kinds = ", ".join(f"{kind.replace('_', ' ')} {n:,}" for kind, n in placer.fixes.items())
     changed = counted(placer.placed, "request")
+    if not placer.placed:
+        kinds = ", ".join(f"{n:,} {reason}" for reason, n in placer.unchanged.most_common())
     announce(f"{changed} changed{f': {kinds}' if kinds else ''}")
     for notice in placer.failures:
         announce(notice)
