@@ -81,7 +81,7 @@ def test_the_page_answers_how_much_and_why(home: Path, usage: Any) -> None:
         "$0.2984 at API prices from 2026-11-02 to 2026-11-03: 8 calls of Claude Code and Codex"
     )
     assert second == "$0.0718 (24%) of it paid again for 20.8k tokens that had been cached"
-    assert re.search(r"^2026-11-02 +4 +84k +50% +240 +\$0.1789  \$0.0718$", page, re.MULTILINE)
+    assert re.search(r"^2026-11-02 +4 +84k +50% +240 +\$0.1751  \$0.0718$", page, re.MULTILINE)
     assert re.search(r"^Codex +1 +9k +46% +70 +\$0.0287$", page, re.MULTILINE)
     assert "   $0.0718  idle until the cache expired: 1 call, 20.8k tokens\n" in page
     assert "\x1b" not in page
