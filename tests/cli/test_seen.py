@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from anaphora.client import seen
 from anaphora.emulator.server import Emulator
 
 from .conftest import Run
@@ -110,5 +109,3 @@ def test_the_emulator_has_nothing_to_remember(run: Run, cache: Path) -> None:
     done = run("ask", "--emulate", "-s", SYSTEM, "One?")
     assert done.returncode == 0, done.stderr
     assert not cache.exists()
-
-

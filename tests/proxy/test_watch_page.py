@@ -175,7 +175,7 @@ def test_blocks_name_what_broke(watched: Watched) -> None:
 
 def test_key_and_whole_prompts_are_on_no_page(watched: Watched) -> None:
     report = watch_report(watched.judge, watched.calls, watched.judge.calls[-1].at + 1).decode()
-    paths = ("", "/conversations", "/conversation/1", "/blocks", "/what-if")
+    paths = ("", "/conversations", "/conversation/1", "/blocks")
     for page in (report, *(watched.page_at(path) for path in paths)):
         assert KEY not in page
         assert LONG[:100] not in page
@@ -260,7 +260,7 @@ def test_there_is_nothing_without_the_token(emu: Emulator) -> None:
     with watching(emu) as watched, watching(emu) as other:
         token = watched.page.path
         assert token != other.page.path
-        for path in ("", "/", "/blocks", "/conversations", "/what-if"):
+        for path in ("", "/", "/blocks", "/conversations"):
             assert watched.status(token + path) == 200
         for path in ("", "/blocks", "/events", "/static/dashboard.css"):
             for root in ("/_watch", "/_watch/", token[:-1], f"{token}x", other.page.path):

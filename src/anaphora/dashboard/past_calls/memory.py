@@ -138,10 +138,6 @@ class MemoryCalls(PastCalls):
         more = next(fitting, None) is not None
         return CallPage(calls=found, before=found[-1].id if found and more else None)
 
-    def history(self, view: View, limit: int) -> Iterable[AuditEnvelope]:
-        found = [shown.call for shown in islice(self._newest(CallQuery(view=view)), limit)]
-        return reversed(found)
-
     def _newest(self, query: CallQuery) -> Iterator[ShownCall]:
         """The calls of a query, the newest first."""
         with self._adding:
