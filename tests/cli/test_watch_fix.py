@@ -103,12 +103,6 @@ def test_requests_without_changes_have_a_reason(emu: Emulator, run: Run, tmp_pat
     assert "$0" not in done.stderr.replace("$0.", "")
 
 
-def test_former_name_works_with_a_notice(emu: Emulator, run: Run, tmp_path: Path) -> None:
-    placed, shown = watch(run, emu, tmp_path, "--place")
-    assert shown.count("--place is deprecated since 1.0: use --fix") == 1
-    assert placed["savings"]["placed"] == 3
-
-
 def test_no_changes_without_the_option(emu: Emulator, run: Run, tmp_path: Path) -> None:
     summary, shown = watch(run, emu, tmp_path)
     assert "fix:" not in shown

@@ -109,7 +109,6 @@ def run_recorded(
     options: RecordedRun,
     *,
     pace: bool = False,
-    explain: bool = False,
     offline: bool = False,
 ) -> None:
     """Run the command, report recorded and replayed calls, and exit with its code. `player` gets
@@ -147,7 +146,7 @@ def run_recorded(
             environ = with_placeholder_keys(environ, command)
             environ |= tokens.environment(folder, proxy.url)
         code = launch.run(words, environ)
-    problems = report_recorded(play, as_json=options.as_json, explain=explain)
+    problems = report_recorded(play, as_json=options.as_json)
     report = play.report
     if not (report.recorded or report.replayed or report.misses or report.failures):
         report_problems([why_no_calls(by_proxy, code)])
@@ -234,16 +233,13 @@ def why_no_calls(by_proxy: bool, code: int) -> str:
     )
 
 
-def report_recorded(player: Player, *, as_json: bool, explain: bool = False) -> bool:
-    """Print the player's report to standard error, with `explain` also the reasons of misses. True
-    if a call was missed or not written."""
+def report_recorded(player: Player, *, as_json: bool) -> bool:
+    """Print the player's report to standard error. True if a call was missed or not written."""
     report = player.report
     if as_json:
         import msgspec
 
         value = {"folder": str(player.store.folder), **msgspec.structs.asdict(report)}
-        if explain:
-            value["explanations"] = player.explanations
         print_error_line(visible_json(msgspec.json.encode(value)))
     else:
         done = []
@@ -252,14 +248,7 @@ def report_recorded(player: Player, *, as_json: bool, explain: bool = False) -> 
         if report.replayed or player.mode == "none":
             done.append(f"{counted(report.replayed, 'exchange')} replayed from")
         report_problems(f"not recorded: {text}" for text in report.failures)
-        report_problems(f"not an exact match: {text}" for text in report.differences)
-        if explain:
-            from .replay_variables import explained
-
-            for line in explained(player):
-                print_error_line(line)
-        else:
-            report_problems(f"no recording: {text}" for text in report.misses)
+        report_problems(f"no recording: {text}" for text in report.misses)
         report_problems([f"{', '.join(done)} {player.store.folder}"])
     return bool(report.misses or report.failures)
 

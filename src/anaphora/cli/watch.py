@@ -15,7 +15,7 @@ import click
 
 from anaphora.wording import counted
 
-from .cold_watch import cold_check, cold_options
+from .cold_watch import Cold, Dollars, cold_check, cold_option
 from .common import FOUND, require, stop
 from .html_file import HtmlFile, html_option
 from .recorded_run import (
@@ -31,7 +31,6 @@ from .recorded_run import (
     upstream_option,
     why_no_calls,
 )
-from .spend_watch import spend_check, spend_options
 from .watch_output import WatchOutput, announce, default_log, echo_exports, opened_log
 
 if TYPE_CHECKING:
@@ -42,6 +41,7 @@ if TYPE_CHECKING:
     from anaphora.proxy.recording import RecordedUpstream
     from anaphora.proxy.routes import NetworkUpstream
     from anaphora.proxy.server import Proxy
+    from anaphora.proxy.spend_check import SpendCheck
     from anaphora.traffic.judging import Judge
     from anaphora.traffic.placing import Placer
 
@@ -79,9 +79,13 @@ class _WatchCommand(click.Command):
     help="Change requests that lose their cache, if that saves money and changes no meaning:"
     " markers, lifetimes, cache key, host, order of tools.",
 )
-@click.option("--place", is_flag=True, hidden=True, help="The former name of --fix.")
-@cold_options
-@spend_options
+@cold_option
+@click.option(
+    "--max-usd",
+    type=Dollars(),
+    metavar="USD",
+    help="Refuse calls once this much is spent. The last call may exceed it.",
+)
 @click.option(
     "--record",
     type=click.Path(file_okay=False, path_type=Path),
@@ -137,11 +141,8 @@ class _WatchOptions(NamedTuple):
     upstreams: tuple[str, ...]
     by_proxy: bool
     fix: bool
-    place: bool
-    cold: str | None
-    cold_above: Decimal | None
+    cold: Cold | None
     max_usd: Decimal | None
-    allow_unpriced: bool
     record: Path | None
     audit: Path | None
     port: int | None
@@ -174,8 +175,8 @@ def _watch(words: tuple[str, ...], options: _WatchOptions) -> int:
         network = network_for(words)
         upstream = _recorded(options.record, network)
         observers = [judge, *_audited(stack, judge, options.audit)]
-        cold = cold_check(judge, options.cold, options.cold_above, words, output.note)
-        spend = spend_check(judge, options.max_usd, options.allow_unpriced)
+        cold = cold_check(judge, options.cold, words, output.note)
+        spend = _spend_check(judge, options.max_usd)
         observers += [each for each in (cold, spend, calls, placer) if each is not None]
         forwarding = stack.enter_context(forwarding_for(words, announce, by_proxy))
         proxy = running(
@@ -240,11 +241,18 @@ def _audited(stack: contextlib.ExitStack, judge: Judge, audit: Path | None) -> I
 def _placer(options: _WatchOptions, output: WatchOutput) -> Placer | None:
     from anaphora.traffic.placing import Placer
 
-    if options.place:
-        announce("--place is deprecated since 1.0: use --fix, which makes other changes as well")
-    if not (options.fix or options.place):
+    if not options.fix:
         return None
     return Placer(seen=_seen_index(), fix=True, on_fix=output.fix)
+
+
+def _spend_check(judge: Judge, limit: Decimal | None) -> SpendCheck | None:
+    if limit is None:
+        return None
+    from anaphora.proxy.spend_check import SpendCheck
+    from anaphora.traffic.spend_limit import ProgramLimit
+
+    return SpendCheck(judge, ProgramLimit(limit))
 
 
 def _seen_index() -> SeenIndex | None:
