@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from anaphora.analysis import trace
-from anaphora.analysis.rules_check.billed_calls import billed_calls
 from anaphora.analysis.trace.answers import AnswerIndex
 from anaphora.analysis.trace.format import Trace
 from anaphora.analysis.trace.log_lines import FoundTrace, numbered
@@ -224,7 +223,6 @@ def alternating(turns: int, *, rewound: bool) -> Iterator[Json]:
 _PLAYED: dict[str, Callable[[list[Trace]], object]] = {
     "simulated": lambda traces: list(Predictor().play(traces)),
     "explained": lambda traces: list(judge_traces(traces)),
-    "checked": lambda traces: list(billed_calls(traces)),
 }
 
 

@@ -57,7 +57,7 @@ def test_pages_of_watch_and_emulator() -> None:
     try:
         with emulator.running() as emu, watched_program(emu) as hosts:
             for root in (hosts.watch, hosts.emulator):
-                paths = ("", "/conversations", "/blocks", "/what-if", "/conversation/1")
+                paths = ("", "/conversations", "/blocks", "/conversation/1")
                 urls = [root + path for path in paths]
                 with browser.kept(root) as tab:
                     assert browser.run(partial(problems_of, tab, urls)) == []

@@ -124,7 +124,7 @@ LONG_FILES = """
     daemon/test_store_damage replay/test_guide daemon/test_store_postgres client/test_keep_warm
     cli/test_demo_tour cli/test_record daemon/test_calls_read_on daemon/test_keep_warm
     emulator/test_schema_value postgres/test_connection cli/test_map daemon/test_cache_keys
-    pytest_plugin/test_outcomes dashboard/test_what_if dashboard/test_pages cases/test_token_caches
+    pytest_plugin/test_outcomes dashboard/test_pages cases/test_token_caches
     daemon/test_endpoint_sdks daemon/test_bound_law daemon/test_ledger client/test_every_wire
     daemon/test_endpoint_handles client/test_fan_out daemon/test_charges
     daemon/nodes/test_hung_postgres audit/test_kills client/test_call_gate

@@ -251,6 +251,21 @@ def test_the_links_lead_to_the_repository_where_it_is_known() -> None:
     assert module.with_absolute_links(picture + "text", None) == "text", "no broken picture"
 
 
+def test_pages_name_a_package_index_only_if_releases_are_published_there() -> None:
+    sys.path.insert(0, str(ROOT / "scripts"))
+    try:
+        module = importlib.import_module("package_readme")
+    finally:
+        sys.path.remove(str(ROOT / "scripts"))
+    published = module.is_published(ROOT)
+    for page in module.PAGES:
+        text = (ROOT / page).read_text()
+        assert module.with_ways(text, published=published) == text, "run scripts/package_readme.py"
+        other = module.with_ways(text, published=not published)
+        assert ("uvx anaphora usage" in text) == (published and "uvx" in text)
+        assert ("uvx anaphora usage" in other) == (not published and "uvx" in text)
+
+
 def test_ask_the_emulator(installed: Callable[[str], Run]) -> None:
     run = installed("emulator")
     words = ("ask", "--emulate", "Hello?")

@@ -33,7 +33,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TourStop(msgspec.Struct, frozen=True):
-    """A dialect (`anaphora wires`) and a model (`anaphora models`)."""
+    """A dialect and a model, as `anaphora models PROVIDER` lists them."""
 
     dialect: str
     model: str

@@ -22,7 +22,7 @@ tokens of a short prompt, on {date}."""
 
 RULES = """\
 The cache rules that planner, simulator, verdict and emulator read, with the source and the day
-of each figure. `anaphora rules show PROVIDER/MODEL` prints those of one model. ~ marks a
+of each figure. `anaphora models PROVIDER/MODEL` prints those of one model. ~ marks a
 conservative default: no source states the figure. The tags in brackets name sources: `[web]`
 an official page, `[3p]` a third party's, the others are explained at the top of the provider's
 file in `src/anaphora/catalog`."""

@@ -25,12 +25,32 @@ def counted(count: int, noun: str, plural: str = "") -> str:
     return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
 
 
+def compact(number: float) -> str:
+    """A count in few characters: `999`, `12.5k`, `3M`."""
+    size = abs(number)
+    for unit, letter in ((10**12, "T"), (10**9, "G"), (10**6, "M"), (10**3, "k")):
+        if unit * 0.99995 <= size < 1e15:
+            return f"{number / unit:,.1f}".removesuffix(".0") + letter
+    return f"{number:.4g}"
+
+
 def format_usd(cost_usd: Decimal) -> str:
-    if not cost_usd:
+    """`$1,234.56`, `$0.0012`; two digits of amounts below a hundredth of a cent."""
+    sign, amount = ("-" if cost_usd < 0 else ""), abs(cost_usd)
+    if not amount:
         return "$0"
-    if cost_usd >= 1:
-        return f"${cost_usd:,.2f}"
-    return f"${cost_usd:.4f}" if cost_usd >= _FOUR_DIGITS else f"${cost_usd:.2g}"
+    if amount >= 1:
+        return f"{sign}${amount:,.2f}"
+    if amount >= _FOUR_DIGITS:
+        return f"{sign}${amount:.4f}"
+    return f"{sign}${amount:.{1 - amount.adjusted()}f}".rstrip("0")
+
+
+def format_share(share: float) -> str:
+    """`87%`; below 1% and above 99% with a digit more. Only 0 is `0%`, and only 1 is `100%`."""
+    if 0 < share < 0.01 or 0.99 < share < 1:
+        return f"{min(max(share, 0.001), 0.999):.1%}".replace(".0%", "%")
+    return f"{share:,.0%}"
 
 
 def format_loss(cost_usd: Decimal | None) -> str:

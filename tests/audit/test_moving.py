@@ -218,7 +218,7 @@ def test_the_command_prints_the_result(
     assert main(["audit", "verify", str(tmp_path / "two")]) == 0
 
 
-@pytest.mark.parametrize("words", ["verify", "show", "export", "report", "what-if", "prune"])
+@pytest.mark.parametrize("words", ["verify", "show", "export", "report", "prune"])
 def test_commands_name_the_command_that_moves(
     words: str, old: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -116,9 +116,3 @@ def test_rows_on_top_of_a_vendor_are_the_gateways_as_well() -> None:
 )
 def test_names_of_gateways(name: str, provider: str) -> None:
     assert catalog.provider_named(name) == provider
-
-
-def test_the_row_of_a_derived_figure_is_the_vendors() -> None:
-    row_of = catalog.shipped().row_of
-    assert row_of("vercel", "zai/glm-5.3", "hash_order") == "zai.toml rules[0]"
-    assert row_of("openrouter", "z-ai/glm-4.6", "read_price").startswith("openrouter.toml")

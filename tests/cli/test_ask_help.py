@@ -155,7 +155,7 @@ def test_where_the_question_comes_from(
     assert asked in stored.read_text()
 
 
-@pytest.mark.parametrize("command", ["ask", "explain", "lint", "roundtrip", "simulate"])
+@pytest.mark.parametrize("command", ["ask", "explain", "lint", "simulate"])
 def test_stated_exit_codes_are_of_the_table(run: Any, command: str) -> None:
     """Each command's help states codes that the main help explains."""
     codes = re.findall(r"(?:Exit code|,|or) (\d+) (?:when|for|also)", " ".join(run(command, "--help").stdout.split()))  # fmt: skip

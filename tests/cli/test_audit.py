@@ -229,6 +229,15 @@ def test_html_report_has_the_sums_of_the_wanted_calls(run: Any, log: Path, tmp_p
     assert "cannot be written" in nowhere.stderr
 
 
+def test_a_file_is_no_log(run: Any, tmp_path: Path) -> None:
+    file = tmp_path / "notes.md"
+    file.write_text("# Notes\n")
+    for words in (("report",), ("show",), ("verify",)):
+        done = run("audit", *words, str(file))
+        assert done.returncode == 2
+        assert f"{file}: is a file; an audit log is a folder" in done.stderr
+
+
 def test_report_sums_up_by_model_label_and_day(run: Any, log: Path) -> None:
     report = json.loads(run("audit", "report", str(log), "--json").stdout)
     assert report["total"] == {
@@ -314,52 +323,3 @@ def test_csv_quotes_names_that_begin_like_a_formula(run: Any, tmp_path: Path) ->
     shown = run("audit", "export", str(tmp_path / "audit"), "--format", "csv").stdout
     (row,) = csv.DictReader(io.StringIO(shown))
     assert (row["model"], row["provider"], row["app"]) == ("'=cmd()", "'\t=cmd()", "a=b")
-
-
-# ── What if ──────────────────────────────────────────────────────────────────────────────────────
-
-
-@pytest.fixture(scope="module")
-def priced_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path: Path = tmp_path_factory.mktemp("what-if") / "audit"
-    block = AuditBlock(label="rules", kind="system", tokens=2000, marker=True, ttl="5m", digest="d")
-    with AuditLog(path) as log:
-        for number in range(4):
-            read = 2000 if number else 0
-            usage = AuditUsage(uncached=0, read=read, written={"5m": 2000 - read}, output=10)
-            nano = read * 300 + (2000 - read) * 3750 + 10 * 15_000
-            log.append(
-                envelope(
-                    number,
-                    at=NOON + number * 60,
-                    provider="anthropic",
-                    model="claude-sonnet-4-5",
-                    usage=usage,
-                    cost_nano_usd=nano,
-                    blocks=(block,),
-                )
-            )
-        log.append(envelope(4, at=NOON, outcome="RateLimited", cost_nano_usd=None))
-    return path
-
-
-def test_what_if_prints_each_scenario_with_its_range(run: Any, priced_log: Path) -> None:
-    done = run("audit", "what-if", str(priced_log), "--as", "openai/gpt-5.2")
-    assert done.returncode == 0, done.stderr
-    for text in ("As billed", "Without caching", "TTL of 1h", "On openai/gpt-5.2", " to $"):
-        assert text in done.stdout
-    assert "Left out: 1 that failed and have no bill." in done.stdout
-    value = json.loads(run("audit", "what-if", str(priced_log), "--ttl", "none", "--json").stdout)
-    (row,) = value["rows"]
-    assert row["cost"]["low"] == row["cost"]["estimate"] == 4 * (2000 * 3000 + 10 * 15_000)
-
-
-def test_what_if_names_a_model_that_is_not_known(run: Any, priced_log: Path) -> None:
-    done = run("audit", "what-if", str(priced_log), "--as", "openai/gpt-unheard-of")
-    assert done.returncode == 2
-    assert "unknown model 'gpt-unheard-of' of openai" in done.stderr
-
-
-def test_what_if_without_calls_says_so(run: Any, priced_log: Path) -> None:
-    done = run("audit", "what-if", str(priced_log), "--since", "1m", "--model", "no-such-model")
-    assert (done.returncode, done.stdout) == (0, "no calls to estimate from\n")

@@ -135,7 +135,7 @@ def test_show_prints_the_newest_calls_of_all_nodes(run: Any, home: Path) -> None
         assert message in result.stderr
 
 
-def test_export_report_and_what_if_read_all_nodes(run: Any, home: Path, tmp_path: Path) -> None:
+def test_export_and_report_read_all_nodes(run: Any, home: Path, tmp_path: Path) -> None:
     lines = run("audit", "export", str(home)).stdout.splitlines()
     assert len(lines) == 9
     table = run("audit", "export", str(home), "--format", "csv").stdout.splitlines()
@@ -145,7 +145,6 @@ def test_export_report_and_what_if_read_all_nodes(run: Any, home: Path, tmp_path
     page = tmp_path / "report.html"
     assert run("audit", "report", str(home), "--html", str(page)).returncode == 0
     assert "Audit log db_" in page.read_text()
-    assert run("audit", "what-if", str(home)).returncode == 0
 
 
 def test_prune_deletes_rows_of_all_chains(run: Any, home: Path, database: str) -> None:

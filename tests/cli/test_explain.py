@@ -117,6 +117,14 @@ def test_unreadable_input_is_named(
     assert "Traceback" not in done.stderr
 
 
+def test_foreign_json_is_named_by_its_fields(run: Run, tmp_path: Path) -> None:
+    file = wrote(tmp_path, "package.json", b'{"name":"shop","version":"1.0"}')
+    for command in ("explain", "lint", "simulate"):
+        done = run(command, file)
+        assert done.returncode == 2
+        assert "a JSON object with the fields `name`, `version`; expected `messages`" in done.stderr
+
+
 # ── Logs ─────────────────────────────────────────────────────────────────────────────────────────
 
 

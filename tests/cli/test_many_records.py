@@ -66,7 +66,6 @@ COMMANDS = [
     ("simulate", "--format", "requests", "--json"),
     ("explain", "--format", "requests", "--json"),
     ("lint", "--json"),
-    ("rules", "check", "--format", "requests", "--json"),
 ]
 
 

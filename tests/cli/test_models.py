@@ -20,7 +20,7 @@ def lines(*arguments: str) -> dict[str, list[str]]:
     """Every row's words, by the model's name."""
     run = models(*arguments)
     assert run.exit_code == 0, run.output
-    rows = [line.split() for line in run.stdout.splitlines()[1:] if line.strip()]
+    rows = [line.split() for line in run.stdout.partition("\n\n")[0].splitlines()[1:]]
     return {row[0]: row[1:] for row in rows}
 
 
@@ -50,12 +50,24 @@ def test_pattern(pattern: str, found: set[str]) -> None:
 
 
 def test_provider_and_its_defaults() -> None:
-    listed = lines("--provider", "cerebras")
+    listed = lines("cerebras")
     assert [*listed][:-1] == [f"cerebras/{profile.id}" for profile in catalog.models("cerebras")]
     assert "~unpublished" in listed["cerebras/*"]
     # A self-hosted engine serves the model it was started with.
-    assert set(lines("--provider", "vllm")) == {"vllm/*"}
-    assert set(lines("--provider", "cerebras", "gemma")) == {"cerebras/gemma-4-31b"}
+    assert set(lines("vllm")) == {"vllm/*"}
+    assert set(lines("cerebras/*gemma*")) == {"cerebras/gemma-4-31b"}
+
+
+def test_a_provider_has_its_wires() -> None:
+    run = models("deepseek")
+    found = run.stdout.partition("\n\n")[2].splitlines()
+    names = [row.name for row in catalog.dialects().rows if row.provider == "deepseek"]
+    assert [line.split()[0] for line in found[1:]] == names
+    row = next(row for row in json.loads(models("deepseek", "--json").stdout)["wires"])
+    assert row["base_url"] == "https://api.deepseek.com"
+    assert row["source"]
+    every = json.loads(models("--json").stdout)["wires"]
+    assert {row["provider"] for row in every} == {each.provider for each in catalog.models()}
 
 
 def test_defaults_are_marked() -> None:
@@ -76,18 +88,9 @@ def test_retired_models_are_marked() -> None:
     ]
 
 
-def test_rules_on_a_wire() -> None:
-    plain, there = (
-        lines("minimax/MiniMax-M2.7", *on)["minimax/MiniMax-M2.7"]
-        for on in ((), ("--wire", "anthropic"))
-    )
-    assert ("implicit" in plain, "both" in there) == (True, True)
-    assert "1.25" in there
-
-
 def test_json_output() -> None:
     run = models("google/gemini-3.1-pro-preview*", "--json")
-    row, customtools = json.loads(run.stdout)
+    row, customtools = json.loads(run.stdout)["models"]
     assert (row["provider"], row["id"]) == ("google", "gemini-3.1-pro-preview")
     assert customtools["id"] == "gemini-3.1-pro-preview-customtools"
     assert row["profile"]["context_tokens"] == {
@@ -109,7 +112,6 @@ def test_json_output() -> None:
         (["claud-opus-5"], "did you mean anthropic/claude-opus-5,"),
         (["sonet-4"], "did you mean anthropic/claude-sonnet-4"),
         (["carrier-pigeon"], "`anaphora models` lists all of them"),
-        (["--provider", "xai", "claude"], "no model of xai with 'claude'"),
     ],
 )
 def test_no_match_suggests_similar_names(arguments: list[str], says: str) -> None:
@@ -118,15 +120,9 @@ def test_no_match_suggests_similar_names(arguments: list[str], says: str) -> Non
     assert says in run.stderr
 
 
-def test_unknown_provider_is_a_usage_error() -> None:
-    run = models("--provider", "acme")
-    assert run.exit_code == 2
-    assert "unknown provider 'acme'; there are anthropic, openai," in run.stderr
-
-
 def test_help_explains_the_signs() -> None:
     shown = models("--help").stdout
-    for expected in ("PATTERN", "--provider", "--json", "--wire", "conservative default"):
+    for expected in ("NAME", "--json", "a glob", "conservative default"):
         assert expected in shown
 
 
@@ -138,6 +134,52 @@ def test_shell_completion(run: Any) -> None:
         )
         return [item.removeprefix("plain,") for item in found.stdout.split()]
 
-    assert complete("--provider", "mi") == ["minimax", "mistral"]
     assert complete("cerebras/g") == ["cerebras/gpt-oss-120b", "cerebras/gemma-4-31b"]
-    assert complete("--wire", "anth") == ["anthropic"]
+
+
+# ── One model ────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_rules_name_sources_and_disputes() -> None:
+    ran = models("anthropic/claude-opus-4-7")
+    assert ran.exit_code == 0
+    rows = ran.stdout.splitlines()
+    at = next(at for at, line in enumerate(rows) if line.startswith("minimum_tokens"))
+    assert rows[at].split() == "minimum_tokens 2048 2026-08-22 [Ad] prompt caching".split()
+    assert rows[at + 1].split() == "or 4096 [N] Bedrock's list".split()
+    assert any(row.startswith("invalidates.betas") and " ~tools" in row for row in rows)
+
+
+@pytest.mark.parametrize(
+    "name, shown",
+    [
+        ("claude-opus-4-7", "anthropic/claude-opus-4-7"),
+        ("gemini/gemini-3.8-flash", "google/gemini-3.8-flash"),
+        ("openrouter/openai/o3", "openrouter/openai/o3"),
+    ],
+)
+def test_the_provider_of_a_model_is_found(name: str, shown: str) -> None:
+    ran = models(name)
+    assert (ran.exit_code, ran.stdout.splitlines()[1].split()[0]) == (0, shown)
+    assert "minimum_tokens" in ran.stdout
+
+
+def test_json_of_a_model_equals_the_catalog() -> None:
+    found = json.loads(models("openai/gpt-5.6", "--json").stdout)
+    figures = catalog.rules("openai", "gpt-5.6")
+    assert (found["provider"], found["id"], found["known"]) == ("openai", "gpt-5.6", True)
+    assert found["rules"]["slots"]["value"] == figures.slots.value
+    assert found["rules"]["slots"]["source"] == figures.slots.source
+    assert found["rules"]["invalidates"]["tools"]["value"] == ["tools", "messages"]
+    assert found["rules"]["invalidates"]["effort"]["verified"] is False
+
+
+def test_unknown_model_has_the_defaults_of_its_provider() -> None:
+    ran = models("anthropic/claude-nobody-knows")
+    assert ran.exit_code == 0
+    assert "not a known model" in ran.stdout
+    assert "Did you mean" not in ran.stdout
+    misspelled = models("anthropic/claude-sonet-5").stdout
+    assert "defaults. Did you mean claude-sonnet-5?" in misspelled
+    found = json.loads(models("anthropic/claude-nobody-knows", "--json").stdout)
+    assert found["known"] is False

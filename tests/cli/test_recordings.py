@@ -1,4 +1,4 @@
-"""What `simulate`, `explain` and `rules check` make of recordings with several keys, a compaction, and
+"""What `simulate` and `explain` make of recordings with several keys, a compaction, and
 a clock that runs backwards: exit codes and the main figures."""
 
 from __future__ import annotations
@@ -76,10 +76,8 @@ class TestSeveralKeys:
         lines = [{**line, "account": "one"} for line in self.lines]
         assert report("simulate", lines)["total"]["exact"] == 3
 
-    def test_nothing_broke_and_no_row_is_contradicted(self, report: Command) -> None:
+    def test_nothing_broke(self, report: Command) -> None:
         assert report("explain", self.lines)["summary"]["broke"] == 0
-        found = report("rules check", self.lines)
-        assert (found["calls"], found["failed"]) == (4, [])
 
 
 class TestCompaction:
@@ -97,11 +95,6 @@ class TestCompaction:
         results = [turn["verdict"]["result"] for turn in found["turns"]]
         assert results == ["first", "hit", "unknown"]
         assert "the change is not known" in found["turns"][-1]["sentence"]
-
-    def test_it_contradicts_no_row(self, report: Command) -> None:
-        found = report("rules check", self.lines)
-        assert [row["contradicting"] for row in found["rows"]] == [0] * len(found["rows"])
-        assert found["calls"] == 3
 
 
 class TestBackwardClock:
@@ -124,13 +117,7 @@ class TestBackwardClock:
         assert (found["summary"]["first"], found["summary"]["hit"]) == (2, 4)
         assert [notice.partition(":1: ")[2] for notice in found["notices"]] == [BACKWARDS]
 
-    def test_rules_check(self, report: Command) -> None:
-        found = report("rules check", self.lines)
-        assert (found["calls"], found["failed"]) == (6, [])
-        assert [notice["reason"] for notice in found["notices"]] == [BACKWARDS]
-
-    @pytest.mark.parametrize("command", ["simulate --strict", "rules check --strict"])
-    def test_strict_accepts_what_is_not_skipped(self, report: Command, command: str) -> None:
-        ran = report.ran(command, self.lines)
+    def test_strict_accepts_what_is_not_skipped(self, report: Command) -> None:
+        ran = report.ran("simulate --strict", self.lines)
         assert ran.returncode == 0
         assert BACKWARDS in ran.stdout

@@ -1,4 +1,4 @@
-"""`anaphora replay verify|list|show|prune|sign|keygen`."""
+"""`anaphora replay verify|list|show|accept-rules|sign`."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from support.recordings import key_of, recorded_folder, small_fixture
 from anaphora import emulator
 from anaphora.replay import FixtureStore
 from anaphora.replay.fixture import FixturePiece
+from anaphora.replay.signing import SigningKey
 
 CONTROL = "\x1b[31mred\x07"
 
@@ -47,11 +48,8 @@ def test_verify_names_what_an_interrupted_recording_left(run: Any, folder: Path)
     assert "1 file of an interrupted recording" in done.stdout
 
 
-@pytest.mark.parametrize(
-    "command", ["verify", "list", "show", "prune --failed", "sign --key {key}"]
-)
+@pytest.mark.parametrize("command", ["verify", "list", "show", "accept-rules", "sign --key {key}"])
 def test_missing_folder_is_2(run: Any, tmp_path: Path, command: str) -> None:
-    run("replay", "keygen", str(tmp_path / "key"))
     name, *options = command.format(key=tmp_path / "key").split()
     words = [name, str(tmp_path / "none"), *options] + (["x"] if name == "show" else [])
     done = run("replay", *words)
@@ -98,49 +96,27 @@ def test_show_of_no_single_fixture_is_2(run: Any, folder: Path, name: str, reaso
     assert reason in done.stderr
 
 
-@pytest.mark.parametrize(
-    "options, left",
-    [
-        (["--failed"], 5),
-        (["--model", "n"], 5),
-        (["--model", "m"], 1),
-        (["--older-than", "365"], 5),
-        (["--older-than", "365", "--model", "n"], 5),
-        ([key_of("0")[:10], key_of("1")[:10]], 4),
-    ],
-)
-def test_prune(run: Any, folder: Path, options: list[str], left: int) -> None:
-    done = run("replay", "prune", str(folder), *options, "--dry-run")
-    assert done.returncode == 0
-    assert len(FixtureStore.open(folder)) == 6
-    report = json.loads(run("replay", "prune", str(folder), *options, "--json").stdout)
-    assert (report["left"], len(report["removed"])) == (left, 6 - left)
-    assert len(FixtureStore.open(folder)) == left
-    assert run("replay", "verify", str(folder)).returncode == 0
-
-
-def test_prune_without_a_choice_is_2_and_without_a_match_1(run: Any, folder: Path) -> None:
-    assert run("replay", "prune", str(folder)).returncode == 2
-    assert run("replay", "prune", str(folder), "--model", "x").returncode == 1
-
-
-def test_keygen_and_sign(run: Any, folder: Path, tmp_path: Path) -> None:
+def test_the_first_signature_makes_its_key(run: Any, folder: Path, tmp_path: Path) -> None:
     key = tmp_path / "replay.key"
-    done = run("replay", "keygen", str(key))
-    public = done.stdout.strip()
+    done = run("replay", "sign", str(folder), "--key", str(key))
+    assert done.returncode == 0
+    made, _, public = done.stderr.strip().rpartition(" ")
+    assert made == f"anaphora: {key} has a new private key; its public key is"
     assert public.startswith("ed25519:")
     assert stat.S_IMODE(key.stat().st_mode) == 0o600
     assert "PRIVATE" in key.read_text()
-    assert run("replay", "keygen", str(key)).returncode == 2
-    assert run("replay", "sign", str(folder), "--key", str(key)).returncode == 0
+    again = run("replay", "sign", str(folder), "--key", str(key))
+    assert (again.returncode, again.stderr) == (0, "")
+    assert public in again.stdout
     done = run("replay", "verify", str(folder))
     assert "--signed-by KEY requires yours" in done.stdout
     done = run("replay", "verify", str(folder), "--signed-by", public)
     assert (done.returncode, "requires yours" in done.stdout) == (0, False)
     assert f"signed with {public}" in done.stdout
     # A change needs the key.
-    assert run("replay", "prune", str(folder), "--failed").returncode == 2
-    assert run("replay", "prune", str(folder), "--failed", "--sign", str(key)).returncode == 0
+    (folder / "replay.toml").write_text("")
+    assert run("replay", "accept-rules", str(folder)).returncode == 2
+    assert run("replay", "accept-rules", str(folder), "--sign", str(key)).returncode == 0
     assert run("replay", "verify", str(folder), "--signed-by", public).returncode == 0
     for file in folder.iterdir():
         assert b"PRIVATE" not in file.read_bytes()
@@ -149,7 +125,7 @@ def test_keygen_and_sign(run: Any, folder: Path, tmp_path: Path) -> None:
 def test_private_key_in_the_folder_or_readable_by_others_is_2(
     run: Any, folder: Path, tmp_path: Path
 ) -> None:
-    run("replay", "keygen", str(folder / ".key"))
+    SigningKey.generate(folder / ".key")
     done = run("replay", "sign", str(folder), "--key", str(folder / ".key"))
     assert done.returncode == 2
     assert "must not be in the folder that it signs" in done.stderr
@@ -173,7 +149,6 @@ def test_what_is_no_key_is_2(run: Any, folder: Path, tmp_path: Path, content: by
 def test_missing_cryptography_is_7(
     run: Any, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run("replay", "keygen", str(tmp_path / "key"))
     run("replay", "sign", str(folder), "--key", str(tmp_path / "key"))
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     done = run("replay", "sign", str(folder), "--key", str(tmp_path / "key"))
@@ -198,13 +173,14 @@ def test_record_and_replay_a_command_with_a_signature(
     run: Any, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     folder, key = tmp_path / "recordings", tmp_path / "replay.key"
-    public = run("replay", "keygen", str(key)).stdout.strip()
     agent = ["--", sys.executable, "-c", AGENT]
     with emulator.running(emulator.EmulatorOptions(latency=AT_ONCE)) as emu:
         first = run(
             "record", "--dir", str(folder), "--sign", str(key), *agent, ANTHROPIC_BASE_URL=emu.url
         )
     assert first.returncode == 0, first.stderr
+    public = SigningKey.read(key).public
+    assert f"{key} has a new private key; its public key is {public}" in first.stderr
     answer = capfd.readouterr().out  # of the command itself
     replay = ["replay", "--dir", str(folder), "--signed-by", public, *agent]
     again = run(*replay)

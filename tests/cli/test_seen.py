@@ -1,4 +1,4 @@
-"""`anaphora seen`, and the index as `ask`, `map` and `watch --fix` use it."""
+"""The index of beginnings as `ask`, `map` and `watch --fix` use it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from anaphora.client import seen
 from anaphora.emulator.server import Emulator
 
 from .conftest import Run
@@ -110,49 +109,3 @@ def test_the_emulator_has_nothing_to_remember(run: Run, cache: Path) -> None:
     done = run("ask", "--emulate", "-s", SYSTEM, "One?")
     assert done.returncode == 0, done.stderr
     assert not cache.exists()
-
-
-def test_show_and_clear(run: Run, cache: Path) -> None:
-    shown = run("seen", "show")
-    assert (shown.returncode, shown.stdout) == (0, f"{cache}: does not exist yet\n")
-    assert not cache.exists()
-    ask(run, "One?")
-    ask(run, "Two?")
-    shown = run("seen", "show")
-    assert shown.returncode == 0
-    assert shown.stdout.startswith(
-        f"{cache}: 0.1 MB\n3 beginnings, 1 of them sent again\nlast used"
-    )
-    figures = json.loads(run("seen", "show", "--json").stdout)
-    assert figures["state"] == "ok"
-    assert (figures["beginnings"], figures["returning"], figures["uses"]) == (3, 1, 4)
-    assert 0 < figures["bytes"] < 20_000_000
-    assert figures["oldest"] <= figures["newest"]
-    assert run("seen", "clear").stdout == "cleared 3 beginnings\n"
-    assert json.loads(run("seen", "show", "--json").stdout)["beginnings"] == 0
-    assert json.loads(run("seen", "clear", "--json").stdout) == {"path": str(cache), "cleared": 0}
-    # A process that has the file open goes on with it.
-    ask(run, "Three?")
-    assert json.loads(run("seen", "show", "--json").stdout)["beginnings"] == 2
-
-
-def test_a_damaged_file_is_shown_and_removed(run: Run, cache: Path) -> None:
-    cache.parent.mkdir(parents=True)
-    cache.write_bytes(b"no database" * 1000)
-    ask(run, "One?")
-    shown = run("seen", "show")
-    assert shown.returncode == 1
-    assert f"{cache}: cannot be used: " in shown.stderr
-    figures = json.loads(run("seen", "show", "--json").stdout)
-    assert figures["state"] == "unusable"
-    assert run("seen", "clear").returncode == 0
-    assert not cache.exists()
-    seen._indexes.clear()
-    ask(run, "Two?")
-    assert json.loads(run("seen", "show", "--json").stdout)["beginnings"] == 2
-
-
-def test_a_wrong_subcommand_is_named(run: Run) -> None:
-    done = run("seen", "cleer")
-    assert done.returncode == 2
-    assert "Did you mean 'clear'?" in done.stderr

@@ -134,7 +134,7 @@ def test_a_home_without_a_store_has_spent_nothing(run: Any, tmp_path: Path) -> N
     tmp_path.chmod(0o700)
     (tmp_path / "llm.yaml").write_text("providers: {}\n")
     done = run("spend", "--home", str(tmp_path))
-    assert (done.returncode, done.stdout) == (0, "nothing was spent\n\n$0.00, 0 calls\n")
+    assert (done.returncode, done.stdout) == (0, "nothing was spent\n\n$0, 0 calls\n")
     assert not (tmp_path / "store.sqlite").exists()
     assert "no such store" in run("store", "check", "--home", str(tmp_path)).stderr
 

@@ -1,4 +1,4 @@
-"""What `simulate`, `explain` and `rules check` make of the forms of a recording: breakpoints,
+"""What `simulate` and `explain` make of the forms of a recording: breakpoints,
 unreliable bills, unknown models and providers, sessions of Codex and Gemini CLI."""
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ class TestBreakpoints:
         assert f"calls[0].breakpoints {shown} are on nothing that was sent" in notice["reason"]
         assert found["rows"][0]["predicted"]["written"] > 0
 
-    def test_explain_and_rules_check_read_them_too(self, log: Log) -> None:
+    def test_explain_reads_them_too(self, log: Log) -> None:
         marks = [["tools", 1, "5m"], ["automatic", "5m"]]
         calls = [{**call, "breakpoints": marks} for call in trace()["calls"]]
         file = log(trace(calls=calls, tools=TOOLS))
@@ -153,7 +153,6 @@ class TestBreakpoints:
             "hit",
             "hit",
         ]
-        assert report("rules", "check", file)["calls"] == 3
 
 
 class TestUnreliableUsage:
@@ -183,7 +182,6 @@ class TestUnreliableUsage:
         assert one["place"] == f"{file}:1"
         assert "Not compared: 1" in run("simulate", file).stdout
         assert "usage_unreliable at 1 call" in run("explain", file).stderr
-        assert report("rules", "check", file)["calls"] == 2
 
     def test_whole_conversation(self, log: Log) -> None:
         file = log(trace(usage_unreliable=True))
@@ -191,13 +189,10 @@ class TestUnreliableUsage:
         assert {row["billed"] for row in found["rows"]} == {None}
         assert found["not_compared"][0]["reason"] == "usage_unreliable at 3 calls (1, 2, 3)"
         assert found["total"]["billed_calls"] == 0
-        ran = run("rules", "check", file)
-        assert ran.exit_code == 2
-        assert "usage_unreliable at 3 calls" in ran.stderr
 
 
 class TestUnknownModels:
-    @pytest.mark.parametrize("command", ["simulate", "explain", "rules check"])
+    @pytest.mark.parametrize("command", ["simulate", "explain"])
     def test_stand_in_rows_are_used_with_a_notice(self, log: Log, command: str) -> None:
         file = log(trace(model="claude-99"), trace(id="other", model="claude-99"))
         found = report(*command.split(), file)
@@ -256,14 +251,14 @@ def codex_session(provider: str, model: str = "gpt-5.5") -> list[Json]:
 
 
 class TestUnknownProviders:
-    @pytest.mark.parametrize("command", ["simulate", "explain", "rules check"])
+    @pytest.mark.parametrize("command", ["simulate", "explain"])
     def test_exit_2_says_how_to_name_one(self, log: Log, command: str) -> None:
         ran = run(*command.split(), log(trace(provider="nobody")))
         assert ran.exit_code == 2
         assert "unknown provider 'nobody'; name one with --provider" in words(ran.stderr)
         assert "(claude-sonnet-4-5 is a model of anthropic)" in words(ran.stderr)
 
-    @pytest.mark.parametrize("command", ["simulate", "explain", "rules check"])
+    @pytest.mark.parametrize("command", ["simulate", "explain"])
     def test_others_are_played_and_the_exit_code_is_2(self, log: Log, command: str) -> None:
         file = log(trace(), trace(id="other", provider="nobody"))
         ran = run(*command.split(), file, "--json")
@@ -271,7 +266,7 @@ class TestUnknownProviders:
         assert f"{file}:2: unknown provider 'nobody'" in ran.stderr
         assert json.loads(ran.stdout)
 
-    @pytest.mark.parametrize("command", ["simulate", "explain", "rules check"])
+    @pytest.mark.parametrize("command", ["simulate", "explain"])
     def test_provider_option_names_it(self, log: Log, command: str) -> None:
         file = log(trace(provider="nobody"))
         found = report(*command.split(), file, "--provider", "anthropic")
@@ -286,11 +281,6 @@ class TestUnknownProviders:
         assert [one["reason"] for one in found["notices"]] == [
             "recorded as a call to anthropic, simulated as one to minimax"
         ]
-
-    def test_rules_check_replaces_no_known_provider(self, log: Log) -> None:
-        ran = run("rules", "check", log(trace()), "--provider", "openai")
-        assert ran.exit_code == 2
-        assert "no billed calls of openai to check" in ran.stderr
 
     def test_codex_session_with_a_custom_provider(self, log: Log) -> None:
         file = log(*codex_session("my-gateway"))
@@ -429,9 +419,6 @@ class TestGeminiCli:
         assert len(found["turns" if command == "explain" else "rows"]) == 2
         (notice,) = map(str, found["notices"])
         assert "2 answers repeated from" in notice
-
-    def test_rules_check_reads_them(self, log: Log) -> None:
-        assert report("rules", "check", log(GEMINI_META, *GEMINI_MESSAGES))["calls"] == 2
 
     def test_session_without_tokens_is_exit_2(self, log: Log) -> None:
         ran = run("simulate", log(GEMINI_META, GEMINI_MESSAGES[1]))

@@ -78,12 +78,12 @@ def test_the_page_answers_how_much_and_why(home: Path, usage: Any) -> None:
     page = usage()
     first, second, *_ = page.splitlines()
     assert first == (
-        "$0.30 at API prices from 2026-11-02 to 2026-11-03: 8 calls of Claude Code and Codex"
+        "$0.2984 at API prices from 2026-11-02 to 2026-11-03: 8 calls of Claude Code and Codex"
     )
-    assert second == "$0.07 (24%) of it paid again for 20.8k tokens that had been cached"
-    assert "2026-11-02      4  84.0k   50%     240  $0.18  $0.07\n" in page
-    assert re.search(r"^Codex +1 +9.0k +46% +70 +\$0.03$", page, re.MULTILINE)
-    assert "  $0.07  idle until the cache expired: 1 call, 20.8k tokens\n" in page
+    assert second == "$0.0718 (24%) of it paid again for 20.8k tokens that had been cached"
+    assert re.search(r"^2026-11-02 +4 +84k +50% +240 +\$0.1751  \$0.0718$", page, re.MULTILINE)
+    assert re.search(r"^Codex +1 +9k +46% +70 +\$0.0287$", page, re.MULTILINE)
+    assert "   $0.0718  idle until the cache expired: 1 call, 20.8k tokens\n" in page
     assert "\x1b" not in page
     assert "█" not in page
     assert usage() == page, "a later run reads nothing"
@@ -102,7 +102,7 @@ def test_views_have_the_same_total(home: Path, usage: Any, view: str) -> None:
     rows = [*csv.DictReader(usage(view, "--csv").splitlines())]
     assert {row["name"] for row in rows} == {row["name"] for row in shown["rows"]}
     assert sum(Decimal(row["usd"]) for row in rows) == total
-    assert usage(view).splitlines()[0].startswith("$0.30 at API prices")
+    assert usage(view).splitlines()[0].startswith("$0.2984 at API prices")
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_nothing_in_the_time_is_no_error(home: Path, usage: Any) -> None:
 
 def test_losses_have_their_file_and_line(home: Path, usage: Any) -> None:
     page = usage("losses")
-    assert "1. $0.07  idle until the cache expired, 20,800 tokens paid again\n" in page
+    assert "1. $0.0718  idle until the cache expired, 20,800 tokens paid again\n" in page
     assert f"~/.claude/projects/-work-shop/{IDLE}.jsonl:6\n" in page
     (row,) = csv.DictReader(usage("losses", "--csv").splitlines())
     assert (row["cause"], row["line"], row["session"]) == ("idle", "6", IDLE)
@@ -203,7 +203,7 @@ def test_unknown_models_are_listed_with_their_tokens(home: Path, usage: Any) -> 
     new = claude_session("new", MORNING, [0, 1], "/work/new", model="claude-next-9")
     (home / ".claude" / "projects" / "-work-shop" / "new.jsonl").write_bytes(new)
     page = usage()
-    assert page.startswith("$0.30+ at API prices")
+    assert page.startswith("$0.2984+ at API prices")
     assert "  anthropic/claude-next-9: 2 calls, 41.3k tokens\n" in page
     assert "unknown" in usage("model").split("claude-next-9")[1].splitlines()[0]
 
@@ -310,7 +310,9 @@ def test_an_interrupted_run_prints_what_is_known(
     if kind is tasks.ReadTask:
         assert ended.stdout == "interrupted before any call was read\n"
     else:
-        assert ended.stdout.startswith("$0.30 at API prices from 2026-11-02 to 2026-11-03: 8 calls")
+        assert ended.stdout.startswith(
+            "$0.2984 at API prices from 2026-11-02 to 2026-11-03: 8 calls"
+        )
         assert "incomplete: interrupted before all calls were read and judged\n" in ended.stdout
 
 

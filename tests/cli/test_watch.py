@@ -108,6 +108,29 @@ call("You keep notes.", ["What is new?", "Nothing.", "And now?"], "list")
 """
 
 
+# ── Without calls ────────────────────────────────────────────────────────────────────────────────
+
+
+def test_dashes_without_a_command_are_an_error(run: Run) -> None:
+    done = run("watch", "--")
+    assert done.returncode == 2
+    assert "No command after --" in done.stderr
+
+
+@pytest.mark.parametrize("name", ["watch", "record", "replay"])
+def test_a_command_without_calls_is_told_why(run: Run, tmp_path: Path, name: str) -> None:
+    folder = () if name == "watch" else ("--dir", str(tmp_path / "recordings"))
+    if name == "replay":
+        assert run("record", *folder, "--", "true").returncode == 0
+    done = run(name, *folder, "--", "true")
+    assert done.returncode == 0, done.stderr
+    assert "it takes no base URL from the environment; --proxy sets HTTPS_PROXY" in done.stderr
+    failed = run(name, *folder, "--", sys.executable, "-c", "raise SystemExit(3)")
+    assert failed.returncode == 3
+    assert "no calls were seen: the command failed with exit code 3" in failed.stderr
+    assert "--proxy" not in failed.stderr
+
+
 # ── Programs with SDKs ───────────────────────────────────────────────────────────────────────────
 
 

@@ -113,7 +113,7 @@ def test_question_is_asked_on_the_terminal(
 ) -> None:
     agent = program(tmp_path, 'ask("Rome?"); ask("Rome?"); ask("Oslo?")\n')
     emu.reset()
-    run = InTerminal(watch(emu, "--cold", "ask", "--cold-above", "0.01", "--", agent), environ)
+    run = InTerminal(watch(emu, "--cold", "ask:0.01", "--", agent), environ)
     run.until("send it? [y/N] ")
     asked = re.sub(r"\r", "", run.shown)
     assert (
@@ -144,7 +144,7 @@ def test_program_that_owns_the_terminal_shows_the_refusal_itself(
 ) -> None:
     program(tmp_path, RAW, name)
     emu.reset()
-    run = InTerminal(watch(emu, "--cold", "ask", "--cold-above", "0.01", "--", name), environ)
+    run = InTerminal(watch(emu, "--cold", "ask:0.01", "--", name), environ)
     assert run.ended() == 0
     assert "send it?" not in run.shown
     assert "402 false cold cache: the" in run.shown
@@ -171,7 +171,7 @@ def test_without_a_terminal_ask_refuses_and_says_so(
     emu: Emulator, tmp_path: Path, environ: dict[str, str]
 ) -> None:
     agent = program(tmp_path, 'ask("Rome?"); ask("Rome?")\n')
-    done = alone(watch(emu, "--cold", "ask", "--cold-above", "0.01", "--", agent), environ)
+    done = alone(watch(emu, "--cold", "ask:0.01", "--", agent), environ)
     assert done.returncode == 0
     assert "there is no terminal to ask on: calls that cost $0.0100 more" in done.stderr
     assert "are refused; the same call passes if it is sent again within 10 minutes" in done.stderr
@@ -186,22 +186,18 @@ def test_refusals_and_warnings_without_asking(
     once = program(tmp_path, 'ask("Rome?")\n')
     allowed = program(tmp_path, 'ask("Rome?", **{"anaphora-cold": "allow"})\n', "allowed.py")
     lines = tmp_path / "lines.jsonl"
-    options = ("--cold-above", "0.01")
-    refused = alone(watch(emu, "--cold", "refuse", *options, "--", once), environ)
+    refused = alone(watch(emu, "--cold", "refuse:0.01", "--", once), environ)
     assert "402 false cold cache" in refused.stdout
     assert re.search(r"#1 .* · 402 refused: cold cache: the", refused.stderr)
-    assert (
-        alone(watch(emu, "--cold", "refuse", *options, "--", allowed), environ).stdout
-        == "answered\n"
-    )
+    assert alone(watch(emu, "--cold", "refuse:0.01", "--", allowed), environ).stdout == "answered\n"
     warned = alone(
-        watch(emu, "--cold", "warn", *options, "--json", "--log", str(lines), "--", once), environ
+        watch(emu, "--cold", "warn:0.01", "--json", "--log", str(lines), "--", once), environ
     )
     assert warned.stdout == "answered\n"
     written = [json.loads(line) for line in lines.read_text().splitlines()]
     assert [each["type"] for each in written] == ["start", "notice", "call", "summary"]
     assert written[1]["message"].startswith("claude-opus-5-5: the ")
-    high = alone(watch(emu, "--cold", "refuse", "--cold-above", "$5", "--", once), environ)
+    high = alone(watch(emu, "--cold", "refuse:$5", "--", once), environ)
     assert high.stdout == "answered\n"
 
 
@@ -209,9 +205,9 @@ def test_refusals_and_warnings_without_asking(
     "words, reason",
     [
         (("--cold", "never"), "'never' is not one of"),
-        (("--cold-above", "1"), "--cold-above needs --cold ask, refuse or warn."),
-        (("--cold", "warn", "--cold-above", "-1"), "'-1' is not an amount in dollars"),
-        (("--cold", "warn", "--cold-above", "a lot"), "'a lot' is not an amount in dollars"),
+        (("--cold", "warn:"), "'' is not an amount in dollars"),
+        (("--cold", "warn:-1"), "'-1' is not an amount in dollars"),
+        (("--cold", "warn:a lot"), "'a lot' is not an amount in dollars"),
     ],
 )
 def test_wrong_options_are_named(
@@ -226,7 +222,7 @@ def test_refused_call_is_in_the_report_and_the_audit_log(
     emu: Emulator, tmp_path: Path, environ: dict[str, str]
 ) -> None:
     agent = program(tmp_path, 'ask("Rome?"); ask("Rome?")\n')
-    options = ("--cold", "refuse", "--cold-above", "0.01", "--audit", str(tmp_path / "log"))
+    options = ("--cold", "refuse:0.01", "--audit", str(tmp_path / "log"))
     report = tmp_path / "report.html"
     done = alone(watch(emu, *options, "--html", str(report), "--", agent), environ)
     assert done.returncode == 0

@@ -93,10 +93,14 @@ def test_changes_are_shown_before_they_are_made(emu: Emulator, run: Run, tmp_pat
     assert all(verdict["remedy"]["kind"] == "place_markers" for verdict in losses)
 
 
-def test_former_name_works_with_a_notice(emu: Emulator, run: Run, tmp_path: Path) -> None:
-    placed, shown = watch(run, emu, tmp_path, "--place")
-    assert shown.count("--place is deprecated since 1.0: use --fix") == 1
-    assert placed["savings"]["placed"] == 3
+def test_requests_without_changes_have_a_reason(emu: Emulator, run: Run, tmp_path: Path) -> None:
+    agent = tmp_path / "agent.py"
+    agent.write_text(AGENT.replace("range(4)", "range(1)"))
+    upstream = ("--upstream", f"anthropic={emu.url}")
+    done = run("watch", "--fix", *upstream, "--", sys.executable, str(agent))
+    assert done.returncode == 0, done.stderr
+    assert "0 requests changed: 1 that no change is expected to make cheaper\n" in done.stderr
+    assert "$0" not in done.stderr.replace("$0.", "")
 
 
 def test_no_changes_without_the_option(emu: Emulator, run: Run, tmp_path: Path) -> None:

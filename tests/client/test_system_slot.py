@@ -9,10 +9,11 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 from click.testing import CliRunner
 from support.emulated_client import KEY, LONG, connected
+from support.roundtrip import RecordedExchange
+from support.roundtrip.rules import check
 from support.tables import each_row
 
 from anaphora import wire
@@ -249,23 +250,19 @@ def test_other_wires_keep_the_slot(
         assert found[where]["role"] == "system"
 
 
-def test_roundtrip_detects_a_moved_prompt(tmp_path: Path) -> None:
-    exchanges = [
-        {
-            "id": f"{model} {slot}",
-            "wire": "openai_responses",
-            "request": json.dumps(request(model, slot, "Good morning")),
-            "response": "{}",
-            "status": 400,
-        }
-        for model in MODELS
-        for slot in SLOTS
-    ]
-    file = tmp_path / "exchanges.jsonl"
-    file.write_bytes(b"\n".join(map(msgspec.json.encode, exchanges)))
-    run = CliRunner().invoke(translate.roundtrip, [str(file), "--json"])
-    for outcome in json.loads(run.stdout)["outcomes"]:
-        assert not outcome["changed"]
-        codes = {notice["code"] for notice in outcome["notices"]}
-        moved = [name for name in outcome["overlooked"] if "system" in name]
-        assert not moved or "role_changed" in codes
+def test_roundtrip_detects_a_moved_prompt() -> None:
+    for model in MODELS:
+        for slot in SLOTS:
+            outcome = check(
+                RecordedExchange(
+                    id=f"{model} {slot}",
+                    wire="openai_responses",
+                    request=json.dumps(request(model, slot, "Good morning")),
+                    response="{}",
+                    status=400,
+                )
+            )
+            assert not outcome.changed
+            codes = {notice.code for notice in outcome.notices}
+            moved = [name for name in outcome.overlooked if "system" in name]
+            assert not moved or "role_changed" in codes

@@ -190,12 +190,12 @@ def test_any_turns_are_drawn_inside_the_plot(calls: list[ShownCall]) -> None:
 @each_row(
     "value, limit, text, state",
     [
-        (25 * 10**8, 10**10, "$2.50 of $10.00 (25.0%)", "within"),
-        (9 * 10**9, 10**10, "$9.00 of $10.00 (90.0%)", "near"),
-        (2 * 10**10, 10**10, "$20.00 of $10.00 (200.0%), over the limit", "over"),
-        (0, 0, "$0.00 of $0.00", "over"),
+        (25 * 10**8, 10**10, "$2.50 of $10.00 (25%)", "within"),
+        (9 * 10**9, 10**10, "$9.00 of $10.00 (90%)", "near"),
+        (2 * 10**10, 10**10, "$20.00 of $10.00 (200%), over the limit", "over"),
+        (0, 0, "$0 of $0", "over"),
         (5 * 10**9, None, "$5.00, no limit", ""),
-        (-1, 10**9, "−$0.000000001 of $1.00 (0%)", "within"),
+        (-1, 10**9, "-$0.000000001 of $1.00 (0%)", "within"),
     ],
 )
 def test_meters(value: int, limit: int | None, text: str, state: str) -> None:

@@ -12,7 +12,6 @@ from support.tables import each_row
 from anaphora.audit import AuditEnvelope
 from anaphora.dashboard.figures import (
     call_cost,
-    compact,
     count,
     local_time,
     lost,
@@ -28,20 +27,21 @@ from anaphora.dashboard.figures import (
     utc,
 )
 from anaphora.dashboard.past_calls.sums import CallTotals
+from anaphora.wording import compact
 
 
 @each_row(
     "nano, shown",
     [
         (None, "unknown"),
-        (0, "$0.00"),
+        (0, "$0"),
         (1_234_560_000_000, "$1,234.56"),
         (1_000_000_000, "$1.00"),
         (500_000_000, "$0.5000"),
         (1_200_000, "$0.0012"),
         (12_345, "$0.000012"),
         (1, "$0.000000001"),
-        (-2_500_000_000, "−$2.50"),
+        (-2_500_000_000, "-$2.50"),
     ],
 )
 def test_dollars(nano: int | None, shown: str) -> None:
@@ -51,9 +51,9 @@ def test_dollars(nano: int | None, shown: str) -> None:
 @pytest.mark.parametrize(
     "sums, shown",
     [
-        (CallTotals(calls=2), ("$0.00", "$0.00")),
+        (CallTotals(calls=2), ("$0", "$0")),
         (CallTotals(calls=2, cost_nano_usd=12 * 10**9, lost=5, lost_nano_usd=10**9), ("$12.00", "$1.00")),
-        (CallTotals(calls=2, cost_nano_usd=12 * 10**9, unpriced=1), ("$12.00+", "$0.00")),
+        (CallTotals(calls=2, cost_nano_usd=12 * 10**9, unpriced=1), ("$12.00+", "$0")),
         (CallTotals(calls=2, unpriced=2, lost=5), ("unknown", "unknown")),
     ],
 )  # fmt: skip
@@ -86,12 +86,14 @@ def test_cost_of_one_call(fields: dict[str, Any], shown: str) -> None:
     [
         (None, "–"),
         (0.0, "0%"),
-        (0.873, "87.3%"),
+        (0.873, "87%"),
         (1.0, "100%"),
+        (0.997, "99.7%"),
+        (0.004, "0.4%"),
         (0.999999, "99.9%"),  # not all of it
         (0.000001, "0.1%"),  # not nothing
-        (1.5, "150.0%"),
-        (-0.2, "−20.0%"),
+        (1.5, "150%"),
+        (-0.2, "-20%"),
         (math.nan, "–"),
         (math.inf, "–"),
     ],
@@ -112,7 +114,7 @@ def test_shares(share: float | None, shown: str) -> None:
         (300.0, "5 min"),
         (5_400.0, "1.5 h"),
         (864_000.0, "10 days"),
-        (-2.0, "−2 s"),
+        (-2.0, "-2 s"),
         (math.nan, "unknown"),
     ],
 )
@@ -121,7 +123,7 @@ def test_durations(duration: float | None, shown: str) -> None:
 
 
 def test_counts_have_separators_and_units() -> None:
-    assert (count(1_234_567), count(-3), count(None)) == ("1,234,567", "−3", "unknown")
+    assert (count(1_234_567), count(-3), count(None)) == ("1,234,567", "-3", "unknown")
     assert (tokens(1), tokens(12_345)) == ("1 token", "12,345 tokens")
     assert lost(12_345, 5_000_000) == "12,345 tokens, $0.0050 lost"
     assert lost(1, None) == "1 token, cost unknown"
@@ -129,7 +131,7 @@ def test_counts_have_separators_and_units() -> None:
 
 @each_row(
     "number, shown",
-    [(0, "0"), (950, "950"), (12_500, "12.5k"), (3e6, "3M"), (-2_500, "−2.5k"), (1e30, "1e+30")],
+    [(0, "0"), (950, "950"), (12_500, "12.5k"), (3e6, "3M"), (-2_500, "-2.5k"), (1e30, "1e+30")],
 )
 def test_axis_labels_are_short(number: float, shown: str) -> None:
     assert compact(number) == shown

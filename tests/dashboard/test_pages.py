@@ -33,6 +33,7 @@ from anaphora.dashboard.sentences import cause_words, what_to_do
 from anaphora.dashboard.site import Page, PageContent, Section, Site, page_request
 from anaphora.dashboard.values import AppRow, ShownCall
 from anaphora.dashboard.view import view_from_query
+from anaphora.wording import format_share
 
 NOW = 1_795_871_100.0
 SITE = Site(
@@ -220,7 +221,7 @@ def test_the_overview_sums_the_calls_up(varied: MemoryCalls) -> None:
     assert figures["Spent"] == f"${total.cost_nano_usd / 1e9:,.2f}"
     assert figures["Calls"] == f"{total.calls:,}"
     assert figures["Errors"] == f"{total.failed:,}"
-    assert figures["Input read from cache"] == f"{total.read_share:.1%}"
+    assert figures["Input read from cache"] == format_share(total.read_share)
     titles = re.findall(r'class="chart-title">([^<]*)', page)
     assert titles == [
         "Spend",
@@ -242,7 +243,7 @@ def test_spend_is_shown_against_grants_the_nearest_to_a_limit_first(varied: Memo
     _, page = shown(OverviewPage(varied, apps=lambda: apps), "", varied)
     grants = page[page.index("Spend against grants") :]
     assert texts(grants, "dt")[:4] == ["busy", "calm", "free", "removed no grant"]
-    assert "$9.00 of $10.00 (90.0%)" in grants
+    assert "$9.00 of $10.00 (90%)" in grants
     assert "$1.00, no limit" in grants
     assert "no limit" not in grants[grants.index("removed") :].partition("</dl>")[0]
 

@@ -58,7 +58,6 @@ def test_pages_show_markers_reads_writes_and_cost(emu: Emulator) -> None:
     assert [use.cache_read_input_tokens > 0 for use in used] == [False, True]
     assert "claude-opus-5-5" in text_at(emu, "/conversations")
     assert "system0" in text_at(emu, "/blocks")
-    assert "2 calls" in text_at(emu, "/what-if")
 
 
 def test_break_has_both_texts(emu: Emulator) -> None:

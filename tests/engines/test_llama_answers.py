@@ -18,10 +18,10 @@ from support.llama_calls import (
     request,
     streaming,
 )
+from support.roundtrip import RecordedExchange
+from support.roundtrip.rules import check
 
 from anaphora import wire
-from anaphora.analysis.roundtrip import RecordedExchange
-from anaphora.analysis.roundtrip.rules import check
 from anaphora.prompt import (
     BlockMark,
     Call,

@@ -24,10 +24,10 @@ from support.llama_calls import (
     request,
     stream,
 )
+from support.roundtrip import RecordedExchange
+from support.roundtrip.rules import check
 
 from anaphora import cache, errors, wire
-from anaphora.analysis.roundtrip import RecordedExchange
-from anaphora.analysis.roundtrip.rules import check
 from anaphora.prompt import OutputSchema, ToolChoice
 from anaphora.values import (
     Conversation,

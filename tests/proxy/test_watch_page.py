@@ -175,10 +175,31 @@ def test_blocks_name_what_broke(watched: Watched) -> None:
 
 def test_key_and_whole_prompts_are_on_no_page(watched: Watched) -> None:
     report = watch_report(watched.judge, watched.calls, watched.judge.calls[-1].at + 1).decode()
-    paths = ("", "/conversations", "/conversation/1", "/blocks", "/what-if")
+    paths = ("", "/conversations", "/conversation/1", "/blocks")
     for page in (report, *(watched.page_at(path) for path in paths)):
         assert KEY not in page
         assert LONG[:100] not in page
+
+
+def test_first_turn_of_a_conversation_is_no_side_call(emu: Emulator) -> None:
+    """A later turn shows it, and the page follows."""
+    with watching(emu) as watched:
+        for _ in range(2):
+            watched.ask(LONG)
+        other: dict[str, Any] = {"messages": [{"role": "user", "content": "Another question"}]}
+        watched.ask("Talk.", **other)
+        assert watched.proxy.settle(10)
+        assert "no call has followed it" in text_of(watched.page_at("/conversation/2"))
+        other["messages"] += [
+            {"role": "assistant", "content": "Answer"},
+            {"role": "user", "content": "And then?"},
+        ]
+        watched.ask("Talk.", **other)
+        assert watched.proxy.settle(10)
+        for page in ("", "/conversations", "/conversation/2"):
+            text = text_of(watched.page_at(page)).lower()
+            assert "side call" not in text, page
+            assert "nothing was lost" not in text
 
 
 def test_report_is_one_file_with_the_same_facts(watched: Watched) -> None:
@@ -188,7 +209,9 @@ def test_report_is_one_file_with_the_same_facts(watched: Watched) -> None:
     assert "<img" not in report
     text = text_of(report)
     assert "7 calls, 2 other requests such as token counts (not listed), " in text
-    assert str(watched.judge.savings.result()) in text
+    shown = watched.judge.summary().what_if
+    assert shown
+    assert all(sentence in text for sentence in shown)
     assert "Field system[0].text" in text
     assert "2026-11-15. It stays" in text.replace("2026-11-1 5", "2026-11-15")
 
@@ -237,7 +260,7 @@ def test_there_is_nothing_without_the_token(emu: Emulator) -> None:
     with watching(emu) as watched, watching(emu) as other:
         token = watched.page.path
         assert token != other.page.path
-        for path in ("", "/", "/blocks", "/conversations", "/what-if"):
+        for path in ("", "/", "/blocks", "/conversations"):
             assert watched.status(token + path) == 200
         for path in ("", "/blocks", "/events", "/static/dashboard.css"):
             for root in ("/_watch", "/_watch/", token[:-1], f"{token}x", other.page.path):

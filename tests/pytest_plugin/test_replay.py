@@ -113,8 +113,7 @@ def test_a_miss_fails_a_test_that_ignores_the_error(project: pytest.Pytester) ->
     "marker, message",
     [
         ('repeat="twice"', "*repeat is one of never, last, got 'twice'*"),
-        ('match="close"', "*match is one of exact, nearest, got 'close'*"),
-        ('mode="once"', "*anaphora_replay has no 'mode'; it takes folder, repeat, match, rules*"),
+        ('mode="once"', "*anaphora_replay has no 'mode'; it takes folder, repeat, rules*"),
     ],
 )
 def test_invalid_options_are_named(project: pytest.Pytester, marker: str, message: str) -> None:

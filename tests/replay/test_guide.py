@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shlex
-import shutil
 import sys
 from pathlib import Path
 
@@ -41,14 +40,11 @@ def test_the_commands_record_and_replay(
         patch.setenv("ANTHROPIC_API_KEY", "any")
         patch.setenv("ANTHROPIC_BASE_URL", emu.url)
         run(commands[0])
-    shutil.copytree("agent-recordings", "recorded-elsewhere")
     for name in ("ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL"):
         monkeypatch.delenv(name, raising=False)
-    (compare,) = (text for text in fenced("text") if "replay variables" in text)
-    for command in (*commands[1:], compare):
+    for command in commands[1:]:
         run(command)
     assert outputs[0] == outputs[1] != ""
-    assert outputs[-1] == "1 request compared, 1 equal before\n"
 
 
 def test_the_rules_are_valid() -> None:

@@ -397,7 +397,7 @@ def test_folder_is_not_opened_for_any_command(
     change(folder, files)
     with pytest.raises(FixtureIntegrityFailed):
         FixtureStore.open(folder)
-    for words in (["list", str(folder)], ["prune", str(folder), "--failed"]):
+    for words in (["list", str(folder)], ["show", str(folder), "x"]):
         assert main(["replay", *words]) == 5
         assert capsys.readouterr().out == ""
 

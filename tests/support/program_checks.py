@@ -111,10 +111,10 @@ def check_replayed(
         done = there.run("record", "--dir", made, "--json", *upstream)
     assert done.returncode == 0, done.stdout + done.stderr
     assert FINAL in done.stdout
-    words = ("replay", "--dir", made, "--json", "--explain-miss")
+    words = ("replay", "--dir", made, "--json")
     played = elsewhere.run(*words, key="", variables=changed)
     report = json.loads(played.stderr.splitlines()[-1])
-    assert report["misses"] == [], report["explanations"]
+    assert report["misses"] == []
     assert played.returncode == 0, played.stdout + played.stderr
     assert played.stdout == done.stdout
     assert report["replayed"] >= 3

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-from anaphora.analysis.rules_check.billed_calls import billed_calls
 from anaphora.analysis.trace.format import Trace
 from anaphora.analysis.trace.predict import Predictor
 from anaphora.analysis.trace.verdicts import judge_traces
@@ -15,7 +14,6 @@ from anaphora.analysis.trace.verdicts import judge_traces
 COMMANDS: dict[str, Callable[[list[Trace]], object]] = {
     "simulate": lambda traces: list(Predictor().play(traces)),
     "explain": lambda traces: list(judge_traces(traces)),
-    "rules check": lambda traces: list(billed_calls(traces)),
 }
 
 

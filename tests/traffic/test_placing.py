@@ -168,7 +168,7 @@ def test_gateway_that_rejects_markers_gets_no_more(about_markers: bool) -> None:
                     problem.close()
     if about_markers:
         assert statuses == [400, 200, 200]
-        assert placer.unchanged == {"markers were rejected": 2}
+        assert placer.unchanged == {"for a provider that rejected markers": 2}
         (notice,) = placer.failures
         assert "anthropic rejected a request with markers" in notice.message
     else:
@@ -228,7 +228,7 @@ def test_request_with_all_slots_taken_is_left_alone() -> None:
         tool["cache_control"] = {"type": "ephemeral"}
     placer = Placer()
     assert placer(request(ANTHROPIC, json.dumps(fields).encode())) is None
-    assert placer.unchanged == {"nothing to add": 1}
+    assert placer.unchanged == {"with the markers already": 1}
 
 
 # ── Whether reuse is expected ────────────────────────────────────────────────────────────────────
@@ -243,7 +243,7 @@ def question(text: str, system: str = GUIDE, **fields: Any) -> bytes:
 def test_single_question_is_not_written() -> None:
     placer = Placer()
     assert placer(request(ANTHROPIC, question("What?"))) is None
-    assert placer.unchanged == {"reuse is not expected": 1}
+    assert placer.unchanged == {"that no change is expected to make cheaper": 1}
 
 
 def test_second_question_with_the_same_system_prompt_marks_that_alone() -> None:
@@ -328,30 +328,35 @@ LONG = {"model": "m", "messages": [{"role": "user", "content": GUIDE}]}
 @each_row(
     ("place", "data", "changes", "reason"),
     [
-        (ANTHROPIC, b"{}", {"method": "GET"}, "not a call of a model"),
-        (ANTHROPIC, b"{}", {"path": "/v1/models"}, "not a call of a model"),
-        (ANTHROPIC, b"{}", {"path": "/v1/messages/count_tokens"}, "not a call of a model"),
-        (ANTHROPIC, b"{}", {"body": None}, "too large"),
-        (ANTHROPIC, b"not JSON", {}, "cannot be read"),
-        (ANTHROPIC, b'{"model":"m","messages":[{"role":"robot"}]}', {}, "cannot be read"),
+        (ANTHROPIC, b"{}", {"method": "GET"}, "not calls of a model"),
+        (ANTHROPIC, b"{}", {"path": "/v1/models"}, "not calls of a model"),
+        (ANTHROPIC, b"{}", {"path": "/v1/messages/count_tokens"}, "not calls of a model"),
+        (ANTHROPIC, b"{}", {"body": None}, "too large to change"),
+        (ANTHROPIC, b"not JSON", {}, "that cannot be read"),
+        (ANTHROPIC, b'{"model":"m","messages":[{"role":"robot"}]}', {}, "that cannot be read"),
         (
             ANTHROPIC,
             gzip.compress(b"{}", mtime=0),
             {"headers": (("content-encoding", "gzip"),)},
-            "not a call of a model",
+            "not calls of a model",
         ),
-        (Place("openai_chat", "deepseek", "m"), json.dumps(LONG).encode(), {}, "no markers here"),
+        (
+            Place("openai_chat", "deepseek", "m"),
+            json.dumps(LONG).encode(),
+            {},
+            "for a provider without cache markers",
+        ),
         (
             Place("openai_responses", "openai", "gpt-5.6"),
             json.dumps({"model": "gpt-5.6", "input": GUIDE, "previous_response_id": "r"}).encode(),
             {},
-            "no markers here",
+            "for a provider without cache markers",
         ),
         (
             Place("openai_responses", "openrouter", "anthropic/claude-opus-5"),
             json.dumps({"model": "anthropic/claude-opus-5", "input": GUIDE}).encode(),
             {},
-            "no markers here",
+            "for a provider without cache markers",
         ),
         (
             ANTHROPIC,
@@ -360,7 +365,7 @@ LONG = {"model": "m", "messages": [{"role": "user", "content": GUIDE}]}
             + json.dumps(LONG["messages"]).encode()
             + b"}",
             {},
-            "cannot be read",
+            "that cannot be read",
         ),
     ],
 )
@@ -370,7 +375,7 @@ def test_request_is_left_as_it_is(place: Place, data: bytes, changes: Json, reas
     assert placer(msgspec.structs.replace(sent, **changes)) is None
     assert placer.unchanged == {reason: 1}
     assert all(notice.code == "markers_not_placed" for notice in placer.notices)
-    assert bool(placer.notices) == (reason == "cannot be read")
+    assert bool(placer.notices) == (reason == "that cannot be read")
 
 
 @pytest.mark.parametrize("problem", [InvalidRequest("no"), RuntimeError(KEY), RecursionError()])

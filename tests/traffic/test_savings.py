@@ -248,7 +248,7 @@ def test_failed_comparison_loses_no_verdict(emu: Emulator, monkeypatch: pytest.M
             0,
             "0.2",
             "0.199",
-            "Anaphora's markers would have saved $0.0010 (0%): $0.1990 instead of $0.2000 for the same 3"
+            "Anaphora's markers would have saved $0.0010 (0.5%): $0.1990 instead of $0.2000 for the same 3"
             " calls (both simulated; billed: $0.1900).",
         ),
         (

@@ -12,10 +12,10 @@ from typing import Any
 import msgspec
 import pytest
 from support.exchanges import FILE
+from support.roundtrip import RecordedExchange, check_exchange
+from support.roundtrip.rules import RULES
 
 from anaphora import catalog, wire
-from anaphora.analysis.roundtrip import RecordedExchange, check_exchange
-from anaphora.analysis.roundtrip.rules import RULES
 from anaphora.errors import ContentRefused, RateLimited, RequestRejected, Upstream
 from anaphora.values import ReplyEnd, ReplyFail, Usage
 

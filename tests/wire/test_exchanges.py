@@ -1,14 +1,14 @@
 """Every recorded exchange of every wire round trips: requests keep their meaning, replies lose
-nothing. What may differ is listed in `analysis.roundtrip`."""
+nothing. What may differ is listed in `support.roundtrip`."""
 
 from __future__ import annotations
 
 import pytest
 from support.exchanges import Json, needs_exchanges, records, rows_of
+from support.roundtrip import RecordedExchange, rules
 from support.tables import check_rows
 
 from anaphora import wire
-from anaphora.analysis.roundtrip import RecordedExchange, rules
 
 HOSTED = sorted({*wire.WIRES} - {"ollama"})
 

@@ -12,11 +12,11 @@ import pytest
 from click.testing import CliRunner
 from support import rich
 from support.rich import MODELS, NAME, PATHS, REQUESTS
+from support.roundtrip import RecordedExchange
+from support.roundtrip.rules import check
 from support.tables import table
 
 from anaphora import catalog, wire
-from anaphora.analysis.roundtrip import RecordedExchange
-from anaphora.analysis.roundtrip.rules import check
 from anaphora.cli import translate
 from anaphora.rendered import Plan
 from anaphora.values import Notice

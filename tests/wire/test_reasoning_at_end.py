@@ -6,11 +6,11 @@ import json
 from typing import Any
 
 import pytest
+from support.roundtrip import RecordedExchange
+from support.roundtrip.rules import check
 from support.tables import each_row
 
 from anaphora import catalog, wire
-from anaphora.analysis.roundtrip import RecordedExchange
-from anaphora.analysis.roundtrip.rules import check
 from anaphora.errors import InvalidRequest
 from anaphora.prompt import Call, Params, PartMark, PromptCachePlan, PromptIR
 from anaphora.rendered import Plan, Rendered

@@ -7,11 +7,11 @@ import json
 from typing import Any
 
 import pytest
+from support.roundtrip import RecordedExchange, RoundTripResult
+from support.roundtrip.rules import check
 from support.tables import each_row
 
 from anaphora import wire
-from anaphora.analysis.roundtrip import RecordedExchange, RoundTripResult
-from anaphora.analysis.roundtrip.rules import check
 from anaphora.errors import AnaphoraError, InvalidRequest
 from anaphora.values import Opaque, ReplyEnd, Usage
 

@@ -1,1 +1,1 @@
-"""Offline analysis: traces, lint, rules check, round trip. The client never imports it."""
+"""Offline analysis: traces, lint. The client never imports it."""

@@ -50,7 +50,10 @@ def check_name(path: Path) -> None:
             f" anaphora audit move {quote(str(path))} {quote(str(folder))}",
             path=str(path),
         )
-    if path.exists() or path.suffix in _FILES:
+    if path.exists():
+        reason = "is a file; an audit log is a folder, such as `watch --audit` writes"
+        raise InvalidRequest(reason, path=str(path))
+    if path.suffix in _FILES:
         raise InvalidRequest(
             f"an audit log is a folder: write {path.with_suffix('')}", path=str(path)
         )

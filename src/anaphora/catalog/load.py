@@ -129,10 +129,6 @@ class Catalog(msgspec.Struct, frozen=True):
         rules = entry.rules if wire is None else entry.on_wire.get(wire, entry.rules)
         return rules if rules.model else msgspec.structs.replace(rules, model=model)
 
-    def row_of(self, provider: str, model: str, figure: str, wire: str | None = None) -> str:
-        """The file and row of a figure of the cache rules: `zai.toml rules[0]`."""
-        return self._of(provider).row_of(model, figure, wire)
-
     @property
     def granularities(self) -> tuple[tuple[int, int], ...]:
         """All granules in the rows, with their offsets: the largest first, 1 last."""

@@ -275,17 +275,6 @@ class ProviderEntries:
     def _find(self, model: str) -> ModelEntry:
         return self._entry(self._id(model), self._vendor(model))
 
-    def row_of(self, model: str, figure: str, wire: str | None) -> str:
-        """The file and name of the last rules row that states a figure for a model."""
-        field, _, key = figure.partition(".")
-        for row in reversed(self._layers(self._id(model), self._vendor(model))):
-            stated = row.stated.get(field) if row.kind == "rules" else None
-            if stated is None or (row.wires and wire not in row.wires):
-                continue
-            if not key or key in stated:
-                return f"{row.file} {row.name}"
-        return ""
-
     def all(self) -> tuple[ModelEntry, ...]:
         return tuple(self._entry(id, self._vendor(id)) for id in self.ids)
 

@@ -49,10 +49,7 @@ from .audit_logs import (
 from .audit_report import (
     block_table,
     call_table,
-    model_option,
-    print_what_if,
     report_lines,
-    ttl_option,
     verified_lines,
 )
 from .common import CHAIN, INTEGRITY, MISMATCH, CommandGroup, print_json, report_problems, stop
@@ -304,24 +301,6 @@ def _write_report(log: AnyLog, wanted: CallFilter, html: Path) -> None:
             return log_report(f"Audit log {log.name}", found, time.time())
 
     write_html(html, make)
-
-
-@command.command("what-if")
-@click.argument("log", type=LOG)
-@model_option
-@ttl_option
-@call_filters
-@click.option("--json", "as_json", is_flag=True, help="Print every row as JSON.")
-def what_if(**options: Any) -> None:
-    """Estimate the cost of the same calls under other conditions.
-
-    Conditions are no caching, another TTL, the markers that Anaphora places, and with --as another
-    model or provider. The simulator uses the log's counts, times and digests, not the text. Each
-    estimate is a range and assumes the same replies.
-
-    Amounts of --json are nano-dollars. The chain is not checked: see `audit verify`.
-    """
-    print_what_if(**options)
 
 
 @command.command()

@@ -3,26 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import click
+from decimal import Decimal
+from typing import TYPE_CHECKING
 
 from anaphora.audit.envelope import AuditEnvelope, StoredRow
 from anaphora.audit.reading import VerifiedLog
-from anaphora.values import TTL_SECONDS
-from anaphora.wording import counted
+from anaphora.wording import counted, format_share, format_usd
 
-from .parameters import ModelName
-from .terminal import Line, Rows, print_report, table
+from .terminal import Line, Rows, table
 
 if TYPE_CHECKING:
-    from anaphora.audit.log_postgres import PostgresLog
     from anaphora.dashboard.past_calls.memory import AuditReport
     from anaphora.dashboard.past_calls.sums import CallTotals
-    from anaphora.dashboard.what_if import TtlChoice, WhatIf
 
 #: Rows of one table; --json has them all.
 _MOST_ROWS = 20
@@ -216,7 +209,7 @@ def bar(share_of_width: float, width: int = _WIDTH) -> str:
 def _sentence(total: CallTotals) -> str:
     text = f"{counted(total.calls, 'call')}, {cost(total.cost_nano_usd)}"
     if total.read_share is not None:
-        text += f", {total.read_share:.0%} of the input read from the cache"
+        text += f", {format_share(total.read_share)} of the input read from the cache"
     if total.breaks:
         text += f"; {counted(total.breaks, 'break')}"
     if total.lost:
@@ -225,84 +218,10 @@ def _sentence(total: CallTotals) -> str:
 
 
 def share(part: int, whole: int) -> str:
-    return f"{part / whole:.0%}" if whole else ""
+    return format_share(part / whole) if whole else ""
 
 
 def cost(nano_usd: int | None) -> str:
     if nano_usd is None:
         return "unknown"
-    amount, sign = abs(nano_usd) / 1e9, "-" * (nano_usd < 0)
-    return f"{sign}${amount:,.2f}" if amount >= 1 or not nano_usd else f"{sign}${amount:.4f}"
-
-
-#: How many calls, the newest, are read, and how many of them are simulated at most.
-_MOST_READ, _MOST_PLAYED = 100_000, 20_000
-
-
-def print_what_if(
-    log: Path | PostgresLog,
-    on: tuple[str, str] | None,
-    ttl: TtlChoice | None,
-    as_json: bool,
-    **filters: Any,
-) -> None:
-    from anaphora.audit.envelope import AuditEnvelope
-    from anaphora.audit.reading import CallFilter, calls
-    from anaphora.dashboard.what_if import ProviderModel, what_if
-
-    model = None if on is None else ProviderModel(*on)
-    count, newest = 0, deque[AuditEnvelope](maxlen=_MOST_READ)
-    for _, call in calls(log, CallFilter(**filters)):
-        newest.append(call)
-        count += 1
-    result = what_if(newest, model=model, ttl=ttl, most_played=_MOST_PLAYED)
-    print_report(result, _lines(result, count), as_json=as_json)
-
-
-model_option = click.option(
-    "--as", "on", type=ModelName(), help="Also estimate the calls on another model."
-)
-ttl_option = click.option(
-    "--ttl",
-    type=click.Choice((*TTL_SECONDS, "none")),
-    help="Use this TTL for all markers; none: no caching.",
-)
-
-
-def _lines(result: WhatIf, found: int) -> Iterator[Line]:
-    from anaphora.dashboard.figures import percent, usd
-    from anaphora.dashboard.what_if.wording import left_out_sentence, range_text, sentences
-
-    left_out = left_out_sentence(result)
-    if not result.calls:
-        yield "no calls to estimate from"
-        if left_out:
-            yield left_out, "dim"
-        return
-    figures = ("$", "range", "difference", "read")
-    rows = table("the same calls", *figures, right=figures)
-    billed = usd(result.billed_nano_usd)
-    rows.add_row("As billed", billed, "", "", percent(result.read_share))
-    notes: list[str] = []
-    for row in result.rows:
-        title = row.scenario.title
-        if row.cost is None or row.difference is None:
-            notes.append(f"{title}: {row.unavailable}")
-            continue
-        difference = row.difference.estimate
-        rows.add_row(
-            title,
-            usd(row.cost.estimate),
-            range_text(row.cost),
-            f"{'+' if difference > 0 else ''}{usd(difference)}",
-            percent(row.read_share),
-        )
-        notes += [f"{title}: {note}" for note in row.notes]
-    yield rows
-    yield ""
-    yield from ((sentence, "dim") for sentence in sentences(result))
-    if left_out:
-        yield left_out, "dim"
-    if found > _MOST_READ:
-        yield f"Of {found:,} calls, the newest {_MOST_READ:,} are read: see --since.", "dim"
-    yield from ((note, "dim") for note in notes)
+    return format_usd(Decimal(nano_usd).scaleb(-9))

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from decimal import Decimal, InvalidOperation
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args
 
 import click
+from click.shell_completion import CompletionItem
 
 from anaphora.wording import format_usd
 
+from .parameters import completions
 from .watch_output import announce
 
 if TYPE_CHECKING:
-    from anaphora.proxy.cold_guard import ColdCheck, ColdMode
+    from anaphora.proxy.cold_guard import ColdCheck
     from anaphora.traffic.judging import Judge
 
+ColdMode: TypeAlias = Literal["ask", "refuse", "warn"]
 _PASSES = "the same call passes if it is sent again within 10 minutes"
 
 
@@ -34,39 +37,52 @@ class Dollars(click.ParamType[Decimal]):
         return amount
 
 
-def cold_options(command: Callable[..., None]) -> Callable[..., None]:
-    above = click.option(
-        "--cold-above",
-        type=Dollars(),
-        metavar="USD",
-        help="Additional cost from which a call counts for --cold.  [default: 0.50]",
-    )
-    cold = click.option(
-        "--cold",
-        type=click.Choice(("ask", "refuse", "warn")),
-        help="Before a call whose cached beginning is gone: ask, refuse it once, or warn.",
-    )
-    return cold(above(command))
+class Cold(NamedTuple):
+    mode: ColdMode
+    above: Decimal | None
+    """The additional cost from which a call counts."""
+
+
+class _ColdParameter(click.ParamType[Cold]):
+    """`refuse`, or with an amount `refuse:0.50`."""
+
+    name = "cold"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Cold:
+        if isinstance(value, Cold):
+            return value
+        mode, colon, usd = value.partition(":")
+        modes = click.Choice(get_args(ColdMode))
+        return Cold(
+            modes.convert(mode, param, ctx), Dollars().convert(usd, param, ctx) if colon else None
+        )
+
+    def shell_complete(self, ctx: Any, param: Any, incomplete: str) -> list[CompletionItem]:
+        return completions(get_args(ColdMode), incomplete)
+
+
+cold_option = click.option(
+    "--cold",
+    type=_ColdParameter(),
+    metavar="ask|refuse|warn[:USD]",
+    help="Before a call whose cached beginning is gone: ask, refuse it once, or warn, if it costs"
+    " this much more than from the cache.  [default: 0.50]",
+)
 
 
 def cold_check(
-    judge: Judge,
-    mode: str | None,
-    above: Decimal | None,
-    words: Sequence[str],
-    report: Callable[[str], None],
+    judge: Judge, cold: Cold | None, words: Sequence[str], report: Callable[[str], None]
 ) -> ColdCheck | None:
     """The check of `--cold`. Says how it asks."""
-    if mode is None:
-        if above is not None:
-            raise click.UsageError("--cold-above needs --cold ask, refuse or warn.")
+    if cold is None:
         return None
     from anaphora.cache.cold import COLD_ABOVE_USD
     from anaphora.proxy.asking import ask_on_terminal, has_terminal
     from anaphora.proxy.cold_guard import ColdCheck
     from anaphora.proxy.programs import owns_terminal
 
-    limit = COLD_ABOVE_USD if above is None else above
+    mode = cold.mode
+    limit = COLD_ABOVE_USD if cold.above is None else cold.above
     what = f"calls that cost {format_usd(limit)} more than from the cache"
     ask = None
     if mode == "ask" and owns_terminal(words):
@@ -78,4 +94,4 @@ def cold_check(
         announce(f"before {what}, a question is asked here")
     elif mode == "refuse":
         announce(f"{what} are refused; {_PASSES}")
-    return ColdCheck(judge, cast("ColdMode", mode), above_usd=limit, ask=ask, report=report)
+    return ColdCheck(judge, mode, above_usd=limit, ask=ask, report=report)

@@ -40,17 +40,13 @@ _GROUPS = {
         "ask": "Ask a model, and see how the prompt cache was used.",
         "map": "Send every line of a file, and pay for shared prefixes once.",
         "translate": "Convert a request to another provider's format.",
-        "models": "List known models and their cache rules.",
-        "rules": "Print a model's cache rules, or check them against bills.",
-        "wires": "List providers and the wires (API formats) they support.",
-        "seen": "Show or clear the index of prompt beginnings that were sent before.",
+        "models": "List known models, or print the cache rules of one.",
     },
     "Work without a provider": {
         "demo": "Show what one conversation reads, writes and costs: no key, no network.",
         "emulate": "Run a local emulator of every provider, with caching and billing.",
         "record": "Run a command and record its calls, to replay them offline.",
         "replay": "Run a command on recorded responses, or verify and list recordings.",
-        "roundtrip": "Check that recorded exchanges survive parsing and rendering.",
     },
     "Lend models to apps": {
         "init": "Create the home folder of a daemon.",
@@ -81,11 +77,9 @@ _MODULES = {
     "backup": "home",
     "init": "home",
     "record": "replay",
-    "roundtrip": "translate",
     "rpc": "daemon_connection",
     "secrets": "apps",
     "statusline": "usage",
-    "wires": "models",
 }
 
 

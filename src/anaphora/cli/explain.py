@@ -24,7 +24,13 @@ from anaphora.cache.verdict import Verdict, as_side_call
 from anaphora.catalog.pricing import PriceBook
 from anaphora.errors import InvalidRequest
 from anaphora.traffic.matching import judge_request, paired
-from anaphora.traffic.request_log import holds_request, is_request, read_request, why_unbilled
+from anaphora.traffic.request_log import (
+    holds_request,
+    is_request,
+    read_request,
+    why_no_request,
+    why_unbilled,
+)
 from anaphora.traffic.sent_requests import RequestDefaults, ResponseChains, SentRequest
 from anaphora.usage.log_files import LogFormat, detect, files_in, records_of, unrecognised
 from anaphora.wire.reading import decode_reason
@@ -159,7 +165,7 @@ class _Explainer:
                 found = answers.once(str(file), trace.read(detected, iter(lines)))
                 yield from self._recorded(playable(found, self.problems, self._defaults.provider))
             elif lines:
-                reason = "neither a log, a session nor requests"
+                reason = why_no_request(lines[0].data) or "neither a log, a session nor requests"
                 self.problems.append(unrecognised(lines, Problem(str(file), reason)))
 
     def _in_order(self, lines: list[LogLine], gap: float | None) -> Iterator[_Pair]:

@@ -34,9 +34,9 @@ from anaphora.analysis.lint.checks import (
 from anaphora.analysis.trace.log_lines import LogLine, numbered
 from anaphora.catalog.pricing import PriceBook
 from anaphora.errors import InvalidRequest
-from anaphora.traffic.request_log import holds_request, read_request
+from anaphora.traffic.request_log import holds_request, read_request, why_no_request
 from anaphora.traffic.sent_requests import RequestDefaults, SentRequest
-from anaphora.wording import counted
+from anaphora.wording import counted, format_usd
 
 from .common import (
     EXISTING_FILE,
@@ -173,7 +173,7 @@ class _Prompts:
             if suffix not in _TEXT_SUFFIXES and holds_request(data, name, is_json=is_json):
                 return [LogLine(name, data)]
             if is_json:
-                self.problems.append(f"{file}: not a request of a known wire")
+                self.problems.append(f"{file}: {why_no_request(data)}")
             else:
                 self.texts.append((name, data.decode("utf-8-sig")))
         except UnicodeDecodeError as problem:
@@ -273,7 +273,7 @@ def _finding(finding: Finding) -> Iterator[Line]:
         costs.append(f"{counted(finding.tokens, 'token')} after it")
     if finding.cost_usd:
         most = "up to " if rule.seldom else ""
-        costs.append(f"{most}${finding.cost_usd:.2f} per 1,000 calls")
+        costs.append(f"{most}{format_usd(finding.cost_usd)} per 1,000 calls")
     yield f"    why: {finding.why}" + (f" ({', '.join(costs)})" if costs else "")
     yield f"    fix: {finding.fix}"
 

@@ -17,6 +17,7 @@ from anaphora.analysis.trace.log_lines import FoundTrace, Problem, ProblemKind, 
 from anaphora.analysis.trace.programs import PROGRAMS
 from anaphora.errors import InvalidRequest
 from anaphora.traffic import log_traces
+from anaphora.traffic.request_log import why_no_request
 from anaphora.usage.log_files import LogFormat, detect, files_in, records_of, unrecognised
 from anaphora.wording import counted
 
@@ -76,26 +77,22 @@ def gather(
     places: list[Path],
     format_: LogFormat | None,
     provider: str | None = None,
-    *,
-    override: bool = True,
 ) -> tuple[list[FoundTrace], list[Problem]]:
     """All conversations that can be simulated, and the problems with the others. `provider`
-    replaces the recorded provider; without `override`, only an unknown one."""
+    replaces the recorded provider."""
     problems: list[Problem] = []
     files = [(str(file), [*_read(file, format_)]) for file in files_in(places, problems)]
     answers = AnswerIndex()
     for file, entries in files:
         answers.add_all(file, entries)
     once = (entry for file, entries in files for entry in answers.once(file, entries))
-    return playable(once, problems, provider, override=override), problems
+    return playable(once, problems, provider), problems
 
 
 def playable(
     entries: Iterable[TraceEntry],
     problems: list[Problem],
     provider: str | None = None,
-    *,
-    override: bool = True,
 ) -> list[FoundTrace]:
     """The conversations that can be simulated, each with an id of its own."""
     found: dict[str, FoundTrace] = {}
@@ -106,7 +103,7 @@ def playable(
             continue
         trace = entry.trace
         reason = unsupported(trace.provider, trace.model)
-        if provider is not None and (override or reason is not None):
+        if provider is not None:
             if (recorded := catalog.provider_named(trace.provider)) not in (None, provider):
                 replaced = f"recorded as a call to {recorded}, simulated as one to {provider}"
                 notices.setdefault(replaced, []).append(entry.place)
@@ -137,7 +134,8 @@ def _read(file: Path, format_: LogFormat | None) -> Iterator[TraceEntry]:
     elif format_ is not None:
         yield from trace.read(format_, iter(lines))  # a file is one session, of one account
     elif lines:
-        reason = "neither a trace, a session nor a request log; pass --format"
+        reason = "neither a trace, a session nor a request log"
+        reason = why_no_request(lines[0].data) or reason
         yield unrecognised(lines, Problem(str(file), reason))
 
 

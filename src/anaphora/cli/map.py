@@ -22,7 +22,7 @@ from anaphora.client.fan_out.values import split_options
 from anaphora.client.oneshot import OneShot
 from anaphora.client.options import MapOptions, WarmUp
 from anaphora.errors import AnaphoraError, MissingSecret, Unauthenticated
-from anaphora.wording import counted, format_usd
+from anaphora.wording import counted, format_share, format_usd
 
 from .common import (
     EXISTING_FILE,
@@ -306,7 +306,7 @@ def _figures(progress: FanOutProgress) -> str:
     if progress.in_flight:
         calls, about = counted(progress.in_flight, "call"), format_usd(progress.in_flight_usd)
         cost += f" (about {about} of it for {calls} in flight)"
-    parts = [cost, f"{progress.read_share:.0%} read from the cache"]
+    parts = [cost, f"{format_share(progress.read_share)} read from the cache"]
     if progress.failed:
         parts.append(f"{progress.failed:,} failed")
     if progress.unpriced:
@@ -349,7 +349,7 @@ def _report(
         resumed = f", {progress.resumed:,} of them earlier" if progress.resumed else ""
         click.echo(f"{progress.done:,} of {progress.total:,} done{resumed}: {_figures(progress)}")
         if progress.warmup_usd:
-            click.echo(f"${progress.warmup_usd:.4f} of it for pre-warming")
+            click.echo(f"{format_usd(progress.warmup_usd)} of it for pre-warming")
         click.echo(f"results: {options.results_file}")
     if not options.as_json:
         report_problems(

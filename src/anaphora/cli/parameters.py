@@ -66,7 +66,8 @@ class WireName(_KnownName):
             return f"{value!r} is not a wire; there are {wires}"
         near = get_close_matches(value, self.known(), n=1)
         hint = f" Did you mean {near[0]}?" if near else ""
-        return f"{value!r} is neither a wire ({wires}) nor a provider of `anaphora wires`.{hint}"
+        providers = ", ".join(sorted({name.partition("/")[0] for name in self.known()} - {*WIRES}))
+        return f"{value!r} is neither a wire ({wires}) nor a provider ({providers}).{hint}"
 
 
 class ProviderName(_KnownName):
@@ -126,19 +127,6 @@ log_format_option = click.option(
     type=click.Choice(LOG_FORMATS),
     help="Log format; detected by default.",
 )
-
-
-class NumberRange(click.FloatRange):
-    """A range of numbers; rejects `nan` and `inf`."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        try:
-            number = float(value)
-        except ValueError:
-            number = math.nan
-        if not math.isfinite(number):
-            self.fail(f"{str(value)!r} is not a number; write one from {self.min} to {self.max}")
-        return super().convert(number, param, ctx)
 
 
 class Time(click.ParamType[float]):

@@ -31,6 +31,8 @@ _SECRET = re.compile(
 )
 #: Shorter values occur in ordinary text.
 _SHORTEST_SECRET = 8
+#: Exit codes from here on: the command was ended by a signal.
+_SIGNALS = 128
 #: A route of a provider that the catalog does not have.
 _ROUTE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
@@ -107,7 +109,6 @@ def run_recorded(
     options: RecordedRun,
     *,
     pace: bool = False,
-    explain: bool = False,
     offline: bool = False,
 ) -> None:
     """Run the command, report recorded and replayed calls, and exit with its code. `player` gets
@@ -145,7 +146,10 @@ def run_recorded(
             environ = with_placeholder_keys(environ, command)
             environ |= tokens.environment(folder, proxy.url)
         code = launch.run(words, environ)
-    problems = report_recorded(play, as_json=options.as_json, explain=explain)
+    problems = report_recorded(play, as_json=options.as_json)
+    report = play.report
+    if not (report.recorded or report.replayed or report.misses or report.failures):
+        report_problems([why_no_calls(by_proxy, code)])
     if code or problems:
         stop(code or FOUND)
 
@@ -214,16 +218,28 @@ def secrets_of(environ: Mapping[str, str]) -> list[str]:
     ]
 
 
-def report_recorded(player: Player, *, as_json: bool, explain: bool = False) -> bool:
-    """Print the player's report to standard error, with `explain` also the reasons of misses. True
-    if a call was missed or not written."""
+def why_no_calls(by_proxy: bool, code: int) -> str:
+    """Why a command that has ended made no calls; `code` is its exit code."""
+    if 0 < code < _SIGNALS:
+        return f"no calls were seen: the command failed with exit code {code}"
+    if by_proxy:
+        return (
+            "no calls were seen: the command called no provider of the catalog, or does not use"
+            " HTTPS_PROXY"
+        )
+    return (
+        "no calls were seen: if the command called a model, it takes no base URL from the"
+        " environment; --proxy sets HTTPS_PROXY instead"
+    )
+
+
+def report_recorded(player: Player, *, as_json: bool) -> bool:
+    """Print the player's report to standard error. True if a call was missed or not written."""
     report = player.report
     if as_json:
         import msgspec
 
         value = {"folder": str(player.store.folder), **msgspec.structs.asdict(report)}
-        if explain:
-            value["explanations"] = player.explanations
         print_error_line(visible_json(msgspec.json.encode(value)))
     else:
         done = []
@@ -232,14 +248,7 @@ def report_recorded(player: Player, *, as_json: bool, explain: bool = False) -> 
         if report.replayed or player.mode == "none":
             done.append(f"{counted(report.replayed, 'exchange')} replayed from")
         report_problems(f"not recorded: {text}" for text in report.failures)
-        report_problems(f"not an exact match: {text}" for text in report.differences)
-        if explain:
-            from .replay_variables import explained
-
-            for line in explained(player):
-                print_error_line(line)
-        else:
-            report_problems(f"no recording: {text}" for text in report.misses)
+        report_problems(f"no recording: {text}" for text in report.misses)
         report_problems([f"{', '.join(done)} {player.store.folder}"])
     return bool(report.misses or report.failures)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from . import replay_folder, replay_variables
+from . import replay_folder
 from .common import RunGroup, command_after_dashes
 from .recorded_run import RecordedRun, recording_options, run_recorded
 
@@ -26,21 +26,6 @@ if TYPE_CHECKING:
     help="Response to a request that is sent more often than it was recorded: an error, or the last"
     " answer again.",
 )
-@click.option(
-    "--match",
-    type=click.Choice(("exact", "nearest")),
-    default="exact",
-    show_default=True,
-    help="nearest: answer a request that was not recorded with the nearest recording, and report"
-    " the difference.",
-)
-@click.option(
-    "--explain-miss",
-    "explain",
-    is_flag=True,
-    help="Show the variables ({{cwd}}, {{date}}, ...) of the recordings and of this run, and for"
-    " each request without a recording all differences, and a rule that would make it match.",
-)
 @click.option("--pace", is_flag=True, help="Stream at the recorded speed.")
 @replay_folder.signed_by_option
 @recording_options
@@ -48,8 +33,6 @@ if TYPE_CHECKING:
 def command(
     ctx: click.Context,
     repeat: Literal["never", "last"],
-    match: Literal["exact", "nearest"],
-    explain: bool,
     pace: bool,
     signed_by: str | None,
     options: RecordedRun,
@@ -80,7 +63,6 @@ def command(
             options.folder,
             "none",
             repeat=repeat,
-            match=match,
             rules=options.rules,
             secrets=secrets,
             signed_by=None if signed_by is None else public_key(signed_by),
@@ -91,12 +73,11 @@ def command(
         player,
         options,
         pace=pace,
-        explain=explain,
         offline=True,
     )
 
 
-for subcommand in (*replay_folder.SUBCOMMANDS, replay_variables.variables):
+for subcommand in replay_folder.SUBCOMMANDS:
     command.add_command(subcommand)
 
 
@@ -115,7 +96,7 @@ for subcommand in (*replay_folder.SUBCOMMANDS, replay_variables.variables):
     "key_file",
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help="Sign the recordings with this private key: anaphora replay keygen FILE.",
+    help="Sign the recordings with the private key in FILE, which is created if it is missing.",
 )
 @recording_options
 def record(
@@ -139,9 +120,8 @@ def record(
 
     def player(secrets: Sequence[str]) -> Player:
         from anaphora.replay.player import Player
-        from anaphora.replay.signing import SigningKey
 
-        sign = None if key_file is None else SigningKey.read(key_file)
+        sign = None if key_file is None else replay_folder.signing_key(key_file)
         return Player(options.folder, mode, rules=options.rules, secrets=secrets, sign=sign)
 
     run_recorded(words, player, options)

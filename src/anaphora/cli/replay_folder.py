@@ -1,11 +1,11 @@
-"""Subcommands of `anaphora replay` that work on recordings: verify, list, show, prune,
-accept-rules, sign, keygen."""
+"""Subcommands of `anaphora replay` that work on recordings: verify, list, show,
+accept-rules, sign."""
 
 from __future__ import annotations
 
 import datetime
-import time
-from collections.abc import Iterable, Iterator, Sequence
+import os
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +21,8 @@ from anaphora.replay.signing import IndexState, SigningKey, public_key, sign_fol
 from anaphora.replay.store import FixtureStore
 from anaphora.wording import counted
 
-from .common import FOUND, MISMATCH, print_json, report_problems, stop
+from .common import MISMATCH, print_json, report_problems, stop
 from .main import INTEGRITY, QUARANTINED
-from .parameters import Time
 from .terminal import Line, Terminal, one_line, print_report, table, tracked
 
 _FOLDER = click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
@@ -48,13 +47,22 @@ def _track(entries: Iterable[FixtureEntry], total: int) -> Iterator[FixtureEntry
     return tracked(entries, "Verifying fixtures", total=total)
 
 
-def _open(folder: Path, signed_by: str | None = None, key_file: Path | None = None) -> FixtureStore:
+def _open(folder: Path, signed_by: str | None) -> FixtureStore:
     return FixtureStore.open(
         folder,
         track=_track,
         signed_by=None if signed_by is None else public_key(signed_by),
-        sign=None if key_file is None else SigningKey.read(key_file),
     )
+
+
+def signing_key(file: Path) -> SigningKey:
+    """The private key in the file. If there is no file, it is created, and the public key is
+    printed to standard error."""
+    if os.path.lexists(file):
+        return SigningKey.read(file)
+    key = SigningKey.generate(file)
+    report_problems([f"{file} has a new private key; its public key is {key.public}"])
+    return key
 
 
 @click.command()
@@ -238,66 +246,6 @@ def _shown(data: bytes) -> list[str]:
 
 @click.command()
 @_FOLDER
-@click.argument("names", metavar="[NAME]...", nargs=-1)
-@click.option(
-    "--older-than",
-    type=Time("d"),
-    help="Only fixtures older than this: 12h, 30d, or a number of days.",
-)
-@click.option("--model", help="Only fixtures of this model.")
-@click.option("--failed", is_flag=True, help="Only failed calls: status 400 and above, or none.")
-@click.option("--dry-run", is_flag=True, help="Print what would be removed, and change nothing.")
-@_SIGN
-@_JSON
-def prune(
-    folder: Path,
-    names: tuple[str, ...],
-    older_than: float | None,
-    model: str | None,
-    failed: bool,
-    dry_run: bool,
-    key_file: Path | None,
-    as_json: bool,
-) -> None:
-    """Remove fixtures from DIR, by NAME (the beginning of a file name or key) or by options.
-
-    Fixtures that match all options are removed. The index, and with --sign the signature, are
-    rewritten.
-    """
-    if not names and older_than is None and model is None and not failed:
-        raise click.UsageError("Say what to remove: NAME, --older-than, --model or --failed.")
-    store = _open(folder, None, key_file)
-    paths = [_find(store, name) for name in names] or [entry.path for entry in store.entries]
-    before = None if older_than is None else time.time() - older_than * 86_400
-    gone = [
-        path
-        for path in dict.fromkeys(paths)
-        if _fits(store.fixture(path), before, model, failed=failed)
-    ]
-    if gone and not dry_run:
-        store.remove(gone)
-    report = {"removed": gone, "left": len(store) - (len(gone) if dry_run else 0)}
-    print_report({**report, "dry_run": dry_run}, _prune_lines(gone, dry_run), as_json=as_json)
-    if not gone:
-        stop(FOUND)
-
-
-def _fits(one: Fixture, before: float | None, model: str | None, *, failed: bool) -> bool:
-    if before is not None and not 0 < one.recorded < before:
-        return False
-    if model not in (None, one.model):
-        return False
-    return not failed or bool(one.failure) or one.status >= 400
-
-
-def _prune_lines(gone: Sequence[str], dry_run: bool) -> Iterator[Line]:
-    yield f"{'would remove' if dry_run else 'removed'} {counted(len(gone), 'fixture')}"
-    for path in gone:
-        yield f"  {path}"
-
-
-@click.command()
-@_FOLDER
 @_SIGN
 @_JSON
 def accept_rules(folder: Path, key_file: Path | None, as_json: bool) -> None:
@@ -326,27 +274,20 @@ def accept_rules(folder: Path, key_file: Path | None, as_json: bool) -> None:
     metavar="FILE",
     required=True,
     type=click.Path(path_type=Path),
-    help="Private key: anaphora replay keygen FILE.",
+    help="Private key, outside of DIR; created if it is missing.",
 )
 @_JSON
 def sign(folder: Path, key_file: Path, as_json: bool) -> None:
-    """Verify DIR and sign its index, so that `verify --signed-by` detects deliberate changes."""
-    key = SigningKey.read(key_file)
+    """Verify DIR and sign its index, so that `verify --signed-by` detects deliberate changes.
+
+    Keep the private key out of the repository and of DIR. Anyone may know the public key.
+    """
+    if not folder.is_dir():
+        raise Io(f"{folder}: there is no such folder")
+    key = signing_key(key_file)
     count = sign_folder(folder, key, track=_track)
     lines = [f"{folder}: signed {counted(count, 'fixture')} with {key.public}"]
     print_report({"fixtures": count, "signed_by": key.public}, lines, as_json=as_json)
 
 
-@click.command()
-@click.argument("file", type=click.Path(path_type=Path))
-@_JSON
-def keygen(file: Path, as_json: bool) -> None:
-    """Create a private key in FILE and print its public key.
-
-    Keep FILE out of the repository and of the folder that it signs. Anyone may know the public key.
-    """
-    key = SigningKey.generate(file)
-    print_report({"file": str(file), "public_key": key.public}, [key.public], as_json=as_json)
-
-
-SUBCOMMANDS = (verify, list_fixtures, show, prune, accept_rules, sign, keygen)
+SUBCOMMANDS = (verify, list_fixtures, show, accept_rules, sign)

@@ -13,7 +13,7 @@ from anaphora.cache.read_history import ReadClass
 from anaphora.cache.simulator.chances import CallChance, ChanceReason, CostRange, ExpectedUsage
 from anaphora.cache.simulator.outcome import Span
 from anaphora.cache.verdict import Verdict
-from anaphora.wording import counted, format_duration, format_usd
+from anaphora.wording import counted, format_duration, format_share, format_usd
 
 from .log_files import SkippedInput, unpriced_note
 from .terminal import Line, Rows, learned_lines, problem_lines, table
@@ -254,9 +254,7 @@ def _bill(one: SimulatedTotals) -> str:
 
 
 def _amount(amount: Decimal | None) -> str:
-    if amount is None:
-        return "unknown"
-    return f"{amount:,.2f}" if amount >= 1 else f"{amount:.4f}"
+    return "unknown" if amount is None else format_usd(amount)
 
 
 _REASONS: dict[ChanceReason, str] = {
@@ -286,5 +284,5 @@ def _reasons(chances: Iterable[tuple[str, ChanceReason, float]]) -> Iterator[str
     for model, reason, share in chances:
         by_model.setdefault(model, {})[reason] = share
     for model, shares in by_model.items():
-        stated = (f"{share:.0%} {_REASONS[reason]}" for reason, share in shares.items())
+        stated = (f"{format_share(share)} {_REASONS[reason]}" for reason, share in shares.items())
         yield f"{model}: {', '.join(stated)}"

@@ -1,11 +1,9 @@
-"""`anaphora translate` and `anaphora roundtrip`: requests in another format, and back."""
+"""`anaphora translate`: requests in another format."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 import msgspec
@@ -18,16 +16,11 @@ from anaphora.client.forced_choice import without_forced_choice
 from anaphora.errors import InvalidRequest
 from anaphora.rendered import Plan
 from anaphora.values import Notice
-from anaphora.wire.reading import DECODE_ERRORS, decode_reason
 from anaphora.wording import visible
 
-from .common import FOUND, print_json, read_bytes, report_problems, stop
+from .common import print_json, read_bytes
 from .parameters import WireName
-from .terminal import YELLOW, Line, Terminal, for_stderr, print_report, table
-
-if TYPE_CHECKING:
-    from anaphora.analysis.roundtrip import RecordedExchange, RoundTripResult
-    from anaphora.analysis.trace.log_lines import Problem
+from .terminal import YELLOW, Terminal, for_stderr
 
 
 @click.command()
@@ -39,7 +32,7 @@ if TYPE_CHECKING:
     "target",
     required=True,
     type=WireName(dialects=True),
-    help="Target wire or provider; `anaphora wires` lists them.",
+    help="Target wire or provider; such as `deepseek` or `openai_chat`.",
 )
 @click.option(
     "--from",
@@ -123,107 +116,7 @@ def _unknown_model(provider: str, model: str) -> Iterator[Notice]:
     if near:
         advice = f"did you mean --model {near}?"
     else:
-        advice = f"name its counterpart with --model (`anaphora models --provider {provider}`)"
+        advice = f"name its counterpart with --model (`anaphora models {provider}`)"
     whose = f", a model of {maker}" if maker is not None and maker != provider else ""
     message = f"{provider} is not known to have {model}{whose}: {advice}"
     yield Notice("model_unknown", message, "model")
-
-
-@click.command()
-@click.argument("files", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
-@click.option("--wire", "only", type=WireName(), help="Only exchanges of this wire.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a table.")
-def roundtrip(files: tuple[Path, ...], only: str | None, as_json: bool) -> None:
-    """Check that recorded exchanges survive parsing and rendering.
-
-    Each line of FILES (JSON lines, gzipped or not; a folder stands for the logs in it) is one
-    exchange: `id`, `wire`, `status`, `stream`, `request` and `response`, both bodies as text (a
-    binary stream as `response_base64`). Every request is parsed and rendered again, every response
-    is read and written again; the meaning must stay the same. Requests that count tokens or create
-    cached contents are read as the call that they contain; bodies of other makers at Bedrock are
-    not read. Exchanges of unknown wires are counted and skipped.
-
-    Input that cannot be read is reported on standard error. Exit code 1 when something was lost or
-    could not be read, 2 when no exchange was checked.
-    """
-    from anaphora.analysis.roundtrip.other_exchanges import OTHER
-    from anaphora.analysis.roundtrip.rules import check
-
-    from .log_files import stop_empty
-
-    outcomes: list[RoundTripResult] = []
-    skipped: Counter[str] = Counter()
-    problems = []
-    for exchange in _exchanges(files):
-        if isinstance(exchange, str):
-            problems.append(exchange)
-        elif only is not None and exchange.wire_name != only:
-            continue
-        elif exchange.wire_name in wire.WIRES or exchange.wire in OTHER:
-            outcomes.append(check(exchange))
-        else:
-            skipped[exchange.wire] += 1
-    if not outcomes:
-        unknown = (f"unknown wire {name!r} ({count})" for name, count in sorted(skipped.items()))
-        of = "" if only is None else f" of {only}"
-        stop_empty([*problems, *unknown], f"no exchanges{of} to check")
-    report_problems(problems)
-    report = {"outcomes": outcomes, "skipped": dict(skipped)}
-    print_report(report, _lines(outcomes, skipped), as_json=as_json)
-    if problems or not all(outcome.good for outcome in outcomes):
-        stop(FOUND)
-
-
-def _exchanges(files: tuple[Path, ...]) -> Iterator[RecordedExchange | str]:
-    """The exchanges; for a line that cannot be read, the reason."""
-    from anaphora.analysis.roundtrip import RecordedExchange
-    from anaphora.usage.log_files import files_in, lines_of
-
-    decode = msgspec.json.Decoder(RecordedExchange).decode
-    problems: list[Problem] = []
-    for file in files_in(files, problems):
-        for line in lines_of(file, problems):
-            try:
-                yield decode(line.data)
-            except DECODE_ERRORS as problem:
-                yield f"{line.place}: {decode_reason(problem, line.data)}"
-    yield from map(str, problems)
-
-
-def _lines(outcomes: list[RoundTripResult], skipped: Counter[str]) -> Iterator[Line]:
-    counts = ("exchanges", "parsed", "same meaning", "read", "losses")
-    rows = table("wire", *counts, right=counts)
-    for name in sorted({outcome.wire for outcome in outcomes}):
-        mine = [outcome for outcome in outcomes if outcome.wire == name]
-        rows.add_row(
-            name,
-            str(len(mine)),
-            str(sum(not outcome.unparsed for outcome in mine)),
-            str(sum(not outcome.unparsed and not outcome.changed for outcome in mine)),
-            str(sum(not outcome.unreadable for outcome in mine)),
-            str(sum(bool(outcome.lost) for outcome in mine)),
-        )
-    yield rows
-    overlooked: Counter[str] = Counter()
-    for outcome in outcomes:
-        overlooked.update({f"{outcome.wire}: {name}": n for name, n in outcome.overlooked.items()})
-    if overlooked:
-        yield "\nNormalisations, and how often each was needed"
-        yield from (f"  {count:6}  {name}" for name, count in sorted(overlooked.items()))
-    failed = [outcome for outcome in outcomes if not outcome.good]
-    if failed:
-        yield "\nFailed"
-        yield from (f"  {one.wire} {one.id}: {_failure(one)}" for one in failed)
-    if skipped:
-        names = ", ".join(f"{name} ({count})" for name, count in sorted(skipped.items()))
-        yield f"\nSkipped, unknown wire: {names}"
-
-
-def _failure(outcome: RoundTripResult) -> str:
-    failures = (
-        ("request not read:", outcome.unparsed),
-        ("request changed at", outcome.changed),
-        ("response not read:", outcome.unreadable),
-        ("response lost", outcome.lost),
-    )
-    return "; ".join(f"{label} {detail}" for label, detail in failures if detail)

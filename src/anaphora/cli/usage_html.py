@@ -10,7 +10,6 @@ import htpy
 from anaphora.dashboard.charts import daily_points, share_line, spend_bars
 from anaphora.dashboard.figures import (
     NOTHING,
-    compact,
     count,
     local_time,
     name,
@@ -34,7 +33,7 @@ from anaphora.dashboard.tables import (
 )
 from anaphora.usage.report import DearLoss, Grouping, UsageReport, UsageRow
 from anaphora.usage.tally import NO_TIME
-from anaphora.wording import counted
+from anaphora.wording import compact, counted
 
 from .usage_output import (
     CAUSES,

@@ -8,7 +8,6 @@ import os
 import shlex
 import time
 from collections.abc import Iterator, Sequence
-from decimal import Decimal
 
 import msgspec
 from rich.padding import Padding
@@ -17,7 +16,7 @@ from rich.text import Text
 from anaphora.usage.places import TITLES
 from anaphora.usage.records import LossCause
 from anaphora.usage.report import CauseRow, DearLoss, Grouping, UsageReport, UsageRow
-from anaphora.wording import counted, format_usd, visible
+from anaphora.wording import compact, counted, format_share, format_usd, visible
 
 from .terminal import Line, Rows, table
 
@@ -25,7 +24,6 @@ from .terminal import Line, Rows, table
 MOST_ROWS = 31
 _MOST_PROBLEMS = 10
 _LEAST_ID = 8
-_CENT = Decimal("0.005")
 #: Groupings by time, and what a row is called.
 PERIODS: dict[Grouping, str] = {"daily": "day", "weekly": "week", "monthly": "month"}
 CAUSES: dict[LossCause, str] = {
@@ -80,9 +78,13 @@ def _headline(report: UsageReport) -> Iterator[Line]:
         yield "incomplete: interrupted before all calls were read and judged", "yellow"
     if report.causes is None:
         return
-    share = f" ({_percent(total.lost_usd, total.usd)})" if total.usd and total.lost_usd else ""
+    share = (
+        f" ({format_share(float(total.lost_usd / total.usd))})"
+        if total.usd and total.lost_usd
+        else ""
+    )
     if total.lost:
-        again = f"{dollars(total.lost_usd)}{share} of it paid again for"
+        again = f"{format_usd(total.lost_usd)}{share} of it paid again for"
         yield f"{again} {compact(total.lost)} tokens that had been cached", "red"
     else:
         yield "nothing of it paid again for tokens that had been cached", "green"
@@ -143,8 +145,8 @@ def _session_table(rows: Sequence[tuple[str, UsageRow]]) -> Rows:
 
 def _figures(row: UsageRow) -> tuple[str, ...]:
     whole = row.input
-    read = f"{row.read / whole:.0%}" if whole else ""
-    lost = dollars(row.lost_usd) if row.lost_usd else compact(row.lost) if row.lost else ""
+    read = format_share(row.read / whole) if whole else ""
+    lost = format_usd(row.lost_usd) if row.lost_usd else compact(row.lost) if row.lost else ""
     return f"{row.calls:,}", compact(whole), read, compact(row.output), money(row), lost
 
 
@@ -166,13 +168,13 @@ def _cause_lines(report: UsageReport) -> Iterator[Line]:
 
 def _cause(row: CauseRow) -> Iterator[Line]:
     calls = f"{counted(row.calls, 'call')}, {compact(row.tokens)} tokens"
-    yield [(f"  {dollars(row.usd):>8}  ", "red"), (CAUSES[row.cause], "bold"), f": {calls}"]
+    yield [(f"  {format_usd(row.usd):>8}  ", "red"), (CAUSES[row.cause], "bold"), f": {calls}"]
     for line in row.advice:
         yield Padding(Text(f"→ {line}"), (0, 0, 0, 12))
 
 
 def _loss(number: int, loss: DearLoss, places: Sequence[str] | None) -> Iterator[Line]:
-    cost = "price unknown" if loss.usd is None else dollars(loss.usd)
+    cost = "price unknown" if loss.usd is None else format_usd(loss.usd)
     again = f"{loss.tokens:,} tokens paid again"
     yield [f"\n{number}. ", (cost, "red"), "  ", (CAUSES[loss.cause], "bold"), f", {again}"]
     yield f"   {minute(loss.at)}  {title(loss.program)}, {loss.model}, {shown(loss.project)}"
@@ -221,30 +223,13 @@ def title(program: str) -> str:
     return next((text for name, text in TITLES.items() if name == program), program)
 
 
-def dollars(amount: Decimal) -> str:
-    """To the cent; less than that with two digits."""
-    return f"${amount:,.2f}" if amount >= _CENT else format_usd(amount)
-
-
 def money(row: UsageRow) -> str:
     """The cost; with a plus if the price of some calls is unknown."""
-    return "unknown" if _no_price(row) else dollars(row.usd) + "+" * bool(row.unpriced)
+    return "unknown" if _no_price(row) else format_usd(row.usd) + "+" * bool(row.unpriced)
 
 
 def _no_price(row: UsageRow) -> bool:
     return bool(row.calls) and row.unpriced == row.calls
-
-
-def compact(number: int) -> str:
-    for unit, letter in ((10**9, "G"), (10**6, "M"), (10**3, "k")):
-        if number >= unit * 0.9995:
-            return f"{number / unit:.1f}{letter}"
-    return str(number)
-
-
-def _percent(part: Decimal, whole: Decimal) -> str:
-    share = part / whole * 100
-    return f"{share:.0f}%" if share >= 1 else "less than 1%"
 
 
 def minute(at: float | None) -> str:

@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
@@ -18,7 +19,7 @@ from anaphora.usage.collect import usage_reports
 from anaphora.usage.places import FOLDERS, SessionFile, session_files
 from anaphora.usage.report import Grouping, UsageReport
 from anaphora.usage.sums import UsageQuery
-from anaphora.wording import counted, visible
+from anaphora.wording import counted, format_usd, visible
 
 from .common import USAGE, print_error_line, report_problems, stop
 from .usage_output import shown
@@ -178,7 +179,7 @@ class _ProgressLine:
         if time.monotonic() < self._next:
             return
         self._next, self._shown = time.monotonic() + 0.1, True
-        spent = f", ${usd:,.2f} so far" if usd else ""
+        spent = f", {format_usd(Decimal(usd))} so far" if usd else ""
         click.echo(f"\r\x1b[2K{text}{spent}; Ctrl-C shows what is known", nl=False, err=True)
 
     def __exit__(self, *_: object) -> None:

@@ -15,7 +15,7 @@ import click
 
 from anaphora.wording import counted
 
-from .cold_watch import cold_check, cold_options
+from .cold_watch import Cold, Dollars, cold_check, cold_option
 from .common import FOUND, require, stop
 from .html_file import HtmlFile, html_option
 from .recorded_run import (
@@ -29,8 +29,8 @@ from .recorded_run import (
     routes_of,
     secrets_of,
     upstream_option,
+    why_no_calls,
 )
-from .spend_watch import spend_check, spend_options
 from .watch_output import WatchOutput, announce, default_log, echo_exports, opened_log
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from anaphora.proxy.recording import RecordedUpstream
     from anaphora.proxy.routes import NetworkUpstream
     from anaphora.proxy.server import Proxy
+    from anaphora.proxy.spend_check import SpendCheck
     from anaphora.traffic.judging import Judge
     from anaphora.traffic.placing import Placer
 
@@ -48,7 +49,16 @@ if TYPE_CHECKING:
 _PORT = 8788
 
 
-@click.command(context_settings={"allow_interspersed_args": False})
+class _WatchCommand(click.Command):
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        dashes = "--" in args
+        rest = super().parse_args(ctx, args)
+        if dashes and not ctx.params.get("words"):
+            ctx.fail("No command after --. Without a command, leave -- out as well.")
+        return rest
+
+
+@click.command(cls=_WatchCommand, context_settings={"allow_interspersed_args": False})
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[--] [COMMAND]...")
 @click.option(
     "--log",
@@ -69,9 +79,13 @@ _PORT = 8788
     help="Change requests that lose their cache, if that saves money and changes no meaning:"
     " markers, lifetimes, cache key, host, order of tools.",
 )
-@click.option("--place", is_flag=True, hidden=True, help="The former name of --fix.")
-@cold_options
-@spend_options
+@cold_option
+@click.option(
+    "--max-usd",
+    type=Dollars(),
+    metavar="USD",
+    help="Refuse calls once this much is spent. The last call may exceed it.",
+)
 @click.option(
     "--record",
     type=click.Path(file_okay=False, path_type=Path),
@@ -127,11 +141,8 @@ class _WatchOptions(NamedTuple):
     upstreams: tuple[str, ...]
     by_proxy: bool
     fix: bool
-    place: bool
-    cold: str | None
-    cold_above: Decimal | None
+    cold: Cold | None
     max_usd: Decimal | None
-    allow_unpriced: bool
     record: Path | None
     audit: Path | None
     port: int | None
@@ -164,8 +175,8 @@ def _watch(words: tuple[str, ...], options: _WatchOptions) -> int:
         network = network_for(words)
         upstream = _recorded(options.record, network)
         observers = [judge, *_audited(stack, judge, options.audit)]
-        cold = cold_check(judge, options.cold, options.cold_above, words, output.note)
-        spend = spend_check(judge, options.max_usd, options.allow_unpriced)
+        cold = cold_check(judge, options.cold, words, output.note)
+        spend = _spend_check(judge, options.max_usd)
         observers += [each for each in (cold, spend, calls, placer) if each is not None]
         forwarding = stack.enter_context(forwarding_for(words, announce, by_proxy))
         proxy = running(
@@ -185,7 +196,7 @@ def _watch(words: tuple[str, ...], options: _WatchOptions) -> int:
         summary = judge.summary()
         output.summary(summary)
         if words and not summary.calls:
-            announce(_why_no_calls(by_proxy))
+            announce(why_no_calls(by_proxy, code))
         if placer is not None:
             _report_fixes(placer)
         if spend is not None:
@@ -230,11 +241,18 @@ def _audited(stack: contextlib.ExitStack, judge: Judge, audit: Path | None) -> I
 def _placer(options: _WatchOptions, output: WatchOutput) -> Placer | None:
     from anaphora.traffic.placing import Placer
 
-    if options.place:
-        announce("--place is deprecated since 1.0: use --fix, which makes other changes as well")
-    if not (options.fix or options.place):
+    if not options.fix:
         return None
     return Placer(seen=_seen_index(), fix=True, on_fix=output.fix)
+
+
+def _spend_check(judge: Judge, limit: Decimal | None) -> SpendCheck | None:
+    if limit is None:
+        return None
+    from anaphora.proxy.spend_check import SpendCheck
+    from anaphora.traffic.spend_limit import ProgramLimit
+
+    return SpendCheck(judge, ProgramLimit(limit))
 
 
 def _seen_index() -> SeenIndex | None:
@@ -261,21 +279,11 @@ def _write_report(html: HtmlFile, judge: Judge, calls: WatchedCalls) -> None:
     announce(f"the report is in {html.path}; it holds excerpts of prompts")
 
 
-def _why_no_calls(by_proxy: bool) -> str:
-    if by_proxy:
-        return (
-            "no calls were seen: the command called no provider of the catalog, or does not use"
-            " HTTPS_PROXY"
-        )
-    return (
-        "no calls were seen: if the command called a model, it takes no base URL from the"
-        " environment; try `anaphora watch --proxy -- COMMAND`"
-    )
-
-
 def _report_fixes(placer: Placer) -> None:
     kinds = ", ".join(f"{kind.replace('_', ' ')} {n:,}" for kind, n in placer.fixes.items())
     changed = counted(placer.placed, "request")
+    if not placer.placed:
+        kinds = ", ".join(f"{n:,} {reason}" for reason, n in placer.unchanged.most_common())
     announce(f"{changed} changed{f': {kinds}' if kinds else ''}")
     for notice in placer.failures:
         announce(notice)

@@ -23,7 +23,7 @@ from anaphora.traffic.calls import CallKind
 from anaphora.traffic.placing import AppliedFix
 from anaphora.traffic.summary import CallGroup, WatchSummary
 from anaphora.traffic.sums import CallSums, JudgedCall
-from anaphora.wording import counted, format_loss, format_usd, visible_json
+from anaphora.wording import counted, format_loss, format_share, format_usd, visible_json
 
 from .common import report_problems
 from .log_files import unpriced_note
@@ -79,7 +79,7 @@ def _judged_line(start: str, call: JudgedCall, verdict: Verdict) -> Line:
     usage = call.input_usage
     assert usage is not None
     total, read = usage.input or 0, usage.read or 0
-    share = f" ({read / total:.0%})" if total else ""
+    share = f" ({format_share(read / total)})" if total else ""
     tokens = f"read {read:,} of {counted(total, 'token')}{share}"
     if call.predicted is not None:
         tokens += f", predicted: {'no bill' if call.usage is None else 'the bill has no reads'}"
@@ -114,7 +114,7 @@ def summary_lines(summary: WatchSummary) -> Iterator[Line]:
     judged, side = summary.judged, summary.side_calls
     yield _counts(summary), "bold"
     if summary.share_read is not None:
-        share = f"{summary.share_read:.0%} of {counted(judged.reported, 'input token')}"
+        share = f"{format_share(summary.share_read)} of {counted(judged.reported, 'input token')}"
         yield f"{share} read from the cache"
     if judged.unreported:
         tokens = counted(judged.unreported, "input token")
@@ -138,7 +138,7 @@ def summary_lines(summary: WatchSummary) -> Iterator[Line]:
         sentence = one_line(verdict.describe(excerpts=False))
         yield [f"  {place}, turn {call.turn}: ", (sentence, RESULT_COLOURS[verdict.result])]
         yield from detail_lines(verdict)
-    yield from _savings(summary)
+    yield from summary.what_if
 
 
 def _counts(summary: WatchSummary) -> str:
@@ -178,14 +178,6 @@ def _lost(summary: WatchSummary) -> Iterator[Line]:
     yield rows
 
 
-def _savings(summary: WatchSummary) -> Iterator[Line]:
-    """What markers and another order would have saved."""
-    if summary.savings.calls:
-        yield str(summary.savings)
-    if summary.savings.calls or summary.by_order.calls:
-        yield summary.order_sentence
-
-
 def _groups(groups: tuple[CallGroup, ...]) -> Line:
     """A row for each conversation, and for the side calls of each model; of many, the rest in
     one."""
@@ -207,7 +199,7 @@ def _groups(groups: tuple[CallGroup, ...]) -> Line:
 
 
 def _add_row(rows: Rows, name: str, sums: CallSums) -> None:
-    share = "" if sums.share_read is None else f"{sums.share_read:.0%}"
+    share = "" if sums.share_read is None else format_share(sums.share_read)
     priced = sums.calls > sums.unpriced + sums.no_bill
     cost = format_usd(sums.cost_usd) if priced else "unknown"
     rows.add_row(name, f"{sums.calls:,}", f"{sums.input:,}", share, cost)

@@ -9,7 +9,7 @@ import msgspec
 from anaphora.cache.cold import ColdPrefix
 from anaphora.cache.simulator.chances import CallChance, ExpectedUsage
 from anaphora.values import Notice, Usage
-from anaphora.wording import counted, format_usd
+from anaphora.wording import counted, format_share, format_usd
 
 #: The text mentions the expected tokens if they are this share below the predicted ones.
 _MENTIONED = 0.05
@@ -50,7 +50,8 @@ class Preview(msgspec.Struct, frozen=True, kw_only=True):
         read = self.expected_usage.read
         if read.expected < (1 - _MENTIONED) * (usage.read or 0):
             lost = sum(chance.share for chance in self.chances)
-            text += f"; {lost:.0%} of such reads find less, so that {read.expected:,} are expected"
+            text += f"; {format_share(lost)} of such reads find less, so that"
+            text += f" {read.expected:,} are expected"
             text += f" ({read.low:,} to {read.high:,})"
         if self.cold is not None and self.cold.reason == "expired":
             text += f"; {self.cold}"

@@ -16,9 +16,9 @@ import htpy
 
 from anaphora.audit.envelope import AuditUsage
 from anaphora.dashboard.past_calls.sums import CallTotals
-from anaphora.wording import counted
+from anaphora.wording import compact, counted, format_share
 
-from .figures import TimeForm, compact, count, local_time, percent, tokens, usd, utc
+from .figures import TimeForm, count, local_time, percent, tokens, usd, utc
 from .plot import Column, Scale, Series, axis_labels, chart, drawable, rect, scale_of
 from .values import Point, ShownCall
 
@@ -102,7 +102,7 @@ def share_line(points: Sequence[Point]) -> htpy.Element:
         [_READ],
         points,
         column,
-        written="{:.0%}".format,
+        written=format_share,
         headings=["Share read", "Tokens read", "Input tokens"],
         scale=Scale(1.0),
     )
@@ -361,6 +361,6 @@ def _dollars(nano: float) -> str:
     """A dollar value as an axis label."""
     amount = nano / 1e9
     if abs(amount) >= 1000:
-        return compact(amount).replace("−", "−$") if amount < 0 else f"${compact(amount)}"
+        return "-" * (amount < 0) + f"${compact(abs(amount))}"
     text = usd(round(nano))
     return text.rstrip("0").rstrip(".") if "." in text else text

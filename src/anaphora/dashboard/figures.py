@@ -13,7 +13,7 @@ from markupsafe import Markup
 
 from anaphora.audit.envelope import AuditEnvelope
 from anaphora.dashboard.past_calls.sums import CallTotals
-from anaphora.wording import counted
+from anaphora.wording import counted, format_share, format_usd
 
 UNKNOWN = "unknown"
 #: Shown if there is nothing to measure, such as the share of no tokens.
@@ -22,7 +22,6 @@ NOTHING = "–"
 MOST_SHOWN = 80
 #: Longer names are wrapped in tables.
 _WRAPPED = 30
-_MINUS = "−"
 #: A long hexadecimal id, optionally with a prefix, or a UUID: `req_8738ddcdd13e70e6870eb509`.
 _HEX_ID = re.compile(r"(?:[A-Za-z]+[_-]){0,2}[0-9a-f][0-9a-f.-]{14,}")
 #: Characters that change the direction of the text after them.
@@ -40,17 +39,7 @@ _FORMS: dict[TimeForm, str] = {
 
 
 def usd(nano: int | None) -> str:
-    """Dollars: `$1,234.56`, `$0.0012`; amounts below a hundredth of a cent with two digits."""
-    if nano is None:
-        return UNKNOWN
-    sign, amount = (_MINUS if nano < 0 else ""), Decimal(abs(nano)).scaleb(-9)
-    if amount >= 1 or not amount:
-        text = f"{amount:,.2f}"
-    elif amount >= Decimal("0.0001"):
-        text = f"{amount:.4f}"
-    else:
-        text = f"{amount:.{1 - amount.adjusted()}f}".rstrip("0")
-    return f"{sign}${text}"
+    return UNKNOWN if nano is None else format_usd(Decimal(nano).scaleb(-9))
 
 
 def spent(sums: CallTotals) -> str:
@@ -82,7 +71,7 @@ def lost(number: int, nano: int | None) -> str:
 
 
 def count(number: int | None) -> str:
-    return UNKNOWN if number is None else f"{number:,}".replace("-", _MINUS)
+    return UNKNOWN if number is None else f"{number:,}"
 
 
 def reported(number: int | None) -> str:
@@ -95,36 +84,18 @@ def unless_zero(number: int) -> str:
 
 
 def tokens(number: int | None) -> str:
-    return UNKNOWN if number is None else counted(number, "token").replace("-", _MINUS)
-
-
-def compact(number: float) -> str:
-    """For the axis of a chart: `12.5k`, `3M`."""
-    if not math.isfinite(number):
-        return NOTHING
-    sign, size = (_MINUS if number < 0 else ""), abs(number)
-    for unit, name in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if size >= unit:
-            return f"{sign}{size / unit:,.4g}{name}" if size < unit * 1e3 else f"{sign}{size:.3g}"
-    return f"{sign}{size:.4g}"
+    return UNKNOWN if number is None else counted(number, "token")
 
 
 def percent(share: float | None) -> str:
-    """`87.3%`. Only 1 is shown as `100%`, and only 0 as `0%`."""
-    if share is None or not math.isfinite(share):
-        return NOTHING
-    if share in (0, 1):
-        return f"{share:.0%}"
-    if 0 < share < 1:
-        share = min(max(share, 0.001), 0.999)
-    return f"{share * 100:,.1f}%".replace("-", _MINUS)
+    return NOTHING if share is None or not math.isfinite(share) else format_share(share)
 
 
 def seconds(duration: float | None) -> str:
     if duration is None or not math.isfinite(duration):
         return UNKNOWN
     if duration < 0:
-        return _MINUS + seconds(-duration)
+        return "-" + seconds(-duration)
     if duration < 0.9995:
         return f"{duration * 1000:.0f} ms"
     if duration < 60:

@@ -19,7 +19,6 @@ import htpy
 
 from anaphora.dashboard.pages.blocks import BlocksPage
 from anaphora.dashboard.pages.conversations import ConversationPage, ConversationsPage
-from anaphora.dashboard.pages.what_if import WhatIfPage
 from anaphora.dashboard.past_calls.memory import MemoryCalls
 from anaphora.dashboard.past_calls.source import PastCalls
 from anaphora.errors import InvalidRequest, NotFound, RequestRejected, Upstream
@@ -197,7 +196,6 @@ PROGRAM_SECTIONS = (
     Section("", "Overview"),
     Section("conversations", "Conversations"),
     Section("blocks", "Blocks"),
-    Section("what-if", "What if"),
 )
 
 
@@ -208,5 +206,4 @@ def program_pages(overview: Page, source: MemoryCalls, start: str) -> dict[str, 
         "conversations": ConversationsPage(source, start=start),
         "conversation": ConversationPage(source, no_text="no one text changed"),
         "blocks": BlocksPage(source, start=start),
-        "what-if": WhatIfPage(source, start=start),
     }

@@ -43,7 +43,7 @@ class WatchedCalls:
     def __init__(self, judge: Judge) -> None:
         self._judge = judge
         self._digests = BlockDigests(secrets.token_bytes(32))
-        self.source = MemoryCalls(is_side_call=self._is_side_call)
+        self.source = MemoryCalls(is_side_call=self._is_side_call, current=self._current)
         self.notices: deque[tuple[int, str]] = deque(maxlen=_MOST_NOTICES)
         """The numbers of calls, and the notices about their responses."""
 
@@ -57,6 +57,17 @@ class WatchedCalls:
 
     def _is_side_call(self, id: str) -> bool:
         return self._judge.totals.conversations[int(id) - 1].is_side_call
+
+    def _current(self, shown: ShownCall) -> ShownCall:
+        """A first call with its latest verdict: a later call shows whether it is a side call."""
+        if shown.call.turn != 1:
+            return shown
+        first = self._judge.totals.conversations[int(shown.call.conversation) - 1].first
+        cause = None if first.verdict is None else first.verdict.cause
+        if cause == shown.call.cause:
+            return shown
+        call = msgspec.structs.replace(shown.call, cause=cause)
+        return msgspec.structs.replace(shown, call=call, sentence=_sentence(first))
 
     def _shown(self, call: RelayedCall, judged: JudgedCall) -> ShownCall:
         sent, change = self._judge.last_sent, judged.change
@@ -154,8 +165,7 @@ class WatchOverview:
         notices = [htpy.li[f"Call {number}: {text}"] for number, text in tuple(self._calls.notices)]
         return [
             htpy.p(".headline")[f"Since the start: {summary.headline}."],
-            summary.savings.calls > 0
-            and [htpy.p(".dim")[str(summary.savings)], htpy.p(".dim")[summary.order_sentence]],
+            [htpy.p(".dim")[sentence] for sentence in summary.what_if],
             notices and htpy.ul(".notice", aria_label="Notices")[notices],
         ]
 
@@ -178,8 +188,7 @@ def watch_report(judge: Judge, calls: WatchedCalls, made_at: float) -> bytes:
             "Summary",
             [
                 htpy.p[f"{summary.headline}."],
-                htpy.p[str(summary.savings)],
-                htpy.p[summary.order_sentence],
+                [htpy.p[sentence] for sentence in summary.what_if],
                 [htpy.p[f"Call {number}: {text}"] for number, text in calls.notices],
                 headline(overview.total),
                 charts(overview),

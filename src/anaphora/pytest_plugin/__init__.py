@@ -34,7 +34,7 @@ _MARKERS = (
     "cache_contract(min_read_share=None, max_cost_usd=None, min_calls=1, allow_breaks=None,"
     " live=False): use the fixture cache_contract with these limits; allow_breaks is the reason why"
     " a prefix may break, live=True sends the calls to the provider",
-    "anaphora_replay(folder=None, repeat=None, match=None, rules=None): use the fixture"
+    "anaphora_replay(folder=None, repeat=None, rules=None): use the fixture"
     " anaphora_replay with these options",
 )
 _LIMITS = ("min_read_share", "max_cost_usd", "min_calls")

@@ -13,7 +13,7 @@ import pytest
 from anaphora.traffic.judging import Judge
 from anaphora.traffic.summary import WatchSummary
 from anaphora.traffic.sums import JudgedCall
-from anaphora.wording import counted, format_loss, format_usd
+from anaphora.wording import counted, format_loss, format_share, format_usd
 
 #: Breaks and failed calls shown in full in a failure.
 _SHOWN = 3
@@ -336,7 +336,7 @@ def _table(results: Sequence[ContractResult]) -> list[str]:
     lines = ["| test | calls | read from cache | cost | lost |", "|---|---:|---:|---:|---:|"]
     for result in results:
         mark = _MARKS[result.state]
-        share = "–" if result.share_read is None else f"{result.share_read:.0%}"
+        share = "–" if result.share_read is None else format_share(result.share_read)
         unknown = "unknown" if result.calls else "–"
         cost = unknown if result.cost_usd is None else format_usd(result.cost_usd)
         lost = "–" if not result.lost else f"{result.lost:,} tokens, {format_loss(result.lost_usd)}"

@@ -20,7 +20,7 @@ from anaphora.proxy.recording import RecordedUpstream
 from anaphora.proxy.routes import NetworkUpstream, ResponseSource, UpstreamResponse, default_routes
 from anaphora.proxy.server import Proxy, running
 from anaphora.proxy.signing import RequestSigner
-from anaphora.replay.player import Match, Mode, Player, Repeat, ReplayReport
+from anaphora.replay.player import Mode, Player, Repeat, ReplayReport
 from anaphora.traffic.calls import RelayedCall, UpstreamRequest
 from anaphora.traffic.judging import Judge
 
@@ -170,7 +170,7 @@ class Redirect:
 
 
 #: The options of the marker `anaphora_replay`.
-_OPTIONS = ("folder", "repeat", "match", "rules")
+_OPTIONS = ("folder", "repeat", "rules")
 _RECORD = "record the test with --anaphora-record=once"
 
 
@@ -247,10 +247,9 @@ def replay_options(options: dict[str, Any], test_file: Path) -> dict[str, Any]:
             raise pytest.UsageError(f"anaphora_replay has no {name!r}; it takes {known}")
     chosen = {name: value for name, value in options.items() if value is not None}
     chosen.pop("folder", None)
-    for name, kind in (("repeat", Repeat), ("match", Match)):
-        if name in chosen and chosen[name] not in get_args(kind):
-            known = ", ".join(get_args(kind))
-            raise pytest.UsageError(f"{name} is one of {known}, got {chosen[name]!r}")
+    if (repeat := chosen.get("repeat")) is not None and repeat not in get_args(Repeat):
+        known = ", ".join(get_args(Repeat))
+        raise pytest.UsageError(f"repeat is one of {known}, got {repeat!r}")
     if "rules" in chosen:
         chosen["rules"] = test_file.parent / chosen["rules"]
     return chosen

@@ -10,6 +10,7 @@ Recordings hold no secrets, so those of the request are removed before it is com
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -17,7 +18,11 @@ from typing import Any
 import msgspec
 from blake3 import blake3
 
-from .keys import ComparedRequest
+from .fixture import Fixture
+from .keys import ComparedRequest, ReplayRequest, compared_request, with_placeholders
+from .rules import MatchRules
+from .store import FixtureStore
+from .variable_index import VariableIndex
 
 #: How much of a text is shown before and after the first difference.
 _BEFORE, _AFTER = 24, 40
@@ -74,22 +79,53 @@ def nearest(asked: RequestOutline, recorded: Iterable[tuple[str, RequestOutline]
     return names[-_CLOSEST:]
 
 
-def differences(recorded: ComparedRequest, asked: ComparedRequest) -> Iterator[RequestDifference]:
-    """The differences, in the order of the new request."""
-    for path, one, two in _differing(_parts(recorded), _parts(asked), ""):
-        if isinstance(one, str) and isinstance(two, str):
-            offset = _first_difference(one, two)
-            excerpts = _excerpt(one, offset), _excerpt(two, offset)
-        else:
-            offset, excerpts = None, (_shown(one), _shown(two))
-        yield RequestDifference(path=path, offset=offset, recorded=excerpts[0], asked=excerpts[1])
+def first_difference(recorded: ComparedRequest, asked: ComparedRequest) -> RequestDifference | None:
+    """The first one, in the order of the new request."""
+    found = next(_differing(_parts(recorded), _parts(asked), ""), None)
+    if found is None:
+        return None
+    path, one, two = found
+    if isinstance(one, str) and isinstance(two, str):
+        offset = _first_difference(one, two)
+        excerpts = _excerpt(one, offset), _excerpt(two, offset)
+    else:
+        offset, excerpts = None, (_shown(one), _shown(two))
+    return RequestDifference(path=path, offset=offset, recorded=excerpts[0], asked=excerpts[1])
 
 
-def differing_texts(recorded: ComparedRequest, asked: ComparedRequest) -> Iterator[tuple[str, str]]:
-    """Texts of the bodies that differ, at the same place in both."""
-    for _, one, two in _differing(recorded.body, asked.body, ""):
-        if isinstance(one, str) and isinstance(two, str):
-            yield one, two
+class NearestSearch:
+    """Thread-safe. Reads all recordings the first time."""
+
+    def __init__(self, store: FixtureStore, rules: MatchRules, index: VariableIndex) -> None:
+        self._store, self._rules, self._index = store, rules, index
+        self._lock = threading.Lock()
+        self._outlines: dict[str, RequestOutline] | None = None
+
+    def find(self, request: ReplayRequest) -> tuple[Fixture, RequestDifference | None] | None:
+        """The recording most similar to a request without secrets, and how they differ."""
+        asked = self._compared(request)
+        best: tuple[int, Fixture, RequestDifference | None] | None = None
+        for name in nearest(RequestOutline.of(asked), self._recorded().items()):
+            fixture = self._store.fixture(name)
+            first = first_difference(self._compared(ReplayRequest.of(fixture)), asked)
+            alike = -1 if first is None or first.offset is None else first.offset
+            if best is None or alike >= best[0]:
+                best = alike, fixture, first
+        return None if best is None else best[1:]
+
+    def _compared(self, request: ReplayRequest) -> ComparedRequest:
+        return with_placeholders(compared_request(request), self._rules, self._index.values())[0]
+
+    def _recorded(self) -> dict[str, RequestOutline]:
+        with self._lock:
+            if self._outlines is None:
+                self._outlines = {
+                    entry.path: RequestOutline.of(
+                        self._compared(ReplayRequest.of(self._store.fixture(entry.path)))
+                    )
+                    for entry in self._store.entries
+                }
+            return self._outlines
 
 
 def _parts(compared: ComparedRequest) -> dict[str, Any]:

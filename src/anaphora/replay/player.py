@@ -27,7 +27,7 @@ from anaphora.wording import counted
 
 from .fixture import Fixture
 from .keys import ReplayRequest, RequestKey, exact_digest, key_of
-from .misses import MissExplanation, NearestRecording, NearestSearch
+from .nearest import NearestSearch
 from .recording import Recording
 from .redact import Redaction, fixture_of
 from .rules import MatchRules, settings_of
@@ -44,7 +44,6 @@ from .variables import (
 
 Mode: TypeAlias = Literal["none", "once", "new", "all"]
 Repeat: TypeAlias = Literal["never", "last"]
-Match: TypeAlias = Literal["exact", "nearest"]
 
 
 class ReplayReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,8 +53,6 @@ class ReplayReport(msgspec.Struct, frozen=True, kw_only=True):
     recorded: int
     misses: tuple[str, ...]
     """Requests without a recording, each with the nearest one and the first difference."""
-    differences: tuple[str, ...]
-    """Requests that were answered with the nearest recording, and how they differ."""
     failures: tuple[str, ...]
     """Why answers were not recorded."""
     variables: tuple[BoundVariable, ...] = ()
@@ -71,7 +68,6 @@ class Player:
         mode: Mode = "once",
         *,
         repeat: Repeat = "never",
-        match: Match = "exact",
         rules: str | os.PathLike[str] | None = None,
         secrets: Iterable[str] = (),
         sign: SigningKey | None = None,
@@ -82,12 +78,12 @@ class Player:
         shipped ones. `secrets` are removed from recordings, like the credentials of requests.
         `sign` and `signed_by` are those of `FixtureStore.open`. `variables` are the place and the
         day of this run; by default those of this process (`present_variables`)."""
-        given = {"mode": (mode, Mode), "repeat": (repeat, Repeat), "match": (match, Match)}
+        given = {"mode": (mode, Mode), "repeat": (repeat, Repeat)}
         for name, (value, kind) in given.items():
             if value not in get_args(kind):
                 reason = f"must be one of {', '.join(get_args(kind))}, not {value!r}"
                 raise InvalidRequest(reason, path=name)
-        self.mode, self.repeat, self.match = mode, repeat, match
+        self.mode, self.repeat = mode, repeat
         path = Path(folder)
         self.store = FixtureStore.open(path, create=mode != "none", sign=sign, signed_by=signed_by)
         settings = settings_of(path, self.store.rules, None if rules is None else Path(rules))
@@ -112,8 +108,7 @@ class Player:
                 self._old.setdefault(entry.key, []).append(entry.path)
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="recorder")
         self._replayed = self._recorded = 0
-        self._misses: list[MissExplanation] = []
-        self._differences: list[str] = []
+        self._misses: list[str] = []
         self._failures: list[str] = []
         self._raised = 0
         """How many failures `close` has already raised."""
@@ -127,17 +122,10 @@ class Player:
             return ReplayReport(
                 replayed=self._replayed,
                 recorded=self._recorded,
-                misses=tuple(f"{miss.request}: {miss.reason}" for miss in self._misses),
-                differences=tuple(self._differences),
+                misses=tuple(self._misses),
                 failures=tuple(self._failures),
                 variables=tuple(self._bound),
             )
-
-    @property
-    def explanations(self) -> tuple[MissExplanation, ...]:
-        """The misses of the report, with all differences."""
-        with self._lock:
-            return tuple(self._misses)
 
     # ── Looking up ───────────────────────────────────────────────────────────────────────────────
 
@@ -145,7 +133,9 @@ class Player:
         """The recorded answer; if the request is to be sent, a `Recording` for its answer. Raises
         `NoFixture`."""
         found = self.find(request)
-        return self.answer_miss(request, found) if isinstance(found, RequestKey) else found
+        if isinstance(found, RequestKey):
+            raise self.miss(request, found)
+        return found
 
     def find(self, request: ReplayRequest) -> Fixture | Recording | RequestKey:
         """Like `look_up`, but returns the key of a request that is neither recorded nor to be
@@ -204,46 +194,32 @@ class Player:
             self._replayed += 1
         return fixtures[number]
 
-    def answer_miss(self, request: ReplayRequest, key: RequestKey) -> Fixture:
-        """The nearest recording, if it may be served; raises `NoFixture` otherwise. Reads all
-        recordings the first time."""
+    def miss(self, request: ReplayRequest, key: RequestKey) -> NoFixture:
+        """The error of a request without a recording, with the first difference to the nearest one.
+        Reads all recordings the first time."""
         shown = self._shown(request)
         times = len(self.store.by_key(key.key)) or len(self._index.find(shown))
+        near = None if times else self._nearest.find(shown)
         if times:
             reason = (
                 f"it is recorded {counted(times, 'time')} and was sent once more;"
                 ' repeat="last" repeats the last answer'
             )
-            raise self._miss(request, key, reason)
-        near = self._nearest.find(shown)
-        if near is None:
-            raise self._miss(request, key, "nothing like it is recorded")
-        fixture = near.fixture
-        differs = str(near.differences[0]) if near.differences else "only hidden parts differ"
-        reason = f"nearest is {fixture.method} {fixture.path} ({fixture.key[:12]}): {differs}"
-        if self.match != "nearest" or not near.servable:
+        elif near is None:
+            reason = "nothing like it is recorded"
+        else:
+            fixture, difference = near
+            differs = "only hidden parts differ" if difference is None else difference
+            reason = f"nearest is {fixture.method} {fixture.path} ({fixture.key[:12]}): {differs}"
             self._bind(fixture, request, key)
-            raise self._miss(request, key, reason, near)
-        with self._lock:
-            self._differences.append(f"{self._named(request)}: {reason}")
-        answer = self._next(fixture.key)
-        if answer is None:
-            answer = self.store.by_key(fixture.key)[-1]
-            with self._lock:
-                self._replayed += 1
-        return with_values(answer, self._bind(answer, request, key))
+        self.note_miss(request, reason)
+        return NoFixture(model=key.model, prompt_hash=key.key, reason=reason)
 
-    def note_miss(
-        self, request: ReplayRequest, reason: str, near: NearestRecording | None = None
-    ) -> None:
+    def note_miss(self, request: ReplayRequest, reason: str) -> None:
         """Note why a request is not answered from the recordings."""
-        miss = MissExplanation(request=self._named(request), reason=reason)
-        if near is not None:
-            miss = msgspec.structs.replace(
-                miss, nearest=near.path, differences=near.differences, rules=near.rules
-            )
+        named = self._named(request)
         with self._lock:
-            self._misses.append(miss)
+            self._misses.append(f"{named}: {reason}")
 
     def _shown(self, request: ReplayRequest) -> ReplayRequest:
         """The request without secrets."""
@@ -258,16 +234,6 @@ class Player:
     def _named(self, request: ReplayRequest) -> str:
         """Method and path of a request, for messages."""
         return f"{request.method} {self._shown(msgspec.structs.replace(request, body=b'')).path}"
-
-    def _miss(
-        self,
-        request: ReplayRequest,
-        key: RequestKey,
-        reason: str,
-        near: NearestRecording | None = None,
-    ) -> NoFixture:
-        self.note_miss(request, reason, near)
-        return NoFixture(model=key.model, prompt_hash=key.key, reason=reason)
 
     # ── Recording ────────────────────────────────────────────────────────────────────────────────
 

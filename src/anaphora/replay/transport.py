@@ -23,7 +23,7 @@ from anaphora.errors import Phase, Transport
 
 from .fixture import Fixture, FixtureHeaders
 from .keys import ReplayRequest, RequestKey
-from .player import Match, Mode, Player, Repeat, ReplayReport
+from .player import Mode, Player, Repeat, ReplayReport
 from .recording import Recording
 from .redact import NOT_STORED
 from .signing import SigningKey
@@ -42,7 +42,6 @@ class Recorder:
         mode: Mode = "once",
         *,
         repeat: Repeat = "never",
-        match: Match = "exact",
         rules: str | os.PathLike[str] | None = None,
         secrets: Iterable[str] = (),
         sign: SigningKey | None = None,
@@ -57,7 +56,6 @@ class Recorder:
             folder,
             mode,
             repeat=repeat,
-            match=match,
             rules=rules,
             secrets=secrets,
             sign=sign,
@@ -133,7 +131,7 @@ async def look_up(player: Player, request: ReplayRequest) -> Fixture | Recording
         return await asyncio.to_thread(player.look_up, request)
     found = player.find(request)
     if isinstance(found, RequestKey):
-        return await asyncio.to_thread(player.answer_miss, request, found)
+        raise await asyncio.to_thread(player.miss, request, found)
     return found
 
 

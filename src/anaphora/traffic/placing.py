@@ -118,10 +118,10 @@ class Placer:
             try:
                 placed = self._place(request)
             except AnaphoraError as problem:
-                placed = self._failure("cannot be read", str(problem), request)
+                placed = self._failure("that cannot be read", str(problem), request)
             except Exception as problem:
                 reason = f"{type(problem).__name__} while placing markers"
-                placed = self._failure("internal error", reason, request)
+                placed = self._failure("left after an internal error", reason, request)
             if isinstance(placed, bytes):
                 self.placed += 1
                 return placed
@@ -152,17 +152,17 @@ class Placer:
         """The body with markers, or why it has none."""
         body, path = request.body, decoded_path(request.path)
         if not isinstance(body, bytes):
-            return "too large"
+            return "too large to change"
         if request.route.upstream in self._rejected:
-            return "markers were rejected"
+            return "for a provider that rejected markers"
         if is_signed(request.headers) and not request.route.signs:
-            return "signed"
+            return "signed by the command"
         headers = dict(request.headers)
         read = read_request(request.method, request.route.provider, path, headers, body)
         if read is None:
-            return "not a call of a model"
+            return "not calls of a model"
         if not read.takes_markers and not self._fix:
-            return "no markers here"
+            return "for a provider without cache markers"
         found = credentials(request.headers, request.query)
         account = self._accounts.digest(request.route, found)
         before, done = None, dict[RemedyKind, str]()
@@ -179,7 +179,7 @@ class Placer:
             planned.tools = tool_order(body)
             plan = self._pinned(request, read, planned, before)
         if plan is None and planned.longer is None and not done:
-            return "reuse is not expected"
+            return "that no change is expected to make cheaper"
         plan = plan or Plan(automatic=read.rendered.automatic)
         slots = read.rules.slots.value
         if plan.automatic is not None:
@@ -198,7 +198,7 @@ class Placer:
             done |= _changes(read, plan, planned, spliced)
         for kind, text in done.items():
             self._announce(read.rendered.model, kind, text)
-        return "nothing to add" if spliced.body is request.body else spliced.body
+        return "with the markers already" if spliced.body is request.body else spliced.body
 
     def _pinned(
         self,

@@ -197,6 +197,26 @@ def _is_logged(fields: dict[str, Any]) -> bool:
     return any(isinstance(fields.get(name), dict | str) for name in REQUEST)
 
 
+#: Fields of a foreign object that are named.
+_MOST_NAMED = 5
+
+
+def why_no_request(data: bytes) -> str:
+    """Why a JSON value is neither a request nor a line of a log; empty if it is not JSON."""
+    try:
+        value = msgspec.json.decode(data)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return ""
+    expected = "expected `messages`, `input` or `contents`, or a log's `request` and `response`"
+    if not isinstance(value, dict):
+        kind = "list" if isinstance(value, list) else type(value).__name__
+        return f"not a request of a known wire: a JSON {kind}; {expected}"
+    names = ", ".join(f"`{name}`" for name in list(value)[:_MOST_NAMED])
+    more = f" and {len(value) - _MOST_NAMED:,} more" if len(value) > _MOST_NAMED else ""
+    found = f"with the fields {names}{more}" if value else "without fields"
+    return f"not a request of a known wire: a JSON object {found}; {expected}"
+
+
 def holds_request(data: bytes, place: str, *, is_json: bool) -> bool:
     """Whether a file contains one request. Raises for a JSON file with other content, unless it is
     a trace."""
@@ -212,7 +232,7 @@ def holds_request(data: bytes, place: str, *, is_json: bool) -> bool:
     if isinstance(fields, dict) and (is_request(fields) or "calls" in fields):
         return is_request(fields)
     if is_json:
-        raise InvalidRequest("not a request of a known wire", path=place)
+        raise InvalidRequest(why_no_request(data), path=place)
     return False
 
 

@@ -34,7 +34,7 @@ from anaphora.rendered import Plan, Rendered
 from anaphora.tokens import Counts
 from anaphora.values import Usage
 from anaphora.wire.reading import Members
-from anaphora.wording import counted, format_usd
+from anaphora.wording import counted, format_share, format_usd
 
 from .calls import RelayedCall, decoded_path, header_of
 from .matching import same_cache
@@ -116,9 +116,9 @@ class SavingsResult(msgspec.Struct, frozen=True, kw_only=True):
         how = f"(both simulated; billed: {format_usd(self.billed.cost_usd)})"
         would = "" if self.placed else "would have "
         if self.saved_usd < 0:
-            amount = f"{would}cost {format_usd(-self.saved_usd)} more ({-self.share:.0%})"
+            amount = f"{would}cost {format_usd(-self.saved_usd)} more ({format_share(-self.share)})"
         else:
-            amount = f"{would}saved {format_usd(self.saved_usd)} ({self.share:.0%})"
+            amount = f"{would}saved {format_usd(self.saved_usd)} ({format_share(self.share)})"
         advice = " --fix places them." if not self.placed and self.share >= _WORTH_SAYING else ""
         return f"Anaphora's markers {amount}: {costs} {how}.{advice}"
 

@@ -78,7 +78,6 @@ _UNREAD = (
 _COMPACT = ("/responses/compact", "/compact")
 _MOST_BYTES = 8 * 1024 * 1024
 _FIRST_ERROR = 400
-_ALLOW = "use --allow-unpriced to send such calls uncounted"
 
 
 class LimitedCall(msgspec.Struct, kw_only=True, eq=False):
@@ -102,12 +101,11 @@ class LimitedCall(msgspec.Struct, kw_only=True, eq=False):
 class ProgramLimit:
     """Counts what a program spends. Not for several threads at once."""
 
-    def __init__(self, usd: Decimal, *, allow_unpriced: bool = False) -> None:
+    def __init__(self, usd: Decimal) -> None:
         self.usd = usd
         self.spent_usd = Decimal(0)
         self.calls = self.refused = 0
         """Calls that were sent, and those that were not."""
-        self._allow_unpriced = allow_unpriced
         self._open: dict[int, LimitedCall] = {}
         self._bodies = RequestBodies(most_bytes=_MOST_BYTES)
         self._prices: PriceBook | None = None
@@ -152,8 +150,8 @@ class ProgramLimit:
         if self.spent_usd >= self.usd:
             spent = f"{format_usd(self.spent_usd)} spent in {counted(self.calls, 'call')}"
             reason = f"it is used up, with {spent}"
-        elif call.problem and not self._allow_unpriced:
-            reason = f"{call.problem}; {_ALLOW}"
+        elif call.problem:
+            reason = call.problem
         elif self.spent_usd + self.held_usd >= self.usd:
             call.waits = True
             return None

@@ -12,11 +12,14 @@ from decimal import Decimal
 import msgspec
 
 from anaphora.cache.verdict import CauseKind
-from anaphora.wording import counted, format_loss, format_usd
+from anaphora.wording import counted, format_loss, format_share, format_usd
 
 from .calls import CallKind
 from .savings import SavingsResult
 from .sums import CallSums, JudgedCall, Losses, Totals
+
+#: Smaller amounts are shown as $0.
+_LEAST_USD = Decimal("0.00005")
 
 
 class CallGroup(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,7 +78,7 @@ class WatchSummary(msgspec.Struct, frozen=True, kw_only=True):
         if others:
             parts.append(f"{counted(others, 'other request')} such as token counts (not listed)")
         if self.share_read is not None:
-            parts.append(f"{self.share_read:.0%} of the input read from the cache")
+            parts.append(f"{format_share(self.share_read)} of the input read from the cache")
         if self.spent_usd is not None:
             parts.append(f"{format_usd(self.spent_usd)} spent")
         if self.breaks:
@@ -84,16 +87,19 @@ class WatchSummary(msgspec.Struct, frozen=True, kw_only=True):
         return ", ".join(parts)
 
     @property
-    def order_sentence(self) -> str:
-        """What another order of the prompt would have saved."""
+    def what_if(self) -> tuple[str, ...]:
+        """What markers and another order of the prompt would have saved, if that is an amount."""
+        markers = (str(self.savings),) if abs(self.savings.saved_usd) >= _LEAST_USD else ()
+        order = (self._order_sentence(),) if self.by_order.cost_usd != 0 else ()
+        return markers + order
+
+    def _order_sentence(self) -> str:
         order = self.by_order
         saved = "an unknown amount" if order.cost_usd is None else format_usd(order.cost_usd)
-        text = f"Another order of the prompt would have saved {saved}"
-        if not order.calls:
-            return f"{text}: no cached text was after text that changed or moved."
         were = "was" if order.tokens == 1 else "were"
         return (
-            f"{text}: {counted(order.tokens, 'cached token')} in {counted(order.calls, 'call')}"
+            f"Another order of the prompt would have saved {saved}:"
+            f" {counted(order.tokens, 'cached token')} in {counted(order.calls, 'call')}"
             f" {were} after text that changed or moved."
         )
 

@@ -38,7 +38,7 @@ MESSAGE = {
     "max_tokens": 20,
     "messages": [{"role": "user", "content": "Hello"}],
 }
-PAGES = ("", "/conversations", "/blocks", "/what-if", "/apps", "/providers", "/audit")
+PAGES = ("", "/conversations", "/blocks", "/apps", "/providers", "/audit")
 
 
 @pytest.fixture(scope="module")

@@ -113,7 +113,6 @@ def test_pages_of_administrators_are_not_found(
         "/audit",
         "/audit/export",
         "/audit/verify",
-        "/what-if",
     ):
         answer = app.client.request(method, f"/ui{path}")
         assert answer.status_code == unknown.status_code == (404 if method == "GET" else 405)

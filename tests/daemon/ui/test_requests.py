@@ -108,7 +108,6 @@ def test_head_is_a_page_without_its_body(admin: Viewer, path: str) -> None:
         "/ui/blocks/..%2f..%2frpc",  # its links would leave the dashboard
         "/ui/conversations/nothing",
         "/ui/providers/nothing",
-        "/ui/what-if/nothing",
     ],
 )
 def test_unknown_pages_are_not_found(admin: Viewer, visitor: Viewer, path: str) -> None:

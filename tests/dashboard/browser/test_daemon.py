@@ -83,7 +83,7 @@ def test_first_visit_of_every_page(chromium: Chromium, daemon: TestedDaemon, adm
     conversation = str(page.locator("main table a").last.get_attribute("href"))
     addresses = sections(page)
     names = [each.rpartition("/")[2] for each in addresses]
-    assert names == ["ui", "conversations", "blocks", "what-if", "apps", "providers", "audit"]
+    assert names == ["ui", "conversations", "blocks", "apps", "providers", "audit"]
     app = f"/ui/apps/{APP}"
     more = (conversation, app, f"{app}/revoke", f"{app}/rotate", "/ui/session", "/ui/login")
     # Of each kind one; soak/test_dashboard_pages.py has every page looked at by axe.

@@ -16,7 +16,7 @@ from anaphora.emulator.server import Emulator
 
 pytestmark = needs_chromium
 
-SECTIONS = ["", "/conversations", "/blocks", "/what-if"]
+SECTIONS = ["", "/conversations", "/blocks"]
 
 
 @pytest.fixture(scope="module")

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 from support.clouds import Json, needs_clouds, records, stream_of
+from support.roundtrip import RecordedExchange, rules
 from support.tables import Row, check_rows
 
 from anaphora import errors, wire
-from anaphora.analysis.roundtrip import RecordedExchange, rules
 from anaphora.rendered import Mark, Plan
 from anaphora.values import Event, Reply, ReplyEnd, Thinking, Usage
 from anaphora.wire.eventstream import FrameDecoder

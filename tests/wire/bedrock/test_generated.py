@@ -11,9 +11,9 @@ from typing import Any
 import botocore.loaders
 import botocore.model
 import pytest
+from support.roundtrip import RecordedExchange, rules
 
 from anaphora import wire
-from anaphora.analysis.roundtrip import RecordedExchange, rules
 from anaphora.values import Event, Image, Opaque, Part, Reply, ReplyEnd, Text, ToolCall
 from anaphora.wire.eventstream import encode_event, padded
 

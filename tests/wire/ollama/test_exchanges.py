@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.roundtrip import RecordedExchange, WireRules
+from support.roundtrip.rules import RULES, check
 from support.tables import each_row
 
-from anaphora.analysis.roundtrip import RecordedExchange, WireRules
-from anaphora.analysis.roundtrip.rules import RULES, check
 from anaphora.rendered import Plan
 from anaphora.values import ReplyEnd
 from anaphora.wire import ollama

@@ -9,11 +9,10 @@ from typing import Any
 import ollama as sdk
 import pytest
 from support.byte_server import byte_server
+from support.roundtrip import RecordedExchange
+from support.roundtrip.rules import check
 from support.sdk.case import PNG
 from support.sdk.ollama import ASK, CASE
-
-from anaphora.analysis.roundtrip import RecordedExchange
-from anaphora.analysis.roundtrip.rules import check
 
 
 def add(a: int, b: int) -> int:

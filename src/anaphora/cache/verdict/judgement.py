@@ -291,7 +291,9 @@ def side_call(sent: SentCall, price: Price | None = None) -> Verdict:
 
 def as_side_call(verdict: Verdict, *, side_call: bool = True) -> Verdict:
     """The verdict on a first call that turned out to be a side call, or to be none."""
-    text = "it shares no beginning with the conversation of its session, and no call follows it"
+    text = (
+        "it shares no beginning with the conversation of its session, and no call has followed it"
+    )
     return replace(verdict, causes=(Cause("side_call", text),) if side_call else ())
 
 

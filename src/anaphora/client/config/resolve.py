@@ -363,7 +363,7 @@ def _is_local(host: str) -> bool:
 
 def _unknown(what: str, name: str, known: Iterable[str]) -> str:
     near = nearest(name, tuple(known))
-    advice = f"did you mean {near}?" if near else "`anaphora wires` lists all of them"
+    advice = f"did you mean {near}?" if near else "`anaphora models PROVIDER` lists a provider's"
     return f"no {what} {quoted(name)}; {advice}"
 
 

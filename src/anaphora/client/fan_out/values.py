@@ -18,6 +18,7 @@ from anaphora.client.options import CALL_KEYWORDS, CallOptions, FanOutProgress, 
 from anaphora.client.response import Parsed, Response
 from anaphora.errors import InvalidRequest
 from anaphora.values import Notice
+from anaphora.wording import format_share
 
 
 class FanOutItem(msgspec.Struct, Generic[Parsed], frozen=True, kw_only=True, eq=False):
@@ -88,7 +89,7 @@ class FanOutResult(msgspec.Struct, Generic[Parsed], frozen=True, kw_only=True, e
         cost = "unknown" if self.cost_usd is None else f"${self.cost_usd:.4f}"
         return (
             f"<FanOutResult of {progress.total}, {failed} failed: {cost},"
-            f" {progress.read_share:.0%} read from the cache>"
+            f" {format_share(progress.read_share)} read from the cache>"
         )
 
 

@@ -18,7 +18,7 @@ from anaphora.daemon.store import EntryQuery, Spent, TokenBudget
 from anaphora.daemon.store.interface import Store
 from anaphora.daemon.store.reading import day_of, end_of_day, end_of_month, month_of
 from anaphora.redaction import quoted
-from anaphora.wording import counted
+from anaphora.wording import counted, format_share
 
 #: Seconds between looks at the calls of an app, and the oldest calls that count.
 _CACHE_SECONDS, _OLDEST = 10.0, 86_400.0
@@ -126,8 +126,8 @@ class Conditions:
             share = sum(row.read for row in rows) / sum(row.input for row in rows)
             if share < rule.below:
                 text = (
-                    f"{app} read {share:.0%} of its input from the cache in its last"
-                    f" {counted(rule.calls, 'call')}, less than {rule.below:.0%}"
+                    f"{app} read {format_share(share)} of its input from the cache in its last"
+                    f" {counted(rule.calls, 'call')}, less than {format_share(rule.below)}"
                 )
                 facts = {
                     "kind": "cache_read", "app": app, "read_share": round(share, 4),

@@ -21,7 +21,6 @@ from anaphora.dashboard.pages.blocks import BlocksPage
 from anaphora.dashboard.pages.conversations import ConversationPage, ConversationsPage
 from anaphora.dashboard.pages.overview import OverviewPage
 from anaphora.dashboard.pages.providers import ProvidersPage
-from anaphora.dashboard.pages.what_if import WhatIfPage
 from anaphora.dashboard.past_calls.source import LogCalls
 from anaphora.dashboard.site import Page, PageContent, PageRequest, Section, Site
 
@@ -45,7 +44,6 @@ _TITLES = {
     "": "Overview",
     "conversations": "Conversations",
     "blocks": "Blocks",
-    "what-if": "What if",
     "apps": "Apps",
     "providers": "Providers",
     "audit": "Audit",
@@ -158,7 +156,6 @@ class _Pages:
             "conversations": ConversationsPage(source, start=_START),
             "conversation": TextConversationPage(source, self._texts),
             "blocks": BlocksPage(source, start=_START),
-            "what-if": WhatIfPage(source, start=_START),
             "apps": AppsPage(apps.all, apps.one),
             "providers": ProvidersPage(self._providers.all),
             "audit": AuditPage(source, lambda: None if chain is None else chain.state()),

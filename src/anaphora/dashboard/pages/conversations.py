@@ -191,9 +191,7 @@ def _missing(id: str, site: Site) -> PageContent:
 def _breaks(calls: Sequence[ShownCall], no_text: str) -> htpy.Element:
     broke = [shown for shown in calls if _is_break(shown)]
     if not broke:
-        return card(
-            "Breaks and other losses", htpy.p(".dim")["None: every turn read what could be read."]
-        )
+        return card("Breaks and other losses", htpy.p(".dim")["No cached tokens were paid again."])
     left = len(broke) - _MOST_BREAKS
     return card(
         "Breaks and other losses",

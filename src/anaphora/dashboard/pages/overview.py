@@ -165,7 +165,7 @@ def causes_card(overview: Overview) -> htpy.Element:
     headings = [Heading("Cause"), *numbers("Calls", "Tokens lost", "Lost"), Heading("What to do")]
     shown: htpy.Node = table("Causes of loss", headings, rows)
     if not rows:
-        shown = htpy.p(".dim")["Nothing was lost: every call read what could be read."]
+        shown = htpy.p(".dim")["No cached tokens were paid again."]
     return card("Causes of loss", shown, more(len(ordered) - _MOST_ROWS, "cause"))
 
 

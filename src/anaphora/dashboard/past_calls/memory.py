@@ -52,13 +52,15 @@ class MemoryCalls(PastCalls):
         most: int = _MOST_CALLS,
         *,
         is_side_call: Callable[[str], bool] = lambda _: False,
+        current: Callable[[ShownCall], ShownCall] = lambda shown: shown,
         update: Callable[[], None] = lambda: None,
     ) -> None:
         """`most`: calls that are kept. `is_side_call` tells whether the conversation with an id is
-        a side call, which a later call may change. `update` is called before the version is
-        read."""
+        a side call, which a later call may change; `current` returns a call as it is shown now.
+        `update` is called before the version is read."""
         self._most = most
         self._is_side_call = is_side_call
+        self._current = current
         self._update = update
         self._adding = threading.Lock()
         self._reading = threading.Lock()
@@ -136,10 +138,6 @@ class MemoryCalls(PastCalls):
         more = next(fitting, None) is not None
         return CallPage(calls=found, before=found[-1].id if found and more else None)
 
-    def history(self, view: View, limit: int) -> Iterable[AuditEnvelope]:
-        found = [shown.call for shown in islice(self._newest(CallQuery(view=view)), limit)]
-        return reversed(found)
-
     def _newest(self, query: CallQuery) -> Iterator[ShownCall]:
         """The calls of a query, the newest first."""
         with self._adding:
@@ -150,11 +148,12 @@ class MemoryCalls(PastCalls):
         query = replace(query, view=replace(query.view, since=since, until=until))
         for number, shown in reversed(kept):
             if number < end and is_found(shown.call, query):
-                yield shown
+                yield self._current(shown)
 
     def shown(self, rows: Sequence[PlacedRow]) -> list[ShownCall]:
         with self._adding:
-            return [self._kept[row[0]] for row in rows if row[0] in self._kept]
+            found = [self._kept[row[0]] for row in rows if row[0] in self._kept]
+        return [self._current(shown) for shown in found]
 
     def conversations(self, view: View, limit: int = 100) -> Sequence[ConversationRow]:
         return [self._row(row) for row in super().conversations(view, limit)]

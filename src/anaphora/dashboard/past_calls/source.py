@@ -66,10 +66,6 @@ class PastCalls:
     def calls(self, query: CallQuery) -> CallPage:
         raise NotImplementedError
 
-    def history(self, view: View, limit: int) -> Iterable[AuditEnvelope]:
-        """The calls of a view, the oldest first; at most `limit`, the newest ones."""
-        raise NotImplementedError
-
     def range(self, view: View) -> tuple[float, float]:
         """The range of a view, widened as the tables require."""
         return view.since, view.until
@@ -297,12 +293,6 @@ class LogCalls(PastCalls):
                 is_shared = isinstance(self._log, PostgresLog)
                 before = shared_id(of.database, rows[-1]) if is_shared else str(rows[-1][0])
         return CallPage(calls=self.shown(rows), before=before)
-
-    def history(self, view: View, limit: int) -> Iterable[AuditEnvelope]:
-        query = CallQuery(view=view, limit=limit)
-        with self.selection(view) as of:
-            rows = call_rows(of, query)[:limit]
-        return (call for call in self._read(reversed(rows)) if call is not None)
 
     def shown(self, rows: Sequence[PlacedRow]) -> list[ShownCall]:
         return [

@@ -2,7 +2,7 @@
 
 Arguments and schemas keep their text, markers become the caller's marks, unknown fields extras, and
 unknown kinds of blocks opaque parts. A marker that follows no block which can be marked stays a
-block. The forms that are normalised are listed in `analysis/roundtrip/bedrock_rules.py`.
+block. The forms that are normalised are listed in `tests/support/roundtrip/bedrock_rules.py`.
 """
 
 from __future__ import annotations

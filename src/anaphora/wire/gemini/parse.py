@@ -2,7 +2,7 @@
 
 Positions and spelling are kept: arguments and schemas keep their text, missing ids stay missing on
 this wire, unknown fields become extras. The few forms that are normalised are listed in
-`analysis/roundtrip/rules.py`.
+`tests/support/roundtrip/rules.py`.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Positions and spelling are kept: arguments and schemas keep their text, unknown fields become
 extras. A leading system message with a text becomes the system prompt; the few forms that are
-normalised are listed in `analysis/roundtrip/rules.py`.
+normalised are listed in `tests/support/roundtrip/rules.py`.
 """
 
 from __future__ import annotations
