@@ -19,6 +19,7 @@ of the grant that lacks it.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from fnmatch import fnmatchcase
 from time import monotonic
@@ -28,7 +29,6 @@ from anaphora.daemon.shared_state import MinuteLimit, SharedState, Taken
 from anaphora.daemon.values import App
 from anaphora.errors import CapabilityDenied, GrantRateLimited, NotGranted, StoreUnavailable
 from anaphora.redaction import quoted
-from anaphora.serving.counts import NamedCounts
 from anaphora.wire.elements import ListElements
 from anaphora.wire.facts.reading import RequestFacts
 from anaphora.wire.reading import Members
@@ -204,7 +204,6 @@ FREE_BYTES = 64 * 1024
 #: Seconds after which a caller may try again.
 _RETRY_SECONDS = 2.0
 #: The name of the count of unread bytes.
-_UNREAD = "unread"
 
 
 class GrantRates:
@@ -268,15 +267,13 @@ class CallSlots:
         self,
         most: int,
         refused: Callable[[str, GrantRateLimited], None] = lambda *_: None,
-        counts: NamedCounts | None = None,
     ) -> None:
-        """`refused` is called with the app and the error of each call that gets no slot. `counts`
-        may be shared with other processes."""
+        """`refused` is called with the app and the error of each call that gets no slot."""
         self._most = most
         self._refused = refused
-        self._counts = counts or NamedCounts()
+        self._running: Counter[str] = Counter()
         self.count = 0
-        """Calls of this process running at present."""
+        """Calls running at present."""
         self.begun = 0
         """Calls since the start."""
 
@@ -286,7 +283,7 @@ class CallSlots:
         return TakenSlot(self, app)
 
     def take(self, app: str) -> None:
-        if not self._counts.add(f"calls {app}", 1, self._most):
+        if self._running[app] >= self._most:
             refusal = GrantRateLimited(
                 f"{self._most} calls of this app are running: wait until one has ended",
                 limit="max_streams_per_app",
@@ -295,17 +292,21 @@ class CallSlots:
             self._refused(app, refusal)
             raise refusal
         self.begun += 1
-        self.count += 1
+        self._add(app, 1)
 
     def release(self, app: str) -> None:
-        self._counts.add(f"calls {app}", -1)
-        self.count -= 1
+        self._add(app, -1)
 
     def keep(self, app: str) -> Callable[[], None]:
         """Counts a call as running until the returned function is called."""
-        self._counts.add(f"calls {app}", 1)
-        self.count += 1
+        self._add(app, 1)
         return lambda: self.release(app)
+
+    def _add(self, app: str, by: int) -> None:
+        self._running[app] += by
+        self.count += by
+        if not self._running[app]:
+            del self._running[app]
 
 
 class TakenSlot:
@@ -335,31 +336,30 @@ class UnreadBytes:
     when large bodies fill the budget. The connection limit bounds how many such calls there can be.
     """
 
-    def __init__(self, most: int, counts: NamedCounts | None = None) -> None:
-        """`counts` may be shared with other processes."""
+    def __init__(self, most: int) -> None:
         self.most = most
         self.most_of_app = most // 2
-        self._counts = counts or NamedCounts()
+        self.total = 0
+        self._of_apps: Counter[str] = Counter()
         self.largest = 0
         """The maximum of `total` so far."""
-
-    @property
-    def total(self) -> int:
-        return self._counts.of(_UNREAD)
 
     def account(self, app: str) -> UnreadAccount:
         return UnreadAccount(self, app)
 
     def of_app(self, app: str) -> int:
-        return self._counts.of(f"{_UNREAD} {app}")
+        return self._of_apps[app]
 
     def change(self, app: str, size: int) -> None:
         """Raises `StoreUnavailable`, without counting, if the budget would be exceeded."""
-        if not self._counts.add(f"{_UNREAD} {app}", size, self.most_of_app):
+        if size > 0 and self._of_apps[app] + size > self.most_of_app:
             raise _full("of this app ", self.most_of_app)
-        if not self._counts.add(_UNREAD, size, self.most):
-            self._counts.add(f"{_UNREAD} {app}", -size)
+        if size > 0 and self.total + size > self.most:
             raise _full("", self.most)
+        self.total += size
+        self._of_apps[app] += size
+        if not self._of_apps[app]:
+            del self._of_apps[app]
         self.largest = max(self.largest, self.total)
 
 

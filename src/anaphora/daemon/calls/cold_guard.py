@@ -34,7 +34,7 @@ class ColdGate:
         self._passes = ColdPasses()
         self._refused = BoundedMap[str, bytes](_MOST)
         """When calls were refused, by names that are the same on all nodes."""
-        self._puts = not shared.provide(self._refused.get)
+        self._puts = not shared.alone
 
     async def check(
         self,

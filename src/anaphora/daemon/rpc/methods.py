@@ -163,7 +163,7 @@ async def _write_deltas(
 
 
 async def cancel(context: MethodContext, params: CancelParams) -> CancelResult:
-    return CancelResult(await context.requests.cancel(context, params.id))
+    return CancelResult(context.requests.cancel(context, params.id))
 
 
 async def models(context: MethodContext, _: EmptyParams) -> ModelList:

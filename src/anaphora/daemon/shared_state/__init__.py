@@ -129,10 +129,6 @@ class SharedState(ABC):
     def put(self, name: str, value: bytes) -> None:  # noqa: B027
         """Stores a value for `get` on any node."""
 
-    def provide(self, find: Callable[[str], bytes | None]) -> bool:  # noqa: ARG002
-        """Whether `get` of others will ask `find`, so that nothing has to be `put`."""
-        return False
-
     def tell(self, news: bytes) -> None:  # noqa: B027
         """Sends news to the other nodes, within a second."""
 
@@ -151,12 +147,10 @@ class LocalState(SharedState):
         *,
         nodes: Callable[[], int] = lambda: 1,
         clock: Callable[[], float] = monotonic,
-        windows: MinuteWindows | None = None,
     ) -> None:
-        """`windows` may be shared with other processes."""
         self.nodes = nodes
         self._clock = clock
-        self._windows = windows or MinuteWindows()
+        self._windows = MinuteWindows()
 
     async def take(
         self,

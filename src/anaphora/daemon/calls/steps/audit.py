@@ -173,7 +173,7 @@ class Explanations:
         self._shared = shared
         self._apps = BoundedMap[str, BoundedMap[tuple[str, str], AppReply]](_MOST_APPS)
         """By app; the calls by owner and request id."""
-        self.puts = not shared.alone and not shared.provide(self._provided)
+        self.puts = not shared.alone
         """Whether each is given to the other nodes."""
         self.before_find: Callable[[], None] = lambda: None
         """Adds the calls that are still to be added."""
@@ -189,15 +189,6 @@ class Explanations:
         if self.puts:
             shown = _explained(call.request_id, _without_names(kept))
             self._shared.put(_name(owner, call.request_id), _encode(shown))
-
-    def _provided(self, name: str) -> bytes | None:
-        """For another worker of this daemon."""
-        kind, _, rest = name.partition(" ")
-        size, _, names = rest.partition(" ")
-        if kind != _KIND or not size.isdecimal():
-            return None
-        found = self._find(names[: int(size)], names[int(size) + 1 :])
-        return None if found is None else _encode(found)
 
     def _find(self, owner: str, request_id: str) -> dict[str, Any] | None:
         self.before_find()
@@ -316,8 +307,6 @@ class BreakTexts:
         self._texts = BoundedMap[str, BreakText](MOST_TEXTS)
         self._lock = threading.Lock()
         self._allowed = False
-        self.publish: Callable[[str, BreakText], None] | None = None
-        """In a worker: sends each text to the process that has the pages."""
 
     @property
     def allowed(self) -> bool:
@@ -337,15 +326,9 @@ class BreakTexts:
         if change is None:
             return
         text = BreakText(change.path, change.character, change.excerpts)
-        if self.publish is not None:
-            self.publish(call.request_id, text)
-        else:
-            self.put(call.request_id, text)
-
-    def put(self, request_id: str, text: BreakText) -> None:
         with self._lock:
             if self._allowed:
-                self._texts[request_id] = text
+                self._texts[call.request_id] = text
 
     def find(self, request_id: str) -> BreakText | None:
         with self._lock:
