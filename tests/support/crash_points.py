@@ -119,7 +119,7 @@ def main() -> None:
         "anaphora.daemon.calls.delegation", "anaphora.daemon.endpoints.service",
         "anaphora.daemon.endpoints.stored", "anaphora.daemon.rpc.service",
         "anaphora.daemon.nodes.administration", "anaphora.daemon.nodes.membership",
-        "anaphora.daemon.shared_state", "anaphora.daemon.store.sqlite",
+        "anaphora.daemon.store.sqlite",
         "anaphora.daemon.store.postgres", "anaphora.daemon.ui.mount",
         "anaphora.serving.listening",
     ):  # fmt: skip

@@ -241,11 +241,10 @@ class Daemon:
         # The log also names the folder, which apps must not see.
         folder = f"{self.home.path}/"
         kept = [f"not in force: {each.replace(folder, '')}" for each in self._files.problems]
-        node, shared = self.services.node, self.services.shared.problem
+        node = self.services.node
         return [
             *kept,
             *([] if node is None else node.problems),
-            *([f"limits are counted on each node alone: {shared}"] if shared else []),
             *([self.drain.problem] if self.drain is not None and self.drain.problem else []),
         ]
 

@@ -29,9 +29,7 @@ from .money.administration import SpendAdmin
 from .money.ledger import Ledger
 from .monitoring import Gauge, Values
 from .off_loop import OffLoop
-from .shared_state import LocalState, SharedState
-from .shared_state.redis import RedisState
-from .store.opening import password, store_address
+from .store.opening import store_address
 from .store.sqlite import SqliteStore
 
 if TYPE_CHECKING:
@@ -50,7 +48,6 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
     store: Store
     node: NodeMembership | None
     """This node's membership; None if the store is SQLite."""
-    shared: SharedState
     ledger: Ledger
     directory: Directory
     admin: Admin
@@ -86,19 +83,17 @@ async def open_services(
     if node is not None:
         await _follow_changes(stack, node, directory, admin, files)
     place = _open_place(stack, home, settings.daemon)
-    shared = await _open_shared(stack, home, settings.daemon, node)
     audit, recovery = await _open_audit(stack, home, settings.daemon, ledger, place, node)
     SpendAdmin(store, audit, clock=clock).register(admin)
     off_loop = stack.enter_context(contextlib.closing(OffLoop()))
     calls = _open_calls(
-        home, settings, ledger, audit, shared, clock=clock, watchers=watchers, off_loop=off_loop
+        home, settings, ledger, audit, clock=clock, watchers=watchers, off_loop=off_loop
     )
     stack.push_async_callback(calls.close)
     slots = _begin_calls(calls, settings, directory)
     return Services(
         store=store,
         node=node,
-        shared=shared,
         ledger=ledger,
         directory=directory,
         admin=admin,
@@ -127,7 +122,6 @@ def _open_calls(
     settings: Settings,
     ledger: Ledger,
     audit: AuditLog | None,
-    shared: SharedState,
     *,
     clock: Callable[[], float],
     watchers: Iterable[Watcher],
@@ -142,7 +136,6 @@ def _open_calls(
         audit,
         clock=clock,
         watchers=watchers,
-        shared_state=shared,
         prefix_key=derived_key(home, "prefixes of prompts"),
         off_loop=off_loop,
     )
@@ -300,32 +293,10 @@ async def _cancelled(task: asyncio.Task[None]) -> None:
     await asyncio.wait([task])
 
 
-async def _open_shared(
-    stack: contextlib.AsyncExitStack,
-    home: Home,
-    config: DaemonConfig,
-    node: NodeMembership | None,
-) -> SharedState:
-    secret = password(home, config.shared_password, "shared")
-
-    def nodes() -> int:
-        return 1 if node is None else node.count
-
-    shared: SharedState = LocalState(nodes=nodes)
-    if config.shared is not None:
-        shared = RedisState.of(config.shared, secret, nodes=nodes)
-    await shared.start()
-    stack.push_async_callback(shared.close)
-    return shared
-
-
 def parts_of(services: Services) -> dict[str, Part]:
     """The parts that the daemon depends on."""
-    store, shared = services.store, services.shared
-    parts = {"store": Part(store.probe, lambda: store.problem)}
-    if isinstance(shared, RedisState):
-        parts["redis"] = Part(shared.probe, lambda: shared.problem)
-    return parts
+    store = services.store
+    return {"store": Part(store.probe, lambda: store.problem)}
 
 
 def service_gauges(services: Services, clock: Callable[[], float]) -> Iterator[Gauge]:
@@ -386,11 +357,6 @@ def _plain_gauges(
             "store_available",
             "Whether the store can be written",
             lambda: store.problem is None,
-        ),
-        (
-            "shared_available",
-            "Whether Redis responds; 1 without Redis",
-            lambda: not services.shared.problem,
         ),
         ("nodes", "Nodes that run on the store", lambda: 1 if node is None else node.count),
         (
