@@ -95,7 +95,7 @@ integrations: setup ## test the adapters for frameworks, in an environment of th
 docs: setup ## build the site into site/, and check its links
 	@sh scripts/site.sh
 
-cluster: setup ## run three nodes on PostgreSQL and Redis behind a balancer, and call them
+cluster: setup ## run three nodes on PostgreSQL behind a balancer, and call them
 	@sh scripts/servers.sh
 	@$(BIN)/python scripts/cluster.py
 

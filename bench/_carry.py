@@ -1,10 +1,9 @@
 """What one machine carries: the table of docs/daemon/capacity.md.
 
-    python bench/daemon.py --carry [--workers 1 2 4] [--rounds 3] [--page docs/daemon/capacity.md]
+    python bench/daemon.py --carry [--rounds 3] [--page docs/daemon/capacity.md]
 
-For each number of workers and each size of a request, calls a second with as many connections as
-keep the daemon busy, the CPU of a call in all processes of the daemon, the first byte of a stream
-on an idle daemon, and the memory of all its processes afterwards.
+For each size of a request, calls a second with as many connections as keep the daemon busy, the CPU
+of a call, the first byte of a stream on an idle daemon, and the daemon's memory afterwards.
 """
 
 from __future__ import annotations
@@ -35,13 +34,12 @@ _LIVE = 100
 #: The line before the table begins with it.
 _MEASURED = "Measured on "
 _HEAD = (
-    "| workers | request | calls per second | of a core | CPU, ms | p99, ms | first byte, ms |"
-    " memory, MB |\n|---|---|---|---|---|---|---|---|"
+    "| request | calls per second | of a core | CPU, ms | p99, ms | first byte, ms |"
+    " memory, MB |\n|---|---|---|---|---|---|---|"
 )
 
 
 class Carried(NamedTuple):
-    workers: int
     kilobytes: int
     rate: float
     cpu_ms: float
@@ -50,23 +48,22 @@ class Carried(NamedTuple):
     memory_mb: float
 
     def row(self) -> str:
-        """A row of the table; the fourth column is what a core carries that does nothing else."""
+        """A row of the table; the third column is what a core carries that does nothing else."""
         return (
-            f"| {self.workers} | {self.kilobytes} KB | {self.rate:,.0f} | {1e3 / self.cpu_ms:,.0f} "
+            f"| {self.kilobytes} KB | {self.rate:,.0f} | {1e3 / self.cpu_ms:,.0f} "
             f"| {self.cpu_ms:.2f} | {self.p99_ms:,.0f} | {self.first_byte_ms:.1f} "
             f"| {self.memory_mb:,.0f} |"
         )
 
 
-def carry(workers: list[int], rounds: int, page: Path | None = None) -> dict[str, Any]:
+def carry(rounds: int, page: Path | None = None) -> dict[str, Any]:
     """Prints the table, and returns its figures. The table in `page` is replaced."""
     machine = f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}"
     found: list[Carried] = []
     with child("upstream", _PROGRAM) as upstream:
-        for count in workers:
-            for kilobytes in _SIZES:
-                with _daemon(upstream, count) as (daemon, token):
-                    found.append(_measured(upstream, daemon, token, count, kilobytes, rounds))
+        for kilobytes in _SIZES:
+            with _daemon(upstream) as (daemon, token):
+                found.append(_measured(upstream, daemon, token, kilobytes, rounds))
     table = "\n".join((_HEAD, *(each.row() for each in found)))
     print(machine, table, sep="\n")
     if page is not None:
@@ -78,18 +75,15 @@ def carry(workers: list[int], rounds: int, page: Path | None = None) -> dict[str
 
 
 @contextlib.contextmanager
-def _daemon(upstream: Child, workers: int) -> Iterator[tuple[Child, str]]:
-    options = [] if workers == 1 else ["--workers", str(workers)]
+def _daemon(upstream: Child) -> Iterator[tuple[Child, str]]:
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder) / "home"
         token = create_home(home, upstream.port)
-        with child("daemon", _PROGRAM, str(home), *options) as daemon:
+        with child("daemon", _PROGRAM, str(home)) as daemon:
             yield daemon, token
 
 
-def _measured(
-    upstream: Child, daemon: Child, token: str, workers: int, kilobytes: int, rounds: int
-) -> Carried:
+def _measured(upstream: Child, daemon: Child, token: str, kilobytes: int, rounds: int) -> Carried:
     headers = {"authorization": f"Bearer {token}"}
     messages, size = _SIZES[kilobytes], kilobytes * 1000
     requests = raw_requests(headers, messages=messages, size=size)
@@ -106,7 +100,7 @@ def _measured(
     first = _first_byte(daemon, headers, messages, size) - _first_byte(
         upstream, {"authorization": f"Bearer {KEY}"}, messages, size
     )
-    return Carried(workers, kilobytes, rate, cpu, p99, first, memory)
+    return Carried(kilobytes, rate, cpu, p99, first, memory)
 
 
 def _first_byte(server: Child, headers: dict[str, str], messages: int, size: int) -> float:

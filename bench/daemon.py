@@ -3,7 +3,7 @@
     python bench/daemon.py [--rounds 3] [--requests 1000] [--asked 200] [--memory 200000]
                            [--long] [--install]
     python bench/daemon.py --hostile [--seconds 60]
-    python bench/daemon.py --carry [--workers 1 2 4] [--rounds 3] [--page docs/daemon/capacity.md]
+    python bench/daemon.py --carry [--rounds 3] [--page docs/daemon/capacity.md]
 
 Requests of 42 messages and 40 KB on average, the turns of growing conversations on the chat wire,
 100 of those at a time; from a process of their own, to an upstream that answers at once. Beside the
@@ -21,9 +21,6 @@ reported.
 - `rss_mb`, `rss_growth_mb`: the memory of a daemon of its own after so many requests of 40 KB, of
   ever new conversations, and how much of it came after the first fifth. `rss_all_mb`: that of the
   daemon that carried all other rounds, 400 KB included.
-- `workers_cpu_vs_one`: the CPU of a call of all processes with `--workers 2`, against that of one
-  process, at 40 KB, each conversation on one connection. `workers_scale`: requests a second of 4
-  workers against those of one process, on 8 or more cores.
 - `first_byte_ms`: what the daemon adds to the median time to a stream's first byte, one connection.
 
 On two idle cores this takes about 15 minutes, 10 of these for `--memory 200000` (20,000 show the
@@ -48,7 +45,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import os
 import statistics
 import tempfile
 from pathlib import Path
@@ -92,16 +88,6 @@ class Measured:
         if result["statuses"] != {"200": total}:
             raise SystemExit(f"{self.name}: not everything was answered: {result['statuses']}")
         self.sent += total
-        return {**result, "rate": total / result["seconds"]}
-
-    def load_own(self, total: int) -> dict[str, Any]:
-        """Each connection has its own conversations, as agents have."""
-        live = 3 * _CONNECTIONS
-        result = self.server.load(self.requests, _CONNECTIONS, total, self.sent, live, own=True)
-        if result["statuses"] != {"200": total}:
-            raise SystemExit(f"{self.name}: not everything was answered: {result['statuses']}")
-        turns = live * len(self.requests)
-        self.sent += -(-2 * total // turns) * turns  # connections are not equally fast
         return {**result, "rate": total / result["seconds"]}
 
     def measure(self, connections: int, total: int) -> None:
@@ -165,56 +151,6 @@ def cpu_ratio(bare: Measured, daemon: Measured, name: str, rounds: int) -> float
     return float(statistics.median(ratios))
 
 
-#: Cores that `workers_scale` needs: for the workers, the process of the store, upstream and load.
-_CORES = 8
-#: Enough that all workers get some.
-_CONNECTIONS = 32
-
-
-def workers_against_one(
-    one: Measured, several: Measured, total: int, rounds: int
-) -> dict[str, list[float]]:
-    """Ratios of CPU a call and of requests a second, in alternating rounds. Both get the same
-    requests."""
-    found: dict[str, list[float]] = {"server_cpu": [], "rate": []}
-    for _ in range(rounds):
-        ours, theirs = (server.load_own(total) for server in (several, one))
-        for name, ratios in found.items():
-            ratios.append(ours[name] / theirs[name])
-        print(
-            f"{several.name:10} {ours['server_cpu'] / total * 1e3:6.3f} ms CPU each"
-            f"   one {theirs['server_cpu'] / total * 1e3:6.3f} ms"
-            f"   {found['server_cpu'][-1]:5.2f} times, {found['rate'][-1]:5.2f} times the requests",
-            flush=True,
-        )
-    return found
-
-
-def measure_workers(upstream: Child, requests: int, rounds: int) -> dict[str, float | None]:
-    """`workers_cpu_vs_one` and `workers_scale`."""
-    counts = {"workers_cpu_vs_one": 2, "workers_scale": 4}
-    if (os.cpu_count() or 1) < _CORES:
-        del counts["workers_scale"]
-    results: dict[str, float | None] = {"workers_cpu_vs_one": None, "workers_scale": None}
-    for name, count in counts.items():
-        with contextlib.ExitStack() as stack:
-            servers = []
-            for workers in (1, count):
-                home = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "home"
-                token = create_home(home, upstream.port)
-                process = stack.enter_context(
-                    child("daemon", PROGRAM, str(home), "--workers", str(workers))
-                )
-                headers = {"authorization": f"Bearer {token}"}
-                servers.append(Measured(f"{workers} workers", process, headers))
-            for server in servers:
-                server.load_own(max(200, requests // 2))
-            found = workers_against_one(servers[0], servers[1], requests, rounds)
-            ratios = found["server_cpu" if count == 2 else "rate"]
-            results[name] = round(float(statistics.median(ratios)), 3)
-    return results
-
-
 def first_bytes(servers: list[Measured], asked: int) -> dict[str, float]:
     """The median for each server, asked in turn: for the turns of one new conversation after the
     other."""
@@ -254,12 +190,11 @@ def main() -> None:
     parser.add_argument("--hostile", action="store_true", help="attack the daemon instead")
     parser.add_argument("--seconds", type=float, default=60.0, help="of the attacks")
     parser.add_argument("--carry", action="store_true", help="what one machine carries, instead")
-    parser.add_argument("--workers", type=int, nargs="+", default=[1], help="of --carry")
     parser.add_argument("--page", type=Path, help="of --carry: the page whose table is replaced")
     chosen = parser.parse_args()
     compiled()
     if chosen.carry:
-        print(json.dumps(carry(chosen.workers, chosen.rounds, chosen.page)))
+        print(json.dumps(carry(chosen.rounds, chosen.page)))
         return
     if chosen.hostile:
         print(json.dumps(measure(chosen.seconds) | measure_small_values(chosen.seconds)))
@@ -296,9 +231,6 @@ def main() -> None:
         cpu = {name: cpu_ratio(bare, daemon, name, chosen.rounds) for name in chosen_sizes}
         live_rss = process.rss_mb if chosen.long else None
         firsts = first_bytes([direct, bare, daemon], chosen.asked)
-        workers = measure_workers(upstream, chosen.requests, chosen.rounds)
-        if workers["workers_scale"] is None:
-            reasons["workers_scale"] = f"needs {_CORES} cores, this machine has {os.cpu_count()}"
         if not chosen.long:
             reasons["cpu_vs_bare_400kb_1000"] = reasons["rss_1000_live_400kb_mb"] = "needs --long"
         rss_all = process.rss_mb
@@ -313,7 +245,6 @@ def main() -> None:
         "rss_mb": round(rss, 1),
         "rss_growth_mb": round(growth, 1),
         "rss_all_mb": round(rss_all, 1),
-        **workers,
         "first_byte_ms": round(firsts["daemon"] - firsts["direct"], 3),
         "bare_first_byte_ms": round(firsts["bare"] - firsts["direct"], 3),
         "requests_a_second": {str(count): round(daemon.rate(count)) for count in CONNECTIONS},

@@ -1,19 +1,17 @@
-"""The daemon on PostgreSQL and Redis: what the ledger costs, and what more nodes bring.
+"""The daemon on PostgreSQL: what the ledger costs, and what more nodes bring.
 
-    python bench/nodes.py [--rounds 5] [--requests 1500] [--seconds 3] [--quick]
+    python bench/nodes.py [--rounds 5] [--requests 1500] [--seconds 3]
 
-PostgreSQL (with fsync) and Redis run on this machine, each on a Unix socket. Requests are those of
-`daemon.py`: 42 messages and 40 KB on average, of one app, so that all of them change one grant; any
-connection sends any turn of a conversation, so that conversations move between the nodes. What is
-compared runs in turns of one run; the medians of the ratios are reported.
+PostgreSQL (with fsync) runs on this machine, on a Unix socket. Requests are those of `daemon.py`:
+42 messages and 40 KB on average, of one app, so that all of them change one grant; any connection
+sends any turn of a conversation, as without a balancer that routes by token. What is compared runs
+in turns of one run; the medians of the ratios are reported.
 
 - `cpu_vs_no_ledger`: CPU of the daemon a request, over that of the same daemon that neither holds
   nor settles (`_lent.py`; no setting of the daemon does that).
 - `three_vs_one`: requests a second of three nodes, over those of one, at 64 connections.
 - `hold_p99_ms`: until a hold is durable, at 64 callers of one node and one app; the median of the
   rounds.
-- `bill_vs_one_node`: what the planner's families cost on three nodes when each call goes to a node
-  at random, over what they cost on one; the mean of all families and providers.
 """
 
 from __future__ import annotations
@@ -21,9 +19,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import itertools
 import json
-import random
 import statistics
 import sys
 import tempfile
@@ -31,27 +27,21 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import _families as made
 from _bytecode import compiled
 from _lent import node_homes, raw_requests
 from _served import Child, child, load
 from ledger import Case, measure
-from planner import PROVIDERS
 
-from anaphora.daemon.shared_state.redis import RedisState
 from anaphora.daemon.store.postgres import PostgresStore
 from anaphora.postgres.address import PostgresAddress
 from anaphora.wording import counted
 
 sys.path.append(str(Path(__file__).parent.parent / "tests"))
 
-from support.routed_calls import Nodes
-from support.servers import PostgresServer, RedisServer
+from support.servers import PostgresServer
 
 PROGRAM = "_lent.py"
 NODES = 3
-#: When the families' conversations begin, in seconds since 1970.
-START = 1_800_000_000.0
 CONNECTIONS = 64
 
 
@@ -64,18 +54,17 @@ class Cluster:
         without: Child,
         token: str,
         postgres: PostgresServer,
-        redis: RedisServer,
     ) -> None:
         self.nodes, self.without = nodes, without
-        self.postgres, self.redis = postgres, redis
+        self.postgres = postgres
         self._requests = raw_requests({"authorization": f"Bearer {token}"})
         self._sent = 0
 
     def load(self, servers: list[Child], total: int) -> dict[str, float]:
         """Requests a second, and milliseconds of CPU a request by who used them."""
-        before = self._server_cpu()
+        before = _family_cpu(self.postgres.pid)
         result = load(servers, self._requests, CONNECTIONS, total, self._sent)
-        after = self._server_cpu()
+        after = _family_cpu(self.postgres.pid)
         self._sent += total
         if result["statuses"] != {"200": total}:
             raise SystemExit(f"not everything was answered: {result['statuses']}")
@@ -84,13 +73,7 @@ class Cluster:
             "p50_ms": result["p50_ms"],
             "p99_ms": result["p99_ms"],
             "daemon_cpu_ms": result["server_cpu"] / total * 1e3,
-            **{f"{name}_cpu_ms": (after[name] - before[name]) / total * 1e3 for name in after},
-        }
-
-    def _server_cpu(self) -> dict[str, float]:
-        return {
-            "postgres": _family_cpu(self.postgres.pid),
-            "redis": Child(self.redis.process, 0).cpu,  # type: ignore[arg-type]
+            "postgres_cpu_ms": (after - before) / total * 1e3,
         }
 
 
@@ -112,15 +95,14 @@ def _cpu(pid: int, *, ended: bool = False) -> float:
 def cluster() -> Iterator[Cluster]:
     with contextlib.ExitStack() as stack:
         postgres = stack.enter_context(PostgresServer(settings={"fsync": "on"}))
-        redis = stack.enter_context(RedisServer())
         upstream = stack.enter_context(child("upstream", PROGRAM))
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         url = postgres.create_database()
-        servers = {"store": url, "shared": redis.url}
+        servers = {"store": url}
         token, (without, *homes) = node_homes(folder, upstream.port, servers, NODES + 1)
         nodes = [stack.enter_context(child("daemon", PROGRAM, str(home))) for home in homes]
         unlimited = stack.enter_context(child("no_ledger", PROGRAM, str(without)))
-        yield Cluster(nodes, unlimited, token, postgres, redis)
+        yield Cluster(nodes, unlimited, token, postgres)
 
 
 def served(rounds: int, requests: int) -> dict[str, Any]:
@@ -157,37 +139,6 @@ async def _held(url: str, journal: Path, seconds: float) -> dict[str, float]:
     return await measure(Case("one app"), store, seconds)
 
 
-def bill_ratios(quick: bool) -> dict[str, float]:
-    """By provider and family: the bill of three nodes over that of one."""
-    found = {}
-    seeds, shapes = made.families()
-    with RedisServer() as redis:
-        for name, (model, dialect) in PROVIDERS.items():
-            for family, shape in shapes.items():
-                bills = {1: 0.0, NODES: 0.0}
-                for seed, count in itertools.product(seeds[: 1 if quick else 2], bills):
-                    redis.flush()
-                    calls = made.calls(shape, seed, model)
-                    bills[count] += asyncio.run(_bill(redis.url, calls, count, dialect, seed))
-                found[f"{name} {family}"] = bills[NODES] / bills[1]
-                print(f"{name:16}{family:24}{found[f'{name} {family}']:8.4f}", flush=True)
-    return found
-
-
-async def _bill(url: str, calls: list[made.Sent], count: int, dialect: str, seed: int) -> float:
-    """Of all calls, each by a node that is drawn."""
-    shared = [RedisState.of(url, nodes=lambda: count) for _ in range(count)]
-    for state in shared:
-        await state.start()
-    nodes, route, total = Nodes(shared, calls[0].call.model, dialect), random.Random(seed), 0.0
-    for sent in calls:
-        path, body = nodes.body(sent.call)
-        total += (await nodes.call(route.randrange(count), path, body, START + sent.at)).cost
-    for state in shared:
-        await state.close()
-    return total
-
-
 def _ratio(found: dict[str, list[dict[str, float]]], name: str, one: str, other: str) -> float:
     """The median of the rounds' ratios."""
     pairs = zip(found[one], found[other], strict=True)
@@ -202,7 +153,7 @@ def _print_row(name: str, row: dict[str, float]) -> None:
     print(
         f"{name:10}{row['rate']:8.0f} a second   p50 {row['p50_ms']:6.1f} ms   p99"
         f" {row['p99_ms']:6.1f} ms   CPU a request: daemon {row['daemon_cpu_ms']:.3f} ms,"
-        f" PostgreSQL {row['postgres_cpu_ms']:.3f}, Redis {row['redis_cpu_ms']:.3f}",
+        f" PostgreSQL {row['postgres_cpu_ms']:.3f}",
         flush=True,
     )
 
@@ -212,18 +163,14 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5, help="repetitions; medians are reported")
     parser.add_argument("--requests", type=int, default=1500, help="of a round")
     parser.add_argument("--seconds", type=float, default=3.0, help="of holds, a round")
-    parser.add_argument("--quick", action="store_true", help="one seed of the families, not five")
     chosen = parser.parse_args()
     compiled()
     found = served(chosen.rounds, chosen.requests)
     holds = hold_times(chosen.rounds, chosen.seconds)
-    bills = bill_ratios(quick=chosen.quick)
     result = {
         "cpu_vs_no_ledger": round(_ratio(found, "daemon_cpu_ms", "1 node", "no ledger"), 3),
         "three_vs_one": round(_ratio(found, "rate", "3 nodes", "1 node"), 3),
         "hold_p99_ms": _median(holds)["hold_p99_ms"],
-        "bill_vs_one_node": round(statistics.mean(bills.values()), 4),
-        "worst_bill_vs_one_node": round(max(bills.values()), 4),
         "holds": _median(holds),
         "served": {name: _median(rows) for name, rows in found.items()},
     }

@@ -1,12 +1,12 @@
-"""Run several nodes on this machine: PostgreSQL, Redis, an emulator, nodes and a balancer.
+"""Run several nodes on this machine: PostgreSQL, an emulator, nodes and a balancer.
 
     python scripts/cluster.py [--nodes 3] [--requests 300] [--keep]      (`make cluster`)
 
 Starts everything in a temporary folder, prints where it is, makes calls through the balancer,
 restarts and drains one node after the other under load, checks the ledger, and stops. Prints how
-many calls failed, and exits with 1 if one did. Needs neither root nor a network. PostgreSQL and
-Redis come from PATH, the distribution's folder, or the wheels of scripts/servers.sh; a small relay
-stands in for nginx.
+many calls failed, and exits with 1 if one did. Needs neither root nor a network. PostgreSQL comes
+from PATH, the distribution's folder, or the wheel of scripts/servers.sh; a small relay stands in
+for nginx.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -33,12 +33,8 @@ sys.path[:0] = [str(ROOT / "tests")]
 import aiohttp  # noqa: E402
 from rich.progress import Progress  # noqa: E402
 from support.cluster import Cluster, Node, has_nginx  # noqa: E402
-from support.servers import (  # noqa: E402
-    PostgresServer,
-    RedisServer,
-    ServerFailed,
-    ServerMissing,
-)
+from support.daemon import GRANT  # noqa: E402
+from support.servers import PostgresServer, ServerFailed, ServerMissing  # noqa: E402
 from support.waiting import wait_until  # noqa: E402
 
 from anaphora import emulator  # noqa: E402
@@ -51,6 +47,8 @@ STREAMS = 3
 OPEN = "SELECT request_id, name FROM holds JOIN nodes ON nodes.id = holds.node"
 #: Calls for each node from which on each should have had one.
 IDLE = 20
+#: Apps that call: the balancer sends all calls of a token to one node.
+APPS = tuple(f"demo-{number}" for number in range(1, 31))
 #: Seconds that a node accepts calls after SIGTERM: the default of `drain_delay`.
 DELAY = 5
 
@@ -61,13 +59,13 @@ class Load:
     def __init__(
         self,
         url: str,
-        token: str,
+        tokens: Sequence[str],
         requests: int | None,
         callers: int,
         ended: threading.Event | None = None,
     ) -> None:
         self._url = f"{url}/v1/messages"
-        self._headers = {"x-api-key": token}
+        self._headers = [{"x-api-key": token} for token in tokens]
         self._requests = requests
         numbers = itertools.count() if requests is None else range(requests)
         self._numbers = iter(numbers)
@@ -102,7 +100,8 @@ class Load:
                 body["stream"] = True
             began = time.perf_counter()
             try:
-                async with session.post(self._url, json=body, headers=self._headers) as answer:
+                headers = self._headers[number % len(self._headers)]
+                async with session.post(self._url, json=body, headers=headers) as answer:
                     text = await answer.read()
                 is_whole = b"message_stop" in text if "stream" in body else b"usage" in text
                 cut = answer.status == 200 and not is_whole
@@ -176,11 +175,11 @@ class Started:
         store: str,
         places: dict[str, str],
         *,
-        app: str = "demo",
+        apps: Sequence[str] = APPS,
     ) -> None:
         self._cluster = cluster
         self._home = cluster.nodes[0].home
-        self._token = cluster.tokens[app]
+        self._tokens = [cluster.tokens[app] for app in apps]
         self._postgres = postgres
         self._store = store
         self.places = places
@@ -193,7 +192,7 @@ class Started:
 
     def called(self, options: argparse.Namespace, log: Terminal) -> dict[str, Any]:
         """What the calls did."""
-        load = Load(self.places["balancer"], self._token, options.requests, options.callers)
+        load = Load(self.places["balancer"], self._tokens, options.requests, options.callers)
         with Progress(console=log, transient=True, disable=not log.is_terminal) as progress:
             return asyncio.run(load.run(progress))
 
@@ -201,7 +200,7 @@ class Started:
         """What calls did while one node after the other was stopped and started, and then drained
         and put back."""
         ended, took = threading.Event(), dict[str, float]()
-        load = Load(self.places["balancer"], self._token, None, options.in_flight, ended)
+        load = Load(self.places["balancer"], self._tokens, None, options.in_flight, ended)
 
         def play() -> None:
             try:
@@ -301,9 +300,8 @@ def started(options: argparse.Namespace, log: Terminal) -> Iterator[Started]:
     with contextlib.ExitStack() as stack:
         temporary = tempfile.TemporaryDirectory(prefix="anaphora-", dir="/tmp")
         folder = Path(stack.enter_context(temporary))
-        log.print("starting PostgreSQL, Redis and an emulator")
+        log.print("starting PostgreSQL and an emulator")
         postgres = stack.enter_context(PostgresServer())
-        redis = stack.enter_context(RedisServer())
         latency = Latency(first=0.1, pace=0.005)
         emulated = stack.enter_context(emulator.running(EmulatorOptions(latency=latency)))
         store = postgres.create_database()
@@ -312,7 +310,7 @@ def started(options: argparse.Namespace, log: Terminal) -> Iterator[Started]:
             Cluster(
                 folder,
                 store=store,
-                shared=redis.url,
+                extensions=dict.fromkeys(APPS, GRANT),
                 provider=emulated.url,
                 nodes=options.nodes,
                 daemon={"drain_delay": DELAY},
@@ -325,10 +323,9 @@ def started(options: argparse.Namespace, log: Terminal) -> Iterator[Started]:
             "balancer": url,
             **{node.name: f"{node.url}  {node.home}" for node in cluster.nodes},
             "PostgreSQL": store,
-            "Redis": redis.url,
             "emulator": f"{emulated.url}/_emulator",
             "dashboard": f"{url}/ui",
-            "token of demo": cluster.tokens["demo"],
+            f"token of {APPS[0]}": cluster.tokens[APPS[0]],
         })  # fmt: skip
 
 

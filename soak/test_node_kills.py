@@ -1,5 +1,5 @@
-"""Three nodes on one PostgreSQL that are killed and paused under load, while PostgreSQL and Redis are
-lost and clocks jump: no limit is exceeded, no acknowledged settlement is lost or changed, no hold is
+"""Three nodes on one PostgreSQL that are killed and paused under load, while PostgreSQL is lost and
+clocks jump: no limit is exceeded, no acknowledged settlement is lost or changed, no hold is
 left behind."""
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from pathlib import Path
 
 from support.ledgers import memory_folder
 from support.node_ledgers import LedgerNodes
-from support.servers import PostgresServer, RedisServer
+from support.servers import PostgresServer
 
 
 def test_three_hundred_kills_of_nodes_under_load() -> None:
     seed = time.time_ns()
     kills = settled = 0
-    with PostgresServer() as postgres, RedisServer() as redis:
+    with PostgresServer() as postgres:
         for part in range(5):
             url = postgres.create_database()
             with memory_folder() as folder:
-                nodes = LedgerNodes(folder, postgres, url, redis, seed=seed + part)
+                nodes = LedgerNodes(folder, postgres, url, seed=seed + part)
                 outcome = asyncio.run(nodes.run(60))
             kills, settled = kills + outcome.kills, settled + outcome.settled
             postgres.drop_database(url)
@@ -32,11 +32,8 @@ def test_three_hundred_kills_of_nodes_under_load() -> None:
 
 
 def test_benchmark_of_nodes_ends_with_its_figures() -> None:
-    words = ["--rounds", "1", "--requests", "200", "--seconds", "0.5", "--quick"]
+    words = ["--rounds", "1", "--requests", "200", "--seconds", "0.5"]
     bench = Path(__file__).parent.parent / "bench" / "nodes.py"
     run = subprocess.run([sys.executable, bench, *words], stdout=subprocess.PIPE, check=True)
     found = json.loads(run.stdout.splitlines()[-1])
-    assert list(found)[:4] == [
-        "cpu_vs_no_ledger", "three_vs_one", "hold_p99_ms", "bill_vs_one_node",
-    ]  # fmt: skip
-    assert found["bill_vs_one_node"] <= 1.01
+    assert list(found)[:3] == ["cpu_vs_no_ledger", "three_vs_one", "hold_p99_ms"]

@@ -35,7 +35,7 @@ from anaphora.wire import anthropic, gemini, ollama, openai_chat, openai_respons
 if TYPE_CHECKING:
     from support.browser import Chromium
     from support.ledgers import PostgresPlace, StorePlace
-    from support.servers import PostgresServer, RedisServer
+    from support.servers import PostgresServer
 
 HERE = Path(__file__).parent
 
@@ -266,29 +266,6 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> StorePlace:
         return tmp_path / "store.sqlite"
     found: StorePlace = request.getfixturevalue("postgres_place")
     return found
-
-
-@pytest.fixture(scope="session")
-def redis_server() -> Iterator[RedisServer]:
-    """One Redis (or Valkey) for all tests of a process; a test that stops it starts it again."""
-    from support.servers import RedisServer, ServerMissing
-
-    try:
-        server = RedisServer()
-    except ServerMissing as missing:
-        skip_without(missing)
-    with server:
-        yield server
-
-
-@pytest.fixture
-def redis_url(redis_server: RedisServer) -> str:
-    """The address of an empty Redis."""
-    redis_server.resume()
-    if not redis_server.running:
-        redis_server.start()
-    redis_server.flush()
-    return redis_server.url
 
 
 @pytest.fixture(scope="session")

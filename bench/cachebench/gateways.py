@@ -41,7 +41,6 @@ _FIRST = 90_000_000
 TITLES = {
     "bare": "aiohttp pass-through",
     "daemon": "Anaphora's daemon",
-    "daemon_2": "Anaphora's daemon, `--workers 2`",
     "daemon_messages": "Anaphora's daemon, Messages",
     "portkey": "Portkey gateway",
     "litellm": "LiteLLM proxy",
@@ -66,7 +65,6 @@ _LITELLM = {
 DOES = {
     "bare": _NOTHING,
     "daemon": _OURS,
-    "daemon_2": _OURS,
     "daemon_messages": _OURS,
     "portkey": {**_NOTHING, "auth": "none: passes the caller's key on"},
     "litellm": _LITELLM,
@@ -170,8 +168,6 @@ def _lanes(stack: contextlib.ExitStack, upstream: Child, skipped: dict[str, str]
     lanes = [Lane("bare", stack.enter_context(child("bare", PROGRAM, to)), key, PATH, MODEL)]
     server, headers = stack.enter_context(daemon(upstream))
     lanes.append(Lane("daemon", server, headers, PATH, MODEL))
-    two, of_two = stack.enter_context(daemon(upstream, "--workers", "2"))
-    lanes.append(Lane("daemon_2", two, of_two, PATH, MODEL))
     # Processes of their own: memory counts what the path needs.
     other, of_other = stack.enter_context(daemon(upstream))
     of_other |= {"anthropic-version": "2023-06-01"}

@@ -136,21 +136,6 @@ def test_folder_that_is_no_home_is_named(tmp_path: Path, run: Run) -> None:
     assert f"anaphora init {tmp_path}" in done.stderr
 
 
-@pytest.mark.parametrize("given", ["0", "-1", "two", "129", ""])
-def test_number_of_workers_is_checked(given: str, home: Path, run: Run) -> None:
-    done = run("serve", "--home", str(home), "--check", "--workers", given)
-    assert done.returncode == 2
-    assert f"'{given}' is neither a number from 1 to 128 nor auto" in done.stderr
-
-
-def test_check_with_workers(home: Path, run: Run) -> None:
-    done = run("serve", "--home", str(home), "--check", "--workers", "auto")
-    assert (done.returncode, done.stderr) == (0, "")
-    done = run("serve", "--emulate", "--workers", "2")
-    assert done.returncode == 2
-    assert "--workers or --emulate" in done.stderr
-
-
 @pytest.fixture
 def short_folder() -> Iterator[Path]:
     """With room for the path of a socket below it."""

@@ -1,12 +1,11 @@
 """Alerts of a running daemon: over HTTP to a receiver, to a real command, and to the log; each
-crossing once, over restarts, workers and nodes."""
+crossing once, over restarts and nodes."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
-import signal
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from functools import partial
@@ -31,7 +30,6 @@ from support.emulated_client import Serving
 from support.failing_provider import FailingProvider
 from support.narrowed import NarrowedApp, narrowed
 from support.nodes import create_node_homes, running_node
-from support.served_workers import Served
 from support.servers import PostgresServer
 from support.socket_upstream import socket_upstream
 from support.waiting import wait_until
@@ -461,38 +459,6 @@ def test_serve_check_names_targets_that_cannot_be_used(
 
 
 # ── Several processes ─────────────────────────────────────────────────────────────────────────────
-
-
-def test_workers_send_each_alert_once_and_again_after_a_kill(
-    tmp_path: Path, running_emulator: Emulator, receiver: WebhookReceiver
-) -> None:
-    """The daemon is killed after the receiver has the alert, and before it has answered: it may be
-    sent twice, and is not lost."""
-    home = tmp_path / "home"
-    grants = extensions({"hook": HOOK}, limits=[50, 100])
-    tokens = create_home(home, running_emulator, extensions=grants)
-    add_secrets(home, receiver)
-    served = Served(home, tokens)
-    receiver.answers.clear()
-    try:
-        while served.status(max_tokens=50) == 200:
-            pass
-        receiver.wait(2)
-    finally:
-        served.process.send_signal(signal.SIGKILL)
-        served.process.wait()
-    receiver.answers.set()
-    before = set(receiver.ids())
-    assert len(before) == 2
-    count = len(receiver.requests)
-    served = Served(home, tokens)
-    try:
-        receiver.wait(count + 2)
-        wait_until(lambda: served.get("/metrics").text.count('result="sent"') == 1, "it is sent")
-    finally:
-        assert served.stop() == 0
-    assert set(receiver.ids()) == before
-    assert Counter(receiver.ids()[count:]) == Counter(before)
 
 
 def test_nodes_send_each_alert_once(

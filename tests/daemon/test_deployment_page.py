@@ -68,7 +68,6 @@ def test_settings_are_valid() -> None:
     config = daemon_config(ClientConfig.from_text(text, "deployment.md"))
     assert config.is_exposed
     assert config.store is not None
-    assert config.shared is not None
 
 
 @each_row("line", re.findall(r"^(?:kubectl .* -- )?(anaphora .*)$", PAGE, re.MULTILINE))

@@ -62,10 +62,10 @@ def test_reads_of_what_another_app_wrote_are_hidden(
             assert other.verdict.result == "first"
             assert other.body is None
             assert again.usage.read == first.usage.written_total
-            explained = await daemon.service.explain(TWO, other.request_id)
+            explained = daemon.service.explain(TWO, other.request_id)
             assert explained is not None
             assert explained["usage"]["read"] == 0
-            assert await daemon.service.explain(ONE, other.request_id) is None
+            assert daemon.service.explain(ONE, other.request_id) is None
             await daemon.spent(TWO)
             (_, row) = await daemon.store.spend(["app"])
             assert (row.app, row.read) == ("two", 2 * (again.usage.read or 0))

@@ -11,9 +11,7 @@ import pytest
 from support.event_loops import in_event_loop
 from support.ledgers import (
     Clock,
-    PostgresPlace,
     StorePlace,
-    abandon,
     an_app,
     open_store,
     opened,
@@ -147,38 +145,6 @@ async def test_unsent_holds_of_a_killed_ledger_are_free(tmp_path: Path, marks: P
     await store.close()
     async with opened(path) as again:
         assert (await again.spent("shop")).today == 20
-
-
-@pytest.mark.parametrize("ended", ["worker", "daemon"])
-@in_event_loop
-async def test_a_worker_that_was_a_node_is_settled_by_its_own_marks(
-    postgres_place: PostgresPlace, marks: Path, ended: str
-) -> None:
-    async def node(name: str, marks: Path) -> Ledger:
-        clock = Clock()
-        store = await PostgresStore.open(postgres_place.address, node=name, clock=clock)
-        ledger = Ledger(store, clock)
-        await ledger.recover(marks)
-        return ledger
-
-    own = marks.with_name(f"{marks.name}.1")
-    daemon, worker = await node("a", marks), await node("a/1", own)
-    other = await node("b", marks.with_name("elsewhere"))
-    sent, unsent, elsewhere = await hold(worker, 20), await hold(worker, 30), await hold(other, 40)
-    sent.sending()
-    for one in (sent, unsent, elsewhere):
-        one._settled = True  # it is killed: nothing settles them
-    abandon(store_of(worker))
-    if ended == "worker":
-        found = await store_of(daemon).recover_worker("a/1", EarlierMarks.read(own).is_unsent)
-        assert (found.count, found.amount, found.unsent) == (2, 20, 1)
-    else:
-        abandon(store_of(daemon))
-        daemon = await node("a", marks)
-    spent = await daemon.spent("shop")
-    assert (spent.today, spent.held) == (20, 40), "another node goes on"
-    for ledger in (daemon, other):
-        await ledger.store.close()
 
 
 @in_event_loop

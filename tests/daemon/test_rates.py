@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anaphora.daemon.access.checks import GrantRates
 from anaphora.daemon.access.grants import AppGrant, LlmGrant
-from anaphora.daemon.shared_state import MINUTE, LocalState, Taken
+from anaphora.daemon.access.rates import MINUTE, GrantRates, TakenRate
 from anaphora.daemon.values import App
 from anaphora.errors import GrantRateLimited, NotGranted
 
@@ -22,12 +19,12 @@ class Rates:
 
     def __init__(self) -> None:
         self.now = START
-        self._rates = GrantRates(LocalState(clock=lambda: self.now))
+        self._rates = GrantRates(clock=lambda: self.now)
         self.correct = self._rates.correct
 
-    def admit(self, app: App, tokens: int, now: float) -> Taken:
+    def admit(self, app: App, tokens: int, now: float) -> TakenRate:
         self.now = now
-        return asyncio.run(self._rates.admit(app, tokens))
+        return self._rates.admit(app, tokens)
 
 
 def app_with(name: str = "a", *, requests: int | None = None, tokens: int | None = None) -> App:

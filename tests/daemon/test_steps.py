@@ -208,7 +208,7 @@ def test_a_full_queue_behind_the_answers_is_emptied_by_the_call_that_fills_it(
                 await daemon.service.complete(daemon.request("anthropic", BODY))
                 waiting.append(len(answered_calls(daemon)))
             assert waiting == [1, 2, 0, 1]
-            assert await daemon.service.explain(daemon.app, "req-4"), "looked at before its time"
+            assert daemon.service.explain(daemon.app, "req-4"), "looked at before its time"
             assert not len(answered_calls(daemon))
 
     asyncio.run(main())

@@ -1,6 +1,6 @@
 """Several nodes on this machine, each a process of its own, behind nginx or a small relay.
 
-    with Cluster(folder, store=database_url, shared=redis_url, provider=emu.url) as cluster:
+    with Cluster(folder, store=database_url, provider=emu.url) as cluster:
         with cluster.balancer() as url:
             anthropic.Anthropic(base_url=url, api_key=cluster.tokens["demo"])
             cluster.nodes[0].kill()
@@ -55,12 +55,12 @@ from anaphora.daemon.home.settings import ServeOptions
 from anaphora.daemon.server import serve
 
 for name in (
-    "aiohttp.web", "asyncpg", "prometheus_client", "hiredis", "yaml",
+    "aiohttp.web", "asyncpg", "prometheus_client", "yaml",
     "ctypes", "encodings.idna", "anaphora.client.observe.prometheus",
     "anaphora.client.transport.over_aiohttp", "anaphora.daemon.calls.delegation",
     "anaphora.daemon.endpoints.service", "anaphora.daemon.endpoints.stored",
     "anaphora.daemon.nodes.administration", "anaphora.daemon.nodes.membership",
-    "anaphora.daemon.rpc.service", "anaphora.daemon.shared_state.redis",
+    "anaphora.daemon.rpc.service",
     "anaphora.daemon.store.postgres", "anaphora.daemon.ui.mount",
     "anaphora.serving.listening",
 ):
@@ -253,7 +253,6 @@ class Cluster:
         folder: Path,
         *,
         store: str,
-        shared: str | None = None,
         provider: str,
         providers: Mapping[str, Any] | None = None,
         nodes: int = 3,
@@ -279,8 +278,6 @@ class Cluster:
                 "drain_delay": 0,
                 **(daemon or {}),
             }
-            if shared is not None:
-                llm["daemon"]["shared"] = shared
             _write_home(node.home, llm, self.grants, None if node.home == first else first)
 
     def __enter__(self) -> Self:

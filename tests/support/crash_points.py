@@ -96,7 +96,7 @@ def _arm(point: str) -> None:
         setattr(owner, name, replacement)
 
 
-def _serve(home: Path, point: str, workers: int) -> None:
+def _serve(home: Path, point: str) -> None:
     from anaphora.daemon.home.settings import ServeOptions
     from anaphora.daemon.server import Daemon, serve
 
@@ -109,7 +109,7 @@ def _serve(home: Path, point: str, workers: int) -> None:
     def ready(_: Daemon) -> None:
         os.write(output, b"ready\n")
 
-    serve(ServeOptions(home=home, port=0, workers=workers), ready)
+    serve(ServeOptions(home=home, port=0), ready)
 
 
 def main() -> None:
@@ -119,7 +119,7 @@ def main() -> None:
         "anaphora.daemon.calls.delegation", "anaphora.daemon.endpoints.service",
         "anaphora.daemon.endpoints.stored", "anaphora.daemon.rpc.service",
         "anaphora.daemon.nodes.administration", "anaphora.daemon.nodes.membership",
-        "anaphora.daemon.shared_state", "anaphora.daemon.store.sqlite",
+        "anaphora.daemon.store.sqlite",
         "anaphora.daemon.store.postgres", "anaphora.daemon.ui.mount",
         "anaphora.serving.listening",
     ):  # fmt: skip
@@ -129,7 +129,7 @@ def main() -> None:
         child = os.fork()
         if not child:
             try:
-                _serve(Path(command["home"]), command["point"], command["workers"])
+                _serve(Path(command["home"]), command["point"])
                 os._exit(0)
             except BaseException:
                 traceback.print_exc()  # to its log
@@ -148,9 +148,9 @@ class CrashingDaemons:
         self._output = output
         self._process = 0
 
-    def start(self, home: Path, point: str = "", workers: int = 1) -> bool:
+    def start(self, home: Path, point: str = "") -> bool:
         """Whether it serves; for a step of the recovery, it may have died there."""
-        command = {"home": str(home), "point": point, "workers": workers}
+        command = {"home": str(home), "point": point}
         self._commands.write(json.dumps(command).encode() + b"\n")
         self._commands.flush()
         self._process = int(self._output.readline())
@@ -168,11 +168,6 @@ class CrashingDaemons:
     def kill(self) -> None:
         os.kill(self._process, signal.SIGKILL)
         self.wait()
-
-    def workers(self) -> list[int]:
-        """The processes of its workers."""
-        tasks = Path(f"/proc/{self._process}/task").glob("*/children")
-        return [int(child) for task in tasks for child in task.read_text().split()]
 
     def signal(self, number: signal.Signals) -> None:
         os.kill(self._process, number)

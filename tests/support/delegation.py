@@ -22,7 +22,6 @@ from anaphora.daemon.access.grants import NANO, AppGrant, LlmGrant
 from anaphora.daemon.calls.call import AppCall, AppReply, StreamPiece
 from anaphora.daemon.calls.delegation import CallService
 from anaphora.daemon.money.ledger import Ledger
-from anaphora.daemon.shared_state import SharedState
 from anaphora.daemon.store import Spent
 from anaphora.daemon.store.sqlite import SqliteStore
 from anaphora.daemon.values import App, WireRequest
@@ -167,12 +166,11 @@ async def delegating(
     *,
     app: App | None = None,
     routes: dict[str, Any] | None = None,
-    shared_state: SharedState | None = None,
     transport: Any = None,
     **provider: Any,
 ) -> AsyncIterator[Delegating]:
-    """A service with these providers; `provider` adds settings to each of them. `shared_state` is
-    what it shares with other nodes, `transport` what sends its requests."""
+    """A service with these providers; `provider` adds settings to each of them.
+    `transport` sends its requests."""
     providers = settings(server.url, names, **provider)
     if "ollama" in providers:  # without a price, no call is made under a limit
         providers["ollama"]["prices"] = {"*": {"input": 0, "output": 0}}
@@ -186,7 +184,6 @@ async def delegating(
             Ledger(store),
             audit,
             transport=transport,
-            shared_state=shared_state,
         )
         app = app or app_of(providers=(*names, *(routes or {})))
         service.use_grants([app.grant])

@@ -8,11 +8,8 @@ its response.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
-import os
 import random
-import signal
 import threading
 import time
 from collections import Counter
@@ -139,11 +136,8 @@ class Comparison(msgspec.Struct):
 class JournalledKills:
     """One home, whose daemons are killed one after the other."""
 
-    def __init__(
-        self, folder: Path, seed: int, store: str | None, workers: int = 1, callers: int = 8
-    ) -> None:
+    def __init__(self, folder: Path, seed: int, store: str | None, callers: int = 8) -> None:
         self._seed = seed
-        self._workers = workers
         self._draw = random.Random(seed)
         self._home = folder / "home"
         self._store = store
@@ -163,7 +157,7 @@ class JournalledKills:
             while self._kills < kills:
                 asyncio.run(self._kill_one(daemons))
                 self._check_limits()
-            daemons.start(self._home, workers=self._workers)
+            daemons.start(self._home)
             daemons.stop()
         return self._compare()
 
@@ -185,29 +179,16 @@ class JournalledKills:
     async def _kill_one(self, daemons: CrashingDaemons) -> None:
         """Mostly some time after the first answer; a fifth of them at any time from the start."""
         loop = asyncio.get_running_loop()
-        await loop.run_in_executor(None, daemons.start, self._home, "", self._workers)
+        await loop.run_in_executor(None, daemons.start, self._home)
         self._killed, self._first = False, asyncio.Event()
         tasks = [asyncio.create_task(self._call(number)) for number in range(self._callers)]
         if self._draw.random() < 0.8:
             await asyncio.wait_for(self._first.wait(), PATIENCE)
-        if self._workers > 1:
-            for _ in range(self._draw.randrange(4)):
-                await self._kill_worker(daemons)
         await asyncio.sleep(self._draw.uniform(0.0, 0.1))
         self._killed = True
         self._kills += 1
         daemons.kill()
         await asyncio.gather(*tasks)
-
-    async def _kill_worker(self, daemons: CrashingDaemons) -> None:
-        """One of them, and waits for an answer of another, or of the one after it."""
-        await asyncio.sleep(self._draw.uniform(0.0, 0.1))
-        self._first.clear()
-        if running := daemons.workers():
-            with contextlib.suppress(ProcessLookupError):  # one that was killed before
-                os.kill(self._draw.choice(running), signal.SIGKILL)
-                self._kills += 1
-        await asyncio.wait_for(self._first.wait(), PATIENCE)
 
     async def _call(self, number: int) -> None:
         app = ("small", "large")[number % 2]
@@ -341,8 +322,8 @@ class _Place(msgspec.Struct):
 
 
 def kill_and_compare(
-    folder: Path, kills: int, *, seed: int, store: str | None = None, workers: int = 1
+    folder: Path, kills: int, *, seed: int, store: str | None = None
 ) -> Comparison:
-    """Kills so many daemons under load, or their workers, and compares afterwards. Raises where a request of the provider
+    """Kills so many daemons under load, and compares afterwards. Raises where a request of the provider
     has no entry, a call has no row in the audit log or two, or an answer is not charged."""
-    return JournalledKills(folder, seed, store, workers).run(kills)
+    return JournalledKills(folder, seed, store).run(kills)

@@ -56,7 +56,7 @@ for name in (
     "anaphora.client.observe.prometheus", "anaphora.client.transport.over_aiohttp",
     "anaphora.daemon.calls.delegation", "anaphora.daemon.endpoints.service",
     "anaphora.daemon.endpoints.stored", "anaphora.daemon.rpc.service",
-    "anaphora.daemon.shared_state", "anaphora.daemon.store.sqlite",
+    "anaphora.daemon.store.sqlite",
     "anaphora.daemon.ui.mount", "anaphora.serving.listening",
 ):
     importlib.import_module(name)

@@ -38,8 +38,6 @@ import msgspec
 from support.ledgers import an_app
 
 from anaphora.daemon.money.ledger import Ledger, OpenHold
-from anaphora.daemon.shared_state import MinuteLimit, SharedState
-from anaphora.daemon.shared_state.redis import RedisState
 from anaphora.daemon.store import Settled
 from anaphora.daemon.store.postgres import PostgresStore
 from anaphora.errors import GrantExceeded, StoreUnavailable
@@ -48,8 +46,6 @@ from anaphora.postgres.address import PostgresAddress
 APPS = 3
 PER_DAY, PER_MONTH = 700_000, 4_000_000
 CALLERS = 12
-#: More than any test calls, also as the share of a node that has lost Redis.
-RATE = MinuteLimit(requests=10_000_000, tokens=10**12)
 #: Seconds between two beats of a node, and without one until it is declared dead.
 BEAT, SILENT = 0.1, 0.6
 
@@ -66,7 +62,6 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
     seed: int
     skew: float = 0.0
     """Seconds that its clock is ahead of the others."""
-    redis: str
 
 
 class SharedClock:
@@ -106,18 +101,14 @@ class Worker:
         stop = asyncio.Event()
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
         store, own = await self._opened()
-        shared = RedisState.of(self._options.redis, nodes=lambda: 3)
-        await shared.start()
         self._say(f"o {store.node_id}")
         store.on_fenced.append(lambda: self._say(f"o {store.node_id}"))
         orphaned = asyncio.create_task(_end_with_parent())
         callers = [
-            asyncio.create_task(self._call(own, shared, number, stop.is_set))
-            for number in range(CALLERS)
+            asyncio.create_task(self._call(own, number, stop.is_set)) for number in range(CALLERS)
         ]
         await asyncio.gather(*callers)
         await store.close()
-        await shared.close()
         orphaned.cancel()
 
     async def _opened(self) -> tuple[PostgresStore, Ledger]:
@@ -138,14 +129,10 @@ class Worker:
                     return store, own
             await asyncio.sleep(0.02)
 
-    async def _call(
-        self, own: Ledger, shared: SharedState, number: int, stopping: Callable[[], bool]
-    ) -> None:
+    async def _call(self, own: Ledger, number: int, stopping: Callable[[], bool]) -> None:
         draw = self._draw
         app = an_app(f"app{number % APPS}", PER_DAY, PER_MONTH)
         while not stopping():
-            taken = await shared.take(f"app {app.id}", RATE, 100)
-            assert not taken.wait, "a rate that is not reached limits no call"
             bound = draw.randrange(1, 40_000)
             try:
                 hold = await own.hold(
@@ -201,8 +188,7 @@ def _run(options: WorkerOptions) -> int:
 
 
 def main() -> None:
-    for name in ("asyncpg", "hiredis", "anaphora.daemon.shared_state.redis"):
-        importlib.import_module(name)
+    importlib.import_module("asyncpg")
     gc.freeze()  # what is imported stays shared
     for line in sys.stdin:
         command, argument = json.loads(line)

@@ -29,7 +29,7 @@ from anaphora.postgres.address import PostgresAddress
 from anaphora.postgres.connection import connect
 
 if TYPE_CHECKING:
-    from support.servers import PostgresServer, RedisServer
+    from support.servers import PostgresServer
 
     from anaphora.postgres.connection import Connection
 
@@ -85,7 +85,6 @@ class KillOutcome(msgspec.Struct, kw_only=True):
     woken: int = 0
     """Nodes that were declared dead and went on."""
     postgres_losses: int = 0
-    redis_losses: int = 0
     days: int = 0
     settled: int = 0
     """Settlements that were acknowledged."""
@@ -123,11 +122,9 @@ class _Node:
 class LedgerNodes:
     """Runs the nodes, and draws what happens to them."""
 
-    def __init__(
-        self, folder: Path, postgres: PostgresServer, url: str, redis: RedisServer, *, seed: int
-    ) -> None:
+    def __init__(self, folder: Path, postgres: PostgresServer, url: str, *, seed: int) -> None:
         self.outcome = KillOutcome()
-        self._folder, self._postgres, self._url, self._redis = folder, postgres, url, redis
+        self._folder, self._postgres, self._url = folder, postgres, url
         self._draw = random.Random(seed)
         self._now = NOON
         self._clock = SharedClock(folder / "clock")
@@ -185,7 +182,6 @@ class LedgerNodes:
         options = WorkerOptions(
             name=node.name,
             store=self._url,
-            redis=self._redis.url,
             folder=str(self._folder),
             seed=self._draw.randrange(1 << 30),
             skew=self._draw.choice(skews),
@@ -241,7 +237,6 @@ class LedgerNodes:
         faults: list[Callable[[], Awaitable[None]]] = [self._kill_one] * kills
         faults += [functools.partial(self._pause, killed=way % 3 == 2) for way in ways]
         faults += [functools.partial(self._lose_postgres, way % 3) for way in ways]
-        faults += [functools.partial(self._lose_redis, way % 3) for way in ways]
         self._draw.shuffle(faults)
         return faults
 
@@ -300,16 +295,6 @@ class LedgerNodes:
         await asyncio.to_thread(server.resume if way == 2 else server.start)
         self.outcome.postgres_losses += 1
         await self._until_used(*self._nodes, anew=True)
-
-    async def _lose_redis(self, way: int) -> None:
-        """A flush, a crash, or a server that does not answer for a while."""
-        if way == 0:
-            self._redis.flush()
-        else:
-            await asyncio.to_thread(self._redis.kill if way == 1 else self._redis.pause)
-            await self._until_used(*self._nodes, anew=True)
-            await asyncio.to_thread(self._redis.start if way == 1 else self._redis.resume)
-        self.outcome.redis_losses += 1
 
     def _move_clock(self) -> None:
         """Mostly some hours, often to a moment before midnight or the end of a month; sometimes

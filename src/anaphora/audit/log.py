@@ -29,7 +29,6 @@ from .envelope import (
     AuditEnvelope,
     AuditRow,
     CorrectionRow,
-    EncodedRow,
     RecoveryRow,
     StartRow,
     encode,
@@ -101,17 +100,6 @@ class AuditLog:
             collect=collect,
             row_key=row_key,
         )
-        self._write_with(writer)
-
-    @classmethod
-    def over(cls, path: Path | PostgresLog, writer: LogWriter) -> Self:
-        """The log of a process whose `writer` passes rows to another one, which writes them."""
-        log = cls.__new__(cls)
-        log.path, log.app, log.node, log._required = path, "", label(platform.node()), False
-        log._write_with(writer)
-        return log
-
-    def _write_with(self, writer: LogWriter) -> None:
         self._writer = writer
         self.first_row = writer.first_row
         """Number of the first row written by this log."""
@@ -174,10 +162,6 @@ class AuditLog:
             node=envelope.node or self.node,
             labels=envelope.labels or current_labels(),
         )
-        self._writer.put(lambda: row)
-
-    def append_encoded(self, row: EncodedRow) -> None:
-        """Adds a row that another process has made, without waiting."""
         self._writer.put(lambda: row)
 
     def append_correction(self, row: CorrectionRow) -> None:

@@ -26,7 +26,6 @@ from .envelope import (
     AuditEnvelope,
     AuditRow,
     Boundary,
-    EncodedRow,
     LostRow,
     PrunedRow,
     SegmentRow,
@@ -275,7 +274,7 @@ class LogWriter:
                 row = replace(row, epoch=self.epoch)
             line, head, row = self._sealed(head, row)
             lines.append(line)
-            if isinstance(row, AuditEnvelope | EncodedRow) and row.call_id and row.attempts:
+            if isinstance(row, AuditEnvelope) and row.call_id and row.attempts:
                 calls.append(row.call_id)
         return _Sealed(lines, segment, head, tuple(calls))
 

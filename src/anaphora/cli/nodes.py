@@ -121,8 +121,7 @@ def _wait(home: Home, node: str, *, quiet: bool) -> int:
     while True:
         rows = call_admin(home, "admin.nodes.list", {})["nodes"]
         running = {one["name"]: one for one in rows if one["state"] in _RUNNING}
-        # With its workers, which are `node/1`, `node/2` and so on.
-        found = [one for name, one in running.items() if f"{name}/".startswith(f"{node}/")]
+        found = [running[node]] if node in running else []
         if any(one["state"] == "alive" for one in found):
             raise InvalidRequest(f"{node} was put back into service meanwhile")
         calls = sum(one["report"]["calls"] for one in found)

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import datetime
 import json
-import os
 import re
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
@@ -33,27 +32,6 @@ if TYPE_CHECKING:
     from anaphora.daemon.server import Daemon
 
 
-#: More would share too few places of the ledger's marks.
-_MOST_WORKERS = 128
-
-
-class WorkerCount(click.ParamType[int]):
-    """A number, or `auto` for the cores that this process may use."""
-
-    name = "N|auto"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        if value == "auto":
-            return min(len(os.sched_getaffinity(0)), _MOST_WORKERS)
-        if isinstance(value, int):
-            return value
-        if not value.isdecimal() or not 1 <= int(value) <= _MOST_WORKERS:
-            self.fail(
-                f"{value!r} is neither a number from 1 to {_MOST_WORKERS} nor auto", param, ctx
-            )
-        return int(value)
-
-
 @click.command()
 @home_option
 @click.option("--host", help="Address to bind, instead of that in llm.yaml.")
@@ -63,12 +41,9 @@ class WorkerCount(click.ParamType[int]):
     help="Port to listen on, instead of that in llm.yaml; 0 for any free one.",
 )
 @click.option(
-    "--workers",
-    type=WorkerCount(),
-    default=1,
-    show_default=True,
-    help="Processes that answer calls, or `auto`: one for each core. With more than one, another"
-    " process keeps the store.",
+    "--share-port",
+    is_flag=True,
+    help="Let other nodes on this machine listen at the same port; the system spreads connections.",
 )
 @click.option(
     "--check", is_flag=True, help="Validate files, keys, grants, prices and the store, and exit."
@@ -94,7 +69,7 @@ def command(
     home: Path,
     host: str | None,
     port: int | None,
-    workers: int,
+    share_port: bool,
     check: bool,
     emulate: bool,
     strict: bool,
@@ -126,15 +101,13 @@ def command(
         port=port,
         strict=strict,
         allow_env_keys=allow_env_keys,
-        workers=workers,
+        share_port=share_port,
         progress=lambda line: _echo(f"anaphora: {line}"),
     )
     if emulate:
         is_given = ctx.get_parameter_source("home") is not click.core.ParameterSource.DEFAULT
         if check:
             raise click.UsageError("--check or --emulate, not both")
-        if workers > 1:
-            raise click.UsageError("--workers or --emulate, not both: the emulator is one process")
         _serve_emulated(options, home if is_given else None)
     elif check:
         _check(options, as_json)

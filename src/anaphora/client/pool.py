@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TypeAlias
 
 from anaphora.bounded import BoundedMap
@@ -48,8 +48,6 @@ class ProviderPool:
         self._transport = transport
         self._transports: dict[tuple[Secret | None, str | None], HttpTransport] = {}
         self._endpoints: dict[str, Endpoint] = {}
-        self.on_endpoint: Callable[[Endpoint], None] | None = None
-        """Called with each endpoint that is made."""
 
     def endpoint(self, resolved: ResolvedProvider) -> Endpoint:
         endpoint = self._endpoints.get(resolved.id)
@@ -62,8 +60,6 @@ class ProviderPool:
 
                 transport = AuthenticatingTransport(transport)
             endpoint = Endpoint(resolved, transport, self.affinity)
-            if self.on_endpoint is not None:
-                self.on_endpoint(endpoint)
             self._endpoints[resolved.id] = endpoint
         return endpoint
 

@@ -135,7 +135,6 @@ def _is_retryable(error: AnaphoraError) -> bool:
 
 
 BreakerState: TypeAlias = Literal["closed", "open", "half open"]
-BreakerNews: TypeAlias = Literal["failed", "succeeded"]
 
 
 class CircuitBreaker:
@@ -149,14 +148,10 @@ class CircuitBreaker:
     thousand successes do not open it. Time is an argument, in seconds of a monotonic clock.
     """
 
-    __slots__ = ("_settings", "_failures", "_open_until", "_probes", "_tell", "calm")
+    __slots__ = ("_settings", "_failures", "_open_until", "_probes", "calm")
 
-    def __init__(
-        self, settings: BreakerConfig, tell: Callable[[BreakerNews], None] | None = None
-    ) -> None:
-        """`tell` gets outcomes that other nodes count as well (`hear`)."""
+    def __init__(self, settings: BreakerConfig) -> None:
         self._settings = settings
-        self._tell = tell
         self._failures: deque[float] = deque()
         self._open_until: float | None = None
         """None: closed. After this time: half open."""
@@ -194,11 +189,6 @@ class CircuitBreaker:
         return wait
 
     def succeeded(self, at: float) -> None:
-        self._count_success(at)
-        if self._tell is not None:
-            self._tell("succeeded")
-
-    def _count_success(self, at: float) -> None:
         if self._open_until is None:
             if self._failures:
                 self._forget(at)
@@ -212,23 +202,12 @@ class CircuitBreaker:
         """A call failed. Ignores errors that do not count."""
         if isinstance(error, Overloaded | Transport):
             self._count(at)
-            if self._tell is not None:
-                self._tell("failed")
         elif isinstance(error, Upstream) and not isinstance(error, RateLimited):
             # The provider is up: it rejected the request or the key.
             if self._open_until is not None and at >= self._open_until:
                 self._close()
-                if self._tell is not None:
-                    self._tell("succeeded")
         else:
             self.left(at)
-
-    def hear(self, news: BreakerNews, at: float) -> None:
-        """A call of another node failed or succeeded."""
-        if news == "failed":
-            self._count(at)
-        else:
-            self._count_success(at)
 
     def left(self, at: float) -> None:
         """A call ended without an outcome, such as a cancelled one."""

@@ -277,12 +277,6 @@ class Endpoint:
             self._learned[target.model] = learned
         return learned
 
-    def block(self, model: str, until: float) -> None:
-        """Sends no call to a model before a monotonic time. Ignored for a model not called yet."""
-        target = self._targets.get(model)
-        if target is not None:
-            target.gate.waiting.block(target.gate.lane, until)
-
     def takes_key(self, resolved: ResolvedProvider) -> bool:
         """Uses the key of the new configuration; False if anything else has changed."""
         before = self.resolved

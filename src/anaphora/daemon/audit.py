@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -138,7 +138,6 @@ class AuditRecovery:
         """Entries not yet looked up in the log. The store returns each only once."""
         self._left: list[AuditEnvelope] = []
         """Rows not yet written."""
-        self._recovering = asyncio.Lock()
 
     async def begin(self) -> None:
         """Lets the store mark settlements for this log. Called before the first hold."""
@@ -147,15 +146,6 @@ class AuditRecovery:
         await self._store.begin_audit(self._audit.epoch)
         await self._add()
         await self._write()
-
-    async def recover_calls(self, ids: Collection[str]) -> None:
-        """Writes the rows that calls of a killed worker lack. One after the other if several
-        were killed: otherwise each would write those of all."""
-        async with self._recovering:
-            await self._audit.aflush()
-            self._taken += [one for one in await self._store.unaudited() if one.request_id in ids]
-            await self._add()
-            await self._write()
 
     def follow_fences(self, on_fenced: list[OnFenced]) -> None:
         """With several nodes: registers for the store's `on_fenced`. Called before the first

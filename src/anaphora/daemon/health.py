@@ -1,4 +1,4 @@
-"""Checks that the parts a daemon depends on respond: the store and Redis.
+"""Checks that the parts a daemon depends on respond.
 
 health = HealthChecks({"store": Part(store.probe, lambda: store.problem)})
 task = asyncio.create_task(health.run())

@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import socket
 import ssl
 from typing import TYPE_CHECKING
 
@@ -15,7 +14,6 @@ import msgspec
 from anaphora.errors import Io
 from anaphora.serving.app import HostGuard, ServedApp
 from anaphora.serving.connection_limits import ConnectionLimits
-from anaphora.serving.counts import NamedCounts
 from anaphora.serving.exchange import BodyLimits
 from anaphora.serving.listening import SocketServer, tcp_server, unix_server
 from anaphora.serving.server import ServerAddress
@@ -78,11 +76,9 @@ def open_app(stack: contextlib.AsyncExitStack, daemon: Daemon, config: DaemonCon
     pages: tuple[str, ...] = ()
     if config.ui.enabled:
         from .ui.access import LINKED_PAGES as pages
+        from .ui.mount import open_ui
 
-        if daemon.has_pages:
-            from .ui.mount import open_ui
-
-            ui = open_ui(stack, daemon, config, tls=certificate is not None)
+        ui = open_ui(stack, daemon, config, tls=certificate is not None)
     handler = daemon.handler(config, tls=certificate is not None, ui=ui)
     guard = HostGuard(config.host, config.allowed_hosts, pages=pages, hint=_HINT)
     bodies = BodyLimits(
@@ -94,20 +90,33 @@ def open_app(stack: contextlib.AsyncExitStack, daemon: Daemon, config: DaemonCon
     return OpenedApp(app, handler, guard, bodies, certificate)
 
 
-def connection_limits(config: DaemonConfig, counts: NamedCounts | None = None) -> ConnectionLimits:
+def connection_limits(config: DaemonConfig) -> ConnectionLimits:
     return ConnectionLimits(
         connections=config.max_connections,
         trusted=config.trusted_proxies,
         header_bytes=config.max_header_bytes,
-        counts=counts,
     )
 
 
-async def listen(stack: contextlib.AsyncExitStack, daemon: Daemon, config: DaemonConfig) -> None:
-    """Opens the listeners; when the stack closes, the daemon drains first."""
+async def listen(
+    stack: contextlib.AsyncExitStack,
+    daemon: Daemon,
+    config: DaemonConfig,
+    *,
+    shares_port: bool = False,
+) -> None:
+    """Opens the listeners; when the stack closes, the daemon drains first. With `shares_port`,
+    other daemons of the same user may listen at the same port."""
     opened, limits = open_app(stack, daemon, config), connection_limits(config)
-    app, tls = opened.app, opened.tls
-    port = SocketServer.at_port(app, host=config.host, port=config.port, tls=tls, limits=limits)
+    app = opened.app
+    port = SocketServer.at_port(
+        app,
+        host=config.host,
+        port=config.port,
+        tls=opened.tls,
+        limits=limits,
+        is_shared=shares_port,
+    )
     stack.push_async_callback(port.close)
     daemon.address = ServerAddress(config.host, port.port, scheme=opened.scheme)
     daemon.socket = daemon.home.path / config.socket
@@ -116,35 +125,6 @@ async def listen(stack: contextlib.AsyncExitStack, daemon: Daemon, config: Daemo
     )
     await open_status(stack, daemon, config, opened)
     drain = daemon.drain = Drain(app, port, local, daemon.readiness)
-    await _begin(stack, daemon, drain, config)
-    run_until_closed(stack, daemon, config, opened)
-
-
-async def listen_as_worker(
-    stack: contextlib.AsyncExitStack,
-    daemon: Daemon,
-    config: DaemonConfig,
-    local_socket: socket.socket,
-    counts: NamedCounts,
-) -> None:
-    """The same for a worker, which shares its port and its Unix socket with others."""
-    opened, limits = open_app(stack, daemon, config), connection_limits(config, counts)
-    port = SocketServer.at_port(
-        opened.app,
-        host=config.host,
-        port=config.port,
-        tls=opened.tls,
-        limits=limits,
-        is_shared=True,
-    )
-    stack.push_async_callback(port.close)
-    local_limits = msgspec.structs.replace(limits, name="socket")
-    local = SocketServer.at_socket(opened.app, local_socket, local_limits)
-    stack.push_async_callback(local.close)
-    daemon.address = ServerAddress(config.host, config.port, scheme=opened.scheme)
-    daemon.socket = daemon.home.path / config.socket
-    drain = daemon.drain = Drain(opened.app, port, local, daemon.readiness)
-    await local.listen()
     await _begin(stack, daemon, drain, config)
     run_until_closed(stack, daemon, config, opened)
 

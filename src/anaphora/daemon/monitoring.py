@@ -48,14 +48,8 @@ _encode = msgspec.json.Encoder(enc_hook=str).encode
 class JsonLog:
     """Writes to standard output, or to a file that `reopen` opens again after a rename."""
 
-    def __init__(
-        self,
-        file: Path | None = None,
-        lock: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
-    ) -> None:
-        """`lock` keeps the lines of several processes apart."""
+    def __init__(self, file: Path | None = None) -> None:
         self._file = file
-        self._lock = lock
         self._descriptor = _opened(file)
         self._waiting: deque[tuple[float, str, str, str, dict[str, Any]]] = deque()
         self._left_out = 0
@@ -127,7 +121,7 @@ class JsonLog:
             lines.append(_encode(row))
         data = memoryview(b"".join(line + b"\n" for line in lines))
         # A full disk or a closed pipe must not end the daemon.
-        with self._writing, contextlib.suppress(OSError), self._lock():
+        with self._writing, contextlib.suppress(OSError):
             while data:
                 data = data[os.write(self._descriptor, data) :]
 
@@ -262,8 +256,6 @@ class DaemonMetrics:
         self._route_of = lru_cache(maxsize=512)(route_of)
         self._gauges: list[Gauge] = []
         self._registries: list[Any] = []
-        self.of_workers: Callable[[], Awaitable[Iterable[bytes]]] | None = None
-        """The pages of workers, which are added to that of this process."""
         started = time.time()
         self.gauge("anaphora_daemon_start_seconds", "Start, since 1970", lambda: started)
 
@@ -315,13 +307,6 @@ class DaemonMetrics:
 
     async def page(self) -> tuple[str, bytes]:
         """The content type and text of the metrics page."""
-        kind, text = await self.own_page()
-        if self.of_workers is not None:
-            text = summed((text, *await self.of_workers()))
-        return kind, text
-
-    async def own_page(self) -> tuple[str, bytes]:
-        """Without those of workers."""
         from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, CollectorRegistry, generate_latest
 
         self._count_ended()
@@ -366,40 +351,6 @@ class DaemonMetrics:
             for of, value in values.items():
                 family.add_metric(of, value)
             yield family
-
-
-#: Gauges that are added up over workers; the others are of the daemon as a whole.
-SUMMED_GAUGES = frozenset(
-    f"anaphora_daemon_{name}" for name in ("open_requests", "read_on_calls", "waiting_settlements")
-)
-
-
-def summed(pages: Iterable[bytes]) -> bytes:
-    """One page with the sums of counters and histograms. Other gauges are those of the first
-    page."""
-    comments: dict[str, list[str]] = {}
-    sums: dict[str, dict[str, float]] = {}
-    for number, page in enumerate(pages):
-        family, adds = "", True
-        for line in page.decode().splitlines():
-            if line.startswith("# HELP "):
-                family = line.split(" ", 3)[2]
-                if family not in comments:
-                    comments[family], sums[family] = [line], {}
-            elif line.startswith("# TYPE "):
-                if len(comments[family]) == 1:
-                    comments[family].append(line)
-                is_gauge = line.endswith(" gauge")
-                adds = not number or not is_gauge or family in SUMMED_GAUGES
-            elif line and adds:
-                name, _, value = line.rpartition(" ")
-                sums[family][name] = sums[family].get(name, 0.0) + float(value)
-    lines = (
-        line
-        for family, found in sums.items()
-        for line in (*comments[family], *(f"{name} {value!r}" for name, value in found.items()))
-    )
-    return "".join(f"{line}\n" for line in lines).encode()
 
 
 class _Collected:

@@ -20,7 +20,6 @@ import msgspec
 
 from anaphora.client.failures import log
 from anaphora.errors import AnaphoraError
-from anaphora.serving.counts import NamedCounts
 from anaphora.serving.server import (
     ServerAddress,
     in_thread,
@@ -44,7 +43,6 @@ from .home.tls import ServerCertificate
 from .listeners import certificate_of, listen, socket_mode
 from .monitoring import DaemonMetrics, JsonLog, logging_to
 from .services import Services, open_services, parts_of, service_gauges
-from .shared_state.shared_counts import SharedCounts
 from .starting import WaitingStart, waiting_pages
 from .tracing import call_traces
 
@@ -82,24 +80,20 @@ class Daemon:
             problems=self._problems,
             can_write=lambda: "store" not in self.health.down(),
             down=self.health.down,
-            read_on=lambda: services.calls.read_on.total,
+            read_on=lambda: services.calls.read_on.count,
         )
         if (node := services.node) is not None:
             self.readiness.is_drained = lambda: node.is_draining or self.refuses_connections
             node.describe = self._report
         self.metrics = metrics
         self._files = files
-        self.unread = UnreadBytes(files.current.daemon.max_unread_bytes, services.counts)
+        self.unread = UnreadBytes(files.current.daemon.max_unread_bytes)
         metrics.gauge(
             "anaphora_daemon_unread_bytes",
             "Bytes of request bodies that are not read yet",
             lambda: float(self.unread.total),
         )
         self.log = log
-        self.handler_kind: Callable[..., DaemonHandler] = DaemonHandler
-        self.has_pages = True
-        """False in a worker: another process has them."""
-        self.on_hang_up: Callable[[], None] = lambda: None
         self.alerts: Alerts | None = None
         self._use_alerts()
         self._warned: tuple[str, ...] = ()
@@ -142,7 +136,7 @@ class Daemon:
                 reload=self.reload,
             )
         )
-        return self.handler_kind(
+        return DaemonHandler(
             self.services.directory,
             pipeline,
             self.services.rpc,
@@ -220,7 +214,6 @@ class Daemon:
         except AnaphoraError as problem:
             _log.error("%s", problem)
         self.reload()
-        self.on_hang_up()
         self._woken.set()
 
     async def run_maintenance(
@@ -237,7 +230,7 @@ class Daemon:
                 handler.end_expired()
                 self.services.calls.tools.denials.write_minute()
                 self.services.calls.prefixes.remove_old(self.services.ledger.clock())
-                if self.alerts and self.has_pages:
+                if self.alerts:
                     self.alerts.look()
                 if self.readiness.status == READY:
                     self.services.calls.refresh_prefixes(self.services.directory.is_valid)
@@ -262,11 +255,10 @@ class Daemon:
         # The log also names the folder, which apps must not see.
         folder = f"{self.home.path}/"
         kept = [f"not in force: {each.replace(folder, '')}" for each in self._files.problems]
-        node, shared = self.services.node, self.services.shared.problem
+        node = self.services.node
         return [
             *kept,
             *([] if node is None else node.problems),
-            *([f"limits are counted on each node alone: {shared}"] if shared else []),
             *([self.drain.problem] if self.drain is not None and self.drain.problem else []),
         ]
 
@@ -309,19 +301,13 @@ async def open_daemon(options: ServeOptions, log: JsonLog | None = None) -> Asyn
         if lock.stale is not None:
             _log.warning("process %d ended without releasing the lock of the home", lock.stale)
         metrics = DaemonMetrics()
-        counts = _shared_counts(stack, options)
-        services = await _open_services(stack, home, files, options, metrics, counts)
+        services = await _open_services(stack, home, files, options, metrics)
         settings = files.current
         check_required(settings.grants, strict=options.strict)
         metrics.gauges(*service_gauges(services, options.clock))
         metrics.before_page.append(services.calls.finish_answered)
         daemon = Daemon(home, files, services, metrics, log)
-        if counts is None:
-            await listen(stack, daemon, config)
-        else:
-            from .workers.hosting import host
-
-            await host(stack, daemon, config, options, counts, lock)
+        await listen(stack, daemon, config, shares_port=options.share_port)
         daemon.log_warnings()
         for warning in price_warnings(options.clock()):
             _log.warning("%s", warning)
@@ -335,15 +321,12 @@ async def _open_services(
     files: SettingsFiles,
     options: ServeOptions,
     metrics: DaemonMetrics,
-    counts: NamedCounts | None,
 ) -> Services:
     watchers = metrics.calls(), *call_traces()
     config = effective_config(files.current.daemon, options)
 
     async def open_parts(opening: contextlib.AsyncExitStack) -> Services:
-        return await open_services(
-            opening, home, files, clock=options.clock, watchers=watchers, counts=counts
-        )
+        return await open_services(opening, home, files, clock=options.clock, watchers=watchers)
 
     if config.store is None:
         return await open_parts(stack)
@@ -352,15 +335,6 @@ async def _open_services(
     return await WaitingStart(options.progress).opened(
         stack, open_parts, lambda waiting: waiting_pages(waiting, home, config, tls)
     )
-
-
-def _shared_counts(stack: contextlib.AsyncExitStack, options: ServeOptions) -> SharedCounts | None:
-    """Counts for a daemon with workers."""
-    if options.workers == 1:
-        return None
-    counts = SharedCounts.create(options.workers + 1)
-    stack.callback(counts.close)
-    return counts
 
 
 @contextlib.contextmanager

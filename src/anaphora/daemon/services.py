@@ -14,7 +14,6 @@ from anaphora.audit.log import AuditLog
 from anaphora.audit.log_postgres import PostgresLog
 from anaphora.client.observe import Watcher
 from anaphora.errors import NewerSchema, StoreRefused, StoreUnavailable
-from anaphora.serving.counts import NamedCounts
 
 from .access.checks import CallSlots
 from .access.grants import NANO
@@ -30,12 +29,7 @@ from .money.administration import SpendAdmin
 from .money.ledger import Ledger
 from .monitoring import Gauge, Values
 from .off_loop import OffLoop
-from .shared_state import LocalState, SharedState
-from .shared_state.memory import HostedState
-from .shared_state.redis import RedisState
-from .shared_state.shared_counts import SharedCounts
-from .shared_state.shared_windows import SharedWindows
-from .store.opening import password, store_address
+from .store.opening import store_address
 from .store.sqlite import SqliteStore
 
 if TYPE_CHECKING:
@@ -54,7 +48,6 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
     store: Store
     node: NodeMembership | None
     """This node's membership; None if the store is SQLite."""
-    shared: SharedState
     ledger: Ledger
     directory: Directory
     admin: Admin
@@ -67,20 +60,8 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
     endpoints: Endpoints
     off_loop: OffLoop
     """Threads for large requests."""
-    counts: NamedCounts
-    """Of running calls, connections and others: shared with the workers, if there are any."""
     recovery: AuditRecovery | None = None
-    """None in a worker, and without an audit log."""
-
-
-class RemoteParts(msgspec.Struct, frozen=True):
-    """What a worker has in the process that started it. One that is a node has its own store and
-    audit log, and maybe a shared state."""
-
-    workers: int = 1
-    shared: SharedState | None = None
-    ledger: Ledger | None = None
-    audit: AuditLog | None = None
+    """None without an audit log."""
 
 
 async def open_services(
@@ -90,43 +71,29 @@ async def open_services(
     *,
     clock: Callable[[], float],
     watchers: Iterable[Watcher] = (),
-    counts: NamedCounts | None = None,
-    remote: RemoteParts | None = None,
 ) -> Services:
-    """Opens the services. `stack` closes them: calls settle while the store is open. `counts` are
-    shared with workers; one of those has `remote` parts."""
+    """Opens the services. `stack` closes them: calls settle while the store is open."""
     from .rpc.service import RpcService
 
-    node, recovery, is_shared = None, None, counts is not None
-    counts, remote = counts or NamedCounts(), remote or RemoteParts()
-    if remote.ledger is not None:
-        ledger, store = remote.ledger, remote.ledger.store
-    else:
-        store, node = await _open_store(stack, home, files, clock)
-        ledger = await _open_ledger(store, clock, home, notes_calls=is_shared)
+    store, node = await _open_store(stack, home, files, clock)
+    ledger = Ledger(store, clock)
+    await ledger.recover(home.sent_marks)
     settings = files.current
-    directory, admin = await _open_directory(home, files, store, clock, counts)
+    directory, admin = await _open_directory(home, files, store, clock)
     if node is not None:
         await _follow_changes(stack, node, directory, admin, files)
     place = _open_place(stack, home, settings.daemon)
-    shared, audit = remote.shared, remote.audit
-    if shared is None:
-        shared = await _open_shared(
-            stack, home, settings.daemon, node, workers=remote.workers, counts=counts
-        )
-    if remote.ledger is None:
-        audit, recovery = await _open_audit(stack, home, settings.daemon, ledger, place, node)
+    audit, recovery = await _open_audit(stack, home, settings.daemon, ledger, place, node)
     SpendAdmin(store, audit, clock=clock).register(admin)
     off_loop = stack.enter_context(contextlib.closing(OffLoop()))
     calls = _open_calls(
-        home, settings, ledger, audit, shared, clock=clock, watchers=watchers, off_loop=off_loop
+        home, settings, ledger, audit, clock=clock, watchers=watchers, off_loop=off_loop
     )
     stack.push_async_callback(calls.close)
-    slots = _begin_calls(calls, settings, directory, counts)
+    slots = _begin_calls(calls, settings, directory)
     return Services(
         store=store,
         node=node,
-        shared=shared,
         ledger=ledger,
         directory=directory,
         admin=admin,
@@ -137,18 +104,8 @@ async def open_services(
         rpc=RpcService(calls, admin.methods(), slots, directory, off_loop),
         endpoints=_endpoints(stack, files, store, calls, audit, clock),
         off_loop=off_loop,
-        counts=counts,
         recovery=recovery,
     )
-
-
-async def _open_ledger(
-    store: Store, clock: Callable[[], float], home: Home, *, notes_calls: bool
-) -> Ledger:
-    ledger = Ledger(store, clock)
-    ledger.notes_calls = notes_calls
-    await ledger.recover(home.sent_marks)
-    return ledger
 
 
 def _open_place(
@@ -165,7 +122,6 @@ def _open_calls(
     settings: Settings,
     ledger: Ledger,
     audit: AuditLog | None,
-    shared: SharedState,
     *,
     clock: Callable[[], float],
     watchers: Iterable[Watcher],
@@ -180,25 +136,21 @@ def _open_calls(
         audit,
         clock=clock,
         watchers=watchers,
-        shared_state=shared,
         prefix_key=derived_key(home, "prefixes of prompts"),
         off_loop=off_loop,
     )
 
 
-def _begin_calls(
-    calls: CallService, settings: Settings, directory: Directory, counts: NamedCounts
-) -> CallSlots:
+def _begin_calls(calls: CallService, settings: Settings, directory: Directory) -> CallSlots:
     calls.use_grants(settings.grants.apps.values())
     directory.on_revoke(calls.forget)
-    calls.read_on.counts = counts
     most = settings.daemon.max_streams_per_app
-    calls.read_on.slots = slots = CallSlots(most, calls.deny_slot, counts)
+    calls.read_on.slots = slots = CallSlots(most, calls.deny_slot)
     return slots
 
 
 async def _open_directory(
-    home: Home, files: SettingsFiles, store: Store, clock: Callable[[], float], counts: NamedCounts
+    home: Home, files: SettingsFiles, store: Store, clock: Callable[[], float]
 ) -> tuple[Directory, Admin]:
     settings = files.current
     directory = await Directory.open(
@@ -207,7 +159,6 @@ async def _open_directory(
         settings.grants,
         failed_logins_per_minute=settings.daemon.failed_logins_per_minute,
         clock=clock,
-        counts=counts,
     )
     directory.note_groups()
     admin = Admin(
@@ -218,8 +169,7 @@ async def _open_directory(
         problems=lambda: files.problems,
         clock=clock,
     )
-    node = home.node_name(settings.daemon.node_name)
-    register_test(admin, home, lambda: files.current.grants, node)
+    register_test(admin, home, lambda: files.current.grants, settings.daemon.node_name)
     return directory, admin
 
 
@@ -271,8 +221,7 @@ async def _open_audit(
     if not config.audit:
         await store.begin_audit(0)
         return None, None
-    name = home.node_name(config.node_name)
-    audit = await open_audit(stack, place, store, name, row_key(home))
+    audit = await open_audit(stack, place, store, config.node_name, row_key(home))
     recovery = AuditRecovery(ledger, audit, place)
     await recovery.begin()
     if node is not None:
@@ -293,7 +242,7 @@ async def _open_store(
 ) -> tuple[Store, NodeMembership | None]:
     """Opens the store. With PostgreSQL, the grants of the store are in force from then on."""
     config = files.current.daemon
-    address, name = store_address(home, config), home.node_name(config.node_name)
+    address, name = store_address(home, config), config.node_name
     if address is None:
         file = SqliteStore.open(home.store, clock=clock)
         stack.push_async_callback(file.close)
@@ -344,37 +293,10 @@ async def _cancelled(task: asyncio.Task[None]) -> None:
     await asyncio.wait([task])
 
 
-async def _open_shared(
-    stack: contextlib.AsyncExitStack,
-    home: Home,
-    config: DaemonConfig,
-    node: NodeMembership | None,
-    *,
-    workers: int,
-    counts: NamedCounts,
-) -> SharedState:
-    secret = password(home, config.shared_password, "shared")
-
-    def nodes() -> int:
-        return 1 if node is None else node.count * workers
-
-    shared: SharedState = LocalState(nodes=nodes)
-    if isinstance(counts, SharedCounts):
-        shared = HostedState(SharedWindows(counts), nodes=nodes)
-    if config.shared is not None:
-        shared = RedisState.of(config.shared, secret, nodes=nodes)
-    await shared.start()
-    stack.push_async_callback(shared.close)
-    return shared
-
-
 def parts_of(services: Services) -> dict[str, Part]:
     """The parts that the daemon depends on."""
-    store, shared = services.store, services.shared
-    parts = {"store": Part(store.probe, lambda: store.problem)}
-    if isinstance(shared, RedisState):
-        parts["redis"] = Part(shared.probe, lambda: shared.problem)
-    return parts
+    store = services.store
+    return {"store": Part(store.probe, lambda: store.problem)}
 
 
 def service_gauges(services: Services, clock: Callable[[], float]) -> Iterator[Gauge]:
@@ -435,11 +357,6 @@ def _plain_gauges(
             "store_available",
             "Whether the store can be written",
             lambda: store.problem is None,
-        ),
-        (
-            "shared_available",
-            "Whether Redis responds; 1 without Redis",
-            lambda: not services.shared.problem,
         ),
         ("nodes", "Nodes that run on the store", lambda: 1 if node is None else node.count),
         (

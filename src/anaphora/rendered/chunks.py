@@ -23,33 +23,19 @@ from anaphora.values.stability import Kind
 from .log import ChunkLog
 from .plan import Envelope, Mark
 
-#: The label of a block whose text is not known here.
-UNKNOWN_LABEL = "not known on this node"
-#: The text of a block that this node had, but has dropped.
+#: The label of a block whose text was dropped.
 NOT_KEPT_LABEL = "no longer kept"
 #: In place of the text of such a block: a byte that no JSON has.
-_UNKNOWN = b"\0"
-_NOT_KEPT = b"\0\1"
-
-
-def placeholder(digest: bytes, size: int) -> bytes:
-    """Bytes in place of a block whose text is not known here: of the same length, and different for
-    each block."""
-    return (_UNKNOWN + digest).ljust(size, _UNKNOWN)[: max(1, size)]
+_NOT_KEPT = b"\0"
 
 
 def not_kept(key: int, size: int) -> bytes:
     """A placeholder for a block whose text was dropped; `key` has 64 bits."""
-    return (_NOT_KEPT + key.to_bytes(8, "big", signed=True)).ljust(size, _UNKNOWN)[: max(1, size)]
+    return (_NOT_KEPT + key.to_bytes(8, "big", signed=True)).ljust(size, _NOT_KEPT)[: max(1, size)]
 
 
 def is_placeholder(data: bytes) -> bool:
-    return _UNKNOWN in data
-
-
-def placeholder_label(data: bytes) -> str:
-    """What is said in place of the text of a placeholder."""
-    return NOT_KEPT_LABEL if _NOT_KEPT in data else UNKNOWN_LABEL
+    return _NOT_KEPT in data
 
 
 class DeferredTool(msgspec.Struct, frozen=True, gc=False):

@@ -31,8 +31,6 @@ from typing import Any
 
 import msgspec
 
-from .counts import NamedCounts
-
 PEER = "anaphora.peer"
 """In the scope of a request at a Unix socket: the `PeerCredentials`."""
 #: Linux: process, user and group of the peer.
@@ -59,23 +57,15 @@ class ConnectionLimits(msgspec.Struct, frozen=True):
     """Without a request; also the limit for the head of a request."""
     new_seconds: float = 2.0
     """A connection without a request so far counts as idle only after this many seconds."""
-    counts: NamedCounts | None = None
-    """Counts connections together with other processes. Each closes only its own."""
-    name: str = "port"
-    """Distinguishes the server in `counts`."""
 
 
 class _Group:
     """Connections that share a number of places."""
 
-    __slots__ = ("closes_busy", "counts", "idle", "most", "name", "places")
+    __slots__ = ("closes_busy", "idle", "most", "places")
 
-    def __init__(
-        self, most: int, counts: NamedCounts | None, name: str, *, closes_busy: bool = False
-    ) -> None:
+    def __init__(self, most: int, *, closes_busy: bool = False) -> None:
         self.most = most
-        self.counts = counts
-        self.name = name
         self.closes_busy = closes_busy
         self.places: OrderedDict[ConnectionPlace, None] = OrderedDict()
         self.idle: OrderedDict[ConnectionPlace, None] = OrderedDict()
@@ -83,14 +73,11 @@ class _Group:
 
     @property
     def size(self) -> int:
-        """With the connections of other processes."""
-        return len(self.places) if self.counts is None else self.counts.of(self.name)
+        return len(self.places)
 
     def make_room(self, opened_before: float = math.inf) -> bool:
         """Whether there is a place. To make one, an idle connection may be closed; among those that
         have sent no request, only one opened before that time."""
-        if self.counts is None and len(self.places) < self.most:
-            return True
         while self.size >= self.most:
             if not self.close_oldest(opened_before):
                 return False
@@ -118,11 +105,10 @@ class ConnectionTable:
         self._clock = clock
         self._networks = [ipaddress.ip_network(each, strict=False) for each in limits.trusted]
         trusted = limits.connections // 2 if self._networks else 0
-        counts = self._counts = limits.counts
-        self._trusted = _Group(trusted, counts, f"{limits.name}: trusted")
-        self._all = _Group(limits.connections - trusted, counts, f"{limits.name}: all")
+        self._trusted = _Group(trusted)
+        self._all = _Group(limits.connections - trusted)
         strangers = min(limits.strangers, self._all.most)
-        self._strangers = _Group(strangers, counts, f"{limits.name}: strangers", closes_busy=True)
+        self._strangers = _Group(strangers, closes_busy=True)
         self._peers: dict[str, _Group] = {}
         self._apps: dict[str, _Group] = {}
         self.closed = 0
@@ -141,8 +127,7 @@ class ConnectionTable:
         name, now = network_of(peer), self._clock()
         group = self._peers.get(name)
         if group is None:
-            most, of_peer = self._limits.strangers_of_peer, f"{self._limits.name}: peer {name}"
-            group = _Group(most, self._counts, of_peer)
+            group = _Group(self._limits.strangers_of_peer)
         # Requests that arrive together show their tokens a moment later: none is closed for another
         # one of the same peer.
         group.make_room(now - self._limits.new_seconds)
@@ -173,8 +158,7 @@ class ConnectionTable:
         """Counts a connection as one of an app. False if the app has too many."""
         group = self._apps.get(app)
         if group is None:
-            of_app = f"{self._limits.name}: app {app}"
-            group = _Group(self._limits.of_app, self._counts, of_app)
+            group = _Group(self._limits.of_app)
         if not group.make_room():
             return False
         self._apps[app] = group
@@ -252,12 +236,8 @@ class ConnectionPlace:
         for group in left:
             group.idle.pop(self, None)
             del group.places[self]
-            if group.counts is not None:
-                group.counts.add(group.name, -1)
         for group in groups:
             group.places[self] = None
-            if group.counts is not None:
-                group.counts.add(group.name, 1)
             if not self.busy and not self.keeps:
                 group.idle[self] = None
         if left:
@@ -267,12 +247,7 @@ class ConnectionPlace:
     @property
     def is_surplus(self) -> bool:
         """Whether its peer has more connections than it may keep."""
-        for group in self.groups:
-            if len(group.places) > group.most:
-                return True
-            if group.counts is not None and group.size > group.most:
-                return True
-        return False
+        return any(len(group.places) > group.most for group in self.groups)
 
     def close_surplus(self) -> None:
         """Closes idle connections of the same peer if there are too many."""

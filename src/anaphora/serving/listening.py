@@ -92,13 +92,6 @@ class SocketServer:
         return cls(app, bind, limits, tls)
 
     @classmethod
-    def at_socket(
-        cls, app: StoppableApp, listener: socket.socket, limits: ConnectionLimits | None = None
-    ) -> SocketServer:
-        """At a socket that other processes also accept connections from."""
-        return cls(app, lambda: listener, limits)
-
-    @classmethod
     def at_path(
         cls,
         app: StoppableApp,

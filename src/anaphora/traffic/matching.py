@@ -11,7 +11,7 @@ call.plan, call.expect(rules), call.judge(rules, ...)
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from msgspec.structs import replace
 
@@ -192,8 +192,6 @@ class RememberedCall(ComparedCall, kw_only=True, eq=False):
     """The call it is compared with, and"""
     expected: Prediction | None = None
     """the predicted read; both set once they were looked up."""
-    line: Any = None
-    """Where it is saved for other processes."""
     bare: Rendered | None = None
     """Its prompt without text that is to be dropped when it has ended."""
     ended: bool = False

@@ -12,7 +12,7 @@ or begins like an earlier one, that contains tools or a reply, or that itself as
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Hashable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
@@ -24,12 +24,6 @@ from anaphora.bounded import BoundedMap
 from anaphora.cache import CallHints, EarlierCall, PrefixIndex, hints_of
 from anaphora.cache.plan import AppMemory, Gaps, MatchedCallPlanner, has_replies
 from anaphora.cache.plan.memory import ConversationState
-from anaphora.cache.plan.saved import (
-    SavedPlanner,
-    adopt_beginning,
-    adopt_conversation,
-    save_conversation,
-)
 from anaphora.cache.simulator import RenderedPrompt
 from anaphora.cache.simulator.stories import MOST_CALLS, story_of
 from anaphora.catalog import CacheRules, Dialect
@@ -191,17 +185,14 @@ class ConversationPlans:
         self,
         own_markers: OwnMarkers = "keep",
         *,
-        numbers: Callable[[], int] = lambda: 0,
         seen: SeenIndex | None = None,
         proven: bool = False,
     ) -> None:
-        """`numbers` returns the first number of a model's conversations, if other processes
-        continue them. `seen` has beginnings of earlier processes. `proven`: only what would have
-        saved over the conversation so far, and longer lifetimes for the request's own markers."""
+        """`seen` has beginnings of earlier processes. `proven`: only what would have saved over the
+        conversation so far, and longer lifetimes for the request's own markers."""
         self._own_markers = own_markers
         self._proven = proven
         self._seen = seen
-        self._numbers = numbers
         self._index: PrefixIndex[PlannedCall] = PrefixIndex(_MOST_CALLS, _MOST_BYTES)
         self._memories = BoundedMap[Hashable, AppMemory](_MOST_MEMORIES)
 
@@ -315,35 +306,13 @@ class ConversationPlans:
             chunk, key, expires = written
             call.state.written = chunk, key, expires + seconds
 
-    def save(self, call: PlannedCall, request: ReadRequest, *, scope: Hashable) -> SavedPlanner:
-        """The state that another process needs to plan the next call of the conversation."""
-        return save_conversation(self._memory_of(request, scope), call.state, call.beginning)
-
-    def adopt(self, saved: SavedPlanner, request: ReadRequest, *, scope: Hashable) -> PlannedCall:
-        """Adopts the last call of a conversation saved by another process, which `request` may
-        continue."""
-        state = adopt_conversation(self._memory_of(request, scope), saved)
-        return PlannedCall(plan=None, state=state, chunks=0, beginning=saved.beginning)
-
-    def adopt_beginning(
-        self, saved: SavedPlanner, request: ReadRequest, *, scope: Hashable
-    ) -> None:
-        """Adopts another process's state of conversations that begin like `request`."""
-        adopt_beginning(self._memory_of(request, scope), saved)
-
-    def count_everywhere(
-        self, calls: int, request: ReadRequest, *, scope: Hashable, at: float
-    ) -> None:
-        """Sets the number of calls of the last minute in all processes."""
-        self._memory_of(request, scope).count_everywhere(calls, at)
-
     def _memory_of(self, request: ReadRequest, scope: Hashable) -> AppMemory:
         return self._memory(_own_scope(request, scope), request.rules)
 
     def _memory(self, own: Hashable, rules: CacheRules) -> AppMemory:
         memory = self._memories.use(own)
         if memory is None:
-            memory = self._memories[own] = AppMemory(rules, self._numbers())
+            memory = self._memories[own] = AppMemory(rules)
         return memory
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from support.ledgers import an_app, memory_folder
 from support.node_ledgers import LedgerNodes
-from support.servers import PostgresServer, RedisServer
+from support.servers import PostgresServer
 from support.waiting import until
 
 from anaphora.daemon.money.ledger import Ledger
@@ -18,17 +18,16 @@ from anaphora.postgres.address import PostgresAddress
 
 
 def test_twelve_kills_of_nodes_under_load(
-    postgres_server: PostgresServer, database_url: str, redis_server: RedisServer, redis_url: str
+    postgres_server: PostgresServer, database_url: str
 ) -> None:
-    """Kills, pauses, restarts of PostgreSQL, losses of Redis, skewed clocks, midnights and ends of
+    """Kills, pauses, restarts of PostgreSQL, skewed clocks, midnights and ends of
     months, in an order that is drawn."""
-    assert redis_url == redis_server.url
     with memory_folder() as folder:
-        nodes = LedgerNodes(folder, postgres_server, database_url, redis_server, seed=21)
+        nodes = LedgerNodes(folder, postgres_server, database_url, seed=21)
         outcome = asyncio.run(nodes.run(12))
     assert outcome.kills >= 12
     assert outcome.woken == 2
-    assert outcome.pauses == outcome.postgres_losses == outcome.redis_losses == 3
+    assert outcome.pauses == outcome.postgres_losses == 3
     assert outcome.days > 3
     # Limits were reached, PostgreSQL was missed, nodes were swept, and much was settled.
     assert min(outcome.refused, outcome.unavailable, outcome.at_bound) > 0

@@ -23,9 +23,9 @@ def read(section: str) -> DaemonConfig:
     return daemon_config(ClientConfig.from_text(f"daemon: {section}\n", "llm.yaml"))
 
 
-def test_without_them_the_store_is_a_file_and_the_rest_is_memory() -> None:
+def test_without_an_address_the_store_is_a_file() -> None:
     config = DaemonConfig()
-    assert config.store is config.shared is None
+    assert config.store is None
     assert NODE_NAME.match(config.node_name)
 
 
@@ -41,10 +41,8 @@ def test_the_name_of_a_node() -> None:
         "postgresql:///anaphora?host=/run/postgres",
     ],
 )
-@each_row("shared", ["redis://cache", "rediss://cache:6380/2", "unix:///run/r.sock"])
-def test_urls(url: str, shared: str) -> None:
-    config = read(f'{{store: "{url}", shared: "{shared}"}}')
-    assert (config.store, config.shared) == (url, shared)
+def test_urls(url: str) -> None:
+    assert read(f'{{store: "{url}"}}').store == url
 
 
 @each_row(
@@ -52,20 +50,12 @@ def test_urls(url: str, shared: str) -> None:
     [
         ("{store: mysql://db/x}", "store: must be a URL postgresql://…"),
         ("{store: store.sqlite}", "without it: SQLite in the home folder"),
-        (f'{{store: "{STORE}", shared: "memcached://x"}}', "redis://… or rediss://… or unix://…"),
         ('{store: "postgresql://[::1/x"}', "store: is not a valid URL"),
         (f'{{store: "postgresql://u:{CANARY}@db/x"}}', "store_password: {secret: NAME}"),
         (f'{{store: "postgresql://db/x?password={CANARY}"}}', "store: holds a password"),
         (f'{{store: "postgresql://db/x?Password={CANARY}"}}', "store: holds a password"),
-        (f'{{store: "{STORE}", shared: "redis://:{CANARY}@c"}}', "shared_password: {secret: NAME}"),
-        (
-            f'{{store: "{STORE}", shared: "unix:///s?password={CANARY}"}}',
-            "shared: holds a password",
-        ),
         ("{store_password: {secret: NAME}}", "store_password: needs `store`"),
-        ("{shared_password: {secret: NAME}}", "shared_password: needs `shared`"),
         (f'{{store: "{STORE}", store_password: {CANARY}}}', "write `{secret: NAME}`"),
-        ('{shared: "redis://cache"}', "shared: is for several nodes"),
         ("{node: '-x'}", "a node's name has 1 to 63 letters"),
         (f"{{node: {'n' * 64}}}", "a node's name has 1 to 63 letters"),
     ],

@@ -15,7 +15,7 @@ import msgspec
 import pytest
 from support.daemon import GRANT, TestedDaemon
 from support.nodes import create_node_homes, node_yaml, running_node, running_nodes
-from support.servers import PostgresServer, RedisServer
+from support.servers import PostgresServer
 from support.signing import is_refused, keys_of, send, signed_request
 from support.ui import viewer
 from support.waiting import wait_until
@@ -271,40 +271,12 @@ def test_a_token_that_is_revoked_while_postgres_is_gone(
         wait_until(lambda: not postgres_server.execute(unrevoked, database_url))
 
 
-@pytest.mark.long
-def test_rates_are_counted_over_all_nodes_and_on_each_without_redis(
-    emu: Emulator,
-    tmp_path: Path,
-    database_url: str,
-    redis_url: str,
-    redis_server: RedisServer,
-) -> None:
-    limited = {**GRANT, "llm": {**GRANT["llm"], "requests_per_minute": 4}}
-    extensions = {"demo": limited, "other": limited}
-    with running_nodes(
-        tmp_path, emu, database_url, extensions=extensions, shared=redis_url
-    ) as nodes:
-        first, second = nodes
-        assert [status(first), status(second), status(first), status(second)] == [200] * 4
-        assert [status(first), status(second)] == [429, 429]
-        redis_server.kill()
-        wait_until(lambda: all(map(knows_two, nodes)))
-        # Each node has its share of the limit.
-        assert [status(first, "other") for _ in range(3)] == [200, 200, 429]
-        assert [status(second, "other") for _ in range(3)] == [200, 200, 429]
-        assert "limits are counted on each node alone" in str(ready(first))
-        assert ready(first)[0] == 200
-        redis_server.start()
-        wait_until(lambda: not any(map(has_problems, nodes)))
-
-
-@pytest.mark.long
-def test_without_shared_state_each_node_has_its_share_of_a_rate(
+def test_each_node_counts_the_rate_of_an_app_for_itself(
     emu: Emulator, tmp_path: Path, database_url: str
 ) -> None:
-    limited = {**GRANT, "llm": {**GRANT["llm"], "requests_per_minute": 4}}
+    """A balancer sends all calls of a token to one node."""
+    limited = {**GRANT, "llm": {**GRANT["llm"], "requests_per_minute": 2}}
     with running_nodes(tmp_path, emu, database_url, extensions={"demo": limited}) as nodes:
-        wait_until(lambda: all(map(knows_two, nodes)))
         for node in nodes:
             assert [status(node) for _ in range(3)] == [200, 200, 429]
 

@@ -13,7 +13,7 @@ import pytest
 from support.cluster import Cluster, Node
 from support.daemon import TestedDaemon
 from support.nodes import running_nodes
-from support.servers import PostgresServer, RedisServer
+from support.servers import PostgresServer
 from support.waiting import PATIENCE, wait_until
 
 from anaphora.emulator.server import Emulator
@@ -31,29 +31,21 @@ def test_readyz_names_the_parts_that_are_gone(
     tmp_path: Path,
     database_url: str,
     postgres_server: PostgresServer,
-    redis_server: RedisServer,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """No call is made: the parts are asked in the background."""
     monkeypatch.setattr("anaphora.daemon.health._EVERY", 0.05)
-    if not redis_server.running:
-        redis_server.start()
-    with running_nodes(tmp_path, emu, database_url, 1, shared=redis_server.url) as [node]:
+    with running_nodes(tmp_path, emu, database_url, 1) as [node]:
         assert ready(node)[0] == 200
-        redis_server.stop()
+        postgres_server.stop()
         try:
-            found = wait_until(lambda: ready(node)[1].get("down"), "Redis is missed")
-            assert list(found) == ["redis"]
-            assert ready(node)[0] == 200  # the node counts limits for itself
-            postgres_server.stop()
             status, body = wait_until(lambda: ((it := ready(node))[0] == 503 and it) or None)
             assert status == 503
             assert body["status"] == "store_unavailable"
             assert body["since"] == body["down"]["store"]["since"]
-            assert set(body["down"]) == {"store", "redis"}
+            assert set(body["down"]) == {"store"}
         finally:
             postgres_server.start()
-            redis_server.start()
         wait_until(lambda: ready(node)[0] == 200 and "down" not in ready(node)[1])
 
 

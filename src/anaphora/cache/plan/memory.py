@@ -176,9 +176,7 @@ class ConversationUses:
 class AppMemory:
     """One provider, model and account: shared by all conversations there. Bounded."""
 
-    def __init__(self, rules: CacheRules, first_number: int = 0) -> None:
-        """Conversations are numbered from `first_number` on; processes that share conversations
-        give each its own numbers, since cache keys may end with them."""
+    def __init__(self, rules: CacheRules) -> None:
         self.rules = rules
         every_block = rules.automatic_breakpoint.value in ("granules", "units")
         self.costs = TtlCosts(rules)
@@ -193,8 +191,7 @@ class AppMemory:
         self.all_uses = ConversationUses()
         self.pauses = Gaps()
         """Between two calls of one conversation, of all of them."""
-        self._started = first_number
-        self._elsewhere = 0, 0.0
+        self._started = 0
 
     def start(self) -> ConversationState:
         self._started += 1
@@ -220,12 +217,7 @@ class AppMemory:
     def calls_per_minute(self, at: float) -> int:
         while self.recent and self.recent[0] < at - 60:
             self.recent.popleft()
-        calls, since = self._elsewhere
-        return max(len(self.recent), calls if at - since < 60 else 0)
-
-    def count_everywhere(self, calls: int, at: float) -> None:
-        """The calls of the last minute in all processes."""
-        self._elsewhere = calls, at
+        return len(self.recent)
 
     def call(
         self,

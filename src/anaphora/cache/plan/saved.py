@@ -7,7 +7,6 @@ from typing import Annotated
 
 import msgspec
 from msgspec import Meta
-from msgspec.structs import replace
 
 from anaphora.cache.simulator.view import Position, Time
 
@@ -16,8 +15,7 @@ from .memory import MOST_GAPS, MOST_OPEN, AppMemory, ConversationState, Conversa
 
 Uses = Annotated[int, Meta(ge=0, lt=1 << 50)]
 Changes = Annotated[int, Meta(ge=-1, lt=1 << 50)]
-Gap = Annotated[float, Meta(ge=0, le=1e12)] | Annotated[int, Meta(ge=0, le=10**15)]
-"""Seconds; whole numbers are milliseconds, which take less room."""
+Gap = Annotated[float, Meta(ge=0, le=1e12)]
 
 
 class SavedGaps(msgspec.Struct, frozen=True, array_like=True):
@@ -27,9 +25,6 @@ class SavedGaps(msgspec.Struct, frozen=True, array_like=True):
     last: Time | None
     count: Uses
 
-    def rounded(self) -> SavedGaps:
-        return SavedGaps(tuple(round(gap * 1000) for gap in self.gaps), self.last, self.count)
-
 
 class SavedUses(msgspec.Struct, frozen=True, array_like=True):
     """How often conversations with one beginning, or all of an app, continued and ended."""
@@ -37,10 +32,6 @@ class SavedUses(msgspec.Struct, frozen=True, array_like=True):
     continued: Uses
     ended: Uses
     gaps: SavedGaps
-
-    @property
-    def seen(self) -> int:
-        return self.continued + self.ended
 
 
 class SavedPlanner(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,13 +50,6 @@ class SavedPlanner(msgspec.Struct, frozen=True, kw_only=True):
         UNKNOWN
     )
     sent: Annotated[tuple[SentBoundary, ...], Meta(max_length=MOST_BOUNDARIES)] = ()
-
-    def rounded(self) -> SavedPlanner:
-        """A copy with pauses in milliseconds."""
-        same = self.same
-        if same is not None:
-            same = replace(same, gaps=same.gaps.rounded())
-        return replace(self, gaps=self.gaps.rounded(), same=same)
 
 
 def save_conversation(
@@ -109,38 +93,12 @@ def restore_conversation(
     return state
 
 
-def adopt_conversation(memory: AppMemory, saved: SavedPlanner) -> ConversationState:
-    """A conversation that another process may continue as well, under its number there. Of the
-    statistics of similar conversations, those of more calls are kept."""
-    state = ConversationState(saved.number)
-    state.gaps = _restore_gaps(saved.gaps)
-    state.written, state.cache_key = saved.written, saved.cache_key
-    state.counted = saved.counted
-    state.changes, state.sent = saved.changes, saved.sent
-    if saved.all.seen > memory.all_uses.continued + memory.all_uses.ended:
-        _restore_uses(memory.all_uses, saved.all)
-    adopt_beginning(memory, saved)
-    if state.counted and saved.gaps.last is not None:
-        memory.open_calls[state.number] = saved.gaps.last, saved.beginning
-        memory.open_calls.move_to_end(state.number)
-    return state
-
-
-def adopt_beginning(memory: AppMemory, saved: SavedPlanner) -> None:
-    """Adopt another process's statistics of conversations with one beginning."""
-    if saved.same is None or saved.beginning is None:
-        return
-    same = memory.beginnings.get(saved.beginning)
-    if same is None or saved.same.gaps.count > same.gaps.count:
-        _restore_uses(memory.beginning(saved.beginning), saved.same)
-
-
 def _save_gaps(gaps: Gaps) -> SavedGaps:
     return SavedGaps(tuple(gaps.lengths), gaps.last, gaps.count)
 
 
 def _restore_gaps(saved: SavedGaps) -> Gaps:
-    gaps = Gaps(gap / 1000 if isinstance(gap, int) else gap for gap in saved.gaps)
+    gaps = Gaps(saved.gaps)
     gaps.last, gaps.count = saved.last, saved.count
     return gaps
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from anaphora.cache.prefix_difference import common_length, first_difference
 from anaphora.cache.sent_call import SentCall, cached_chunks
 from anaphora.rendered import Chunk, Kind, Rendered
-from anaphora.rendered.chunks import UNKNOWN_LABEL, is_placeholder, placeholder_label
+from anaphora.rendered.chunks import NOT_KEPT_LABEL, is_placeholder
 
 from .json_blocks import (
     UNREADABLE,
@@ -60,7 +60,7 @@ def change_at(earlier: Rendered, later: Rendered, offset: int) -> Change:
         section=place.section,
         label=place.label,
         path=_field_path(place.path, found.path, members=found.members),
-        before=placeholder_label(before.data)
+        before=NOT_KEPT_LABEL
         if is_placeholder(before.data)
         else excerpt(earlier, offset, in_text=found.character is not None),
         after=excerpt(later, offset, in_text=found.character is not None),
@@ -127,9 +127,6 @@ def _is_message(chunk: Chunk, block: JsonBlock) -> bool:
 def _tools_changed(earlier: Rendered, later: Rendered) -> tuple[str, str] | None:
     """The kind of change and the names of tools; None if no tool was added, removed or moved."""
     was, now = _tool_names(earlier), _tool_names(later)
-    for index, name in enumerate(now[: len(was)]):
-        if was[index].startswith(UNKNOWN_LABEL) and name not in was:
-            was[index] = name  # mostly it was edited
     known, present = set(was), set(now)
     gone = [name for name in was if name not in present]
     new = [name for name in now if name not in known]

@@ -91,8 +91,6 @@ class Admission(msgspec.Struct, eq=False):
     """None if nothing limits the call."""
     queued: float = 0.0
     """Seconds that the call waited."""
-    on_settle: Callable[[Usage], None] | None = None
-    """Called with the usage, for limits that nodes share."""
 
     async def __aenter__(self) -> Self:
         gate = self.gate
@@ -127,5 +125,3 @@ class Admission(msgspec.Struct, eq=False):
     def settle(self, usage: Usage) -> None:
         if self.call is not None:
             self.gate.waiting.settle(self.call, usage)
-        if self.on_settle is not None:
-            self.on_settle(usage)

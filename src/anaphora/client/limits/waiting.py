@@ -79,13 +79,6 @@ class WaitingCalls:
         if self._limiter.waiting:
             self.advance()
 
-    def block(self, lane: ModelLane, until: float) -> None:
-        """Another process was told to wait."""
-        lane.blocked_until = max(lane.blocked_until, min(until, self.clock() + lane.longest_wait))
-        self._limiter.outdated = True
-        if self._limiter.waiting:
-            self.advance()
-
     def accepted(self, call: Reservation) -> None:
         """The provider began to answer the call."""
         if call.lane.probe is call:

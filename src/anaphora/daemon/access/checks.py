@@ -1,15 +1,11 @@
-"""Checks a request against a grant, which denies by default. Also limits an app's requests and
-tokens per minute over all nodes, and on this node its concurrent calls and the memory of its unread
-bodies.
+"""Checks a request against a grant, which denies by default. Also limits an app's concurrent calls
+and the memory of its unread bodies.
 
     check_grant(facts, grant, provider_ids=["anthropic-default"], models=["claude-haiku-5-5"])
     check_prompt(facts, grant, members)
 
 Both raise `NotGranted`, whose `param` is the field of the request, and whose message names the list
 of the grant that lacks it.
-
-    admission = await rates.admit(app, tokens)     raises GrantRateLimited
-    rates.correct(admission, billed)               when the call's tokens are known
 
     exchange.account = unread.account(app.id)
     account.add(len(piece))         while it arrives; raises StoreUnavailable
@@ -19,16 +15,13 @@ of the grant that lacks it.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from fnmatch import fnmatchcase
-from time import monotonic
 
 from anaphora.daemon.faces import face_of
-from anaphora.daemon.shared_state import MinuteLimit, SharedState, Taken
-from anaphora.daemon.values import App
 from anaphora.errors import CapabilityDenied, GrantRateLimited, NotGranted, StoreUnavailable
 from anaphora.redaction import quoted
-from anaphora.serving.counts import NamedCounts
 from anaphora.wire.elements import ListElements
 from anaphora.wire.facts.reading import RequestFacts
 from anaphora.wire.reading import Members
@@ -210,61 +203,6 @@ def _missing(what: str, where: str, param: str) -> NotGranted:
 FREE_BYTES = 64 * 1024
 #: Seconds after which a caller may try again.
 _RETRY_SECONDS = 2.0
-#: The name of the count of unread bytes.
-_UNREAD = "unread"
-
-
-class GrantRates:
-    """The rates of all apps of a daemon."""
-
-    def __init__(self, shared: SharedState, clock: Callable[[], float] = monotonic) -> None:
-        self._shared = shared
-        self._clock = clock
-        self._used_up: dict[str, tuple[int, float]] = {}
-        """By app: the request limit that refused a call, and the time until which it refuses
-        more."""
-
-    def check(self, app: App) -> None:
-        """Raises `GrantRateLimited` if an earlier call used up the requests of this minute. Counts
-        nothing and asks no other node."""
-        if not self._used_up or (found := self._used_up.get(app.id)) is None:
-            return
-        limit, until = found
-        wait = until - self._clock()
-        if wait <= 0 or limit != app.grant.llm.requests_per_minute:
-            del self._used_up[app.id]
-            return
-        raise _refusal("requests_per_minute", limit, wait)
-
-    async def admit(self, app: App, tokens: int) -> Taken:
-        """Counts a call with its tokens: estimated input plus maximum output. Raises
-        `GrantRateLimited` with the exact time to wait, or `NotGranted` for more tokens than the
-        grant allows in any minute; then nothing is counted."""
-        grant = app.grant.llm
-        requests, most = grant.requests_per_minute, grant.tokens_per_minute
-        if most is not None and tokens > most:
-            raise NotGranted(
-                f"the call may take {tokens} tokens; tokens_per_minute of the grant is {most}"
-            )
-        if requests == 0:
-            raise NotGranted("requests_per_minute of the grant is 0")
-        limit = MinuteLimit(requests=requests, tokens=most)
-        taken = await self._shared.take(f"app {app.id}", limit, tokens)
-        if not taken.wait:
-            return taken
-        if taken.by == "requests" and requests is not None:
-            self._used_up[app.id] = requests, self._clock() + taken.wait
-        value = requests if taken.by == "requests" else most
-        raise _refusal(f"{taken.by}_per_minute", value, taken.wait)
-
-    def correct(self, taken: Taken, tokens: int) -> None:
-        """Replaces the estimate by the tokens that the call used, 0 if it was not sent."""
-        self._shared.correct(taken, tokens)
-
-
-def _refusal(name: str, value: int | None, wait: float) -> GrantRateLimited:
-    reason = f"{name} of the grant is {value}; try again in {wait:.2f} s"
-    return GrantRateLimited(reason, limit=name, retry_after=wait)
 
 
 class CallSlots:
@@ -275,15 +213,13 @@ class CallSlots:
         self,
         most: int,
         refused: Callable[[str, GrantRateLimited], None] = lambda *_: None,
-        counts: NamedCounts | None = None,
     ) -> None:
-        """`refused` is called with the app and the error of each call that gets no slot. `counts`
-        may be shared with other processes."""
+        """`refused` is called with the app and the error of each call that gets no slot."""
         self._most = most
         self._refused = refused
-        self._counts = counts or NamedCounts()
+        self._running: Counter[str] = Counter()
         self.count = 0
-        """Calls of this process running at present."""
+        """Calls running at present."""
         self.begun = 0
         """Calls since the start."""
 
@@ -293,7 +229,7 @@ class CallSlots:
         return TakenSlot(self, app)
 
     def take(self, app: str) -> None:
-        if not self._counts.add(f"calls {app}", 1, self._most):
+        if self._running[app] >= self._most:
             refusal = GrantRateLimited(
                 f"{self._most} calls of this app are running: wait until one has ended",
                 limit="max_streams_per_app",
@@ -302,17 +238,21 @@ class CallSlots:
             self._refused(app, refusal)
             raise refusal
         self.begun += 1
-        self.count += 1
+        self._add(app, 1)
 
     def release(self, app: str) -> None:
-        self._counts.add(f"calls {app}", -1)
-        self.count -= 1
+        self._add(app, -1)
 
     def keep(self, app: str) -> Callable[[], None]:
         """Counts a call as running until the returned function is called."""
-        self._counts.add(f"calls {app}", 1)
-        self.count += 1
+        self._add(app, 1)
         return lambda: self.release(app)
+
+    def _add(self, app: str, by: int) -> None:
+        self._running[app] += by
+        self.count += by
+        if not self._running[app]:
+            del self._running[app]
 
 
 class TakenSlot:
@@ -342,31 +282,30 @@ class UnreadBytes:
     when large bodies fill the budget. The connection limit bounds how many such calls there can be.
     """
 
-    def __init__(self, most: int, counts: NamedCounts | None = None) -> None:
-        """`counts` may be shared with other processes."""
+    def __init__(self, most: int) -> None:
         self.most = most
         self.most_of_app = most // 2
-        self._counts = counts or NamedCounts()
+        self.total = 0
+        self._of_apps: Counter[str] = Counter()
         self.largest = 0
         """The maximum of `total` so far."""
-
-    @property
-    def total(self) -> int:
-        return self._counts.of(_UNREAD)
 
     def account(self, app: str) -> UnreadAccount:
         return UnreadAccount(self, app)
 
     def of_app(self, app: str) -> int:
-        return self._counts.of(f"{_UNREAD} {app}")
+        return self._of_apps[app]
 
     def change(self, app: str, size: int) -> None:
         """Raises `StoreUnavailable`, without counting, if the budget would be exceeded."""
-        if not self._counts.add(f"{_UNREAD} {app}", size, self.most_of_app):
+        if size > 0 and self._of_apps[app] + size > self.most_of_app:
             raise _full("of this app ", self.most_of_app)
-        if not self._counts.add(_UNREAD, size, self.most):
-            self._counts.add(f"{_UNREAD} {app}", -size)
+        if size > 0 and self.total + size > self.most:
             raise _full("", self.most)
+        self.total += size
+        self._of_apps[app] += size
+        if not self._of_apps[app]:
+            del self._of_apps[app]
         self.largest = max(self.largest, self.total)
 
 

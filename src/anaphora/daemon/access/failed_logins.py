@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
+from anaphora.bounded import BoundedMap
 from anaphora.daemon.values import SOCKET, Peer
 from anaphora.errors import GrantRateLimited
 from anaphora.serving.connection_limits import network_of
-from anaphora.serving.counts import NamedCounts
 
 _MINUTE = 60.0
+#: Maximum number of peers with failures; the one without a failure for longest is dropped.
+_MOST_PEERS = 10_000
 
 
 class FailedLogins:
     """Limits the failed logins of a peer per minute. Peers of one IPv6 network (/64) count as
     one."""
 
-    def __init__(self, per_minute: int, counts: NamedCounts | None = None) -> None:
-        """`counts` may be shared with other processes."""
+    def __init__(self, per_minute: int) -> None:
         self._most = per_minute
-        self._counts = counts or NamedCounts()
+        self._failures = BoundedMap[str, tuple[float, float]](_MOST_PEERS)
+        """The failures of each peer, less those that have expired, and since when."""
 
     def note(self, peer: Peer, now: float) -> None:
         """Counts a failed login. Raises `GrantRateLimited` if there are too many."""
-        rate = self._most / _MINUTE
-        used = self._counts.add_failure(f"logins {_peer_name(peer)}", now, rate, self._most)
-        if used + 1 > self._most:
+        rate, name = self._most / _MINUTE, _peer_name(peer)
+        used, since = self._failures.pop(name, (0.0, now))
+        used = max(0.0, used - max(0.0, now - since) * rate)
+        refuses = used + 1 > self._most
+        self._failures[name] = (used if refuses else used + 1, now)
+        if refuses:
             raise GrantRateLimited(
                 "too many failed logins from this address",
                 limit="failed_logins",

@@ -13,7 +13,7 @@ from __future__ import annotations
 import hmac
 import itertools
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -33,7 +33,6 @@ from anaphora.daemon.store.interface import Store
 from anaphora.daemon.values import SOCKET, App, Peer
 from anaphora.errors import Forbidden, InvalidRequest, Unauthenticated
 from anaphora.redaction import shown_name
-from anaphora.serving.counts import NamedCounts
 
 from .failed_logins import FailedLogins
 from .grants import MOST_DEPTH, AppGrant
@@ -77,21 +76,18 @@ class Directory:
         owner: int,
         failed_logins_per_minute: int = 20,
         clock: Callable[[], float] = time.time,
-        counts: NamedCounts | None = None,
     ) -> None:
         self._store = store
         self._hash = hasher
         self._grants = grants
         self._owner = owner
-        self._failed = FailedLogins(failed_logins_per_minute, counts)
+        self._failed = FailedLogins(failed_logins_per_minute)
         self._clock = clock
         self._latest = clock()
         self._by_digest: dict[bytes, TokenRow] = {}
         self._rows = TokenRows()
         self._made = itertools.count()
         self._revoked: list[Callable[[str], None]] = []
-        self.publish: Callable[[TokenRow], Awaitable[None]] | None = None
-        """Called with each changed row; returns when all processes know it."""
         for row in rows:
             self._keep(row)
 
@@ -104,7 +100,6 @@ class Directory:
         *,
         failed_logins_per_minute: int = 20,
         clock: Callable[[], float] = time.time,
-        counts: NamedCounts | None = None,
     ) -> Directory:
         return cls(
             store,
@@ -114,7 +109,6 @@ class Directory:
             owner=home.owner,
             failed_logins_per_minute=failed_logins_per_minute,
             clock=clock,
-            counts=counts,
         )
 
     # ── For every request ────────────────────────────────────────────────────────────────────────
@@ -278,7 +272,7 @@ class Directory:
             expires=None if lifetime is None else now + lifetime,
         )
         await self._store.add_token(row)
-        await self._change(row)
+        self.use(row)
         return NewToken(row=row, token=token)
 
     def narrowed_tokens(self, app: str) -> list[TokenRow]:
@@ -307,7 +301,7 @@ class Directory:
             await self._store.reserve(row, limits, group=group, budgets=of.budgets)
         else:
             await self._store.add_token(row)
-        await self._change(row)
+        self.use(row)
         return NewToken(row=row, token=token)
 
     async def budgets(self, app: App) -> list[TokenBudget]:
@@ -329,20 +323,15 @@ class Directory:
         if row.expires is None or expires < row.expires:
             row = msgspec.structs.replace(row, expires=expires)
             await self._store.change_token(token_id, expires=expires)
-            await self._change(row)
+            self.use(row)
         return row
 
     async def revoke_token(self, token_id: str) -> TokenRow:
         """Revokes a token at once, before the store has written it."""
         row = msgspec.structs.replace(self._row(token_id), revoked=self._now())
-        await self._change(row)
+        self.use(row)
         await self._store.change_token(token_id, revoked=row.revoked)
         return row
-
-    async def _change(self, row: TokenRow) -> None:
-        self.use(row)
-        if self.publish is not None:
-            await self.publish(row)
 
     def use(self, row: TokenRow) -> None:
         """A row that is new or has changed, from now on."""
@@ -366,7 +355,7 @@ class Directory:
                 continue
             if row == before:
                 continue
-            await self._change(row)
+            self.use(row)
 
     def _row(self, token_id: str) -> TokenRow:
         row = self._rows.by_id.get(token_id)

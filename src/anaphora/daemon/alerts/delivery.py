@@ -273,7 +273,7 @@ def open_alerts(
         services.store,
         tools.pool,
         lambda: files.current.grants,
-        node=home.node_name(config.node_name),
+        node=config.node_name,
         clock=services.ledger.clock,
     )
     tools.denials.on_exceeded = alerts.note_refusal

@@ -27,16 +27,15 @@ if TYPE_CHECKING:
     from anaphora.client.pool import ProviderPool
     from anaphora.client.response import Attempt, Record
     from anaphora.client.target import Target
-    from anaphora.daemon.access.checks import GrantRates
     from anaphora.daemon.access.denials import DenialLog
     from anaphora.daemon.access.granted_models import GrantedTargets
     from anaphora.daemon.access.isolation import OwnReads, SharedProviders
+    from anaphora.daemon.access.rates import GrantRates, TakenRate
     from anaphora.daemon.endpoints.body import CallBody
     from anaphora.daemon.faces.face import Route
     from anaphora.daemon.money.late_bills import GrowingConversation, LateBills, StoredHistory
     from anaphora.daemon.money.ledger import Ledger, OpenHold
     from anaphora.daemon.off_loop import OffLoop
-    from anaphora.daemon.shared_state import SharedState, Taken
     from anaphora.errors import Denied
     from anaphora.prompt import Call
     from anaphora.serving.exchange import HttpExchange
@@ -45,7 +44,6 @@ if TYPE_CHECKING:
 
     from .cold_guard import ColdGate
     from .conversations import CallMemory
-    from .fair_admission import ProviderNews
     from .keep_warm import PrefixRefresher
     from .reading_on import WaitedCall
     from .steps.audit import CallTexts, Explanations
@@ -60,8 +58,6 @@ class CallTools(msgspec.Struct, kw_only=True, eq=False):
     rates: GrantRates
     memory: CallMemory
     shared: SharedProviders
-    shared_state: SharedState
-    news: ProviderNews
     watchers: Watchers
     denials: DenialLog
     explanations: Explanations
@@ -239,7 +235,7 @@ class AppCall(msgspec.Struct, kw_only=True, eq=False):
     """The part of the prompt that the app has sent before."""
     bound: CostBound = CostBound(0, 0, 0)
     """The maximum cost of the attempt."""
-    rated: Taken | None = None
+    rated: TakenRate | None = None
     """The call's share of the app's rates."""
     grown: list[GrowingConversation] = []
     """Stored conversations that the call belongs to."""

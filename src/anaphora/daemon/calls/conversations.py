@@ -1,9 +1,7 @@
 """Memory of conversations for callers that keep none: the earlier call that a prompt continues, the
 places of its markers, and what happened to its cached prefix.
 
-A prompt is split once. One index finds the earlier call for the plan and for the verdict. A
-conversation that another node served is looked up in the shared state first, and put into the index
-as if it had been served here.
+A prompt is split once. One index finds the earlier call for the plan and for the verdict.
 """
 
 from __future__ import annotations
@@ -15,7 +13,6 @@ from msgspec.structs import replace
 
 from anaphora.cache import EarlierCall, PrefixIndex
 from anaphora.cache.sent_call import SentCall
-from anaphora.daemon.shared_state import SharedState
 from anaphora.daemon.values import CallScope, cache_scope
 from anaphora.rendered import Plan
 from anaphora.tokens import Counts
@@ -23,7 +20,6 @@ from anaphora.traffic.matching import RememberedCall, answered_call
 from anaphora.traffic.planning import ConversationPlans, ReadRequest
 
 from .own_prefixes import OwnPrefixes, PrefixScope
-from .shared_conversations import SharedConversations
 
 #: Limits per app and model: remembered calls, bytes of their texts, and bytes of what is remembered
 #: besides. A call is remembered longer than its text.
@@ -35,40 +31,12 @@ _MOST_SCOPES, _MOST_TEXTS, _MOST_MEMORIES = 256, 32 * 1024 * 1024, 32 * 1024 * 1
 class CallMemory:
     """The recent calls of all apps. Bounded. Used from one event loop."""
 
-    def __init__(
-        self, shared: SharedState | None = None, prefixes: OwnPrefixes | None = None
-    ) -> None:
-        """`shared` makes the conversations of this node available to others; `prefixes` are those
-        that apps have sent, including on other nodes and before a restart."""
+    def __init__(self, prefixes: OwnPrefixes | None = None) -> None:
+        """`prefixes` are those that apps have sent, including on other nodes and before a
+        restart."""
         self.prefixes = prefixes
-        shares = shared is not None and not shared.alone
-        self._plans = ConversationPlans(numbers=_random_number if shares else lambda: 0)
-        self._shared = SharedConversations(shared, self._plans) if shared and shares else None
+        self._plans = ConversationPlans()
         self._indexes: OrderedDict[CallScope, PrefixIndex[RememberedCall]] = OrderedDict()
-
-    async def look_up(
-        self, request: ReadRequest, *, scope: CallScope, at: float, own: Plan
-    ) -> EarlierCall[RememberedCall] | None:
-        """What other nodes know of a conversation that is unknown here; passed to `begin`. Not
-        looked up if the prompt continues a call of this node by one reply."""
-        if self._shared is None:
-            return None
-        index = self._index(scope)
-        here = index.find(request.rendered, scope=scope, hints=request.hints)
-        found = await self._shared.find(request, here, scope=scope, at=at, own=own)
-        if found is None:
-            return None
-        call = RememberedCall(
-            sent=found.call.sent,
-            planned=found.call.planned,
-            conversation=found.conversation,
-            turn=found.call.turn,
-            line=found.line,
-            ended=True,
-        )
-        if found.continues:
-            index.add(call.sent.rendered, call, scope=scope, hints=found.hints)
-        return EarlierCall(call=call, continues=found.continues, chunks=found.chunks, latest=call)
 
     def begin(
         self,
@@ -77,24 +45,20 @@ class CallMemory:
         scope: CallScope,
         at: float,
         own: Plan,
-        elsewhere: EarlierCall[RememberedCall] | None = None,
         guarded: bool = False,
     ) -> RememberedCall:
         """Remembers a call that is about to be sent, and plans its markers. `own` are the markers
-        that the request has, `elsewhere` is the result of `look_up`; `guarded`: `call.cold` will be
-        called, and until it may be sent it counts as failed for other calls."""
+        that the request has; `guarded`: `call.cold` will be called, and until it may be sent it
+        counts as failed for other calls."""
         index = self._index(scope)
         sent = SentCall(rendered=request.rendered, plan=own, at=at)
         call = RememberedCall(sent=sent, conversation="", failed=guarded)
         if guarded:
             call.uses = index.last_uses(request.rendered, scope=scope, hints=request.hints)
         found = index.add(request.rendered, call, scope=scope, hints=request.hints)
-        found = _later(found, elsewhere)
         if not call.follow(found):
             call.conversation = secrets.token_hex(8)
         call.earlier = answered_call(found)
-        if self._shared is not None:
-            self._shared.begin(call, found, request, scope=scope, at=at)
         matched = None
         if found is not None and (before := found.call.planned) is not None:
             matched = EarlierCall(
@@ -127,8 +91,6 @@ class CallMemory:
     def answered(self, call: RememberedCall) -> None:
         """Records an answered call: later calls are compared with it."""
         call.earlier = call.before = call.expected = None
-        if call.line is not None and self._shared is not None:
-            self._shared.save(call)
         call.end()
 
     def refreshed(self, call: RememberedCall, sent: SentCall) -> None:
@@ -164,24 +126,3 @@ class CallMemory:
             texts, memory = texts - index.size, memory - index.memory
             index.shrink(max(0, _MOST_TEXTS - texts), max(0, _MOST_MEMORIES - memory))
             texts, memory = texts + index.size, memory + index.memory
-
-
-def _later(
-    here: EarlierCall[RememberedCall] | None, elsewhere: EarlierCall[RememberedCall] | None
-) -> EarlierCall[RememberedCall] | None:
-    """The later of the calls found here and on other nodes. Of conversations that only share a
-    beginning, the last call of any node has used the cache entry."""
-    if here is None or elsewhere is None or here.continues:
-        return elsewhere if here is None else here
-    if elsewhere.continues or elsewhere.chunks > here.chunks:
-        return elsewhere
-    if elsewhere.chunks < here.chunks:
-        return here
-    newer = (elsewhere.latest.sent.at or 0.0) > (here.latest.sent.at or 0.0)
-    latest = elsewhere.latest if newer else here.latest
-    return EarlierCall(call=here.call, continues=False, chunks=here.chunks, latest=latest)
-
-
-def _random_number() -> int:
-    """The first number of this node's conversations: random, so that nodes do not collide."""
-    return secrets.randbits(40)

@@ -23,15 +23,14 @@ from anaphora.client.counting import provider_count
 from anaphora.client.observe import Watcher, Watchers
 from anaphora.client.pool import ProviderPool
 from anaphora.client.transport import HttpTransport
-from anaphora.daemon.access.checks import GrantRates
 from anaphora.daemon.access.denials import DenialLog
 from anaphora.daemon.access.granted_models import GrantedTargets
 from anaphora.daemon.access.grants import AppGrant
 from anaphora.daemon.access.isolation import SharedProviders
+from anaphora.daemon.access.rates import GrantRates
 from anaphora.daemon.money.late_bills import LateBills, StoredHistory
 from anaphora.daemon.money.ledger import Ledger
 from anaphora.daemon.off_loop import OffLoop
-from anaphora.daemon.shared_state import LocalState, SharedState
 from anaphora.daemon.values import App, GrantedModel
 from anaphora.errors import AnaphoraError, Denied
 from anaphora.tokens import Counts
@@ -39,7 +38,6 @@ from anaphora.tokens import Counts
 from .call import AppCall, AppReply, CallTools, StreamHead, StreamPiece
 from .cold_guard import ColdGate
 from .conversations import CallMemory
-from .fair_admission import ProviderNews
 from .own_prefixes import OwnPrefixes
 from .pipeline import CallPipeline
 from .reading_on import ReadOnCalls, WaitedCall
@@ -66,14 +64,12 @@ class CallService:
         clock: Callable[[], float] = time.time,
         watchers: Iterable[Watcher] = (),
         transport: HttpTransport | None = None,
-        shared_state: SharedState | None = None,
         prefix_key: bytes = b"",
         off_loop: OffLoop | None = None,
     ) -> None:
-        """`shared_state` is shared by the daemon's nodes, by default in memory. `prefix_key` is the
-        key of prompt digests in the store, the same on all nodes, by default random. `off_loop`
-        reads large requests in a thread."""
-        store, shared_state = ledger.store, shared_state or LocalState()
+        """`prefix_key` is the key of prompt digests in the store, the same on all nodes, by default
+        random. `off_loop` reads large requests in a thread."""
+        store = ledger.store
         pool = ProviderPool(dict(providers), dict(config.routes), transport=transport)
         self.prefixes = OwnPrefixes(store, prefix_key or secrets.token_bytes(32))
         self.read_on = ReadOnCalls()
@@ -83,19 +79,17 @@ class CallService:
             pool=pool,
             granted=GrantedTargets(pool),
             ledger=ledger,
-            rates=GrantRates(shared_state),
-            memory=CallMemory(shared_state, self.prefixes),
+            rates=GrantRates(),
+            memory=CallMemory(self.prefixes),
             shared=SharedProviders(),
-            shared_state=shared_state,
-            news=ProviderNews(pool, shared_state),
             watchers=Watchers(watchers, audit),
             denials=DenialLog(audit, clock, texts.add_error),
-            explanations=Explanations(shared_state),
+            explanations=Explanations(),
             texts=texts,
             history=StoredHistory(store),
             late_bills=LateBills(),
             off_loop=off_loop or OffLoop(),
-            cold=ColdGate(shared_state),
+            cold=ColdGate(),
         )
         ledger.shows_spend = lambda app: not tools.shared.hides_from(app.grant)
         self.permit = PermitCall(tools)
@@ -181,7 +175,7 @@ class CallService:
         tools = self.tools
         await self.permit.before(call)
         try:
-            await tools.rates.admit(call.app, 0)
+            tools.rates.admit(call.app, 0)
             plan = PlanRequest(tools, memory=CallMemory(), places_markers=False)
             prepared = await plan.build(call, target := call.targets[0], stream=False)
         except Denied as error:
@@ -200,9 +194,9 @@ class CallService:
         """The models that the app may call."""
         return self.tools.granted.models(app)
 
-    async def explain(self, app: App, request_id: str) -> dict[str, Any] | None:
+    def explain(self, app: App, request_id: str) -> dict[str, Any] | None:
         """The verdict of one of the app's recent calls, as JSON values."""
-        return await self.tools.explanations.find(app.owner, request_id)
+        return self.tools.explanations.find(app.owner, request_id)
 
     def hides_reads(self, app: str) -> bool:
         """Whether cache reads of other apps are hidden from an app at any of its providers."""

@@ -16,7 +16,6 @@ from collections.abc import Callable, Hashable, Iterable
 from decimal import Decimal
 from time import monotonic
 
-import msgspec
 from msgspec.structs import replace
 
 from anaphora.bounded import BoundedMap
@@ -53,11 +52,6 @@ _MOST_CONVERSATIONS, _MOST_BYTES = 4096, 64 * 1024 * 1024
 _MOST_MEMORIES = 64
 #: Maximum number of concurrent refreshes.
 _MOST_RUNNING = 16
-#: The kind of news that tells which node refreshes a conversation's prefix.
-_CONTINUED = "continued"
-
-_encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(tuple[str, str]).decode
 
 
 class PausedConversation:
@@ -116,31 +110,15 @@ class PrefixRefresher:
         """Scopes in which a provider refused a refresh: it would refuse the next one."""
         self._expected: Counter[str] = Counter()
         """Expected cost of running refreshes by app, in nano-dollars."""
-        if not tools.shared_state.alone:
-            tools.shared_state.listen(self._hear)
 
     # ── Calls of the app ─────────────────────────────────────────────────────────────────────────
 
     def began(self, conversation: str, request_id: str) -> None:
-        """Called before a call is sent: nothing is refreshed until it has ended, and then only by
-        this node."""
-        if not self._tools.shared_state.alone:
-            self._tools.shared_state.tell(_encode((_CONTINUED, conversation)))
+        """Called before a call is sent: nothing is refreshed until it has ended."""
         known = self._conversations.get(conversation)
         if known is not None:
             known.running.add(request_id)
             self._calls[request_id] = known
-
-    def _hear(self, data: bytes, age: float) -> None:
-        """Another node has a call of a conversation and now refreshes its prefix. News can arrive
-        late, when this node has a later call."""
-        try:
-            kind, conversation = _decode(data)
-        except (msgspec.MsgspecError, UnicodeError):
-            return  # of another kind, or another version
-        known = self._conversations.get(conversation) if kind == _CONTINUED else None
-        if known is not None and not known.running and known.began < monotonic() - age:
-            self._release(known)
 
     def ended(self, request_id: str) -> None:
         known = self._calls.pop(request_id, None)

@@ -16,12 +16,6 @@ import msgspec
 from blake3 import blake3
 
 from anaphora.bounded import BoundedMap
-from anaphora.cache.saved_blocks import (
-    MOST_CHUNKS,
-    earlier_ends,
-    is_reply,
-    replies_after,
-)
 from anaphora.cache.sent_call import SentCall, expiry, is_alive, ttl_seconds, updated_bills
 from anaphora.cache.simulator import RenderedPrompt
 from anaphora.cache.simulator.view import ScopedKeys
@@ -52,6 +46,12 @@ _SAVED_AGAIN = 0.125
 _LONGEST, _REMOVED_EVERY = 24 * 3600.0, 60.0
 #: Relative error of a token estimate.
 _ERROR = 0.05
+#: Earlier calls of a conversation that a prompt looks for.
+_MOST_TURNS = 4
+#: Chunks of a prompt that are searched for replies: a request may have a hundred thousand.
+_MOST_CHUNKS = 2_048
+#: Roles of messages that are no reply.
+_ASKING = ("user", "system", "developer", "tool")
 #: Stored values: the conversation has its own cache key, or shares one.
 _SPLIT, _SHARED = "split", "shared"
 
@@ -117,7 +117,7 @@ class OwnPrefixes:
         if (
             deepest is None
             or deepest[0] <= prompt.leading
-            or replies_after(prompt, deepest[0] + 1) > 1
+            or _replies_after(prompt, deepest[0] + 1) > 1
         ):
             await self._read(scope.app, [name for _, name in names], at)
             deepest = self._deepest(names, at)
@@ -207,8 +207,8 @@ class OwnPrefixes:
         is unknown."""
         prompt = RenderedPrompt(sent.rendered, Plan())
         first = prompt.leading + 1
-        looked_at = range(first, min(len(prompt), first + MOST_CHUNKS))
-        if not any(is_reply(prompt, position) for position in looked_at):
+        looked_at = range(first, min(len(prompt), first + _MOST_CHUNKS))
+        if not any(_is_reply(prompt, position) for position in looked_at):
             return None
         name = self._split_name(scope, prompt)
         try:
@@ -261,9 +261,48 @@ def _looked_up(prompt: RenderedPrompt, plan: Plan) -> list[int]:
     if plan.automatic is not None:
         marks.append(prompt.rendered.cacheable - 1)
     found = {at for mark in marks for at in range(mark, max(-1, mark - _LOOK_BACK), -1)}
-    found.update(earlier_ends(prompt), _leading(prompt))
+    found.update(_earlier_ends(prompt), _leading(prompt))
     found.add(prompt.leading + 1)
     return sorted((at for at in found if 0 <= at < len(prompt)), reverse=True)[:_MOST_POSITIONS]
+
+
+def _earlier_ends(prompt: RenderedPrompt) -> Iterator[int]:
+    """The end of the prompt, and the ends of earlier prompts of the conversation: before replies of
+    the model."""
+    position, found = len(prompt) - 1, 0
+    yield position
+    last = max(prompt.leading + 1, position - _MOST_CHUNKS)
+    reply = position > last and _is_reply(prompt, position)
+    while position > last and found < _MOST_TURNS:
+        later, reply = reply, _is_reply(prompt, position - 1)
+        if later and not reply:
+            found += 1
+            yield position - 1
+        position -= 1
+
+
+def _replies_after(prompt: RenderedPrompt, chunks: int) -> int:
+    """How many replies of the model are after the first chunks, counted up to 2."""
+    replies, before = 0, False
+    first = max(chunks, prompt.leading + 1)
+    if len(prompt) - first > _MOST_CHUNKS:
+        return 2
+    for position in range(first, len(prompt)):
+        reply = _is_reply(prompt, position)
+        replies += reply and not before
+        if replies == 2:
+            break
+        before = reply
+    return replies
+
+
+def _is_reply(prompt: RenderedPrompt, position: int) -> bool:
+    """Whether a chunk is from the model. Some wires have items without a role for that."""
+    run, index = prompt.rendered.locate(position)
+    if run.section != "messages" or run.log.kinds[index] is Kind.TOOL_RESULT:
+        return False
+    role = run.log.roles[run.log.wire_message_of(index)]
+    return role not in _ASKING or run.log.kinds[index] in (Kind.TOOL_CALL, Kind.THINKING)
 
 
 def _leading(prompt: RenderedPrompt) -> range:

@@ -20,7 +20,6 @@ from typing import Any, TypeVar
 from anaphora.client.failures import log
 from anaphora.daemon.access.checks import CallSlots
 from anaphora.errors import AnaphoraError, Timeout
-from anaphora.serving.counts import NamedCounts
 
 from .call import AppCall
 from .pipeline import CallPipeline
@@ -31,8 +30,6 @@ T = TypeVar("T")
 MOST_READ_ON = 16
 """Maximum number of an app's calls that are read on at the same time."""
 
-#: The name of their count.
-_READ_ON = "read on"
 #: Seconds between cancellations of calls that are read on.
 _CLOSE_SECONDS = 1.0
 
@@ -45,8 +42,6 @@ class ReadOnCalls:
     def __init__(self) -> None:
         self.slots: CallSlots | None = None
         """Counts them as running calls."""
-        self.counts = NamedCounts()
-        """May be shared with other processes."""
         self._counts: Counter[str] = Counter()
         self._reading: set[asyncio.Task[Any]] = set()
         self._closing: set[asyncio.Task[Any]] = set()
@@ -57,29 +52,22 @@ class ReadOnCalls:
         return self._counts.total()
 
     @property
-    def total(self) -> int:
-        """With those of other processes."""
-        return self.counts.of(_READ_ON)
-
-    @property
     def by_app(self) -> Mapping[str, int]:
         return self._counts
 
     def takes(self, app: str) -> bool:
         """Whether another call of an app can be read on."""
-        return not self._stopped and self.counts.of(f"{_READ_ON} {app}") < MOST_READ_ON
+        return not self._stopped and self._counts[app] < MOST_READ_ON
 
     def add(self, app: str, task: asyncio.Task[Any], seconds: float) -> None:
         """Reads a call on for at most `seconds`."""
         release = None if self.slots is None else self.slots.keep(app)
         timer = asyncio.get_running_loop().call_later(seconds, task.cancel)
         self._counts[app] += 1
-        self._count(app, 1)
 
         def ended(_: asyncio.Task[Any]) -> None:
             timer.cancel()
             self._reading.discard(task)
-            self._count(app, -1)
             self._counts[app] -= 1
             if not self._counts[app]:
                 del self._counts[app]
@@ -88,10 +76,6 @@ class ReadOnCalls:
 
         self._reading.add(task)
         task.add_done_callback(ended)
-
-    def _count(self, app: str, by: int) -> None:
-        for name in (_READ_ON, f"{_READ_ON} {app}"):
-            self.counts.add(name, by)
 
     def cut(self, task: asyncio.Task[Any]) -> None:
         """Closes the connection of a call to its provider."""

@@ -60,7 +60,7 @@ class PlanRefresh(CallStep):
         call.bound = bound_of(call, prepared, target)
         if app.grant.llm.requests_per_minute or app.grant.llm.tokens_per_minute:
             tokens = Counts(prepared.rendered).total + call.bound.output_tokens
-            call.rated = await self._tools.rates.admit(app, tokens)
+            call.rated = self._tools.rates.admit(app, tokens)
 
 
 class JudgeRefresh(CallStep):

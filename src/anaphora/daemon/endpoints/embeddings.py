@@ -106,7 +106,7 @@ class Embeddings:
         if self._audit is not None:
             self._audit.check()
         estimated = tokens_in(most, target.profile.bytes_per_token.value)
-        call.rated = await self._tools.rates.admit(app, estimated)
+        call.rated = self._tools.rates.admit(app, estimated)
         cost = _cost_of(target, grant, self._clock())
         # Continues if the app disconnects: the bill of the sent request is needed.
         task = asyncio.create_task(self._send(call, target, body, (estimated, most), cost))

@@ -66,7 +66,7 @@ class Invocations:
         call.provider, call.model = exchange.headers.get(PROVIDER), route.name
         target = self._target(call)
         tokens = tokens_in(len(data), target.profile.bytes_per_token.value)
-        call.rated = await self._tools.rates.admit(app, tokens)
+        call.rated = self._tools.rates.admit(app, tokens)
         usage = Usage(uncached=len(data), output=_MOST_OUTPUT)
 
         def cost(_: int) -> int | None:

@@ -12,7 +12,6 @@ import fcntl
 import os
 import re
 import stat
-import time
 from pathlib import Path
 from secrets import token_hex
 from typing import Self
@@ -27,8 +26,6 @@ from anaphora.errors import InvalidConfig, Io
 from .private_files import UnsafeFile, read_private, write_private
 
 _KEY_BYTES = 32
-#: Seconds that the workers of a killed daemon may take to end.
-_WORKERS_SECONDS = 5.0
 _TOKEN_KEY = re.compile(r"[0-9a-f]{64}\Z")
 
 LLM_YAML = """\
@@ -102,8 +99,6 @@ class Home(msgspec.Struct, frozen=True):
     """A folder that belongs to the user who runs the daemon."""
 
     path: Path
-    worker: int = 0
-    """The number of this process, if it is a worker and a node of its own; otherwise 0."""
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> Home:
@@ -147,20 +142,12 @@ class Home(msgspec.Struct, frozen=True):
     @property
     def settlements_journal(self) -> Path:
         """Settlements that wait for PostgreSQL; unused with SQLite."""
-        return self._own("settlements.journal")
+        return self.path / "settlements.journal"
 
     @property
     def sent_marks(self) -> Path:
         """Marks of the open holds that were sent, for the next start after a kill."""
-        return self._own("sent.marks")
-
-    def _own(self, name: str) -> Path:
-        """A file of this process alone."""
-        return self.path / (f"{name}.{self.worker}" if self.worker else name)
-
-    def node_name(self, name: str) -> str:
-        """The name in the store, of a daemon or of its worker."""
-        return f"{name}/{self.worker}" if self.worker else name
+        return self.path / "sent.marks"
 
     @property
     def audit(self) -> Path:
@@ -266,8 +253,7 @@ class HomeLock:
     releasing the lock."""
 
     def __init__(self, descriptor: int, stale: int | None) -> None:
-        self.descriptor = descriptor
-        """Workers inherit it: the lock is held until they have ended as well."""
+        self._descriptor = descriptor
         self.stale = stale
 
     @classmethod
@@ -278,7 +264,7 @@ class HomeLock:
         except OSError as error:
             raise Io(f"{path}: the lock cannot be opened: {error.strerror or error}") from None
         try:
-            _lock(descriptor)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             holder = _process_in(descriptor)
             os.close(descriptor)
@@ -292,34 +278,10 @@ class HomeLock:
         return cls(descriptor, stale)
 
     def release(self) -> None:
-        if self.descriptor >= 0:
-            os.ftruncate(self.descriptor, 0)
-            os.close(self.descriptor)
-            self.descriptor = -1
-
-
-def _lock(descriptor: int) -> None:
-    """Waits a moment for the workers of a daemon that was killed: they end with it."""
-    end = time.monotonic() + _WORKERS_SECONDS
-    while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
-        except OSError:
-            holder = _process_in(descriptor)
-            if holder is None or _runs(holder) or time.monotonic() > end:
-                raise
-        time.sleep(0.01)
-
-
-def _runs(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        pass  # of another user
-    return True
+        if self._descriptor >= 0:
+            os.ftruncate(self._descriptor, 0)
+            os.close(self._descriptor)
+            self._descriptor = -1
 
 
 def _process_in(descriptor: int) -> int | None:

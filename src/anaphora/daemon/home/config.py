@@ -29,8 +29,7 @@ Seconds = Annotated[float, Meta(ge=0, le=86_400)]
 NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}\Z")
 """Names of nodes: as host names and Kubernetes allow."""
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._-]+")
-_STORES = ("postgresql", "postgres")
-_SHARED = ("redis", "rediss", "unix")
+_STORES = ("postgresql://", "postgres://")
 
 
 def _is_loopback(host: str) -> bool:
@@ -133,9 +132,6 @@ class DaemonConfig(_Table, frozen=True):
     store: Name | None = None
     """`postgresql://USER@HOST/DATABASE` for several nodes; by default SQLite in the home folder."""
     store_password: PasswordConfig | None = None
-    shared: Name | None = None
-    """`redis://HOST` for state that several nodes share besides the store; by default memory."""
-    shared_password: PasswordConfig | None = None
     node: Name | None = None
     """The name of this node in the store; by default the host name."""
 
@@ -168,22 +164,13 @@ class DaemonConfig(_Table, frozen=True):
             )
         if self.status_port and self.status_port == self.port:
             raise ValueError(f"status_port: {self.port} is `port` already; name another one")
-        self._check_databases()
+        self._check_store()
 
-    def _check_databases(self) -> None:
-        """Errors do not show the URL, which may hold a password."""
-        for field, schemes, url, has_password in (
-            ("store", _STORES, self.store, self.store_password is not None),
-            ("shared", _SHARED, self.shared, self.shared_password is not None),
-        ):
-            if url is not None:
-                _check_url(field, schemes, url)
-            elif has_password:
-                raise ValueError(f"{field}_password: needs `{field}` as well")
-        if self.shared is not None and self.store is None:
-            raise ValueError(
-                "shared: is for several nodes, which need `store: postgresql://…` as well"
-            )
+    def _check_store(self) -> None:
+        if self.store is not None:
+            _check_url(self.store)
+        elif self.store_password is not None:
+            raise ValueError("store_password: needs `store` as well")
         if self.node is not None and not NODE_NAME.match(self.node):
             raise ValueError(
                 f"node: {quoted(self.node)}: a node's name has 1 to 63 letters, digits, dots,"
@@ -191,24 +178,24 @@ class DaemonConfig(_Table, frozen=True):
             )
 
 
-def _check_url(field: str, schemes: tuple[str, ...], url: str) -> None:
-    if not url.startswith(tuple(f"{scheme}://" for scheme in schemes)):
-        expected = " or ".join(f"{scheme}://…" for scheme in schemes)
-        raise ValueError(f"{field}: must be a URL {expected}; without it: {_DEFAULTS[field]}")
+def _check_url(url: str) -> None:
+    """Errors do not show the URL, which may hold a password."""
+    if not url.startswith(_STORES):
+        raise ValueError(
+            f"store: must be a URL {' or '.join(f'{start}…' for start in _STORES)}; without it:"
+            " SQLite in the home folder"
+        )
     try:
         parts = urlsplit(url)
         named = {name.lower() for name, _ in parse_qsl(parts.query, keep_blank_values=True)}
         has_password = parts.password is not None or "password" in named
     except ValueError:
-        raise ValueError(f"{field}: is not a valid URL") from None
+        raise ValueError("store: is not a valid URL") from None
     if has_password:
         raise ValueError(
-            f"{field}: holds a password, which others could read; store it with: anaphora secrets"
-            f" set NAME, and write `{field}_password: {{secret: NAME}}`"
+            "store: holds a password, which others could read; store it with: anaphora secrets"
+            " set NAME, and write `store_password: {secret: NAME}`"
         )
-
-
-_DEFAULTS = {"store": "SQLite in the home folder", "shared": "memory"}
 
 
 class _Section(msgspec.Struct, frozen=True):

@@ -45,8 +45,8 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     strict: bool = False
     """Refuse to start if an app requires a capability that it is not granted."""
     allow_env_keys: bool = False
-    workers: int = 1
-    """Processes that answer calls; with more than one, another one keeps the store."""
+    share_port: bool = False
+    """Let other daemons that share theirs listen at the same port."""
     resolve: Callable[[ClientConfig], Providers] | None = None
     """Replaces the addresses and keys of providers, for an emulator, which accepts any key."""
     clock: Callable[[], float] = time.time
@@ -211,10 +211,9 @@ def have_changed(files: SeenFiles) -> bool:
 def effective_config(config: DaemonConfig, options: ServeOptions) -> DaemonConfig:
     """The daemon section with the command line's options applied. Raises `InvalidConfig` if they do
     not fit."""
-    if options.workers > 1 and not hasattr(socket, "SO_REUSEPORT"):
+    if options.share_port and not hasattr(socket, "SO_REUSEPORT"):
         raise InvalidConfig(
-            "--workers: processes cannot share a port on this system, which has no SO_REUSEPORT;"
-            " serve with one worker"
+            "--share-port: this system has no SO_REUSEPORT; give each daemon a port of its own"
         )
     given = {"host": options.host, "port": options.port}
     try:

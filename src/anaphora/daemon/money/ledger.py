@@ -74,14 +74,13 @@ class Ledger:
         """Whether an app may see what it is charged, and so what other apps have cached."""
         self.notes_calls = False
         """Whether `unaudited_calls` is used."""
-        self._unaudited = BoundedMap[str, int](_MOST_UNAUDITED)
-        """The worker of each noted call; 0: this process."""
+        self._unaudited = BoundedMap[str, None](_MOST_UNAUDITED)
 
     async def recover(self, marks: Path | None = None) -> RecoveredHolds:
         """Settles the open holds of a killed daemon: at the bound, or free if the file `marks`
         shows that nothing was sent. Called once, before the first hold. Then the file is replaced
         by this ledger's marks."""
-        earlier = EarlierMarks({}) if marks is None else EarlierMarks.read(marks)
+        earlier = EarlierMarks() if marks is None else EarlierMarks.read(marks)
         recovered = await self.store.recover(earlier.is_unsent)
         if recovered.count:
             _log.warning(
@@ -93,12 +92,6 @@ class Ledger:
             self.marks = SentMarks.create(marks, self._name)
             self.store.follow_holds(self.marks.free)
         return recovered
-
-    def share(self, marks: SentMarks, first: int) -> None:
-        """For a worker: marks its holds in a file that it shares with others. The numbers in its
-        ids begin with `first`."""
-        self._name, self.marks, self._numbers = marks.ledger, marks, itertools.count(first)
-        self.store.follow_holds(marks.free)
 
     async def hold(
         self, app: App, *, provider: str, model: str, request_id: str, bound: int
@@ -126,7 +119,7 @@ class Ledger:
             if isinstance(problem, GrantExceeded) and self.shows_spend(app):
                 raise await self._with_amounts(problem, app, hold, limits) from None
             raise
-        self.put_held(hold)
+        self._put_held(hold)
         return OpenHold(self, hold, share)
 
     async def _with_amounts(
@@ -154,19 +147,18 @@ class Ledger:
         text = f"{problem} ({amounts}; this call can cost {exact_usd(hold.bound)})"
         return problem.restated(text)
 
-    def put_held(self, hold: Hold, worker: int = 0) -> None:
+    def _put_held(self, hold: Hold) -> None:
         """Called when a hold is durable."""
         id = hold.request_id
         with self._lock:
             self._open[id] = self._open.get(id, 0) + 1
             if self.notes_calls and id not in self._unaudited:
-                self._unaudited[id] = worker
+                self._unaudited[id] = None
 
-    def unaudited_calls(self, worker: int | None = None) -> list[str]:
-        """Calls, of all workers or one, that had a hold and whose audit row is not durable yet."""
+    def unaudited_calls(self) -> list[str]:
+        """Calls that had a hold and whose audit row is not durable yet."""
         with self._lock:
-            calls = self._unaudited.items()
-            return [id for id, of in calls if worker is None or of == worker]
+            return list(self._unaudited)
 
     def _new_id(self, now: float) -> str:
         """Ids sort by time, so that the entries of a day are adjacent. Ends with the slot of the

@@ -14,7 +14,6 @@ import mmap
 import os
 import secrets
 from array import array
-from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Self
@@ -49,38 +48,31 @@ _decode_head = msgspec.json.Decoder(_Head).decode
 
 
 class EarlierMarks:
-    """The marks of the preceding process and its workers. Without a file, all holds count as
-    sent."""
+    """The marks of the preceding process. Without a file, all holds count as sent."""
 
-    def __init__(self, marks: Mapping[str, bytes]) -> None:
+    def __init__(self, ledger: str = "", marks: bytes = b"") -> None:
+        self._ledger = ledger
         self._marks = marks
-        """By the names of ledgers."""
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Also reads the files of workers that were nodes. Marks of another boot or in a damaged
-        file are ignored."""
-        found = (_read(each) for each in (path, *path.parent.glob(f"{path.name}.*")))
-        return cls(dict(marks for marks in found if marks is not None))
+        """Marks of another boot or in a damaged file are ignored."""
+        try:
+            data = read_private(path, _HEAD + SLOTS)[0].reveal().encode()
+            head = _decode_head(data[:_HEAD].rstrip(b"\0"))
+        except (UnsafeFile, msgspec.MsgspecError):
+            return cls()
+        known = head.kind == "anaphora sent marks" and head.version == 1
+        if not known or len(data) != _HEAD + SLOTS or not head.boot or head.boot != boot_id():
+            return cls()
+        return cls(head.ledger, data[_HEAD:])
 
     def is_unsent(self, hold: str) -> bool:
-        """Whether nothing was sent for an open hold: it is of one of those processes, and its byte
-        is not set."""
-        marks = self._marks.get(hold[_NAME])
-        return marks is not None and (slot := slot_of(hold)) > 0 and marks[slot] == _UNSENT
-
-
-def _read(path: Path) -> tuple[str, bytes] | None:
-    """The name of a ledger, and its marks."""
-    try:
-        data = read_private(path, _HEAD + SLOTS)[0].reveal().encode()
-        head = _decode_head(data[:_HEAD].rstrip(b"\0"))
-    except (UnsafeFile, msgspec.MsgspecError):
-        return None
-    known = head.kind == "anaphora sent marks" and head.version == 1
-    if not known or len(data) != _HEAD + SLOTS or not head.boot or head.boot != boot_id():
-        return None
-    return head.ledger, data[_HEAD:]
+        """Whether nothing was sent for an open hold: it is of that process, and its byte is not
+        set."""
+        if not self._marks or hold[_NAME] != self._ledger:
+            return False
+        return (slot := _slot_of(hold)) > 0 and self._marks[slot] == _UNSENT
 
 
 class SentMarks:
@@ -91,8 +83,7 @@ class SentMarks:
         self.ledger = ledger
         """The name that the ids of all its holds have in common."""
         self._memory = memory
-        self._free = array("H")
-        self.keep(range(1, SLOTS))
+        self._free = array("H", reversed(range(1, SLOTS)))
         self._slots: dict[str, int] = {}
         """By the ids of holds."""
 
@@ -119,25 +110,6 @@ class SentMarks:
         except OSError as error:
             raise Io(f"{path}: cannot be written: {error.strerror or error}") from None
 
-    @classmethod
-    def attach(cls, path: Path, ledger: str, slots: range) -> Self:
-        """The file of another process, of which this one has some slots."""
-        opened = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
-        try:
-            marks = cls(mmap.mmap(opened, _HEAD + SLOTS), ledger)
-        finally:
-            os.close(opened)
-        marks.keep(slots)
-        return marks
-
-    def keep(self, slots: range) -> None:
-        """Leaves the other slots to other processes."""
-        self._free = array("H", reversed(slots))
-
-    def as_earlier(self) -> EarlierMarks:
-        """The marks as they are now."""
-        return EarlierMarks({self.ledger: self._memory[_HEAD:]})
-
     def add(self, start: str) -> str:
         """The id of a new hold: `start` and a slot. Called before the hold is written."""
         try:
@@ -162,7 +134,7 @@ class SentMarks:
             self._free.append(slot)
 
 
-def slot_of(hold: str) -> int:
+def _slot_of(hold: str) -> int:
     """The slot of a hold; 0 if it has none."""
     return int(hold[_SLOT], 16) if len(hold) == _LENGTH else 0
 

@@ -23,9 +23,7 @@ SELECT nodes.id, nodes.name, nodes.version, nodes.state,
     extract(epoch FROM nodes.ended)::float8 AS ended,
     extract(epoch FROM clock_timestamp() - beats.at)::float8 AS lag,
     beats.report::text AS report,
-    EXISTS (
-        SELECT FROM drains WHERE node IN (nodes.name, split_part(nodes.name, '/', 1))
-    ) AS drained
+    EXISTS (SELECT FROM drains WHERE node = nodes.name) AS drained
 FROM nodes LEFT JOIN beats ON beats.node = nodes.id
 WHERE nodes.state = 'alive' OR nodes.ended > clock_timestamp() - interval '1 day'
 ORDER BY nodes.name, nodes.id
@@ -72,10 +70,7 @@ async def nodes(lane: Lane) -> list[NodeRow]:
 
 
 async def running_nodes(lane: Lane) -> int:
-    """Daemons: one with workers counts once."""
-    count: int = await lane.fetchval(
-        "SELECT count(DISTINCT split_part(name, '/', 1)) FROM nodes WHERE state = 'alive'"
-    )
+    count: int = await lane.fetchval("SELECT count(DISTINCT name) FROM nodes WHERE state = 'alive'")
     return count
 
 
@@ -127,10 +122,10 @@ async def _check_name(lane: Lane, name: str) -> None:
 
 async def drained_for(lane: Lane, name: str) -> float | None:
     """Seconds since the drain by PostgreSQL's clock, since clocks of nodes differ. None: not
-    drained. A worker is also drained with its daemon."""
+    drained."""
     found: float | None = await lane.fetchval(
         "SELECT max(extract(epoch FROM clock_timestamp() - since))::float8 FROM drains"
-        " WHERE node IN ($1, split_part($1, '/', 1))",
+        " WHERE node = $1",
         name,
     )
     return found

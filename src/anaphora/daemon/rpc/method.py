@@ -49,7 +49,7 @@ _decode_objects = msgspec.json.Decoder(list[dict[str, msgspec.Raw]]).decode
 
 
 class Cancels(Protocol):
-    async def cancel(self, context: MethodContext, key: RequestKey) -> bool:
+    def cancel(self, context: MethodContext, key: RequestKey) -> bool:
         """Cancels a request of the same caller. Returns whether one was running."""
         ...
 

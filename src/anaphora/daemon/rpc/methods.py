@@ -163,7 +163,7 @@ async def _write_deltas(
 
 
 async def cancel(context: MethodContext, params: CancelParams) -> CancelResult:
-    return CancelResult(await context.requests.cancel(context, params.id))
+    return CancelResult(context.requests.cancel(context, params.id))
 
 
 async def models(context: MethodContext, _: EmptyParams) -> ModelList:
@@ -191,7 +191,7 @@ async def count_tokens(context: MethodContext, params: PromptParams) -> TokenCou
 
 async def explain(context: MethodContext, params: ExplainParams) -> dict[str, Any]:
     app = context.app
-    explained = None if app is None else await context.calls.explain(app, params.request_id)
+    explained = None if app is None else context.calls.explain(app, params.request_id)
     if explained is None:
         raise InvalidRequest("no recent call of this app has this id", path="request_id")
     return explained
@@ -207,7 +207,7 @@ async def narrow(context: MethodContext, params: NarrowParams) -> NarrowResult:
         reserved=params.reserve,
     )
     if app.grant.llm.requests_per_minute is not None:
-        await context.calls.tools.rates.admit(app, 0)
+        context.calls.tools.rates.admit(app, 0)
     new = await context.tokens.narrow(app.id, wanted, parent=app.token_id)
     row = new.row
     return NarrowResult(

@@ -93,8 +93,6 @@ class RunningRequests:
 
     def __init__(self) -> None:
         self._scopes: dict[_Key, list[asyncio.Timeout]] = {}
-        self.cancel_elsewhere: Callable[[str, str, RequestKey], Awaitable[bool]] | None = None
-        """Cancels requests of the other workers."""
 
     @contextmanager
     def running(self, key: _Key, scope: asyncio.Timeout) -> Iterator[None]:
@@ -106,15 +104,8 @@ class RunningRequests:
             if not self._scopes[key]:
                 del self._scopes[key]
 
-    async def cancel(self, context: MethodContext, key: RequestKey) -> bool:
-        caller = _owner(context.app), context.connection
-        found = self.cancel_here(*caller, key)
-        if self.cancel_elsewhere is not None:
-            found = await self.cancel_elsewhere(*caller, key) or found
-        return found
-
-    def cancel_here(self, owner: str, connection: str, key: RequestKey) -> bool:
-        found = self._scopes.get((owner, connection, key), ())
+    def cancel(self, context: MethodContext, key: RequestKey) -> bool:
+        found = self._scopes.get((_owner(context.app), context.connection, key), ())
         for scope in found:
             if not scope.expired():
                 scope.reschedule(0)

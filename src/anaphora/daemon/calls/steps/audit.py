@@ -15,8 +15,6 @@ from msgspec.structs import replace
 
 from anaphora.audit.log import AuditLog
 from anaphora.bounded import BoundedMap
-from anaphora.cache.verdict import Verdict
-from anaphora.cache.verdict.values import CHANGED, CHANGES, PARAMETERS, Cause
 from anaphora.client.failures import log, reported
 from anaphora.client.in_flight import InFlight
 from anaphora.client.observe import EndedCall, OwnBill
@@ -25,7 +23,6 @@ from anaphora.daemon.calls.behind import AnsweredCall, AnsweredCalls
 from anaphora.daemon.calls.call import AppCall, AppReply, CallOutcome, CallTools
 from anaphora.daemon.calls.pipeline import CallStep
 from anaphora.daemon.endpoints.errors import provider_error, shown_message
-from anaphora.daemon.shared_state import SharedState
 from anaphora.daemon.values import app_of
 from anaphora.errors import AnaphoraError, Denied, StoreUnavailable, Upstream
 from anaphora.values import Notice
@@ -86,8 +83,6 @@ class AuditCall(CallStep):
     def behind(self, call: AppCall) -> None:
         if call.record is not None:
             self.answered.add(call)
-            if self._tools.explanations.puts:  # another node may be asked at once
-                self.answered.finish()
 
     def _finish(self, answered: Sequence[AnsweredCall]) -> None:
         if self._watchers:
@@ -169,15 +164,11 @@ def ended_call(call: AppCall, flight: InFlight, record: Record) -> EndedCall:
 
 
 class Explanations:
-    """The last calls of each app, for `llm.explain`, on all nodes. Nodes that did not make the call
-    have no names and no text of its prompt."""
+    """The last calls of each app that this node made, for `llm.explain`."""
 
-    def __init__(self, shared: SharedState) -> None:
-        self._shared = shared
+    def __init__(self) -> None:
         self._apps = BoundedMap[str, BoundedMap[tuple[str, str], AppReply]](_MOST_APPS)
         """By app; the calls by owner and request id."""
-        self.puts = not shared.alone and not shared.provide(self._provided)
-        """Whether each is given to the other nodes."""
         self.before_find: Callable[[], None] = lambda: None
         """Adds the calls that are still to be added."""
 
@@ -189,43 +180,12 @@ class Explanations:
         # Without the reply: only figures are kept.
         kept = replace(reply, body=None, reply=None)
         calls[owner, call.request_id] = kept
-        if self.puts:
-            shown = _explained(call.request_id, _without_names(kept))
-            self._shared.put(_name(owner, call.request_id), _encode(shown))
 
-    def _provided(self, name: str) -> bytes | None:
-        """For another worker of this daemon."""
-        kind, _, rest = name.partition(" ")
-        size, _, names = rest.partition(" ")
-        if kind != _KIND or not size.isdecimal():
-            return None
-        found = self._find(names[: int(size)], names[int(size) + 1 :])
-        return None if found is None else _encode(found)
-
-    def _find(self, owner: str, request_id: str) -> dict[str, Any] | None:
+    def find(self, owner: str, request_id: str) -> dict[str, Any] | None:
         self.before_find()
         calls = self._apps.get(app_of(owner))
         reply = None if calls is None else calls.get((owner, request_id))
         return None if reply is None else _explained(request_id, reply)
-
-    async def find(self, owner: str, request_id: str) -> dict[str, Any] | None:
-        if (found := self._find(owner, request_id)) is not None:
-            return found
-        stored = None if self._shared.alone else await self._shared.get(_name(owner, request_id))
-        try:
-            return None if stored is None else _decode(stored)
-        except msgspec.DecodeError:
-            return None  # of another version
-
-
-_KIND = "explanation"
-_encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder(dict[str, Any]).decode
-
-
-def _name(owner: str, request_id: str) -> str:
-    """The length of the owner's name keeps two pairs from having the same name."""
-    return f"{_KIND} {len(owner)} {owner} {request_id}"
 
 
 def _explained(request_id: str, reply: AppReply) -> dict[str, Any]:
@@ -247,34 +207,6 @@ def _explained(request_id: str, reply: AppReply) -> dict[str, Any]:
             for notice in reply.notices
         ],
     }
-
-
-def _without_names(reply: AppReply) -> AppReply:
-    """The explanation for other nodes, without names of tools and fields, which are part of the
-    prompt."""
-    notices = tuple(
-        replace(notice, message=notice.code.replace("_", " "), path="") for notice in reply.notices
-    )
-    verdict = reply.verdict
-    if verdict is not None and (verdict.change is not None or verdict.causes):
-        verdict = _verdict_without_names(verdict)
-    return replace(reply, notices=notices, verdict=verdict)
-
-
-def _verdict_without_names(verdict: Verdict) -> Verdict:
-    change = verdict.change
-    if change is not None:
-        section = change.section
-        change = replace(change, label=section, path=section, before="…", after="…", detail="")
-
-    def plain(cause: Cause) -> Cause:
-        if cause.kind in CHANGED and change is not None:
-            return replace(cause, text=f"{CHANGES[change.kind]} in {change.section}")
-        if cause.kind in PARAMETERS:
-            return replace(cause, text=cause.kind.replace("_", " "))
-        return cause
-
-    return replace(verdict, change=change, causes=tuple(map(plain, verdict.causes)))
 
 
 def _verdict(reply: AppReply) -> dict[str, Any]:
@@ -321,8 +253,6 @@ class CallTexts:
         self._errors = BoundedMap[str, str](MOST_TEXTS)
         self._lock = threading.Lock()
         self._allowed = False
-        self.publish: Callable[[str, BreakText], None] | None = None
-        """In a worker: sends each text to the process that has the pages."""
 
     @property
     def allowed(self) -> bool:
@@ -343,15 +273,9 @@ class CallTexts:
         if change is None:
             return
         text = BreakText(change.path, change.character, change.excerpts)
-        if self.publish is not None:
-            self.publish(call.request_id, text)
-        else:
-            self.put(call.request_id, text)
-
-    def put(self, request_id: str, text: BreakText) -> None:
         with self._lock:
             if self._allowed:
-                self._texts[request_id] = text
+                self._texts[call.request_id] = text
 
     def find(self, request_id: str) -> BreakText | None:
         with self._lock:

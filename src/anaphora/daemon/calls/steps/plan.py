@@ -85,9 +85,7 @@ class PlanRequest(CallStep):
         if call.is_cold_guarded and call.remembered is not None:
             known = call.found.reads.shown
             arrived = time.time() - (time.perf_counter() - call.started)
-            await tools.cold.check(
-                app, call.remembered, target, prepared, known=known, arrived=arrived
-            )
+            tools.cold.check(app, call.remembered, target, prepared, known=known, arrived=arrived)
             call.remembered.failed = False
         if call.refresher is not None and call.remembered is not None:
             call.refresher.began(call.remembered.conversation, call.request_id)
@@ -112,7 +110,7 @@ class PlanRequest(CallStep):
                 counted = await self.work(call, lambda: Counts(prepared.rendered).total)
             else:
                 counted = Counts(prepared.rendered).total
-            call.rated = await tools.rates.admit(app, counted + call.bound.output_tokens)
+            call.rated = tools.rates.admit(app, counted + call.bound.output_tokens)
 
     def after(self, call: AppCall, outcome: CallOutcome) -> None:
         """Marks a call that failed, so that later calls are not compared with it."""
@@ -236,9 +234,8 @@ class PlanRequest(CallStep):
         if not places or rendered.marks or rendered.automatic is not None:
             read = replace(read, takes_markers=False)  # the app marks by itself
         scope = (app.owner, target.endpoint.id, rendered.wire, target.model)
-        elsewhere = await self._memory.look_up(read, scope=scope, at=now, own=own)
         remembered = call.remembered = self._memory.begin(
-            read, scope=scope, at=now, own=own, elsewhere=elsewhere, guarded=call.is_cold_guarded
+            read, scope=scope, at=now, own=own, guarded=call.is_cold_guarded
         )
         if remembered.rules is None:
             remembered.rules = target.endpoint.begun(target).rules

@@ -18,7 +18,7 @@ from anaphora.client.in_flight import AttemptCaller, InFlight, PreparedRequest, 
 from anaphora.client.limits import Admission
 from anaphora.client.target import Target
 from anaphora.daemon.calls.call import AppCall, AppReply, CallOutcome, CallTools, StreamPiece
-from anaphora.daemon.calls.fair_admission import FairAdmission, SharedLimits
+from anaphora.daemon.calls.fair_admission import FairAdmission
 from anaphora.daemon.calls.pipeline import CallStep
 from anaphora.daemon.calls.slowing import slowed_admission
 from anaphora.daemon.faces import face_of
@@ -181,15 +181,10 @@ class ClientCall(AttemptCaller):
         self, target: Target, tokens: int, deadline: float
     ) -> AbstractAsyncContextManager[Admission]:
         tools, gate = self._tools, target.gate
-        alone, limited = tools.shared_state.alone, gate.counts_tokens
-        if alone and not limited:
-            return gate.admit(tokens, deadline)
-        fair = FairAdmission(gate.admit(tokens, deadline))
-        if limited:
-            fair.lock = tools.lock(self._call.app.id, target.endpoint.id)
-        if not alone:
-            fair.shared = SharedLimits.of(tools.shared_state, tools.news, target)
-        return fair
+        admission = gate.admit(tokens, deadline)
+        if not gate.counts_tokens:
+            return admission
+        return FairAdmission(admission, tools.lock(self._call.app.id, target.endpoint.id))
 
     async def begin(self, flight: InFlight) -> None:  # noqa: ARG002
         await self._pipeline.before["begin"](self._call)

@@ -114,14 +114,13 @@ SELECT DISTINCT nodes.id FROM holds JOIN nodes ON nodes.id = holds.node
 WHERE nodes.state <> 'alive'
 """
 
-#: Including workers, which end with their daemon.
 _EARLIER = """
 SELECT id, address, EXISTS (
     SELECT FROM pg_stat_activity
     WHERE datname = current_database() AND application_name = 'anaphora #' || nodes.id
 ) AS connected
 FROM nodes
-WHERE (name = $1 OR starts_with(name, $1 || '/')) AND state = 'alive' AND id <> $2
+WHERE name = $1 AND state = 'alive' AND id <> $2
 ORDER BY id
 """
 
@@ -229,7 +228,7 @@ class Keeper:
             raise InvalidConfig(problem)
 
     async def wait_for_earlier(self, name: str) -> None:
-        """Returns when no other process or worker runs under this name. Raises `InvalidConfig` if
+        """Returns when no other process runs under this name. Raises `InvalidConfig` if
         one does."""
         deadline = time.monotonic() + self._silent + self._beat
         while True:
@@ -247,13 +246,10 @@ class Keeper:
                 )
             await asyncio.sleep(min(0.05, self._beat))
 
-    async def sweep_earlier(
-        self, is_unsent: IsUnsent = all_sent, *, worker: str | None = None
-    ) -> RecoveredHolds:
-        """Settles open holds of earlier epochs of this node and its workers, or of a worker whose
-        process has ended."""
-        rows = await self._lane.fetch(_EARLIER, worker or self._epoch.name, self._epoch.id)
-        earlier = (row["id"] for row in rows if worker or not row["connected"])
+    async def sweep_earlier(self, is_unsent: IsUnsent = all_sent) -> RecoveredHolds:
+        """Settles open holds of earlier epochs of this node."""
+        rows = await self._lane.fetch(_EARLIER, self._epoch.name, self._epoch.id)
+        earlier = (row["id"] for row in rows if not row["connected"])
         return await self._sweep_all(earlier, is_unsent=is_unsent)
 
     async def _run(self) -> None:

@@ -60,13 +60,8 @@ class SettlementJournal:
         return file
 
     def read(self) -> list[Settlement]:
-        """The settlements of an earlier process, and of its workers, of which there may be fewer
-        now. An unreadable line is logged and the file copied; its hold stays charged at the
-        bound."""
-        for path in self.path.parent.glob(f"{self.path.name}.*"):
-            if path.suffix[1:].isdecimal() and (left := (worker := type(self)(path)).read()):
-                self.append(left)
-                worker.clear()
+        """The settlements of an earlier process. An unreadable line is logged and the file copied;
+        its hold stays charged at the bound."""
         try:
             lines = self.path.read_bytes().split(b"\n")
         except FileNotFoundError:

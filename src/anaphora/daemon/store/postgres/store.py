@@ -230,11 +230,6 @@ class PostgresStore(SmallTables):
             return RecoveredHolds()
         return await self._keeper.sweep_earlier(is_unsent)
 
-    async def recover_worker(self, node: str, is_unsent: IsUnsent) -> RecoveredHolds:
-        """Settles the open holds of a worker that has ended, before it is silent for so long that
-        other nodes settle all at their bound."""
-        return await self._nodes.sweep_earlier(is_unsent, worker=node)
-
     def follow_holds(self, over: Callable[[str], None]) -> None:
         self._writer.on_hold_over = over
 
