@@ -179,7 +179,7 @@ def _tool_values(rendered: Rendered) -> Iterator[dict[str, Any]]:
         first += run.count
 
 
-def joined_names(names: list[str]) -> str:
+def joined_names(names: Sequence[str]) -> str:
     shown = ", ".join(names[:3])
     return f"{shown} and {len(names) - 3} more" if len(names) > 3 else shown
 
