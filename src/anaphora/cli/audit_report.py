@@ -1,20 +1,26 @@
-"""The pages of `anaphora audit`: calls, blocks, and sums with their chart."""
+"""The pages of `anaphora audit`: calls, blocks, and sums with their chart; and the losses of
+`anaphora spend`."""
 
 from __future__ import annotations
 
 import time
-from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections import Counter, deque
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from msgspec.structs import replace
 
 from anaphora.audit.envelope import AuditEnvelope, StoredRow
 from anaphora.audit.reading import VerifiedLog
+from anaphora.daemon.store import SpendQuery, SpendRow
+from anaphora.daemon.store.reading import day_of
+from anaphora.errors import ChainBroken, Io
 from anaphora.values import TTL_SECONDS
 from anaphora.wording import counted
 
+from .common import report_problems
 from .parameters import ModelName
 from .terminal import Line, Rows, print_report, table
 
@@ -224,6 +230,45 @@ def _sentence(total: CallTotals) -> str:
     return text
 
 
+class LoggedLosses:
+    """What cache misses cost, from an audit log, for the rows of `anaphora spend`."""
+
+    _BY = ("group", "app", "provider", "model", "budget", "day")
+
+    def __init__(self, amounts: Mapping[tuple[str, ...], int]) -> None:
+        self._amounts = amounts
+
+    @classmethod
+    def of(cls, log: Path, since: float | None) -> LoggedLosses | None:
+        """None if they are unknown."""
+        from anaphora.audit.reading import losses
+
+        if not log.is_dir():
+            return None
+        amounts = Counter[tuple[str, ...]]()
+        try:
+            for call in losses(log, since):
+                key = (call.group, call.app, call.provider, call.billed_model, call.budget)
+                amounts[*key, day_of(call.at)] += call.lost_nano_usd or 0
+        except (ChainBroken, Io) as problem:
+            report_problems([f"warning: what cache misses cost is unknown: {problem}"])
+            return None
+        return cls(amounts)
+
+    def added(self, rows: Sequence[SpendRow], by: Sequence[str], of: SpendQuery) -> list[SpendRow]:
+        """The rows with their losses; unknown by label."""
+        if not set(by) <= set(self._BY):
+            return [*rows]
+        sums = Counter[tuple[str, ...]]()
+        for key, amount in self._amounts.items():
+            names = dict(zip(self._BY, key, strict=True))
+            if of.app not in (None, names["app"]) or of.group not in (None, names["group"]):
+                continue
+            if of.since <= names["day"] <= (of.until or names["day"]):
+                sums[tuple(names[name] for name in by)] += amount
+        return [replace(row, lost=sums[tuple(getattr(row, name) for name in by)]) for row in rows]
+
+
 def share(part: int, whole: int) -> str:
     return f"{part / whole:.0%}" if whole else ""
 
@@ -279,7 +324,7 @@ def _lines(result: WhatIf, found: int) -> Iterator[Line]:
         if left_out:
             yield left_out, "dim"
         return
-    figures = ("$", "range", "difference", "read")
+    figures = ("cost", "range", "difference", "read")
     rows = table("the same calls", *figures, right=figures)
     billed = usd(result.billed_nano_usd)
     rows.add_row("As billed", billed, "", "", percent(result.read_share))
