@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import pytest
 from support.daemon import GRANT, TestedDaemon, create_home, llm_yaml, started_daemon
 
-from anaphora.cli import home as module
+from anaphora.cli.home import _locked
 from anaphora.client.config.secrets import Secret
 from anaphora.daemon.home import HomeLock
 from anaphora.daemon.store import upkeep
@@ -143,7 +143,7 @@ def test_an_unfinished_backup_leaves_the_one_before(
             raise OSError(28, "No space left on device", str(target))
         return copy(source, target)
 
-    monkeypatch.setattr(module.shutil, "copy2", full)
+    monkeypatch.setattr(shutil, "copy2", full)
     done = run("backup", str(folder), "--home", str(home))
     assert done.returncode != 0
     assert "tokens.key: cannot be copied: No space left on device" in done.stderr
@@ -157,7 +157,7 @@ def test_an_unfinished_backup_leaves_the_one_before(
 
 def test_two_at_once(run: Run, home: Path, tokens: dict[str, Secret], tmp_path: Path) -> None:
     folder = tmp_path / "backup"
-    with module._locked(folder):
+    with _locked(folder):
         done = run("backup", str(folder), "--home", str(home))
     assert done.returncode != 0
     assert "another backup to it is running" in done.stderr
@@ -204,6 +204,6 @@ def test_a_restore_holds_the_lock_of_the_home(
         refused.append(True)
         sync()
 
-    monkeypatch.setattr(module.os, "sync", start)
+    monkeypatch.setattr(os, "sync", start)
     done = run("backup", str(folder), "--restore", "--home", str(home))
     assert (done.returncode, len(refused)) == (0, 2), done.stderr

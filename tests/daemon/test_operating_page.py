@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -36,7 +37,8 @@ def test_commands_exist() -> None:
     lines = re.findall(r"^(?:sudo .*?)?(?:\S*/)?anaphora (\w.*?)(?: +#.*)?$", PAGE, re.MULTILINE)
     assert {line.split()[0] for line in lines} >= {"init", "secrets", "apps", "serve"}
     for line in (line for line in lines if not line.endswith(" --help")):
-        command, words = anaphora, shlex.split(line)
+        command: Any = anaphora
+        words = shlex.split(line)
         while hasattr(command, "get_command") and words:
             found = command.get_command(anaphora.make_context("anaphora", [*words]), words[0])
             if found is None:

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -15,14 +15,12 @@ from anaphora.client.config.secrets import Secret
 from anaphora.errors import AnaphoraError
 from anaphora.redaction import hides_arguments
 
+from .app_setup import add_granted, add_program, daemon_address, print_aws
 from .cold_watch import Dollars
 from .common import CommandGroup, print_json, read_stdin, report_problems
 from .daemon_connection import call_admin, home_option, json_option, open_home, shown_time
 from .parameters import AppProgramName, Time
 from .terminal import Line, print_report, table
-
-if TYPE_CHECKING:
-    from anaphora.daemon.home import Home
 
 DAY_HOURS = 24
 MOST_HOURS = 7 * DAY_HOURS
@@ -107,14 +105,10 @@ def add(
     if url is not None and program is None and not aws:
         raise click.UsageError("--url needs --for or --aws.")
     if program is not None:
-        from .app_setup import add_program
-
         add_program(opened, app, program, url=url, write=write, as_json=as_json)
         return
-    address = _address(opened, url, aws)
+    address = daemon_address(opened, url) if aws else ""  # refused before a token is made
     if models is not None and usd_per_day is not None:
-        from .app_setup import add_granted
-
         result = add_granted(opened, app, split_globs(models), usd_per_day, write=write)
     else:
         result = call_admin(opened, "admin.apps.add", {"app": app})
@@ -126,20 +120,9 @@ def split_globs(text: str) -> list[str]:
     return [each.strip() for each in text.split(",")]
 
 
-def _address(home: Home, url: str | None, aws: bool) -> str:
-    """The daemon's address for --aws, checked before a token is made; empty without it."""
-    if not aws:
-        return ""
-    from .app_setup import daemon_address
-
-    return daemon_address(home, url)
-
-
 def _print_new(result: dict[str, Any], address: str, *, as_json: bool) -> None:
-    """`address`: for --aws."""
+    """`address`: the daemon's, for --aws."""
     if address:
-        from .app_setup import print_aws
-
         print_aws(result, address, as_json=as_json)
     else:
         print_new_token(result, as_json=as_json)
@@ -165,7 +148,7 @@ def rotate(app: str, overlap: float, url: str | None, aws: bool, home: Path, as_
     opened = open_home(home)
     if url is not None and not aws:
         raise click.UsageError("--url needs --aws.")
-    address = _address(opened, url, aws)
+    address = daemon_address(opened, url) if aws else ""  # refused before a token is made
     result = call_admin(opened, "admin.apps.rotate", params)
     _print_new(result, address, as_json=as_json)
     if not as_json:

@@ -1,16 +1,25 @@
-"""The pages of `anaphora audit`: calls, blocks, and sums with their chart."""
+"""The pages of `anaphora audit`: calls, blocks, and sums with their chart; and the losses of
+`anaphora spend`."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from anaphora.audit.envelope import AuditEnvelope, StoredRow
 from anaphora.audit.reading import VerifiedLog
+from anaphora.daemon.store import SpendQuery, SpendRow
+from anaphora.daemon.store.reading import day_of
+from anaphora.errors import ChainBroken, Io
 from anaphora.wording import counted, format_share, format_usd
 
+from .common import report_problems
 from .terminal import Line, Rows, table
 
 if TYPE_CHECKING:
@@ -215,6 +224,45 @@ def _sentence(total: CallTotals) -> str:
     if total.lost:
         text += f", {cost(total.lost_nano_usd)} paid again"
     return text
+
+
+class LoggedLosses:
+    """What cache misses cost, from an audit log, for the rows of `anaphora spend`."""
+
+    _BY = ("group", "app", "provider", "model", "budget", "day")
+
+    def __init__(self, amounts: Mapping[tuple[str, ...], int]) -> None:
+        self._amounts = amounts
+
+    @classmethod
+    def of(cls, log: Path, since: float | None) -> LoggedLosses | None:
+        """None if they are unknown."""
+        from anaphora.audit.reading import losses
+
+        if not log.is_dir():
+            return None
+        amounts = Counter[tuple[str, ...]]()
+        try:
+            for call in losses(log, since):
+                key = (call.group, call.app, call.provider, call.billed_model, call.budget)
+                amounts[*key, day_of(call.at)] += call.lost_nano_usd or 0
+        except (ChainBroken, Io) as problem:
+            report_problems([f"warning: what cache misses cost is unknown: {problem}"])
+            return None
+        return cls(amounts)
+
+    def added(self, rows: Sequence[SpendRow], by: Sequence[str], of: SpendQuery) -> list[SpendRow]:
+        """The rows with their losses; unknown by label."""
+        if not set(by) <= set(self._BY):
+            return [*rows]
+        sums = Counter[tuple[str, ...]]()
+        for key, amount in self._amounts.items():
+            names = dict(zip(self._BY, key, strict=True))
+            if of.app not in (None, names["app"]) or of.group not in (None, names["group"]):
+                continue
+            if of.since <= names["day"] <= (of.until or names["day"]):
+                sums[tuple(names[name] for name in by)] += amount
+        return [replace(row, lost=sums[tuple(getattr(row, name) for name in by)]) for row in rows]
 
 
 def share(part: int, whole: int) -> str:

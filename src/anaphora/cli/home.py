@@ -14,10 +14,9 @@ import shutil
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
-import msgspec
 
 from anaphora.errors import Io
 from anaphora.wording import counted
@@ -33,22 +32,6 @@ _UNFINISHED = ".unfinished"
 _REPLACED = "replaced-"
 #: Files that a running daemon has open, and those that it makes again: not copied as they are.
 _OWN = ("store.sqlite", "dashboard.sqlite", "sent.marks", "settlements.journal", "daemon.lock")
-
-
-class BackupReport(msgspec.Struct, frozen=True, kw_only=True):
-    home: str
-    backup: str
-    files: int
-    bytes: int
-    store: str
-    """`copied`; `none`, as no daemon has run; or the address of PostgreSQL."""
-
-
-class RestoreReport(msgspec.Struct, frozen=True, kw_only=True):
-    home: str
-    backup: str
-    replaced: str | None
-    """The folder with the files that were in the home; None: there were none."""
 
 
 @click.command()
@@ -100,22 +83,24 @@ def backup(folder: Path, restore: bool, home: Path, as_json: bool) -> None:
     """
     if restore:
         restored = _restored(folder, home)
-        lines = [f"restored {restored.home} from {restored.backup}"]
-        if restored.replaced is not None:
-            lines.append(f"its earlier files are in {restored.replaced}")
-        print_report(msgspec.structs.asdict(restored), lines, as_json=as_json)
+        lines = [f"restored {restored['home']} from {restored['backup']}"]
+        if restored["replaced"] is not None:
+            lines.append(f"its earlier files are in {restored['replaced']}")
+        print_report(restored, lines, as_json=as_json)
         return
     done = _backed_up(open_home(home), folder)
-    lines = [f"{done.backup}: {counted(done.files, 'file')}, {counted(done.bytes, 'byte')}"]
-    if "://" in done.store:
-        lines.append(f"without the store: it is at {done.store}; back it up with pg_dump")
-    print_report(msgspec.structs.asdict(done), lines, as_json=as_json)
+    sizes = f"{counted(done['files'], 'file')}, {counted(done['bytes'], 'byte')}"
+    lines = [f"{done['backup']}: {sizes}"]
+    if "://" in done["store"]:
+        lines.append(f"without the store: it is at {done['store']}; back it up with pg_dump")
+    print_report(done, lines, as_json=as_json)
 
 
 # ── Backup ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def _backed_up(home: Home, folder: Path) -> BackupReport:
+def _backed_up(home: Home, folder: Path) -> dict[str, Any]:
+    """The report; `store` is `copied`, PostgreSQL's address, or `none`: no daemon has run yet."""
     from anaphora.daemon.home.config import daemon_config
     from anaphora.daemon.store import upkeep
     from anaphora.daemon.store.schema import refuse_lost_file
@@ -146,14 +131,9 @@ def _backed_up(home: Home, folder: Path) -> BackupReport:
             os.sync()
             for each in before:
                 shutil.rmtree(each)
-    copied = [path for path in done.rglob("*") if path.is_file()]
-    return BackupReport(
-        home=str(home.path),
-        backup=str(done),
-        files=len(copied),
-        bytes=sum(path.stat().st_size for path in copied),
-        store=store,
-    )
+    sizes = [path.stat().st_size for path in done.rglob("*") if path.is_file()]
+    report = {"home": str(home.path), "backup": str(done), "store": store}
+    return {**report, "files": len(sizes), "bytes": sum(sizes)}
 
 
 def _now() -> str:
@@ -219,7 +199,7 @@ def _problems_of(path: Path) -> Iterator[None]:
 # ── Restoration ──────────────────────────────────────────────────────────────────────────────────
 
 
-def _restored(folder: Path, path: Path) -> RestoreReport:
+def _restored(folder: Path, path: Path) -> dict[str, Any]:
     from anaphora.daemon.home import Home, HomeLock
     from anaphora.daemon.store.schema import connect_to_read
 
@@ -238,11 +218,8 @@ def _restored(folder: Path, path: Path) -> RestoreReport:
             )
         finally:
             lock.release()
-    return RestoreReport(
-        home=str(home.path),
-        backup=str(source),
-        replaced=None if replaced is None else str(replaced),
-    )
+    earlier = None if replaced is None else str(replaced)
+    return {"home": str(home.path), "backup": str(source), "replaced": earlier}
 
 
 def _replace(home: Path, source: Path, keep: tuple[str, ...]) -> Path | None:

@@ -142,7 +142,7 @@ def page_lines(report: SimulationReport) -> Iterator[Line]:
 
 
 def _compared(report: SimulationReport) -> Rows:
-    figures = ("calls", "exact", "class", "read", "billed", "written", "billed", "$", "billed")
+    figures = ("calls", "exact", "class", "read", "billed", "written", "billed", "cost", "billed")
     rows = _table("conversation", "model", *figures)
     for one in _shown(report):
         billed = one.billed
@@ -165,7 +165,7 @@ def _compared(report: SimulationReport) -> Rows:
 
 def _moved(report: SimulationReport) -> Rows:
     tokens = ("calls", "input", "read", "written", "uncached")
-    rows = _table("conversation", *tokens, "$", "$ uncached", "$ originally billed")
+    rows = _table("conversation", *tokens, "cost", "without a cache", "originally billed")
     for one in _shown(report):
         predicted = one.predicted
         rows.add_row(
@@ -266,7 +266,7 @@ _REASONS: dict[ChanceReason, str] = {
 
 
 def _range_table(named: Iterable[tuple[str, ExpectedUsage]]) -> Rows:
-    titles = ("tokens read", "from", "to", "$", "from", "to")
+    titles = ("tokens read", "from", "to", "cost", "from", "to")
     rows = table("expected", *titles, right=titles)
     for name, usage in named:
         read, cost = usage.read, usage.cost_usd

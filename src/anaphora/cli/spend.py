@@ -5,26 +5,24 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import time
-from collections import Counter
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing, closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
-from msgspec.structs import replace
 
 from anaphora.daemon.access.grants import exact_usd
 from anaphora.daemon.store import SpendQuery, SpendRow
 from anaphora.daemon.store.reading import FIELDS, day_of, held, hour_rows, spend_rows
 from anaphora.daemon.store.schema import connect_to_read, has_store
-from anaphora.errors import ChainBroken, Io
+from anaphora.errors import Io
 from anaphora.sqlite_files import transaction
 from anaphora.wording import counted, visible_json
 
-from .audit_report import cost, share
-from .common import CommandGroup, report_problems
+from .audit_report import LoggedLosses, cost, share
+from .common import CommandGroup
 from .daemon_connection import home_option, json_option, open_home, store_address_of
 from .html_file import html_option, write_html
 from .parameters import past_moment
@@ -32,7 +30,6 @@ from .spend_entries import correct, entries
 from .terminal import Line, Terminal, print_lines, print_report, table
 
 if TYPE_CHECKING:
-    from anaphora.daemon.home import Home
     from anaphora.postgres.address import PostgresAddress
 
 #: Seconds between two checks of a store with --watch.
@@ -114,11 +111,9 @@ def command(
     anaphora spend --since 7d --by day,app
     anaphora spend --by label --app marketing
     anaphora spend --by budget --app marketing
-    anaphora spend --by group
     anaphora spend --by app --group support
     anaphora spend --watch
     anaphora spend --since 30d --html spend.html
-    anaphora spend entries --app marketing
 
     With --json, amounts are nano-dollars; with --watch as well, each state is one line.
     """
@@ -135,7 +130,7 @@ def command(
             since="" if since is None else day_of(since),
             until="" if until is None else day_of(until),
         ),
-        None if watch else _Losses.of(opened, since),
+        None if watch or store_address_of(opened) else LoggedLosses.of(opened.audit, since),
     )
     if html is not None and (watch or as_json):
         other = "--watch" if watch else "--json"
@@ -165,53 +160,13 @@ command.add_command(entries)
 command.add_command(correct)
 
 
-class _Losses:
-    """What cache misses cost, from the audit log of a home."""
-
-    def __init__(self, amounts: Mapping[tuple[str, ...], int]) -> None:
-        self._amounts = amounts
-
-    @classmethod
-    def of(cls, home: Home, since: float | None) -> _Losses | None:
-        """None if they are unknown. Each node has a log of its own."""
-        if store_address_of(home) is not None or not home.audit.is_dir():
-            return None
-        from anaphora.audit.reading import losses
-
-        amounts = Counter[tuple[str, ...]]()
-        try:
-            for call in losses(home.audit, since):
-                key = (call.group, call.app, call.provider, call.billed_model, call.budget)
-                amounts[*key, day_of(call.at)] += call.lost_nano_usd or 0
-        except (ChainBroken, Io) as problem:
-            report_problems([f"warning: what cache misses cost is unknown: {problem}"])
-            return None
-        return cls(amounts)
-
-    def added(self, rows: Sequence[SpendRow], by: Sequence[str], of: SpendQuery) -> list[SpendRow]:
-        """The rows with their losses; unknown by label."""
-        if not set(by) <= set(_LOST_BY):
-            return [*rows]
-        sums = Counter[tuple[str, ...]]()
-        for key, amount in self._amounts.items():
-            names = dict(zip(_LOST_BY, key, strict=True))
-            if of.app not in (None, names["app"]) or of.group not in (None, names["group"]):
-                continue
-            if of.since <= names["day"] <= (of.until or names["day"]):
-                sums[tuple(names[name] for name in by)] += amount
-        return [replace(row, lost=sums[tuple(getattr(row, name) for name in by)]) for row in rows]
-
-
-_LOST_BY = ("group", "app", "provider", "model", "budget", "day")
-
-
 class _Query:
     def __init__(
         self,
         store: Path | PostgresAddress,
         by: tuple[str, ...],
         of: SpendQuery,
-        losses: _Losses | None,
+        losses: LoggedLosses | None,
     ) -> None:
         self.store, self.by, self.of, self.losses = store, by, of, losses
 
@@ -267,8 +222,9 @@ class _Query:
 
     def _made(self, rows: Sequence[SpendRow], total: Sequence[SpendRow], held: int) -> SpendReport:
         if self.losses is not None:
-            rows = self.losses.added(rows, self.by, self.of)
-            total = self.losses.added(total, (), self.of)
+            rows, total = (
+                self.losses.added(each, by, self.of) for each, by in ((rows, self.by), (total, ()))
+            )
         return SpendReport(
             by=self.by,
             since=self.of.since,

@@ -28,6 +28,7 @@ from anaphora.daemon.access.granted_models import GrantedTargets
 from anaphora.daemon.access.grants import AppGrant
 from anaphora.daemon.access.isolation import SharedProviders
 from anaphora.daemon.access.rates import GrantRates
+from anaphora.daemon.endpoints.errors import kept_message
 from anaphora.daemon.money.late_bills import LateBills, StoredHistory
 from anaphora.daemon.money.ledger import Ledger
 from anaphora.daemon.off_loop import OffLoop
@@ -74,7 +75,7 @@ class CallService:
         self.prefixes = OwnPrefixes(store, prefix_key or secrets.token_bytes(32))
         self.read_on = ReadOnCalls()
         self._grants: tuple[AppGrant, ...] | None = None
-        texts = CallTexts()
+        texts = CallTexts(kept_message)
         tools = self.tools = CallTools(
             pool=pool,
             granted=GrantedTargets(pool),

@@ -131,6 +131,16 @@ def provider_error(problem: AnaphoraError) -> AnaphoraError:
     return problem.restated(f"{why}: {problem}")
 
 
+def kept_message(problem: AnaphoraError, with_text: bool) -> str:
+    """The message of an app's error, for the dashboard. Without `with_text`, it leaves out what a
+    provider wrote, which may quote the prompt."""
+    shown = provider_error(problem)
+    text = shown_message(shown)
+    if with_text or not isinstance(problem, Upstream) or isinstance(problem, Denied):
+        return text
+    return "" if shown is problem else text.partition(": ")[0]
+
+
 def _field(path: str, wire_name: str) -> str:
     """A path in a request or a `Call`, in the terms of the caller's wire."""
     field = path.removeprefix("$").removeprefix(".").removeprefix("params.")

@@ -22,9 +22,8 @@ from anaphora.client.response import Record
 from anaphora.daemon.calls.behind import AnsweredCall, AnsweredCalls
 from anaphora.daemon.calls.call import AppCall, AppReply, CallOutcome, CallTools
 from anaphora.daemon.calls.pipeline import CallStep
-from anaphora.daemon.endpoints.errors import provider_error, shown_message
 from anaphora.daemon.values import app_of
-from anaphora.errors import AnaphoraError, Denied, StoreUnavailable, Upstream
+from anaphora.errors import AnaphoraError, Denied, StoreUnavailable
 from anaphora.values import Notice
 
 from .answer import public_notices
@@ -248,7 +247,9 @@ class CallTexts:
     that broke the cache. That text and the messages of providers, which may quote a prompt, are
     kept only if the operator has set `ui: {show_text: true}`. Thread-safe."""
 
-    def __init__(self) -> None:
+    def __init__(self, message: Callable[[AnaphoraError, bool], str]) -> None:
+        """`message` gets an error, and whether the text of a provider may be kept."""
+        self._message = message
         self._texts = BoundedMap[str, BreakText](MOST_TEXTS)
         self._errors = BoundedMap[str, str](MOST_TEXTS)
         self._lock = threading.Lock()
@@ -283,10 +284,7 @@ class CallTexts:
 
     def add_error(self, request_id: str, error: AnaphoraError) -> None:
         """The message that the app gets."""
-        shown = provider_error(error)
-        text = shown_message(shown)
-        if isinstance(error, Upstream) and not isinstance(error, Denied) and not self._allowed:
-            text = "" if shown is error else text.partition(": ")[0]
+        text = self._message(error, self._allowed)
         if text and request_id:
             with self._lock:
                 self._errors[request_id] = text
