@@ -44,7 +44,7 @@ _ROLE_NUMBERS = {role: number for number, role in enumerate(_ROLES)}
 _OPENS, _MARKABLE = 1, 2
 #: Earlier calls of a conversation that a prompt looks for.
 _MOST_TURNS = 4
-MOST_CHUNKS = 2_048
+MOST_CHUNKS = 512
 """Chunks of a prompt that are searched for replies: a request may have a hundred thousand."""
 #: Roles of messages that are no reply.
 _ASKING = ("user", "system", "developer", "tool")
