@@ -298,8 +298,8 @@ def small_values(token: str) -> list[bytes]:
 
     def filled(name: str, each: Any, **fields: Any) -> bytes:
         element = json.dumps(each, separators=(",", ":"))
-        count = VALUE_BYTES // (len(element) + 1)
-        listed = [json.loads(element.replace("#", f"{at:04}")) for at in range(count - 40)]
+        count = VALUE_BYTES // (len(element) + 4)
+        listed = [json.loads(element.replace("#", f"{at:04}")) for at in range(count)]
         first = {"role": "user", "content": f"Hi {CONVERSATION}"}
         body = {"model": MODEL, "max_tokens": 16, "messages": [first], **fields}
         if name == "blocks":

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from anaphora.client.config.secrets import Secret
+from anaphora.daemon.access import steady_clock
 from anaphora.daemon.access.identity import ADMIN, Directory
 from anaphora.daemon.access.narrowing import NarrowedToken
 from anaphora.daemon.home import Home, init
@@ -124,6 +126,27 @@ def test_an_expired_token_stays_expired_when_the_clock_goes_back(opened: Opened)
     assert not is_valid(opened.directory, token)
     opened.clock.now -= 61
     assert not is_valid(opened.directory, token)
+
+
+def test_a_clock_that_was_ahead_is_followed_when_it_is_right_again(
+    opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a restart: a day ahead for a moment, and behind for longer than a mistake."""
+    ticks = time.monotonic()
+    monkeypatch.setattr(steady_clock, "monotonic", lambda: ticks)
+    _, token = opened.create("b", lifetime=3600)
+    directory, start = opened.reopen(), opened.clock.now
+    opened.clock.now = start + 86_400
+    assert not is_valid(directory, token)
+    opened.clock.now = start
+    for seconds in (0, 30, 31):
+        ticks += seconds
+        opened.clock.now += seconds
+        assert is_valid(directory, token) is (seconds == 31)
+    assert directory.now() == opened.clock.now
+    ticks += 10
+    opened.clock.now -= 3600  # and a step back is no reason to go back at once
+    assert directory.now() == start + 61
 
 
 def test_revoked_at_once(opened: Opened) -> None:

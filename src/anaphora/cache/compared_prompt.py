@@ -23,7 +23,7 @@ from .simulator import RenderedPrompt
 #: Conversations of one client that are compared by blocks if the beginnings differ.
 _MOST_COMPARED = 64
 #: The last blocks of a prompt by which it is compared. Requests may have a hundred thousand.
-_MOST_BLOCKS = 4096
+_MOST_BLOCKS = 2048
 #: Tools and system blocks of which the text is compared.
 _MOST_LEADING = 512
 #: Bytes of a block that are compared to tell an edit from a new text.

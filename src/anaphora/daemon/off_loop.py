@@ -21,9 +21,9 @@ T = TypeVar("T")
 LARGE = 256 * 1024
 """A body with more new bytes than this is read in a thread."""
 _THREADS = 2
-#: Maximum seconds that the event loop waits for a thread that computes: a tenth of the default.
+#: Maximum seconds that the event loop waits for a thread that computes: of 0.005 by default.
 #: It waits after each call of the system, so several times for each request.
-_SWITCH_SECONDS = 0.0005
+_SWITCH_SECONDS = 0.0002
 
 
 class OffLoop:

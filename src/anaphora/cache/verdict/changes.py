@@ -28,6 +28,8 @@ from .values import Change
 _MISSING: Any = object()
 #: How many blocks ahead a message is searched for.
 _AHEAD = 2000
+#: Bytes of a block whose JSON is compared; a longer one is compared as a whole.
+_LONGEST = 512 * 1024
 #: New blocks of a turn.
 _FEW = 16
 #: The kinds of change of a block or message: added, removed, moved.
@@ -99,6 +101,8 @@ def _classify(earlier: Rendered, later: Rendered, before: Chunk, after: Chunk | 
     if after is None:
         removed = _MOVES.get(before.section, _MOVES["system"])[1]
         return _Found(removed, name=before.label)
+    if max(len(before.data), len(after.data)) > _LONGEST:
+        return _Found("block_changed")
     one, two = block_of(before), block_of(after)
     image = _image_changed(earlier, later, before, after, one, two)
     if image is not None:
@@ -233,6 +237,8 @@ def _contents(rendered: Rendered, first: Chunk) -> list[bytes]:
 
 
 def _content(chunk: Chunk) -> bytes:
+    if len(chunk.data) > _LONGEST:
+        return chunk.data
     block = block_of(chunk)
     if chunk.kind is Kind.TOOL_RESULT:
         return _LEAD.sub(b"", block.outer).rstrip(b"]}")

@@ -69,7 +69,7 @@ class RefreshedValue(Generic[T]):
             current = self._current
             if current is None or current.value is not value:
                 return current is not None
-            if self._clock() - self._fetched_at < _PAUSE:
+            if 0 <= self._clock() - self._fetched_at < _PAUSE:
                 return False
             self._current = None
             return True

@@ -37,6 +37,7 @@ from anaphora.redaction import shown_name
 from .failed_logins import FailedLogins
 from .grants import MOST_DEPTH, AppGrant
 from .narrowing import MOST_NARROWED, NarrowedToken, TokenRows, too_many
+from .steady_clock import SteadyClock
 from .token_hash import NARROWED_PREFIX, TokenHash, id_of, new_id, new_secret, refusal
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ class Directory:
         self._owner = owner
         self._failed = FailedLogins(failed_logins_per_minute)
         self._clock = clock
-        self._latest = clock()
+        self.now = SteadyClock(clock)
         self._by_digest: dict[bytes, TokenRow] = {}
         self._rows = TokenRows()
         self._made = itertools.count()
@@ -146,7 +147,7 @@ class Directory:
             grant = self.grant(row.app) or AppGrant(app=row.app)
             if _admits(grant, peer):
                 return App(id=row.app, grant=grant, token_id=row.id)
-        problem = verify(request, lambda _: None, self._now())
+        problem = verify(request, lambda _: None, self.now())
         assert isinstance(problem, SignatureProblem)  # no secret is known
         raise self.refused_signature(peer, problem)
 
@@ -165,11 +166,8 @@ class Directory:
         return row if self._is_live(row) else None
 
     def refused_signature(self, peer: Peer, problem: SignatureProblem) -> Unauthenticated:
-        self._failed.note(peer, self._now())
+        self._failed.note(peer, self.now())
         return Unauthenticated(problem.message, status=403, code=problem.code)
-
-    def now(self) -> float:
-        return self._now()
 
     def log_in(self, token: Secret, peer: Peer) -> TokenRow:
         """The token of an administrator or app, for the dashboard. Raises as `authenticate`
@@ -182,7 +180,7 @@ class Directory:
         raise self._refusal(token, peer, admin=True)
 
     def _refusal(self, token: Secret, peer: Peer, *, admin: bool = False) -> Unauthenticated:
-        self._failed.note(peer, self._now())
+        self._failed.note(peer, self.now())
         return Unauthenticated(refusal(token.reveal(), admin=admin), status=401)
 
     def is_admin(self, token: Secret | None, peer: Peer) -> bool:
@@ -209,13 +207,7 @@ class Directory:
         return row
 
     def _is_live(self, row: TokenRow) -> bool:
-        now = self._latest = max(self._latest, self._clock())  # see `_now`
-        return self._rows.is_live(row, now)
-
-    def _now(self) -> float:
-        """Never decreases: an expired token stays expired."""
-        self._latest = max(self._latest, self._clock())
-        return self._latest
+        return self._rows.is_live(row, self.now())
 
     # ── Changes ──────────────────────────────────────────────────────────────────────────────────
 
@@ -263,7 +255,7 @@ class Directory:
     async def create_token(self, app: str, *, lifetime: float | None = None) -> NewToken:
         """Creates a token of an app or an administrator."""
         token = new_secret(admin=app == ADMIN)
-        now = self._now()
+        now = self.now()
         row = TokenRow(
             id=new_id(),
             app=app,
@@ -283,7 +275,7 @@ class Directory:
         """Creates a narrowed token of an app, or of one of its tokens, by its id. Raises
         `InvalidRequest`, `GrantRateLimited` if the app has too many, and `GrantExceeded` if the
         amount cannot be reserved."""
-        now, above = self._now(), self._row(parent) if parent else None
+        now, above = self.now(), self._row(parent) if parent else None
         if next(self._made) % CLEAN_EVERY == 0:
             await self._store.remove_unused_budgets(now - _KEEP_UNUSED)
         if await self._store.count_narrowed(app, now) >= MOST_NARROWED:
@@ -307,7 +299,7 @@ class Directory:
     async def budgets(self, app: App) -> list[TokenBudget]:
         """The budgets of a caller's token and of the valid tokens narrowed from it; of a token of
         the app, all of the app's."""
-        found = await self._store.budgets(app.id, since=self._now())
+        found = await self._store.budgets(app.id, since=self.now())
         found = [one for one in found if one.token.revoked is None]
         if not app.budgets:
             return found
@@ -319,7 +311,7 @@ class Directory:
     async def expire_token(self, token_id: str, *, after: float) -> TokenRow:
         """Lets a token expire in `after` seconds, unless it expires earlier."""
         row = self._row(token_id)
-        expires = self._now() + after
+        expires = self.now() + after
         if row.expires is None or expires < row.expires:
             row = msgspec.structs.replace(row, expires=expires)
             await self._store.change_token(token_id, expires=expires)
@@ -328,7 +320,7 @@ class Directory:
 
     async def revoke_token(self, token_id: str) -> TokenRow:
         """Revokes a token at once, before the store has written it."""
-        row = msgspec.structs.replace(self._row(token_id), revoked=self._now())
+        row = msgspec.structs.replace(self._row(token_id), revoked=self.now())
         self.use(row)
         await self._store.change_token(token_id, revoked=row.revoked)
         return row
@@ -365,5 +357,5 @@ class Directory:
 
     def _keep(self, row: TokenRow) -> None:
         self._by_digest[row.digest] = row
-        for dropped in self._rows.keep(row, self._now()):
+        for dropped in self._rows.keep(row, self.now()):
             del self._by_digest[dropped.digest]

@@ -182,7 +182,7 @@ class OwnPrefixes:
 
     def remove_old(self, now: float) -> None:
         """Removes old rows of the store in the background. Called periodically."""
-        if now - self._removed < _REMOVED_EVERY or self._removing is not None:
+        if 0 <= now - self._removed < _REMOVED_EVERY or self._removing is not None:
             return
         self._removed = now
         self._removing = asyncio.get_running_loop().create_task(self._remove(now))

@@ -28,6 +28,7 @@ from msgspec.structs import replace
 from anaphora.bounded import BoundedMap
 from anaphora.client.config.secrets import Secret
 from anaphora.daemon.access.identity import ADMIN, Directory
+from anaphora.daemon.access.steady_clock import SteadyClock
 from anaphora.daemon.store import TokenRow
 from anaphora.dashboard.page_site import PageSite
 from anaphora.dashboard.site import PageContent, PageRequest, Site
@@ -102,10 +103,9 @@ class Sessions:
         self._directory = directory
         self.lifetime = lifetime
         self.idle = idle
-        self._clock = clock
         self._shared = shared
         self._key = key or secrets.token_bytes(32)
-        self._latest = clock()
+        self._now = SteadyClock(clock)
         self._open: dict[bytes, LoginSession] = {}
         """With several nodes, those that this one has seen."""
         self._ended: list[Callable[[LoginSession], None]] = []
@@ -271,11 +271,6 @@ class Sessions:
 
     def _csrf(self, cookie: str) -> str:
         return self._hash(f"csrf {cookie}").hex()
-
-    def _now(self) -> float:
-        """Never decreases: an expired session stays expired."""
-        self._latest = max(self._latest, self._clock())
-        return self._latest
 
 
 class SessionCookie:

@@ -235,11 +235,12 @@ class JudgeCache(CallStep):
 
 
 def _takes_long(call: AppCall) -> bool:
-    """Whether a large prompt is compared."""
-    remembered = call.remembered
-    if remembered is None or remembered.earlier is None:
-        return False
-    return call.is_large or remembered.earlier.call.sent.rendered.size > LARGE
+    """Whether a large part of a prompt is compared."""
+    earlier = None if call.remembered is None else call.remembered.earlier
+    if earlier is None or call.is_large:
+        return earlier is not None
+    before = earlier.call.sent.rendered
+    return before.size - before.offset(min(earlier.chunks, len(before))) > LARGE
 
 
 def charge(call: AppCall, flight: InFlight, reply: Reply) -> None:
