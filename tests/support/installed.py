@@ -11,7 +11,7 @@ from typing import Literal
 
 #: The packages and modules of the wheel.
 _TOPS = ("anaphora/", "anaphora_statusline.py")
-_NEEDED = ("anaphora/py.typed", "anaphora/_tour/story.yaml", "anaphora/_examples/session.jsonl")
+_NEEDED = ("anaphora/py.typed", "anaphora/_tour/story.yaml")
 _JUNK = re.compile(r"(^|/)(__pycache__|tests?)/|\.(pyc|pyo|orig|swp)$|(^|/)\.[^/]+$")
 
 
