@@ -15,7 +15,6 @@ import msgspec
 from msgspec.structs import replace
 
 from anaphora.analysis import trace
-from anaphora.analysis.trace.format import Trace
 from anaphora.analysis.trace.log_lines import FoundTrace, LogLine, Problem
 from anaphora.analysis.trace.verdicts import judge_traces
 from anaphora.cache import EarlierCall
@@ -111,8 +110,6 @@ class _Explainer:
         self.problems: list[Problem] = []
         self._defaults = defaults
         self._guesses: set[str] = set()
-        self.asked: dict[tuple[str, int], str] = {}
-        """What the user wrote last before a call, by conversation and turn, of session files."""
 
     def explanation(self, calls: tuple[ExplainedCall, ...]) -> Explanation:
         problems, notices = (
@@ -230,8 +227,6 @@ class _Explainer:
 
     def _recorded(self, entries: list[FoundTrace]) -> Iterator[ExplainedCall]:
         places = {entry.trace.id: entry.place for entry in entries}
-        for entry in entries:
-            self.asked |= _asked(entry.trace)
         for call, model, verdict in judge_traces(
             (entry.trace for entry in entries), self.prices.price, self.steps
         ):
@@ -285,26 +280,12 @@ def verdicts_of_requests(places: Iterable[Path], provider: str | None) -> dict[s
     return found
 
 
-def _asked(recorded: Trace) -> Iterator[tuple[tuple[str, int], str]]:
-    text, seen = "", 0
-    for turn, call in enumerate(recorded.calls, 1):
-        for message in recorded.messages[seen : call.messages]:
-            blocks = message.content if isinstance(message.content, list) else [message.content]
-            said = [one.get("text") if isinstance(one, dict) else one for one in blocks]
-            words = " ".join(one for one in said if isinstance(one, str))
-            text = words if message.role == "user" and words else text
-        seen = max(seen, call.messages)
-        yield (recorded.id, turn), text
-
-
-def explain_session(
-    session: str, files: tuple[Path, ...]
-) -> tuple[Explanation, dict[tuple[str, int], str]]:
-    """The calls of one session, and what the user wrote before each. A file may have others."""
+def explain_session(session: str, files: tuple[Path, ...]) -> Explanation:
+    """The calls of one session. A file may have others."""
     explainer = _Explainer(RequestDefaults())
     calls = tuple(explainer.calls(files, None))
     own = tuple(call for call in calls if session in call.conversation)
-    return explainer.explanation(own or calls), explainer.asked
+    return explainer.explanation(own or calls)
 
 
 def _single_requests(places: tuple[Path, ...]) -> list[LogLine] | None:
