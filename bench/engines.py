@@ -22,10 +22,10 @@ from anaphora.client.response import Response
 from anaphora.client.session import Session
 from anaphora.tools import ToolRegistry
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from tour.llama import MODEL, cold_and_warm, missing_package, running
-from tour.llama_model import TEMPLATE
+from support.llama_model import TEMPLATE
+from support.llama_server import MODEL, cold_and_warm, missing_package, running
 
 WIRES = ("anthropic", "openai_chat", "openai_responses")
 TURNS = 20

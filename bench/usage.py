@@ -8,7 +8,7 @@ imports; decoding is `msgspec.json.decode` of each line, untyped. The last line 
 - `totals_vs_decode`, `causes_vs_decode`: CPU of a first run over that of decoding.
 - `again_vs_first`: CPU of a run without new lines over that of the first: the larger one of totals
   and causes; `again_totals` and `again_causes` are the two.
-- `ccusage_vs_ours`: wall time of `ccusage daily` over that of `anaphora usage daily --no-causes`,
+- `ccusage_vs_ours`: wall time of `ccusage daily` over that of the same sums without causes,
   both with the files of Claude Code; null with `ccusage_reason` where it is missing. `--install`
   installs it into a temporary folder.
 - `statusline_ms_above_python`: CPU time of `anaphora-statusline` above that of `python -c pass`.
@@ -112,11 +112,12 @@ def ccusage(sizes: Sizes, *, install: bool) -> dict[str, Any]:
     env = {**os.environ, "CLAUDE_CONFIG_DIR": str(config), "HOME": str(sizes.folder)}
     ours: list[float] = []
     theirs: list[float] = []
-    view = ["daily", "--no-causes", "--program", "claude_code", "--json"]
-    for number in range(ROUNDS):
-        own = {**env, "XDG_CACHE_HOME": str(sizes.folder / f"cache{number}")}
+    files = sizes.folder / "claude_code.txt"
+    files.write_text("\n".join(map(str, (config / "projects").rglob("*.jsonl"))))
+    totals = [sys.executable, str(HERE / "_usage_run.py"), "totals", str(files)]
+    for _ in range(ROUNDS):
         theirs.append(_wall([str(program), "daily", "--json", "--offline"], env))
-        ours.append(_wall([sys.executable, "-m", "anaphora", "usage", *view], own))
+        ours.append(_wall([*totals, str(sizes.index()), str(os.cpu_count() or 1)], env))
     print(f"  ccusage {min(theirs):.2f} s, ours {min(ours):.2f} s")
     return {"ccusage_vs_ours": round(statistics.median(theirs) / statistics.median(ours), 2)}
 

@@ -27,9 +27,9 @@ from anaphora.values import TextDelta
 from .progress import Progress
 from .runner import ROOT
 
-sys.path.insert(0, str(ROOT / "examples"))
+sys.path.insert(0, str(ROOT / "tests"))
 
-from tour.llama import MODEL, missing_package, running
+from support.llama_server import MODEL, missing_package, running
 
 TURNS, ROUNDS = 10, 3
 QUICK_TURNS, QUICK_ROUNDS = 4, 1

@@ -1,4 +1,4 @@
-"""Runs the tour: three prompt layouts at every provider, a planted prefix break, and llama.cpp."""
+"""Runs the tour: three prompt layouts at every provider, and a planted prefix break."""
 
 from __future__ import annotations
 
@@ -26,11 +26,9 @@ from anaphora import (
 from anaphora.client.dispatch import dispatch_all
 from anaphora.client.session import PrefixWarning
 from anaphora.emulator import Emulator, EmulatorOptions, Latency
-from anaphora.errors import AnaphoraError
 from anaphora.prompt import PromptCachePlan
 
 from . import INDEXED, PAUSE, STORY, TURNS, Step, TourStop, Workspace, rates, script, state
-from .llama import LlamaTiming, cold_and_warm, missing_package
 
 #: When the search index is built again: the planted change.
 REBUILT = "2026-11-15 09:49:20"
@@ -149,9 +147,6 @@ class TourReport(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
     providers: tuple[Comparison, ...]
     prefix_break: PrefixBreak
-    llama: LlamaTiming | None
-    llama_skipped: str = ""
-    """Why there is no timing; empty if none was asked for."""
 
 
 # ── The tour ─────────────────────────────────────────────────────────────────────────────────────
@@ -168,16 +163,13 @@ class PlayedTurn(msgspec.Struct, frozen=True):
     providers: Sequence[Comparison]
 
 
-class LlamaStart(msgspec.Struct, frozen=True):
-    """llama.cpp's server begins to read the prompt."""
-
-
-TourStep: TypeAlias = TourStart | PlayedTurn | PrefixBreak | LlamaStart | TourReport
+TourStep: TypeAlias = TourStart | PlayedTurn | PrefixBreak | TourReport
 """What `play` gives to `show`, in this order."""
 
 
 def play(
-    stops: Sequence[TourStop], show: Callable[[TourStep], None] = lambda _: None, *, llama: bool
+    show: Callable[[TourStep], None] = lambda _: None,
+    stops: Sequence[TourStop] = STORY.stops[:1],
 ) -> TourReport:
     """`show` is called while the tour runs."""
     started = time.monotonic()
@@ -187,7 +179,6 @@ def play(
             tour(emu, stops, lambda turn, played: show(PlayedTurn(turn, played)))
         )
     show(prefix_break)
-    timing, skipped = _llama(show) if llama else (None, "")
     calls = sum(len(cost.turns) for one in providers for cost in one.costs)
     report = TourReport(
         turns=TURNS,
@@ -195,23 +186,9 @@ def play(
         seconds=time.monotonic() - started,
         providers=providers,
         prefix_break=prefix_break,
-        llama=timing,
-        llama_skipped=skipped,
     )
     show(report)
     return report
-
-
-def _llama(show: Callable[[TourStep], None]) -> tuple[LlamaTiming | None, str]:
-    """The timing, or why there is none."""
-    if (missing := missing_package()) is not None:
-        return None, f"Left out: {missing}. In the repository, `make setup` installs it."
-    show(LlamaStart())
-    try:
-        return asyncio.run(cold_and_warm()), ""
-    except (AnaphoraError, OSError, RuntimeError) as problem:
-        # The rest of the tour is still worth showing.
-        return None, f"It failed: {str(problem).partition(chr(10))[0]}"
 
 
 async def tour(

@@ -10,7 +10,6 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.padding import Padding
-from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
@@ -18,11 +17,9 @@ from anaphora.cli.terminal import Terminal
 from anaphora.wording import counted
 
 from . import TURNS
-from .llama import LlamaTiming
 from .play import (
     Comparison,
     ConversationCost,
-    LlamaStart,
     PlayedTurn,
     PrefixBreak,
     TourReport,
@@ -58,8 +55,6 @@ class TerminalDisplay:
                 self._show_turn(turn, providers)
             case PrefixBreak():
                 self._terminal.page(broken(step, self._terminal.width))
-            case LlamaStart():
-                self._start_llama()
             case TourReport():
                 self._finish(step)
 
@@ -79,19 +74,9 @@ class TerminalDisplay:
         elif self._live is not None:
             self._live.update(page, refresh=True)
 
-    def _start_llama(self) -> None:
-        if self._animated:
-            spinner = Spinner("dots", "llama.cpp reads a long prompt …")
-            self._live = Live(spinner, console=self._terminal, transient=True)
-            self._live.start()
-
     def _finish(self, report: TourReport) -> None:
         self.close()
         width = self._terminal.width
-        if report.llama:
-            self._terminal.page(llama(report.llama, width))
-        elif report.llama_skipped:
-            self._terminal.page(llama_skipped(report.llama_skipped, width))
         self._terminal.page(closing(report, width))
 
     def close(self) -> None:
@@ -302,7 +287,7 @@ def _turn_by_turn(one: Comparison, width: int) -> Iterator[RenderableType]:
         yield Text.assemble(f"{indent}{label:8} ", (bars, style), (last, "dim"))
 
 
-# ── The prefix break, and llama.cpp ──────────────────────────────────────────────────────────────
+# ── The prefix break ──────────────────────────────────────────────────────────────
 
 
 def broken(change: PrefixBreak, width: int) -> Group:
@@ -320,37 +305,12 @@ def broken(change: PrefixBreak, width: int) -> Group:
     return Group("", _title(2, "One change, found and explained"), _fields(rows, width))
 
 
-def llama(timing: LlamaTiming, width: int) -> Group:
-    room = max(10, min(48, width - 40))
-    slowest = max(timing.cold, timing.warm)
-
-    def bar(seconds: float, style: str) -> Text:
-        cells = max(1, round(seconds / slowest * room))
-        return Text.assemble(("▇" * cells, style), f" {seconds:.2f} s")
-
-    rows: dict[str, str | Text] = {
-        "cold": bar(timing.cold, _BAD),
-        "warm": bar(timing.warm, _GOOD),
-        "": f"until the first token of the answer. Of {timing.tokens:,} prompt tokens the server"
-        f" read {timing.cached:,} from its cache; {timing.predicted:,} were predicted.",
-    }
-    title = _title(3, "The same prefix on a real server: llama.cpp, here")
-    return Group("", title, _fields(rows, width))
-
-
-def llama_skipped(reason: str, width: int) -> Group:
-    text = Padding(_prose(reason, width - 3), (0, 0, 0, 3), expand=False)
-    return Group("", _title(3, "The same prefix on a real server: llama.cpp"), text)
-
-
 def closing(report: TourReport, width: int) -> Group:
     rows = {
         "anaphora usage": "what the coding agents on this machine cost, and what was paid twice",
         "anaphora watch -- python app.py": "what the cache of your own program does, call by call",
         'anaphora ask --emulate "Hello?"': "an answer in the terminal, still without a key",
-        "anaphora explain --example": "which byte broke a cache, and what that costs",
         "anaphora emulate": "every provider at localhost:8787, for your own code",
-        "anaphora demo --all": "this agent at every provider, and on llama.cpp's server",
     }
     grid = Table.grid(padding=(0, 2, 0, 0))
     grid.add_column(no_wrap=width >= _WIDE, overflow="fold")

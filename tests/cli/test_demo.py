@@ -22,15 +22,10 @@ from rich.console import Console
 
 from anaphora.cli.common import anaphora
 from tour import play, show
-from tour.llama import LlamaTiming
 from tour.play import TourReport
 
 ESCAPE = "\x1b"
 BREAKS = "prompts that break their prefix are what the demo shows"
-#: Enough to see everything there is to see; test_demo_tour calls all of them.
-SOME = ("--providers", "anthropic,ollama,cerebras", "--no-engine")
-#: For a process: enough to see how it is written.
-ONE = ("--providers", "anthropic", "--no-engine")
 
 
 def on_terminal(columns: int, environment: dict[str, str]) -> str:
@@ -40,7 +35,7 @@ def on_terminal(columns: int, environment: dict[str, str]) -> str:
 
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
-    command = [sys.executable, "-m", "anaphora", "demo", *ONE]
+    command = [sys.executable, "-m", "anaphora", "demo"]
     with subprocess.Popen(
         command, env=environment, stdin=theirs, stdout=theirs, stderr=theirs
     ) as process:
@@ -79,7 +74,7 @@ def demo(*arguments: str) -> str:
             if name in ("FORCE_COLOR", "COLUMNS") or name.endswith(("_KEY", "_TOKEN")):
                 patch.delenv(name)
         patch.setattr(socket.socket, "connect", connect)
-        shown = CliRunner().invoke(anaphora, ["demo", *SOME, *arguments], catch_exceptions=False)
+        shown = CliRunner().invoke(anaphora, ["demo", *arguments], catch_exceptions=False)
     assert (shown.exit_code, shown.stderr) == (0, "")
     return shown.stdout
 
@@ -129,8 +124,6 @@ def test_nothing_is_truncated_at_any_width(columns: int, data: Any) -> None:
         show.opening(len(report.providers), columns),
         show.bills(report.turns, report.providers, columns),
         show.after_bills(report.providers, columns),
-        show.llama(LlamaTiming(tokens=12, cached=9, predicted=9, cold=2.5, warm=0.1), columns),
-        show.llama_skipped(f"Left out: {'because ' * 20}", columns),
         show.closing(report, columns),
     ]
     paper = io.StringIO()
@@ -152,9 +145,8 @@ def test_default_shows_the_tokens_of_one_conversation_by_turn() -> None:
     shown = runner.invoke(anaphora, ["demo", "--json"], catch_exceptions=False)
     report = json.loads(shown.stdout)
     (one,) = report["providers"]
-    assert (report["calls"], report["llama"], report["llama_skipped"]) == (62, None, "")
+    assert report["calls"] == 62
     text = runner.invoke(anaphora, ["demo"], catch_exceptions=False).stdout
-    assert "llama" not in text.partition("Try next")[0]
     assert "sent to one API by one client" in " ".join(text.split())
     bars = re.findall(r"^ +(\d+)  ([░▒█]+) +([░▒█]+)$", text, re.MULTILINE)
     assert [int(number) for number, *_ in bars] == list(range(1, 21))
@@ -188,41 +180,14 @@ def test_no_color_and_dumb_terminals(environment: Any) -> None:
 
 
 def test_pipe_without_unicode(run_process: Any) -> None:
-    shown = run_process("demo", *ONE, PYTHONIOENCODING="ascii", PYTHONUTF8="0")
+    shown = run_process("demo", PYTHONIOENCODING="ascii", PYTHONUTF8="0")
     assert (shown.returncode, shown.stderr) == (0, "")
     assert "The bill for 20 turns" in shown.stdout
     assert ESCAPE not in shown.stdout
 
 
-def test_unknown_provider(run: Any) -> None:
-    wrong = run("demo", "--providers", "anthropic,acme")
-    assert wrong.returncode == 2
-    assert wrong.stderr.startswith("anaphora: --providers: 'acme' is none of ")
-
-
 def test_suggested_commands_exist(run: Any, piped: str) -> None:
     commands = re.findall(r"^   anaphora (\w+)", piped.partition("Try next")[2], re.MULTILINE)
-    assert len(commands) == 6
+    assert len(commands) == 4
     for command in set(commands):  # test_bare_install runs them
         assert run(command, "--help").returncode == 0, command
-
-
-@pytest.mark.breaks_prefix(reason=BREAKS)
-def test_missing_llama_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(play, "missing_package", lambda: "xllamacpp is not installed")
-    shown = CliRunner().invoke(anaphora, ["demo", "--providers", "ollama"], catch_exceptions=False)
-    assert shown.exit_code == 0
-    assert "Left out: xllamacpp is not installed." in shown.stdout
-
-
-@pytest.mark.breaks_prefix(reason=BREAKS)
-def test_failing_llama_does_not_end_the_tour(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def fail() -> LlamaTiming:
-        raise RuntimeError("llama.cpp did not start; its log:\nmany lines")
-
-    monkeypatch.setattr(play, "missing_package", lambda: None)
-    monkeypatch.setattr(play, "cold_and_warm", fail)
-    shown = CliRunner().invoke(anaphora, ["demo", "--providers", "ollama"], catch_exceptions=False)
-    assert shown.exit_code == 0
-    assert "failed: llama.cpp did not start; its log:" in shown.stdout
-    assert "Try next" in shown.stdout

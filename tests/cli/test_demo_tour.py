@@ -243,7 +243,7 @@ def test_every_provider_answers_in_every_layout(monkeypatch: pytest.MonkeyPatch)
     """Three turns; `make soak` has all of them."""
     short = msgspec.structs.replace(STORY, steps=STORY.steps[:3])
     monkeypatch.setattr("tour.play.STORY", short)
-    report = play(STORY.stops, llama=False)
+    report = play(stops=STORY.stops)
     assert [one.dialect for one in report.providers] == [stop.dialect for stop in STORY.stops]
     for one in report.providers:
         assert [len(cost.turns) for cost in one.costs] == [3, 3, 3], one.dialect
@@ -295,7 +295,7 @@ def test_state_differs_in_every_turn() -> None:
 @pytest.mark.breaks_prefix(reason="a prompt that breaks its prefix is what the tour shows")
 def test_report_is_deterministic() -> None:
     def once() -> dict[str, Any]:
-        report = play(STORY.stops[:1], llama=False)
+        report = play()
         data = msgspec.json.encode(report)
         assert msgspec.json.decode(data, type=TourReport) == report
         found: dict[str, Any] = msgspec.json.decode(data)

@@ -149,7 +149,7 @@ def test_the_command_prints_the_same(run_process: Any) -> None:
 
 
 def install(run: Any, *arguments: str, **extra: str) -> Any:
-    return run("usage", "--install-statusline", *arguments, **extra)
+    return run("statusline", "--install", *arguments, **extra)
 
 
 def test_settings_are_kept(home: Path, run: Any) -> None:
@@ -160,7 +160,7 @@ def test_settings_are_kept(home: Path, run: Any) -> None:
     )
     file.write_text(old)
     file.chmod(0o640)
-    done = install(run, "--yes")
+    done = install(run)
     assert done.returncode == 0, done.stderr
     settings = json.loads(file.read_text())
     assert [*settings] == ["model", "statusLine", "env"]
@@ -171,23 +171,15 @@ def test_settings_are_kept(home: Path, run: Any) -> None:
     shown = subprocess.run(command, shell=True, input=b"{}", capture_output=True, check=True)
     assert shown.stdout == b"anaphora\n"
     (undo,) = (text for text in done.stdout.splitlines() if text.startswith("To undo it: "))
-    assert "already" in install(run, "--yes").stdout
+    assert "already" in install(run).stdout
     assert len([*file.parent.iterdir()]) == 2
     subprocess.run(undo.removeprefix("To undo it: "), shell=True, check=True)
     assert file.read_text() == old
 
 
 def test_a_missing_file_is_made(home: Path, run: Any, tmp_path: Path) -> None:
-    assert install(run, "--yes", CLAUDE_CONFIG_DIR=str(tmp_path / "other")).returncode == 0
+    assert install(run, CLAUDE_CONFIG_DIR=str(tmp_path / "other")).returncode == 0
     assert "statusLine" in json.loads((tmp_path / "other" / "settings.json").read_text())
-    assert not (home / ".claude").exists()
-
-
-def test_nothing_changes_without_consent(home: Path, run_process: Any) -> None:
-    done = run_process("usage", "--install-statusline")
-    assert done.returncode == 2
-    assert "nothing was changed: --yes sets it without a question" in done.stderr
-    assert "statusLine: {" in done.stdout
     assert not (home / ".claude").exists()
 
 
@@ -196,7 +188,7 @@ def test_broken_settings_are_refused(home: Path, run: Any, content: str) -> None
     file = home / ".claude" / "settings.json"
     file.parent.mkdir()
     file.write_text(content)
-    done = install(run, "--yes")
+    done = install(run)
     assert done.returncode == 2
     assert "nothing was changed" in done.stderr
     assert file.read_text() == content
@@ -208,7 +200,7 @@ def test_a_link_stays_one(home: Path, run: Any, tmp_path: Path) -> None:
     target.write_text("{}")
     (home / ".claude").mkdir()
     (home / ".claude" / "settings.json").symlink_to(target)
-    assert install(run, "--yes").returncode == 0
+    assert install(run).returncode == 0
     assert (home / ".claude" / "settings.json").is_symlink()
     assert "statusLine" in json.loads(target.read_text())
 
@@ -217,7 +209,7 @@ def test_a_temporary_environment_is_refused(
     home: Path, run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "prefix", "/home/u/.cache/uv/archive-v0/x1")
-    done = install(run, "--yes")
+    done = install(run)
     assert done.returncode == 7
     assert "pipx install anaphora" in done.stderr
     assert not (home / ".claude").exists()

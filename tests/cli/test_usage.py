@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import gzip
 import json
 import os
@@ -29,6 +28,9 @@ from anaphora.cli.usage import VIEWS
 from anaphora.usage import collect, tasks
 
 ROOT = Path(__file__).parents[2]
+SESSION, LOG = (
+    str(ROOT / "docs" / "examples" / f"{name}.jsonl") for name in ("session", "requests")
+)
 SHARED = ROOT.parent / "shared" / "sessions"
 NAMED = "CLAUDE_CONFIG_DIR CODEX_HOME GEMINI_CLI_HOME OPENCODE_DATA_DIR COPILOT_HOME".split()
 NAMED += "PI_CODING_AGENT_DIR PI_CODING_AGENT_SESSION_DIR OPENCODE_DB XDG_CONFIG_HOME".split()
@@ -99,9 +101,6 @@ def test_views_have_the_same_total(home: Path, usage: Any, view: str) -> None:
     assert sum(Decimal(row["lost_usd"]) for row in shown["rows"]) == Decimal(
         shown["total"]["lost_usd"]
     )
-    rows = [*csv.DictReader(usage(view, "--csv").splitlines())]
-    assert {row["name"] for row in rows} == {row["name"] for row in shown["rows"]}
-    assert sum(Decimal(row["usd"]) for row in rows) == total
     assert usage(view).splitlines()[0].startswith("$0.2984 at API prices")
 
 
@@ -134,8 +133,8 @@ def test_losses_have_their_file_and_line(home: Path, usage: Any) -> None:
     page = usage("losses")
     assert "1. $0.0718  idle until the cache expired, 20,800 tokens paid again\n" in page
     assert f"~/.claude/projects/-work-shop/{IDLE}.jsonl:6\n" in page
-    (row,) = csv.DictReader(usage("losses", "--csv").splitlines())
-    assert (row["cause"], row["line"], row["session"]) == ("idle", "6", IDLE)
+    (row,) = report(usage, "losses")["dearest"]
+    assert (row["cause"], row["line"], row["session"]) == ("idle", 6, IDLE)
     assert usage("losses", "--since", "2026-11-03").count("paid again") == 2
 
 
@@ -164,10 +163,10 @@ def test_a_session_call_by_call(home: Path, usage: Any, run: Any) -> None:
 def test_text_of_prompts_is_shown_on_request_only(
     home: Path, usage: Any, run: Any, tmp_path: Path
 ) -> None:
-    outputs = [usage(view, *form) for view in VIEWS for form in ((), ("--json",), ("--csv",))]
+    outputs = [usage(view, *form) for view in VIEWS for form in ((), ("--json",))]
     outputs += [usage("session", IDLE), usage("session", IDLE, "--json"), usage("--html", "-")]
     (home / ".claude" / "projects" / "broken.jsonl").write_text(f'{{"type": "{CANARY}\n')
-    done = run("usage", "--all")
+    done = run("usage", "project")
     outputs += [done.stdout, done.stderr]
     assert CANARY not in "".join(outputs)
     kept = [*(home / ".cache" / "anaphora").iterdir()]
@@ -175,10 +174,10 @@ def test_text_of_prompts_is_shown_on_request_only(
     for file in kept:
         assert CANARY.encode() not in file.read_bytes()
         assert file.stat().st_mode & 0o077 == 0
-    shown = usage("session", IDLE, "--show-text")
-    assert f"asked: {CANARY} 3: Why is the build red?" in shown
-    calls = report(usage, "session", IDLE, "--show-text")["calls"]
-    assert [call["asked"].split(":")[0] for call in calls] == [f"{CANARY} {n}" for n in range(1, 5)]
+    shown = usage("session", IDLE)
+    assert re.search(
+        r"^anaphora explain \S+\.jsonl shows text of the prompts$", shown, re.MULTILINE
+    )
 
 
 def test_a_broken_line_is_named(home: Path, usage: Any) -> None:
@@ -193,10 +192,8 @@ def test_a_broken_line_is_named(home: Path, usage: Any) -> None:
 def test_names_are_neither_formulas_nor_commands_to_a_terminal(home: Path, usage: Any) -> None:
     new = claude_session("new", MORNING, [0, 1], "=1+1\x1b[31m\n")
     (home / ".claude" / "projects" / "-work-shop" / "new.jsonl").write_bytes(new)
-    outputs = [usage("project", *form) for form in ((), ("--json",), ("--csv",))]
+    outputs = [usage("project", *form) for form in ((), ("--json",))]
     assert not any("\x1b" in shown for shown in outputs)
-    names = [row["name"] for row in csv.DictReader(outputs[-1].splitlines())]
-    assert "'=1+1\\u001b[31m\\n" in names
 
 
 def test_unknown_models_are_listed_with_their_tokens(home: Path, usage: Any) -> None:
@@ -240,14 +237,13 @@ def test_places_are_listed_if_nothing_is_found(empty_home: Path, run: Any) -> No
         (["dayly"], "'dayly' is neither a view (daily, weekly,"),
         (["dayly"], "Did you mean 'daily'?"),
         ([".", "session"], "the view comes first: anaphora usage session ..."),
-        (["--json", "--csv"], "--json or --csv, not both"),
-        (["--watch", "--csv"], "--watch prints to the terminal: leave --csv out"),
-        (["--show-text"], "--show-text needs a session"),
-        (["--logs"], "--logs needs FILES"),
-        (["--logs", "x", "--watch"], "--logs cannot be used with --watch"),
-        (["--on", "ray"], "--on and --out are for --logs"),
-        (["losses", "--no-causes"], "leave --no-causes out"),
-        (["session", IDLE, "--csv"], "one session is printed as text or with --json"),
+        (["--json", "--html", "-"], "--json or --html, not both"),
+        (["--watch", "--html", "-"], "--watch prints to the terminal: leave --html out"),
+        ([LOG, "--watch"], "--watch cannot be used with logs"),
+        ([LOG, SESSION], f"{LOG} is a log, {SESSION} is not"),
+        (["nowhere.jsonl"], "'nowhere.jsonl' is neither a view"),
+        (["--on", "ray"], "--on and --out are for logs"),
+        (["session", IDLE, "--html", "-"], "one session is printed as text or with --json"),
         (["--since", "tomorrow"], "'tomorrow' is neither a date (2026-11-30"),
         (["--program", "vim"], "'vim' is not one of 'claude-code'"),
     ],
@@ -265,22 +261,14 @@ def test_a_file_of_no_program_is_a_usage_error(empty_home: Path, run: Any) -> No
     assert "notes.jsonl: no session file of an agent program" in done.stdout
 
 
-def test_sums_without_causes(home: Path, usage: Any) -> None:
-    page = usage("--no-causes")
-    assert "paid again" not in page
-    assert report(usage, "--no-causes")["causes"] is None
-
-
 def test_many_rows_are_cut_with_a_notice(home: Path, usage: Any) -> None:
     folder = home / ".claude" / "projects" / "-many"
     folder.mkdir()
     for number in range(40):
         content = claude_session(f"many-{number:02}", MORNING, [0], f"/work/many/{number:02}")
         (folder / f"{number}.jsonl").write_bytes(content)
-    assert "and 12 projects that cost less: --all shows them\n" in usage("project")
-    everything = usage("project", "--all")
-    assert "--all" not in everything
-    assert everything.count("/work/many/") == 40
+    assert "and 12 projects that cost less: --json has them\n" in usage("project")
+    assert len(report(usage, "project")["rows"]) == 43
 
 
 def test_a_terminal_has_bars_in_colour(home: Path, usage: Any) -> None:
@@ -385,14 +373,14 @@ def test_request_logs(empty_home: Path, usage: Any, tmp_path: Path) -> None:
         logged(one, f"c-{n}") for n, run in enumerate(runs("openai_chat")) for one in run.exchanges
     ]
     log.write_text("".join(json.dumps(call) + "\n" for call in calls))
-    shown = report(usage, "model", "--logs", str(log))
+    shown = report(usage, "model", str(log))
     assert shown["total"]["calls"] == len(calls)
     assert {row["cause"] for row in shown["causes"]} == set(filter(None, SCRIPTS.values()))
-    assert "Why cached tokens were paid again\n" in usage("--logs", str(log))
-    losses = usage("losses", "--logs", str(log))
+    assert "Why cached tokens were paid again\n" in usage(str(log))
+    losses = usage("losses", str(log))
     assert "1. $" in losses
     assert "usage session" not in losses  # it does not read logs
-    assert usage("--logs", str(log), "--html", "-").startswith("<!doctype html>")
+    assert usage(str(log), "--html", "-").startswith("<!doctype html>")
 
 
 @pytest.mark.skipif(

@@ -1,4 +1,4 @@
-"""The tour's last stop: the same prefix twice at llama.cpp's own server."""
+"""The same prefix twice at llama.cpp's own server."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ import importlib.util
 from typing import Any
 
 import pytest
-
-from tour import llama
+from support import llama_server as llama
 
 
 @pytest.mark.skipif(llama.missing_package() is not None, reason=str(llama.missing_package()))

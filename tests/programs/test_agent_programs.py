@@ -81,18 +81,18 @@ def test_through_the_daemon(name: str, folder: Path) -> None:
 def test_claude_code_runs_with_the_status_line_and_its_usage_is_summed(folder: Path) -> None:
     there = place("claude", folder / "home")
 
-    def usage(*arguments: str) -> str:
-        words = [sys.executable, "-m", "anaphora", "usage", *arguments]
+    def ours(*arguments: str) -> str:
+        words = [sys.executable, "-m", "anaphora", *arguments]
         environ = {"HOME": str(there.home), "PATH": os.environ["PATH"]}
         return subprocess.run(words, env=environ, capture_output=True, text=True, check=True).stdout
 
-    assert "the status line is set" in usage("--install-statusline", "--yes")
+    assert "the status line is set" in ours("statusline", "--install")
     with emulator.running(there.program.options()) as emu:
         check_run(there.run(variables={"ANTHROPIC_BASE_URL": emu.url}))
         calls = check_bills(there, bills_of(emu))
     settings = json.loads((there.home / ".claude" / "settings.json").read_text())
     assert "anaphora-statusline" in settings["statusLine"]["command"]
-    report = json.loads(usage("session", "--json"))
+    report = json.loads(ours("usage", "session", "--json"))
     assert report["total"]["calls"] == len(calls)
     assert {row["name"] for row in report["rows"]} == {call.session for call in calls}
     assert {row["project"] for row in report["rows"]} == {str(there.work)}
@@ -118,7 +118,7 @@ def test_claude_code_shows_the_status_line(folder: Path) -> None:
             "ANTHROPIC_BASE_URL": emu.url,
             **there.program.variables,
         }
-        words = [sys.executable, "-m", "anaphora", "usage", "--install-statusline", "--yes"]
+        words = [sys.executable, "-m", "anaphora", "statusline", "--install"]
         subprocess.run(words, env=environ, capture_output=True, check=True)
         ours, theirs = pty.openpty()
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 140, 0, 0))

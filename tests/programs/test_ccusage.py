@@ -135,7 +135,7 @@ def test_codex_by_session(ccusage: Ccusage) -> None:
 
 def test_the_command_prints_the_same_totals(ccusage: Ccusage) -> None:
     """`anaphora usage`, in the places that ccusage reads."""
-    words = ("usage", "program", "--no-causes", "--json")
+    words = ("usage", "program", "--json")
     done = subprocess.run(
         [sys.executable, "-m", "anaphora", *words],
         env={**ccusage.environ(), "TZ": "UTC"},

@@ -11,7 +11,7 @@ from typing import Literal
 
 #: The packages and modules of the wheel.
 _TOPS = ("anaphora/", "anaphora_statusline.py")
-_NEEDED = ("anaphora/py.typed", "anaphora/_tour/story.yaml", "anaphora/_examples/session.jsonl")
+_NEEDED = ("anaphora/py.typed", "anaphora/_tour/story.yaml")
 #: The files of deploy/, in the environment that the wheel is installed in.
 _SHARED = "data/data/share/anaphora/"
 _DEPLOYED = ("systemd/anaphora.service", "container/compose.yaml")

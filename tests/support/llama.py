@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
+from support import llama_server as llama
+from support.llama_server import MODEL, START_SECONDS, missing_package
+
 from anaphora.rendered import Request
-from tour import llama
-from tour.llama import MODEL, START_SECONDS, missing_package
 
 __all__ = ["MODEL", "Answer", "Llama", "missing_package", "running"]
 

@@ -8,12 +8,12 @@ from typing import TypeVar
 
 from support.llama import MODEL, Llama
 from support.llama_calls import WIRES
+from support.llama_model import TEMPLATE
 
 from anaphora.client.client import AsyncClient
 from anaphora.client.observe import Watcher
 from anaphora.client.response import Response
 from anaphora.tools import ToolRegistry
-from tour.llama_model import TEMPLATE
 
 T = TypeVar("T")
 

@@ -195,30 +195,6 @@ def anaphora() -> None:
     """
 
 
-def example_option(command: T) -> T:
-    return click.option(
-        "--example", is_flag=True, help="Use files that come with anaphora; exit code 0."
-    )(command)
-
-
-def files_or_example(files: tuple[Path, ...], example: bool, *names: str) -> tuple[Path, ...]:
-    """The files of the command line; with `--example` the shipped files `names`, which are
-    printed."""
-    if files and example:
-        raise click.UsageError("FILES or --example, not both")
-    if not example:
-        if not files:
-            raise click.UsageError("Missing argument 'FILES...'.")
-        return files
-    # A wheel holds them in the package, a checkout in docs/.
-    folder = Path(__file__).parents[1] / "_examples"
-    if not folder.is_dir():
-        folder = Path(__file__).parents[3] / "docs" / "examples"
-    found = tuple(folder / name for name in names)
-    report_problems(f"example: {file}" for file in found)
-    return found
-
-
 class MissingPackage(click.ClickException):
     exit_code = UNMET
 

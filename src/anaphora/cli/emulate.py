@@ -137,33 +137,20 @@ def _aws_keys() -> tuple[AwsKeys, ...]:
 
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead.")
-@click.option("--all", "every", is_flag=True, help="Every provider, and llama.cpp's server.")
-@click.option("--providers", default="", help="Only these providers, comma-separated.")
-@click.option("--no-engine", is_flag=True, help="Leave out llama.cpp's server.")
-def demo(as_json: bool, every: bool, providers: str, no_engine: bool) -> None:
+def demo(as_json: bool) -> None:
     """Show what one conversation reads, writes and costs: no key, no network.
 
     An agent fixes a bug in 20 turns on the local emulator, in three prompt layouts: a careless one,
     a usual one with a stable system prompt and one cache marker, and Anaphora's. The tokens of each
     turn and the bills are shown. Then one change breaks the prompt's prefix, and is found.
-
-    With --all the agent works at every provider, and last the same prompt goes to llama.cpp's own
-    server, if it is installed, cold and warm.
     """
     require("the demo", "granian")
     play = _tour("play")
-    stops = play.STORY.stops
-    wanted = selected(providers, (stop.provider for stop in stops))
-    if wanted:
-        stops = tuple(stop for stop in stops if stop.provider in wanted)
-    elif not every:
-        stops = stops[:1]
-    llama = (every or bool(wanted)) and not no_engine
     if as_json:
-        print_json(play.play(stops, llama=llama))
+        print_json(play.play())
         return
     with contextlib.closing(_tour("show").TerminalDisplay()) as display:
-        play.play(stops, display.show, llama=llama)
+        play.play(display.show)
 
 
 def _tour(name: str) -> ModuleType:

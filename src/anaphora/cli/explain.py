@@ -8,14 +8,13 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import click
 import msgspec
 from msgspec.structs import replace
 
 from anaphora.analysis import trace
-from anaphora.analysis.trace.format import Trace
 from anaphora.analysis.trace.log_lines import FoundTrace, LogLine, Problem
 from anaphora.analysis.trace.verdicts import judge_traces
 from anaphora.cache import EarlierCall
@@ -32,14 +31,14 @@ from anaphora.traffic.request_log import (
     why_unbilled,
 )
 from anaphora.traffic.sent_requests import RequestDefaults, ResponseChains, SentRequest
-from anaphora.usage.log_files import LogFormat, detect, files_in, records_of, unrecognised
+from anaphora.usage.log_files import detect, files_in, records_of, unrecognised
 from anaphora.wire.reading import decode_reason
 
-from .common import example_option, files_or_example, report_problems
+from .common import report_problems
 from .explain_output import ExplainedCall, ExplainSummary, Explanation, page_lines
 from .log_files import answers_in, playable, stop_empty, stop_for
-from .parameters import Time, log_format_option, request_options
-from .session_files import NEWEST, found_sessions
+from .parameters import Time, provider_option
+from .session_files import found_sessions
 from .terminal import RESULT_COLOURS, print_report
 
 _Pair: TypeAlias = tuple[EarlierCall[SentRequest] | None, SentRequest]
@@ -58,31 +57,20 @@ class _LoggedCall(NamedTuple):
 
 @click.command()
 @click.argument("files", nargs=-1, type=click.Path(exists=True, path_type=Path))
-@example_option
-@request_options
+@provider_option
 @click.option(
     "--gap",
     type=Time("s"),
     help="Time between two requests, if none are recorded: 30s, 5m, or a number of seconds.",
 )
-@log_format_option
-@click.option(
-    "--newest",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help=f"Without FILES: explain the newest N session files.  [default: {NEWEST}]",
-)
 @click.option("--all", "everything", is_flag=True, help="Also show every hit.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead.")
 def command(
     files: tuple[Path, ...],
-    example: bool,
+    provider: str | None,
     gap: float | None,
-    format_: LogFormat | None,
-    newest: int | None,
     everything: bool,
     as_json: bool,
-    **request: Any,
 ) -> None:
     """Explain why a prompt cache was missed, and what that cost.
 
@@ -104,22 +92,15 @@ def command(
     broke or a file could not be read, 2 when there is no call to explain or a provider is unknown
     (name it with --provider).
     """
-    explainer = _Explainer(RequestDefaults(**request))
-    if newest is not None and (files or example):
-        raise click.UsageError("--newest cannot be used with FILES or --example")
-    if files or example:
-        files = files_or_example(files, example, "turn-1.json", "turn-2-next-day.json")
-    else:
-        files = found_sessions(newest, explainer.problems)
-    calls = tuple(explainer.calls(files, format_, gap))
+    explainer = _Explainer(RequestDefaults(provider=provider))
+    calls = tuple(explainer.calls(files or found_sessions(explainer.problems), gap))
     if not calls:
         stop_empty(explainer.problems, "nothing to explain")
     explained = explainer.explanation(calls)
     report_problems((*explained.problems, *explained.notices))
     print_report(explained, page_lines(explained, everything=everything), as_json=as_json)
-    if not example:
-        broke = explained.summary.broke > 0
-        stop_for(explainer.problems, (call.place for call in calls), found=broke)
+    broke = explained.summary.broke > 0
+    stop_for(explainer.problems, (call.place for call in calls), found=broke)
 
 
 class _Explainer:
@@ -129,8 +110,6 @@ class _Explainer:
         self.problems: list[Problem] = []
         self._defaults = defaults
         self._guesses: set[str] = set()
-        self.asked: dict[tuple[str, int], str] = {}
-        """What the user wrote last before a call, by conversation and turn, of session files."""
 
     def explanation(self, calls: tuple[ExplainedCall, ...]) -> Explanation:
         problems, notices = (
@@ -146,18 +125,16 @@ class _Explainer:
             learned=self.steps.learned,
         )
 
-    def calls(
-        self, places: tuple[Path, ...], format_: LogFormat | None, gap: float | None
-    ) -> Iterator[ExplainedCall]:
-        singles = _single_requests(places) if format_ is None else None
+    def calls(self, places: tuple[Path, ...], gap: float | None) -> Iterator[ExplainedCall]:
+        singles = _single_requests(places)
         if singles is not None:
             yield from (one.explained for one in self._judged(self._in_order(singles, gap)))
             return
         files = files_in(places, self.problems)
-        answers = answers_in(files, format_, is_request)
+        answers = answers_in(files, is_request)
         for file in files:
             lines = records_of(file, self.problems)
-            detected = format_ or detect(lines, is_request)
+            detected = detect(lines, is_request)
             if detected == "requests":
                 pairs = paired(self._requests(lines), self.steps)
                 yield from _with_side_calls(self._judged(pairs))
@@ -250,8 +227,6 @@ class _Explainer:
 
     def _recorded(self, entries: list[FoundTrace]) -> Iterator[ExplainedCall]:
         places = {entry.trace.id: entry.place for entry in entries}
-        for entry in entries:
-            self.asked |= _asked(entry.trace)
         for call, model, verdict in judge_traces(
             (entry.trace for entry in entries), self.prices.price, self.steps
         ):
@@ -293,41 +268,25 @@ def _with_side_calls(logged: Iterable[_LoggedCall]) -> Iterator[ExplainedCall]:
         yield call
 
 
-def verdicts_of_requests(
-    places: Iterable[Path], format_: LogFormat | None, provider: str | None
-) -> dict[str, Verdict]:
+def verdicts_of_requests(places: Iterable[Path], provider: str | None) -> dict[str, Verdict]:
     """The verdicts on the calls of request logs, by file and line."""
     explainer = _Explainer(RequestDefaults(provider=provider))
     found = {}
     for file in files_in(tuple(places), []):
         lines = records_of(file, [])
-        if (format_ or detect(lines, is_request)) == "requests":
+        if detect(lines, is_request) == "requests":
             pairs = paired(explainer._requests(lines), explainer.steps)
             for call in _with_side_calls(explainer._judged(pairs)):
                 found[call.place] = call.verdict
     return found
 
 
-def _asked(recorded: Trace) -> Iterator[tuple[tuple[str, int], str]]:
-    text, seen = "", 0
-    for turn, call in enumerate(recorded.calls, 1):
-        for message in recorded.messages[seen : call.messages]:
-            blocks = message.content if isinstance(message.content, list) else [message.content]
-            said = [one.get("text") if isinstance(one, dict) else one for one in blocks]
-            words = " ".join(one for one in said if isinstance(one, str))
-            text = words if message.role == "user" and words else text
-        seen = max(seen, call.messages)
-        yield (recorded.id, turn), text
-
-
-def explain_session(
-    session: str, files: tuple[Path, ...]
-) -> tuple[Explanation, dict[tuple[str, int], str]]:
-    """The calls of one session, and what the user wrote before each. A file may have others."""
+def explain_session(session: str, files: tuple[Path, ...]) -> Explanation:
+    """The calls of one session. A file may have others."""
     explainer = _Explainer(RequestDefaults())
-    calls = tuple(explainer.calls(files, None, None))
+    calls = tuple(explainer.calls(files, None))
     own = tuple(call for call in calls if session in call.conversation)
-    return explainer.explanation(own or calls), explainer.asked
+    return explainer.explanation(own or calls)
 
 
 def _single_requests(places: tuple[Path, ...]) -> list[LogLine] | None:

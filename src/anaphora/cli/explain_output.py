@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from decimal import Decimal
-from types import MappingProxyType
 
 import msgspec
 from msgspec.structs import replace
@@ -16,7 +15,7 @@ from anaphora.cache.verdict import Verdict
 from anaphora.wording import counted, format_duration, format_loss
 
 from .log_files import unpriced_note
-from .terminal import RESULT_COLOURS, Line, detail_lines, learned_lines, one_line
+from .terminal import RESULT_COLOURS, Line, detail_lines, learned_lines
 
 
 class ExplainedCall(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,10 +68,8 @@ def page_lines(
     *,
     everything: bool,
     excerpts: bool = True,
-    asked: Mapping[tuple[str, int], str] = MappingProxyType({}),
 ) -> Iterator[Line]:
-    """`excerpts` shows the text before and after a change; `asked` is what the user wrote before a
-    call, by conversation and turn."""
+    """`excerpts` shows the text before and after a change."""
     conversations = _conversations(explained.turns)
     for calls in conversations:
         if len(conversations) > 1:
@@ -80,8 +77,6 @@ def page_lines(
         for line in _conversation(calls, everything):
             if isinstance(line, ExplainedCall):
                 yield from _call(line, excerpts=excerpts)
-                if text := asked.get((line.conversation, line.turn)):
-                    yield f"    asked: {one_line(text, 200)}"
             else:
                 yield line
     total = explained.summary

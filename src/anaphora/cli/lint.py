@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import time
 from codecs import BOM_UTF8
+from collections import Counter
 from collections.abc import Iterable, Iterator
-from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 import click
-import msgspec
 
 from anaphora import catalog, wire
 from anaphora.analysis.lint import (
@@ -18,10 +16,7 @@ from anaphora.analysis.lint import (
     SEVERITIES,
     Costs,
     Finding,
-    LintConfig,
-    Severity,
-    at_least,
-    sarif,
+    counts,
     suppressed,
 )
 from anaphora.analysis.lint.checks import (
@@ -41,17 +36,12 @@ from anaphora.wording import counted, format_usd
 from .common import (
     EXISTING_FILE,
     FOUND,
-    example_option,
-    files_or_example,
-    read_bytes,
     report_problems,
     stop,
 )
 from .log_files import stop_empty, unpriced_note
-from .parameters import request_options
+from .parameters import provider_option
 from .terminal import Line, print_report
-
-CONFIG = ".anaphora-lint.toml"
 
 _TEXT_SUFFIXES = (".txt", ".md", ".markdown", ".prompt", ".j2", ".jinja", ".jinja2", ".mustache")
 _LINES_SUFFIXES = (".jsonl", ".ndjson")
@@ -60,27 +50,13 @@ _CONTROLS = dict.fromkeys([*range(32), 127], " ")
 
 
 @click.command()
-@click.argument("files", nargs=-1, type=EXISTING_FILE)
-@example_option
+@click.argument("files", nargs=-1, required=True, type=EXISTING_FILE)
 @click.option("--samples", is_flag=True, help="Compare FILES as samples of one prompt.")
-@click.option(
-    "--severity",
-    type=click.Choice(("note", "warning", "error")),
-    help="Lowest severity that counts; warning by default.",
-)
-@request_options
-@click.option("--config", type=EXISTING_FILE, help=f"Used instead of ./{CONFIG}.")
+@click.option("--model", help="Model, if the requests do not name it.")
+@provider_option
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
-@click.option("--sarif", "as_sarif", is_flag=True, help="Print the findings as SARIF 2.1.0.")
 def command(
-    files: tuple[Path, ...],
-    example: bool,
-    samples: bool,
-    severity: Severity | None,
-    config: Path | None,
-    as_json: bool,
-    as_sarif: bool,
-    **request: Any,
+    files: tuple[Path, ...], samples: bool, model: str | None, provider: str | None, as_json: bool
 ) -> None:
     """Find what will break a cached prefix, before it does.
 
@@ -90,53 +66,22 @@ def command(
     short to be cached. With --samples it reports everything that differs: lists in another order,
     cache keys that change every time. Each finding states its cost per thousand calls.
 
-    Suppress a finding with a reason: `anaphora: ignore[rule] reason` in a text, or [[ignore]]
-    entries with rule, reason, and file or path in .anaphora-lint.toml.
+    Suppress a finding with a reason in the text: `anaphora: ignore[rule] reason`.
 
-    Input that cannot be read is reported on standard error. Exit code 1 when something at or above
-    the severity was found or something could not be read, 2 when nothing could be read.
+    Input that cannot be read is reported on standard error. Exit code 1 when there is a warning or
+    an error, or something could not be read, 2 when nothing could be read. Notes are in --json.
     """
-    files = files_or_example(files, example, "turn-1.json")
-    if as_json and as_sarif:
-        raise click.UsageError("--json or --sarif, not both")
-    settings = _config(config)
-    known = {"provider": settings.provider, "model": settings.model}
-    defaults = RequestDefaults(**request | {name: request[name] or known[name] for name in known})
-    threshold: Severity = severity or settings.severity or "warning"  # type: ignore[assignment]
+    defaults = RequestDefaults(model=model, provider=provider)
     prompts = _Prompts(files, defaults)
     if not (prompts.requests or prompts.texts):
         stop_empty(prompts.problems, "nothing to check")
     report_problems([*prompts.problems, *prompts.guesses()])
     prices = PriceBook(time.time())
-    findings = list(_findings(prompts, defaults, settings, prices, samples=samples))
-    report: Any = {"findings": findings, "unpriced": prices.unpriced}
-    if as_sarif:
-        report = sarif(findings, version("anaphora"))
-    page = _lines(findings, threshold, prices.unpriced)
-    print_report(report, page, as_json=as_json or as_sarif)
-    counted = (one for one in findings if one.suppressed is None and at_least(one, threshold))
-    if (prompts.problems or any(counted)) and not example:
+    findings = list(_findings(prompts, defaults, prices, samples=samples))
+    report = {"findings": findings, "unpriced": prices.unpriced}
+    print_report(report, _lines(findings, prices.unpriced), as_json=as_json)
+    if prompts.problems or any(map(counts, findings)):
         stop(FOUND)
-
-
-def _config(named: Path | None) -> LintConfig:
-    """The named configuration, or the one in the current folder, or the defaults."""
-    file = named or Path(CONFIG)
-    if named is None and not file.is_file():
-        return LintConfig()
-    try:
-        config = msgspec.toml.decode(read_bytes(file), type=LintConfig)
-    except (msgspec.DecodeError, UnicodeError) as problem:
-        raise InvalidRequest(str(problem), path=str(file)) from None
-    if config.severity is not None and config.severity not in SEVERITIES:
-        raise InvalidRequest(f"is one of {', '.join(SEVERITIES)}", path=f"{file}: severity")
-    for index, ignore in enumerate(config.ignore):
-        place = f"{file}: ignore[{index}]"
-        if not ignore.reason.strip():
-            raise InvalidRequest("a suppression needs a reason", path=f"{place}.reason")
-        if "*" not in ignore.rule and ignore.rule not in RULES:
-            raise InvalidRequest(f"there is no rule {ignore.rule!r}", path=f"{place}.rule")
-    return config
 
 
 class _Prompts:
@@ -189,7 +134,6 @@ class _Prompts:
 def _findings(
     prompts: _Prompts,
     defaults: RequestDefaults,
-    config: LintConfig,
     prices: PriceBook,
     *,
     samples: bool,
@@ -207,11 +151,11 @@ def _findings(
     ]
     for request, cost in zip(requests, costs, strict=False):
         own = lint_request(request.sent.rendered, request.place, cost, request.sent.marks)
-        yield from suppressed(own, request.place, config.ignore, "")
+        yield from suppressed(own, request.place, "")
     text_cost, ratio = _text_costs(defaults, prices)
     for file, text in texts[:last]:
         own = lint_text(text, file, text_cost, ratio)
-        yield from suppressed(own, file, config.ignore, text)
+        yield from suppressed(own, file, text)
     if not samples:
         return
     if len(requests) < 2 and len(texts) < 2:
@@ -226,7 +170,7 @@ def _findings(
         compared += lint_samples(rendered, costs[0])
     if len(texts) > 1:
         compared += lint_text_samples(texts, text_cost, ratio)
-    yield from suppressed(compared, "", config.ignore, "")
+    yield from compared
 
 
 def _text_costs(defaults: RequestDefaults, prices: PriceBook) -> tuple[Costs, float]:
@@ -248,13 +192,10 @@ def _provider_of(model: str) -> str | None:
     return native[0] if native else (makers.pop() if len(makers) == 1 else None)
 
 
-def _lines(
-    findings: list[Finding], threshold: Severity, unpriced: tuple[str, ...]
-) -> Iterator[Line]:
-    for finding in findings:
-        if finding.suppressed is None and at_least(finding, threshold):
-            yield from _finding(finding)
-    yield _total(findings, threshold), "bold"
+def _lines(findings: list[Finding], unpriced: tuple[str, ...]) -> Iterator[Line]:
+    for finding in filter(counts, findings):
+        yield from _finding(finding)
+    yield _total(findings), "bold"
     if unpriced and findings:
         yield unpriced_note(unpriced), "dim"
 
@@ -278,17 +219,13 @@ def _finding(finding: Finding) -> Iterator[Line]:
     yield f"    fix: {finding.fix}"
 
 
-def _total(findings: list[Finding], threshold: Severity) -> str:
+def _total(findings: list[Finding]) -> str:
     unsuppressed = [finding for finding in findings if finding.suppressed is None]
-    counts = [
-        f"{counted(count, severity)}"
-        for severity in reversed(SEVERITIES)
-        if (count := sum(finding.severity == severity for finding in unsuppressed))
-    ]
-    total = ", ".join(counts) or "nothing found"
-    hidden = sum(not at_least(finding, threshold) for finding in unsuppressed)
-    if hidden:
-        total += f" ({hidden} below {threshold} not shown)"
+    numbers = Counter(finding.severity for finding in unsuppressed)
+    found = [counted(numbers[each], each) for each in reversed(SEVERITIES) if numbers[each]]
+    total = ", ".join(found) or "nothing found"
+    if numbers["note"]:
+        total += " (--json has the notes)"
     if left := len(findings) - len(unsuppressed):
         total += f", {left} suppressed"
     return total

@@ -15,10 +15,9 @@ from anaphora.analysis.trace.answers import AnswerIndex
 from anaphora.analysis.trace.format import models_of, stand_in, unsupported
 from anaphora.analysis.trace.log_lines import FoundTrace, Problem, ProblemKind, TraceEntry
 from anaphora.analysis.trace.programs import PROGRAMS
-from anaphora.errors import InvalidRequest
 from anaphora.traffic import log_traces
 from anaphora.traffic.request_log import why_no_request
-from anaphora.usage.log_files import LogFormat, detect, files_in, records_of, unrecognised
+from anaphora.usage.log_files import detect, files_in, records_of, unrecognised
 from anaphora.wording import counted
 
 from .common import FOUND, USAGE, report_problems, stop
@@ -40,14 +39,6 @@ def problems_of(problems: list[Problem], *kinds: ProblemKind) -> tuple[SkippedIn
         for problem in problems
         if problem.kind in kinds
     )
-
-
-def refuse(problems: list[Problem]) -> None:
-    """Raise for the first problem that is not harmless."""
-    wrong = [problem for problem in problems if not problem.harmless]
-    if wrong:
-        more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
-        raise InvalidRequest(wrong[0].reason + more, path=wrong[0].place)
 
 
 def stop_empty(problems: Iterable[object], message: str) -> NoReturn:
@@ -75,13 +66,12 @@ def _file_of(place: str) -> str:
 
 def gather(
     places: list[Path],
-    format_: LogFormat | None,
     provider: str | None = None,
 ) -> tuple[list[FoundTrace], list[Problem]]:
     """All conversations that can be simulated, and the problems with the others. `provider`
     replaces the recorded provider."""
     problems: list[Problem] = []
-    files = [(str(file), [*_read(file, format_)]) for file in files_in(places, problems)]
+    files = [(str(file), [*_read(file)]) for file in files_in(places, problems)]
     answers = AnswerIndex()
     for file, entries in files:
         answers.add_all(file, entries)
@@ -122,11 +112,11 @@ def playable(
     return list(found.values())
 
 
-def _read(file: Path, format_: LogFormat | None) -> Iterator[TraceEntry]:
+def _read(file: Path) -> Iterator[TraceEntry]:
     problems: list[Problem] = []
     lines = records_of(file, problems)
     yield from problems
-    format_ = format_ or detect(lines)
+    format_ = detect(lines)
     if format_ == "requests":
         yield from _of_account(log_traces.read(iter(lines)), file)
     elif format_ == "trace":
@@ -139,14 +129,12 @@ def _read(file: Path, format_: LogFormat | None) -> Iterator[TraceEntry]:
         yield unrecognised(lines, Problem(str(file), reason))
 
 
-def answers_in(
-    files: list[Path], format_: LogFormat | None, is_request: Callable[[dict[str, Any]], bool]
-) -> AnswerIndex:
+def answers_in(files: list[Path], is_request: Callable[[dict[str, Any]], bool]) -> AnswerIndex:
     """The answers in all session files, so that each counts once. A single file is not read."""
     index = AnswerIndex()
     for file in files if len(files) > 1 else ():
         lines = records_of(file, [])
-        detected = format_ or detect(lines, is_request)
+        detected = detect(lines, is_request)
         program = next((name for name in PROGRAMS if name == detected), None)
         if program is not None:
             index.add_all(str(file), trace.read(program, iter(lines)))

@@ -111,15 +111,11 @@ def _run(args: Sequence[str] | None) -> int:
         return done.exit_code
     except click.ClickException as problem:
         problem.show()
-        if isinstance(problem, click.NoSuchOption):
-            command = "" if problem.ctx is None else problem.ctx.info_name
-            if problem.option_name in _KEY_OPTIONS:
-                _print_error(
-                    "a key is never an argument: other users of the machine could see it. Set the"
-                    " provider's environment variable, or name one in llm.yaml: key: {env: NAME}"
-                )
-            elif command == "ask" and problem.option_name in ("--conversation", "--list"):
-                _print_error("`ask` continues the last conversation only: --continue")
+        if isinstance(problem, click.NoSuchOption) and problem.option_name in _KEY_OPTIONS:
+            _print_error(
+                "a key is never an argument: other users of the machine could see it. Set the"
+                " provider's environment variable, or name one in llm.yaml: key: {env: NAME}"
+            )
         return problem.exit_code
     return OK
 

@@ -7,12 +7,11 @@ import contextlib
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, NoReturn
 
 import click
 import msgspec
 
-from anaphora.catalog import Effort
 from anaphora.client.client import AsyncClient
 from anaphora.client.config.environment import remembers
 from anaphora.client.config.resolve import resolve_each
@@ -20,7 +19,7 @@ from anaphora.client.fan_out import FanOut, FanOutItem, FanOutProgress, FanOutRe
 from anaphora.client.fan_out.kept import state_path
 from anaphora.client.fan_out.values import split_options
 from anaphora.client.oneshot import OneShot
-from anaphora.client.options import MapOptions, WarmUp
+from anaphora.client.options import MapOptions
 from anaphora.errors import AnaphoraError, MissingSecret, Unauthenticated
 from anaphora.wording import counted, format_share, format_usd
 
@@ -37,13 +36,12 @@ from .common import (
     stop,
 )
 from .map_lines import LineDefaults, MapLine, read_lines
-from .parameters import NumberRange, Time, WireName
 from .provider_choice import (
     AskConfig,
+    ProviderChoice,
     choose,
-    complete_model,
-    complete_provider,
     config_or_emulator,
+    model_option,
     read_schema,
 )
 from .terminal import one_line
@@ -57,26 +55,17 @@ class _Options(msgspec.Struct, frozen=True, kw_only=True):
 
     file: Path
     model: str | None
-    provider: str | None
     system: str | None
     system_file: Path | None
     schema: Path | None
-    origin: str | None
     max_tokens: int | None
-    temperature: float | None
-    effort: str | None
     concurrency: int
     max_cost_usd: str | None
-    warm: WarmUp
-    visibility_delay: float | None
     batch: bool
     results: Path | None
     restart: bool
-    skip_invalid: bool
-    config: Path | None
     emulate: bool
     as_json: bool
-    quiet: bool
 
     @property
     def results_file(self) -> Path:
@@ -91,20 +80,11 @@ class _Options(msgspec.Struct, frozen=True, kw_only=True):
 @click.argument(
     "file", type=click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path)
 )
-@click.option("-m", "--model", shell_complete=complete_model, help="MODEL, or PROVIDER/MODEL.")
-@click.option("-p", "--provider", shell_complete=complete_provider, help="Provider or route.")
+@model_option
 @click.option("-s", "--system", help="System prompt of lines with a prompt.")
 @click.option("--system-file", type=EXISTING_FILE, help="System prompt from a file.")
 @click.option("--schema", type=EXISTING_FILE, help="JSON Schema that every answer must conform to.")
-@click.option(
-    "--from",
-    "origin",
-    type=WireName(dialects=True),
-    help="Wire or provider of the requests; detected by default.",
-)
 @click.option("--max-tokens", type=click.IntRange(min=1), help="Limit of output tokens of a call.")
-@click.option("--temperature", type=NumberRange(0, 2), help="Sampling temperature.")
-@click.option("--effort", type=click.Choice(get_args(Effort)), help="Reasoning effort.")
 @click.option(
     "--concurrency",
     type=click.IntRange(min=1),
@@ -118,18 +98,6 @@ class _Options(msgspec.Struct, frozen=True, kw_only=True):
     help="Spending limit over all runs; calls that could exceed it are not sent.",
 )
 @click.option(
-    "--warm",
-    type=click.Choice(get_args(WarmUp)),
-    default="auto",
-    show_default=True,
-    help="How a shared prefix is written: by the first call, by a pre-warm, or not at all.",
-)
-@click.option(
-    "--visibility-delay",
-    type=Time("s"),
-    help="Wait before a written prefix is read; by default the provider's known delay.",
-)
-@click.option(
     "--batch", is_flag=True, help="Use the provider's Batch API: half the price, within a day."
 )
 @click.option(
@@ -139,11 +107,8 @@ class _Options(msgspec.Struct, frozen=True, kw_only=True):
     help="File of the results; by default a.results.jsonl for a.jsonl.",
 )
 @click.option("--restart", is_flag=True, help="Discard the results of earlier runs.")
-@click.option("--skip-invalid", is_flag=True, help="Send the other lines when some are invalid.")
-@click.option("--config", type=EXISTING_FILE, help="Configuration to use instead of llm.yaml.")
 @click.option("--emulate", is_flag=True, help="Use the local emulator: no key, no network.")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as one JSON object.")
-@click.option("-q", "--quiet", is_flag=True, help="Print no progress and no summary.")
 def command(**given: Any) -> None:
     """Send every line of a file, and pay for shared prefixes once.
 
@@ -161,24 +126,23 @@ def command(**given: Any) -> None:
     (then nothing was sent), 7 when a key is missing or rejected, 130 when interrupted.
     """
     options = _Options(**given)
-    if options.emulate and options.config is not None:
-        raise click.UsageError("--emulate or --config, not both")
     if options.system is not None and options.system_file is not None:
         raise click.UsageError("--system or --system-file, not both")
     if str(options.file) == "-" and options.results is None:
         raise click.UsageError("with standard input, name a file for the results: --results FILE")
     if str(options.results) == "-":
         raise click.UsageError("--results needs a file, which an interrupted run continues from")
-    with config_or_emulator(options.config, emulate=options.emulate) as config:
+    with config_or_emulator(emulate=options.emulate) as config:
         _map(options, config)
 
 
 def _map(options: _Options, config: AskConfig) -> None:
-    lines = list(read_lines(read_bytes(options.file), _defaults(options, config)))
+    choice = choose(config, options.model, keys=False)
+    lines = list(read_lines(read_bytes(options.file), _defaults(options, choice)))
     client = _client(config)
-    calls, labels, invalid = _prepare(options, client, lines)
+    calls, labels, invalid = _prepare(options, client, lines, _named(options, choice))
     if invalid:
-        _report_invalid(options, invalid)
+        _stop_for_invalid(options, invalid)
     if not calls:
         print_error_line(f"anaphora: {options.file}: no line to send")
         stop(USAGE)
@@ -193,25 +157,21 @@ def _map(options: _Options, config: AskConfig) -> None:
         except KeyboardInterrupt:
             _print_interrupted(options, fan_out.progress)
             raise
-    _report(options, result, labels, invalid)
+    _report(options, result, labels)
 
 
-def _defaults(options: _Options, config: AskConfig) -> LineDefaults:
+def _defaults(options: _Options, choice: ProviderChoice) -> LineDefaults:
     system = options.system
     if options.system_file is not None:
         system = read_text(options.system_file)
     given = {
         "system": system,
         "max_tokens": options.max_tokens,
-        "temperature": options.temperature,
-        "reasoning": options.effort,
     }
-    choice = choose(config, options.provider, options.model, keys=False)
     return LineDefaults(
         model=choice.model or "",
         replaces_model=options.model is not None,
         options={name: value for name, value in given.items() if value is not None},
-        origin=options.origin,
     )
 
 
@@ -237,8 +197,13 @@ def _client(config: AskConfig) -> AsyncClient:
     return AsyncClient(providers, routes, remember=remember)
 
 
+def _named(options: _Options, choice: ProviderChoice) -> str | None:
+    """The provider or route that -m names; None: the model decides."""
+    return choice.name if (options.model or "").partition("/")[0] == choice.name else None
+
+
 def _prepare(
-    options: _Options, client: AsyncClient, lines: list[MapLine]
+    options: _Options, client: AsyncClient, lines: list[MapLine], provider: str | None
 ) -> tuple[list[OneShot], list[dict[str, object]], list[MapLine]]:
     """The calls, the first fields of their results, and the invalid lines."""
     output = None if options.schema is None else read_schema(options.schema)
@@ -248,7 +213,7 @@ def _prepare(
             invalid.append(line)
             continue
         try:
-            call = client.single_call(line.call, options.provider, output=output)
+            call = client.single_call(line.call, provider, output=output)
             call.render()
         except AnaphoraError as problem:
             invalid.append(msgspec.structs.replace(line, problem=str(problem)))
@@ -262,8 +227,6 @@ def _settings(options: _Options, labels: list[dict[str, object]]) -> FanOutSetti
     keywords: MapOptions = {
         "concurrency": options.concurrency,
         "max_cost_usd": options.max_cost_usd,
-        "warm": options.warm,
-        "visibility_delay": options.visibility_delay,
         "batch": options.batch,
         "results": options.results_file,
     }
@@ -284,7 +247,7 @@ def _shown_progress(
     options: _Options, total: int
 ) -> Iterator[Callable[[FanOutProgress], None] | None]:
     """A bar on standard error, if that is a terminal."""
-    if options.quiet or not sys.stderr.isatty():
+    if not sys.stderr.isatty():
         yield None
         return
     from rich.console import Console
@@ -316,16 +279,15 @@ def _figures(progress: FanOutProgress) -> str:
     return ", ".join(parts)
 
 
-def _report_invalid(options: _Options, invalid: list[MapLine]) -> None:
-    """Prints each invalid line; stops unless the others are wanted."""
+def _stop_for_invalid(options: _Options, invalid: list[MapLine]) -> NoReturn:
+    """Prints the invalid lines; nothing is sent."""
     report_problems(
         f"{options.file}:{line.number}: {one_line(line.problem)}" for line in invalid[:_SHOWN]
     )
     if len(invalid) > _SHOWN:
         report_problems([f"and {len(invalid) - _SHOWN:,} more invalid lines"])
-    if not options.skip_invalid:
-        report_problems(["nothing was sent; --skip-invalid sends the other lines"])
-        stop(USAGE)
+    report_problems(["nothing was sent"])
+    stop(USAGE)
 
 
 def _print_interrupted(options: _Options, progress: FanOutProgress) -> None:
@@ -339,12 +301,11 @@ def _report(
     options: _Options,
     result: FanOutResult[Any],
     labels: list[dict[str, object]],
-    invalid: list[MapLine],
 ) -> None:
     errors = [_error(item, labels[item.index]) for item in result.errors]
     if options.as_json:
-        print_json(_summary(options, result, errors, invalid))
-    elif not options.quiet:
+        print_json(_summary(options, result, errors))
+    else:
         progress = result.progress
         resumed = f", {progress.resumed:,} of them earlier" if progress.resumed else ""
         click.echo(f"{progress.done:,} of {progress.total:,} done{resumed}: {_figures(progress)}")
@@ -361,7 +322,7 @@ def _report(
     report_problems(one_line(notice.message) for notice in result.notices)
     if any(isinstance(item.error, Unauthenticated) for item in result.errors):
         stop(UNMET)
-    if errors or invalid:
+    if errors:
         stop(FOUND)
 
 
@@ -373,7 +334,6 @@ def _summary(
     options: _Options,
     result: FanOutResult[Any],
     errors: list[dict[str, object]],
-    invalid: list[MapLine],
 ) -> dict[str, object]:
     progress = result.progress
     return {
@@ -392,6 +352,5 @@ def _summary(
         "read_share": round(progress.read_share, 4),
         "stop_reason": result.stop_reason,
         "errors": errors,
-        "invalid": [{**line.labels(), "message": line.problem} for line in invalid],
         "notices": result.notices,
     }

@@ -38,7 +38,6 @@ class LineDefaults(msgspec.Struct, frozen=True, kw_only=True):
     replaces_model: bool
     """Replaces the model of a request."""
     options: Mapping[str, Any]
-    origin: str | None = None
 
 
 def read_lines(data: bytes, defaults: LineDefaults) -> Iterator[MapLine]:
@@ -94,7 +93,7 @@ def _request(body: bytes, path: str, defaults: LineDefaults) -> Call:
     options = dict(defaults.options)
     if "system" in options:
         raise InvalidRequest("a whole request has its own system prompt; leave out -s")
-    call = wire.get(defaults.origin or detect(body)).parse(body, path)
+    call = wire.get(detect(body)).parse(body, path)
     if defaults.replaces_model or not call.model:
         call = msgspec.structs.replace(call, model=defaults.model)
     given = {

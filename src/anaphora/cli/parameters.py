@@ -119,16 +119,6 @@ class ModelName(click.ParamType[tuple[str, str]]):
         return completions(names, incomplete)
 
 
-#: The formats of logs, as `usage.log_files.LogFormat` names them.
-LOG_FORMATS = "trace claude_code codex gemini_cli opencode copilot pi requests".split()
-log_format_option = click.option(
-    "--format",
-    "format_",
-    type=click.Choice(LOG_FORMATS),
-    help="Log format; detected by default.",
-)
-
-
 class Time(click.ParamType[float]):
     """A time with its unit, `30m`, or a plain number of `unit`; the value is a number of `unit`."""
 
@@ -165,17 +155,9 @@ class Time(click.ParamType[float]):
         return number
 
 
-def request_options(command: T) -> T:
-    """Options that describe requests in files: the fields of `RequestDefaults`."""
-    wire = WireName(dialects=True)
-    for option in (
-        click.option("--path", default="", help="URL path, for wires that use it."),
-        click.option("--model", help="Model, if the requests do not name it."),
-        click.option("--provider", type=ProviderName(), help="Provider, if not the wire's own."),
-        click.option("--from", "origin", type=wire, help="Wire or provider; detected by default."),
-    ):
-        command = option(command)
-    return command
+provider_option = click.option(
+    "--provider", type=ProviderName(), help="Provider of the calls, if they do not name it."
+)
 
 
 def selected(names: str, known: Iterable[str]) -> tuple[str, ...]:

@@ -37,7 +37,7 @@ _VARIABLE = "ANAPHORA_CONFIG"
 
 #: The emulator accepts any key; this one is not looked for in the environment.
 _EMULATOR_KEY = {"ANAPHORA_EMULATED_KEY": "emulated"}
-#: The emulated provider that is used without -p or -m.
+#: The emulated provider that is used without -m.
 _EMULATED_PROVIDER = "anthropic"
 
 
@@ -76,10 +76,11 @@ class ProviderChoice(msgspec.Struct, frozen=True, kw_only=True):
     routes: dict[str, tuple[Hop, ...]]
 
 
-def find_config(named: Path | None) -> AskConfig:
+def find_config() -> AskConfig:
     """The configuration from a file, or from the keys in the environment."""
     user_file = user_folder("XDG_CONFIG_HOME", ".config") / _FILE
-    if named is None and (variable := os.environ.get(_VARIABLE)):
+    named = None
+    if variable := os.environ.get(_VARIABLE):
         named = Path(variable)
         if not named.is_file():
             raise InvalidConfig(f"${_VARIABLE} names {variable}, which does not exist")
@@ -108,17 +109,18 @@ def emulator_config(url: str) -> AskConfig:
     )
 
 
-def choose(
-    config: AskConfig, provider: str | None, model: str | None, *, keys: bool = True
-) -> ProviderChoice:
-    """The provider or route, and the model. Without `keys`, missing keys are no error."""
-    if provider is None and model is None:
+def choose(config: AskConfig, model: str | None, *, keys: bool = True) -> ProviderChoice:
+    """The provider or route, and the model. `model` may name a provider or route alone. Without
+    `keys`, missing keys are no error."""
+    if model is None:
         name = _first(config)
+    elif model in config.names:
+        name, model = model, None
     else:
         try:
-            name, model = config.chooser.choose(provider, model)
+            name, model = config.chooser.choose(None, model)
         except InvalidRequest as error:
-            raise InvalidRequest(error.reason, path="-m" if provider is None else "-p") from None
+            raise InvalidRequest(error.reason, path="-m") from None
     client, since = config.client, None
     if name in client.routes:
         routes = {name: client.routes[name]}
@@ -139,11 +141,6 @@ def choose(
                 raise missing
             providers[one.id] = one
     return ProviderChoice(name=name, model=model, providers=providers, routes=routes)
-
-
-def split(config: AskConfig, model: str) -> tuple[str | None, str]:
-    """Splits `provider/model`; a model's name may contain a slash as well."""
-    return config.chooser.named_by_prefix(model) or (None, model)
 
 
 def models_of(config: AskConfig, name: str) -> tuple[str, ...]:
@@ -189,12 +186,10 @@ def _default_model(config: AskConfig, name: str) -> tuple[str, datetime.date | N
 
 
 @contextlib.contextmanager
-def config_or_emulator(
-    config: Path | None, *, emulate: bool, preview: bool = False
-) -> Iterator[AskConfig]:
+def config_or_emulator(*, emulate: bool, preview: bool = False) -> Iterator[AskConfig]:
     """The configuration; with `emulate`, that of an emulator, which runs until the block ends."""
     if not emulate:
-        yield find_config(config)
+        yield find_config()
     elif preview:  # nothing is sent
         yield emulator_config("http://localhost")
     else:
@@ -219,25 +214,15 @@ def read_schema(file: Path) -> Structured[Any]:
 # ── Completion ───────────────────────────────────────────────────────────────────────────────────
 
 
-def complete_provider(
-    ctx: click.Context, param: click.Parameter, incomplete: str
-) -> list[CompletionItem]:
-    with contextlib.suppress(Exception):
-        return completions(_completed_config(ctx).names, incomplete)
-    return []
-
-
 def complete_model(
     ctx: click.Context, param: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
-    """Models of the given provider. Without one, `provider/model` of all, and models that begin
-    with what was typed."""
+    """Providers, `provider/model` of all, and models that begin with what was typed."""
     with contextlib.suppress(Exception):
         config = _completed_config(ctx)
-        if provider := ctx.params.get("provider"):
-            return completions(models_of(config, provider), incomplete)
         models = {name: models_of(config, name) for name in config.client.providers}
-        names = [f"{name}/{model}" for name, listed in models.items() for model in listed]
+        names = [*config.names]
+        names += [f"{name}/{model}" for name, listed in models.items() for model in listed]
         if incomplete:
             names += dict.fromkeys(model for listed in models.values() for model in listed)
         return completions(names, incomplete)
@@ -247,4 +232,12 @@ def complete_model(
 def _completed_config(ctx: click.Context) -> AskConfig:
     if ctx.params.get("emulate"):
         return emulator_config("http://localhost")
-    return find_config(ctx.params.get("config"))
+    return find_config()
+
+
+model_option = click.option(
+    "-m",
+    "--model",
+    shell_complete=complete_model,
+    help="MODEL, PROVIDER/MODEL, or a provider or route of llm.yaml.",
+)

@@ -12,11 +12,11 @@ from anaphora.analysis.trace.log_lines import Problem
 from anaphora.usage.places import FOLDERS, TITLES, session_files
 from anaphora.wording import counted
 
-#: How many sessions are explained by default.
-NEWEST = 20
+#: How many sessions are explained.
+_NEWEST = 20
 
 
-def found_sessions(newest: int | None, problems: list[Problem]) -> tuple[Path, ...]:
+def found_sessions(problems: list[Problem]) -> tuple[Path, ...]:
     """The newest session files of all programs, the oldest of them first. How many there are of
     each program is a notice. Raises if there is none."""
     try:
@@ -33,12 +33,11 @@ def found_sessions(newest: int | None, problems: list[Problem]) -> tuple[Path, .
         raise click.UsageError(
             f"no FILES are given, and no session file of an agent program is in {looked}"
         )
-    most = NEWEST if newest is None else newest
     files.sort(key=lambda one: (one.mtime, one.path))
-    if len(files) > most:
-        reason = f"the newest {most:,} of {len(files):,} are explained; --newest N for others"
+    if len(files) > _NEWEST:
+        reason = f"the newest {_NEWEST:,} of {len(files):,} are explained; name others as FILES"
         problems.append(Problem("session files", reason, "notice"))
-    return tuple(one.path for one in files[-most:])
+    return tuple(one.path for one in files[-_NEWEST:])
 
 
 def _shown(path: Path, home: Path) -> str:

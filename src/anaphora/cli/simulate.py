@@ -23,21 +23,17 @@ from anaphora.cache.simulator.chances import (
 from anaphora.cache.verdict import Verdict
 from anaphora.catalog import Price
 from anaphora.catalog.pricing import PriceBook
-from anaphora.usage.log_files import LogFormat
 from anaphora.values import Usage
 from anaphora.wording import counted
 
-from .common import report_problems
 from .explain import verdicts_of_requests
 from .log_files import (
     gather,
     problems_of,
-    refuse,
     stop_empty,
     stop_for,
 )
-from .parameters import ModelName, ProviderName, log_format_option
-from .simulate_chart import draw
+from .parameters import ModelName, provider_option
 from .simulate_output import CallRow, SimulatedTotals, SimulationReport, TokenCost, page_lines
 from .terminal import print_report, tracked
 
@@ -47,21 +43,13 @@ from .terminal import print_report, tracked
 @click.option(
     "--as", "elsewhere", type=ModelName(), help="Simulate the calls on another model instead."
 )
-@click.option(
-    "--provider", type=ProviderName(), help="Provider of the calls, if not the recorded one."
-)
-@log_format_option
+@provider_option
 @click.option("--json", "as_json", is_flag=True, help="Print a row for every call, and the sums.")
-@click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), help="Write an SVG chart.")
-@click.option("--strict", is_flag=True, help="Fail on input that would be skipped.")
 def command(
     files: tuple[Path, ...],
     elsewhere: tuple[str, str] | None,
     provider: str | None,
-    format_: LogFormat | None,
     as_json: bool,
-    plot: Path | None,
-    strict: bool,
 ) -> None:
     """Compare predicted cache usage with actual bills.
 
@@ -77,26 +65,17 @@ def command(
 
     Invalid input is reported with file and line, skipped and counted. Exit code 1 when a file could
     not be read, 2 when there is no call to simulate or a provider is unknown (name it with
-    --provider); with --strict, 2 for any invalid input.
+    --provider).
     """
-    sources, problems = gather([*files], format_, provider)
-    if strict:
-        refuse(problems)
+    sources, problems = gather([*files], provider)
     if not any(source.trace.calls for source in sources):
         stop_empty(problems, "no calls to simulate")
     judged: dict[str, Verdict] = {}
     if elsewhere is None and any(source.trace.source == "requests" for source in sources):
-        judged = verdicts_of_requests(files, format_, provider)
+        judged = verdicts_of_requests(files, provider)
     report = _simulate(sources, problems, elsewhere, judged)
     print_report(report, page_lines(report), as_json=as_json)
-    failed = False
-    if plot is not None:
-        try:
-            plot.write_text(draw(report), encoding="utf-8")
-        except OSError as problem:
-            report_problems([f"{plot}: cannot be written: {problem.strerror or problem}"])
-            failed = True
-    stop_for(problems, (source.place for source in sources), found=failed)
+    stop_for(problems, (source.place for source in sources), found=False)
 
 
 def _simulate(

@@ -11,7 +11,6 @@ from msgspec.structs import replace
 from rich.syntax import Syntax
 
 from anaphora import catalog, wire
-from anaphora.cache.plan import plan_once
 from anaphora.client.forced_choice import without_forced_choice
 from anaphora.errors import InvalidRequest
 from anaphora.rendered import Plan
@@ -40,36 +39,28 @@ from .terminal import YELLOW, Terminal, for_stderr
     type=WireName(dialects=True),
     help="Wire or provider of the request; detected by default.",
 )
-@click.option("--path", default="", help="URL path it was sent to, for wires that use it.")
 @click.option("--model", help="Target model; by default the one in the request.")
-@click.option("--max-tokens", type=click.IntRange(min=1), help="Used when the request has none.")
-@click.option("--plan/--no-plan", default=False, help="Also place cache breakpoints.")
 @click.option("--json", "as_json", is_flag=True, help="Print request and notices as one object.")
 def command(
     file: Path,
     target: str,
     origin: str | None,
-    path: str,
     model: str | None,
-    max_tokens: int | None,
-    plan: bool,
     as_json: bool,
 ) -> None:
     """Convert a request to another provider's format.
 
     FILE holds the JSON body of a request to one provider (- reads standard input). It is parsed and
     rendered for the other provider; features that it lacks are reported on standard error.
-    Cache markers of the request are kept; --plan adds those that the planner would place. The model
+    Cache markers of the request are kept. The model
     stays the same unless --model names another one: a notice says if the other provider is not
     known to have it.
     """
     body = read_bytes(file)
     detected = wire.detect_wire(body) if origin is None else wire.DetectedWire(origin)
-    call = wire.get(detected.name).parse(body, path)
+    call = wire.get(detected.name).parse(body)
     if model is not None:
         call = replace(call, model=model)
-    if max_tokens is not None and call.params.max_tokens is None:
-        call = replace(call, params=replace(call.params, max_tokens=max_tokens))
     provider, codec = wire.provider_of(target), wire.get(target)
     call = wire.host_marks(call, detected.name, target)
     if not call.model:
@@ -77,13 +68,9 @@ def command(
     profile = catalog.profile(provider, call.model)
     call, unforced = without_forced_choice(call, profile)
     rendered = codec.render(call, profile)
-    if plan:
-        rules = catalog.rules(provider, call.model, rendered.wire)
-        planned = plan_once(rendered, rules, reuse_expected=True)
-    else:
-        planned = Plan(marks=rendered.marks, automatic=rendered.automatic)
+    planned = Plan(marks=rendered.marks, automatic=rendered.automatic)
     request = codec.assemble(rendered, planned)
-    body, notices = request.body.join(), (*unforced, *rendered.notices, *planned.notices)
+    body, notices = request.body.join(), (*unforced, *rendered.notices)
     if provider != wire.provider_of(detected.name) or model is not None:
         notices = (*_unknown_model(provider, call.model), *notices)
     if detected.guess:

@@ -13,7 +13,7 @@ import click
 import msgspec
 
 from anaphora.analysis.trace.programs import PROGRAMS
-from anaphora.usage.report import DearLoss, Grouping, UsageReport, UsageRow
+from anaphora.usage.report import Grouping, UsageReport
 from anaphora.wording import visible_json
 from anaphora.yaml_values import nearest
 
@@ -21,8 +21,8 @@ from .common import INTERRUPTED, USAGE, stop
 from .html_file import html_option, write_html
 from .parameters import completions, past_moment
 from .terminal import Line, Terminal, print_lines, print_report
-from .usage_output import csv_text, end_lines, loss_lines, next_steps, ordered, report_lines
-from .usage_sources import GROUPINGS, UsageLogs, UsageOptions, UsageSessions, UsageWords
+from .usage_output import end_lines, loss_lines, next_steps, report_lines
+from .usage_sources import GROUPINGS, UsageLogs, UsageOptions, UsageSessions, UsageWords, is_log
 
 _LOSSES = "losses"
 VIEWS = (*GROUPINGS, _LOSSES)
@@ -32,11 +32,12 @@ _TABLES: tuple[Grouping, ...] = ("program", "model", "project", "daily")
 _INTERVAL = 1.0
 
 
-def _moment(context: click.Context, parameter: click.Parameter, text: str | None) -> float | None:
-    """A day or a time of this machine's zone (of UTC with --logs), or an age. The day of --until is
+def _moment(context: click.Context, name: str, text: str | None, *, logs: bool) -> float | None:
+    """A day or a time of this machine's zone (of UTC for logs), or an age. The day of --until is
     included."""
-    zone = datetime.UTC if context.params.get("logs") else None
-    return past_moment(context, parameter, text, zone, whole_day=parameter.name == "until")
+    parameter = next(each for each in context.command.params if each.name == name)
+    zone = datetime.UTC if logs else None
+    return past_moment(context, parameter, text, zone, whole_day=name == "until")
 
 
 class _Program(click.Choice[str]):
@@ -60,29 +61,29 @@ def _complete_words(
 
 @click.command()
 @click.argument("words", nargs=-1, metavar="[VIEW] [FILES]...", shell_complete=_complete_words)
-@click.option("--since", callback=_moment, help="Only from this day on: 2026-11-30, 7d.")
-@click.option("--until", callback=_moment, help="Only up to and including this day.")
+@click.option("--since", help="Only from this day on: 2026-11-30, 7d.")
+@click.option("--until", help="Only up to and including this day.")
 @click.option("--program", "programs", type=_Program(), multiple=True, help="Only this program.")
 @click.option("--project", default="", metavar="FOLDER", help="Only this project: path or name.")
-@click.option("--no-causes", "causes", is_flag=True, default=True, flag_value=False,
-              help="Sums only; do not look for lost caches.")  # fmt: skip
-@click.option("--all", "everything", is_flag=True, help="Show every row.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead.")
-@click.option("--csv", "as_csv", is_flag=True, help="Print the rows as CSV instead.")
 @html_option("Write a report with charts to FILE, a self-contained page; - is standard output.")
 @click.option("--watch", is_flag=True, help="Print again whenever something changes, until Ctrl-C.")
-@click.option("--show-text", is_flag=True, help="With `session ID`: show text of the prompts.")
-@click.option("--logs", is_flag=True, is_eager=True,
-              help="FILES are request logs or audit rows: paths, URLs.")  # fmt: skip
-@click.option("--on", default="", metavar="ray[=ADDRESS]", help="With --logs: work on Ray.")
-@click.option("--out", metavar="FILE", help="With --logs: write a row per call, as Parquet.")
-@click.option("--install-statusline", is_flag=True, help="Set up Claude Code's status line.")
-@click.option("--yes", is_flag=True, help="With --install-statusline: do not ask.")
-def command(words: tuple[str, ...], install_statusline: bool, yes: bool, **options: Any) -> None:
+@click.option("--on", default="", metavar="ray[=ADDRESS]", help="For logs: work on Ray.")
+@click.option("--out", metavar="FILE", help="For logs: write a row per call, as Parquet.")
+@click.pass_context
+def command(
+    context: click.Context,
+    /,
+    words: tuple[str, ...],
+    since: str | None,
+    until: str | None,
+    **options: Any,
+) -> None:
     """Show what agent programs cost, which part was a lost cache, and why.
 
     Reads the session files of Claude Code, Codex, Gemini CLI, opencode, GitHub Copilot CLI and pi
-    on this machine, or the given files and folders. Each answer counts once, at the API price of
+    on this machine, or the given files and folders. FILES may also be logs: request logs or audit
+    rows, as paths, patterns and URLs. Each answer counts once, at the API price of
     its model on that day: with a subscription, this is what the calls would have cost.
 
     \b
@@ -96,9 +97,9 @@ def command(words: tuple[str, ...], install_statusline: bool, yes: bool, **optio
     anaphora usage
     anaphora usage monthly --program claude-code
     anaphora usage losses --since 7d
-    anaphora usage session 0b1c2d3e --show-text
+    anaphora usage session 0b1c2d3e
     anaphora usage --html usage.html
-    anaphora usage --logs requests.jsonl s3://logs/2026-11-18/*.jsonl
+    anaphora usage requests.jsonl s3://logs/2026-11-18/*.jsonl
 
     The sums, without any prompt text, are kept in the user's cache folder, so that the next run
     reads only new lines. Nothing leaves this machine.
@@ -106,26 +107,23 @@ def command(words: tuple[str, ...], install_statusline: bool, yes: bool, **optio
     Unreadable lines and files are listed and skipped. Exit code 2 if nothing can be read, 130
     after Ctrl-C, with the sums so far.
     """
-    if install_statusline:
-        from .usage_statusline import install
-
-        install(ask=not yes)
-        return
-    chosen = UsageOptions(**options)
-    asked = _asked(words, chosen)
+    asked = _asked(words)
+    chosen = UsageOptions(
+        since=_moment(context, "since", since, logs=asked.logs),
+        until=_moment(context, "until", until, logs=asked.logs),
+        **options,
+    )
     _check(chosen, asked)
     if chosen.watch:
         _watch(asked, chosen)
         return
-    found = UsageLogs(asked, chosen) if chosen.logs else UsageSessions(asked, chosen)
+    found = UsageLogs(asked, chosen) if asked.logs else UsageSessions(asked, chosen)
     reports = found.reports(*(_TABLES if chosen.html else ()))
     report = reports[0]
     if asked.session:
         from .usage_session import show_session
 
-        show_session(
-            asked.session, report, found.paths, as_json=chosen.as_json, show_text=chosen.show_text
-        )
+        show_session(asked.session, report, found.paths, as_json=chosen.as_json)
     else:
         _show(reports, asked, chosen)
     if not report.complete:
@@ -134,17 +132,16 @@ def command(words: tuple[str, ...], install_statusline: bool, yes: bool, **optio
         stop(USAGE)
 
 
-def _asked(words: Sequence[str], options: UsageOptions) -> UsageWords:
+def _asked(words: Sequence[str]) -> UsageWords:
     view, rest = "daily", list(words)
     if rest and rest[0] in VIEWS:
         view = rest.pop(0)
     session = ""
-    if options.logs:
-        return UsageWords(view, "", tuple(rest))
-    if view == "session" and rest and not Path(rest[0]).exists():
+    if view == "session" and rest and not Path(rest[0]).exists() and not is_log(rest[0]):
         session = rest.pop(0)
-    for word in rest:
-        if not Path(word).exists():
+    logs = [is_log(word) for word in rest]
+    for word, is_a_log in zip(rest, logs, strict=True):
+        if not is_a_log and not Path(word).exists():
             if word in VIEWS:
                 raise click.UsageError(f"the view comes first: anaphora usage {word} ...")
             near = nearest(word, VIEWS)
@@ -152,43 +149,36 @@ def _asked(words: Sequence[str], options: UsageOptions) -> UsageWords:
             raise click.UsageError(
                 f"{word!r} is neither a view ({', '.join(VIEWS)}) nor a file or folder.{hint}"
             )
-    return UsageWords(view, session, tuple(rest))
+    if any(logs) and not all(logs):
+        log, other = rest[logs.index(True)], rest[logs.index(False)]
+        raise click.UsageError(f"{log} is a log, {other} is not: use a command for each")
+    return UsageWords(view, session, tuple(rest), any(logs))
 
 
 def _check(options: UsageOptions, asked: UsageWords) -> None:
-    outputs = {"--json": options.as_json, "--csv": options.as_csv, "--html": options.html}
-    given = [name for name, value in outputs.items() if value]
-    if len(given) > 1:
-        raise click.UsageError(f"{given[0]} or {given[1]}, not both")
-    if options.watch and given and given != ["--json"]:
-        raise click.UsageError(f"--watch prints to the terminal: leave {given[0]} out")
-    if options.logs:
-        others = {"--watch": options.watch, "--program": options.programs}
-        others |= {"--project": options.project, "--no-causes": not options.causes}
-        if wrong := [name for name, value in others.items() if value]:
-            raise click.UsageError(f"--logs cannot be used with {wrong[0]}")
-        if not asked.places:
-            raise click.UsageError("--logs needs FILES: paths, globs or URLs of logs")
+    if options.as_json and options.html:
+        raise click.UsageError("--json or --html, not both")
+    if options.watch and options.html:
+        raise click.UsageError("--watch prints to the terminal: leave --html out")
+    if asked.logs:
+        others: dict[str, object] = {"--watch": options.watch, "--program": options.programs}
+        if wrong := [
+            name for name, value in (others | {"--project": options.project}).items() if value
+        ]:
+            raise click.UsageError(f"{wrong[0]} cannot be used with logs")
     elif options.on or options.out:
-        raise click.UsageError("--on and --out are for --logs")
-    if options.show_text and not asked.session:
-        raise click.UsageError("--show-text needs a session: anaphora usage session ID --show-text")
-    if asked.session and (options.watch or given not in ([], ["--json"])):
+        raise click.UsageError("--on and --out are for logs: request logs or audit rows")
+    if asked.session and (options.watch or options.html):
         raise click.UsageError("one session is printed as text or with --json")
-    if asked.view == _LOSSES and not options.causes:
-        raise click.UsageError("`losses` looks for lost caches: leave --no-causes out")
 
 
 def _show(reports: list[UsageReport], asked: UsageWords, options: UsageOptions) -> None:
-    report, losses = reports[0], asked.view == _LOSSES
+    report = reports[0]
     if options.html is not None:
         from .usage_html import usage_report
 
         by_grouping = {one.by: one for one in reports}
         write_html(options.html, lambda: usage_report(by_grouping, time.time()))
-    elif options.as_csv:
-        made = csv_text(report.dearest, DearLoss) if losses else csv_text(ordered(report), UsageRow)
-        click.echo(made, nl=False)
     else:
         page = _page(report, asked, options)
         print_report(report, page, as_json=options.as_json)
@@ -201,10 +191,10 @@ def _page(report: UsageReport, asked: UsageWords, options: UsageOptions) -> Iter
         yield from end_lines(report)
         return
     if asked.view == _LOSSES:
-        yield from loss_lines(report, None if options.logs else asked.places)
+        yield from loss_lines(report, None if asked.logs else asked.places)
         return
-    yield from report_lines(report, everything=options.everything)
-    if asked == UsageWords("daily", "", ()) and sys.stdout.isatty() and not options.watch:
+    yield from report_lines(report)
+    if asked == UsageWords("daily", "", (), False) and sys.stdout.isatty() and not options.watch:
         yield from next_steps()
 
 
@@ -239,7 +229,8 @@ def _show_again(
 
 
 @click.command()
-def statusline() -> None:
+@click.option("--install", "installing", is_flag=True, help="Set it up in Claude Code's settings.")
+def statusline(installing: bool) -> None:
     """Print a status line for Claude Code.
 
     Claude Code passes JSON on standard input. The line shows the model, the share of the context
@@ -247,9 +238,14 @@ def statusline() -> None:
     from the cache, and the minutes until the cache expires. Unknown parts are left out. Today's
     cost covers all programs, as of the last `anaphora usage`; ~ marks an old figure.
 
-    `anaphora usage --install-statusline` sets it up. `anaphora-statusline` prints the same line and
-    starts faster.
+    --install keeps a copy of the old settings, and prints the command that undoes it.
+    `anaphora-statusline` prints the same line and starts faster.
     """
+    if installing:
+        from .usage_statusline import install
+
+        install()
+        return
     import anaphora_statusline
 
     anaphora_statusline.main()

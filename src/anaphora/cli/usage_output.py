@@ -1,26 +1,23 @@
-"""The pages of `anaphora usage`, and its CSV."""
+"""The pages of `anaphora usage`."""
 
 from __future__ import annotations
 
-import csv
-import io
 import os
 import shlex
 import time
 from collections.abc import Iterator, Sequence
 
-import msgspec
 from rich.padding import Padding
 from rich.text import Text
 
 from anaphora.usage.places import TITLES
 from anaphora.usage.records import LossCause
 from anaphora.usage.report import CauseRow, DearLoss, Grouping, UsageReport, UsageRow
-from anaphora.wording import compact, counted, format_share, format_usd, visible
+from anaphora.wording import compact, counted, format_share, format_usd
 
 from .terminal import Line, Rows, table
 
-#: Rows of a table; `--all` shows the others.
+#: Rows of a table; --json has the others.
 MOST_ROWS = 31
 _MOST_PROBLEMS = 10
 _LEAST_ID = 8
@@ -42,14 +39,12 @@ CAUSES: dict[LossCause, str] = {
 }
 
 
-def report_lines(
-    report: UsageReport, *, everything: bool = False, rows: bool = True
-) -> Iterator[Line]:
+def report_lines(report: UsageReport, *, rows: bool = True) -> Iterator[Line]:
     """The default page: how much, which part of it was a lost cache, why, and what to do."""
     yield from _headline(report)
     if rows:
         yield ""
-        yield from _rows(report, everything=everything)
+        yield from _rows(report)
     if len(report.programs) > 1 and report.by != "program":
         yield ""
         yield _sums_table("program", [(title(row.name), row) for row in report.programs])
@@ -99,12 +94,12 @@ def _span(report: UsageReport) -> str:
     return f" on {first}" if first == last else f" from {first} to {last}"
 
 
-def _rows(report: UsageReport, *, everything: bool) -> Iterator[Line]:
+def _rows(report: UsageReport) -> Iterator[Line]:
     rows = ordered(report)
     names = _names(report.by, rows)
     pairs = list(zip(names, rows, strict=True))
     by_time = report.by in PERIODS
-    left_out = 0 if everything else max(len(pairs) - MOST_ROWS, 0)
+    left_out = max(len(pairs) - MOST_ROWS, 0)
     if left_out:
         pairs = pairs[left_out:] if by_time else pairs[:MOST_ROWS]
     kind = PERIODS.get(report.by, report.by)
@@ -115,7 +110,7 @@ def _rows(report: UsageReport, *, everything: bool) -> Iterator[Line]:
     if left_out:
         which = f"earlier {kind}" if by_time else f"{kind} that cost less"
         plural = f"earlier {kind}s" if by_time else f"{kind}s that cost less"
-        yield f"and {counted(left_out, which, plural)}: --all shows them", "dim"
+        yield f"and {counted(left_out, which, plural)}: --json has them", "dim"
 
 
 def ordered(report: UsageReport) -> list[UsageRow]:
@@ -156,7 +151,6 @@ def _bar(row: UsageRow) -> tuple[float, float]:
 
 def _cause_lines(report: UsageReport) -> Iterator[Line]:
     if report.causes is None:
-        yield "\nThe causes of lost caches were not looked for (--no-causes).", "dim"
         return
     causes = [row for row in report.causes if row.tokens]
     if not causes:
@@ -211,7 +205,7 @@ def next_steps() -> Iterator[Line]:
     yield "\nanaphora usage losses      the most expensive losses, with file and time", "dim"
     yield "anaphora usage session     by session; with an ID, call by call", "dim"
     yield (
-        "anaphora usage --help      months, projects, models; HTML, CSV, JSON; the status line",
+        "anaphora usage --help      months, projects, models; HTML, JSON",
         "dim",
     )
 
@@ -266,26 +260,3 @@ def _listed(names: Sequence[str]) -> str:
     if len(names) < 2:
         return "".join(names) or "no program"
     return f"{', '.join(names[:-1])} and {names[-1]}"
-
-
-def csv_text(rows: Sequence[msgspec.Struct], kind: type[msgspec.Struct]) -> str:
-    """A line for each row, with the names of the JSON's fields. Times are in ISO 8601, UTC."""
-    names = [field.name for field in msgspec.structs.fields(kind)]
-    names.sort(key=lambda name: name != "name")
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(names)
-    for row in rows:
-        writer.writerow([_csv_cell(name, getattr(row, name)) for name in names])
-    return text.getvalue()
-
-
-def _csv_cell(name: str, value: object) -> object:
-    if isinstance(value, float):
-        return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(value))
-    if isinstance(value, tuple):
-        value = " ".join(value)
-    if not isinstance(value, str):
-        return "" if value is None else value
-    # A spreadsheet would compute the one, a terminal obey the other.
-    return "'" * value.startswith(("=", "+", "-", "@")) + visible(value)

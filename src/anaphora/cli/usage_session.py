@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -36,11 +37,6 @@ class SessionCall(msgspec.Struct, frozen=True, kw_only=True):
     lost: int
     lost_usd: str | None
     sentence: str
-    asked: str | None = None
-    """With --show-text: what the user wrote last."""
-    before: str | None = None
-    after: str | None = None
-    """With --show-text: text of the prompts around the change, if it is recorded."""
 
 
 class SessionReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,9 +44,7 @@ class SessionReport(msgspec.Struct, frozen=True, kw_only=True):
     calls: tuple[SessionCall, ...]
 
 
-def show_session(
-    id: str, report: UsageReport, files: tuple[Path, ...], *, as_json: bool, show_text: bool
-) -> None:
+def show_session(id: str, report: UsageReport, files: tuple[Path, ...], *, as_json: bool) -> None:
     """Print one session, call by call; a beginning of its id is enough."""
     named = [row for row in report.rows if row.name == id] or report.rows
     if not named:
@@ -58,11 +52,11 @@ def show_session(
             f"no session's id begins with {id!r}; `anaphora usage session` lists the sessions"
         )
     if len(named) > 1:
-        print_report(report, report_lines(report, everything=True), as_json=as_json)
+        print_report(report, report_lines(report), as_json=as_json)
         return
     row = named[0]
-    explained, asked = explain_session(row.name, _files_of(row.name) or files)
-    texts = asked if show_text else {}
+    found = _files_of(row.name) or files
+    explained = explain_session(row.name, found)
 
     def page() -> Iterator[Line]:
         programs = ", ".join(map(title, row.programs))
@@ -70,22 +64,17 @@ def show_session(
         yield f"session {row.name}", "dim"
         yield from report_lines(report, rows=False)
         yield "\nCall by call", "bold"
-        yield from page_lines(explained, everything=False, excerpts=show_text, asked=texts)
+        yield from page_lines(explained, everything=False, excerpts=False)
         if (copies := len(explained.turns) - row.calls) > 0:
             yield f"{counted(copies, 'call')} of these count in sessions that this one repeats"
-        if not show_text:
-            yield "--show-text shows what was asked before each call", "dim"
+        yield f"anaphora explain {shlex.join(map(str, found))} shows text of the prompts", "dim"
 
-    calls = tuple(_call(call, texts, show_text=show_text) for call in explained.turns)
+    calls = tuple(_call(call) for call in explained.turns)
     print_report(SessionReport(usage=report, calls=calls), page(), as_json=as_json)
 
 
-def _call(
-    call: ExplainedCall, texts: Mapping[tuple[str, int], str], *, show_text: bool
-) -> SessionCall:
+def _call(call: ExplainedCall) -> SessionCall:
     verdict = call.verdict
-    change = verdict.change if show_text else None
-    before, after = (None, None) if change is None else change.excerpts
     return SessionCall(
         place=call.place,
         conversation=call.conversation,
@@ -97,10 +86,7 @@ def _call(
         result=verdict.result,
         lost=verdict.lost,
         lost_usd=None if verdict.cost_usd is None else str(verdict.cost_usd),
-        sentence=verdict.describe(excerpts=False, outlined=not show_text),
-        asked=texts.get((call.conversation, call.turn)),
-        before=before,
-        after=after,
+        sentence=verdict.describe(excerpts=False, outlined=True),
     )
 
 

@@ -8,14 +8,19 @@ import sys
 import time
 from collections.abc import Iterator
 from decimal import Decimal
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
 import click
 from msgspec.structs import replace
 
-from anaphora.analysis.trace.log_lines import Problem
+from anaphora.analysis import trace
+from anaphora.analysis.trace.log_lines import Problem, objects
+from anaphora.errors import InvalidRequest
+from anaphora.traffic.log_formats import calls_in
 from anaphora.usage.collect import usage_reports
+from anaphora.usage.log_files import DETECT_LINES, files_in, lines_of
 from anaphora.usage.places import FOLDERS, SessionFile, session_files
 from anaphora.usage.report import Grouping, UsageReport
 from anaphora.usage.sums import UsageQuery
@@ -35,14 +40,9 @@ class UsageOptions(NamedTuple):
     until: float | None
     programs: tuple[str, ...]
     project: str
-    causes: bool
-    everything: bool
     as_json: bool
-    as_csv: bool
     html: Path | None
     watch: bool
-    show_text: bool
-    logs: bool
     on: str
     out: str | None
 
@@ -53,6 +53,32 @@ class UsageWords(NamedTuple):
     view: str
     session: str
     places: tuple[str, ...]
+    logs: bool
+
+
+def is_log(place: str) -> bool:
+    """Whether it is a log of requests or of audit rows, not a session of a program: a URL, a
+    pattern, a Parquet file, or by the first lines."""
+    path = Path(place)
+    if not path.exists():
+        return "://" in place or any(sign in place for sign in "*?[")
+    if path.suffix == ".parquet":
+        return True
+    return any(map(_is_log_file, files_in([path], [])))
+
+
+def _is_log_file(file: Path) -> bool:
+    for found in objects(list(islice(lines_of(file, []), DETECT_LINES))):
+        if isinstance(found, Problem):
+            continue
+        fields = found[1]
+        if trace.detect(fields) is not None:
+            return False
+        try:
+            return any(True for _ in calls_in(fields))
+        except InvalidRequest:
+            return False
+    return False
 
 
 class UsageLogs:
@@ -133,7 +159,7 @@ class UsageSessions:
             reports = usage_reports(
                 queries,
                 self.files,
-                causes=options.causes,
+                causes=True,
                 progress=lambda now: line.show(
                     f"{now.doing}: {now.files:,} of {now.all_files:,} files,"
                     f" {now.bytes / 1e6:,.0f} of {now.all_bytes / 1e6:,.0f} MB",

@@ -1,4 +1,4 @@
-"""`anaphora usage --install-statusline`, a field of Claude Code's settings; and the sums that the
+"""`anaphora statusline --install`, a field of Claude Code's settings; and the sums that the
 status line shows."""
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def keep_today(usd: Decimal, sessions: Iterable[UsageRow]) -> None:
         file.write(json.dumps(kept).encode())
 
 
-def install(*, ask: bool) -> None:
+def install() -> None:
     """Set `statusLine` in the user's settings; the old file is kept beside it."""
     folder = os.environ.get("CLAUDE_CONFIG_DIR", "").partition(",")[0].strip() or "~/.claude"
     path = (Path(folder).expanduser() / "settings.json").resolve()
@@ -58,8 +58,6 @@ def install(*, ask: bool) -> None:
     if old == wanted:
         click.echo(f"{path}: the status line is already this one")
         return
-    if ask:
-        _ask(path, old, wanted)
     kept = _keep(path)
     text = json.dumps({**settings, "statusLine": wanted}, indent=2, ensure_ascii=False)
     mode = path.stat().st_mode & 0o777 if kept else 0o600
@@ -70,15 +68,6 @@ def install(*, ask: bool) -> None:
     click.echo(f"{path}: the status line is set. Claude Code shows it in new sessions.")
     undo = f"cp {shlex.quote(str(kept))} {shlex.quote(str(path))}" if kept else f"rm {path}"
     click.echo(f"To undo it: {undo}")
-
-
-def _ask(path: Path, old: Any, wanted: dict[str, Any]) -> None:
-    click.echo(f"{path}\n  statusLine: {json.dumps(wanted)}")
-    if old is not None:
-        click.echo(f"  instead of: {json.dumps(old)}")
-    if not sys.stdin.isatty():
-        raise click.UsageError("nothing was changed: --yes sets it without a question.")
-    click.confirm("Set it?", abort=True)
 
 
 def _settings(path: Path) -> dict[str, Any]:
