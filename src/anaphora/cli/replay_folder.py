@@ -4,6 +4,7 @@ accept-rules, sign, keygen."""
 from __future__ import annotations
 
 import datetime
+import shlex
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -210,7 +211,7 @@ def _find(store: FixtureStore, name: str) -> str:
     ]
     if len(found) != 1:
         reason = f"{len(found)} fixtures begin with it" if found else "no such fixture"
-        raise InvalidRequest(f"{reason}; anaphora replay list {store.folder} shows them", path=name)
+        raise InvalidRequest(f"{reason}; anaphora replay list {shlex.quote(str(store.folder))} shows them", path=name)
     return found[0]
 
 
