@@ -29,6 +29,57 @@ def connect_read_only(path: Path, *, any_thread: bool = False) -> sqlite3.Connec
     )
 
 
+#: Of a foreign database: seconds for all its rows, more for a large file, by its bytes a second;
+#: bytes of a value; bytes that a row takes at least.
+_SECONDS, _BYTES_A_SECOND = 60.0, 5e6
+_LONGEST_VALUE, _SHORTEST_ROW = 256 * 1024 * 1024, 8
+
+
+class ForeignRows:
+    """Reads tables of a database that others wrote, of `size` bytes. Raises `sqlite3.DatabaseError`
+    for views and computed columns, which run what the file says, if the rows are more than the file
+    can hold, and if they take too long."""
+
+    def __init__(self, database: sqlite3.Connection, size: int, tables: Sequence[str]) -> None:
+        self._database, self._bytes = database, size
+        self._seconds = self._left = _SECONDS + size / _BYTES_A_SECOND
+        self._until = time.monotonic() + self._left
+        database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LONGEST_VALUE)
+        database.set_progress_handler(lambda: time.monotonic() > self._until, 1000)
+        for setting in ("query_only = ON", "trusted_schema = OFF", "cell_size_check = ON"):
+            database.execute(f"PRAGMA {setting}")
+        listed = database.execute("PRAGMA main.table_list").fetchall()
+        kinds = {name.lower(): kind for _, name, kind, *_ in listed}
+        for table in tables:
+            if table not in kinds:
+                raise sqlite3.DatabaseError(f"no such table: {table}")
+            if kinds[table] != "table":
+                raise sqlite3.DatabaseError(f"{table!r} is no table, but of kind {kinds[table]}")
+            columns = database.execute(f"PRAGMA main.table_xinfo({table})").fetchall()
+            if any(hidden for *_, hidden in columns):
+                raise sqlite3.DatabaseError(f"a column of the table {table!r} is computed")
+
+    def read(self, query: str, *values: Any) -> Iterator[tuple[Any, ...]]:
+        """The rows; the time between them does not count."""
+        rows = self._database.execute(query, values)
+        while True:
+            self._until = time.monotonic() + self._left
+            try:
+                row = next(rows, None)
+            except sqlite3.OperationalError:
+                if time.monotonic() > self._until:
+                    reason = f"its rows are not read within {self._seconds:.0f} s"
+                    raise sqlite3.DatabaseError(reason) from None
+                raise
+            self._left = self._until - time.monotonic()
+            if row is None:
+                return
+            self._bytes -= _SHORTEST_ROW + sum(len(v) for v in row if isinstance(v, str | bytes))
+            if self._bytes < 0:
+                raise sqlite3.DatabaseError("its rows are more than the file can hold: damaged")
+            yield row
+
+
 def numbered(*values: Any) -> dict[str, Any]:
     """Values of `$1`, `$2` …, as PostgreSQL writes them. Python 3.12.1 warns about `?1`."""
     return {str(number): value for number, value in enumerate(values, 1)}

@@ -179,7 +179,7 @@ def test_missing_files_and_extras(
         usage_of_logs([str(folder)], on="spark")
     with pytest.raises(InvalidRequest, match="no such folder"):
         usage_of_logs([str(folder)], out=str(tmp_path / "none" / "rows.parquet"))
-    for package in ("ray", "pyarrow", "fsspec", "fsspec.core", "duckdb"):
+    for package in ("ray", "pyarrow", "fsspec", "fsspec.core"):
         monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(MissingExtra, match=r"--on ray needs Ray; .*anaphora\[fleet\]"):
         usage_of_logs([str(folder)], on="ray")
@@ -188,7 +188,7 @@ def test_missing_files_and_extras(
     with pytest.raises(MissingExtra, match=r"s3:// needs fsspec; .*anaphora\[fleet\]"):
         usage_of_logs(["s3://bucket/logs"])
     (tmp_path / "rows.parquet").touch()
-    with pytest.raises(MissingExtra, match=r"Parquet needs DuckDB; .*anaphora\[fleet\]"):
+    with pytest.raises(MissingExtra, match=r"Parquet needs pyarrow; .*anaphora\[fleet\]"):
         usage_of_logs([str(tmp_path / "rows.parquet")])
 
 

@@ -270,6 +270,8 @@ class FileStore:
 
 def _opened(section: Path) -> IO[bytes]:
     try:
+        if not section.is_file() and section.exists():  # a pipe: reading it might never end
+            raise Io(f"{section}: cannot be read: not a regular file")
         return section.open("rb")
     except FileNotFoundError:
         raise Io(f"{section}: was deleted while the log was read; try again") from None

@@ -17,7 +17,7 @@ import msgspec
 
 from anaphora.errors import ChainBroken, Io, NewerSchema
 from anaphora.postgres.connection import transaction
-from anaphora.sqlite_files import connect_read_only
+from anaphora.sqlite_files import ForeignRows, connect_read_only, side_files
 
 from .chain import ChainChecker, ChainHead
 from .envelope import SCHEMA_VERSION
@@ -127,7 +127,7 @@ def _copy_to_file(
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[sqlite3.Connection]:
+def _opened(path: Path) -> Iterator[ForeignRows]:
     """A snapshot of the log, even while it is written."""
     database = connect_read_only(path)
     try:
@@ -146,7 +146,9 @@ def _opened(path: Path) -> Iterator[sqlite3.Connection]:
         if version > SCHEMA_VERSION:
             raise NewerSchema(str(path), version=version, known=SCHEMA_VERSION)
         database.execute("BEGIN")
-        yield database
+        files = [one for one in (path, *side_files(path)) if one.is_file()]
+        size = sum(one.stat().st_size for one in files)
+        yield ForeignRows(database, size, ("start", "rows"))
     except sqlite3.Error as error:
         raise Io(f"{path}: holds no audit log: {error}") from None
     finally:
@@ -154,9 +156,9 @@ def _opened(path: Path) -> Iterator[sqlite3.Connection]:
             database.close()
 
 
-def _start(database: sqlite3.Connection) -> ChainHead:
+def _start(database: ForeignRows) -> ChainHead:
     try:
-        found = database.execute("SELECT seq, hash FROM start").fetchone()
+        found = next(database.read("SELECT seq, hash FROM start"), None)
     except sqlite3.Error as error:
         raise ChainBroken(f"cannot be read: {error}", row=1) from None
     if found is None:
@@ -165,10 +167,10 @@ def _start(database: sqlite3.Connection) -> ChainHead:
     return ChainHead(seq if isinstance(seq, int) else 0, str(digest))
 
 
-def _lines(database: sqlite3.Connection, start: ChainHead, place: str) -> Iterator[bytes]:
+def _lines(database: ForeignRows, start: ChainHead, place: str) -> Iterator[bytes]:
     seq = start.seq
     try:
-        for number, line in database.execute("SELECT seq, line FROM rows ORDER BY seq"):
+        for number, line in database.read("SELECT seq, line FROM rows ORDER BY seq"):
             seq += 1
             yield line if number == seq and isinstance(line, bytes) else b"?"
     except sqlite3.Error as error:

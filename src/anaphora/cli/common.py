@@ -140,6 +140,8 @@ class RunGroup(CommandGroup):
 
 
 _COMMAND = "anaphora.cli.command"
+#: Of a file that is read whole.
+_MOST_BYTES = 256 * 1024 * 1024
 
 
 def command_after_dashes(ctx: click.Context) -> tuple[str, ...]:
@@ -226,12 +228,16 @@ def read_bytes(file: Path) -> bytes:
     input."""
     if str(file) == "-":
         return read_stdin().removeprefix(BOM_UTF8)
-    try:
-        return file.read_bytes().removeprefix(BOM_UTF8)
-    except OSError as problem:
-        from anaphora.errors import Io
+    from anaphora.errors import Io
 
+    try:
+        with file.open("rb") as opened:
+            data = opened.read(_MOST_BYTES + 1)
+    except OSError as problem:
         raise Io(f"{file}: cannot be read: {problem.strerror or problem}") from None
+    if len(data) > _MOST_BYTES:
+        raise Io(f"{file}: larger than {_MOST_BYTES >> 20} MB")
+    return data.removeprefix(BOM_UTF8)
 
 
 def read_stdin(limit: int = -1) -> bytes:

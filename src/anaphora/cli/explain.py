@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from codecs import BOM_UTF8
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from decimal import Decimal
@@ -21,7 +20,7 @@ from anaphora.cache import EarlierCall
 from anaphora.cache.learned_steps import LearnedSteps
 from anaphora.cache.verdict import Verdict, as_side_call
 from anaphora.catalog.pricing import PriceBook
-from anaphora.errors import InvalidRequest
+from anaphora.errors import InvalidRequest, Io
 from anaphora.traffic.matching import judge_request, paired
 from anaphora.traffic.request_log import (
     holds_request,
@@ -34,7 +33,7 @@ from anaphora.traffic.sent_requests import RequestDefaults, ResponseChains, Sent
 from anaphora.usage.log_files import detect, files_in, records_of, unrecognised
 from anaphora.wire.reading import decode_reason
 
-from .common import report_problems
+from .common import read_bytes, report_problems
 from .explain_output import ExplainedCall, ExplainSummary, Explanation, page_lines
 from .log_files import answers_in, playable, stop_empty, stop_for
 from .parameters import Time, provider_option
@@ -133,7 +132,7 @@ class _Explainer:
         files = files_in(places, self.problems)
         answers = answers_in(files, is_request)
         for file in files:
-            lines = records_of(file, self.problems)
+            lines = [*records_of(file, self.problems)]
             detected = detect(lines, is_request)
             if detected == "requests":
                 pairs = paired(self._requests(lines), self.steps)
@@ -273,7 +272,7 @@ def verdicts_of_requests(places: Iterable[Path], provider: str | None) -> dict[s
     explainer = _Explainer(RequestDefaults(provider=provider))
     found = {}
     for file in files_in(tuple(places), []):
-        lines = records_of(file, [])
+        lines = [*records_of(file, [])]
         if detect(lines, is_request) == "requests":
             pairs = paired(explainer._requests(lines), explainer.steps)
             for call in _with_side_calls(explainer._judged(pairs)):
@@ -294,8 +293,8 @@ def _single_requests(places: tuple[Path, ...]) -> list[LogLine] | None:
     if len(places) < 2 or any(place.is_dir() for place in places):
         return None
     try:
-        lines = [LogLine(str(place), place.read_bytes().removeprefix(BOM_UTF8)) for place in places]
-    except OSError:
+        lines = [LogLine(str(place), read_bytes(place)) for place in places]
+    except Io:
         return None  # reported when the files are read one by one
     is_json = all(place.suffix == ".json" for place in places)
     if all(holds_request(line.data, line.place, is_json=is_json) for line in lines):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from codecs import BOM_UTF8
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -28,7 +27,7 @@ from anaphora.analysis.lint.checks import (
 )
 from anaphora.analysis.trace.log_lines import LogLine, numbered
 from anaphora.catalog.pricing import PriceBook
-from anaphora.errors import InvalidRequest
+from anaphora.errors import InvalidRequest, Io
 from anaphora.traffic.request_log import holds_request, read_request, why_no_request
 from anaphora.traffic.sent_requests import RequestDefaults, SentRequest
 from anaphora.wording import counted, format_usd
@@ -109,7 +108,7 @@ class _Prompts:
         name, suffix = str(file), file.suffix.lower()
         is_json = suffix == ".json"
         try:
-            data = file.read_bytes().removeprefix(BOM_UTF8)
+            data = read_bytes(file)
             if not data.strip():
                 self.problems.append(f"{file}: the file is empty")
                 return []
@@ -124,9 +123,7 @@ class _Prompts:
         except UnicodeDecodeError as problem:
             reason = f"neither a request nor text: {problem.reason} at byte {problem.start}"
             self.problems.append(f"{file}: {reason}")
-        except OSError as problem:
-            self.problems.append(f"{file}: cannot be read: {problem.strerror or problem}")
-        except InvalidRequest as problem:
+        except (InvalidRequest, Io) as problem:
             self.problems.append(str(problem))
         return []
 

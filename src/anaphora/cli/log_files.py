@@ -114,7 +114,7 @@ def playable(
 
 def _read(file: Path) -> Iterator[TraceEntry]:
     problems: list[Problem] = []
-    lines = records_of(file, problems)
+    lines = [*records_of(file, problems)]
     yield from problems
     format_ = detect(lines)
     if format_ == "requests":
@@ -133,7 +133,7 @@ def answers_in(files: list[Path], is_request: Callable[[dict[str, Any]], bool]) 
     """The answers in all session files, so that each counts once. A single file is not read."""
     index = AnswerIndex()
     for file in files if len(files) > 1 else ():
-        lines = records_of(file, [])
+        lines = [*records_of(file, [])]
         detected = detect(lines, is_request)
         program = next((name for name in PROGRAMS if name == detected), None)
         if program is not None:

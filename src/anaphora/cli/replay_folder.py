@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import datetime
 import os
+import shlex
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -218,7 +219,7 @@ def _find(store: FixtureStore, name: str) -> str:
     ]
     if len(found) != 1:
         reason = f"{len(found)} fixtures begin with it" if found else "no such fixture"
-        raise InvalidRequest(f"{reason}; anaphora replay list {store.folder} shows them", path=name)
+        raise InvalidRequest(f"{reason}; anaphora replay list {shlex.quote(str(store.folder))} shows them", path=name)
     return found[0]
 
 

@@ -20,6 +20,7 @@ each NAME that may exist without an entry. Neither is served; the next writer re
 from __future__ import annotations
 
 import os
+import shlex
 import stat
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -110,7 +111,7 @@ class CheckedFolder:
         if not self.problems:
             return
         more = len(self.problems) - 1
-        rest = f" (and {more:,} more: anaphora replay verify {self.folder})" if more else ""
+        rest = f" (and {more:,} more: anaphora replay verify {shlex.quote(str(self.folder))})" if more else ""
         raise FixtureIntegrityFailed(f"{self.folder}: {self.problems[0]}{rest}")
 
 
@@ -265,7 +266,7 @@ def _check_rules(checked: CheckedFolder, files: _Scan) -> None:
     """Checks replay.toml, which decides the answer to a request and the secrets to remove. In a
     folder without recordings it may be new: the first recording lists it."""
     item, listed = files.names.get(RULES), checked.listed_rules
-    accept = f"if you changed it: anaphora replay accept-rules {checked.folder}"
+    accept = f"if you changed it: anaphora replay accept-rules {shlex.quote(str(checked.folder))}"
     if item is None:
         if listed:
             checked.problem(

@@ -5,16 +5,18 @@ from __future__ import annotations
 import gzip
 import zlib
 from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 import msgspec
 
 from anaphora.analysis import trace
-from anaphora.analysis.trace.log_lines import LogLine, Problem, numbered, objects
+from anaphora.analysis.trace.log_lines import LogLine, Problem, objects
 from anaphora.traffic import request_log
 
 from . import opencode_files
+from .bounded_files import MOST_LINE, lines_in, too_long, unpacked
 
 LogFormat: TypeAlias = trace.Format | Literal["requests"]
 
@@ -56,22 +58,33 @@ def _logs_in(folder: Path) -> list[Path]:
     return sorted((*files, *trees))
 
 
-def records_of(file: Path, problems: list[Problem]) -> list[LogLine]:
+def records_of(file: Path, problems: list[Problem]) -> Iterator[LogLine]:
     """The lines of a file; a single one if the file is one JSON object."""
-    lines = list(lines_of(file, problems))
-    if len(lines) > 1 and lines[0].data.strip()[-1:] in b"{[,:":
-        whole = b"".join(line.data for line in lines)
-        try:
-            if isinstance(msgspec.json.decode(whole), dict):
-                return [lines[0]._replace(data=whole)]
-        except (msgspec.DecodeError, UnicodeError, RecursionError):
-            pass  # reported line by line
-    return lines
+    lines = lines_of(file, problems)
+    held, size = [*islice(lines, 1)], 0
+    if held and held[0].data.strip()[-1:] in b"{[,:":
+        for line in lines:
+            held.append(line)
+            size += len(line.data)
+            if size > MOST_LINE:
+                reason = f"not read as one JSON object: longer than {MOST_LINE:,} bytes"
+                problems.append(Problem(str(file), reason))
+                break
+        else:
+            whole = b"".join(line.data for line in held)
+            try:
+                if isinstance(msgspec.json.decode(whole), dict):
+                    held = [held[0]._replace(data=whole)]
+            except (msgspec.DecodeError, UnicodeError, RecursionError):
+                pass  # reported line by line
+    yield from held
+    yield from lines
 
 
 def lines_of(file: Path, problems: list[Problem]) -> Iterator[LogLine]:
-    """The lines up to the first that cannot be read, which is a problem; so is an empty file. Of a
-    database or a tree of files of opencode, a line for each session."""
+    """The lines up to the first that cannot be read, which is a problem; so are an empty file and
+    a line that is too long, which is left out. Of a database or a tree of files of opencode, a line
+    for each session."""
     empty = True
     try:
         if file.is_dir():
@@ -79,13 +92,17 @@ def lines_of(file: Path, problems: list[Problem]) -> Iterator[LogLine]:
             return
         with file.open("rb") as opened:  # once: a pipe can be read only once
             packed = opened.peek(2).startswith(b"\x1f\x8b")
-            lines = gzip.GzipFile(fileobj=opened) if packed else opened
+            lines = unpacked(opened) if packed else opened
             if opencode_files.is_database(lines.peek(16)):
                 yield from opencode_files.database_lines(file, problems, packed=packed)
                 return
-            for line in numbered(lines, str(file)):
-                empty = False
-                yield line
+            for number, (line, size) in enumerate(lines_in(lines), 1):
+                if line.strip():
+                    empty = False
+                    yield LogLine(f"{file}:{number}", line)
+                elif size > len(line):
+                    empty = False
+                    problems.append(Problem(f"{file}:{number}", too_long()))
         if empty:
             read = "empty, or a pipe that was already read: pass a single pipe, or files"
             problems.append(Problem(str(file), "the file is empty" if file.is_file() else read))

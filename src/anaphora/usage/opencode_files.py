@@ -7,6 +7,7 @@ import gzip
 import shutil
 import sqlite3
 import tempfile
+import zlib
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from functools import partial
@@ -17,24 +18,22 @@ from urllib.parse import quote
 import msgspec
 
 from anaphora.analysis.trace.log_lines import LogLine, Problem
+from anaphora.sqlite_files import ForeignRows
 from anaphora.wire.reading import decode_reason
 
+from .bounded_files import content_of, unpacked
+
 _MAGIC = b"SQLite format 3\x00"
-_SESSIONS = "SELECT id, parent_id, time_created, directory FROM session ORDER BY time_created, id"
-_MESSAGES = (
-    "SELECT id, CAST(data AS BLOB) FROM message WHERE session_id = ? ORDER BY time_created, id"
-)
-_PARTS = (
-    "SELECT message_id, CAST(data AS BLOB) FROM part WHERE session_id = ? ORDER BY message_id, id"
-)
-_REPLIES = (
-    "SELECT id, CAST(data AS BLOB) FROM message WHERE session_id = ? AND time_updated >= ?"
-    """ AND instr(data, '"assistant"') ORDER BY time_created, id"""
-)
+#: Each is sorted here by its first two columns: SQLite would sort on disk, without a limit.
+_SESSIONS = "SELECT time_created, id, parent_id, directory FROM session"
+_MESSAGES = "SELECT time_created, id, CAST(data AS BLOB) FROM message WHERE session_id = ?"
+_PARTS = "SELECT message_id, id, CAST(data AS BLOB) FROM part WHERE session_id = ?"
+_REPLIES = f"""{_MESSAGES} AND time_updated >= ? AND instr(data, '"assistant"')"""
 _STEPS = (
-    "SELECT CAST(data AS BLOB) FROM part WHERE message_id = ?"
-    """ AND instr(data, '"step-finish"') ORDER BY id"""
+    "SELECT message_id, id, CAST(data AS BLOB) FROM part WHERE message_id = ?"
+    """ AND instr(data, '"step-finish"')"""
 )
+_TABLES = ("session", "message", "part")
 #: In the header of a database: 2 if changes go to a file of their own, `-wal`.
 _READ_VERSION = 19
 
@@ -63,8 +62,8 @@ def is_storage(folder: Path) -> bool:
 def database_lines(file: Path, problems: list[Problem], *, packed: bool) -> Iterator[LogLine]:
     """The sessions of a database, the oldest first."""
     try:
-        with _opened(file, packed=packed) as connection:
-            yield from _sessions(connection, str(file), problems)
+        with _opened(file, packed=packed) as rows:
+            yield from _sessions(rows, str(file), problems)
     except sqlite3.Error as problem:
         problems.append(_no_database(file, problem))
 
@@ -87,34 +86,45 @@ def database_replies(
     """The replies of all sessions; with `since`, those that were changed at that time or later."""
     changed = 0 if since is None else int(since * 1000)
     try:
-        with _opened(file, packed=file.suffix == ".gz") as connection:
-            sessions = connection.execute(_SESSIONS).fetchall()
-            for number, (id, parent, _, directory) in enumerate(sessions, 1):
-                for message, info in connection.execute(_REPLIES, (id, changed)).fetchall():
-                    steps = [step for (step,) in connection.execute(_STEPS, (message,))]
+        with _opened(file, packed=file.suffix == ".gz") as rows:
+            for number, (_, id, parent, directory) in enumerate(_sorted(rows, _SESSIONS), 1):
+                for _, message, info in _sorted(rows, _REPLIES, id, changed):
+                    steps = [step for *_, step in _sorted(rows, _STEPS, message)]
                     yield StoredReply(number, id, parent, directory, info, steps)
-    except sqlite3.Error as problem:
+    except (sqlite3.Error, EOFError, zlib.error, gzip.BadGzipFile) as problem:
         problems.append(_no_database(file, problem))
 
 
-def _no_database(file: Path, problem: sqlite3.Error) -> Problem:
+def _sorted(rows: ForeignRows, query: str, *values: Any) -> list[tuple[Any, ...]]:
+    """In SQLite's order of values of several types, by the first two columns."""
+
+    def place(row: tuple[Any, ...]) -> list[tuple[int, Any]]:
+        kinds = {type(None): 0, int: 1, float: 1, str: 2}
+        return [(kinds.get(type(value), 3), value or 0) for value in row[:2]]
+
+    return sorted(rows.read(query, *values), key=place)
+
+
+def _no_database(file: Path, problem: Exception) -> Problem:
     return Problem(str(file), f"no database of opencode that can be read: {problem}")
 
 
 @contextmanager
-def _opened(file: Path, *, packed: bool) -> Iterator[sqlite3.Connection]:
+def _opened(file: Path, *, packed: bool) -> Iterator[ForeignRows]:
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / "opencode.db"
         address = _unpacked(file, copy) if packed else _address(file, copy)
         with closing(sqlite3.connect(address, uri=True)) as connection:
             # SQLite's own error about a text that is no UTF-8 quotes it.
             connection.text_factory = partial(str, encoding="utf-8", errors="replace")
-            yield connection
+            parts = [copy] if copy.exists() else [file, _log(file.resolve())]
+            size = sum(part.stat().st_size for part in parts if part.is_file())
+            yield ForeignRows(connection, size, _TABLES)
 
 
 def _unpacked(file: Path, copy: Path) -> str:
-    with gzip.open(file) as source, copy.open("wb") as target:
-        shutil.copyfileobj(source, target)
+    with file.open("rb") as opened, copy.open("wb") as target:
+        shutil.copyfileobj(unpacked(opened), target)
     return _uri(copy, "mode=ro")
 
 
@@ -122,32 +132,33 @@ def _address(file: Path, copy: Path) -> str:
     """Opens the database without leaving files beside it: SQLite creates `-wal` and `-shm` for a
     reader as well. If they are missing, no program has the database open."""
     database = file.resolve()
-    log, shared = (database.with_name(database.name + end) for end in ("-wal", "-shm"))
+    log, shared = _log(database), database.with_name(f"{database.name}-shm")
     with database.open("rb") as opened:
         logged = opened.read(_READ_VERSION + 1)[_READ_VERSION:] == b"\x02"
-    if not logged or (log.exists() and shared.exists()):
+    if not logged or (log.is_file() and shared.is_file()):
         return _uri(database, "mode=ro")
-    if not log.exists():
+    if not log.is_file():
         return _uri(database, "immutable=1")
     shutil.copyfile(database, copy)
     shutil.copyfile(log, copy.with_name(f"{copy.name}-wal"))
     return _uri(copy, "mode=ro")
 
 
+def _log(database: Path) -> Path:
+    return database.with_name(f"{database.name}-wal")
+
+
 def _uri(database: Path, option: str) -> str:
     return f"file:{quote(str(database))}?{option}"
 
 
-def _sessions(
-    connection: sqlite3.Connection, name: str, problems: list[Problem]
-) -> Iterator[LogLine]:
-    sessions = connection.execute(_SESSIONS).fetchall()
-    for number, (id, parent, created, directory) in enumerate(sessions, 1):
+def _sessions(rows: ForeignRows, name: str, problems: list[Problem]) -> Iterator[LogLine]:
+    for number, (created, id, parent, directory) in enumerate(_sorted(rows, _SESSIONS), 1):
         place = f"{name}:{number}"
         times = {"created": created}
         info = {"id": id, "parentID": parent, "directory": directory, "time": times}
         try:
-            messages = _messages(connection, id)
+            messages = _messages(rows, id)
             line = msgspec.json.encode({"info": info, "messages": messages})
         except (msgspec.DecodeError, TypeError, UnicodeError, RecursionError) as problem:
             reason = f"a message of the session: {decode_reason(problem)}"
@@ -156,13 +167,13 @@ def _sessions(
         yield LogLine(place, line)
 
 
-def _messages(connection: sqlite3.Connection, session: str) -> list[dict[str, Any]]:
+def _messages(rows: ForeignRows, session: str) -> list[dict[str, Any]]:
     parts: dict[str, list[dict[str, Any]]] = {}
-    for message, data in connection.execute(_PARTS, (session,)):
+    for message, _, data in _sorted(rows, _PARTS, session):
         parts.setdefault(message, []).append(_decode(data))
     return [
         {"info": _decode(data) | {"id": message}, "parts": parts.get(message, [])}
-        for message, data in connection.execute(_MESSAGES, (session,))
+        for _, message, data in _sorted(rows, _MESSAGES, session)
     ]
 
 
@@ -197,7 +208,7 @@ def _objects(folder: Path, problems: list[Problem]) -> list[dict[str, Any]]:
 
 def _object(file: Path, problems: list[Problem]) -> dict[str, Any] | None:
     try:
-        data = file.read_bytes()
+        data = content_of(file)
     except OSError as problem:
         problems.append(Problem(str(file), f"cannot be read: {problem.strerror or problem}"))
         return None

@@ -9,7 +9,7 @@ import time
 import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import IO, Any, BinaryIO
 
 import msgspec
 from blake3 import blake3
@@ -18,6 +18,7 @@ from anaphora.analysis.trace.log_lines import Problem
 from anaphora.analysis.trace.programs import ProgramName
 from anaphora.wire.reading import DECODE_ERRORS
 
+from .bounded_files import lines_in, too_long, unpacked
 from .opencode_files import is_database_file
 from .places import SessionFile
 from .programs import READERS, bills
@@ -94,21 +95,25 @@ _decode_timed = msgspec.json.Decoder(_Timed).decode
 class _Lines:
     """The whole lines of a file from a position on, and how far they were read."""
 
-    def __init__(self, stream: Iterable[bytes], position: ReadPosition, most: float) -> None:
+    def __init__(self, stream: IO[bytes], position: ReadPosition, most: float) -> None:
         self._stream, self._most = stream, most
         self.offset, self.lines, self.began = position.offset, position.lines, position.began
-        self.rest = b""
+        self.rest, self.rest_size = b"", 0
         """The last line, if it is not complete."""
+        self.too_long: list[int] = []
+        """Numbers of lines that are left out."""
         self.finished = True
 
     def __iter__(self) -> Iterator[bytes]:
         end = self.offset + self._most
-        for line in self._stream:
+        for line, size in lines_in(self._stream):
             if not line.endswith(b"\n"):
-                self.rest = line
+                self.rest, self.rest_size = line, size
                 return
-            self.offset += len(line)
+            self.offset += size
             self.lines += 1
+            if size > len(line):
+                self.too_long.append(self.lines)
             if self.began is None:
                 self.began = _began(line)
             yield line
@@ -133,6 +138,8 @@ class _Found:
                 calls[one.key] = one
 
     def add_problem(self, problem: Problem) -> None:
+        if str(problem) in self.problems:  # of a last line, which is read again
+            return
         self.broken += 1
         if len(self.problems) < _NAMED:
             self.problems.append(str(problem))
@@ -180,16 +187,20 @@ def read_piece(
         elif position.offset:
             reader.restore(msgspec.msgpack.decode(position.state))
             file.seek(position.offset)
-        stream = gzip.GzipFile(fileobj=file) if packed else file
+        stream = unpacked(file) if packed else file
         lines = _Lines(stream, position, float("inf") if packed else most)
         found = _Found(position)
         try:
             found.add(bills(reader, lines, path, position.lines + 1))
         except _DAMAGED as problem:
             found.add_problem(Problem(path, f"the file is cut off or damaged: {problem}"))
+        for number in lines.too_long:
+            found.add_problem(Problem(f"{path}:{number}", too_long()))
+        if lines.rest_size > len(lines.rest):
+            found.add_problem(Problem(f"{path}:{lines.lines + 1}", too_long()))
         kept = pack(reader.known)  # now: the rest changes it
-        unfinished = bool(lines.rest) and not _add_rest(reader, lines, found)
-        size = stat.st_size if packed else lines.offset + len(lines.rest)
+        unfinished = bool(lines.rest_size) and not _add_rest(reader, lines, found)
+        size = stat.st_size if packed else lines.offset + lines.rest_size
         position = ReadPosition(
             inode=stat.st_ino,
             size=size,

@@ -107,7 +107,7 @@ def program_in(file: Path, problems: list[Problem]) -> ProgramName | None:
     lines = [*islice(lines_of(file, problems), DETECT_LINES)]
     found = detect(lines)
     if found is None and len(lines) > 1 and lines[0].data.strip()[-1:] in b"{[,:":
-        found = detect(records_of(file, problems))
+        found = detect([*islice(records_of(file, problems), DETECT_LINES)])
     program = next((name for name in PROGRAMS if name == found), None)
     if program is None and len(problems) == before:
         problems.append(Problem(str(file), "no session file of an agent program", "skipped"))
@@ -180,7 +180,7 @@ def _matching(folder: Path, parts: tuple[str, ...], problems: list[Problem]) -> 
             continue
         if rest:
             yield from _matching(path, tuple(rest), problems)
-        elif not deep or entry.is_file():
+        elif entry.is_file() or (not deep and entry.is_dir()):
             yield path
 
 

@@ -82,7 +82,7 @@ def judged_session(files: Sequence[Unjudged]) -> JudgedSession:
     for number, (path, program, kept_elsewhere) in enumerate(files):
         answers = AnswerIndex(kept_elsewhere)
         lines = records_of(Path(path), [])  # problems are named with the bills
-        for entry in answers.once(path, trace.read(program, iter(lines))):
+        for entry in answers.once(path, trace.read(program, lines)):
             if isinstance(entry, FoundTrace):
                 entries.append(entry)
                 owners.update((answer.key, number) for answer in entry.answers)

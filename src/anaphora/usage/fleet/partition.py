@@ -95,8 +95,8 @@ def records_in(lines: Iterable[ReadLine]) -> Iterator[LogRecord | SetAside]:
     bare: list[tuple[str, LogRecord]] = []
     for place, fields, data in lines:
         try:
-            if fields is None:
-                raise InvalidRequest("not a JSON object")
+            if isinstance(fields, str):
+                raise InvalidRequest(fields)
             for call in calls_in(fields):
                 record = _record(place, call, data if call is fields else b"")
                 answer = str(call.get("response_id") or call.get("id") or "")

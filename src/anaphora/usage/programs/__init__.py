@@ -34,11 +34,13 @@ def bills(
     is broken or cut off is a problem with its place."""
     reader.begin(file)
     for number, line in enumerate(lines, first):
+        if line.isspace():
+            continue
         try:
             found = reader.read(line, number)
             if found:
                 yield from found
-            elif line[-2:] != b"}\n" and not line.isspace() and line.rstrip()[-1:] != b"}":
+            elif line[-2:] != b"}\n" and line.rstrip()[-1:] != b"}":
                 yield Problem(f"{file}:{number}", "the line is no JSON object: it is cut off")
         except ValueError as problem:
             yield Problem(f"{file}:{number}", str(problem))

@@ -13,6 +13,7 @@ import msgspec
 
 from anaphora.analysis.trace.answers import answer_of
 from anaphora.analysis.trace.programs.gemini_cli import REPLY, usage_from
+from anaphora.usage.bounded_files import content_of
 from anaphora.usage.records import CallBill, moment
 
 from .lines import BillReader, decoder, fields, of_messages
@@ -28,6 +29,7 @@ _decode = decoder(
 )
 #: One of them is in every line that is read.
 _WORDS = b'"gemini"', b'"sessionId"', b'"messages"'
+_LONGEST_PATH = 4096
 
 
 class GeminiCliState(msgspec.Struct, array_like=True):
@@ -44,7 +46,8 @@ class GeminiCliBills(BillReader):
         """Newer versions write the working directory beside the chats."""
         for folder in Path(file).parents[1:3]:
             with suppress(OSError, UnicodeError):
-                self.known.project = (folder / ".project_root").read_text().strip()
+                name = content_of(folder / ".project_root", _LONGEST_PATH)
+                self.known.project = name.decode().strip()
                 return
 
     def read(self, line: bytes, number: int) -> Iterable[CallBill]:
