@@ -30,7 +30,7 @@ from anaphora.emulator.server import Emulator
 from anaphora.prompt import Call
 from anaphora.rendered import Rendered
 from anaphora.values import SegmentRole
-from anaphora.wire import anthropic, gemini, ollama, openai_chat, openai_responses
+from anaphora.wire import anthropic, gemini, openai_chat, openai_responses
 
 if TYPE_CHECKING:
     from support.browser import Chromium
@@ -313,7 +313,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
 
 #: The wires whose every rendering is watched.
-GUARDED: tuple[Any, ...] = (anthropic, openai_chat, openai_responses, ollama, gemini)
+GUARDED: tuple[Any, ...] = (anthropic, openai_chat, openai_responses, gemini)
 
 
 class PrefixGuard:

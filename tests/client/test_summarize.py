@@ -194,9 +194,6 @@ def test_summary_reads_the_conversation_from_the_cache(
 def test_answer_that_is_no_summary_changes_nothing(
     emu: Emulator, name: str, instruction: str, problem: str
 ) -> None:
-    if (name, problem) == ("ollama", "refusal"):
-        pytest.skip("Ollama's wire has no refusals: this is an answer")
-
     async def run() -> None:
         async with connected(emu, (name,)) as emulated:
             chat = await begun(emulated, name)

@@ -67,7 +67,7 @@ def limited(emu: Emulator, usd: str, **options: Any) -> Iterator[Limited]:
     judge, limit = Judge(), ProgramLimit(Decimal(usd), **options)
     urls = {"anthropic": emu.url, "openai": f"{emu.url}/v1", "google": emu.url, "bedrock": emu.url}
     with running(
-        default_routes(urls | {"ollama": emu.url}, region="us-east-1"),
+        default_routes(urls | {"ollama": f"{emu.url}/ollama"}, region="us-east-1"),
         observers=[judge, SpendCheck(judge, limit)],
         upstream=NetworkUpstream(signer=RequestSigner(AWS)),
     ) as proxy:
@@ -168,7 +168,7 @@ def test_free_calls_pass(emu: Emulator) -> None:
 def test_calls_of_unknown_cost_need_permission(emu: Emulator) -> None:
     chat = {"model": "qwen3:0.6b", "stream": False, "messages": [{"role": "user", "content": "Hi"}]}
     with limited(emu, "5") as run:
-        status, _, body = post(run, "/api/chat", chat, "ollama")
+        status, _, body = post(run, "/v1/chat/completions", chat, "ollama")
         assert status == 402
         assert b"no price is known for qwen3:0.6b; use --allow-unpriced" in body
         status, _, body = post(run, "/v1/messages/batches", {"requests": []})
@@ -179,7 +179,7 @@ def test_calls_of_unknown_cost_need_permission(emu: Emulator) -> None:
         assert b"it cannot be read, so its cost is unknown" in body
     assert not [each for each in emu.requests() if "read" in each]
     with limited(emu, "5", allow_unpriced=True) as run:
-        assert post(run, "/api/chat", chat, "ollama")[0] == 200
+        assert post(run, "/v1/chat/completions", chat, "ollama")[0] == 200
         assert post(run, "/v1/messages", b"{")[0] == 400
         limit = run.settled()
         assert (limit.calls, limit.refused) == (2, 0)

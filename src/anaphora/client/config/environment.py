@@ -46,7 +46,7 @@ _EXPRESS = ("google", "gemini", "express")
 _BEARER = frozenset({"ANTHROPIC_AUTH_TOKEN"})
 _PLACE = re.compile(r"(?P<version>/v\w+)/(projects|publishers)/.*")
 _OLLAMA_HOST = re.compile(
-    r"(?P<scheme>https?://)?(?P<host>[^/:]*|\[[^]]*\])(?P<port>:\d+)?(/.*)?\Z"
+    r"(?P<scheme>https?://)?(?P<host>[^/:]*|\[[^]]*\])(?P<port>:\d+)?(?P<path>/.*)?\Z"
 )
 
 
@@ -303,7 +303,7 @@ def _base_url(row: Dialect, variable: str, value: str) -> tuple[str, str]:
     """The start of request paths that the URL replaces, and the URL without it. URLs for SDKs and
     other tools may end with a segment that the paths of a wire begin with, such as /v1."""
     if variable == "OLLAMA_HOST":
-        return "", ollama_url(value)
+        value = ollama_url(value)
     url, start = value.rstrip("/"), row.sdk_path
     steps = row.request_path.split("/")
     for length in range(len(steps), 1, -1):
@@ -322,4 +322,5 @@ def ollama_url(value: str) -> str:
         return value
     host = found["host"] if found["host"] not in ("", "0.0.0.0") else "127.0.0.1"
     port = found["port"] or ("" if found["scheme"] else ":11434")
-    return f"{found['scheme'] or 'http://'}{host}{port}"
+    path = (found["path"] or "").rstrip("/")
+    return f"{found['scheme'] or 'http://'}{host}{port}{path}"
