@@ -121,7 +121,7 @@ LONG_FILES = """
     daemon/nodes/test_cluster daemon/test_generated_requests client/test_mcp emulator/test_strict
     laws/test_across_wires emulator/test_server cli/test_simulate daemon/test_large_bodies
     daemon/nodes/test_nodes cli/test_audit_nodes client/test_faults wire/test_sdk
-    daemon/test_store_damage replay/test_guide daemon/test_store_postgres client/test_keep_warm
+    daemon/test_store_damage replay/test_guide daemon/test_store_postgres
     cli/test_demo_tour cli/test_record daemon/test_calls_read_on daemon/test_keep_warm
     emulator/test_schema_value postgres/test_connection cli/test_map daemon/test_cache_keys
     pytest_plugin/test_outcomes dashboard/test_what_if dashboard/test_pages cases/test_token_caches

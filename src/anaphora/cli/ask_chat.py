@@ -249,9 +249,7 @@ class AskChat:
             save=self._save,
         )
         call = None if stored is None or self._settings.emulated else stored.last_call
-        if call is not None and call.prefix_digest == self._prefix:
-            call.recall(session)
-        elif call is not None:
+        if call is not None and call.prefix_digest != self._prefix:
             self._printer.note(
                 "note: the system prompt or the tools changed; nothing of this conversation will"
                 " be read from the cache"

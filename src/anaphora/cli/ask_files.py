@@ -18,14 +18,11 @@ import time
 from pathlib import Path
 from typing import Self
 
-import msgspec
-
 from anaphora import Response
 from anaphora.client.config.folders import user_folder
-from anaphora.client.session import Session
 from anaphora.errors import InvalidRequest, Io, Parse
 from anaphora.prompt import Params
-from anaphora.values import Message, Reply, StopReason, Usage, Value, from_json, to_json
+from anaphora.values import Message, StopReason, Usage, Value, from_json, to_json
 
 _SUFFIX = ".jsonl"
 
@@ -70,28 +67,6 @@ class LastCall(Value, frozen=True, kw_only=True):
             usage=reply.usage,
             at=record.attempts[-1].at if record.attempts else record.at,
             first_token_at=record.at + (record.first or 0.0),
-        )
-
-    def recall(self, session: Session) -> None:
-        """Lets a session compare its next call with this one."""
-        reply = Reply(
-            id=self.id,
-            model=self.served_model,
-            message=session.messages[-1],
-            stop_reason=self.stop_reason,
-            usage=self.usage,
-        )
-        given = msgspec.structs.asdict(self.params)
-        # A configuration fills in these if they are None.
-        unset = {name for name in ("max_tokens", "temperature") if given[name] is None}
-        params = {name: given[name] for name in given if name not in {"stream", *unset}}
-        session.recall(
-            reply,
-            provider=self.provider,
-            model=self.model,
-            at=self.at,
-            first=self.first_token_at,
-            **params,
         )
 
 

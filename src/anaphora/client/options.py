@@ -17,13 +17,12 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence, Sized
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, Required, TypeAlias, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias, TypedDict
 
 import msgspec
 
 from anaphora.errors import InvalidRequest
 from anaphora.prompt import (
-    OutputSchema,
     Params,
     PromptBlock,
     PromptCachePlan,
@@ -65,16 +64,6 @@ Tools: TypeAlias = (
 )
 """Functions, described by their signature and docstring; `Tool`s; registries; dictionaries in the
 format of the OpenAI and Anthropic SDKs."""
-
-
-class KeepWarm(msgspec.Struct, frozen=True, kw_only=True):
-    """The bounds of `keep_warm`. The refreshes of one pause never cost more than writing the prefix
-    again."""
-
-    max_usd: Decimal | None = Decimal(1)
-    """Dollars for all refreshes of a session; None: no such bound."""
-    max_refreshes: int = 12
-    """Refreshes in one pause."""
 
 
 OnCold: TypeAlias = Literal["raise", "send"] | Callable[["Preview"], bool | Awaitable[bool]]
@@ -249,8 +238,6 @@ class SessionOptions(SingleCallOptions, ColdOptions, total=False):
     mcp: Iterable[str | McpServer] | None
     """MCP servers whose tools the model may call: names in llm.yaml, or `McpServer`s. They are
     started before the first turn, and closed with the session."""
-    keep_warm: Literal["auto"] | KeepWarm | None
-    """Keeps the cached prefix alive during pauses, if that pays by the pauses so far."""
     on_prefix_break: OnPrefixBreak
     diagnose: bool
     """Also asks the provider why a prefix was missed."""
@@ -274,14 +261,6 @@ class RunOptions(TurnOptions, total=False):
     """When a tool fails: `report` (the default) gives the model the exception's type and message;
     `raise` ends the run with the exception, and the next `run()` calls the tool again; a function
     of the call and the exception returns the result for the model."""
-
-
-class RecallOptions(ParamOptions, total=False):
-    provider: Required[str]
-    model: Required[str]
-    at: Required[float]
-    first: Required[float]
-    output: OutputSchema | None
 
 
 class ClientOptions(ColdOptions, total=False):

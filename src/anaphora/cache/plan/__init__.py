@@ -18,16 +18,8 @@ from anaphora.cache.simulator import Chance, Outcome
 from anaphora.cache.simulator.view import SavedCache
 from anaphora.rendered import Plan, Rendered
 
-from .advice import (
-    Advice,
-    HandlePlanner,
-    at_compaction,
-    before_fan_out,
-    refresh_margin,
-    refreshes,
-    until_next,
-)
 from .beginnings import PromptBeginnings, RecallingPlanner, SeenBeginning, SeenUse
+from .handles import HandlePlanner
 from .marking import reuse_requested
 from .memory import AppMemory, Gaps
 from .saved import SavedPlanner, save_conversation
@@ -40,7 +32,6 @@ from .single_calls import (
 )
 
 __all__ = [
-    "Advice",
     "AppMemory",
     "Gaps",
     "MatchedCallPlanner",
@@ -50,15 +41,10 @@ __all__ = [
     "SeenBeginning",
     "SeenUse",
     "SingleCallPlanner",
-    "at_compaction",
-    "before_fan_out",
     "has_replies",
     "is_conversation",
     "plan_once",
-    "refresh_margin",
-    "refreshes",
     "reuse_requested",
-    "until_next",
 ]
 
 
