@@ -63,8 +63,6 @@ def pytest_configure() -> None:
     # Each client of an SDK reads what it trusts: of the system's, that takes a tenth of a second.
     authority = HERE / "support" / "authority.pem"
     os.environ["SSL_CERT_FILE"] = str(authority)
-    # Commands would use the index of whoever runs the tests.
-    os.environ["ANAPHORA_REMEMBER"] = "0"
     # Of requests that name no timeout.
     for part in ("connect", "read", "write", "pool"):
         setattr(httpx._config.DEFAULT_TIMEOUT_CONFIG, part, PATIENCE)

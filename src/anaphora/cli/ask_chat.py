@@ -16,7 +16,6 @@ from blake3 import blake3
 
 from anaphora import AsyncClient, Response, RunResult, errors
 from anaphora.client.choice import UnknownModelWarning, unknown_model
-from anaphora.client.config.environment import remembers
 from anaphora.client.preview import Preview
 from anaphora.client.session import PrefixWarning, Session
 from anaphora.client.session.run import Run, declined
@@ -191,9 +190,8 @@ class AskChat:
             click.echo(answer_on(sys.stderr, text), err=True)
 
     def _client(self, on_wait: Callable[[float], None] | None = None) -> AsyncClient:
-        remember = remembers(default=True) and not self._config.emulated
         choice = self._choice
-        return AsyncClient(choice.providers, choice.routes, on_wait=on_wait, remember=remember)
+        return AsyncClient(choice.providers, choice.routes, on_wait=on_wait)
 
     async def _send(self) -> RunResult:
         def on_wait(seconds: float) -> None:

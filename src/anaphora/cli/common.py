@@ -43,7 +43,6 @@ _GROUPS = {
         "models": "List known models and their cache rules.",
         "rules": "Print a model's cache rules, or check them against bills.",
         "wires": "List providers and the wires (API formats) they support.",
-        "seen": "Show or clear the index of prompt beginnings that were sent before.",
     },
     "Work without a provider": {
         "demo": "Show what one conversation reads, writes and costs: no key, no network.",

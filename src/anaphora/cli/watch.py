@@ -34,7 +34,6 @@ from .spend_watch import spend_check, spend_options
 from .watch_output import WatchOutput, announce, default_log, echo_exports, opened_log
 
 if TYPE_CHECKING:
-    from anaphora.client.seen import SeenIndex
     from anaphora.proxy.forward import Forwarding
     from anaphora.proxy.observing import Observer
     from anaphora.proxy.page import WatchedCalls, WatchPage
@@ -234,15 +233,7 @@ def _placer(options: _WatchOptions, output: WatchOutput) -> Placer | None:
         announce("--place is deprecated since 1.0: use --fix, which makes other changes as well")
     if not (options.fix or options.place):
         return None
-    return Placer(seen=_seen_index(), fix=True, on_fix=output.fix)
-
-
-def _seen_index() -> SeenIndex | None:
-    """Beginnings of earlier runs, unless the user does not want them remembered."""
-    from anaphora.client.config.environment import remembers
-    from anaphora.client.seen import seen_index
-
-    return seen_index() if remembers(default=True) else None
+    return Placer(fix=True, on_fix=output.fix)
 
 
 def _recorded(folder: Path | None, network: NetworkUpstream) -> RecordedUpstream | None:

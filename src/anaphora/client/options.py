@@ -136,9 +136,6 @@ class SingleCallOptions(TimedOptions, total=False):
     """Request fields that have no keyword: wire name -> the fields, or their JSON text."""
     budget: Budget | None
     """A budget that the calls count in, besides those of the blocks they are made in."""
-    remember: bool | None
-    """Keeps digests of the prompt's beginnings in the user's index, so that the first call of a
-    process marks a recurring one; None: the client's setting."""
 
 
 class CallOptions(SingleCallOptions, ColdOptions, total=False):
@@ -274,8 +271,6 @@ class ClientOptions(ColdOptions, total=False):
     """Keeps sessions with an id: a mapping or an async store; by default memory of this process."""
     audit: CallAudit | None
     """Keeps a row of every call: `anaphora.audit.AuditLog`."""
-    remember: bool | None
-    """The default of all calls; None: as in `ANAPHORA_REMEMBER`, which is off by default."""
 
 
 def _keywords(options: Any, *others: str) -> frozenset[str]:

@@ -18,10 +18,10 @@ from anaphora.cache.simulator import Chance, Outcome
 from anaphora.cache.simulator.view import SavedCache
 from anaphora.rendered import Plan, Rendered
 
-from .beginnings import PromptBeginnings, RecallingPlanner, SeenBeginning, SeenUse
 from .handles import HandlePlanner
 from .marking import reuse_requested
 from .memory import AppMemory, Gaps
+from .planner import MarkerPlanner
 from .saved import SavedPlanner, save_conversation
 from .single_calls import (
     MatchedCallPlanner,
@@ -36,10 +36,6 @@ __all__ = [
     "Gaps",
     "MatchedCallPlanner",
     "Planner",
-    "PromptBeginnings",
-    "RecallingPlanner",
-    "SeenBeginning",
-    "SeenUse",
     "SingleCallPlanner",
     "has_replies",
     "is_conversation",
@@ -52,7 +48,7 @@ __all__ = [
 _MAX_PROBABILITY = 0.95
 
 
-class Planner(RecallingPlanner):
+class Planner(MarkerPlanner):
     """The breakpoints of one conversation. Predicts its calls, and is saved and forked with it."""
 
     def refreshed(

@@ -38,7 +38,6 @@ _CLOUDS = {
 }
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
 
-_REMEMBER = "ANAPHORA_REMEMBER"
 #: Variables by which Google's SDK calls Vertex AI, and the row of its express mode.
 _VERTEX = ("GOOGLE_GENAI_USE_VERTEXAI", "GOOGLE_GENAI_USE_ENTERPRISE")
 _EXPRESS = ("google", "gemini", "express")
@@ -233,14 +232,6 @@ def state() -> int:
 def variable_names() -> frozenset[str]:
     """Every variable that an `Environment` reads."""
     return _defaults().variables
-
-
-def remembers(*, default: bool = False) -> bool:
-    """Whether beginnings of prompts are kept in the user's index (`client/seen.py`)."""
-    value = os.environ.get(_REMEMBER, "").strip().lower()
-    if value in ("", "0", "1", "false", "true", "no", "yes", "off", "on"):
-        return value in ("1", "true", "yes", "on") if value else default
-    raise InvalidConfig(f"${_REMEMBER} must be 1 or 0, got {value[:20]!r}")
 
 
 def key_variables(row: Dialect) -> tuple[str, ...]:

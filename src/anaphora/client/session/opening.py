@@ -44,7 +44,6 @@ from .turns import SessionTurns
 
 if TYPE_CHECKING:
     from anaphora.client.mcp.connection import SessionServers
-    from anaphora.client.seen import SeenIndex
 
 #: Seconds that closing waits for providers to delete handles.
 _RELEASE_TIMEOUT = 5.0
@@ -82,9 +81,7 @@ class ClientSessions:
         """Whether stored conversations, and so their handles, end with this client."""
         self._process = uuid.uuid4().hex
 
-    def open(
-        self, chosen: ChosenTargets, options: SessionOptions, seen: SeenIndex | None = None
-    ) -> Session:
+    def open(self, chosen: ChosenTargets, options: SessionOptions) -> Session:
         """A session with these targets. Checks the options, but not their names."""
         targets, hops = chosen
         cold = cold_guard_of(options, self.cold)
@@ -116,7 +113,7 @@ class ClientSessions:
             watchers=self._watchers,
             holders=self._holders if name is None or self._store_ends else set(),
         )
-        turns.seen, turns.budget = seen, budget_of(options.get("budget"))
+        turns.budget = budget_of(options.get("budget"))
         if servers:
             self._serve(turns, servers, tools)
         if name is not None:

@@ -52,10 +52,6 @@ def prepared_now(
             state, notices = ProviderState(state.target), (*notices, NOT_LOADED)
     prepared = turns.builder.prepare(state, turn, request)
     prepared.notices += notices
-    if turns.seen is not None and state.sent is None and request.instruction is None:
-        planner, at, host = state.planner(prepared.at), prepared.at, state.endpoint.host
-        if turns.seen.recall_now(host, planner, prepared.rendered, at):
-            prepared.plan = planner.plan(prepared.rendered, at=at)
     return state, prepared
 
 

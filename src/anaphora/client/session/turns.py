@@ -34,7 +34,6 @@ from .turn_prompt import TurnPrompt
 
 if TYPE_CHECKING:
     from anaphora.client.mcp.connection import SessionServers
-    from anaphora.client.seen import SeenIndex
 
 # Bound once: looking up an enum member is slow, and every turn needs it.
 _HISTORY = SegmentRole.CONVERSATION
@@ -67,8 +66,6 @@ class SessionTurns(Caller):
         self.handles: dict[Target, Handles] = {}
         self._holders = holders
         self.keeper: ConversationKeeper | None = None
-        self.seen: SeenIndex | None = None
-        """The user's index of beginnings, if this session uses it."""
         self._turn: TurnPrompt | None = None
         """The prompt of the turn in flight: the app's function is called once for all attempts."""
         self.load_notices: tuple[Notice, ...] = ()
@@ -149,10 +146,6 @@ class SessionTurns(Caller):
         if too_long and prepared.turn is prompt:
             last = flight.attempts[-1]
             raise ContextOverflow(last.reason, status=last.status, request_id=last.request_id)
-        if self.seen is not None and state.sent is None and request.instruction is None:
-            planner, at = state.planner(prepared.at), prepared.at
-            if await self.seen.recall(target.endpoint.host, planner, prepared.rendered, at):
-                prepared.plan = planner.plan(prepared.rendered, at=at)
         listed = () if self.servers is None else self.servers.take_notices()
         if self._on_prefix_break != "off" and not state.extends_last(prepared):
             compacted = prepared.turn is not prompt or state.prefix_change_expected
@@ -194,10 +187,6 @@ class SessionTurns(Caller):
         price = flight.charge(prepared, reply.usage)
         judgement = flight.judge(state.account, prepared, price)
         flight.judgement = None if judgement is None else judgement.complete
-        if self.seen is not None:
-            at, planner = flight.sent_at, state.planner(flight.sent_at)
-            keep, host = self.seen.keep, target.endpoint.host
-            flight.guarded("remember_failed", None, keep, host, planner, prepared.rendered, at)
         rendered, plan = prepared.rendered.notices, prepared.plan.notices
         notices = (*rendered, *plan, *prepared.notices, *moved, *reply.notices)
         record = flight.build_record(prepared, notices, observed=bool(self.watchers))
