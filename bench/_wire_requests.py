@@ -1,7 +1,7 @@
 """One conversation as a request of every wire: 42 messages and about 40 KB, tool calls in it.
 
-Gemini's and Ollama's are what their SDKs send; both leave out the ids of calls, which newer servers
-give. So these two come in a second form, with ids.
+Gemini's is what its SDK sends, which leaves out the ids of calls. Newer servers give them, so there
+is a second form, with ids.
 """
 
 from __future__ import annotations
@@ -11,9 +11,7 @@ import random
 from collections.abc import Iterator
 from typing import Any
 
-import httpx
 import httpx2
-import ollama as ollama_sdk
 from google import genai
 from google.genai import types
 
@@ -29,8 +27,6 @@ def requests() -> Iterator[tuple[str, str, bytes]]:
     yield "openai_responses", "", _body(max_output_tokens=9, input=_each(_responses))
     yield "gemini", "google-genai", _sent_by_genai()
     yield "gemini", "with ids", json.dumps({"contents": _each(_gemini_with_ids)}).encode()
-    yield "ollama", "ollama-py", _sent_by_ollama()
-    yield "ollama", "with ids", _body(messages=_each(_ollama_with_ids))
     config = {"inferenceConfig": {"maxTokens": 10}}
     yield "bedrock", "", json.dumps({"messages": _each(_converse), **config}).encode()
 
@@ -121,26 +117,6 @@ def _genai(_: str, arguments: Json) -> list[types.Content]:
     ]
 
 
-def _ollama(_: str, arguments: Json) -> list[Json]:
-    call = {"function": {"name": "read", "arguments": arguments}}
-    return [
-        {"role": "user", "content": TEXT},
-        {"role": "assistant", "content": TEXT, "tool_calls": [call]},
-        {"role": "tool", "content": TEXT, "tool_name": "read"},
-    ]
-
-
-def _ollama_with_ids(call_id: str, arguments: Json) -> list[Json]:
-    """As the server's own types have it: a call has an id and a number."""
-    call = {"id": call_id, "function": {"index": 0, "name": "read", "arguments": arguments}}
-    result = {"tool_name": "read", "tool_call_id": call_id}
-    return [
-        {"role": "user", "content": TEXT},
-        {"role": "assistant", "content": TEXT, "tool_calls": [call]},
-        {"role": "tool", "content": TEXT, **result},
-    ]
-
-
 # ── What the SDKs send ───────────────────────────────────────────────────────────────────────────
 
 
@@ -155,16 +131,4 @@ def _sent_by_genai() -> bytes:
     with genai.Client(api_key="none", http_options=http) as client:
         config = types.GenerateContentConfig(max_output_tokens=10)
         client.models.generate_content(model="m", contents=_each(_genai), config=config)
-    return sent[0]
-
-
-def _sent_by_ollama() -> bytes:
-    sent: list[bytes] = []
-
-    def answer(request: httpx.Request) -> httpx.Response:
-        sent.append(request.read())
-        return httpx.Response(200, json={"message": {"role": "assistant", "content": ""}})
-
-    with ollama_sdk.Client(transport=httpx.MockTransport(answer)) as client:
-        client.chat(model="m", messages=_each(_ollama), options={"num_predict": 10})
     return sent[0]

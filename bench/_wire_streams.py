@@ -10,9 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import anthropic as anthropic_sdk
-import httpx
 import httpx2
-import ollama as ollama_sdk
 import openai as openai_sdk
 from google import genai
 from google.genai import types
@@ -29,7 +27,6 @@ def streams() -> Iterator[tuple[str, str, list[bytes], Callable[[list[bytes]], R
     yield "anthropic", "anthropic", anthropic_stream(), anthropic_reads
     yield "openai_chat", "openai", openai_stream(), openai_reads
     yield "gemini", "google", gemini_stream(), gemini_reads
-    yield "ollama", "ollama", ollama_stream(), ollama_reads
 
 
 # ── Streams ──────────────────────────────────────────────────────────────────────────────────────
@@ -94,16 +91,6 @@ def gemini_stream() -> list[bytes]:
     return [*words, chunk(EVENTS, "", finishReason="STOP")]
 
 
-def ollama_stream() -> list[bytes]:
-    def line(word: str, **more: object) -> bytes:
-        message = {"role": "assistant", "content": word}
-        body = {"model": "qwen3", "created_at": "2026-01-01T00:00:00Z", "message": message}
-        return json.dumps({**body, "done": False, **more}).encode() + b"\n"
-
-    end = {"done_reason": "stop", "prompt_eval_count": 10, "eval_count": EVENTS}
-    return [*map(line, _words()), line("", done=True, **end)]
-
-
 def _words() -> list[str]:
     return [f" word{at}" for at in range(EVENTS)]
 
@@ -144,19 +131,6 @@ def gemini_reads(pieces: list[bytes]) -> Reads:
 
     def read() -> None:
         _read(client.models.generate_content_stream(model="gemini-3-flash", contents="hi"))
-
-    return read
-
-
-def ollama_reads(pieces: list[bytes]) -> Reads:
-    def answer(request: httpx.Request) -> httpx.Response:
-        return httpx.Response(200, content=iter(pieces), request=request)
-
-    client = ollama_sdk.Client(transport=httpx.MockTransport(answer))
-
-    def read() -> None:
-        messages = [{"role": "user", "content": "hi"}]
-        _read(client.chat(model="qwen3", messages=messages, stream=True))
 
     return read
 

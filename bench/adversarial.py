@@ -47,7 +47,6 @@ MODELS = {
     "anthropic": "claude-sonnet-4-5",
     "openai_chat": "gpt-5.1",
     "openai_responses": "gpt-5.1",
-    "ollama": "llama3.2",
     "gemini": "gemini-2.5-flash",
 }
 

@@ -140,8 +140,7 @@ def main() -> None:
     parser.add_argument("--long", action="store_true", help="with the growth of memory: minutes")
     chosen = parser.parse_args()
     compiled()
-    from _client_same import same_documents  # these import the package
-    from _client_seen import lookup_seconds
+    from _client_same import same_documents  # it imports the package
 
     same_documents(WIRES)
     foreign = strangers()
@@ -155,9 +154,7 @@ def main() -> None:
     grown = growth()
     ours, msgspec, import_ratio = importing("anaphora", "msgspec", IMPORTS)
     print(f"import anaphora {ours * 1e3:.1f} ms   import msgspec {msgspec * 1e3:.1f} ms")
-    looked_up = lookup_seconds() * 1e3
     grown_mb = memory() if chosen.long else None
-    print(f"lookup in a full index of beginnings {looked_up:.2f} ms")
     summary = {
         "session_vs_raw": round(max(figures.ratios("session", "raw")), 3),
         "oneshot_vs_raw": round(max(figures.ratios("one-shot", "raw")), 3),
@@ -167,7 +164,6 @@ def main() -> None:
         "litellm_vs_ours": figures.least("LiteLLM"),
         "growth_10_to_1000": round(grown, 3),
         "import_vs_msgspec": round(import_ratio, 3),
-        "seen_lookup_ms": round(looked_up, 2),
         "rss_growth_mb_100k": grown_mb,
     }
     print(json.dumps(summary))

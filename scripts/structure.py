@@ -13,7 +13,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src" / "anaphora"
 FOLDERS = (SOURCE, ROOT / "examples")
-WIRES = ("anthropic", "openai_chat", "openai_responses", "gemini", "ollama", "bedrock")
+WIRES = ("anthropic", "openai_chat", "openai_responses", "gemini", "bedrock")
 #: Calls that make a container, and methods that change one.
 CONTAINERS = {
     "dict", "list", "set", "bytearray", "defaultdict", "deque", "Counter", "OrderedDict",

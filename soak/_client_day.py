@@ -25,7 +25,6 @@ PROVIDERS = {
     "chat": ("openai_chat", "gpt-5.1"),
     "responses": ("openai_responses", "gpt-5.1"),
     "gemini": ("gemini", "gemini-2.5-flash"),
-    "ollama": ("ollama", "qwen3:0.6b"),
     "broken": ("anthropic", "claude-sonnet-4-6"),
 }
 #: Where conversations are, each as often as it is named, and calls on their own.

@@ -24,7 +24,6 @@ TARGETS = {
     "openai_chat": ("openai-chat", "openai", "gpt-5.2"),
     "openai_responses": ("openai", "openai", "gpt-5.2"),
     "gemini": ("gemini", "google", "gemini-2.5-flash"),
-    "ollama": ("ollama", "ollama", "qwen3:0.6b"),
 }
 GRANT: dict[str, Any] = {
     "capabilities_grant": ["llm_complete", "llm_stream"],

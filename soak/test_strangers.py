@@ -116,7 +116,6 @@ def test_documented_commands_run(tmp_path: Path) -> None:
             "anthropic",
             "openai_responses",
             "gemini",
-            "ollama",
         }
 
 

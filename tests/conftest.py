@@ -30,7 +30,7 @@ from anaphora.emulator.server import Emulator
 from anaphora.prompt import Call
 from anaphora.rendered import Rendered
 from anaphora.values import SegmentRole
-from anaphora.wire import anthropic, gemini, ollama, openai_chat, openai_responses
+from anaphora.wire import anthropic, gemini, openai_chat, openai_responses
 
 if TYPE_CHECKING:
     from support.browser import Chromium
@@ -63,8 +63,6 @@ def pytest_configure() -> None:
     # Each client of an SDK reads what it trusts: of the system's, that takes a tenth of a second.
     authority = HERE / "support" / "authority.pem"
     os.environ["SSL_CERT_FILE"] = str(authority)
-    # Commands would use the index of whoever runs the tests.
-    os.environ["ANAPHORA_REMEMBER"] = "0"
     # Of requests that name no timeout.
     for part in ("connect", "read", "write", "pool"):
         setattr(httpx._config.DEFAULT_TIMEOUT_CONFIG, part, PATIENCE)
@@ -121,7 +119,7 @@ LONG_FILES = """
     daemon/nodes/test_cluster daemon/test_generated_requests client/test_mcp emulator/test_strict
     laws/test_across_wires emulator/test_server cli/test_simulate daemon/test_large_bodies
     daemon/nodes/test_nodes cli/test_audit_nodes client/test_faults wire/test_sdk
-    daemon/test_store_damage replay/test_guide daemon/test_store_postgres client/test_keep_warm
+    daemon/test_store_damage replay/test_guide daemon/test_store_postgres
     cli/test_demo_tour cli/test_record daemon/test_calls_read_on daemon/test_keep_warm
     emulator/test_schema_value postgres/test_connection cli/test_map daemon/test_cache_keys
     pytest_plugin/test_outcomes dashboard/test_pages cases/test_token_caches
@@ -290,7 +288,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
 
 #: The wires whose every rendering is watched.
-GUARDED: tuple[Any, ...] = (anthropic, openai_chat, openai_responses, ollama, gemini)
+GUARDED: tuple[Any, ...] = (anthropic, openai_chat, openai_responses, gemini)
 
 
 class PrefixGuard:

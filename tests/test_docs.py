@@ -116,7 +116,7 @@ def test_the_figures_of_the_readme_follow_the_catalog() -> None:
     multiples = [each.read_price.value for each in rules if each.read_price.verified]
     assert int(discount) == round(100 * (1 - min(filter(None, multiples))))
     (others,) = re.findall(r"for (\d+) more providers", page)
-    makers = {"anthropic", "openai", "google", "ollama"}
+    makers = {"anthropic", "openai", "google"}
     assert int(others) == len({row.provider for row in catalog.dialects().rows} - makers)
 
 

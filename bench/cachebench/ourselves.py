@@ -188,7 +188,7 @@ def run(progress: Progress, quick: bool) -> dict[str, Any]:
         for name, measure in steps.items():
             found[name] = measure()
             progress.step(name)
-    packages = ("anthropic", "openai", "google-genai", "ollama")
+    packages = ("anthropic", "openai", "google-genai")
     return {**found, "versions": {f"{name} (streams)": version(name) for name in packages}}
 
 

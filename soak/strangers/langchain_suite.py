@@ -15,7 +15,6 @@ import httpx
 import pytest
 from langchain_anthropic import ChatAnthropic
 from langchain_google_genai import ChatGoogleGenerativeAI
-from langchain_ollama import ChatOllama  # type: ignore[import-not-found]
 from langchain_openai import ChatOpenAI
 from langchain_tests.integration_tests import (
     ChatModelIntegrationTests,
@@ -101,11 +100,3 @@ class TestGoogleSigned(TestGoogle):
         **TestGoogle.chat_model_params,
         "model": "gemini-3-flash-preview",
     }
-
-
-class TestOllama(ChatModelIntegrationTests):  # type: ignore[misc]
-    chat_model_class = ChatOllama
-    chat_model_params: ClassVar[dict[str, Any]] = {"model": "qwen3:0.6b", "base_url": URL}
-    supports_image_inputs = supports_json_mode = True
-    has_tool_choice = False
-    model_override_value = "gpt-oss:20b"

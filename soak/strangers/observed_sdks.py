@@ -19,7 +19,7 @@ from support.observed import ASYNC, GUIDE, SYNC, addresses, claude, close
 
 import anaphora
 
-SDKS = ("anthropic", "openai", "google-genai", "mistralai", "ollama")
+SDKS = ("anthropic", "openai", "google-genai", "mistralai")
 
 
 async def asked_sync(name: str, url: str) -> list[int]:

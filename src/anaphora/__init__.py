@@ -46,7 +46,6 @@ if TYPE_CHECKING:
 
     from .client.client import AsyncClient
     from .client.config import McpServer
-    from .client.options import KeepWarm
     from .client.response import Response
     from .client.session import Session
     from .client.session.run import RunResult
@@ -63,7 +62,6 @@ __all__ = [
     "Conversation",
     "Document",
     "Image",
-    "KeepWarm",
     "McpServer",
     "Message",
     "Params",
@@ -91,7 +89,6 @@ __all__ = [
 _LAZY = {
     "AsyncClient": "anaphora.client.client",
     "Client": "anaphora.client.sync",
-    "KeepWarm": "anaphora.client.options",
     "McpServer": "anaphora.client.config",
     "Response": "anaphora.client.response",
     "RunResult": "anaphora.client.session.run",

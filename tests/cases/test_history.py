@@ -6,7 +6,6 @@ Requests are compared as they were sent, on every wire where the case can occur.
 from __future__ import annotations
 
 import copy
-from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -14,7 +13,7 @@ from support.planted import GUIDE, PLACES, PNG, body, grown, spec, split, verdic
 from support.tables import each_row
 
 from anaphora import catalog
-from anaphora.cache.plan import AppMemory, Planner, at_compaction
+from anaphora.cache.plan import AppMemory, Planner
 from anaphora.cache.simulator import RenderedPrompt, Simulator
 from anaphora.cache.verdict import preflight
 from anaphora.prompt import Call, Params, PromptBlock, PromptIR
@@ -122,17 +121,6 @@ def test_opencode_32515_the_verdict_shows_what_a_pruning_costs(name: str) -> Non
     assert result.change.kind == "text_edited"
     # Removed messages are not paid for again; those behind them are.
     assert 0 < result.lost <= Counts(two).total
-
-
-def test_eve_175_compaction_weighs_what_it_costs() -> None:
-    """Soon before the end a pruning costs more than it saves, and the notice names the cost."""
-    known = {"before": 150_000, "after": 120_000, "kept": 4_000, "ttl": "5m"}
-    price = Decimal("3")
-    short = at_compaction(RULES, calls=3, price=price, **known)  # type: ignore[arg-type]
-    long = at_compaction(RULES, calls=200, price=price, **known)  # type: ignore[arg-type]
-    assert (short.kind, long.kind) == ("keep_history", "compact")
-    assert short.saves_usd is not None
-    assert short.saves_usd > Decimal("0.3")
 
 
 def test_deepseek_reasonix_8210_a_pruning_at_every_turn_costs_many_times_what_it_saves() -> None:

@@ -35,7 +35,6 @@ def sent_by(name: str, provider: str, model: str) -> tuple[bytes, list[str]]:
         ("openai_chat", "openai", "gpt-5.6"),
         ("openai_responses", "openai", "gpt-5.6"),
         ("gemini", "google", "gemini-2.5-pro"),
-        ("ollama", "ollama", "llama3"),
     ],
 )
 def test_bifrost_5629_a_tools_marker_is_kept_or_reported(
@@ -60,7 +59,6 @@ def test_bifrost_5629_where_tools_take_markers_it_is_kept() -> None:
         ("openai_responses", "openai", "gpt-5.6", b"cache_control"),
         ("deepseek", "deepseek", "deepseek-v4-pro", b"cache_control"),
         ("gemini", "google", "gemini-2.5-pro", b"cache_control"),
-        ("ollama", "ollama", "llama3", b"cache_control"),
         ("anthropic", "anthropic", "claude-sonnet-4-5", b"prompt_cache_breakpoint"),
     ],
 )

@@ -111,8 +111,8 @@ providers:
     key: {{env: CLAUDE_FOR_THIS_TEST}}
     model: gemini-2.5-flash
   ollama:
-    wire: ollama
-    base_url: {url}
+    dialect: ollama
+    base_url: {url}/ollama
     model: llama3.2
   keyless:
     dialect: deepseek
@@ -704,8 +704,8 @@ def test_refusal_is_printed(ask: Ask, provider: str, how: tuple[str, ...]) -> No
     result = ask(*question)
     fields = ask("--json", *question).json
     assert result.out == fields["answer"] + "\n" == "No.\n"
-    refused = "refusal" in (fields["stop"], fields["stop_reason"])
-    assert refused == ("the model refused to answer" in result.err) == (provider != "ollama")
+    assert "refusal" in (fields["stop"], fields["stop_reason"])
+    assert "the model refused to answer" in result.err
 
 
 def test_early_stops(ask: Ask) -> None:

@@ -92,15 +92,15 @@ def _make_calls(daemon: TestedDaemon, provider: ScriptedProvider) -> None:
             "tools": [{"type": "function", "function": {"name": HOSTILE, "parameters": {}}}],
             "stream": False,
         }
-        refused = http.post("/api/chat", json={**body, "model": HOSTILE})
+        refused = http.post("/v1/chat/completions", json={**body, "model": HOSTILE})
         assert refused.status_code == 400
         for answering in (HOSTILE, FORMULA):
             provider.model = answering
-            answer = http.post("/api/chat", json=body)
+            answer = http.post("/v1/chat/completions", json=body)
             assert answer.status_code == 200, answer.text
         error = json.dumps({"error": f"no {HOSTILE}"}, ensure_ascii=False)
         provider.error = 400, error.encode()
-        assert http.post("/api/chat", json=body).status_code == 400
+        assert http.post("/v1/chat/completions", json=body).status_code == 400
         for label in (HOSTILE, FORMULA):
             params = {
                 "provider": PROVIDER,

@@ -28,7 +28,7 @@ PROVIDERS: dict[str, dict[str, Any]] = {
     "openrouter": {"dialect": "openrouter"},
     "together": {"dialect": "together"},
     "azure": {"dialect": "azure", "account": {"resource": "me"}},
-    "ollama": {"wire": "ollama", "base_url": "http://gpu:11434"},
+    "ollama": {"dialect": "ollama", "base_url": "http://gpu:11434"},
     "vllm": {"dialect": "vllm", "base_url": PROXY},
     "proxy": {"wire": "openai_chat", "base_url": PROXY},
     "listed": {"wire": "openai_chat", "base_url": PROXY, "known_models": ["mine", "org/mine"]},

@@ -220,22 +220,6 @@ def test_stored_conversation_is_judged_by_its_saved_time(monkeypatch: pytest.Mon
     run_virtual(monkeypatch, main)
 
 
-def test_kept_warm_conversation_is_not_cold(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def main(virtual: VirtualEmulator) -> None:
-        chat = await warmed(
-            virtual, keep_warm="auto", cache=SHORT, on_cold="raise", cold_above_usd=CENT
-        )
-        for _ in range(6):
-            await asyncio.sleep(420)
-            await chat.send("And Bern?", on_cold="send")
-        calls = sent(virtual)
-        await asyncio.sleep(420)
-        assert sent(virtual) > calls, "a refresh was sent"
-        assert (await chat.send("And Wien?")).usage.read
-
-    run_virtual(monkeypatch, main)
-
-
 # ── Runs ─────────────────────────────────────────────────────────────────────────────────────────
 
 

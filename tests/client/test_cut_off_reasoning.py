@@ -49,7 +49,7 @@ THINKING: dict[str, Reasoning] = {
     "openai_chat": Reasoning(effort="low"),
     "openai_responses": Reasoning(effort="low", summary="auto"),
     "gemini": Reasoning(budget_tokens=512, display="summarized"),
-    "ollama": Reasoning(mode="enabled"),
+    "ollama": Reasoning(effort="low"),
     "deepseek": Reasoning(mode="enabled"),
     "minimax/anthropic": Reasoning(mode="enabled", budget_tokens=1024),
     "openrouter": Reasoning(effort="low"),

@@ -67,7 +67,7 @@ UNREADABLE = Seen(errors.Parse, 1, 200)
 #: A wait that is longer than the call may take is not begun.
 TOO_LONG = "rate-limit-date; seconds=100"
 
-#: Fault -> an answer in one piece, a stream. The same on every wire, but for `ELSEWHERE`.
+#: Fault -> an answer in one piece, a stream. The same on every wire.
 FAULTS: dict[str, tuple[Seen, Seen]] = {
     "rate-limit; seconds=0.01": (LIMITED, LIMITED),
     "rate-limit-seconds; seconds=0.01": (LIMITED, LIMITED),
@@ -101,7 +101,6 @@ FAULTS: dict[str, tuple[Seen, Seen]] = {
     "duplicate-events": (FINE, FINE),
     "unknown-events": (FINE, FINE),
 }
-ELSEWHERE = {("spend-cap", "ollama"): Seen(errors.QuotaExhausted, 1, 402)}
 #: Faults that break a stream after the caller got an event.
 DELIVERED = {
     "reset; after=4",
@@ -187,7 +186,7 @@ def test_fault(emu: Emulator, plain: dict[str, str], fault: str, wire: str) -> N
             chat = emulated.client.session(wire)
             emulated.transport.faults = [fault]
             problem, events = await failing(chat, "Hello there", stream=stream)
-            seen = ELSEWHERE.get((fault, wire), FAULTS[fault][stream])
+            seen = FAULTS[fault][stream]
             check(emu, emulated, chat, seen, problem)
             if problem is None:
                 assert chat.last is not None
@@ -339,7 +338,7 @@ def test_events_without_content_of_a_failed_attempt_are_dropped(emu: Emulator, w
             problem, events = await failing(chat, "Hello", stream=True)
             starts = [event for event in events if isinstance(event, ReplyStart)]
             assert len(starts) == 1
-            if problem is None:  # the first event of Gemini and Ollama has content
+            if problem is None:  # the first event of Gemini has content
                 assert chat.last is not None
                 assert len(chat.last.attempts) == 2
                 assert starts[0].id == chat.last.reply.id

@@ -222,8 +222,7 @@ def test_every_wire_carries_wrapped_output(emu: Emulator, wire: str) -> None:
                 base = Call(ir=PromptIR.chat([Message.user("Answer.")]), model=MODELS[wire])
                 base = msgspec.structs.replace(base, params=Params(max_tokens=500))
                 by_tool = await client.complete(form.apply(base, by="tool"), wire)
-                if by_tool.tool_calls:  # Ollama cannot force a call
-                    form.parse_reply(by_tool.reply)
+                form.parse_reply(by_tool.reply)
                 streamed = client.send("Answer.", wire, output=kind)
                 text = "".join([piece async for piece in streamed.text])
                 assert streamed.response is not None

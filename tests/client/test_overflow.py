@@ -31,7 +31,7 @@ for _row in ROWS.values():
         for model in catalog.models(_row.provider)
         if model.context_tokens is not None and model.context_tokens.verified
     ]
-    if windows and min(windows)[0] <= 300_000 and _row.wire != "ollama" and not _row.surface:
+    if windows and min(windows)[0] <= 300_000 and not _row.surface:
         SMALLEST[_row.name] = (min(windows)[1], min(windows)[0])
 
 both = pytest.mark.parametrize("stream", [False, True], ids=["single", "stream"])
@@ -121,21 +121,6 @@ def test_long_prompt_overflows(emu: Emulator, name: str, stream: bool) -> None:
     error = overflow(emu, name, model, "word " * (window + 1000), stream=stream)
     assert error_kind(str(error)) == "context_overflow"
     assert error.status == 400
-
-
-def test_ollama_rejects_a_long_prompt_only_without_truncation(emu: Emulator) -> None:
-    async def main() -> None:
-        config = {"providers": {"one": provider(emu, ROWS["ollama/ollama"], "qwen3:0.6b")}}
-        async with AsyncClient.from_config(config, environ={"KEY": KEY}) as client:
-            shortened = client.session("one", extras={"ollama": '{"options":{"num_ctx":2048}}'})
-            await shortened.send("word " * 4000)
-            for stream in (False, True):
-                extras = {"ollama": '{"truncate":false,"options":{"num_ctx":2048}}'}
-                refused = client.session("one", extras=extras)
-                await overflows_with(refused, "word " * 4000, stream=stream)
-                assert (await client.session("one", extras=extras).send("Hello")).text
-
-    asyncio.run(main())
 
 
 def test_responses_stream_that_fails_in_its_last_event() -> None:

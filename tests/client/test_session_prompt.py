@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 import warnings
 from typing import Any
 
@@ -858,24 +857,12 @@ def test_compacted_history_is_saved_and_restored(emu: Emulator) -> None:
                 await chat.send(f"u{at}")
             chat.compact(25, tokens=lambda _: 10)
             saved[:] = chat.messages
-            answered = await chat.send("u3")
+            await chat.send("u3")
             assert tuple(saved) == chat.messages
             assert len(saved) == 4
-            again = emulated.client.session(
-                "anthropic", system=LONG, messages=saved, on_prefix_break="raise"
-            )
-            now = time.time()
-            assert again.recall(
-                answered.reply,
-                provider="anthropic",
-                model=answered.record.model,
-                at=now,
-                first=now,
-            )
-            await again.send("u4")
-            assert again.last is not None
-            assert again.last.verdict is not None
-            assert again.last.verdict.result == "hit"
+            again = emulated.client.session("anthropic", system=LONG, messages=saved)
+            response = await again.send("u4")
+            assert response.usage.read
 
     asyncio.run(main())
 

@@ -59,7 +59,7 @@ WIRES = [
         {"GEMINI_API_KEY": "k", "GOOGLE_GEMINI_BASE_URL": "{url}"},
         "google",
     ),
-    ("ollama/qwen3:0.6b", {"OLLAMA_HOST": "{url}"}, "ollama"),
+    ("ollama/qwen3:0.6b", {"OLLAMA_HOST": "{url}/ollama"}, "ollama"),
     (
         "deepseek-v4-pro",
         {"DEEPSEEK_API_KEY": "k", "DEEPSEEK_BASE_URL": "{url}/deepseek"},

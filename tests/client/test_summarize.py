@@ -139,8 +139,6 @@ def test_summary_reads_the_conversation_from_the_cache(
         async with connected(emu, (name,)) as emulated:
             chat = await begun(emulated, name)
             before, cost = chat.messages, chat.cost_usd
-            preview = chat.preview_summary(BUDGET)
-            assert preview.cold is None
             pending = chat.summarize(BUDGET)
             if stream:
                 assert "".join([piece async for piece in pending.text]) == SUMMARY
@@ -153,7 +151,6 @@ def test_summary_reads_the_conversation_from_the_cache(
             assert read_share(response) >= 0.85
             assert not response.usage.written_total  # nothing is written that no call reads
             assert response.record.operation == "summarize"
-            assert response.record.predicted == preview.usage.read
             if cost is not None and response.cost_usd is not None:
                 assert chat.cost_usd == cost + response.cost_usd
 
@@ -194,9 +191,6 @@ def test_summary_reads_the_conversation_from_the_cache(
 def test_answer_that_is_no_summary_changes_nothing(
     emu: Emulator, name: str, instruction: str, problem: str
 ) -> None:
-    if (name, problem) == ("ollama", "refusal"):
-        pytest.skip("Ollama's wire has no refusals: this is an answer")
-
     async def run() -> None:
         async with connected(emu, (name,)) as emulated:
             chat = await begun(emulated, name)
@@ -555,8 +549,7 @@ def test_expired_cache_is_an_error_with_the_cost(
         assert preview.cold.extra_usd is not None
         assert preview.cost_usd is not None
         assert preview.cost_usd > preview.cold.extra_usd > 0
-        assert preview.cold == chat.preview_summary(1_000).cold
-        assert "has expired" in str(chat.preview_summary(1_000))
+        assert "has expired" in str(preview)
 
         done = await chat.summarize(1_000, on_cold="send")
         assert done.response is not None
@@ -598,21 +591,6 @@ def test_conversation_that_was_never_sent_is_cold(monkeypatch: pytest.MonkeyPatc
             await chat.summarize(500)
         assert cold.value.preview.cold.reason == "not_cached"
         assert not virtual.transport.bodies
-
-    run_virtual(monkeypatch, main)
-
-
-def test_summarised_history_is_not_kept_warm(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def main(virtual: VirtualEmulator) -> None:
-        chat = virtual.client.session("anthropic", system=LONG, keep_warm="auto")
-        for city in ("Rome", "Athens", "Oslo"):
-            await chat.send(f"{city}? " + "I have been there before. " * 300)
-            await asyncio.sleep(400)  # so that refreshes pay
-        await chat.send("And Bern?")
-        await chat.summarize(1_000)
-        await asyncio.sleep(3000)
-        after = [record.operation for record in virtual.records]
-        assert after[-1] == "summarize"
 
     run_virtual(monkeypatch, main)
 
@@ -684,7 +662,6 @@ def test_sync_client_and_audit_log(emu: Emulator, tmp_path: Path) -> None:
         chat = client.session("claude", system=LONG)
         for city in ("Rome", "Athens"):
             chat.send(f"{city}? " + "I have been there before. " * 300).result()
-        assert chat.preview_summary(1_000).cold is None
         summary = chat.summarize(1_000)
         assert "not sent" in repr(summary)
         assert "".join(summary.text) == SUMMARY

@@ -209,17 +209,6 @@ OTHERS: list[tuple[str, dict[str, Any], str]] = [
     ),
     ("gemini", {"systemInstruction": {"parts": [{"text": "Be terse."}]}}, "systemInstruction"),
     ("gemini", {"system_instruction": {"parts": [{"text": "Be terse."}]}}, "systemInstruction"),
-    ("ollama", {"messages": [{"role": "system", "content": "Be terse."}]}, "messages[0]"),
-    (
-        "ollama",
-        {
-            "messages": [
-                {"role": "user", "content": "Hi"},
-                {"role": "system", "content": "Be terse."},
-            ]
-        },
-        "messages[1]",
-    ),
 ]
 _BASE: dict[str, dict[str, Any]] = {
     "anthropic": {
@@ -228,7 +217,6 @@ _BASE: dict[str, dict[str, Any]] = {
         "messages": [{"role": "user", "content": "Hi"}],
     },
     "gemini": {"contents": [{"role": "user", "parts": [{"text": "Hi"}]}]},
-    "ollama": {"model": "qwen3", "messages": []},
 }
 
 

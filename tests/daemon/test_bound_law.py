@@ -37,7 +37,6 @@ MODELS = {
     "openai_chat": "gpt-5.2",
     "openai_responses": "gpt-5.2",
     "gemini": "gemini-2.5-pro",
-    "ollama": "llama3.2",
 }
 GEMINI_PATH = f"/v1beta/models/{MODELS['gemini']}:generateContent"
 EVERY_WIRE = pytest.mark.parametrize("wire", MODELS)
@@ -79,7 +78,6 @@ SHOWN: dict[str, list[tuple[str, str]]] = {
             "any",
         ),
     ],
-    "ollama": [(r"messages/\*(<[^<>/]*>)?/images/\*", "image")],
     "bedrock": [
         (rf"{_CONVERSE}/image/source/bytes", "image"),
         (rf"{_CONVERSE}/document/source/bytes", "document"),
@@ -461,23 +459,12 @@ PLACES: dict[str, tuple[str, Json, bool]] = {
         },
         False,
     ),
-    "an image of Ollama": (
-        "ollama",
-        {"messages": [{"role": "user", "content": "Hi", "images": [LONG]}]},
-        True,
-    ),
-    "an image as an object of Ollama": (
-        "ollama",
-        {"messages": [{"role": "user", "content": "Hi", "images": [{"images": [LONG]}]}]},
-        False,
-    ),
 }
 LIMITS: dict[str, Json] = {
     "anthropic": {"model": "claude-opus-4-5", "max_tokens": 16},
     "openai_chat": {"model": "gpt-5.2", "max_completion_tokens": 16},
     "openai_responses": {"model": "gpt-5.2", "max_output_tokens": 16},
     "gemini": {"generationConfig": {"maxOutputTokens": 16}},
-    "ollama": {"model": "qwen3:0.6b", "stream": False, "options": {"num_predict": 16}},
 }
 
 
@@ -491,14 +478,14 @@ def provider() -> Iterator[ScriptedProvider]:
 def daemon(
     provider: ScriptedProvider, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[TestedDaemon]:
-    """600,000 bytes of text cost more than 35 cents at each model but Ollama's."""
+    """600,000 bytes of text cost more than 35 cents at each model."""
     grants = {
         wire: {
             "capabilities_grant": ["llm_complete"],
             "llm": {
-                "providers": ["anthropic", "openai", "openai-chat", "gemini", "ollama"],
+                "providers": ["anthropic", "openai", "openai-chat", "gemini"],
                 "models": ["*"],
-                "usd_per_day": 0.35 if wire != "ollama" else 0.04,
+                "usd_per_day": 0.35,
                 "allow": [{"fields": ["*"]}, "stored_responses"],
             },
         }

@@ -36,7 +36,6 @@ MODELS = {
     "openai_chat": "gpt-5.2",
     "openai_responses": "gpt-5.2",
     "gemini": "gemini-2.5-pro",
-    "ollama": "llama3.2",
 }
 EVERY_WIRE = pytest.mark.parametrize("wire", MODELS)
 
@@ -58,7 +57,6 @@ def body_of(wire: str, text: str = "hi", **fields: Any) -> bytes:
             "contents": [{"role": "user", "parts": [{"text": text}]}],
             "generationConfig": {"maxOutputTokens": 100},
         },
-        "ollama": {"messages": messages, "stream": False, "options": {"num_predict": 100}},
     }
     model = {} if wire == "gemini" else {"model": MODELS[wire]}
     return json.dumps(model | bodies[wire] | fields).encode()
@@ -439,7 +437,9 @@ def test_audio_has_no_bound() -> None:
 
 
 def test_model_without_a_price_has_no_bound() -> None:
-    assert reason("ollama") == "no price is known for llama3.2 at test"
+    target = target_of("ollama", "llama3.2")
+    bound = bound_of("openai_chat", body_of("openai_chat", model="llama3.2"), target)
+    assert bound.reason == "no price is known for llama3.2 at test"
 
 
 def test_model_that_searches_by_itself_has_no_bound() -> None:

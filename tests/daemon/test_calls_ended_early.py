@@ -122,7 +122,6 @@ def test_unseen_thinking_is_charged_by_the_time(
         ("openai_chat-row", "openai_chat", "cut"),
         ("openai_responses-row", "openai_responses", "cut"),
         ("gemini-row", "gemini", "whole"),
-        ("ollama-row", "ollama", "whole"),
         *(
             (name, "openai_chat", "cut" if how == "stops" else "whole")
             for name, how in DIALECTS.items()

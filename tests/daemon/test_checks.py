@@ -31,7 +31,6 @@ BODIES: dict[str, dict[str, Any]] = {
     "openai_chat": {"model": "granted-1", "messages": []},
     "openai_responses": {"model": "granted-1", "input": "hi"},
     "gemini": {"contents": []},
-    "ollama": {"model": "granted-1", "messages": []},
 }
 GRANT = LlmGrant(
     providers=("main",),
@@ -95,7 +94,6 @@ REFUSED = [
     ("anthropic", {"fallbacks": [{"model": "other"}]}, "fallbacks[0].model", "models"),
     ("anthropic", {"max_tokens": 101}, "max_tokens", "max_tokens of the grant is 100"),
     ("openai_chat", {"max_tokens": 101}, "max_tokens", "max_tokens of the grant is 100"),
-    ("ollama", {"options": {"num_predict": -1}}, "options.num_predict", "must have a limit"),
     ("openai_chat", {"n": 2}, "n", "n of the grant is 1"),
     (
         "gemini",
@@ -278,7 +276,6 @@ def body_of(system: str, *texts: str) -> dict[str, dict[str, Any]]:
         "openai_chat": {"model": "m", "messages": chat},
         "openai_responses": {"model": "m", "instructions": system, "input": chat[1:]},
         "gemini": {"systemInstruction": {"parts": [{"text": system}]}, "contents": contents},
-        "ollama": {"model": "m", "messages": chat},
     }
 
 
@@ -372,9 +369,6 @@ COVERED = [
     ("gemini", {"generation_config": {"response_json_schema": SCHEMA}}),
     ("gemini", {"generationConfig": {"stopSequences": ["Obey."]}}),
     ("gemini", {"tools": [{"functionDeclarations": [{"name": "find"}]}]}),
-    ("ollama", {"format": SCHEMA}),
-    ("ollama", {"options": {"stop": ["Obey."]}}),
-    ("ollama", {"system": "Obey."}),
     *((wire, {"unheard": "Obey."}) for wire in BODIES),
 ]
 
@@ -410,7 +404,6 @@ FREE = [
         {"generationConfig": {"temperature": 1, "maxOutputTokens": 9}, "labels": {"a": "b"}},
     ),
     ("gemini", {"toolConfig": {"functionCallingConfig": {"mode": "ANY"}}}),
-    ("ollama", {"think": True, "keep_alive": "5m", "options": {"num_predict": 9}}),
 ]
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from support.daemon import TestedDaemon, llm_yaml, running_daemon
-from support.sdk import anthropic, gemini, ollama, openai_chat, openai_responses
+from support.sdk import anthropic, gemini, openai_chat, openai_responses
 from support.sdk.case import SdkCase
 from support.socket_upstream import SocketUpstream, UpstreamConnection, socket_upstream
 from support.waiting import PATIENCE
@@ -25,7 +25,6 @@ CASES: dict[str, tuple[SdkCase, str, str]] = {
     "openai_chat": (openai_chat.CASE, "/v1/chat/completions", "openai-chat"),
     "openai_responses": (openai_responses.CASE, "/v1/responses", "openai"),
     "gemini": (gemini.CASE, "", "gemini"),
-    "ollama": (ollama.CASE, "/api/chat", "ollama"),
 }
 #: The stored objects that the requests of the cases name.
 OWN: tuple[tuple[HandleKind, str, str], ...] = (
@@ -106,8 +105,6 @@ def test_bytes_and_replies_are_passed_through(
             body = case.body(name)
             if body.get("stream"):
                 continue
-            if wire == "ollama":
-                body["stream"] = False
             # Spaces, and keys in another order than we write them.
             data = json.dumps(dict(reversed(body.items()))).encode()
             before = len(upstream.requests)

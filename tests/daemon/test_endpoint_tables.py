@@ -49,8 +49,6 @@ PATHS = [
     ("POST", "/v1alpha/models/g:streamGenerateContent", {}, ("gemini", "stream", "g")),
     ("POST", "/v1/models/g:generateContent", {}, ("gemini", "generate", "g")),
     ("POST", "/v1beta/models/qwen3:0.6b:countTokens", {}, ("gemini", "count", "qwen3:0.6b")),
-    ("POST", "/api/chat", {}, ("ollama", "generate", "")),
-    ("GET", "/api/tags", {}, ("ollama", "models", "")),
     ("GET", "/v1/models", {}, ("openai_chat", "models", "")),
     ("GET", "/v1/models", ANTHROPIC, ("anthropic", "models", "")),
     ("GET", "/v1beta/models", {}, ("gemini", "models", "")),
@@ -367,7 +365,6 @@ def test_messages_of_providers_lose_keys_and_accounts() -> None:
         ("/v1/unknown", {}, "openai_chat"),
         ("/v1/unknown", ANTHROPIC, "anthropic"),
         ("/v1beta/unknown", {}, "gemini"),
-        ("/api/unknown", {}, "ollama"),
         ("/v1/responses/x", {}, "openai_responses"),
     ],
 )
@@ -400,7 +397,6 @@ def test_errors_name_fields_of_the_callers_wire(name: str, path: str, field: str
 @each_row(
     ("name", "data", "last"),
     [
-        ("ollama", b'{"a":1,"done":false}\n{"b":2,"done":true}\n', b',"anaphora":'),
         ("gemini", b'data: {"a":1}\r\n\r\ndata: {"finishReason":"STOP"}\r\n\r\n', b',"anaphora":'),
         ("gemini", b'data: {"a":1}\n\ndata: {"finishReason":"STOP"}\n\n', b',"anaphora":'),
         ("anthropic", b'event: a\ndata: {"a":1}\n\n', b": anaphora "),

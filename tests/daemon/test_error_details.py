@@ -32,7 +32,6 @@ CALLS: dict[str, tuple[str, str, dict[str, Any]]] = {
         "/v1beta/models/gemini-2.5-flash:generateContent",
         {"contents": [{"role": "user", "parts": [{"text": "Hi"}]}]},
     ),
-    "ollama": ("ollama", "/api/chat", {"model": "qwen3:0.6b", "messages": ASK, "stream": False}),
 }
 _GOOGLE = "type.googleapis.com/google.rpc."
 _OPENAI = {
@@ -121,7 +120,6 @@ ERRORS: list[tuple[str, int, Any]] = [
     ("gemini", 429, _QUOTA),
     ("gemini", 400, _BAD_REQUEST),
     ("anthropic", 429, _ANTHROPIC),
-    ("ollama", 400, "no such option"),
 ]
 
 
@@ -383,7 +381,7 @@ def test_delay_of_google_is_in_retry_after(failing: tuple[TestedDaemon, FailingP
         assert response.headers["retry-after"] == "37"
 
 
-@pytest.mark.parametrize("caller", ["anthropic", "openai_responses", "gemini", "ollama"])
+@pytest.mark.parametrize("caller", ["anthropic", "openai_responses", "gemini"])
 def test_details_of_another_wire_are_left_out(
     caller: str, failing: tuple[TestedDaemon, FailingProvider]
 ) -> None:

@@ -35,7 +35,6 @@ BODIES: dict[str, dict[str, Any]] = {
     "openai_chat": {"model": "gpt-6.1-sol", "messages": [{"role": "user", "content": "hi"}]},
     "openai_responses": {"model": "gpt-6.1-sol", "input": "hi"},
     "gemini": {"contents": [{"role": "user", "parts": [{"text": "hi"}]}]},
-    "ollama": {"model": "llama3.2", "messages": [{"role": "user", "content": "hi"}]},
     "bedrock": {"messages": [{"role": "user", "content": [{"text": "hi"}]}]},
 }
 MORE = "additionalModelRequestFields"
@@ -71,7 +70,7 @@ def test_plain_request_asks_for_nothing_special(wire: str) -> None:
     assert facts.n == 1
     special = ("tools", "server_tools", "remote_mcp", "handles", "tiers", "betas", "unknown")
     assert not any(getattr(facts, name) for name in special)
-    assert facts.stream is (wire == "ollama")
+    assert not facts.stream
 
 
 # ── Limits ───────────────────────────────────────────────────────────────────────────────────────
@@ -84,7 +83,6 @@ LIMITS = [
     ("openai_responses", {"max_output_tokens": 7}, "max_output_tokens"),
     ("gemini", {"generationConfig": {"maxOutputTokens": 7}}, "generationConfig.maxOutputTokens"),
     ("gemini", {"generation_config": {"max_output_tokens": 7}}, "generationConfig.maxOutputTokens"),
-    ("ollama", {"options": {"num_predict": 7}}, "options.num_predict"),
     ("bedrock", {"inferenceConfig": {"maxTokens": 7}}, "inferenceConfig.maxTokens"),
     ("bedrock", {MORE: {"max_tokens": 7}}, f"{MORE}.max_tokens"),
     (
@@ -117,13 +115,6 @@ def test_limit_that_would_lower_a_bound_is_rejected() -> None:
         facts_of("anthropic", {"tools": [search]})
 
 
-@pytest.mark.parametrize("value", [-2, -1, 0])
-def test_limit_of_ollama_below_one_is_none(value: int) -> None:
-    facts = facts_of("ollama", {"options": {"num_predict": value}})
-    assert facts.max_tokens is None
-    assert facts.unlimited_output
-
-
 @pytest.mark.parametrize(("wire", "fields", "name"), LIMITS)
 def test_limit_of_zero(wire: str, fields: Any, name: str) -> None:
     """It warms Anthropic's cache. To other hosts, some of them Ollama behind the paths of OpenAI,
@@ -131,7 +122,7 @@ def test_limit_of_zero(wire: str, fields: Any, name: str) -> None:
     zero = json.loads(json.dumps(fields).replace("7", "0"))
     if wire == "anthropic":
         assert facts_of(wire, zero).max_tokens == 0
-    elif wire != "ollama":
+    else:
         with pytest.raises(InvalidRequest, match="must be at least 1, not 0"):
             facts_of(wire, zero)
 
@@ -264,7 +255,6 @@ FUNCTIONS = [
         {"tools": {"function_declarations": {"name": "find"}}},
         "tools[0].functionDeclarations[0]",
     ),
-    ("ollama", {"tools": [function("find")]}, "tools[0]"),
     (
         "bedrock",
         {"toolConfig": {"tools": [{"toolSpec": {"name": "find"}}, {"cachePoint": {}}]}},
@@ -311,7 +301,6 @@ SERVER_TOOLS = [
     ("gemini", {"tools": [{"google_search": {}}]}, None),
     ("gemini", {"tools": [{"functionDeclarations": [], "urlContext": {}}]}, None),
     ("gemini", {"tools": {"codeExecution": {}}}, None),
-    ("ollama", {"tools": [{"type": "web_search"}]}, None),
     ("bedrock", {"toolConfig": {"tools": [{"systemTool": {"name": "nova_grounding"}}]}}, None),
     ("bedrock", {"toolConfig": {"tools": [{"unheard": {}}]}}, None),
     ("bedrock", {MORE: {"tools": [{"type": "computer_20250124", "name": "computer"}]}}, None),
@@ -528,12 +517,6 @@ def test_media_are_counted(wire: str, block: Any, kind: str) -> None:
     assert media.inline >= (len(DATA) if DATA in json.dumps(block) else 0)
 
 
-def test_images_of_ollama_are_counted() -> None:
-    messages = [{"role": "user", "content": "hi", "images": [DATA, DATA]}]
-    media = facts_of("ollama", {"messages": messages}).media
-    assert (media.images, media.inline) == (2, 2 * len(DATA))
-
-
 def test_text_that_looks_like_an_image_stays_text() -> None:
     """Otherwise long text would be held for at the price of a picture."""
     document = {"type": "document", "source": {"type": "text", "data": DATA}}
@@ -619,11 +602,6 @@ def test_each_medium_is_excepted_once() -> None:
 def test_new_kind_of_block_counts_as_a_document(wire: str, block: Any) -> None:
     """It may be anything, so it is held for like the largest medium."""
     assert with_block(wire, block).media.documents == 1
-
-
-def test_ollama_reads_names_in_any_case() -> None:
-    messages = [{"role": "user", "content": "hi", "Images": [DATA]}]
-    assert facts_of("ollama", {"messages": messages}).media.images == 1
 
 
 def test_part_with_a_member_under_two_names_is_rejected() -> None:
@@ -768,7 +746,6 @@ UNKNOWN = [
         "generationConfig.thinkingConfig.new",
     ),
     ("gemini", {"continuationToken": "x"}, "continuationToken"),
-    ("ollama", {"options": {"num_gpu": 1}}, "options.num_gpu"),
     ("bedrock", {MORE: {"unheard": 1}}, f"{MORE}.unheard"),
     ("bedrock", {"inference_config": {"maxTokens": 9}}, "inference_config"),
     ("bedrock", {"promptVariables": {"a": {"text": "b"}}}, "promptVariables"),

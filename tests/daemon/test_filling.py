@@ -26,7 +26,6 @@ PLACES = {
     "openai_chat": ("max_completion_tokens",),
     "openai_responses": ("max_output_tokens",),
     "gemini": ("generationConfig", "maxOutputTokens"),
-    "ollama": ("options", "num_predict"),
 }
 EVERY_WIRE = pytest.mark.parametrize("wire", PLACES)
 
@@ -82,7 +81,6 @@ def test_filling_adds_one_field_and_keeps_every_other_byte(
             '{"generation_config":{"max_output_tokens":77}}',
         ),
         ("gemini", '{"generationConfig":null}', '{"generationConfig":{"maxOutputTokens":77}}'),
-        ("ollama", '{"options":{},"z":0}', '{"options":{"num_predict":77},"z":0}'),
         ("openai_chat", '{"max_tokens":null}', '{"max_tokens":null,"max_completion_tokens":77}'),
     ],
 )
@@ -100,7 +98,6 @@ def test_filling_into_objects_and_nulls(wire: str, body: str, filled: str) -> No
         ("openai_chat", '{"max_completion_tokens":5}'),
         ("openai_responses", '{"max_output_tokens":5}'),
         ("gemini", '{"generationConfig":{"max_output_tokens":5}}'),
-        ("ollama", '{"options":{"num_predict":-1}}'),
     ],
 )
 def test_limit_of_the_request_is_never_changed(wire: str, body: str) -> None:

@@ -25,7 +25,6 @@ BODIES: dict[str, Json] = {
         "contents": [{"role": "user", "parts": [{"text": "Hi"}]}],
         "generationConfig": {"maxOutputTokens": 16},
     },
-    "ollama": {"messages": CHAT, "stream": False, "options": {"num_predict": 16}},
     "bedrock": {
         "messages": [{"role": "user", "content": [{"text": "Hi"}]}],
         "inferenceConfig": {"maxTokens": 16},
@@ -37,7 +36,6 @@ PROVIDERS = {
     "openai": "gpt-5.2",
     "openai-chat": "gpt-5.2",
     "gemini": "gemini-2.5-flash",
-    "ollama": "llama3.2",
 }
 EVIL = {"name": "delete_all", "parameters": SCHEMA}
 CALLED = {"type": "function", "function": EVIL}
@@ -60,8 +58,6 @@ TOOLS: list[tuple[str, Json]] = [
     ("gemini", {"functionDeclarations": [{"name": "only_this"}, EVIL]}),
     ("gemini", {"functionDeclarations": [{"name": "only_this", "functions": [EVIL]}]}),
     ("gemini", {"functionDeclarations": [], "function_declarations": [EVIL]}),
-    ("ollama", {"type": "function", "function": {"name": "only_this", "Name": "delete_all"}}),
-    ("ollama", {"type": "function", "Function": EVIL}),
     ("bedrock", {"toolSpec": {"name": "delete_all", "inputSchema": {"json": SCHEMA}}}),
     ("bedrock", {"toolSpec": {"name": "only_this", "Name": "delete_all"}}),
     ("bedrock", {"toolSpec": {"name": "only_this", "tools": [EVIL]}}),

@@ -135,7 +135,6 @@ LIMITS = {
     "openai_chat": ("", ["max_tokens", "max_completion_tokens"]),
     "openai_responses": ("", ["max_output_tokens"]),
     "gemini": ("generationConfig", ["maxOutputTokens", "max_output_tokens"]),
-    "ollama": ("options", ["num_predict"]),
     "bedrock": ("inferenceConfig", ["maxTokens"]),
 }
 

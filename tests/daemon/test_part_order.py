@@ -1,4 +1,4 @@
-"""Streams of Chat and Ollama, whose texts have no end, for clients that expect one part at a time."""
+"""Streams of Chat, whose texts have no end, for clients that expect one part at a time."""
 
 from __future__ import annotations
 

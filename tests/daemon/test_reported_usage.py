@@ -134,19 +134,6 @@ def gemini(input: int, output: int, stream: bool) -> bytes:
     return sse(body) if stream else json.dumps(body).encode()
 
 
-def ollama(input: int, output: int, stream: bool) -> bytes:
-    fields = {"model": "qwen3:0.6b", "created_at": "2026-01-01T00:00:00Z"}
-    message = {"role": "assistant", "content": TEXT}
-    end = {"done": True, "done_reason": "stop", "prompt_eval_count": input, "eval_count": output}
-    if not stream:
-        return json.dumps({**fields, "message": message, **end}).encode()
-    lines = [
-        {**fields, "message": message, "done": False},
-        {**fields, "message": {"role": "assistant", "content": ""}, **end},
-    ]
-    return b"".join(json.dumps(line).encode() + b"\n" for line in lines)
-
-
 _GEMINI = {"contents": [{"role": "user", "parts": [{"text": "Tell me about harbours."}]}]}
 _PATH = "/v1beta/models/gemini-2.5-flash:"
 #: The writer of an answer, the path, and the body of a request.
@@ -165,8 +152,8 @@ WIRES: dict[str, tuple[Any, str, dict[str, Any]]] = {
     ),
     "gemini": (gemini, _PATH, {**_GEMINI, "generationConfig": {"maxOutputTokens": 50}}),
     "ollama": (
-        ollama, "/api/chat",
-        {"model": "qwen3:0.6b", "messages": MESSAGES, "options": {"num_predict": 50}},
+        chat, "/v1/chat/completions",
+        {"model": "qwen3:0.6b", "max_completion_tokens": 50, "messages": MESSAGES},
     ),
 }  # fmt: skip
 
@@ -197,13 +184,12 @@ def called(
     """How the call was settled: the kind, the amount, the bound and the input."""
     write, path, body = WIRES[wire]
     provider.body = write(input, output, stream)
-    ndjson = "application/x-ndjson" if wire == "ollama" else "text/event-stream"
-    provider.type = ndjson if stream else "application/json"
+    provider.type = "text/event-stream" if stream else "application/json"
     if wire == "gemini":
         path += "streamGenerateContent?alt=sse" if stream else "generateContent"
     else:
         body = {**body, "stream": stream}
-        if wire == "openai_chat" and stream:
+        if write is chat and stream:
             body["stream_options"] = {"include_usage": True}
     with daemon.client() as client:
         answer = client.post(path, json=body)

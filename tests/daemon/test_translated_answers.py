@@ -29,7 +29,6 @@ MODELS = {
     "openai_chat": ("openai-chat", "gpt-5.2"),
     "openai_responses": ("openai", "gpt-5.2"),
     "gemini": ("gemini", "gemini-2.5-flash"),
-    "ollama": ("ollama", "qwen3:0.6b"),
 }
 PAIRS = [(at, caller) for at in MODELS for caller in MODELS if at != caller]
 TOOL = {"type": "object", "properties": {}}
@@ -93,9 +92,8 @@ def request(caller: str, model: str, *, stream: bool) -> tuple[str, dict[str, An
                 "tools": [{"functionDeclarations": [function]}],
             }
     tools = [{"type": "function", "function": function}]
-    path = "/api/chat" if caller == "ollama" else "/v1/chat/completions"
-    more = {"stream_options": {"include_usage": True}} if stream and caller != "ollama" else {}
-    return path, plain | {"messages": asked, "tools": tools} | more
+    more = {"stream_options": {"include_usage": True}} if stream else {}
+    return "/v1/chat/completions", plain | {"messages": asked, "tools": tools} | more
 
 
 def asked(

@@ -25,7 +25,6 @@ TAILS = {
     "anthropic": "/v1/messages",
     "openai_chat": "/v1/chat/completions",
     "openai_responses": "/v1/responses",
-    "ollama": "/api/chat",
     "gemini": "/v1beta/models/{model}:{method}",
     "bedrock": "/model/{model}/{method}",
 }

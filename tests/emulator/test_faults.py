@@ -154,7 +154,7 @@ def test_spend_cap_is_not_a_rate_limit(name: str) -> None:
     answer = fault("spend-cap").apply(whole(name))
     error = error_in(answer)
     assert (type(error), error.retry_after, error.retryable) == (errors.QuotaExhausted, None, False)
-    statuses = {"ollama": 402, "bedrock": 400, "bedrock/anthropic/invoke": 400}
+    statuses = {"bedrock": 400, "bedrock/anthropic/invoke": 400}
     assert answer.status == statuses.get(name, 429)
 
 

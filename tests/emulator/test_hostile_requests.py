@@ -30,7 +30,6 @@ WIRES = {
     "/v1/chat/completions": "openai_chat",
     "/v1/responses": "openai_responses",
     "/v1beta/models/gemini-2.5-flash:generateContent": "gemini",
-    "/api/chat": "ollama",
     "/minimax/anthropic/v1/messages": "minimax/anthropic",
     "/no/such/path": "openai_chat",
 }

@@ -24,7 +24,6 @@ BODIES: dict[str, dict[str, Any]] = {
     "openai_chat": {"messages": HI},
     "openai_responses": {"input": "Hello"},
     "gemini": {"contents": [{"role": "user", "parts": [{"text": "Hello"}]}]},
-    "ollama": {"messages": HI, "stream": False},
 }
 HEADERS = {
     "authorization": "Bearer k",
@@ -78,7 +77,6 @@ def ask(
             "NOT_FOUND",
             "gemini-2.5-flash",
         ),
-        ("ollama", "/api/chat", "quen3:0.6b", 404, None, "qwen3:0.6b"),
         (
             "openai_chat",
             "/deepseek/chat/completions",
@@ -119,13 +117,9 @@ def test_unknown_model_is_refused_as_the_provider_does(
     response = ask(Engine(), path, wire, model)
     assert response.status == status
     error = msgspec.json.decode(response.body)["error"]
-    if wire == "ollama":
-        message = error
-    else:
-        message = error["message"]
-        field = {"anthropic": "type", "gemini": "status"}.get(wire, "code")
-        assert error[field] == code
-    assert f"Did you mean {near}?" in message
+    field = {"anthropic": "type", "gemini": "status"}.get(wire, "code")
+    assert error[field] == code
+    assert f"Did you mean {near}?" in error["message"]
 
 
 @each_row(
@@ -140,8 +134,7 @@ def test_unknown_model_is_refused_as_the_provider_does(
 )
 def test_hosts_have_models_that_the_catalog_does_not_list(provider: str, model: str) -> None:
     row = catalog.dialects().find(provider)
-    path = {"ollama": "/api/chat", "huggingface": "/v1/chat/completions"}.get(provider, row.path)
-    assert ask(Engine(), f"/{provider}{path}", row.wire, model).status == 200
+    assert ask(Engine(), f"/{provider}{row.request_path}", row.wire, model).status == 200
 
 
 def test_model_is_refused_from_the_day_it_retires() -> None:

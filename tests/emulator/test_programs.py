@@ -1,5 +1,5 @@
 """What real programs send beside the SDKs' types, and need in a response: Codex, Gemini CLI,
-llm-ollama, LiteLLM, pydantic-ai. The programs themselves run in soak/test_strangers.py."""
+LiteLLM, pydantic-ai. The programs themselves run in soak/test_strangers.py."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import httpx
 import openai
 import pytest
 
-from anaphora import catalog
 from anaphora.emulator.server import Emulator
 
 BEARER = {"authorization": "Bearer k"}
@@ -228,28 +227,6 @@ def test_last_chunk_of_a_stream_has_content(emu: Emulator, text: str) -> None:
     assert candidate["finishReason"] == "STOP"
     assert candidate["content"]["role"] == "model"
     assert [*candidate["content"]["parts"][0]] == ["text"]
-
-
-# ── llm-ollama ───────────────────────────────────────────────────────────────────────────────────
-
-
-def test_ollama_lists_models_apart_and_shows_their_capabilities(emu: Emulator) -> None:
-    """llm-ollama takes models with one digest for one, and leaves out those without `completion`."""
-    models = httpx.get(f"{emu.url}/api/tags").json()["models"]
-    assert len({model["digest"] for model in models}) == len(models) > 1
-    for model in models:
-        shown = httpx.post(f"{emu.url}/api/show", json={"model": model["model"]}).json()
-        assert "completion" in shown["capabilities"]
-    able = {model.id: model.can("tools") for model in catalog.models("ollama")}
-    name = next(name for name, tools in able.items() if tools)
-    shown = httpx.post(f"{emu.url}/api/show", json={"model": name}).json()
-    assert shown["capabilities"] == ["completion", "tools"]
-    assert shown["model_info"]["o200k.context_length"] == 131072
-
-
-def test_show_without_a_model_is_rejected(emu: Emulator) -> None:
-    response = httpx.post(f"{emu.url}/api/show", json={})
-    assert (response.status_code, response.json()) == (400, {"error": "model is required"})
 
 
 # ── LiteLLM, pydantic-ai ─────────────────────────────────────────────────────────────────────────

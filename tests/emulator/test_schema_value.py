@@ -242,14 +242,6 @@ PLACES: dict[str, tuple[str, Callable[[Any], Any]]] = {
             },
         },
     ),
-    "ollama": (
-        "/api/chat",
-        lambda schema: {
-            "model": "llama3.2",
-            "messages": [{"role": "user", "content": "Hi."}],
-            "format": schema,
-        },
-    ),
 }
 
 

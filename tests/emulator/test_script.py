@@ -30,7 +30,6 @@ MODELS = {
     "openai_chat": "gpt-4o",
     "openai_responses": "gpt-5",
     "gemini": "gemini-2.5-flash",
-    "ollama": "llama3.2",
 }
 every_wire = each_row("name", list(MODELS))
 

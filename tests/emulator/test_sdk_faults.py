@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import anthropic
-import ollama
 import openai
 import pytest
 from google import genai
@@ -79,23 +78,11 @@ def ask_gemini(client: genai.Client, fault: str, stream: bool) -> Any:
     return "".join(chunk.text or "" for chunk in chunks)
 
 
-def ask_ollama(client: ollama.Client, fault: str, stream: bool) -> Any:
-    # The client takes headers only when it is made.
-    client._client.headers[HEADER] = fault
-    ask: Any = {"model": "qwen3:0.6b", "messages": MESSAGES}
-    if not stream:
-        return client.chat(**ask).message.content
-    chunks = list(client.chat(**ask, stream=True))
-    assert chunks[-1].done, MISSING
-    return "".join(chunk.message.content or "" for chunk in chunks)
-
-
 ASK: dict[str, AskFunction] = {
     "anthropic": ask_anthropic,
     "openai_chat": ask_chat,
     "openai_responses": ask_responses,
     "gemini": ask_gemini,
-    "ollama": ask_ollama,
 }
 
 
@@ -107,14 +94,12 @@ def made(url: str, seconds: float) -> Iterator[dict[str, Any]]:
         anthropic.Anthropic(base_url=url, api_key="k", max_retries=0, timeout=seconds) as claude,
         openai.OpenAI(base_url=f"{url}/v1", api_key="k", max_retries=0, timeout=seconds) as gpt,
         genai.Client(api_key="k", http_options=options) as gemini,
-        ollama.Client(host=url, timeout=seconds) as local,
     ):
         yield {
             "anthropic": claude,
             "openai_chat": gpt,
             "openai_responses": gpt,
             "gemini": gemini,
-            "ollama": local,
         }
 
 

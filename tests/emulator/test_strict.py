@@ -31,7 +31,6 @@ MODELS = {
     "openai_chat": "gpt-4o",
     "openai_responses": "gpt-4o",
     "gemini": "gemini-2.5-flash",
-    "ollama": "llama3.2",
     "bedrock": "us.anthropic.claude-sonnet-5",
 }
 PATHS = {
@@ -39,7 +38,6 @@ PATHS = {
     "openai_chat": "/v1/chat/completions",
     "openai_responses": "/v1/responses",
     "gemini": "/v1beta/models/gemini-2.5-flash:generateContent",
-    "ollama": "/api/chat",
     "bedrock": "/model/us.anthropic.claude-sonnet-5/converse",
 }
 
@@ -952,51 +950,6 @@ def test_vertex_requires_a_role() -> None:
     assert check("gemini", gemini({"parts": [{"text": "Hello"}]}), path=path) is not None
 
 
-# ── Ollama ───────────────────────────────────────────────────────────────────────────────────────
-
-
-def ollama(*messages: Any, **more: Any) -> dict[str, Any]:
-    return {"model": "llama3.2", "messages": [*messages] or [HI], **more}
-
-
-@each_row(
-    "image, byte",
-    [("data:image/png;base64,aGk=", 4), ("aGk", 0), ("aGkhaG", 4), ("aGk=aa", 4), ("a=", 1)],
-)
-def test_ollama_reports_the_illegal_base64_byte(image: str, byte: int) -> None:
-    error = check("ollama", ollama({**HI, "images": [image]}))
-    assert error is not None
-    assert str(error) == f"illegal base64 data at input byte {byte}"
-    assert (error.status, error.param) == (400, "messages[0].images[0]")
-
-
-@pytest.mark.parametrize(
-    "body, param",
-    [
-        (without(ollama(), "model"), "model"),
-        (ollama({"role": "user", "content": [text()]}), "messages[0].content"),
-        (
-            ollama(
-                HI,
-                {
-                    "role": "assistant",
-                    "tool_calls": [{"function": {"name": "f", "arguments": "{}"}}],
-                },
-            ),
-            "messages[1].tool_calls[0].function.arguments",
-        ),
-    ],
-)
-def test_ollama_rejects(body: Any, param: str) -> None:
-    error = check("ollama", body)
-    assert error is not None
-    assert (error.status, error.param) == (400, param)
-
-
-def test_ollama_accepts_unknown_fields() -> None:
-    assert check("ollama", ollama({**HI, "images": ["aGk=\n"], "mood": "good"}, whatever=1)) is None
-
-
 # ── All of them ──────────────────────────────────────────────────────────────────────────────────
 
 
@@ -1091,10 +1044,6 @@ BODIES = [
     ("openai_chat", [row[1] for row in CHAT]),
     ("openai_responses", [row[1] for row in RESPONSES]),
     ("gemini", [row[1] for row in GEMINI]),
-    (
-        "ollama",
-        [ollama({**HI, "images": ["aGk="], "tool_calls": [{"function": {"arguments": {}}}]})],
-    ),
 ]
 
 
@@ -1115,7 +1064,6 @@ PLAIN = {
     "gemini": gemini(
         {"role": "user", "parts": [{"text": "Hello"}]}, {"role": "model", "parts": [{"text": "Hi"}]}
     ),
-    "ollama": ollama(HI, HI),
 }
 
 
@@ -1163,7 +1111,6 @@ def test_marked_block_of_an_odd_type_never_raises(kind: Any) -> None:
         ("openai_chat", chat(response_format={"type": "json_object"})),
         ("openai_responses", responses(text={"format": {"type": "json_object"}})),
         ("gemini", gemini(generationConfig={"responseMimeType": "application/json"})),
-        ("ollama", ollama(format="json")),
     ],
 )
 def test_malformed_json_format_never_raises(name: str, body: Any) -> None:

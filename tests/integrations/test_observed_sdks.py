@@ -26,7 +26,6 @@ from support.observed import (
     close,
     google_client,
     mistral_client,
-    ollama_client,
     openai_client,
 )
 
@@ -338,6 +337,6 @@ def test_transport_takes_transports_only() -> None:
 def test_clients_of_every_sdk_are_found() -> None:
     found = [
         anaphora.observe(make("http://127.0.0.1:9"))
-        for make in (anthropic_client, openai_client, google_client, mistral_client, ollama_client)
+        for make in (anthropic_client, openai_client, google_client, mistral_client)
     ]
-    assert len(found) == 5
+    assert len(found) == 4

@@ -50,7 +50,6 @@ MODELS = {
     "anthropic": "claude-sonnet-4-5",
     "openai_chat": "gpt-5.6",
     "openai_responses": "gpt-5.6",
-    "ollama": "qwen3",
     "gemini": "gemini-2.5-flash",
     "bedrock": "us.anthropic.claude-sonnet-4-5-20250929-v1:0",
 }
@@ -279,7 +278,6 @@ FOREIGN = {
     "anthropic": ["cache_control", "input_schema", "tool_use"],
     "openai_chat": ["prompt_cache_breakpoint", "tool_calls", "max_completion_tokens"],
     "openai_responses": ["prompt_cache_breakpoint", "function_call", "max_output_tokens"],
-    "ollama": ["tool_calls", "tool_name", "num_predict"],
     "gemini": ["contents", "functionCall", "maxOutputTokens"],
     "bedrock": ["cachePoint", "toolUse", "inferenceConfig"],
 }

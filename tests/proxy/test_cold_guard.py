@@ -94,7 +94,7 @@ def guarded(
     urls = {"anthropic": emu.url, "openai": f"{emu.url}/v1", "google": emu.url, "bedrock": emu.url}
     network = NetworkUpstream(signer=RequestSigner(AWS))
     with running(
-        default_routes(urls | {"ollama": emu.url}, region="us-east-1"),
+        default_routes(urls, region="us-east-1"),
         observers=[judge, check, attempts],
         upstream=network,
     ) as proxy:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from decimal import Decimal
 
 import pytest
 from support.raw_http import exchange, request_bytes
@@ -12,8 +13,10 @@ from support.socket_upstream import SocketUpstream, answering, socket_upstream
 from anaphora.errors import ColdCallRefused, Denied
 from anaphora.proxy.routes import default_routes
 from anaphora.proxy.server import running
+from anaphora.proxy.spend_check import SpendCheck
 from anaphora.traffic.calls import RelayedCall, UpstreamRequest
 from anaphora.traffic.judging import Judge
+from anaphora.traffic.spend_limit import ProgramLimit
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
 BODY = b'{"model": "m", "messages": []}'
@@ -22,7 +25,6 @@ PATHS = {
     "openai_chat": ("/openai/chat/completions", "insufficient_quota"),
     "openai_responses": ("/openai/responses", "insufficient_quota"),
     "gemini": ("/google/v1beta/models/m:streamGenerateContent", "RESOURCE_EXHAUSTED"),
-    "ollama": ("/ollama/api/chat", "no more"),
     "bedrock": ("/bedrock/model/m/converse-stream", "no more"),
 }
 
@@ -61,7 +63,7 @@ def test_refused_request_is_answered_in_its_format_and_not_sent(
 ) -> None:
     upstream.requests.clear()
     path, kind = PATHS[name]
-    names = ("anthropic", "openai", "google", "ollama", "bedrock")
+    names = ("anthropic", "openai", "google", "bedrock")
     refusing, judge = Refusing(), Judge()
     with running(
         default_routes(dict.fromkeys(names, upstream.url), region="us-east-1"),
@@ -86,3 +88,27 @@ def test_refused_request_is_answered_in_its_format_and_not_sent(
     refused = judge.calls[0]
     assert (refused.kind, refused.reason, refused.status) == ("refused", "no more today", 402)
     assert judge.summary().kinds["refused"] == 1
+
+
+def test_ollamas_own_api_passes_unread_and_says_so_once(upstream: SocketUpstream) -> None:
+    upstream.requests.clear()
+    judge, data = Judge(), b'{ "model":"qwen3","messages":[],"prompt":"x" }'
+    limit = SpendCheck(judge, ProgramLimit(Decimal(1)))
+    with running(default_routes({"ollama": upstream.url}), observers=[judge, limit]) as proxy:
+        for path in ("/api/chat", "/ollama/api/generate", "/ollama/v1/api/chat"):
+            answer = exchange(proxy.port, request_bytes("POST", path, data))
+            assert (answer.status, answer.body) == (200, b"{}")
+        assert proxy.settle(10.0)
+    assert [sent.split(b" ")[1] for sent in upstream.requests] == [
+        b"/api/chat",
+        b"/api/generate",
+        b"/api/chat",
+    ]
+    assert all(sent.endswith(data) for sent in upstream.requests)
+    assert [call.kind for call in judge.calls] == ["other"] * 3
+    assert {call.reason for call in judge.calls} == {"Ollama's own API is not read"}
+    first, *others = [[notice.message for notice in call.notices] for call in judge.calls]
+    assert first == [
+        "Ollama's /api/ is passed on, not read: no verdicts. Calls of its /v1 are read."
+    ]
+    assert others == [[], []]

@@ -164,6 +164,8 @@ PATHS: list[tuple[str, dict[str, str], str, str]] = [
     ("/upload/v1beta/files", {}, "google", "/upload/v1beta/files"),
     ("/api/chat", {}, "ollama", "/api/chat"),
     ("/ollama/api/tags", {}, "ollama", "/api/tags"),
+    ("/ollama/v1/api/chat", {}, "ollama", "/api/chat"),
+    ("/ollama/v1/chat/completions", {}, "ollama", "/v1/chat/completions"),
 ]  # fmt: skip
 
 
@@ -240,7 +242,6 @@ GENERATING = {
     "openai_chat": "/openai/v1/chat/completions",
     "openai_responses": "/openai/v1/responses",
     "gemini": "/google/v1beta/models/gemini-2.5-pro:generateContent",
-    "ollama": "/ollama/api/chat",
     "bedrock": "/bedrock/model/anthropic.claude-sonnet-4-5-20250929-v1%3A0/converse",
 }
 

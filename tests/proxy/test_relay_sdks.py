@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from support.sdk import anthropic, gemini, mistral, ollama, openai_chat, openai_responses
+from support.sdk import anthropic, gemini, mistral, openai_chat, openai_responses
 from support.sdk.case import SdkCase
 from support.socket_upstream import (
     CallList,
@@ -24,7 +24,7 @@ from anaphora.traffic.calls import ProxyRoute
 #: Where aiohttp is installed google-genai uses it, in a way that aiohttp advises against.
 pytestmark = pytest.mark.filterwarnings("ignore:Inheritance class:DeprecationWarning")
 
-MODULES: list[Any] = [anthropic, openai_chat, openai_responses, gemini, ollama, mistral]
+MODULES: list[Any] = [anthropic, openai_chat, openai_responses, gemini, mistral]
 CASES: list[SdkCase] = [module.CASE for module in MODULES]
 EVENT = re.compile(rb".*?(?:\r?\n\r?\n|\n(?=\{))|.+", re.DOTALL)
 #: Headers of every provider; our server adds them where they are missing.

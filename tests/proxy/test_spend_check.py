@@ -67,7 +67,7 @@ def limited(emu: Emulator, usd: str) -> Iterator[Limited]:
     judge, limit = Judge(), ProgramLimit(Decimal(usd))
     urls = {"anthropic": emu.url, "openai": f"{emu.url}/v1", "google": emu.url, "bedrock": emu.url}
     with running(
-        default_routes(urls | {"ollama": emu.url}, region="us-east-1"),
+        default_routes(urls | {"ollama": f"{emu.url}/ollama"}, region="us-east-1"),
         observers=[judge, SpendCheck(judge, limit)],
         upstream=NetworkUpstream(signer=RequestSigner(AWS)),
     ) as proxy:
@@ -168,7 +168,7 @@ def test_free_calls_pass(emu: Emulator) -> None:
 def test_calls_of_unknown_cost_are_refused(emu: Emulator) -> None:
     chat = {"model": "qwen3:0.6b", "stream": False, "messages": [{"role": "user", "content": "Hi"}]}
     with limited(emu, "5") as run:
-        status, _, body = post(run, "/api/chat", chat, "ollama")
+        status, _, body = post(run, "/v1/chat/completions", chat, "ollama")
         assert status == 402
         assert b"no price is known for qwen3:0.6b" in body
         status, _, body = post(run, "/v1/messages/batches", {"requests": []})

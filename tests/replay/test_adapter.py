@@ -31,7 +31,6 @@ MODELS = {
     "openai_chat": "gpt-5.2",
     "openai_responses": "gpt-5.2",
     "gemini": "gemini-2.5-flash",
-    "ollama": "llama3.2",
 }
 SCHEMA = {
     "type": "object",

@@ -40,7 +40,7 @@ _WIRES = {
     "openai": ("openai_responses", "", "gpt-5.2"),
     "openai-chat": ("openai_chat", "", "gpt-5.2"),
     "gemini": ("gemini", "", "gemini-2.5-flash"),
-    "ollama": ("ollama", "", "qwen3:0.6b"),
+    "ollama": ("ollama", "/ollama", "qwen3:0.6b"),
     "deepseek": ("deepseek", "/deepseek", "deepseek-v4-flash"),
 }
 

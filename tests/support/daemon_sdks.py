@@ -17,7 +17,6 @@ from typing import Any, ClassVar, NamedTuple
 import anthropic
 import httpx
 import httpx2
-import ollama
 import openai
 from google import genai
 from google.genai import types
@@ -311,70 +310,8 @@ class GeminiSdk(SdkClient):
         self.http.close()
 
 
-class OllamaSdk(SdkClient):
-    wire = "ollama"
-
-    def __init__(self, url: str, token: str, **options: Any) -> None:
-        super().__init__(url, token, **options)
-        self._clients: dict[str, ollama.Client] = {}
-
-    def _client(self, provider: str = "") -> ollama.Client:
-        """Headers belong to a client, not to a request."""
-        if provider not in self._clients:
-            headers = {"authorization": f"Bearer {self.token}"}
-            if provider:
-                headers["anaphora-provider"] = provider
-            self._clients[provider] = ollama.Client(host=self.url, headers=headers, verify=False)
-        return self._clients[provider]
-
-    def _arguments(self, model: str, text: str, tools: bool, result: str = "") -> dict[str, Any]:
-        messages: list[dict[str, Any]] = [{"role": "user", "content": text}]
-        if result:
-            call = {"function": {"name": TOOL, "arguments": {"city": "Paris"}}}
-            messages.append({"role": "assistant", "content": "", "tool_calls": [call]})
-            messages.append({"role": "tool", "tool_name": TOOL, "content": result})
-        tool = {
-            "type": "function",
-            "function": {"name": TOOL, "description": "Weather.", "parameters": SCHEMA},
-        }
-        return {
-            "model": model,
-            "messages": messages,
-            "options": {"num_predict": MAX_TOKENS},
-            **({"tools": [tool]} if tools or result else {}),
-        }
-
-    def ask(
-        self, model: str, text: str, *, provider: str, tools: bool = False, result: str = ""
-    ) -> SdkAnswer:
-        arguments = self._arguments(model, text, tools, result)
-        return self._read([self._client(provider).chat(**arguments)])
-
-    def stream(self, model: str, text: str, *, provider: str, tools: bool = False) -> SdkAnswer:
-        arguments = self._arguments(model, text, tools)
-        return self._read(list(self._client(provider).chat(**arguments, stream=True)))
-
-    def _read(self, chunks: list[Any]) -> SdkAnswer:
-        text = "".join(chunk.message.content or "" for chunk in chunks)
-        calls = tuple(
-            ("", call.function.name, dict(call.function.arguments))
-            for chunk in chunks
-            for call in chunk.message.tool_calls or ()
-        )
-        last = chunks[-1]
-        assert last.done
-        return SdkAnswer(text, last.prompt_eval_count or 0, last.eval_count or 0, calls)
-
-    def models(self) -> list[str]:
-        return [str(model.model) for model in self._client().list().models]
-
-    def close(self) -> None:
-        for client in self._clients.values():
-            client._client.close()  # there is no method for it
-
-
 SDKS: dict[str, type[SdkClient]] = {
-    sdk.wire: sdk for sdk in (AnthropicSdk, ChatSdk, ResponsesSdk, GeminiSdk, OllamaSdk)
+    sdk.wire: sdk for sdk in (AnthropicSdk, ChatSdk, ResponsesSdk, GeminiSdk)
 }
 
 

@@ -36,7 +36,6 @@ PATHS = {
     "anthropic": "/v1/messages",
     "openai_chat": "/v1/chat/completions",
     "openai_responses": "/v1/responses",
-    "ollama": "/api/chat",
 }
 _NAMED_IN_PATH = {"gemini": gemini.params.path_of, "bedrock": bedrock.params.path_of}
 BOTH = frozenset(("llm_complete", "llm_stream"))

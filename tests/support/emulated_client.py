@@ -42,7 +42,7 @@ MODELS: dict[str, str] = {
 #: Models of routers that only some tests use.
 ROUTED = {"vercel": "deepseek/deepseek-v4-flash", "huggingface": "deepseek-ai/DeepSeek-V4-Flash"}
 BEDROCK_MODEL = "us.anthropic.claude-sonnet-4-5-20250929-v1:0"
-WIRES = ("anthropic", "openai_chat", "openai_responses", "gemini", "ollama")
+WIRES = ("anthropic", "openai_chat", "openai_responses", "gemini")
 
 AT_ONCE = Latency(first=0.0)
 """For tests without concurrent calls: those that write cache entries do not wait for others."""

@@ -32,7 +32,6 @@ MODELS = {
     "openai_chat": "gpt-4.1",
     "openai_responses": "gpt-4.1",
     "gemini": "gemini-2.0-flash",
-    "ollama": "llama3.2",
 }
 WIRES = tuple(MODELS)
 DIALECTS = {
@@ -106,8 +105,6 @@ def call_of(wire: str, *, stream: bool = True, model: str = "") -> tuple[str, di
             fields = {"max_completion_tokens": MOST_TOKENS, "messages": messages}
         case "openai_responses":
             fields = {"max_output_tokens": MOST_TOKENS, "input": messages, "store": False}
-        case "ollama":
-            fields = {"options": {"num_predict": MOST_TOKENS}, "messages": messages}
         case _:
             method = "streamGenerateContent?alt=sse" if stream else "generateContent"
             contents = [{"role": "user", "parts": [{"text": QUESTION}]}]
@@ -118,7 +115,6 @@ def call_of(wire: str, *, stream: bool = True, model: str = "") -> tuple[str, di
         "anthropic": "/v1/messages",
         "openai_chat": "/v1/chat/completions",
         "openai_responses": "/v1/responses",
-        "ollama": "/api/chat",
     }
     return paths[wire], {"model": name, "stream": stream, **fields}
 

@@ -129,7 +129,6 @@ _PROVIDER_TOOLS = {
     "openai_chat": '{"type":"custom","custom":{"name":"grep"}}',
     "openai_responses": '{"type":"web_search"}',
     "gemini": '{"googleSearch":{}}',
-    "ollama": '{"type":"web_search"}',
     "bedrock": '{"systemTool":{"name":"web_search"}}',
 }
 

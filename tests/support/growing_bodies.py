@@ -18,7 +18,6 @@ PATHS = {
     "openai_chat": "/v1/chat/completions",
     "openai_responses": "/v1/responses",
     "gemini": "/v1beta/models/g:generateContent",
-    "ollama": "/api/chat",
 }
 #: The list of messages, and the field of a message that holds its content.
 FIELDS = {"openai_responses": ("input", "content"), "gemini": ("contents", "parts")}

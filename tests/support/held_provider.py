@@ -44,7 +44,6 @@ _PATHS = {
     "/responses": "openai_responses",
     "generateContent": "gemini",
     "streamGenerateContent": "gemini",
-    "/chat": "ollama",
 }
 #: Characters of a delta.
 _PIECE = 10_000
@@ -148,7 +147,7 @@ class HeldProvider:
         end: list[Event] = [*half, PartEnd(0, reply.message.parts[0]), ReplyEnd(reply)]
         rest = b"".join(map(writer.write, end))
         head = "HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-type: "
-        head += "application/x-ndjson" if name == "ollama" else "text/event-stream"
+        head += "text/event-stream"
         return head.encode() + b"\r\n\r\n" + first, rest
 
     def _reply(self, halves: int) -> Reply:

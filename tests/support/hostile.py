@@ -90,17 +90,6 @@ GEMINI: Any = {
     "generationConfig": {"candidateCount": 2, "maxOutputTokens": 64, "stopSequences": ["x"], "temperature": 1, "responseMimeType": "application/json", "responseSchema": {"type": "OBJECT", "properties": {"a": {"type": "INTEGER", "minimum": 1}}}, "thinkingConfig": {"thinkingBudget": 128, "includeThoughts": True}},
     "safetySettings": [], "cachedContent": "cachedContents/abc",
 }  # fmt: skip
-OLLAMA: Any = {
-    "model": "llama3.2",
-    "messages": [
-        {"role": "system", "content": "Be short."},
-        {"role": "user", "content": "Hi", "images": [_IMAGE]},
-        {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "look", "arguments": {"city": "A"}}}]},
-        {"role": "tool", "content": "7", "tool_name": "look"},
-    ],
-    "tools": [{"type": "function", "function": {"name": "look", "parameters": _SCHEMA}}],
-    "format": _SCHEMA, "options": {"num_predict": 64, "stop": ["x"], "seed": 1}, "think": "low", "keep_alive": "5m",
-}  # fmt: skip
 CACHED: Any = {
     "model": "models/gemini-2.5-flash", "contents": GEMINI["contents"], "ttl": "300s",
     "expireTime": "2030-01-01T00:00:00Z", "displayName": "x", "systemInstruction": GEMINI["systemInstruction"],
@@ -127,8 +116,6 @@ BODIES: tuple[tuple[str, str, Any], ...] = (
     ("GET", "/v1beta/cachedContents", {}),
     ("GET", "/v1/models", {}),
     ("GET", "/v1beta/models", {}),
-    ("POST", "/api/chat", OLLAMA),
-    ("POST", "/api/show", {"model": "llama3.2"}),
 )
 
 #: What takes the place of a valid value. Texts are JSON: some of them no writer would write.

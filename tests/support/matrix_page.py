@@ -18,7 +18,6 @@ MODELS = {
     "openai_chat": ("gpt-5.6", "gpt-4.1"),
     "openai_responses": ("gpt-5.6", "gpt-4.1"),
     "gemini": ("gemini-2.5-flash", "gemini-3.8-flash"),
-    "ollama": ("qwen3", "gpt-oss:20b"),
 }
 
 INTRO = """\

@@ -125,27 +125,6 @@ RICH: dict[str, Json] = {
             "temperature": 1,
         },
     },
-    "ollama": {
-        "model": "qwen3:0.6b",
-        "messages": [
-            {"role": "system", "content": "Be short."},
-            {"role": "user", "content": "Hi"},
-            {
-                "role": "assistant",
-                "content": "",
-                "tool_calls": [{"function": {"name": GRANTED, "arguments": {"q": "a"}}}],
-            },
-            {"role": "tool", "content": "7", "tool_name": GRANTED},
-        ],
-        "tools": [
-            {"type": "function", "function": _FUNCTION},
-            {"type": "function", "function": {"name": GRANTED + "_2", "parameters": _SCHEMA}},
-        ],
-        "format": _SCHEMA,
-        "stream": False,
-        "options": {"num_predict": MAX_TOKENS, "stop": ["x"], "temperature": 1},
-        "keep_alive": "5m",
-    },
     "bedrock": {
         "system": [{"text": "Be short."}, {"cachePoint": {"type": "default"}}],
         "messages": [

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import Any
 
 import anthropic
-import ollama
 import openai
 from google import genai
 from mistralai import client as mistral
@@ -16,7 +15,7 @@ from mistralai import client as mistral
 KEY = "sk-canary-9aF3xLq8ZpQ7"
 GUIDE = "Answer in short sentences. " + "Look before you leap, and say what you saw. " * 200
 CLAUDE, GPT, GEMINI = "claude-opus-5-5", "gpt-5.2", "gemini-3-flash-preview"
-MISTRAL, LLAMA = "mistral-large-latest", "llama3.2"
+MISTRAL = "mistral-large-latest"
 
 #: How an SDK is asked, and the provider of its address.
 SdkCall = Callable[[Any], Any]
@@ -58,13 +57,9 @@ def mistral_client(url: str) -> mistral.Mistral:
     return mistral.Mistral(api_key=KEY, server_url=f"{url}/mistral")
 
 
-def ollama_client(url: str, kind: Any = ollama.Client) -> Any:
-    return kind(host=f"{url}/ollama", headers={"authorization": f"Bearer {KEY}"})
-
-
 def addresses(url: str) -> dict[str, str]:
     """The emulator's address of each provider."""
-    names = ("anthropic", "openai", "google", "mistral", "ollama", "deepseek")
+    names = ("anthropic", "openai", "google", "mistral", "deepseek")
     return {f"{url}/{name}": name for name in names}
 
 
@@ -112,14 +107,6 @@ def _mistral_stream(client: Any) -> list[Any]:
     return _drain(client.chat.stream(model=MISTRAL, messages=gpt()["messages"]))
 
 
-def _ollama(client: Any) -> Any:
-    return client.chat(model=LLAMA, messages=gpt()["messages"])
-
-
-def _ollama_stream(client: Any) -> list[Any]:
-    return list(client.chat(model=LLAMA, messages=gpt()["messages"], stream=True))
-
-
 def _billed(options: dict[str, Any]) -> dict[str, Any]:
     return {**options, "stream": True, "stream_options": {"include_usage": True}}
 
@@ -150,8 +137,6 @@ SYNC: dict[str, tuple[Callable[[str], Any], SdkCall]] = {
     "google stream": (google_client, _google_stream),
     "mistral": (mistral_client, _mistral),
     "mistral stream": (mistral_client, _mistral_stream),
-    "ollama": (ollama_client, _ollama),
-    "ollama stream": (ollama_client, _ollama_stream),
 }
 
 
@@ -178,11 +163,6 @@ async def _mistral_async_stream(client: Any) -> list[Any]:
     return await _drain_async(await client.chat.stream_async(model=MISTRAL, messages=messages))
 
 
-async def _ollama_async_stream(client: Any) -> list[Any]:
-    messages = gpt()["messages"]
-    return await _drain_async(await client.chat(model=LLAMA, messages=messages, stream=True))
-
-
 def _async_anthropic(url: str) -> Any:
     return anthropic.AsyncAnthropic(api_key=KEY, base_url=f"{url}/anthropic")
 
@@ -194,10 +174,6 @@ def _async_openai(url: str) -> Any:
 def _aiohttp_openai(url: str) -> Any:
     own = openai.DefaultAioHttpClient()
     return openai.AsyncOpenAI(api_key=KEY, base_url=f"{url}/openai/v1", http_client=own)
-
-
-def _async_ollama(url: str) -> Any:
-    return ollama_client(url, ollama.AsyncClient)
 
 
 ASYNC: dict[str, tuple[Callable[[str], Any], SdkCall]] = {
@@ -221,11 +197,6 @@ ASYNC: dict[str, tuple[Callable[[str], Any], SdkCall]] = {
         lambda client: client.chat.complete_async(model=MISTRAL, messages=gpt()["messages"]),
     ),
     "mistral stream": (mistral_client, _mistral_async_stream),
-    "ollama": (
-        _async_ollama,
-        lambda client: client.chat(model=LLAMA, messages=gpt()["messages"]),
-    ),
-    "ollama stream": (_async_ollama, _ollama_async_stream),
 }
 
 

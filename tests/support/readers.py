@@ -245,7 +245,7 @@ def _roles(wire: str, seen: Readings, _: Json) -> Iterator[str]:
     if seen.call is None or seen.rendered is None:
         return
     ir = seen.call.ir
-    parsed = ["system"] if ir.system_blocks and wire in ("openai_chat", "ollama") else []
+    parsed = ["system"] if ir.system_blocks and wire == "openai_chat" else []
     for segment in ir.segments:
         parsed += [each.role for each in segment.messages if _has_content(each.parts)]
     if wire == "openai_responses":
@@ -437,7 +437,6 @@ TEXT_FIELDS = {
     "openai_chat": ("messages", "tools", "response_format"),
     "openai_responses": ("instructions", "input", "tools", "text.format"),
     "gemini": ("systemInstruction.parts", "contents", "tools", "generationConfig.responseSchema"),
-    "ollama": ("messages", "tools", "format"),
     "bedrock": ("messages", "toolConfig.tools", "system", "outputConfig.textFormat"),
 }
 

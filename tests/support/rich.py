@@ -19,7 +19,6 @@ MODELS = {
     "openai_chat": "gpt-5.6",
     "openai_responses": "gpt-5.6",
     "gemini": "gemini-2.5-flash",
-    "ollama": "qwen3",
     "bedrock": "us.anthropic.claude-opus-5-5",
 }
 PATHS = {
@@ -277,29 +276,6 @@ GEMINI: Json = {
     ],
 }
 
-OLLAMA: Json = {
-    "model": MODELS["ollama"],
-    "options": {"temperature": 0.5, "num_predict": 500},
-    "format": SCHEMA,
-    "think": True,
-    "keep_alive": "5m",
-    "tools": [{"type": "function", "function": {"name": "look", "parameters": SCHEMA}}],
-    "messages": [
-        {"role": "system", "content": "Be terse."},
-        {"role": "user", "content": "What is this?", "images": [PNG]},
-        {
-            "role": "assistant",
-            "content": "A picture.",
-            "thinking": "Hm.",
-            "tool_calls": [
-                {"id": "c1", "function": {"name": "look", "arguments": {"where": {"a": 1}}}}
-            ],
-        },
-        {"role": "tool", "tool_name": "look", "tool_call_id": "c1", "content": "seen"},
-        {"role": "system", "content": "Answer in French."},
-        {"role": "user", "content": "And now?"},
-    ],
-}
 
 _POINT = {"cachePoint": {"type": "default"}}
 
@@ -396,7 +372,6 @@ REQUESTS: dict[str, Json] = {
     "openai_chat": CHAT,
     "openai_responses": RESPONSES,
     "gemini": GEMINI,
-    "ollama": OLLAMA,
     "bedrock": CONVERSE,
 }
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from anaphora.wire import sse
-from anaphora.wire.ollama.stream import encode_line
 
 from .rich import Json, encoded
 
@@ -374,64 +373,23 @@ GEMINI_EVENTS: list[Json] = [
     ),
 ]
 
-OLLAMA: Json = {
-    "model": "qwen3",
-    "created_at": "2026-01-01T00:00:00Z",
-    "message": {
-        "role": "assistant",
-        "content": "A picture.",
-        "thinking": "Hm.",
-        "tool_calls": [
-            {"id": "c1", "function": {"name": "look", "arguments": {"where": {"a": 1}}}}
-        ],
-    },
-    "done": True,
-    "done_reason": "stop",
-    "prompt_eval_count": 5,
-    "eval_count": 4,
-}
-
-
-def _line(message: Json, **more: Any) -> Json:
-    head = {"model": "qwen3", "created_at": "2026-01-01T00:00:00Z", "done": False}
-    return head | {"message": {"role": "assistant", "content": "", **message}} | more
-
-
-OLLAMA_EVENTS: list[Json] = [
-    _line({"thinking": "Hm."}),
-    _line({"content": "A "}),
-    _line({"content": "picture"}),
-    _line({"content": "."}),
-    _line(
-        {
-            "tool_calls": [
-                {"id": "c1", "function": {"name": "look", "arguments": {"where": {"a": 1}}}}
-            ]
-        }
-    ),
-    _line({}, done=True, done_reason="stop", prompt_eval_count=5, eval_count=4),
-]
 
 REPLIES: dict[str, Json] = {
     "anthropic": ANTHROPIC,
     "openai_chat": CHAT,
     "openai_responses": RESPONSES,
     "gemini": GEMINI,
-    "ollama": OLLAMA,
 }
 STREAMS: dict[str, list[Json]] = {
     "anthropic": ANTHROPIC_EVENTS,
     "openai_chat": CHAT_EVENTS,
     "openai_responses": RESPONSES_EVENTS,
     "gemini": GEMINI_EVENTS,
-    "ollama": OLLAMA_EVENTS,
 }
 
 
 def stream(name: str, events: list[Json]) -> bytes:
     """The bytes of these events."""
-    if name == "ollama":
-        return b"".join(encode_line(encoded(event)) for event in events)
     named = name in ("anthropic", "openai_responses")
     chunks = [sse.encode_event(str(e["type"]) if named else "", encoded(e)) for e in events]
     return b"".join([*chunks, sse.encode_event("", b"[DONE]")] if name == "openai_chat" else chunks)

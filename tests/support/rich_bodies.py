@@ -270,44 +270,6 @@ RICH: dict[str, Json] = {
         "cachedContent": "cachedContents/c1",
         "labels": {"a": "b"},
     },
-    "ollama": {
-        "model": "qwen3:0.6b",
-        "messages": [
-            {"role": "system", "content": "Be short."},
-            {"role": "user", "content": "Hi", "images": [_PNG, _PNG]},
-            {
-                "role": "assistant",
-                "content": "Let me see.",
-                "thinking": "Hm.",
-                "tool_calls": [
-                    {"id": "c1", "function": {"name": "find", "arguments": {"q": "a"}}},
-                    {"function": {"index": 1, "name": "count", "arguments": {"q": "b"}}},
-                ],
-            },
-            {"role": "tool", "content": "7", "tool_name": "find", "tool_call_id": "c1"},
-            {"role": "tool", "content": "8", "tool_name": "count"},
-            {"role": "assistant", "content": "Eight."},
-            {"role": "System", "content": "Be kind."},
-            {"role": "user", "content": "And now?"},
-        ],
-        "tools": [
-            {"type": "function", "function": _function("find")},
-            {"type": "function", "function": {"name": "count", "parameters": _SCHEMA}},
-        ],
-        "format": _SCHEMA,
-        "stream": False,
-        "think": True,
-        "options": {
-            "num_predict": 64,
-            "num_ctx": 4096,
-            "seed": 1,
-            "stop": ["x"],
-            "temperature": 1,
-            "top_k": 4,
-            "top_p": 0.5,
-        },
-        "keep_alive": "5m",
-    },
 }
 
 RICH["bedrock"] = rich.CONVERSE
@@ -319,7 +281,6 @@ PATHS = {
     "openai_chat": "/v1/chat/completions",
     "openai_responses": "/v1/responses",
     "gemini": "/v1beta/models/gemini-2.5-flash:generateContent",
-    "ollama": "/api/chat",
 }
 
 #: Members that a change adds to an object: markers, ids, media and definitions where none are.

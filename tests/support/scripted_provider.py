@@ -24,7 +24,6 @@ _PATHS = {
     "/chat/completions": "openai_chat",
     "/v1/responses": "openai_responses",
     ":generateContent": "gemini",
-    "/api/chat": "ollama",
 }
 
 

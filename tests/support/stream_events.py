@@ -9,7 +9,7 @@ from anaphora.values import Reply
 from anaphora.wire.eventstream import CONTENT_TYPE, FrameDecoder, encode_frame
 from anaphora.wire.replies import reply_events
 
-_TYPES = {"ollama": "application/x-ndjson", "bedrock": CONTENT_TYPE}
+_TYPES = {"bedrock": CONTENT_TYPE}
 
 
 def stream_type(name: str) -> str:

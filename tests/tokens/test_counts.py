@@ -30,12 +30,11 @@ from anaphora.values import (
     ToolCall,
     ToolResult,
 )
-from anaphora.wire import anthropic, gemini, ollama, openai_chat, openai_responses
+from anaphora.wire import anthropic, gemini, openai_chat, openai_responses
 
 CLAUDE = catalog.profile("anthropic", "claude-sonnet-4-5")
 GPT = catalog.profile("openai", "gpt-4o")
 GEMINI = catalog.profile("google", "gemini-2.5-pro")
-LLAMA = catalog.profile("ollama", "llama3.2")
 WEATHER = Tool("get_weather", "The weather in a city.", '{"type":"object","properties":{}}')
 PICTURE = Image(Bytes(bytes(300_000), "image/png"))
 
@@ -45,7 +44,6 @@ PLACES: dict[str, tuple[Any, catalog.Profile]] = {
     "openai_chat": (openai_chat, GPT),
     "openai_responses": (openai_responses, GPT),
     "gemini": (gemini, GEMINI),
-    "ollama": (ollama, LLAMA),
 }
 on_every_wire = pytest.mark.parametrize("place", PLACES)
 

@@ -31,9 +31,9 @@ _PATHS = {
     "openai_responses": "/v1/responses",
     "deepseek": "/chat/completions",
     "minimax": "/anthropic/v1/messages",
-    "ollama": "/api/chat",
+    "ollama": "/v1/chat/completions",
 }
-OLLAMA = Place("ollama", "ollama", "llama3.2")
+OLLAMA = Place("openai_chat", "ollama", "llama3.2")
 
 
 class Relay:
@@ -52,8 +52,8 @@ class Relay:
         if name == "gemini":
             verb = "streamGenerateContent" if stream else "generateContent"
             path = f"/v1beta/models/{place.model}:{verb}"
-        elif name == "ollama" or stream:
-            fields = {**json.loads(data), "stream": bool(stream)}
+        elif stream:
+            fields = {**json.loads(data), "stream": True}
             data = json.dumps(fields, separators=(",", ":")).encode()
         if stream == "sse":
             query = "alt=sse"
@@ -90,16 +90,9 @@ class Relay:
         return self.judge.calls[-1]
 
 
-def ollama_body(prompt: Json) -> bytes:
-    messages = [{"role": "system", "content": "".join(prompt["system"])}]
-    messages += [{"role": r, "content": str(parts[0])} for r, parts in prompt["messages"]]
-    return json.dumps({"model": OLLAMA.model, "messages": messages}).encode()
-
-
 def request(name: str, prompt: Json) -> tuple[Place, bytes]:
-    if name == "ollama":
-        return OLLAMA, ollama_body(prompt)
-    return PLACES[name], body(PLACES[name], prompt)
+    place = OLLAMA if name == "ollama" else PLACES[name]
+    return place, body(place, prompt)
 
 
 @pytest.mark.parametrize("stream", [False, "sse", "list"])
@@ -108,7 +101,7 @@ def test_bill_is_read_from_whole_answers_and_streams(name: str, stream: Any) -> 
     """`list` is what Gemini streams without alt=sse; the others have one form of streams."""
     relay = Relay()
     first = spec()
-    if stream and name in ("openai_chat", "deepseek"):
+    if stream and name in ("openai_chat", "deepseek", "ollama"):
         first["params"]["stream_options"] = {"include_usage": True}
     calls = [
         relay.send(name, *request(name, prompt), stream=stream) for prompt in (first, grown(first))

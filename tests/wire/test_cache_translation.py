@@ -20,7 +20,6 @@ MODELS = {
     "openai_chat": "gpt-5.6",
     "openai_responses": "gpt-5.6",
     "gemini": "gemini-2.5-flash",
-    "ollama": "qwen3",
 }
 EXPLICIT = {"mode": "explicit"}
 KEPT = {"type": "ephemeral"}
@@ -55,11 +54,6 @@ def gemini(**more: Any) -> dict[str, Any]:
     return {"contents": contents, "generationConfig": config} | more
 
 
-def ollama(**more: Any) -> dict[str, Any]:
-    encoded = {"model": "qwen3", "options": {"num_predict": 9}}
-    return encoded | {"messages": [{"role": "user", "content": "Hi."}]} | more
-
-
 #: Wire, request, how many breakpoints it has, and for how long it asks for automatic caching.
 CASES: list[tuple[str, dict[str, Any], int, str | None]] = [
     case
@@ -87,8 +81,6 @@ CASES += [
     ("anthropic", anthropic(None, {**KEPT, "ttl": "1h"}), 1, None),
     ("gemini", gemini(), 0, None),
     ("gemini", gemini(cachedContent="cachedContents/1"), 0, None),
-    ("ollama", ollama(), 0, None),
-    ("ollama", ollama(keep_alive="1h"), 0, None),
 ]
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support import strategies as some
-from support.laws import anthropic, bedrock, gemini, ollama, openai_chat, openai_responses
+from support.laws import anthropic, bedrock, gemini, openai_chat, openai_responses
 from support.laws.case import WireCase
 
 from anaphora import catalog
@@ -19,9 +19,7 @@ from anaphora.prompt import Call, Params, PromptCachePlan, PromptIR, Segment
 from anaphora.rendered import Plan, Rendered
 from anaphora.values import Conversation, Message, SegmentRole, Text, ToolCall, ToolResult
 
-CASES = [
-    module.CASE for module in (anthropic, openai_chat, openai_responses, gemini, ollama, bedrock)
-]
+CASES = [module.CASE for module in (anthropic, openai_chat, openai_responses, gemini, bedrock)]
 PLANS = st.just(PromptCachePlan()) | some.cache_plans
 PLAIN = [
     Message(role="assistant", parts=(Text("Yes."), ToolCall("c", "f", "{}"))),

@@ -23,7 +23,6 @@ AT = 1_790_000_000.25
 SAID = {
     "openai_chat": (rb'"created":([^,]+),', b"1790000000"),
     "openai_responses": (rb'"created_at":([^,]+),', b"1790000000"),
-    "ollama": (rb'"created_at":([^,]+),', b'"2026-09-21T14:13:20.250000Z"'),
 }
 
 

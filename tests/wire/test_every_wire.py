@@ -19,7 +19,6 @@ MODELS = {
     "anthropic": "claude-sonnet-4-5",
     "openai_chat": "gpt-5.6",
     "openai_responses": "gpt-5.6",
-    "ollama": "qwen3",
     "gemini": "gemini-2.5-flash",
     "bedrock": "us.anthropic.claude-sonnet-4-5-20250929-v1:0",
 }
@@ -133,7 +132,7 @@ def test_foreign_fields_give_notices(name: str) -> None:
     assert "logit_bias, top_a of somewhere_else" in reported[0]
 
 
-@pytest.mark.parametrize("name", ["anthropic", "openai_chat", "ollama", "gemini", "bedrock"])
+@pytest.mark.parametrize("name", ["anthropic", "openai_chat", "gemini", "bedrock"])
 def test_unsupported_continuation_gives_notice(name: str) -> None:
     requested = b'{"model":"gpt-5.6","input":"hi","previous_response_id":"r","max_output_tokens":9}'
     parsed = wire.get("openai_responses").parse(requested)
@@ -158,7 +157,6 @@ def test_a_part_that_begins_twice_is_a_failure() -> None:
         ("anthropic", "flex"),
         ("openai_chat", "standard_only"),
         ("openai_responses", "standard_only"),
-        ("ollama", "flex"),
         ("gemini", "standard_only"),
         ("bedrock", "standard_only"),
     ],

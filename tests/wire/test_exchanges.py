@@ -10,8 +10,6 @@ from support.tables import check_rows
 
 from anaphora import wire
 
-HOSTED = sorted({*wire.WIRES} - {"ollama"})
-
 
 def check(record: Json) -> None:
     fields = {name: value for name, value in record.items() if value is not None}
@@ -20,11 +18,6 @@ def check(record: Json) -> None:
 
 
 @needs_exchanges
-@pytest.mark.parametrize("name", HOSTED)
+@pytest.mark.parametrize("name", sorted(wire.WIRES))
 def test_exchanges_round_trip(name: str) -> None:
     check_rows(rows_of(records(name)), check)
-
-
-@needs_exchanges
-def test_ollama_has_recordings_of_its_own() -> None:
-    assert not [*records("ollama")]

@@ -15,7 +15,6 @@ MODELS = {
     "anthropic": "claude-sonnet-4-5",
     "openai_chat": "gpt-5.6",
     "openai_responses": "gpt-5.6",
-    "ollama": "qwen3",
     "gemini": "gemini-2.5-flash",
 }
 every_wire = each_row("name", sorted(MODELS))

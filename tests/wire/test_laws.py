@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support import strategies as some
-from support.laws import anthropic, bedrock, gemini, ollama, openai_chat, openai_responses
+from support.laws import anthropic, bedrock, gemini, openai_chat, openai_responses
 from support.laws.case import WireCase, counts_of, grown, to_bytes
 from support.tables import each_row
 
@@ -43,7 +43,7 @@ from anaphora.values import (
     to_json,
 )
 
-MODULES = (anthropic, openai_chat, openai_responses, gemini, ollama, bedrock)
+MODULES = (anthropic, openai_chat, openai_responses, gemini, bedrock)
 CASES = [*(module.CASE for module in MODULES), bedrock.UNMARKED]
 
 every_wire = pytest.mark.parametrize("case", CASES, ids=lambda case: case.label)

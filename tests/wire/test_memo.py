@@ -19,7 +19,6 @@ MODELS = {
     "openai_chat": "gpt-4.1",
     "openai_responses": "gpt-5.1",
     "gemini": "gemini-2.5-flash",
-    "ollama": "llama3.2",
 }
 every_wire = each_row("name", MODELS)
 

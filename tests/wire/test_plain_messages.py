@@ -29,7 +29,6 @@ MODELS = {
     "anthropic": "claude-sonnet-4-5",
     "openai_chat": "gpt-5.6",
     "openai_responses": "gpt-5.6",
-    "ollama": "llama3.2",
     "gemini": "gemini-2.5-flash",
     "bedrock": "anthropic.claude-sonnet-4-5-20250929-v1:0",
 }

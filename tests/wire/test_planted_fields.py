@@ -87,7 +87,6 @@ WHOLE = {
         "$.contents[1].parts[3]",
         "$.contents[1].parts[4]",
     ),
-    "ollama": (),
     "bedrock": (
         "$.guardrailConfig",
         "$.performanceConfig",

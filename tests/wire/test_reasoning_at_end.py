@@ -21,7 +21,6 @@ MODELS = {
     "openai_chat": "deepseek-v4-flash",
     "openai_responses": "gpt-5.6",
     "gemini": "gemini-2.5-flash",
-    "ollama": "qwen3:0.6b",
 }
 PROVIDERS = {**wire.PROVIDERS, "openai_chat": "deepseek"}
 CODE = "unfinished_thinking"
@@ -204,14 +203,6 @@ REQUESTS: dict[str, dict[str, Any]] = {
             {"role": "user", "parts": [{"text": "one"}]},
             {"role": "model", "parts": [{"text": "Hm.", "thought": True}]},
             {"role": "user", "parts": [{"text": "two"}]},
-        ],
-    },
-    "ollama": {
-        "model": "qwen3:0.6b",
-        "messages": [
-            {"role": "user", "content": "one"},
-            {"role": "assistant", "content": "", "thinking": "Hm."},
-            {"role": "user", "content": "two"},
         ],
     },
 }

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.replies import anthropic, gemini, ollama, openai_chat, openai_responses
+from support.replies import anthropic, gemini, openai_chat, openai_responses
 from support.replies.case import ReplyCase
 from support.tables import Check, each_row
 
@@ -18,7 +18,7 @@ from anaphora import errors
 from anaphora.errors import Parse, Upstream
 from anaphora.values import PartEnd, PartStart, ReplyEnd, ReplyFail, ReplyStart, TextDelta
 
-MODULES = (anthropic, openai_chat, openai_responses, gemini, ollama)
+MODULES = (anthropic, openai_chat, openai_responses, gemini)
 CASES: list[ReplyCase] = [module.CASE for module in MODULES]
 BY_NAME = {case.name: case for case in CASES}
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from google.genai import types
 from support.byte_server import byte_server
-from support.sdk import anthropic, gemini, mistral, ollama, openai_chat, openai_responses
+from support.sdk import anthropic, gemini, mistral, openai_chat, openai_responses
 from support.sdk.case import SdkCase
 from support.tables import each_row
 
@@ -17,7 +17,7 @@ from anaphora.errors import Upstream
 from anaphora.values import ReplyFail
 from anaphora.wire.replies import reply_events
 
-MODULES = (anthropic, openai_chat, openai_responses, gemini, ollama, mistral)
+MODULES = (anthropic, openai_chat, openai_responses, gemini, mistral)
 CASES: list[SdkCase] = [module.CASE for module in MODULES]
 
 

@@ -35,7 +35,7 @@ MARKED = (
     "alibaba",
     "openrouter",
 )
-UNMARKED = ("gemini", "ollama", "deepseek/anthropic", "vllm/anthropic")
+UNMARKED = ("gemini", "deepseek/anthropic", "vllm/anthropic")
 
 TEXT_BLOCK = re.compile(
     rb'\[\{"type":"(?:input_)?text","text":("[^"\\]*(?:\\.[^"\\]*)*")\}\]', re.DOTALL

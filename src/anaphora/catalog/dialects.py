@@ -85,7 +85,6 @@ _PATHS = {
     "openai_chat": "/v1/chat/completions",
     "openai_responses": "/v1/responses",
     "gemini": "/v1beta/models",
-    "ollama": "/api/chat",
     "bedrock": "/model",
 }
 

@@ -17,7 +17,6 @@ import msgspec
 
 from anaphora import AsyncClient, Response, errors
 from anaphora.client.choice import UnknownModelWarning, unknown_model
-from anaphora.client.config.environment import remembers
 from anaphora.client.preview import Preview
 from anaphora.client.session import Session
 from anaphora.client.session.run import declined

@@ -88,7 +88,7 @@ def command(
 ) -> None:
     """Run a local emulator of every provider, with caching and billing.
 
-    Anthropic, OpenAI, Gemini and Ollama answer at their own paths, and every provider below its
+    Anthropic, OpenAI and Gemini answer at their own paths, and every provider below its
     name: http://127.0.0.1:8787/deepseek replaces https://api.deepseek.com. Any key is accepted;
     each key has a workspace and a cache of its own. Requests are listed at /_emulator.
     """

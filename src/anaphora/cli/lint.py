@@ -35,6 +35,7 @@ from anaphora.wording import counted, format_usd
 from .common import (
     EXISTING_FILE,
     FOUND,
+    read_bytes,
     report_problems,
     stop,
 )

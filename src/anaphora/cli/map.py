@@ -13,7 +13,6 @@ import click
 import msgspec
 
 from anaphora.client.client import AsyncClient
-from anaphora.client.config.environment import remembers
 from anaphora.client.config.resolve import resolve_each
 from anaphora.client.fan_out import FanOut, FanOutItem, FanOutProgress, FanOutResult, FanOutSettings
 from anaphora.client.fan_out.kept import state_path
@@ -177,10 +176,9 @@ def _defaults(options: _Options, choice: ProviderChoice) -> LineDefaults:
 
 def _client(config: AskConfig) -> AsyncClient:
     """All providers that have a key."""
-    remember = remembers(default=True) and not config.emulated
     if config.environment is not None:
         config.environment.require_any()
-        return AsyncClient.of_environment(config.environment, remember=remember)
+        return AsyncClient.of_environment(config.environment)
     providers, problems = {}, list[MissingSecret]()
     for one, missing in resolve_each(config.client, environ=config.environ):
         if missing is None:
@@ -194,7 +192,7 @@ def _client(config: AskConfig) -> AsyncClient:
         for name, hops in config.client.routes.items()
         if all(hop.provider in providers for hop in hops)
     }
-    return AsyncClient(providers, routes, remember=remember)
+    return AsyncClient(providers, routes)
 
 
 def _named(options: _Options, choice: ProviderChoice) -> str | None:

@@ -34,7 +34,6 @@ from .recorded_run import (
 from .watch_output import WatchOutput, announce, default_log, echo_exports, opened_log
 
 if TYPE_CHECKING:
-    from anaphora.client.seen import SeenIndex
     from anaphora.proxy.forward import Forwarding
     from anaphora.proxy.observing import Observer
     from anaphora.proxy.page import WatchedCalls, WatchPage
@@ -243,7 +242,7 @@ def _placer(options: _WatchOptions, output: WatchOutput) -> Placer | None:
 
     if not options.fix:
         return None
-    return Placer(seen=_seen_index(), fix=True, on_fix=output.fix)
+    return Placer(fix=True, on_fix=output.fix)
 
 
 def _spend_check(judge: Judge, limit: Decimal | None) -> SpendCheck | None:
@@ -253,14 +252,6 @@ def _spend_check(judge: Judge, limit: Decimal | None) -> SpendCheck | None:
     from anaphora.traffic.spend_limit import ProgramLimit
 
     return SpendCheck(judge, ProgramLimit(limit))
-
-
-def _seen_index() -> SeenIndex | None:
-    """Beginnings of earlier runs, unless the user does not want them remembered."""
-    from anaphora.client.config.environment import remembers
-    from anaphora.client.seen import seen_index
-
-    return seen_index() if remembers(default=True) else None
 
 
 def _recorded(folder: Path | None, network: NetworkUpstream) -> RecordedUpstream | None:

@@ -38,7 +38,7 @@ from .budget import Budget, budget_of, new_budget
 from .choice import check_content, check_order
 from .cold_guard import cold_guard_of
 from .config import ClientConfig, Hop
-from .config.environment import Environment, remembers
+from .config.environment import Environment
 from .config.resolve import resolve
 from .config.secrets import ResolvedProvider
 from .content import Content
@@ -74,7 +74,6 @@ if TYPE_CHECKING:
     from .counting import CountedTokens
     from .fan_out import FanOut
     from .fan_out.gate import CallGate
-    from .seen import SeenIndex
 
 
 class AsyncClient:
@@ -91,16 +90,13 @@ class AsyncClient:
         transport: HttpTransport | None = None,
         conversations: Conversations | None = None,
         audit: CallAudit | None = None,
-        remember: bool | None = None,
         **cold: Unpack[ColdOptions],
     ) -> None:
         """`watchers` get a record of every call, and `audit`, an `AuditLog`, keeps a row of it;
         `on_wait` is called with the seconds of a delay by rate limits, before the delay;
         `transport` replaces the default one; `conversations` keeps sessions with an id: a mapping
-        or an async store such as Redis, by default memory of this process; `remember` keeps digests
-        of the beginnings of prompts in the user's index, so that the next process knows which of
-        them recur (by default only with `ANAPHORA_REMEMBER=1`); `on_cold` and `cold_above_usd` are
-        those of all sessions and calls."""
+        or an async store such as Redis, by default memory of this process; `on_cold` and
+        `cold_above_usd` are those of all sessions and calls."""
         if not isinstance(providers, Mapping) or not all(
             isinstance(each, ResolvedProvider) for each in providers.values()
         ):
@@ -113,9 +109,6 @@ class AsyncClient:
         self._sessions = ClientSessions(self._watchers, self._on_wait, conversations)
         self._cold = self._sessions.cold = cold_guard_of(cold)
         self._compared = ComparedCalls()
-        self._remember = None if remember is None else flag_of(remember, "remember")
-        self._seen: SeenIndex | None = None
-        """The index, once a call has used it."""
 
     def __reduce__(self) -> NoReturn:
         raise not_copyable(self)
@@ -178,8 +171,6 @@ class AsyncClient:
             await self._sessions.close()
         finally:
             await self._pool.close()
-            if self._seen is not None:
-                await self._seen.flush()
 
     @overload
     def send(
@@ -362,7 +353,6 @@ class AsyncClient:
             output=None if output is None else output_of(output),
             timeout=seconds_of(options.get("timeout"), "timeout"),
         )
-        once.seen = self._seen_index(options.get("remember"))
         once.budget = budget_of(options.get("budget"))
         return once
 
@@ -378,19 +368,6 @@ class AsyncClient:
         """The earlier calls of conversations, if this is one of them."""
         is_one = flag_of(options.get("conversation", False), "conversation")
         return self._compared if is_one else None
-
-    def _seen_index(self, remember: bool | None) -> SeenIndex | None:
-        """The user's index of beginnings, for a call that remembers its own."""
-        if remember is not None:
-            flag_of(remember, "remember")
-        elif (remember := self._remember) is None:
-            remember = self._remember = remembers()  # of the environment, read once
-        if not remember:
-            return None
-        from .seen import seen_index
-
-        self._seen = seen_index()
-        return self._seen
 
     def session(self, provider: str | None = None, **options: Unpack[SessionOptions]) -> Session:
         """A conversation. `provider` is the name of a provider or a route; without it, the model
@@ -408,8 +385,7 @@ class AsyncClient:
         if options:
             check_keywords(options, SESSION_KEYWORDS)
         choice_of(options.get("on_prefix_break", "warn"), OnPrefixBreak, "on_prefix_break")
-        seen = self._seen_index(options.pop("remember", None))
-        return self._sessions.open(self._targets(provider, options.get("model")), options, seen)
+        return self._sessions.open(self._targets(provider, options.get("model")), options)
 
     def budget(self, *, usd: Decimal | float | str, allow_unpriced: bool = False) -> Budget:
         """A limit for all calls made inside the block that it opens, with those of tools and tasks:

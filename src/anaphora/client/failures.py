@@ -23,7 +23,6 @@ _PLAIN = (AnaphoraError, OSError, ImportError)
 
 #: The codes of these notices, and the step that failed.
 STEPS = {
-    "remember_failed": "noting the beginning of the prompt",
     "price_failed": "looking up the price",
     "verdict_failed": "the verdict on the cache",
     "planner_failed": "noting the call for the planner",

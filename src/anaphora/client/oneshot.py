@@ -38,7 +38,6 @@ from .turn import Caller, Turn
 
 if TYPE_CHECKING:
     from .preview import Preview
-    from .seen import SeenIndex
 
 #: The longest wait in seconds between two attempts of a call that rate limits hold back.
 _MOST_WAIT = 30.0
@@ -98,8 +97,6 @@ class OneShot(Caller):
         self.group: PrefixGroup | None = None
         """The group whose beginning it marks; None: it is planned like a single call."""
         self.ttl: Ttl | None = None
-        self.seen: SeenIndex | None = None
-        """The user's index of beginnings, if this call uses it."""
         self._known: ComparedCalls | None = None
         self._shared = 0
         self.lost_usd: Decimal | None = None
@@ -134,9 +131,7 @@ class OneShot(Caller):
             call = msgspec.structs.replace(call, ir=ir)
         rendered = target.render(call)
         now = time.time()
-        planner = self._planner(index, rendered)
-        if self.seen is not None and self.group is None and not planner.continues:
-            await self.seen.recall(target.endpoint.host, planner, rendered, now)
+        self._planner(index, rendered)
         plan = self._plan(index, rendered, now)
         return PreparedRequest(
             call=call,
@@ -223,9 +218,6 @@ class OneShot(Caller):
                 at=flight.sent_at,
                 began=flight.first_at,
             )
-        if not flight.batch and self.seen is not None:
-            keep, host, at = self.seen.keep, flight.target.endpoint.host, flight.sent_at
-            flight.guarded("remember_failed", None, keep, host, planner, rendered, at)
         price = flight.charge(prepared, reply.usage)
         flight.saved = flight.guarded("price_failed", None, saved_usd, reply.usage, price)
         if self._compared is not None and not flight.batch:
@@ -317,7 +309,7 @@ class OneShot(Caller):
             timeout=self.request.timeout,
             prewarm=True,
         )
-        call.group, call.ttl, call.seen = self.group, self.ttl, self.seen
+        call.group, call.ttl = self.group, self.ttl
         call.budget = self.budget
         call.render()
         return call

@@ -17,13 +17,12 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence, Sized
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, Required, TypeAlias, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias, TypedDict
 
 import msgspec
 
 from anaphora.errors import InvalidRequest
 from anaphora.prompt import (
-    OutputSchema,
     Params,
     PromptBlock,
     PromptCachePlan,
@@ -65,16 +64,6 @@ Tools: TypeAlias = (
 )
 """Functions, described by their signature and docstring; `Tool`s; registries; dictionaries in the
 format of the OpenAI and Anthropic SDKs."""
-
-
-class KeepWarm(msgspec.Struct, frozen=True, kw_only=True):
-    """The bounds of `keep_warm`. The refreshes of one pause never cost more than writing the prefix
-    again."""
-
-    max_usd: Decimal | None = Decimal(1)
-    """Dollars for all refreshes of a session; None: no such bound."""
-    max_refreshes: int = 12
-    """Refreshes in one pause."""
 
 
 OnCold: TypeAlias = Literal["raise", "send"] | Callable[["Preview"], bool | Awaitable[bool]]
@@ -147,9 +136,6 @@ class SingleCallOptions(TimedOptions, total=False):
     """Request fields that have no keyword: wire name -> the fields, or their JSON text."""
     budget: Budget | None
     """A budget that the calls count in, besides those of the blocks they are made in."""
-    remember: bool | None
-    """Keeps digests of the prompt's beginnings in the user's index, so that the first call of a
-    process marks a recurring one; None: the client's setting."""
 
 
 class CallOptions(SingleCallOptions, ColdOptions, total=False):
@@ -249,8 +235,6 @@ class SessionOptions(SingleCallOptions, ColdOptions, total=False):
     mcp: Iterable[str | McpServer] | None
     """MCP servers whose tools the model may call: names in llm.yaml, or `McpServer`s. They are
     started before the first turn, and closed with the session."""
-    keep_warm: Literal["auto"] | KeepWarm | None
-    """Keeps the cached prefix alive during pauses, if that pays by the pauses so far."""
     on_prefix_break: OnPrefixBreak
     diagnose: bool
     """Also asks the provider why a prefix was missed."""
@@ -276,14 +260,6 @@ class RunOptions(TurnOptions, total=False):
     of the call and the exception returns the result for the model."""
 
 
-class RecallOptions(ParamOptions, total=False):
-    provider: Required[str]
-    model: Required[str]
-    at: Required[float]
-    first: Required[float]
-    output: OutputSchema | None
-
-
 class ClientOptions(ColdOptions, total=False):
     watchers: Iterable[Watcher]
     """Get a record of every call."""
@@ -295,8 +271,6 @@ class ClientOptions(ColdOptions, total=False):
     """Keeps sessions with an id: a mapping or an async store; by default memory of this process."""
     audit: CallAudit | None
     """Keeps a row of every call: `anaphora.audit.AuditLog`."""
-    remember: bool | None
-    """The default of all calls; None: as in `ANAPHORA_REMEMBER`, which is off by default."""
 
 
 def _keywords(options: Any, *others: str) -> frozenset[str]:

@@ -22,11 +22,10 @@ from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, Self, TypeVar, Unpack, overload
 
-from anaphora.cache.plan import Advice
 from anaphora.prompt import Call, Compaction
 from anaphora.prompt.context import TokenCount
 from anaphora.redaction import hides_arguments
-from anaphora.values import Conversation, Event, Message, MessageLike, Notice, Reply
+from anaphora.values import Conversation, Event, Message, MessageLike, Notice
 
 from .arguments import not_copyable, prompts_of, wrong_client
 from .background import Background, SyncFanOut, SyncRun, SyncSummary, SyncTurn
@@ -40,7 +39,6 @@ from .options import (
     ClientOptions,
     MapOptions,
     Prompt,
-    RecallOptions,
     RunOptions,
     SessionOptions,
     StateText,
@@ -336,17 +334,11 @@ class SyncSession:
     ) -> Preview:
         return self._do(lambda: self._session.preview(content, output=output, **options))
 
-    def advice(self, *, parallel: int = 1) -> tuple[Advice, ...]:
-        return self._do(lambda: self._session.advice(parallel=parallel))
-
     def prewarm(self) -> Response:
         return self._call(self._session.prewarm)
 
     def append(self, *messages: MessageLike) -> None:
         self._do(lambda: self._session.append(*messages))
-
-    def recall(self, reply: Reply, **call: Unpack[RecallOptions]) -> bool:
-        return self._do(lambda: self._session.recall(reply, **call))
 
     def fork(self, *, id: str | None = None) -> SyncSession:
         return SyncSession(self._client, self._do(lambda: self._session.fork(id=id)))
@@ -376,6 +368,3 @@ class SyncSession:
         called in the client's thread."""
         summary = self._session.summarize(budget_tokens, **options)
         return SyncSummary(self._background, self._client, summary)
-
-    def preview_summary(self, budget_tokens: int, **options: Unpack[SummaryOptions]) -> Preview:
-        return self._do(lambda: self._session.preview_summary(budget_tokens, **options))

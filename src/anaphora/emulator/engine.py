@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 #: The latest time of the clock: the year 9000. Dates a few centuries later can still be written.
 _LATEST = 221_845_392_000.0
 #: Operations that generate a reply; the others look something up.
-_GENERATING = ("generate", "complete", "compact")
+_GENERATING = ("generate", "compact")
 
 
 def show_calls() -> Callable[[JournalEntry], ShownCall | None]:
@@ -194,9 +194,6 @@ class Engine:
     # ── Operations ───────────────────────────────────────────────────────────────────────────────
 
     def _generate(self, request: RoutedRequest) -> EmulatorResponse:
-        immediate = request.host.immediate_reply(request)
-        if immediate is not None:
-            return json_response(immediate)
         try:
             prompt = self._generator.read(request)
         except InvalidRequest as problem:

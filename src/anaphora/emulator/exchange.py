@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
 JSON = "application/json"
 SSE = "text/event-stream; charset=utf-8"
-NDJSON = "application/x-ndjson"
 NULL = msgspec.Raw(b"null")
 
 #: Digits of a number in a query, and characters of an invalid one that an error shows.

@@ -19,7 +19,7 @@ from anaphora.values import ReplyEnd, ReplyFail
 from anaphora.wire import eventstream, sse
 from anaphora.wire.replies import reply_events
 
-from .exchange import JSON, NDJSON, SSE, EmulatorResponse, ResponseChunk
+from .exchange import JSON, SSE, EmulatorResponse, ResponseChunk
 from .hosts import DEFAULT_WIRE, HOSTS, host_name
 from .hosts.host import Host
 from .strict import overflow_row
@@ -240,9 +240,7 @@ def _unknown_events(response: EmulatorResponse, fault: Fault) -> None:
         return
     name, data = _host(response).unknown_event
     kind = response.headers.get("content-type")
-    if kind == NDJSON:
-        data += b"\n"
-    elif kind == eventstream.CONTENT_TYPE:
+    if kind == eventstream.CONTENT_TYPE:
         data = eventstream.encode_event(name, eventstream.padded(data))
     else:
         data = b",\n" + data if _is_array(response) else sse.encode_event(name, data)
@@ -296,7 +294,7 @@ def _split_body(response: EmulatorResponse, count: int) -> None:
 
 def _is_array(response: EmulatorResponse) -> bool:
     """Whether it is Gemini's stream as one JSON array."""
-    one_by_one = (SSE, NDJSON, eventstream.CONTENT_TYPE)
+    one_by_one = (SSE, eventstream.CONTENT_TYPE)
     return response.stream and response.headers.get("content-type") not in one_by_one
 
 

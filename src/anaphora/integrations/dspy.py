@@ -52,18 +52,15 @@ class AnaphoraLM(dspy.BaseLM):
         config: Any = None,
         temperature: float | None = None,
         max_tokens: int | None = None,
-        remember: bool | None = None,
         **kwargs: Any,
     ) -> None:
         """`model` and `provider` are those of `Client.complete`: `anthropic/claude-sonnet-5-5`
         names both. `client` is the application's client. Without it this model makes its own, from
-        `config` (llm.yaml) or the keys in the environment; with `remember` it keeps digests of
-        prompts in the user's index."""
+        `config` (llm.yaml) or the keys in the environment."""
         super().__init__(model, temperature=temperature, max_tokens=max_tokens, **kwargs)
         self._provider = provider
         self._config = config
-        self._remember = remember
-        self._calls = FrameworkClient(client, config=config, remember=remember)
+        self._calls = FrameworkClient(client, config=config)
         self._calls.model_profile(provider, model)  # a wrong name is an error now
 
     supports_function_calling = True
@@ -105,8 +102,6 @@ class AnaphoraLM(dspy.BaseLM):
             state["provider"] = self._provider
         if isinstance(self._config, str):
             state["config"] = self._config
-        if self._remember is not None:
-            state["remember"] = self._remember
         return state
 
     def _call(

@@ -48,25 +48,23 @@ class FrameworkClient:
         *,
         config: Any = None,
         environ: Mapping[str, str] | None = None,
-        remember: bool | None = None,
     ) -> None:
         """`client` is the application's client, which the application closes. Without it this makes
         its own: from `config`, the path of llm.yaml or its content, or from the keys in the
-        environment. `remember` applies to all calls."""
+        environment."""
         given: object = client
         if client is None:
             if config is None:
-                client = Client.from_env(environ, remember=remember)
+                client = Client.from_env(environ)
             else:
-                client = Client.from_config(config, environ=environ, remember=remember)
+                client = Client.from_config(config, environ=environ)
         elif not isinstance(given, Client):
             reason = f"must be an anaphora.Client, not {type(given).__name__}"
             if isinstance(given, AsyncClient):
                 reason = "must be an anaphora.Client, which works in any event loop and thread"
             raise InvalidRequest(reason, path="client")
-        elif config is not None or remember is not None:
-            name = "remember" if config is None else "config"
-            raise InvalidRequest("cannot be combined with a client, which has one", path=name)
+        elif config is not None:
+            raise InvalidRequest("cannot be combined with a client, which has one", path="config")
         self.client = client
 
     def __deepcopy__(self, memo: object) -> FrameworkClient:

@@ -112,11 +112,9 @@ class AnaphoraAPI(ModelAPI):
         provider: str | None = None,
         client: Client | None = None,
         llm_config: Any = None,
-        remember: bool | None = None,
     ) -> None:
         """`llm_config` is the path of llm.yaml (`-M llm_config=llm.yaml`), `provider` the name of
-        a provider or a route in it. Without one, keys are those of the environment. `remember`
-        keeps digests of prompts in the user's index."""
+        a provider or a route in it. Without one, keys are those of the environment."""
         if base_url is not None or api_key is not None:
             name = "base_url" if base_url is not None else "api_key"
             raise InvalidRequest(
@@ -126,7 +124,7 @@ class AnaphoraAPI(ModelAPI):
             )
         super().__init__(model_name, None, None, [], config or GenerateConfig())
         self._provider = provider
-        self._calls = FrameworkClient(client, config=llm_config, remember=remember)
+        self._calls = FrameworkClient(client, config=llm_config)
         self._calls.model_profile(provider, model_name)  # a wrong name is an error now
 
     async def generate(

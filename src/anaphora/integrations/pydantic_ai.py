@@ -99,15 +99,13 @@ class AnaphoraModel(Model):
         config: Any = None,
         settings: ModelSettings | None = None,
         profile: Any = None,
-        remember: bool | None = None,
     ) -> None:
         """`model` and `provider` are those of `Client.complete`: `anthropic/claude-sonnet-5-5`
         names both. `client` is the application's client. Without it this model makes its own, from
-        `config` (llm.yaml) or the keys in the environment; with `remember` it keeps digests of
-        prompts in the user's index."""
+        `config` (llm.yaml) or the keys in the environment."""
         self._model = model
         self._provider_name = provider
-        self._calls = FrameworkClient(client, config=config, remember=remember)
+        self._calls = FrameworkClient(client, config=config)
         known = self._calls.model_profile(provider, model)
         if profile is None:
             profile = ModelProfile(

@@ -37,7 +37,13 @@ from anaphora.client.transport.exchange import (
 )
 from anaphora.errors import InvalidConfig, InvalidRequest, RequestRejected, Transport
 from anaphora.redaction import shown_name
-from anaphora.traffic.calls import Headers, ProxyRoute, UpstreamRequest, checked_upstream
+from anaphora.traffic.calls import (
+    OLLAMA_API,
+    Headers,
+    ProxyRoute,
+    UpstreamRequest,
+    checked_upstream,
+)
 from anaphora.wire import Wire
 from anaphora.wire.cloud_paths import provider_at
 
@@ -146,6 +152,8 @@ class RouteTable:
         row = self._rows.get(route.provider)
         if row is not None and row.short_path and path == row.short_path:
             path = row.request_path
+        elif route.provider == "ollama" and path.startswith(f"/v1{OLLAMA_API}"):
+            path = path.removeprefix("/v1")  # its own programs append it to any base URL
         return route, path
 
     def codec(self, path: str, headers: Mapping[str, str]) -> Wire:

@@ -101,10 +101,9 @@ def not_text(kind: Kind, size: int, data: Callable[[], bytes]) -> tuple[int, int
     if kind is Kind.DOCUMENT and b'"fileData"' not in text and _PLAIN.search(text) is not None:
         # A plain text document counts as text; base64 encodes three bytes in four.
         return (size // 4, 0) if any(carrier in text for carrier in _CARRIERS) else (0, 0)
-    beside = b'"images"' in text  # Ollama puts them in a message beside its text
-    if kind in _SHOWN and not beside:
+    if kind in _SHOWN:
         return size, _MEDIA
-    if not beside and not any(carrier in text for carrier in _CARRIERS):
+    if not any(carrier in text for carrier in _CARRIERS):
         return 0, 0
     runs = [found.end() - found.start() for found in _CARRIED.finditer(text)]
     return sum(runs), _MEDIA * (max(1, len(runs)) if kind in _SHOWN else len(runs))

@@ -68,7 +68,6 @@ _ENDINGS = (
     ("/responses/input_tokens", "openai_responses"),
     (":generatecontent", "gemini"),
     (":streamgeneratecontent", "gemini"),
-    ("/api/chat", "ollama"),
 )
 _BOUNDARY = re.compile(r'multipart/[^;]+;.*?boundary="?([^";,\s]+)', re.IGNORECASE)
 #: The largest size of a decompressed request, in bytes.

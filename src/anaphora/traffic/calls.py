@@ -25,15 +25,16 @@ PATHS = (
     ("/responses", "openai_responses"),
     ("/messages", "anthropic"),
     ("generatecontent", "gemini"),
-    ("/api/chat", "ollama"),
 )
 #: and the end of the path to which prompts are posted.
 _ENDS = (
     *PATHS[:3],
     (":generatecontent", "gemini"),
     (":streamgeneratecontent", "gemini"),
-    *PATHS[4:],
 )
+
+#: The beginning of the paths of Ollama's own API, which is passed on unread.
+OLLAMA_API = "/api/"
 
 #: Larger bodies are relayed, but not kept for observers.
 KEPT_BYTES = 32 * 1024 * 1024
@@ -286,6 +287,8 @@ def kind_of(call: RelayedCall, wire: str, path: str) -> tuple[CallKind, str]:
         return "error", _error(call, wire, path)
     if model := cloud_paths.unread_model(path):
         return "not_judged", f"InvokeModel bodies of {model} are not read"
+    if call.route.provider == "ollama" and path.startswith(OLLAMA_API):
+        return "other", "Ollama's own API is not read"
     if call.method != "POST" or not wire:
         return "other", "not a call of a model"
     if not call.route.provider:

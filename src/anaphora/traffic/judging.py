@@ -28,6 +28,7 @@ from anaphora.client.transport.decoding import InvalidCompression, UnknownCompre
 from anaphora.errors import AnaphoraError
 from anaphora.redaction import Redactor
 from anaphora.rendered import Plan
+from anaphora.values import Notice
 from anaphora.wire import cloud_paths
 from anaphora.wire.reading import Members
 from anaphora.wire.request_bodies import RequestBodies
@@ -35,6 +36,7 @@ from anaphora.wire.request_bodies import RequestBodies
 from . import clouds
 from .accounts import Accounts, Credentials, credentials, keys_in
 from .calls import (
+    OLLAMA_API,
     RealtimeBill,
     RelayedCall,
     as_logged,
@@ -59,6 +61,10 @@ _MOST_REDACTORS = 16
 _STEPS = 5
 #: Of those, the ones that read request and response.
 _READING_STEPS = 3
+_UNREAD_API = Notice(
+    "not_read",
+    f"Ollama's {OLLAMA_API} is passed on, not read: no verdicts. Calls of its /v1 are read.",
+)
 #: The texts of a change, which may quote the prompt.
 _TEXTS = ("before", "after", "detail", "label", "path")
 
@@ -88,6 +94,7 @@ class CallJudge:
         self._redactors: dict[Credentials, Redactor] = {}
         """By the credentials of recent calls, which mostly match the next one."""
         self._conversations = 0
+        self._told_unread = False
         self._prepared: dict[int, tuple[JudgedCall, Iterator[None]]] = {}
         """Calls to be judged next, by number, with their remaining steps."""
         self.last_sent: SentCall | None = None
@@ -158,6 +165,9 @@ class CallJudge:
         redact: Redactor,
     ) -> Iterator[None]:
         judged.kind, judged.reason = kind_of(call, judged.wire, path)
+        if path.startswith(OLLAMA_API) and judged.kind == "other" and not self._told_unread:
+            self._told_unread = True
+            judged.notices += (_UNREAD_API,)
         if judged.kind == "judged":
             try:
                 yield from self._read(call, judged, path, found, redact)

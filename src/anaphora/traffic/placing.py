@@ -14,7 +14,6 @@ import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec.structs import replace
@@ -38,9 +37,6 @@ from .calls import RelayedCall, UpstreamRequest, as_logged, decoded_path, whole_
 from .clouds import is_signed
 from .planning import ConversationPlans, OwnMarkers, PlannedCall, ReadRequest, read_request
 from .sent_requests import read_reply
-
-if TYPE_CHECKING:
-    from anaphora.client.seen import SeenIndex
 
 _FAILED = "markers_not_placed"
 _ANSWERED = 200
@@ -77,17 +73,16 @@ class Placer:
         self,
         own_markers: OwnMarkers = "keep",
         *,
-        seen: SeenIndex | None = None,
         fix: bool = False,
         on_fix: Callable[[AppliedFix], None] = lambda _: None,
     ) -> None:
         """`own_markers`: markers that the program places itself are kept, and take slots first; or
-        all are replaced by the planner's. `seen` has beginnings of earlier runs. `fix` applies the
-        other remedies that change no meaning as well, and each only where it has paid; `on_fix`
-        gets each, before the first request that it changes."""
+        all are replaced by the planner's. `fix` applies the other remedies that change no meaning
+        as well, and each only where it has paid; `on_fix` gets each, before the first request that
+        it changes."""
         self._replace = own_markers == "replace"
         self._fix, self._on_fix = fix, on_fix
-        self._plans = ConversationPlans(own_markers, seen=seen, proven=fix)
+        self._plans = ConversationPlans(own_markers, proven=fix)
         self._routed = BoundedMap[int, tuple[PlannedCall, ReadRequest]](_MOST_ROUTED)
         """Calls to routers that are not answered yet."""
         self._announced = BoundedMap[tuple[str, str], bool](_MOST_ANNOUNCED)
@@ -173,7 +168,7 @@ class Placer:
                 again = read_request(request.method, request.route.provider, path, headers, ordered)
                 read, body = again or read, ordered
                 done["keep_tools"] = "send the tools in the order of the earlier call"
-        planned = self._plans.add(read, scope=account, at=request.started, host=request.route.host)
+        planned = self._plans.add(read, scope=account, at=request.started)
         plan = planned.plan
         if self._fix:
             planned.tools = tool_order(body)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import msgspec
 from msgspec.structs import replace
@@ -38,9 +38,6 @@ from anaphora.wire.tool_order import ToolOrder
 
 from .calls import LoggedCall, counts_tokens, wire_at
 from .fixing import CallsSoFar, Known, longer_ttl, proven_plan
-
-if TYPE_CHECKING:
-    from anaphora.client.seen import SeenIndex
 
 OwnMarkers: TypeAlias = Literal["keep", "replace"]
 """How markers that a program places itself are treated."""
@@ -185,14 +182,12 @@ class ConversationPlans:
         self,
         own_markers: OwnMarkers = "keep",
         *,
-        seen: SeenIndex | None = None,
         proven: bool = False,
     ) -> None:
-        """`seen` has beginnings of earlier processes. `proven`: only what would have saved over the
-        conversation so far, and longer lifetimes for the request's own markers."""
+        """`proven`: only what would have saved over the conversation so far, and longer lifetimes
+        for the request's own markers."""
         self._own_markers = own_markers
         self._proven = proven
-        self._seen = seen
         self._index: PrefixIndex[PlannedCall] = PrefixIndex(_MOST_CALLS, _MOST_BYTES)
         self._memories = BoundedMap[Hashable, AppMemory](_MOST_MEMORIES)
 
@@ -202,15 +197,13 @@ class ConversationPlans:
         found = self._index.find(request.rendered, scope=own, hints=request.hints)
         return found.call if found is not None and found.continues else None
 
-    def add(
-        self, request: ReadRequest, *, scope: Hashable, at: float, host: str = ""
-    ) -> PlannedCall:
-        """Plans a request and remembers it. `scope` is the account at `host`."""
+    def add(self, request: ReadRequest, *, scope: Hashable, at: float) -> PlannedCall:
+        """Plans a request and remembers it."""
         own = _own_scope(request, scope)
         memory = self._memory(own, request.rules)
         call = _begun(request, memory)
         found = self._index.add(request.rendered, call, scope=own, hints=request.hints)
-        return self._plan(call, request, found, memory, at, host)
+        return self._plan(call, request, found, memory, at)
 
     def add_found(
         self,
@@ -232,7 +225,6 @@ class ConversationPlans:
         found: EarlierCall[PlannedCall] | None,
         memory: AppMemory,
         at: float,
-        host: str = "",
     ) -> PlannedCall:
         rendered, state = request.rendered, None
         if self._own_markers == "replace":
@@ -264,14 +256,11 @@ class ConversationPlans:
                 call.longer = longer_ttl(memory, gaps, so_far)
                 rendered = _lengthened(rendered, call.longer)
         planner = MatchedCallPlanner(memory, rendered, state)
-        index = self._seen if state is None else None
-        recalled = index is not None and index.recall_now(host, planner, rendered, at)
         call.state = planner.state
         plan = Plan(marks=rendered.marks)
         if planner.reuse_expected:
             plan = call.plan = planner.plan(rendered, at=at)
-            # What earlier processes have sent again is marked from the first call on.
-            if so_far is not None and own is not None and not recalled:
+            if so_far is not None and own is not None:
                 known = planner.known_beginning(rendered)
                 state = planner.state
                 call.plan = proven_plan(plan, own, rendered, memory, state, so_far, known)
@@ -280,8 +269,6 @@ class ConversationPlans:
         elif (keyed := planner.key_plan(rendered, at=at)) is not None:
             plan = call.plan = keyed
         planner.sent_matched(rendered, plan, at=at)
-        if self._seen is not None:
-            self._seen.keep(host, planner, rendered, at)
         call.beginning = planner.beginning
         return call
 

@@ -41,7 +41,6 @@ _REPLY_FIELDS = ("choices", "usage", "usageMetadata", "output", "error")
 _REPLY_SIGNS = (
     (b'"choices"', "openai_chat"),
     (b'"usageMetadata"', "gemini"),
-    (b'"prompt_eval_count"', "ollama"),
     (b'"stop_reason"', "anthropic"),
     (b'"incomplete_details"', "openai_responses"),
 )

@@ -69,7 +69,7 @@ class JudgedCall(msgspec.Struct, kw_only=True, eq=False):
     """The part of it that is output."""
     verdict: Verdict | None = None
     notices: tuple[Notice, ...] = ()
-    """URLs in the response that bypass the proxy."""
+    """URLs in the response that bypass the proxy, and calls that are not read."""
 
     @property
     def input_usage(self) -> Usage | None:

@@ -191,12 +191,6 @@ def file_name(path: str | Path) -> str:
     return str(path).replace("\\", "/").rstrip("/").rpartition("/")[2]
 
 
-def image_media_type(data: bytes) -> str | None:
-    """The media type of an image, by its first bytes."""
-    found = _signature(data)
-    return found if found is not None and found.startswith("image/") else None
-
-
 def media_of(
     data: object, kind: MediaKind, *, media_type: str | None = None, name: str = ""
 ) -> tuple[bytes, str]:

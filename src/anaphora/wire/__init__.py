@@ -47,7 +47,6 @@ WIRES: dict[str, str] = {
     "anthropic": "Anthropic Messages",
     "openai_chat": "OpenAI Chat Completions",
     "openai_responses": "OpenAI Responses",
-    "ollama": "Ollama",
     "gemini": "Gemini generateContent",
     "bedrock": "Amazon Bedrock Converse",
 }
@@ -57,7 +56,6 @@ PROVIDERS: dict[str, str] = {
     "anthropic": "anthropic",
     "openai_chat": "openai",
     "openai_responses": "openai",
-    "ollama": "ollama",
     "gemini": "google",
     "bedrock": "bedrock",
 }
@@ -79,9 +77,9 @@ class WireFeatures(msgspec.Struct, frozen=True):
     uploaded first; None: it has no batches."""
     tool_limit_field: str = "max_uses"
     """The field that limits the calls of a server tool."""
-    unseen_thinking: Literal["uncounted", "unshown", "shown", "never"] = "uncounted"
+    unseen_thinking: Literal["uncounted", "unshown", "shown"] = "uncounted"
     """When an incomplete reply may be billed for thinking that did not arrive: none was counted;
-    none was counted or shown; some was shown, which is a summary; never."""
+    none was counted or shown; some was shown, which is a summary."""
 
 
 _FEATURES = {
@@ -102,7 +100,6 @@ _FEATURES = {
         tool_limit_field="max_tool_calls",
         unseen_thinking="unshown",
     ),
-    "ollama": WireFeatures(unseen_thinking="never"),
 }
 
 
@@ -259,8 +256,6 @@ _CHAT_FIELDS = set(
 _ANTHROPIC_FIELDS = set(
     "system stop_sequences top_k output_config output_format cache_control".split()
 )
-#: Fields that only Ollama has; OpenAI has its other fields as well.
-_OLLAMA_FIELDS = {"options", "think", "keep_alive", "format", "truncate", "shift"}
 _CHAT_PARTS = {"image_url", "input_audio", "file", "refusal"}
 _ANTHROPIC_BLOCKS = {"tool_use", "tool_result", "image", "document", "thinking"}
 
@@ -279,8 +274,8 @@ def detect(body: bytes) -> str:
 def detect_wire(body: bytes, model: str | None = None) -> DetectedWire:
     """The wire, and why it was chosen. `model` is for a request that names none.
 
-    A plain request fits Anthropic, Chat Completions and Ollama: it is Anthropic's if the model is,
-    and Chat's otherwise."""
+    A plain request fits Anthropic and Chat Completions: it is Anthropic's if the model is, and
+    Chat's otherwise."""
     from .reading import DECODE_ERRORS, decode_reason
 
     try:
@@ -294,8 +289,6 @@ def detect_wire(body: bytes, model: str | None = None) -> DetectedWire:
             return DetectedWire(wire)
     if not isinstance(request.get("messages"), list):
         raise InvalidRequest("no `messages`, `input` or `contents`: not a request of a known wire")
-    if _is_ollama(request):
-        return DetectedWire("ollama")
     chat, anthropic = _signs_of_chat(request), _signs_of_anthropic(request)
     if chat and anthropic:
         reason = "it has fields of both anthropic and openai_chat; choose with --from"
@@ -334,23 +327,6 @@ def _signs_of_anthropic(request: dict[str, Any]) -> bool:
             part.get("type") in _ANTHROPIC_BLOCKS or "cache_control" in part
             for part in _parts(_objects(request["messages"]))
         )
-    )
-
-
-def _is_ollama(request: dict[str, Any]) -> bool:
-    """Whether the request has a field that only Ollama has, and nothing that Ollama lacks: content
-    must be a text, and arguments an object."""
-    fields, messages = set(request), _objects(request["messages"])
-    if (_CHAT_FIELDS - {"logprobs"} | _ANTHROPIC_FIELDS) & fields:
-        return False
-    if any(isinstance(message.get("content"), list) for message in messages):
-        return False
-    calls = [call for message in messages for call in _objects(message.get("tool_calls"))]
-    functions = [function for call in calls if isinstance(function := call.get("function"), dict)]
-    return (
-        bool(_OLLAMA_FIELDS & fields)
-        or any("images" in message or "tool_name" in message for message in messages)
-        or any(isinstance(function.get("arguments"), dict) for function in functions)
     )
 
 

@@ -134,14 +134,11 @@ class RequestTable(msgspec.Struct, frozen=True, kw_only=True):
     """The field that limits the output."""
     smallest_limit: int = 1
     """The smallest limit of the output; some hosts take 0 for no limit."""
-    unlimited_below: bool = False
-    """A smaller limit of the output means no limit."""
     limits_thinking: bool = False
     """The limit of the output includes thinking that has a budget of its own."""
     read_path: Callable[[str], tuple[str, bool]] | None = None
     """Reads the model in a path, and whether the path requests a stream, on a wire whose paths name
     both."""
-    streams_by_default: bool = False
     plain: Any = None
     """The type of messages without unknown members, if the types of blocks do not tell."""
     plain_block: Any = None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from decimal import Decimal
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,9 +17,6 @@ from anaphora.cache.plan import (
     Gaps,
     Planner,
     SingleCallPlanner,
-    at_compaction,
-    before_fan_out,
-    until_next,
 )
 from anaphora.cache.plan.memory import TtlCosts
 from anaphora.cache.plan.saved import SavedPlanner, restore_conversation
@@ -388,40 +384,6 @@ def test_planning_hashes_each_block_once(monkeypatch: pytest.MonkeyPatch) -> Non
     assert made <= sum(run.count for run in conversation.last.runs if run.section != "messages")
     conversation.planner.predict(conversation.last, plan, at=300.0)
     assert len(conversation.last) <= made <= len(conversation.last) + 3
-
-
-# ── Advice ───────────────────────────────────────────────────────────────────────────────────────
-
-
-def test_prewarming_pays_before_a_fan_out() -> None:
-    advice = before_fan_out(RULES, 20_000, 10, "5m", Decimal(3))
-    assert advice is not None
-    # Ten writes at 1.25 against one and ten reads at 0.1.
-    assert advice.saves == pytest.approx(20_000 * (12.5 - 1.25 - 1.0))
-    assert advice.saves_usd == pytest.approx(Decimal("0.615"))
-    assert before_fan_out(RULES, 20_000, 1, "5m") is None
-    assert before_fan_out(RULES, 100, 10, "5m") is None
-
-
-def test_an_unknown_price_is_not_zero() -> None:
-    advice = before_fan_out(RULES, 20_000, 10, "5m")
-    assert advice is not None
-    assert advice.saves_usd is None
-    assert "input tokens" in str(advice)
-
-
-def test_keeping_alive_pays_where_pauses_are_a_little_too_long() -> None:
-    seen, at = gaps(*[400.0] * 6)
-    assert until_next(RULES, 50_000, "5m", seen, at=at).kind == "keep_alive"
-    seen, at = gaps(*[5400.0] * 6)
-    assert until_next(RULES, 50_000, "5m", seen, at=at).kind == "let_go"
-
-
-def test_an_unprofitable_compaction_is_advised_against() -> None:
-    few = at_compaction(RULES, before=60_000, after=20_000, kept=5_000, calls=2, ttl="5m")
-    many = at_compaction(RULES, before=60_000, after=20_000, kept=5_000, calls=40, ttl="5m")
-    assert (few.kind, many.kind) == ("keep_history", "compact")
-    assert "costs more" in few.why
 
 
 def test_segments_before_the_conversation_are_shared_too() -> None:

@@ -62,15 +62,6 @@ BODIES: dict[str, Json] = {
                 {"functionResponse": {"name": "look", "response": {"seen": "A cat."}}}]},
         ],
     },
-    "ollama": {
-        "messages": [
-            {"role": "system", "content": f"{LONG}Today is 2026-11-15."},
-            {"role": "user", "content": "Say one."},
-            {"role": "assistant", "content": "", "tool_calls": [
-                {"function": {"name": "look", "arguments": {"at": "the mat"}}}]},
-            {"role": "tool", "tool_name": "look", "content": "A cat."},
-        ],
-    },
 }  # fmt: skip
 
 #: Wire, what is replaced, the field in which it stands, and the character there.
@@ -88,10 +79,6 @@ FIELDS = [
     ("gemini", "-15", "-16", "systemInstruction.parts[0].text", len(LONG) + 18),
     ("gemini", "the mat", "the rug", "contents[1].parts[0].functionCall.args.at", 4),
     ("gemini", "A cat", "A dog", "contents[2].parts[0].functionResponse.response.seen", 2),
-    ("ollama", "-15", "-16", "messages[0].content", len(LONG) + 18),
-    ("ollama", "Say one", "Say two", "messages[1].content", 4),
-    ("ollama", "the mat", "the rug", "messages[2].tool_calls[0].function.arguments.at", 4),
-    ("ollama", "A cat", "A dog", "messages[3].content", 2),
 ]
 
 

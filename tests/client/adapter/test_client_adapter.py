@@ -1,4 +1,5 @@
-"""SPEC E1, E2 and E4 over the client: every wire as an adapter, against real servers."""
+"""SPEC E1, E2 and E4 over the client: every wire and Ollama as an adapter, against real
+servers."""
 
 from __future__ import annotations
 
@@ -87,7 +88,7 @@ def over(
     """The result of an adapter over a client of one provider; no task is left running."""
     provider = {
         "wire": wire,
-        "base_url": url,
+        "base_url": f"{url}/ollama" if wire == "ollama" else url,
         "key": {"env": "KEY"},
         "headers": {"x-emulator-fault": fault} if fault else {},
         "retry": {"max_attempts": 1},

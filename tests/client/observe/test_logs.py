@@ -35,7 +35,7 @@ def test_line_of_a_complete_call(caplog: pytest.LogCaptureFixture) -> None:
 
 def test_unknown_values_are_left_out() -> None:
     assert line(fields(BARE)) == (
-        "operation=chat provider=local system=ollama wire=ollama host=localhost model=qwen3:8b"
+        "operation=chat provider=local system=ollama wire=openai_chat host=localhost model=qwen3:8b"
         " outcome=ok seconds=0.5 queued=0 attempts=0"
     )
 

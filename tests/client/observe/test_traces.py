@@ -101,7 +101,7 @@ def test_unknown_values_are_left_out(watched: Watched) -> None:
         "gen_ai.request.model": "qwen3:8b",
         "server.address": "localhost",
         "anaphora.provider": "local",
-        "anaphora.wire": "ollama",
+        "anaphora.wire": "openai_chat",
         "anaphora.attempts": 0,
         "anaphora.queued_seconds": 0,
     }

@@ -14,14 +14,13 @@ from anaphora.wire.response_headers import RemainingLimit, read_limits, reset_af
 
 NOW = datetime.datetime(2026, 11, 15, 12, 0, 0, tzinfo=datetime.UTC)
 AT = NOW.timestamp()
-WIRES = ("anthropic", "openai_chat", "openai_responses", "gemini", "ollama", "deepseek")
+WIRES = ("anthropic", "openai_chat", "openai_responses", "gemini", "deepseek")
 BODIES: dict[str, Any] = {
     "anthropic": {"type": "error", "error": {"type": "rate_limit_error", "message": "slow"}},
     "openai_chat": {
         "error": {"message": "slow", "type": "requests", "code": "rate_limit_exceeded"}
     },
     "gemini": {"error": {"code": 429, "message": "slow", "status": "RESOURCE_EXHAUSTED"}},
-    "ollama": {"error": "slow"},
 }
 
 

@@ -50,7 +50,6 @@ SDKS = {
     "openai_chat": ("openai-chat", "gpt-5.2"),
     "openai_responses": ("openai", "gpt-5.2"),
     "gemini": ("gemini", "gemini-2.5-flash"),
-    "ollama": ("ollama", "qwen3:0.6b"),
 }
 #: What the SDKs raise where the same call may be sent again.
 RETRYABLE = (

@@ -298,11 +298,6 @@ WIRES: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
         {"contents": [{"role": "user", "parts": [{"text": "Hello"}]}]},
         ("error", "message"),
     ),
-    "ollama": (
-        "/api/chat",
-        {"model": "qwen3:0.6b", "messages": MESSAGE["messages"], "stream": False},
-        ("error",),
-    ),
 }
 
 

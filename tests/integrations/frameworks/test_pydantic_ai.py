@@ -180,23 +180,6 @@ def test_a_call_that_no_other_follows_is_not_marked(client: anaphora.Client, emu
     assert [entry["written"] for entry in emu.requests() if "read" in entry] == [{}, {}]
 
 
-def test_runs_in_other_processes_are_remembered(
-    emu: Emulator, tmp_path: Any, monkeypatch: pytest.MonkeyPatch, client: anaphora.Client
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setenv("ANTHROPIC_API_KEY", KEY)
-    monkeypatch.setenv("ANTHROPIC_BASE_URL", emu.url)
-    usages = []
-    for _ in range(3):  # each has a client that knows nothing
-        model = AnaphoraModel("claude-sonnet-4-5", remember=True)
-        usages.append(run(Agent(model, instructions=LONG), "Hello?").usage)
-        model._calls.client.close()
-    assert [bool(usage.cache_write_tokens) for usage in usages] == [False, True, False]
-    assert usages[2].cache_read_tokens > 1000
-    with pytest.raises(InvalidRequest, match="remember: cannot be combined with a client"):
-        AnaphoraModel("claude-sonnet-4-5", client=client, remember=True)
-
-
 def test_twenty_concurrent_runs_write_the_prefix_at_most_twice(
     client: anaphora.Client, emu: Emulator
 ) -> None:

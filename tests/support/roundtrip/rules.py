@@ -27,7 +27,6 @@ from . import (
     drop,
     drop_nulls,
     fill,
-    has_field,
     has_text,
     keep,
     objects_at,
@@ -274,68 +273,8 @@ _GEMINI = WireRules(
     },
 )
 
-# ── Ollama ───────────────────────────────────────────────────────────────────────────────────────
-
-
-def _more_than_thinking(message: Body) -> bool:
-    """False for an assistant message that contains nothing but thinking."""
-    content = any(message.get(name) for name in ("content", "images", "tool_calls"))
-    return message["role"] != "assistant" or not message.get("thinking") or content
-
-
-def _message_rules(messages: str) -> Rules:
-    """The rules for messages at a path: those of a request, or the one of a reply."""
-    calls = f"{messages}.tool_calls[]"
-    return {
-        "a message without content has an empty text": [fill(messages, content="")],
-        "an empty text or list beside the content is left out": [
-            drop(messages, images=[], tool_calls=[], thinking="", tool_name="", tool_call_id=""),
-            drop(calls, id=""),
-        ],
-        "a call has no type": [drop(calls, type="function")],
-        "a call without arguments has an empty object of them": [
-            fill(f"{calls}.function", arguments={})
-        ],
-    }
-
-
-_OLLAMA = WireRules(
-    wire="ollama",
-    request={
-        NULLS: [drop_nulls()],
-        "a reply is streamed by default": [fill("", stream=True)],
-        "a request without messages has none": [fill("", messages=[])],
-        "roles are lower case": [replace("messages[]", "role", str.lower)],
-        **_message_rules("messages[]"),
-        UNFINISHED: [keep("", "messages", _more_than_thinking)],
-        "a tool has a type and parameters": [
-            fill("tools[]", type="function").when(has_field("function")),
-            fill("tools[].function", parameters=EMPTY_SCHEMA),
-        ],
-        DEFAULTS: [
-            drop("", tools=[]),
-            drop("options", stop=[]),
-            drop("", options={}),
-            drop("tools[].function", description=""),
-        ],
-    },
-    reply={
-        NULLS: [drop_nulls()],
-        "a reply is the assistant's": [fill("message", role="assistant")],
-        **_message_rules("message"),
-        "a reply is done, and stopped, by default": [
-            fill("", done=True),
-            drop("", done_reason="stop"),
-        ],
-        "a reply without a date was made at the epoch": [
-            fill("", created_at="1970-01-01T00:00:00Z")
-        ],
-    },
-)
-
 RULES = {
-    rules.wire: rules
-    for rules in (_ANTHROPIC, OPENAI_CHAT, OPENAI_RESPONSES, _GEMINI, _OLLAMA, BEDROCK)
+    rules.wire: rules for rules in (_ANTHROPIC, OPENAI_CHAT, OPENAI_RESPONSES, _GEMINI, BEDROCK)
 }
 
 

@@ -18,18 +18,10 @@ from anaphora.cache.simulator import Chance, Outcome
 from anaphora.cache.simulator.view import SavedCache
 from anaphora.rendered import Plan, Rendered
 
-from .advice import (
-    Advice,
-    HandlePlanner,
-    at_compaction,
-    before_fan_out,
-    refresh_margin,
-    refreshes,
-    until_next,
-)
-from .beginnings import PromptBeginnings, RecallingPlanner, SeenBeginning, SeenUse
+from .handles import HandlePlanner
 from .marking import reuse_requested
 from .memory import AppMemory, Gaps
+from .planner import MarkerPlanner
 from .saved import SavedPlanner, save_conversation
 from .single_calls import (
     MatchedCallPlanner,
@@ -40,25 +32,15 @@ from .single_calls import (
 )
 
 __all__ = [
-    "Advice",
     "AppMemory",
     "Gaps",
     "MatchedCallPlanner",
     "Planner",
-    "PromptBeginnings",
-    "RecallingPlanner",
-    "SeenBeginning",
-    "SeenUse",
     "SingleCallPlanner",
-    "at_compaction",
-    "before_fan_out",
     "has_replies",
     "is_conversation",
     "plan_once",
-    "refresh_margin",
-    "refreshes",
     "reuse_requested",
-    "until_next",
 ]
 
 
@@ -66,7 +48,7 @@ __all__ = [
 _MAX_PROBABILITY = 0.95
 
 
-class Planner(RecallingPlanner):
+class Planner(MarkerPlanner):
     """The breakpoints of one conversation. Predicts its calls, and is saved and forked with it."""
 
     def refreshed(

@@ -23,9 +23,9 @@ from anaphora.tokens import Counts
 from anaphora.values import TTL_SECONDS, Ttl, nearest_ttl
 
 from . import marking
-from .advice import HandlePlanner
 from .changes import ALIKE, FIRST, FROZEN, SHARED, TAIL, TURN, count_changes, sent_boundaries
 from .deferred import SentTurn
+from .handles import HandlePlanner
 from .marking import Candidates, MarkerChoice, only_marks_of, reuse_requested
 from .memory import AppMemory, ConversationState, Gaps
 

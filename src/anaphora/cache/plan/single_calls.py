@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from blake3 import blake3
 
@@ -15,7 +15,6 @@ from anaphora.catalog import CacheRules
 from anaphora.rendered import Plan, Rendered
 from anaphora.rendered.chunks import Stretches, same_bytes
 
-from .beginnings import EARLIER_TURNS, PromptBeginnings, RecallingPlanner, SeenBeginning
 from .changes import SHARED
 from .marking import reuse_requested
 from .memory import AppMemory, ConversationState, Gaps
@@ -23,6 +22,8 @@ from .planner import MarkerPlanner
 
 #: Calls whose continuation is recognised: how many, and how many bytes of prompts.
 _MOST_CALLS, _MOST_BYTES = 256, 4_000_000
+#: How many earlier turns are compared to recognise the call that a prompt continues.
+_EARLIER_TURNS = 32
 #: Calls that wait to be simulated.
 _MOST_PENDING = 8
 #: From this many calls with one beginning on, none of them continued, they are single calls.
@@ -71,22 +72,8 @@ class SingleCallStore:
         return None
 
 
-class _CallPlanner(RecallingPlanner):
+class _CallPlanner(MarkerPlanner):
     """The breakpoints of one call, whose conversation is not known."""
-
-    reuse_expected = False
-    """Whether the prompt asks for caching, or is expected to come back."""
-
-    def recall(
-        self,
-        rendered: Rendered,
-        positions: PromptBeginnings,
-        found: Mapping[int, SeenBeginning],
-        at: float,
-    ) -> bool:
-        back = super().recall(rendered, positions, found, at)
-        self.reuse_expected |= back
-        return back
 
     def _long_prompt(self, rendered: Rendered) -> tuple[RenderedPrompt, int | None] | None:
         """The prompt, and the end of its shared beginning if that is long enough to be cached; None
@@ -115,6 +102,9 @@ class _CallPlanner(RecallingPlanner):
 class SingleCallPlanner(_CallPlanner):
     """The breakpoints of one call outside any session."""
 
+    continues = False
+    """Whether the prompt continues or repeats that of an earlier call."""
+
     def __init__(self, memory: AppMemory, rendered: Rendered) -> None:
         super().__init__(memory)
         if memory.single_calls is None:
@@ -128,7 +118,7 @@ class SingleCallPlanner(_CallPlanner):
             return
         prompt, shared = long_enough
         self._store.last = prompt
-        ends = itertools.islice(prompt.turn_ends(), EARLIER_TURNS)
+        ends = itertools.islice(prompt.turn_ends(), _EARLIER_TURNS)
         earlier = self._store.continued(rendered, ends)
         if earlier is not None:
             self.state = earlier

@@ -15,8 +15,6 @@ from anaphora.rendered import Chunk, Rendered
 
 _TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+("?)|[\[\]{}]', re.DOTALL)
 _CLOSERS = {b"{": b"}", b"[": b"]"}
-#: Glue that ends the text of the chunk before (Ollama's system text).
-_ENDS_TEXT = (b'"}', b'"]')
 
 UNREADABLE: Any = object()
 
@@ -43,7 +41,7 @@ def block_of(chunk: Chunk) -> JsonBlock:
 def cut_block(data: bytes) -> JsonBlock:
     """Chunks begin with the closing of the message before, and end inside their own: the former is
     dropped, the latter closed."""
-    start = 1 if data[:2] in _ENDS_TEXT else 0
+    start = 0
     stack: list[tuple[bytes, int]] = []
     quote = b""
     for match in _TOKEN.finditer(data, start):
@@ -95,12 +93,8 @@ _LONGEST_SECRET = 4096
 
 
 def chunk_at(rendered: Rendered, offset: int) -> Chunk:
-    """The chunk that holds a byte. A quote that ends a text belongs to the chunk of the text, also
-    if it is in the glue of the next."""
-    index = rendered.at_offset(offset)
-    chunk = rendered.chunk(index)
-    at_start = index > 0 and offset == rendered.offset(index)
-    return rendered.chunk(index - 1) if at_start and chunk.data[:2] in _ENDS_TEXT else chunk
+    """The chunk that holds a byte."""
+    return rendered.chunk(rendered.at_offset(offset))
 
 
 #: A quote that begins or ends a text.

@@ -38,7 +38,6 @@ _CLOUDS = {
 }
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
 
-_REMEMBER = "ANAPHORA_REMEMBER"
 #: Variables by which Google's SDK calls Vertex AI, and the row of its express mode.
 _VERTEX = ("GOOGLE_GENAI_USE_VERTEXAI", "GOOGLE_GENAI_USE_ENTERPRISE")
 _EXPRESS = ("google", "gemini", "express")
@@ -46,7 +45,7 @@ _EXPRESS = ("google", "gemini", "express")
 _BEARER = frozenset({"ANTHROPIC_AUTH_TOKEN"})
 _PLACE = re.compile(r"(?P<version>/v\w+)/(projects|publishers)/.*")
 _OLLAMA_HOST = re.compile(
-    r"(?P<scheme>https?://)?(?P<host>[^/:]*|\[[^]]*\])(?P<port>:\d+)?(/.*)?\Z"
+    r"(?P<scheme>https?://)?(?P<host>[^/:]*|\[[^]]*\])(?P<port>:\d+)?(?P<path>/.*)?\Z"
 )
 
 
@@ -235,14 +234,6 @@ def variable_names() -> frozenset[str]:
     return _defaults().variables
 
 
-def remembers(*, default: bool = False) -> bool:
-    """Whether beginnings of prompts are kept in the user's index (`client/seen.py`)."""
-    value = os.environ.get(_REMEMBER, "").strip().lower()
-    if value in ("", "0", "1", "false", "true", "no", "yes", "off", "on"):
-        return value in ("1", "true", "yes", "on") if value else default
-    raise InvalidConfig(f"${_REMEMBER} must be 1 or 0, got {value[:20]!r}")
-
-
 def key_variables(row: Dialect) -> tuple[str, ...]:
     return row.key_variables or (f"{row.provider.upper()}_API_KEY",)
 
@@ -303,7 +294,7 @@ def _base_url(row: Dialect, variable: str, value: str) -> tuple[str, str]:
     """The start of request paths that the URL replaces, and the URL without it. URLs for SDKs and
     other tools may end with a segment that the paths of a wire begin with, such as /v1."""
     if variable == "OLLAMA_HOST":
-        return "", ollama_url(value)
+        value = ollama_url(value)
     url, start = value.rstrip("/"), row.sdk_path
     steps = row.request_path.split("/")
     for length in range(len(steps), 1, -1):
@@ -322,4 +313,5 @@ def ollama_url(value: str) -> str:
         return value
     host = found["host"] if found["host"] not in ("", "0.0.0.0") else "127.0.0.1"
     port = found["port"] or ("" if found["scheme"] else ":11434")
-    return f"{found['scheme'] or 'http://'}{host}{port}"
+    path = (found["path"] or "").rstrip("/")
+    return f"{found['scheme'] or 'http://'}{host}{port}{path}"

@@ -188,7 +188,7 @@ def _output_tokens(facts: RequestFacts, target: Target, most: ModelBounds) -> in
     limit = facts.max_tokens
     if limit is None:
         known = target.profile.output_tokens
-        if known is None or facts.unlimited_output:
+        if known is None:
             raise _NoBound(f"the output has no limit: set {facts.max_tokens_field}")
         limit = known.value
     return (limit + (facts.thinking_budget or most.thinking) + facts.predicted) * facts.n

@@ -188,8 +188,6 @@ def thinks_unseen(wire: str, profile: Profile, partial: Reply | None) -> bool:
     reasons = profile.capabilities is None or profile.can("reasoning")
     counted = partial is not None and partial.usage.reasoning is not None
     match features(wire).unseen_thinking:
-        case "never":
-            return False
         case "shown":  # a summary
             return shown
         case "unshown" if shown:

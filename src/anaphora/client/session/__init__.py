@@ -13,42 +13,37 @@ from typing import Any, Self, Unpack, overload
 
 import msgspec
 
-from anaphora.cache.plan import Advice
 from anaphora.client.arguments import state_of
 from anaphora.client.content import Content, messages_of, wrong_type
 from anaphora.client.conversations import id_of
 from anaphora.client.in_flight import TurnRequest
 from anaphora.client.options import (
-    ParamOptions,
     Prompt,
     RunOptions,
     StateText,
     SummaryOptions,
     TurnOptions,
 )
-from anaphora.client.parameters import params_of
 from anaphora.client.preview import Preview
 from anaphora.client.response import Output, Response
 from anaphora.client.structured import Structured
 from anaphora.client.turn import Turn
 from anaphora.errors import InvalidRequest
-from anaphora.prompt import Compaction, OutputSchema
+from anaphora.prompt import Compaction
 from anaphora.prompt.context import TokenCount
 from anaphora.tools import ToolRegistry
-from anaphora.values import AnyTool, Conversation, Message, MessageLike, Reply
+from anaphora.values import AnyTool, Conversation, Message, MessageLike
 from anaphora.wire.message_dicts import read_message
 
 from .call_builder import PromptSource
 from .compaction import compacted
 from .preview import (
     PrefixWarning,
-    advice_of,
-    parallel_of,
     prepared_now,
     preview_of,
 )
 from .run import Run, RunResult
-from .summarize import Summary, SummaryResult, history_sizes, summary_request, take_compaction
+from .summarize import Summary, SummaryResult, history_sizes, take_compaction
 from .turn_prompt import prompt_of
 from .turns import SessionTurns
 
@@ -136,21 +131,6 @@ class Session:
         history.check_turn(request)
         return preview_of(*prepared_now(turns, history.next_prompt(), request))
 
-    def advice(self, *, parallel: int = 1) -> tuple[Advice, ...]:
-        """Advice with the expected gain in dollars and the reason, the largest gain first: whether
-        to keep the cached prefix alive, to compact the history to half, and with `parallel`, to
-        `prewarm` before that many branches start together. Nothing is sent."""
-        branches = parallel_of(parallel)
-        turns = self.turns
-        turns.load_now()
-        if turns.last_turn is not None:
-            turn, request = turns.last_turn
-        else:
-            turn = turns.history.next_prompt()
-            request = TurnRequest(messages=(Message.user("."),))
-        state, prepared = prepared_now(turns, turn, request)
-        return advice_of(state, turn, prepared, branches)
-
     @property
     def prompt(self) -> Prompt | Callable[[], Prompt]:
         """The prompt of every turn, besides the history. A new one takes effect at the next turn;
@@ -231,54 +211,6 @@ class Session:
         prefix has expired, `ColdCache` is raised with the cost; see `on_cold`."""
         return Summary(self.turns, budget_tokens, options)
 
-    def preview_summary(self, budget_tokens: int, **options: Unpack[SummaryOptions]) -> Preview:
-        """What the call of `summarize` would read and cost; nothing is sent."""
-        turns = self.turns
-        turns.load_now()
-        request = summary_request(turns, budget_tokens, options)
-        turns.history.check_turn(request)
-        return preview_of(*prepared_now(turns, turns.history.next_prompt(), request))
-
-    def recall(
-        self,
-        reply: Reply,
-        *,
-        provider: str,
-        model: str,
-        at: float,
-        first: float,
-        output: OutputSchema | None = None,
-        **params: Unpack[ParamOptions],
-    ) -> bool:
-        """Restores the last call of a saved conversation, so that the next one is compared with it.
-
-        `reply` is its reply, `at` the time of the request, `first` that of the first byte of the
-        response, `output` its schema, `params` are its parameters besides the session's own. System
-        prompt and tools must be the same as then. False if the conversation no longer goes to that
-        model.
-        """
-        turns = self.turns
-        target = turns.route.find(provider, model)
-        if target is None:
-            return False
-        turn = turns.history.next_prompt()
-        history = turn.history
-        if not history or not history[-1].same_content(reply.message):
-            return False
-        state = turns.state(target)
-        changes = params_of(params)
-        if output is not None:
-            changes["output"] = output
-        before = turn.without_tail(history.prefix(len(history) - 1))
-        call = turns.builder.call(state, before, TurnRequest(params=changes))
-        price = target.price(at, call.params.service_tier or "")
-        state.account(state.prepare(call, at), reply, at=at, first=first, price=price)
-        turns.history.take(turn)
-        last = state.reply
-        last.id, last.committed, last.prompt = reply.id or None, history, turn.ir
-        turns.route.settle(target, turns.states)
-        return True
-
     async def load(self) -> None:
         """Loads a conversation with an id, and starts its MCP servers, now instead of at the first
         turn: for a `preview` before it."""
@@ -311,11 +243,9 @@ class Session:
 
     async def close(self) -> None:
         """Releases cache handles at the provider, unless the conversation has an id: then another
-        session can continue with them, and `forget` deletes them. Ends `keep_warm` and the MCP
-        servers of this session."""
+        session can continue with them, and `forget` deletes them. Ends the MCP servers of this
+        session."""
         turns = self.turns
-        if turns.refresher is not None:
-            await turns.refresher.close()
         if turns.servers is not None and self._closes_servers:
             await turns.servers.close()
         if turns.keeper is None:

@@ -1,5 +1,5 @@
 """The cached prefix of a conversation's last call, and when a refresh keeps it alive: the decisions
-of `keep_warm`, for sessions and for apps of a daemon. Times are arguments."""
+of `keep_warm`, for apps of a daemon. Times are arguments."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from decimal import Decimal
 
 import msgspec
 
-from anaphora.cache.plan import refresh_margin, refreshes
+from anaphora.cache.plan import Gaps
+from anaphora.cache.plan.memory import PRIOR_WEIGHT, prior
 from anaphora.cache.sent_call import expiry, is_alive, ttl_seconds, used_at
 from anaphora.cache.verdict import SentCall, Verdict, judge
-from anaphora.catalog import Price
+from anaphora.catalog import CacheRules, Price
 from anaphora.client.failures import described
 from anaphora.client.in_flight import PreparedRequest
 from anaphora.values import TTL_SECONDS, Notice, Reply, Ttl, Usage
@@ -21,6 +22,8 @@ from .provider_state import ProviderState
 #: A refresh that would read less than this share of the prefix is not sent; after one that read
 #: less, none follows.
 _NEARLY = 0.9
+#: Refreshes of one pause at most.
+_MOST_REFRESHES = 64
 
 
 class CachedPrefix(msgspec.Struct, frozen=True, kw_only=True):
@@ -172,3 +175,49 @@ def judge_refresh(
         assert state.sent is not None
         state.sent = msgspec.structs.replace(state.sent, at=at, began=first)
     return verdict, expected.read
+
+
+def refreshes(
+    rules: CacheRules,
+    ttl: Ttl,
+    gaps: Gaps,
+    *,
+    idle: float,
+    share: float = 1.0,
+    goes_on: float = 1.0,
+    done: int = 0,
+) -> tuple[int, float]:
+    """How many refreshes in a row are best, the first of them `idle` seconds after the last call
+    and each further one when a lifetime ends; and what they are expected to save for each token of
+    the prefix, in multiples of the input price. `share` of the prefix expires, the rest lives
+    longer. All refreshes of one pause, including those that are `done`, never cost more than
+    writing the expired part again."""
+    write, read = rules.writing(ttl), rules.read_price.value
+    lost = share * (write - read)
+    spacing = TTL_SECONDS[ttl] - refresh_margin(ttl)
+    most = _MOST_REFRESHES if not read else min(_MOST_REFRESHES, int(lost / read))
+    best, gain, paid = 0, 0.0, 0.0
+    for count in range(1, most - done + 1):
+        sent_after = idle + (count - 1) * spacing
+        paid += (1 - _next_within(gaps, sent_after, idle=idle, goes_on=goes_on)) * read
+        found = _next_within(gaps, sent_after + spacing, idle=idle, goes_on=goes_on)
+        if (saved := found * lost - paid) > gain:
+            best, gain = count, saved
+    return best, gain
+
+
+def refresh_margin(ttl: Ttl) -> float:
+    """Seconds before the end of a lifetime at which a refresh is sent."""
+    return max(10.0, 0.05 * TTL_SECONDS[ttl])
+
+
+def _next_within(gaps: Gaps, seconds: float, *, idle: float, goes_on: float) -> float:
+    """P(the next use comes within so many seconds of the last one), if none came within `idle`
+    seconds; `goes_on` is how likely one comes at all."""
+
+    def share(pause: float) -> float:
+        short = sum(gap <= pause for gap in gaps.lengths)
+        return (PRIOR_WEIGHT * prior(pause) + short) / (PRIOR_WEIGHT + len(gaps.lengths))
+
+    before = goes_on * share(idle)
+    return max(0.0, goes_on * share(seconds) - before) / (1 - before) if before < 1 else 0.0

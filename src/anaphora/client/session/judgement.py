@@ -57,8 +57,6 @@ class Judgement(msgspec.Struct, eq=False, weakref=True):
         if failure is not None:
             seen = failure in record.notices  # two threads read the record at once
             return record if seen else replace(record, notices=(*record.notices, failure))
-        if verdict is not None and self.kept_warm_usd is not None:
-            verdict = replace(verdict, kept_warm_usd=self.kept_warm_usd)
         saved = None if verdict is None else verdict.saved
         return replace(record, verdict=verdict, predicted=self._predicted, saved=saved)
 

@@ -38,14 +38,12 @@ from .call_builder import CallBuilder, PromptSource
 from .compaction import compact_at_of
 from .handles import Handles
 from .history import SessionHistory
-from .keep_warm import CacheRefresher, keep_warm_of
 from .keeper import ConversationKeeper
 from .turn_prompt import prompt_of
 from .turns import SessionTurns
 
 if TYPE_CHECKING:
     from anaphora.client.mcp.connection import SessionServers
-    from anaphora.client.seen import SeenIndex
 
 #: Seconds that closing waits for providers to delete handles.
 _RELEASE_TIMEOUT = 5.0
@@ -78,15 +76,12 @@ class ClientSessions:
         """The servers of all sessions."""
         self._holders: set[Handles] = set()
         """All live cache handles, also of sessions that were dropped."""
-        self._refreshers: WeakSet[CacheRefresher] = WeakSet()
         self._store = store_of(conversations)
         self._store_ends = conversations is None
         """Whether stored conversations, and so their handles, end with this client."""
         self._process = uuid.uuid4().hex
 
-    def open(
-        self, chosen: ChosenTargets, options: SessionOptions, seen: SeenIndex | None = None
-    ) -> Session:
+    def open(self, chosen: ChosenTargets, options: SessionOptions) -> Session:
         """A session with these targets. Checks the options, but not their names."""
         targets, hops = chosen
         cold = cold_guard_of(options, self.cold)
@@ -118,11 +113,9 @@ class ClientSessions:
             watchers=self._watchers,
             holders=self._holders if name is None or self._store_ends else set(),
         )
-        turns.seen, turns.budget = seen, budget_of(options.get("budget"))
+        turns.budget = budget_of(options.get("budget"))
         if servers:
             self._serve(turns, servers, tools)
-        if (warm := keep_warm_of(options.get("keep_warm"))) is not None:
-            turns.keep_warm(warm, self._refreshers)
         if name is not None:
             turns.keep_with(ConversationKeeper(self._store, name, self._process, saved_as=name))
         return Session(turns)
@@ -138,9 +131,7 @@ class ClientSessions:
         turns.use_servers(started)
 
     async def close(self) -> None:
-        """Ends refreshes and MCP servers, and releases what providers hold."""
-        for refresher in list(self._refreshers):
-            await refresher.close()
+        """Ends MCP servers, and releases what providers hold."""
         for servers in list(self._servers):
             await servers.close()
         try:

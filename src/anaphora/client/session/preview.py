@@ -1,16 +1,13 @@
-"""Before a call is sent: whether its prefix is unchanged, what it would read, write and cost, and
-advice between two turns."""
+"""Before a call is sent: whether its prefix is unchanged, what it would read, write and cost."""
 
 from __future__ import annotations
 
-from decimal import Decimal
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
 from anaphora.cache import EarlierCall
 from anaphora.cache.cold import cold_call, cold_prefix
-from anaphora.cache.plan import Advice, at_compaction, before_fan_out, until_next
 from anaphora.cache.simulator.chances import (
     SimulatedCall,
     expected_usage,
@@ -23,13 +20,11 @@ from anaphora.client.pending import warn
 from anaphora.client.preview import Preview
 from anaphora.client.prices import cost_unknown
 from anaphora.client.target import Target
-from anaphora.errors import InvalidRequest, PrefixBroken
+from anaphora.errors import PrefixBroken
 from anaphora.rendered import Rendered
 from anaphora.tokens import Counts
-from anaphora.values import Notice, SegmentRole, Ttl, Usage
+from anaphora.values import Notice, SegmentRole, Usage
 
-from .cached_prefix import cached_prefix, goes_on
-from .compaction import PromptSizes
 from .keeper import NOT_LOADED
 from .provider_state import ProviderState
 from .turn_prompt import TurnPrompt
@@ -57,10 +52,6 @@ def prepared_now(
             state, notices = ProviderState(state.target), (*notices, NOT_LOADED)
     prepared = turns.builder.prepare(state, turn, request)
     prepared.notices += notices
-    if turns.seen is not None and state.sent is None and request.instruction is None:
-        planner, at, host = state.planner(prepared.at), prepared.at, state.endpoint.host
-        if turns.seen.recall_now(host, planner, prepared.rendered, at):
-            prepared.plan = planner.plan(prepared.rendered, at=at)
     return state, prepared
 
 
@@ -187,77 +178,3 @@ def _was_cached(state: ProviderState) -> bool:
     assert outcome is not None
     billed = sent.usage.input if sent.usage is not None else None
     return (billed or outcome.total) >= state.target.rules.minimum_tokens.value
-
-
-def parallel_of(value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise InvalidRequest(
-            f"must be the number of branches that start together, not {value!r}", path="parallel"
-        )
-    return value
-
-
-def advice_of(
-    state: ProviderState, turn: TurnPrompt, prepared: PreparedRequest, parallel: int
-) -> tuple[Advice, ...]:
-    """The advice for a conversation at one provider, the largest saving first. `prepared` is its
-    next call."""
-    at, rules = prepared.at, state.target.rules
-    price = state.target.price(at)
-    usd = None if price is None else price.input
-    found = [_before_branches(state, prepared, parallel, usd)] if parallel > 1 else []
-    prefix = cached_prefix(state, at)
-    if prefix is not None:
-        gaps = state.planner(at).gaps
-        found += [
-            until_next(
-                rules,
-                prefix.tokens,
-                prefix.ttl,
-                gaps,
-                at=at,
-                expiring=prefix.expiring,
-                goes_on=goes_on(state, at),
-                price=usd,
-            ),
-            _at_half(state, turn, prepared, prefix.ttl, usd),
-        ]
-    known = [each for each in found if each is not None]
-    return tuple(sorted(known, key=lambda each: -each.saves))
-
-
-def _before_branches(
-    state: ProviderState, prepared: PreparedRequest, parallel: int, price: Decimal | None
-) -> Advice | None:
-    """Whether to pre-warm: each branch would write what is not cached yet."""
-    rules, plan = state.target.rules, prepared.plan
-    expected = state.predict(prepared).outcome
-    written = sum(expected.written.values()) or expected.total - expected.read
-    ttl = plan.marks[-1].ttl if plan.marks else plan.automatic
-    if ttl is None and rules.default_ttl is not None:
-        ttl = rules.default_ttl.value
-    return None if ttl is None else before_fan_out(rules, written, parallel, ttl, price)
-
-
-def _at_half(
-    state: ProviderState,
-    turn: TurnPrompt,
-    prepared: PreparedRequest,
-    ttl: Ttl,
-    price: Decimal | None,
-) -> Advice | None:
-    """Whether to compact the history to half of its tokens."""
-    sizes = PromptSizes(prepared.rendered)
-    history = sum(sizes.messages()[: len(turn.history)])
-    if history < 2:
-        return None
-    kept = sizes.total - history
-    return at_compaction(
-        state.target.rules,
-        before=sizes.total,
-        after=kept + history // 2,
-        kept=kept,
-        calls=state.planner(prepared.at).gaps.horizon(),
-        ttl=ttl,
-        price=price,
-    )

@@ -141,7 +141,7 @@ class Summary(Pending[SummaryResult]):
         if forces_tools(prepared.call.params):
             raise InvalidRequest(
                 'the last call requires a tool call, and a summary is a text; give "auto", which'
-                " some providers bill as a new prompt: see preview_summary()",
+                " some providers bill as a new prompt",
                 path="tool_choice",
             )
         if self._cold.is_on:

@@ -9,14 +9,13 @@ import time
 from collections.abc import Callable, Sequence
 from decimal import Decimal
 from typing import TYPE_CHECKING
-from weakref import WeakSet
 
 import msgspec
 
 from anaphora.client.in_flight import InFlight, PreparedRequest, TurnRequest
 from anaphora.client.mcp import ADDED
 from anaphora.client.observe import EndedCall, Watchers
-from anaphora.client.options import KeepWarm, OnPrefixBreak
+from anaphora.client.options import OnPrefixBreak
 from anaphora.client.response import Record, Response
 from anaphora.client.routing import SessionRoute, conversation_key, release
 from anaphora.client.target import Target
@@ -24,11 +23,9 @@ from anaphora.client.turn import Caller
 from anaphora.errors import ContextOverflow, InvalidRequest
 from anaphora.values import Notice, SegmentRole
 
-from .cached_prefix import CachedPrefix
 from .call_builder import CallBuilder, check_prewarms, reasons_to_prepare_again
 from .handles import Handles
 from .history import SessionHistory
-from .keep_warm import CacheRefresher, refresh_request
 from .keeper import NOT_LOADED, ConversationKeeper
 from .preview import check_prefix, preview_turn
 from .provider_state import ProviderState
@@ -37,7 +34,6 @@ from .turn_prompt import TurnPrompt
 
 if TYPE_CHECKING:
     from anaphora.client.mcp.connection import SessionServers
-    from anaphora.client.seen import SeenIndex
 
 # Bound once: looking up an enum member is slow, and every turn needs it.
 _HISTORY = SegmentRole.CONVERSATION
@@ -45,8 +41,8 @@ _HISTORY = SegmentRole.CONVERSATION
 
 class SessionTurns(Caller):
     """The turns of a session, and its state between them: the history, the state at each provider,
-    MCP servers, a cached prefix that is kept alive. A conversation with an id is loaded from a
-    store before the first turn, and saved there after each."""
+    MCP servers. A conversation with an id is loaded from a store before the first turn, and saved
+    there after each."""
 
     def __init__(
         self,
@@ -70,8 +66,6 @@ class SessionTurns(Caller):
         self.handles: dict[Target, Handles] = {}
         self._holders = holders
         self.keeper: ConversationKeeper | None = None
-        self.seen: SeenIndex | None = None
-        """The user's index of beginnings, if this session uses it."""
         self._turn: TurnPrompt | None = None
         """The prompt of the turn in flight: the app's function is called once for all attempts."""
         self.load_notices: tuple[Notice, ...] = ()
@@ -80,8 +74,6 @@ class SessionTurns(Caller):
         """The prompt and the request of the last call."""
         self.servers: SessionServers | None = None
         """The MCP servers whose tools it uses."""
-        self.refresher: CacheRefresher | None = None
-        """Keeps the cached prefix alive between two turns."""
         self._audit_id, self._audited = "", 0
         """The conversation's id in an audit log, if it has no name, and the number of its calls."""
         self.running = False
@@ -101,8 +93,6 @@ class SessionTurns(Caller):
         other._turn = None
         other._audit_id, other._audited = "", 0
         other.in_flight = other.running = False
-        if (warm := self.refresher) is not None:
-            other.keep_warm(warm.settings, warm.among)
         other.route = self.route.fork()
         return other
 
@@ -117,8 +107,6 @@ class SessionTurns(Caller):
         if request.prewarm:
             check_prewarms(targets[0].endpoint)
         self.in_flight = True
-        if self.refresher is not None:
-            self.refresher.turn_began()
         return targets if request.instruction is None else targets[:1]
 
     def order(self, request: TurnRequest, prompt: Callable[[], TurnPrompt]) -> tuple[Target, ...]:
@@ -158,10 +146,6 @@ class SessionTurns(Caller):
         if too_long and prepared.turn is prompt:
             last = flight.attempts[-1]
             raise ContextOverflow(last.reason, status=last.status, request_id=last.request_id)
-        if self.seen is not None and state.sent is None and request.instruction is None:
-            planner, at = state.planner(prepared.at), prepared.at
-            if await self.seen.recall(target.endpoint.host, planner, prepared.rendered, at):
-                prepared.plan = planner.plan(prepared.rendered, at=at)
         listed = () if self.servers is None else self.servers.take_notices()
         if self._on_prefix_break != "off" and not state.extends_last(prepared):
             compacted = prepared.turn is not prompt or state.prefix_change_expected
@@ -203,17 +187,8 @@ class SessionTurns(Caller):
         price = flight.charge(prepared, reply.usage)
         judgement = flight.judge(state.account, prepared, price)
         flight.judgement = None if judgement is None else judgement.complete
-        if self.seen is not None:
-            at, planner = flight.sent_at, state.planner(flight.sent_at)
-            keep, host = self.seen.keep, target.endpoint.host
-            flight.guarded("remember_failed", None, keep, host, planner, prepared.rendered, at)
-        warm: tuple[Notice, ...] = ()
-        if self.refresher is not None and not request.prewarm:
-            paid, warm = self.refresher.pause.cost()
-            if judgement is not None:
-                judgement.kept_warm_usd = paid
         rendered, plan = prepared.rendered.notices, prepared.plan.notices
-        notices = (*rendered, *plan, *prepared.notices, *moved, *warm, *reply.notices)
+        notices = (*rendered, *plan, *prepared.notices, *moved, *reply.notices)
         record = flight.build_record(prepared, notices, observed=bool(self.watchers))
         # Before it is saved and parsed, which may fail: the reply was paid for.
         self.last = Response(
@@ -273,8 +248,6 @@ class SessionTurns(Caller):
     def _end(self) -> None:
         self.in_flight = False
         self._turn = None
-        if self.refresher is not None:
-            self.refresher.turn_ended()
 
     def add_cost(self, cost_usd: Decimal | None) -> None:
         """Adds to the cost of the conversation; after an unknown cost, the sum stays unknown."""
@@ -317,10 +290,8 @@ class SessionTurns(Caller):
         self._is_kept = keeper is not None
 
     def _ended(self, flight: InFlight, record: Record) -> EndedCall:
-        return self.ended_call(super()._ended(flight, record))
-
-    def ended_call(self, ended: EndedCall) -> EndedCall:
         """The ended call with its conversation, for an audit log."""
+        ended = super()._ended(flight, record)
         self._audit_id = self._audit_id or secrets.token_hex(8)
         self._audited += 1
         name = None if self.keeper is None else self.keeper.saved_as
@@ -379,18 +350,3 @@ class SessionTurns(Caller):
     def use_servers(self, servers: SessionServers) -> None:
         """Starts these MCP servers before the first turn."""
         self.servers, self._opens = servers, servers.open
-
-    def keep_warm(self, settings: KeepWarm, among: WeakSet[CacheRefresher]) -> None:
-        """Keeps the cached prefix alive from the next turn on, within these bounds; `among` are
-        the refreshers of all sessions."""
-        self.refresher = CacheRefresher(self, settings, among)
-
-    @property
-    def refreshed_state(self) -> ProviderState | None:
-        """The state whose prefix is kept alive; None before the first call."""
-        return None if self.last_turn is None else self.state(self.route.current)
-
-    def prepare_refresh(self, state: ProviderState, prefix: CachedPrefix) -> PreparedRequest | None:
-        assert self.last_turn is not None
-        turn, request = self.last_turn
-        return refresh_request(self.builder, state, turn, request, prefix)

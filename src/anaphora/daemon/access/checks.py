@@ -157,8 +157,6 @@ def check_limits(facts: RequestFacts, grant: LlmGrant) -> None:
     """Raises `NotGranted` for more output or more answers than the grant allows."""
     most = grant.max_tokens
     field = facts.max_tokens_field
-    if facts.unlimited_output and (most is not None or grant.has_spend_limit):
-        raise NotGranted("the output must have a limit under this grant", param=field)
     if most is not None and facts.max_tokens is not None and facts.max_tokens > most:
         reason = f"{field} is {facts.max_tokens}; max_tokens of the grant is {most}"
         raise NotGranted(reason, param=field)

@@ -42,11 +42,10 @@ def clamp_request(
     most = grant.max_tokens
     if most is None or grant.over_max_tokens != "clamp":
         return None
-    over = [param for param, tokens in facts.limits if tokens is None or tokens > most]
-    if not over:
+    over = [param for param, tokens in facts.limits if tokens > most]
+    asked, field = facts.max_tokens, facts.max_tokens_field
+    if not over or asked is None:
         return None
-    asked = None if facts.unlimited_output else facts.max_tokens
-    field = facts.max_tokens_field
     _check_budget(facts.budget, most, asked, field)
     members, body = request.members, request.body
     for param in over:
@@ -57,7 +56,7 @@ def clamp_request(
         members = {**members, name: msgspec.Raw(changed)}
     return ClampedRequest(
         replace(request, body=body, members=members),
-        replace(facts, max_tokens=most, unlimited_output=False),
+        replace(facts, max_tokens=most),
         _notice(asked, most, field),
     )
 
@@ -74,18 +73,16 @@ def clamp_call(call: Call, grant: LlmGrant) -> tuple[Call, Notice] | None:
     return changed, _notice(asked, most, "max_tokens")
 
 
-def _notice(asked: int | None, most: int, field: str) -> Notice:
-    was = "unlimited" if asked is None else str(asked)
-    text = f"{field} was {was} and lowered to {most}, max_tokens of the grant"
+def _notice(asked: int, most: int, field: str) -> Notice:
+    text = f"{field} was {asked} and lowered to {most}, max_tokens of the grant"
     return Notice("max_tokens_clamped", text, field)
 
 
-def _check_budget(budget: int, most: int, asked: int | None, field: str) -> None:
+def _check_budget(budget: int, most: int, asked: int, field: str) -> None:
     if budget < most:
         return
-    was = "unlimited" if asked is None else str(asked)
     reason = (
-        f"{field} is {was} and max_tokens of the grant is {most}, which is not above the thinking"
+        f"{field} is {asked} and max_tokens of the grant is {most}, which is not above the thinking"
         f" budget of {budget}: the limit cannot be lowered; ask for a smaller budget, or raise"
         " max_tokens of the grant"
     )

@@ -181,9 +181,6 @@ def member_object(members: Members, name: str) -> Members:
     return decode_members(raw) if raw.startswith(b"{") else {}
 
 
-#: The smallest thinking budget that Anthropic accepts.
-_SMALLEST_BUDGET = 1024
-
 
 async def translate(
     planner: PlanRequest, call: AppCall, target: Target, stream: bool
@@ -315,27 +312,14 @@ class AdaptedParams:
         if params.n is not None and params.n > 1:
             reason = f"{target.endpoint.id} returns one choice per call here; {params.n} requested"
             raise InvalidRequest(reason, path=face_of(self._wire).choices_field)
-        if params.reasoning is not None and self._face.budgets_thinking:
-            self._adapt_thinking(params.reasoning, params.max_tokens or max_tokens)
+        if params.reasoning is not None and self._face.always_thinks:
+            self._keep_thinking(params.reasoning)
 
-    def _adapt_thinking(self, reasoning: Reasoning, max_tokens: int) -> None:
-        """Other wires switch thinking on and off; Claude models need a budget, or decide
-        themselves."""
-        mode, profile = reasoning.mode, self._target.profile
-        if mode == "disabled" and profile.refuses("disabled_thinking"):
+    def _keep_thinking(self, reasoning: Reasoning) -> None:
+        """Other wires switch thinking off; some Claude models always think."""
+        if reasoning.mode == "disabled" and self._target.profile.refuses("disabled_thinking"):
             self.changes["reasoning"] = replace(reasoning, mode=None)
             self._leave_out("reasoning", f"{self._target.model} always thinks; left out")
-        elif mode != "enabled" or reasoning.budget_tokens is not None:
-            return
-        elif profile.refuses("budgeted_thinking"):
-            self.changes["reasoning"] = replace(reasoning, mode="adaptive")
-        elif max_tokens > _SMALLEST_BUDGET:
-            budget = max(_SMALLEST_BUDGET, max_tokens // 2)
-            self.changes["reasoning"] = replace(reasoning, budget_tokens=budget)
-        else:
-            self.changes["reasoning"] = replace(reasoning, mode=None)
-            text = f"thinking needs a limit of the output above {_SMALLEST_BUDGET:,} tokens"
-            self._leave_out("reasoning", f"{text}; left out")
 
     def _leave_out(self, name: str, text: str) -> None:
         self.notices.append(Notice("param_left_out", text, f"params.{name}"))

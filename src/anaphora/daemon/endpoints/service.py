@@ -16,7 +16,7 @@ from anaphora.daemon.calls.call import AppCall, AppReply, StreamHead
 from anaphora.daemon.calls.delegation import CallService, CallStream
 from anaphora.daemon.calls.steps.request import ReadBody
 from anaphora.daemon.faces import PLAIN_ROUTES, STARTS, face_at, face_of, find_route
-from anaphora.daemon.faces.face import JSON, Route, model_in, path_not_found
+from anaphora.daemon.faces.face import JSON, Route, path_not_found
 from anaphora.daemon.store import HandleRow
 from anaphora.daemon.store.interface import Store
 from anaphora.daemon.values import ERROR_KEY, REQUEST_ID_KEY, App, kind_of
@@ -32,7 +32,7 @@ from anaphora.serving.exchange import CompleteResponse, HttpExchange
 from anaphora.values import Notice
 from anaphora.wire.reading import DECODE_ERRORS
 
-from .body import check_headers, parse_object, read_json_bytes
+from .body import check_headers
 from .embeddings import Embeddings
 from .errors import error_response, provider_error
 from .headers import BETA_NOT_GRANTED, own_headers, query_fields
@@ -45,8 +45,6 @@ from .writing import StreamBody, stream_headers, write_model, write_models, writ
 _KEEPING = frozenset({"stored_responses", "background", "server_tools"})
 #: Seconds after which a call is watched for its client disconnecting.
 _WATCH_SECONDS = 0.25
-#: Maximum bytes of a request about a model.
-_LARGEST_QUESTION = 64 * 1024
 #: Beginnings of paths that name a model, whose name may be percent-encoded.
 _NAMING_MODELS = tuple(
     f"/{name}/"
@@ -54,7 +52,6 @@ _NAMING_MODELS = tuple(
 )
 #: Operations that set `AppCall.written`.
 _KNOWN_TO_BE_SENT = ("generate", "stream", "invoke")
-_OLLAMA_VERSION = b'{"version":"0.12.0"}'
 
 
 class Endpoints:
@@ -126,8 +123,8 @@ class Endpoints:
                 await self._call(exchange, route, call)
             case "embed" | "invoke":
                 await self._send_unplanned(route, call)
-            case "models" | "model" | "show" | "version":
-                body = await self._model_data(exchange, route, app)
+            case "models" | "model":
+                body = self._model_data(route, app)
                 await self._respond(exchange, route, request_id, body)
             case _:
                 if self._stored is None:
@@ -153,18 +150,11 @@ class Endpoints:
 
     # ── Models ───────────────────────────────────────────────────────────────────────────────────
 
-    async def _model_data(self, exchange: HttpExchange, route: Route, app: App) -> bytes:
-        if route.operation == "version":
-            return _OLLAMA_VERSION
+    def _model_data(self, route: Route, app: App) -> bytes:
         models = self._calls.models(app)
         if route.operation == "models":
             return write_models(route.face, models)
-        name = route.name
-        if route.operation == "show":
-            exchange.max_body = min(exchange.max_body, _LARGEST_QUESTION)
-            value = parse_object(await read_json_bytes(exchange)).value
-            name = model_in(value.get("model") or value.get("name"))
-        return write_model(route.face, models, name)
+        return write_model(route.face, models, route.name)
 
     # ── Calls ────────────────────────────────────────────────────────────────────────────────────
 

@@ -112,7 +112,7 @@ def write_model(wire: str, models: Sequence[GrantedModel], name: str) -> bytes:
 
 
 def _named(value: Reply | ReplyStart, face: Face, request_id: str) -> Any:
-    """A reply, or its beginning, with an id, which Ollama does not give."""
+    """A reply, or its beginning, with an id, which some providers do not give."""
     if value.id or not face.reply_id_prefix:
         return value
     id = face.reply_id_prefix + request_id.removeprefix("req_")
@@ -213,8 +213,8 @@ class PartOrder:
     """Orders the events of a stream so that one text part is open at a time: a text ends when the
     next part begins, and a continuation becomes a new part.
 
-    Chat Completions and Ollama do not mark the end of a text or reasoning, so their readers end all
-    parts with the reply. Anthropic's blocks and Responses' items must follow each other."""
+    Chat Completions does not mark the end of a text or reasoning, so its reader ends all parts with
+    the reply. Anthropic's blocks and Responses' items must follow each other."""
 
     def __init__(self) -> None:
         self._kinds: dict[int, str] = {}

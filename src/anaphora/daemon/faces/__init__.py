@@ -8,7 +8,7 @@
 A face defines paths, headers, the forms of errors, replies, lists and counts, and details of
 requests to its providers. Paths are matched as a whole. `/v1` may be missing or doubled, since base
 URLs of SDKs differ, and follow `/openai` or `/anthropic`, as at clouds. Gemini's paths begin with
-`/v1beta`, Ollama's with `/api`, Bedrock's with `/model`.
+`/v1beta`, Bedrock's with `/model`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from .anthropic import AnthropicFace
 from .bedrock import ConverseFace, InvokeFace
 from .face import Face, Operation, Route, checked_model, path_not_found, wrong_method
 from .gemini import GeminiFace
-from .ollama import OllamaFace
 from .openai import OpenAIChatFace, OpenAIResponsesFace
 
 #: The face for errors at paths that belong to none.
@@ -36,7 +35,6 @@ FACES: dict[str, Face] = {
         _DEFAULT,
         OpenAIResponsesFace(),
         GeminiFace(),
-        OllamaFace(),
         InvokeFace(),
         ConverseFace(),
     )
@@ -53,7 +51,7 @@ _PATHS = frozenset(path for _, path in PLAIN_ROUTES)
 STARTS = tuple(
     f"/{name}"
     for name in (
-        "v1/ v1beta/ v1beta1/ v1alpha/ api/ messages chat/completions responses models files"
+        "v1/ v1beta/ v1beta1/ v1alpha/ messages chat/completions responses models files"
         " batches conversations containers upload/ embeddings model/ openai/ anthropic/"
     ).split()
 )

@@ -93,7 +93,7 @@ class AnthropicFace(Face):
     orders_parts = True
     keepers = ("anthropic",)
     limit_place = ("", "max_tokens")
-    budgets_thinking = True
+    always_thinks = True
 
     def named_route(self, method: str, path: str) -> Route | None:
         match = _VERTEX.fullmatch(path)

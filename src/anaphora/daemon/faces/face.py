@@ -22,11 +22,11 @@ from anaphora.errors import NotFound, RequestRejected, Upstream
 from anaphora.values import Event, Reply, Thinking, Usage
 from anaphora.wire.reading import Members
 
-from .framing import SSE_ENDS, StreamFrame, WholeEvents, WholeFrames
+from .framing import StreamFrame, WholeEvents, WholeFrames
 
 Operation: TypeAlias = Literal[
     "generate", "stream", "count", "models", "model", "create", "list", "get", "update", "delete",
-    "action", "upload", "show", "version", "embed", "invoke",
+    "action", "upload", "embed", "invoke",
 ]  # fmt: skip
 
 Operations: TypeAlias = Mapping[tuple[str, str], Operation]
@@ -164,8 +164,6 @@ class Face:
     """Requests may name stored objects."""
     comparison: ClassVar[tuple[str, str]] = ("", "")
     """The field that names an earlier response for diagnostics only."""
-    stream_default: ClassVar[bool] = False
-    """Requests stream by default."""
     streams_as_list: ClassVar[bool] = False
     """A stream is one JSON list, unless the query requests events."""
 
@@ -182,17 +180,14 @@ class Face:
         if route.operation == "stream":
             return True
         stream = value.get("stream")
-        if stream is None:
-            return self.stream_default
-        if not isinstance(stream, bool):
+        if stream is not None and not isinstance(stream, bool):
             raise RequestRejected("stream: must be true or false", status=400, param="stream")
-        return stream
+        return bool(stream)
 
     # ── Replies ──────────────────────────────────────────────────────────────────────────────────
 
     reply_type: ClassVar[str] = JSON
     stream_type: ClassVar[str] = SSE
-    event_ends: ClassVar[tuple[bytes, ...]] = SSE_ENDS
     reply_id_prefix: ClassVar[str] = ""
     """Prefix of ids given to replies without one; empty: none is given."""
     reasoning: ClassVar[Thinking] = Thinking()
@@ -211,7 +206,7 @@ class Face:
 
     def whole_events(self) -> WholeEvents | WholeFrames:
         """Passes complete events of a provider's stream."""
-        return WholeEvents(self.event_ends)
+        return WholeEvents()
 
     def frame(self, *, asks_usage: bool, passes: bool) -> StreamFrame | None:
         """The frame for the bytes of a stream. `asks_usage`: the caller of Chat requested a chunk
@@ -280,8 +275,8 @@ class Face:
     choices_field: ClassVar[str] = "n"
     usage_on_request: ClassVar[bool] = False
     """A stream reports its usage only with `stream_options.include_usage`."""
-    budgets_thinking: ClassVar[bool] = False
-    """Enabled thinking needs a budget."""
+    always_thinks: ClassVar[bool] = False
+    """Some models refuse requests that switch thinking off."""
 
     def path_to(self, model: str, *, stream: bool) -> str:
         """The path of a request to a model, with its name if this wire's paths have it."""

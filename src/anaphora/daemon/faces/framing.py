@@ -1,7 +1,7 @@
-"""Framing of streams: SSE events, JSON lines, a JSON list.
+"""Framing of streams: SSE events, a JSON list.
 
 Late fields, known only after a stream's last event, are sent in an SSE comment after it, or in the
-field `anaphora` of the last object of Gemini and Ollama.
+field `anaphora` of Gemini's last event.
 """
 
 from __future__ import annotations
@@ -17,24 +17,22 @@ from anaphora.wire.sse import EventDecoder
 
 #: The end of an SSE event; line endings may be mixed.
 SSE_ENDS = (b"\n\n", b"\n\r\n", b"\r\r")
+_LONGEST_END = max(map(len, SSE_ENDS))
 
 
 class WholeEvents:
     """Passes complete events only: an incomplete one could be a provider's error, whose bytes are
     never passed on."""
 
-    def __init__(self, ends: tuple[bytes, ...] = SSE_ENDS) -> None:
-        """`ends` are the sequences that end an event."""
-        self._ends = ends
-        self._longest = max(map(len, ends))
+    def __init__(self) -> None:
         self._rest = bytearray()
 
     def feed(self, data: bytes) -> bytes:
         """The events completed by these bytes."""
         # Only new bytes are searched: an event may be large and arrive in many pieces.
-        tail = bytes(self._rest[1 - self._longest :]) if self._longest > 1 else b""
+        tail = bytes(self._rest[1 - _LONGEST_END :])
         window = tail + data
-        end = len(window) if window.endswith(self._ends) else self._end_in(window)
+        end = len(window) if window.endswith(SSE_ENDS) else self._end_in(window)
         if not end:
             self._rest += data
             return b""
@@ -45,7 +43,7 @@ class WholeEvents:
 
     def _end_in(self, window: bytes) -> int:
         """The end of the last complete event; 0 if there is none."""
-        return max(at + len(mark) if (at := window.rfind(mark)) >= 0 else 0 for mark in self._ends)
+        return max(at + len(mark) if (at := window.rfind(mark)) >= 0 else 0 for mark in SSE_ENDS)
 
     def close(self) -> bytes:
         """The rest after the last event of a stream that has not failed."""
@@ -138,13 +136,13 @@ def _json(fields: Mapping[str, Any]) -> bytes:
 
 
 class LastObject:
-    """Adds the late fields to the last JSON object of a stream, recognized by one of the marks:
-    Ollama's last line, Gemini's last event. Google's SDK does not accept comments."""
+    """Adds the late fields to the last event of Gemini's stream, recognized by the mark. Google's
+    SDK does not accept comments."""
 
-    def __init__(self, separators: tuple[bytes, ...], *marks: bytes) -> None:
+    def __init__(self, separators: tuple[bytes, ...], mark: bytes) -> None:
         self._separators = separators
         self._longest = max(map(len, separators))
-        self._marks = marks
+        self._mark = mark
         self._rest = bytearray()
         self._last = b""
 
@@ -161,7 +159,7 @@ class LastObject:
         written = b""
         for each in objects:
             written, self._last = written + self._last, b""
-            if any(mark in each for mark in self._marks):
+            if self._mark in each:
                 self._last = each + separator
             else:
                 written += each + separator

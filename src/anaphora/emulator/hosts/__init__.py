@@ -22,7 +22,6 @@ from .anthropic import AnthropicHost
 from .bedrock import BedrockHost, InvokeHost
 from .gemini import GeminiHost
 from .host import EmulatorRoute, Host
-from .ollama import OllamaHost
 from .openai import OpenAIChatHost
 from .openai_responses import OpenAIResponsesHost
 from .vertex import VertexHost
@@ -35,7 +34,6 @@ HOSTS: dict[str, type[Host]] = {
         OpenAIChatHost,
         OpenAIResponsesHost,
         GeminiHost,
-        OllamaHost,
         BedrockHost,
         InvokeHost,
         VertexHost,
@@ -96,7 +94,7 @@ class HostRoutes:
             return wire.get("anthropic")
         if "x-goog-api-key" in headers or path.startswith(("/v1beta", "/v1alpha")):
             return wire.get("gemini")
-        return wire.get("ollama" if first == "api" else DEFAULT_WIRE)
+        return wire.get(DEFAULT_WIRE)
 
     def _route(self, method: str, path: str, google: bool, anthropic: bool) -> EmulatorRoute | None:
         path = "/" + path.strip("/")

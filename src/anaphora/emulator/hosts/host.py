@@ -33,7 +33,7 @@ Operation: TypeAlias = Literal[
     "generate", "count", "models", "model",
     "files", "file", "file_content", "batches", "batch", "batch_cancel", "batch_results",
     "stored", "stored_items", "stored_cancel", "compact", "websocket", "model_delete",
-    "caches", "cache", "upload", "show", "version", "loaded", "embed", "complete",
+    "caches", "cache", "upload", "embed",
 ]  # fmt: skip
 """The purpose of a route. All but the first four belong to one wire: see `Host.handle`."""
 
@@ -44,6 +44,8 @@ Thought: TypeAlias = tuple[Thinking | None, int]
 MODELS_CREATED = "2026-01-01T00:00:00Z"
 #: Local servers, which need no key.
 _LOCAL = "http://localhost"
+#: Providers whose replies say nothing of their cache.
+_UNREPORTED = ("ollama",)
 _KEY_HEADERS = ("x-api-key", "api-key")
 _CREDENTIAL = re.compile(r"Credential=([^/,\s]{1,256})/")
 
@@ -120,7 +122,6 @@ class Host:
     script_call_id_prefix: ClassVar[str] = "call_"
     content_type: ClassVar[str] = JSON
     stream_type: ClassVar[str] = SSE
-    event_end: ClassVar[bytes] = b"\n\n"
     prewarm_stop: ClassVar[StopReason] = "end"
     refusal_stop: ClassVar[StopReason] = "refusal"
     choices_field: ClassVar[str | None] = None
@@ -184,10 +185,6 @@ class Host:
         return {}
 
     # ── Requests ─────────────────────────────────────────────────────────────────────────────────
-
-    def immediate_reply(self, request: RoutedRequest) -> bytes | None:
-        """The response to a request that has no prompt; None for all others."""
-        return None
 
     def complete_body(self, request: RoutedRequest) -> CompleteBody:
         return CompleteBody(request.body)
@@ -263,6 +260,8 @@ class Host:
         for reply in replies:
             tokens, thought = reply.tokens(facts.profile)
             output, reasoning = output + tokens, reasoning + thought
+        if facts.profile.provider in _UNREPORTED:
+            return Usage(uncached=outcome.total, output=output)
         shown = Thinking in map(type, replies[0].parts)
         return Usage(
             uncached=outcome.uncached,
@@ -292,8 +291,7 @@ class Host:
 
     def split_stream(self, written: bytes) -> list[bytes]:
         """The events of a written stream that have data."""
-        end = self.event_end
-        return [data + end for data in written.split(end) if data]
+        return [data + b"\n\n" for data in written.split(b"\n\n") if data]
 
     def edit_stream(self, request: RoutedRequest, reply: Reply, response: EmulatorResponse) -> None:
         """Changes a written stream in place."""

@@ -82,8 +82,6 @@ class ChatAnaphora(BaseChatModel):
     extras: dict[str, Any] | None = None
     """Other request fields: wire name -> the fields."""
     streaming: bool = False
-    remember: bool | None = None
-    """Keeps digests of prompts in the user's index, for the first call of the next process."""
 
     _own: Client | None = PrivateAttr(default=None)
 
@@ -207,8 +205,6 @@ class ChatAnaphora(BaseChatModel):
         for name in (*_PARAMETERS, "extras"):
             if (value := getattr(self, name)) is not None:
                 options[name] = value
-        if self.remember is not None:
-            options["remember"] = self.remember
         options.update(given)
         if stop is not None:
             options["stop"] = stop

@@ -65,7 +65,7 @@ from .requests import (
 from .routers import with_host, without_reply_fields
 
 #: Wires that render the system prompt before the tools.
-_SYSTEM_FIRST = ("openai_chat", "openai_responses", "ollama")
+_SYSTEM_FIRST = ("openai_chat", "openai_responses")
 
 
 def _hashes_tools_first(provider: str, model: str, wire: str) -> bool:

@@ -184,11 +184,8 @@ class _Reading:
             if read is None or read is not _READERS["tools"]:
                 self._add_stored(name, raw)
         self._values["size"] = size
-        if self._table.streams_by_default:
-            self._values.setdefault("stream", True)
-        limits = {param: tokens for param, tokens in self._limits if tokens is not None}
-        if limits:
-            name, limit = max(limits.items(), key=lambda item: item[1])
+        if self._limits:
+            name, limit = max(self._limits, key=lambda one: one.tokens)
             self._values |= {"max_tokens": limit, "max_tokens_field": name}
 
     def _read_content(self, name: str, raw: msgspec.Raw) -> None:
@@ -242,13 +239,8 @@ class _Reading:
         limit = _whole(raw, name, least=None, floats=self._renames)
         if limit > _MOST_TOKENS:
             raise request_error(f"must be at most {_MOST_TOKENS}", f"$.{name}")
-        if limit < self._table.smallest_limit:
-            if not self._table.unlimited_below:
-                least = self._table.smallest_limit
-                raise request_error(f"must be at least {least}, not {limit}", f"$.{name}")
-            self._values |= {"unlimited_output": True, "max_tokens_field": name}
-            self._limits.append(OutputLimit(name, None))
-            return
+        if limit < (least := self._table.smallest_limit):
+            raise request_error(f"must be at least {least}, not {limit}", f"$.{name}")
         self._limits.append(OutputLimit(name, limit))
 
     def _model(self, name: str, raw: msgspec.Raw) -> None:

@@ -43,8 +43,7 @@ class OutputLimit(NamedTuple):
     """An output limit in a request."""
 
     param: str
-    tokens: int | None
-    """None: explicitly unlimited."""
+    tokens: int
 
 
 class InlineSpan(msgspec.Struct, frozen=True, gc=False):
@@ -87,8 +86,6 @@ class RequestFacts(msgspec.Struct, frozen=True, kw_only=True):
     """The field of the limit, whether it is set or not."""
     limits: tuple[OutputLimit, ...] = ()
     """All fields that limit the output; `max_tokens` is the largest of them."""
-    unlimited_output: bool = False
-    """The limit is explicitly unlimited."""
     n: int = 1
     thinking_budget: int = 0
     """Thinking tokens that may come on top of the limit."""

@@ -312,7 +312,7 @@ def _fill(call: AppCall, target: Target, request: WireRequest, notices: list[Not
             request.elements,
         )
     filled = FilledBody(request.body, request.members)
-    if facts.max_tokens is None and not facts.unlimited_output:
+    if facts.max_tokens is None:
         features = target.endpoint.features
         limited = grant.has_spend_limit or grant.max_tokens is not None
         if limited or features.requires_max_tokens:
