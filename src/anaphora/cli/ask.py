@@ -199,9 +199,8 @@ class _Question:
             click.echo(answer_on(sys.stderr, text), err=True)
 
     def _client(self, on_wait: Callable[[float], None] | None = None) -> AsyncClient:
-        remember = remembers(default=True) and not self._config.emulated
         choice = self._choice
-        return AsyncClient(choice.providers, choice.routes, on_wait=on_wait, remember=remember)
+        return AsyncClient(choice.providers, choice.routes, on_wait=on_wait)
 
     async def _send(self) -> Response:
         def on_wait(seconds: float) -> None:
