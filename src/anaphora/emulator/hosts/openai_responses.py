@@ -271,11 +271,11 @@ class OpenAIResponsesHost(OpenAIHost):
         for name in ("status", "incomplete_details", "prompt_cache_diagnostics"):
             fields.pop(name, None)
         for chunk in response.chunks[:2]:
-            name, _, data = chunk.data.partition(b"data: ")
+            head, _, data = chunk.data.partition(b"data: ")
             event = decode_object(data)
             whole = decode_object(event["response"]) | fields
             event["response"] = msgspec.Raw(msgspec.json.encode(whole))
-            chunk.data = name + b"data: " + msgspec.json.encode(event) + b"\n\n"
+            chunk.data = head + b"data: " + msgspec.json.encode(event) + b"\n\n"
         sealed = [part.data for part in reply.message.parts if isinstance(part, Thinking)]
         begun = b'"type":"reasoning","id":'
         for chunk in response.chunks if sealed else ():
