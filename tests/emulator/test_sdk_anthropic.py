@@ -330,3 +330,26 @@ def test_concurrent_requests(emu: Emulator) -> None:
             return await asyncio.gather(*(one(number) for number in range(16)))
 
     assert len(set(asyncio.run(all_of_them()))) == 16
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_document_with_citations_is_cited(client: anthropic.Anthropic, stream: bool) -> None:
+    source = {"type": "text", "media_type": "text/plain", "data": "The grass is green. The end."}
+    documents: Any = [
+        {"type": "document", "source": source, "title": "Plain"},
+        {"type": "document", "source": source, "title": "Cited", "citations": {"enabled": True}},
+    ]
+    content: Any = [*documents, {"type": "text", "text": "What is green?"}]
+    ask: Any = {**ASK, "messages": [{"role": "user", "content": content}]}
+    if stream:
+        with client.messages.stream(**ask) as events:
+            message = events.get_final_message()
+    else:
+        message = client.messages.create(**ask)
+    [block] = message.content
+    assert block.type == "text"
+    [citation] = block.citations or []
+    assert citation.type == "char_location"
+    assert (citation.document_index, citation.document_title) == (1, "Cited")
+    place = slice(citation.start_char_index, citation.end_char_index)
+    assert source["data"][place] == citation.cited_text == "The grass is green"

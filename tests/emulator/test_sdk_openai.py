@@ -99,6 +99,25 @@ def test_older_models_read_in_granules_and_report_no_writes(client: openai.OpenA
     assert 1024 <= again.prompt_tokens_details.cached_tokens <= again.prompt_tokens
 
 
+def test_prediction_that_is_not_used_is_billed(emu: Emulator, client: openai.OpenAI) -> None:
+    plain = client.chat.completions.create(model=OLDER, messages=MESSAGES).usage
+    guess: Any = {"type": "content", "content": "Something else. " * 20}
+    usage = client.chat.completions.create(model=OLDER, messages=MESSAGES, prediction=guess).usage
+    assert plain is not None
+    assert usage is not None
+    details = usage.completion_tokens_details
+    assert details is not None
+    assert (details.accepted_prediction_tokens, details.audio_tokens) == (0, 0)
+    rejected = details.rejected_prediction_tokens
+    assert rejected is not None
+    assert rejected > 20
+    assert usage.completion_tokens == plain.completion_tokens + rejected
+    assert [call["output"] for call in emu.requests()] == [
+        usage.completion_tokens,
+        plain.completion_tokens,
+    ]
+
+
 def test_chat_tool_call_has_valid_arguments(client: openai.OpenAI) -> None:
     answer = client.chat.completions.create(model=MODEL, messages=MESSAGES, tools=[CHAT_TOOL])
     choice = answer.choices[0]

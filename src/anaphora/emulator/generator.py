@@ -16,7 +16,7 @@ from anaphora.errors import InvalidRequest, RequestRejected
 from anaphora.prompt import Call
 from anaphora.rendered import Mark, Plan, Rendered
 from anaphora.tokens import for_model
-from anaphora.values import Message, Part, Reply, Text, ToolCall
+from anaphora.values import Message, Part, Reply, ToolCall
 from anaphora.wire.reading import Members
 from anaphora.yaml_values import seconds_in
 
@@ -175,6 +175,7 @@ class Generator:
         opened = simulator.start(prompt.prefixes, at=request.now, reasoning=reasoning, scope=scope)
         outcome = opened.outcome
         usage = host.usage(outcome, facts, (generated, *others))
+        usage = host.detailed_usage(request, facts, usage)
         message = Message(role="assistant", parts=generated.parts)
         headers: dict[str, str] = {}
         sent = SentCall(
@@ -278,7 +279,7 @@ class Generator:
         calls: list[ToolCall] = []
         if self._options.tool_calls or forced:
             calls = generate_tool_calls(call, host.call_id_prefix, self._schemas, random, seed)
-        parts += calls or [Text(generate_text(call, self._schemas, random, seed))]
+        parts += calls or [host.text_part(call, generate_text(call, self._schemas, random, seed))]
         reply = GeneratedReply(
             parts=tuple(parts), stop_reason="tool_calls" if calls else "end", hidden=hidden
         )

@@ -26,7 +26,7 @@ from anaphora.emulator.strict import WireChecks
 from anaphora.errors import Unauthenticated, Upstream
 from anaphora.prompt import Call, Reasoning
 from anaphora.rendered import CacheHandle, Rendered
-from anaphora.values import Part, Reply, StopReason, Thinking, Usage
+from anaphora.values import Part, Reply, StopReason, Text, Thinking, Usage
 from anaphora.wire import Wire
 
 Operation: TypeAlias = Literal[
@@ -271,6 +271,14 @@ class Host:
             output=output,
             reasoning=reasoning if reasoning or shown or self.reports_reasoning else None,
         )
+
+    def detailed_usage(self, request: RoutedRequest, facts: ModelFacts, usage: Usage) -> Usage:
+        """The counts with those that only this provider has."""
+        return usage
+
+    def text_part(self, call: Call, text: str) -> Text:
+        """The text of a generated reply."""
+        return Text(text)
 
     def reply_model(self, model: str) -> str:
         """The model that a reply names, for the one that was called."""

@@ -17,16 +17,22 @@ from anaphora.emulator.exchange import (
     decode_value,
     nested,
 )
-from anaphora.emulator.journal import INPUT_LIMIT, REQUEST_LIMIT, Billing, UsageWindow
+from anaphora.emulator.journal import (
+    INPUT_LIMIT,
+    REQUEST_LIMIT,
+    Billing,
+    ModelFacts,
+    UsageWindow,
+)
 from anaphora.emulator.models import model_error
 from anaphora.emulator.replies import count_text
 from anaphora.emulator.replies.text import IdGenerator, SeededRandom
-from anaphora.emulator.strict import rejected
+from anaphora.emulator.strict import objects, rejected
 from anaphora.emulator.strict.openai import CHAT_CHECKS
 from anaphora.errors import Forbidden, NotFound, Upstream
 from anaphora.prompt import Reasoning
 from anaphora.values import Reply, Thinking, Usage
-from anaphora.wire.openai_chat.reply import write_choice
+from anaphora.wire.openai_chat.reply import write_choice, write_usage
 
 from .embeddings import openai_embeddings
 from .files import OpenAIFiles
@@ -176,6 +182,24 @@ class OpenAIChatHost(OpenAIHost):
         fields: dict[str, Any] = {"created": int(context.request.now)}
         tier = _SERVICE_TIERS.get(context.request.route.provider)
         return fields if tier is None else {**fields, "service_tier": tier}
+
+    def detailed_usage(self, request: RoutedRequest, facts: ModelFacts, usage: Usage) -> Usage:
+        """No reply matches a prediction, which is billed as output then."""
+        if request.route.provider not in _PROVIDERS:
+            return usage
+        texts = nested(request.value("prediction"), "content")
+        parts = objects([{"text": texts}] if isinstance(texts, str) else texts)
+        unused = sum(count_text(str(part.get("text", "")), facts.profile) for _, part in parts)
+        output, reasoning = (usage.output or 0) + unused, usage.reasoning or 0
+        usage = msgspec.structs.replace(usage, output=output, reasoning=reasoning)
+        fields = msgspec.json.decode(write_usage(usage), type=dict[str, Any])
+        fields["prompt_tokens_details"]["audio_tokens"] = 0
+        fields["completion_tokens_details"] |= {
+            "accepted_prediction_tokens": 0,
+            "audio_tokens": 0,
+            "rejected_prediction_tokens": unused,
+        }
+        return msgspec.structs.replace(usage, raw=dumps(fields).decode())
 
     def write_choice(self, reply: Reply, index: int) -> bytes:
         return write_choice(reply, index)
