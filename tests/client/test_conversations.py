@@ -509,7 +509,7 @@ def test_failed_and_cancelled_turns_leave_the_store_as_it_was(emu: Emulator) -> 
 
 @pytest.mark.parametrize("wire", WIRES)
 def test_conversation_that_an_earlier_commit_stored_is_continued(emu: Emulator, wire: str) -> None:
-    """Written by f17e2632: the call is compared with the stored one, byte by byte."""
+    """Written by an earlier commit: the call is compared with the stored one, byte by byte."""
     written = EARLIER["sessions"][wire]
     store = {key: b64decode(value) for key, value in written["store"].items()}
     rows = [msgspec.json.encode(row) for row in written["messages"]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections import Counter
 from decimal import Decimal
@@ -16,7 +17,13 @@ from support.targets import target_of
 
 from anaphora import catalog
 from anaphora import wire as wires
-from anaphora.client.costs.billed_prices import NO_SURCHARGE, Surcharge, price_factor, surcharge_of
+from anaphora.client.costs.billed_prices import (
+    NO_SURCHARGE,
+    Surcharge,
+    price_factor,
+    rates_of,
+    surcharge_of,
+)
 from anaphora.client.costs.bounds import CostBound, cost_bound, nano_usd, storage_bound
 from anaphora.client.target import Target
 from anaphora.daemon.calls.translation import fill_max_tokens
@@ -24,6 +31,7 @@ from anaphora.daemon.faces import FACES
 from anaphora.emulator import EmulatorOptions
 from anaphora.emulator.engine import Engine
 from anaphora.emulator.exchange import EmulatorRequest
+from anaphora.rendered import Plan
 from anaphora.values import Message, Opaque, Reply, Text, Usage
 from anaphora.wire.facts.reading import RequestFacts, read_facts
 from anaphora.wire.reading import decode_members
@@ -434,6 +442,57 @@ def test_audio_has_no_bound() -> None:
     audio = {"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}}
     messages = [{"role": "user", "content": [audio]}]
     assert "audio has its own prices" in reason("openai_chat", messages=messages)
+
+
+SECOND = base64.b64encode(bytes(32_000)).decode()
+"""A second of sound, as WAV."""
+
+
+@each_row(
+    "model, part, tokens",
+    [
+        ("gemini-2.5-pro", {"inlineData": {"mimeType": "audio/wav", "data": SECOND}}, len(SECOND)),
+        (
+            "gemini-2.5-flash-lite",
+            {"inlineData": {"mimeType": "audio/wav", "data": SECOND}},
+            3 * len(SECOND),
+        ),
+        ("gemini-2.5-pro", {"inlineData": {"mimeType": "video/mp4", "data": SECOND}}, 1_048_576),
+        ("gemini-2.5-pro", {"fileData": {"mimeType": "audio/mp3", "fileUri": "u"}}, 1_048_576),
+    ],
+)
+def test_audio_of_gemini_is_bounded(model: str, part: Json, tokens: int) -> None:
+    """Sounds by their bytes, at the price of audio; everything else fills the window."""
+    target, contents = target_of("gemini", model), [{"role": "user", "parts": [part]}]
+    silent = bound_of("gemini", body_of("gemini"), target)
+    bound = bound_of("gemini", body_of("gemini", contents=contents), target)
+    assert bound.nano_usd is not None, bound.reason
+    assert tokens <= bound.input_tokens - silent.input_tokens + 200 <= tokens + 400
+
+
+def test_audio_is_billed_at_its_own_price() -> None:
+    """Of 1,000 tokens, 800 are a sound, 200 of them from the cache: three times the text's price
+    for Flash-Lite, in the bill and in the bound."""
+    target = target_of("gemini", "gemini-2.5-flash-lite")
+    part = {"inlineData": {"mimeType": "audio/wav", "data": SECOND}}
+    body = body_of("gemini", contents=[{"role": "user", "parts": [part]}])
+    facts = read_facts("gemini", decode_members(body), path_of("gemini"))
+    raw = {
+        "promptTokensDetails": [
+            {"modality": "TEXT", "tokenCount": 200},
+            {"modality": "AUDIO", "tokenCount": 800},
+        ],
+        "cacheTokensDetails": [{"modality": "AUDIO", "tokenCount": 200}],
+    }
+    usage = Usage(uncached=800, read=200, output=10, raw=json.dumps(raw))
+    message = Message(role="assistant", parts=(Text("It sings."),))
+    reply = Reply(id="r", model="", message=message, stop_reason="end", usage=usage)
+    price, surcharge = rates_of(facts, target, Plan(), reply, at=AT, tier="")
+    assert price is not None and surcharge is not None and price.input and price.read
+    assert surcharge.usd == 2 * (600 * price.input + 200 * price.read).scaleb(-6)
+    held, bill = bound_of("gemini", body, target), price.of(usage)
+    assert bill is not None and held.nano_usd is not None
+    assert nano_usd(surcharge.applied(bill)) <= held.nano_usd
 
 
 def test_model_without_a_price_has_no_bound() -> None:

@@ -6,6 +6,7 @@ import functools
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
+import msgspec
 from support import call_views as views
 from support.features import FEATURES
 from support.outcomes import Sent, Target, fields, is_about, outcome, plain, read, send
@@ -15,6 +16,7 @@ from anaphora.values import (
     Bytes,
     Document,
     Image,
+    Message,
     Notice,
     Text,
     Thinking,
@@ -153,8 +155,21 @@ def travel(call: Call, stops: Iterable[Target]) -> Journey:
     return Journey(call, tuple(sent))
 
 
+def joined_texts(message: Message) -> Message:
+    """The message as a host that takes no lists gets it."""
+    texts = [part.text for part in message.parts if isinstance(part, Text)]
+    if len(texts) < 2 or any(isinstance(part, Image | Document) for part in message.parts):
+        return message
+    place = next(i for i, part in enumerate(message.parts) if isinstance(part, Text))
+    parts = [part for part in message.parts if not isinstance(part, Text)]
+    parts.insert(place, Text("\n\n".join(texts)))
+    return msgspec.structs.replace(message, parts=tuple(parts))
+
+
 def check(call: Call, stops: Sequence[tuple[Target, str]]) -> None:
     """A feature that all stops support survives them; every loss has a notice."""
+    if any(stop.name == "deepseek/openai_chat" for stop, _ in stops):
+        call = msgspec.structs.replace(call, ir=call.ir.revised(joined_texts))
     journey = travel(call, [stop for stop, _ in stops])
     in_headers = any(
         _headers(stop, sent) for (stop, _), sent in zip(stops, journey.sent, strict=True)

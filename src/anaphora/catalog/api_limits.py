@@ -113,6 +113,8 @@ class MediaBounds(_Bound, frozen=True, kw_only=True):
 
     image: Tokens
     document: Tokens
+    audio_factor: Decimal | None = None
+    """The price of a token of audio, in prices of a token of text; None: unknown."""
 
 
 class ServerToolBounds(_Bound, frozen=True, kw_only=True):
@@ -192,7 +194,7 @@ class _Tables:
     def __init__(self, text: str) -> None:
         content = read_toml(text, BOUNDS_FILE, parse_float=Decimal)
         for row in (row for rows in content.values() for row in rows):
-            for name in ("factor", "usd_per_call", "usd_per_request"):
+            for name in ("factor", "audio_factor", "usd_per_call", "usd_per_request"):
                 if isinstance(row.get(name), int):
                     row[name] = Decimal(row[name])
         rows = decode_structs(content, BOUNDS_FILE, **_KINDS)

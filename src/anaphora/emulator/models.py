@@ -16,6 +16,7 @@ from anaphora.catalog import Profile
 from anaphora.catalog.names import HOSTED, is_aws_id
 from anaphora.catalog.request_errors import unknown_model
 from anaphora.errors import NotFound, RequestRejected, Upstream
+from anaphora.wire.errors import overflow_class
 from anaphora.yaml_values import nearest
 
 #: Seconds. A clock that was moved by less affects cache entries, not models.
@@ -81,8 +82,9 @@ def model_error(
     """The provider's error for a model, followed by a hint of the emulator."""
     row = unknown_model(profile.provider, wire)
     message = row.write(asked or profile.id, retired=retired)
-    # Clients read a 400 with another code as a bad request.
-    kind = NotFound if row.status == 404 or row.code == _NOT_FOUND else RequestRejected
+    # Clients read a 400 with another code or message as a bad request.
+    known = row.status == 404 or row.code == _NOT_FOUND
+    kind = NotFound if known else overflow_class(RequestRejected, message)
     text = f"{message} ({hint})" if hint else message
     return kind(text, status=row.status, code=row.code, param=row.param)
 

@@ -279,10 +279,9 @@ def test_requests_of_azures_client_come_back() -> None:
         sdk = openai.AzureOpenAI(
             azure_endpoint=url, api_version="2024-10-21", api_key="k", max_retries=0
         )
-        content: Any = [{"type": "text", "text": "Hi"}]
         with sdk:
             sdk.chat.completions.create(
-                model="my-deployment", messages=[{"role": "user", "content": content}]
+                model="my-deployment", messages=[{"role": "user", "content": "Hi"}]
             )
 
     sent = captured(act)

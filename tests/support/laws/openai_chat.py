@@ -165,7 +165,7 @@ def comparable(parts: Sequence[Part]) -> list[Any]:
             field = json.loads(part.extras[WIRE])["field"]
             texts[field] = texts.get(field, "") + part.text
         elif not is_fields(part):
-            others.append(part)
+            others.append(plain_result(part) if isinstance(part, ToolResult) else part)
     return [texts, *others]
 
 

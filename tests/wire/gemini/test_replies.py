@@ -9,9 +9,13 @@ import pytest
 from support.replies.gemini import answer, chunk, sse
 from support.tables import each_row
 
+from anaphora.catalog import profile
 from anaphora.errors import Parse
+from anaphora.prompt import Call, PromptIR
+from anaphora.rendered import Plan
 from anaphora.values import (
     Bytes,
+    Conversation,
     Event,
     Image,
     Message,
@@ -189,8 +193,14 @@ def test_a_stream_as_events() -> None:
     "parts, expected",
     [
         # Gemini 3 signs with an empty text at the end, Gemini 2.5 with the first piece.
-        ([{"text": "a"}, {"text": "", "thoughtSignature": "s"}], (Text("a", signed("s")),)),
-        ([{"text": "a", "thoughtSignature": "s"}, {"text": "b"}], (Text("ab", signed("s")),)),
+        (
+            [{"text": "a"}, {"text": "b"}, {"text": "", "thoughtSignature": "s"}],
+            (Text("ab"), Text("", signed("s"))),
+        ),
+        (
+            [{"text": "a", "thoughtSignature": "s"}, {"text": "b"}, {"text": "c"}],
+            (Text("a", signed("s")), Text("bc")),
+        ),
         (
             [{"text": "a", "thoughtSignature": "s"}, {"text": "b", "thoughtSignature": "t"}],
             (Text("a", signed("s")), Text("b", signed("t"))),
@@ -217,11 +227,32 @@ def test_pieces_of_text_are_one_part(parts: list[Any], expected: tuple[Part, ...
     assert reply.message.parts == expected
 
 
+def test_signature_of_a_stream_is_sent_back_on_its_own_part() -> None:
+    """Joined, the texts are those of the stream; a part with a signature is the part that had it."""
+    sent = [
+        {"text": "hm", "thought": True},
+        {"text": "It "},
+        {"text": "is "},
+        {"text": "so", "thoughtSignature": "cw=="},
+        {"text": "."},
+        {"text": "", "thoughtSignature": "dA=="},
+    ]
+    reply = streamed(sse(*map(chunk, sent), chunk(stop="STOP")))
+    assert reply.text == "It is so."
+    ir = PromptIR.chat(Conversation([Message.user("Is it?"), reply.message, Message.user("Sure?")]))
+    rendered = gemini.render(Call(ir=ir, model="gemini-3-pro"), profile("google", "gemini-3-pro"))
+    contents = json.loads(gemini.assemble(rendered, Plan()).body.join())["contents"]
+    texts = [part for part in contents[1]["parts"] if not part.get("thought")]
+    assert texts == [{"text": "It is "}, sent[3], sent[4], sent[5]]
+
+
 def test_a_rewritten_stream_is_equal() -> None:
     parts: tuple[Part, ...] = (
-        Thinking("hm", "dA==", provider="gemini"),
-        Text("so", signed("cw==")),
-        ToolCall("call_r_2", "f", '{\n "a": 1 }', {**signed("eA=="), **MADE}),
+        Thinking("hm", provider="gemini"),
+        Thinking("", "dA==", provider="gemini"),
+        Text("so"),
+        Text("", signed("cw==")),
+        ToolCall("call_r_4", "f", '{\n "a": 1 }', {**signed("eA=="), **MADE}),
         Opaque("gemini", "codeExecutionResult", '{"codeExecutionResult":{"outcome":"OUTCOME_OK"}}'),
         Text("", signed("eQ==")),
     )

@@ -167,8 +167,10 @@ def test_split_request_assembles_to_the_same_bytes(record: Json) -> None:
     body = json.loads(openai_chat.assemble(rendered, Plan(marks=rendered.marks)).body.join())
     notices = json.loads(record["request"])
     # The assistant's message is one chunk, as it came; and a list of no tools is no chunk.
+    breakpoints = profile_for(notices).explicit_breakpoints
     for message in notices["messages"]:
-        if message["role"] != "assistant" and isinstance(message["content"], str):
+        marked = breakpoints is not None and breakpoints.value and message["role"] != "assistant"
+        if marked and isinstance(message["content"], str):
             message["content"] = [{"type": "text", "text": message["content"]}]
     thirty_minutes_go_without_saying(notices)
     if notices.get("tools") == []:

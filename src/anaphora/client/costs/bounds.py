@@ -10,6 +10,7 @@ the request can incur. No tokenizer is used, and the provider is not asked.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable
 from decimal import ROUND_CEILING, Decimal
 from typing import NamedTuple
@@ -161,7 +162,13 @@ def _prompt_tokens(
     if count:
         tokens += overhead.tools + overhead.tool * count
     if media.audio:
-        raise _NoBound("audio has its own prices, which are unknown")
+        factor, window = most.media.audio_factor, target.profile.context_tokens
+        if factor is None or window is None:
+            raise _NoBound("audio has its own prices, which are unknown")
+        # A sound has at most one token per byte; a video, or a stored file, fills the window.
+        all_sounds = media.sounds == media.audio
+        audio = min(media.sound_bytes, window.value) if all_sounds else window.value
+        tokens += math.ceil(audio * factor)
     if media.images or media.documents:
         tokens += media.images * most.media.image
         documents = media.documents * most.media.document

@@ -165,7 +165,9 @@ class DialectCodec:
     def split(
         self, body: SplitInput, headers: tuple[tuple[str, str], ...] = (), path: str = ""
     ) -> Rendered:
-        more = {"markers": self.dialect.markers} if self.dialect.wire == "openai_chat" else {}
+        more: dict[str, Any] = {}
+        if self.dialect.wire == "openai_chat":
+            more = {"markers": self.dialect.markers, "provider": self.dialect.provider}
         body = split_from_path(body, self.dialect, path)
         rendered = self._in_hash_order(self._codec.split(body, headers, path, **more))
         if not self._marking:

@@ -17,6 +17,7 @@ import msgspec
 
 from anaphora import wire as wires
 from anaphora.values import Ttl
+from anaphora.values.stability import Kind
 from anaphora.wire.elements import ListElements
 from anaphora.wire.markers import MARKER_FORMS
 from anaphora.wire.reading import (
@@ -49,10 +50,20 @@ _encode = msgspec.json.Encoder().encode
 class RequestContent:
     """The contents found in the messages of one request."""
 
-    __slots__ = ("_counts", "_spans", "cache_ttls", "changes_tools", "handles", "tools", "unknown")
+    __slots__ = (
+        "_counts",
+        "_sounds",
+        "_spans",
+        "cache_ttls",
+        "changes_tools",
+        "handles",
+        "tools",
+        "unknown",
+    )
 
     def __init__(self) -> None:
         self._counts: dict[Medium, int] = {"images": 0, "documents": 0, "audio": 0}
+        self._sounds: list[int] = []
         self._spans: list[InlineSpan] = []
         self.handles: list[tuple[str, StoredKind, str]] = []
         """Fields, kinds and ids."""
@@ -64,11 +75,21 @@ class RequestContent:
 
     @property
     def media(self) -> MediaCounts:
-        return MediaCounts(**self._counts, spans=tuple(self._spans))
+        return MediaCounts(
+            **self._counts,
+            spans=tuple(self._spans),
+            sounds=len(self._sounds),
+            sound_bytes=sum(self._sounds),
+        )
 
     def add(self, kind: Medium, number: int = 1) -> None:
         """Adds to the count of a kind of media."""
         self._counts[kind] += number
+
+    def add_sound(self, data: Any) -> None:
+        """Notes a sound that was counted as audio, by its base64."""
+        if isinstance(data, str):
+            self._sounds.append(len(data))
 
     def add_stored(self, value: Any, path: str) -> None:
         """Adds the stored objects that a value names."""
@@ -207,6 +228,8 @@ class _ContentScan:
             pass
         elif row.medium is not None:
             found.add(row.medium)
+            if row.chunk is Kind.AUDIO and isinstance(members.get("inlineData"), dict):
+                found.add_sound(members["inlineData"].get("data"))
         elif kind == "image_generation_call" and members.get("result"):
             found.add("images")
         if row.changes_tools:

@@ -62,6 +62,10 @@ class MediaCounts(msgspec.Struct, frozen=True, kw_only=True):
     """Files of any other kind, such as PDFs."""
     audio: int = 0
     """Includes videos whose audio is billed separately."""
+    sounds: int = 0
+    """How many of these are sounds in the request, and"""
+    sound_bytes: int = 0
+    """the bytes of their base64."""
     spans: tuple[InlineSpan, ...] = ()
     """Spans of their base64, which is not text. They do not overlap."""
 

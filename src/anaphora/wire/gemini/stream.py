@@ -167,8 +167,8 @@ class _CandidateBuilder:
     """The parts of one candidate, and the fields beside them.
 
     A chunk holds whole parts, except that text comes in pieces: adjacent texts that are both
-    thoughts, or both not, are one part. A signature may come with any piece; one without text ends
-    the part.
+    thoughts, or both not, are one part. A piece with a signature is a part of its own, even without
+    text: Google wants it back as it came.
     """
 
     def __init__(self) -> None:
@@ -184,8 +184,6 @@ class _CandidateBuilder:
         """The type of the open part, if it is a text or a thought."""
         self._seal: Any = None
         """Its signature, in the same form as in a whole part."""
-        self._sealed = False
-        """Whether nothing can be added to it."""
         self._call: _OpenCall | None = None
         """The open call, whose arguments come in pieces."""
         self._extra_size = 0
@@ -270,23 +268,15 @@ class _CandidateBuilder:
     def _text(self, kind: type[Text | Thinking], text: str, seal: Any) -> list[Event]:
         """A piece of a text, and perhaps its signature."""
         events: list[Event] = []
-        if not self._continues(kind, text, seal):
+        if kind is not self._kind or seal != self._seal:
             if not text and seal is None:
                 return []
             events = self._end_open()
-            self._kind, self._seal, self._sealed = kind, None, False
+            self._kind, self._seal = kind, seal
             events += self._begin(kind.__name__.lower(), self._finish_text)
-        if seal is not None:
-            self._seal, self._sealed = seal, not text
         if text:
             events.append(self.build.add_text(self._count - 1, text))
         return events
-
-    def _continues(self, kind: type[Text | Thinking], text: str, seal: Any) -> bool:
-        """Whether a piece belongs to the open part."""
-        if kind is not self._kind or (self._sealed and text):
-            return False
-        return seal is None or self._seal in (None, seal)
 
     def _finish_text(self, text: str) -> Part:
         if self._kind is Text:
