@@ -883,7 +883,7 @@ async def run_all(
                     **options,
                 )
             else:
-                chat.prompt = prompt(number, [from_json(row, Message) for row in rows])
+                chat.prompt = prompt(number, [])
             before = len(transport_of(client).sent)
             run = await chat.run(text)
             verdicts = [str(response.verdict) for response in run.responses]

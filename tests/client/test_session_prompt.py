@@ -11,14 +11,22 @@ from typing import Any
 import msgspec
 import pytest
 from support.bodies import marked, message_texts, system_texts
-from support.emulated_client import LONG, WIRES, connected, settings
+from support.emulated_client import LONG, MODELS, WIRES, connected, settings
 from support.tables import each_row
 from support.waiting import PATIENCE
 
 from anaphora import Client, errors
 from anaphora.client.session import Session
 from anaphora.emulator.server import Emulator
-from anaphora.prompt import PartMark, PromptCachePlan, PromptIR, RenderedContext, Segment
+from anaphora.prompt import (
+    Call,
+    Params,
+    PartMark,
+    PromptCachePlan,
+    PromptIR,
+    RenderedContext,
+    Segment,
+)
 from anaphora.tools import ToolRegistry
 from anaphora.values import Conversation, Message, SegmentRole, ToolCall, ToolResult
 
@@ -288,65 +296,66 @@ def test_the_same_conversation_changes_nothing(emu: Emulator) -> None:
             chat.prompt = msgspec.structs.replace(first, state_turn=Message.user("2"))
             await chat.send("u4")
             assert texts(chat)[::2] == ["u0", "u2", "u4"]
-            assert "history_replaced" not in codes(chat)
 
     asyncio.run(main())
 
 
-def test_conversation_that_continues_the_history_extends_it(emu: Emulator) -> None:
-    """Messages of the session are kept as they are: nothing is rendered again."""
+@pytest.mark.parametrize(
+    "theirs", [("other", "a1"), ("u0",), ("u0", "a1", "u2"), ("u0", "a1", "u2", "a3", "u4")]
+)
+@pytest.mark.parametrize("made", [RenderedContext, PromptIR])
+def test_any_other_conversation_is_refused(
+    emu: Emulator, theirs: tuple[str, ...], made: type
+) -> None:
+    """The session owns the history from the first turn on; nothing is sent."""
+
+    def prompt(*texts: str) -> RenderedContext | PromptIR:
+        turns = conversation(*texts)
+        if made is PromptIR:
+            return PromptIR.chat(turns, system=LONG)
+        return RenderedContext(system_stable=LONG, turns=turns)
 
     async def main() -> None:
         async with connected(emu, ["anthropic"]) as emulated:
-            chat = emulated.client.session("anthropic", system=LONG)
-            await chat.send("u0")
-            before = chat.messages
-            mine = conversation(*texts(chat), "u2", "a3")
-            chat.prompt = PromptIR.chat(mine, system=LONG)
-            await chat.send("u4")
-            assert texts(chat)[2:5] == ["u2", "a3", "u4"]
-            assert all(old is new for old, new in zip(before, chat.messages, strict=False))
-            assert "history_replaced" not in codes(chat)
-
-    asyncio.run(main())
-
-
-@EDITED
-@pytest.mark.parametrize("cut", ["edited", "shortened"])
-def test_any_other_conversation_replaces_the_history(emu: Emulator, cut: str) -> None:
-    """The app's version wins; certification detects it, and the response has a notice."""
-    new = conversation("other", "a1") if cut == "edited" else conversation("u0", "a1")
-
-    async def main() -> None:
-        async with connected(emu, ["anthropic"]) as emulated:
-            start = conversation("u0", "a1")
-            chat = emulated.client.session("anthropic", prompt=PromptIR.chat(start, system=LONG))
+            chat = emulated.client.session("anthropic", prompt=prompt("u0", "a1"))
             await chat.send("u2")
-            chat.prompt = PromptIR.chat(new, system=LONG)
-            assert len(chat.messages) == 4, "a new prompt takes effect at the next turn"
-            with warnings.catch_warnings(record=True):
-                warnings.simplefilter("always")
+            before = chat.messages
+            chat.prompt = lambda: prompt(*theirs)
+            with pytest.raises(
+                errors.InvalidRequest, match=r"client\.send\(call, conversation=True\)"
+            ) as caught:
                 await chat.send("u4")
-            assert texts(chat)[:3] == [new[0].text, "a1", "u4"]
-            assert message_texts(emulated.transport.bodies[-1]) == [new[0].text, "a1", "u4"]
-            assert {"history_replaced", "prefix_breaks"} <= set(codes(chat))
+            assert caught.value.path == "prompt"
+            assert len(emulated.transport.sent) == 1
+            assert chat.messages == before
+            for own in ((), ("u0", "a1"), [message.text for message in before]):
+                chat.prompt = prompt(*own)
+                await chat.send("u4")
+                if len(own) == 2:
+                    break  # the third is no longer its own
+            assert texts(chat)[:2] == ["u0", "a1"]
+            assert texts(chat)[::2] == ["u0", "u2", "u4", "u4"]
 
     asyncio.run(main())
 
 
-def test_failed_call_leaves_the_history_unchanged(emu: Emulator) -> None:
+def test_opening_is_taken_with_the_first_answered_turn(emu: Emulator) -> None:
     async def main() -> None:
         async with connected(emu, ["anthropic"]) as emulated:
+            opening = conversation("other", "a1")
             chat = emulated.client.session(
-                "anthropic", system=LONG, messages=conversation("u0", "a1")
+                "anthropic", prompt=lambda: RenderedContext(turns=opening)
             )
-            chat.prompt = PromptIR.chat(conversation("other", "a1"), system=LONG)
+            chat.append(Message.user("u2"))
             emulated.transport.faults = ["spend-cap", None]
             with pytest.raises(errors.QuotaExhausted):
-                await chat.send("u2")
-            assert texts(chat) == ["u0", "a1"]
-            await chat.send("u2")
-            assert texts(chat)[0] == "other"
+                await chat.send()
+            assert texts(chat) == ["u2"]
+            opening = conversation("u0", "a1")
+            await chat.send()
+            assert texts(chat)[:3] == ["u0", "a1", "u2"]
+            await chat.send("u4")
+            assert message_texts(emulated.transport.bodies[-1]) == texts(chat)[:-1]
 
     asyncio.run(main())
 
@@ -444,23 +453,6 @@ def test_run_accepts_a_function_that_returns_the_earlier_history(emu: Emulator, 
     asyncio.run(main())
 
 
-def test_result_without_its_call_is_rejected(emu: Emulator) -> None:
-    """Before anything is sent that a provider would refuse."""
-    start = [Message.user("u0"), Message.assistant(ToolCall("c1", "fare", '{"city":"Rome"}'))]
-
-    async def main() -> None:
-        async with connected(emu, ["anthropic"]) as emulated:
-            chat = emulated.client.session("anthropic", messages=start, tools=registry())
-            chat.append(Message(role="tool", parts=(ToolResult("c1", "89 EUR"),)))
-            chat.prompt = lambda: PromptIR.chat(conversation("another"))
-            with pytest.raises(errors.InvalidRequest, match="lacks the tool call 'c1'") as caught:
-                await chat.send()
-            assert caught.value.path == "prompt"
-            assert emulated.transport.sent == []
-
-    asyncio.run(main())
-
-
 def test_same_history_is_not_compared_by_content(
     emu: Emulator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -490,58 +482,31 @@ def test_same_history_is_not_compared_by_content(
                 for at in range(3):
                     await chat.send(f"u{at}")
             assert compared == 0
-            assert "history_replaced" not in codes(chat)
 
     asyncio.run(main())
 
 
-def test_marks_name_messages_by_the_apps_own_ids(emu: Emulator) -> None:
-    """The session has the provider's id for an answer, and the app another; both mean the same."""
+def test_marks_of_a_call_name_messages_by_the_apps_own_ids(emu: Emulator) -> None:
+    """An app that brings its whole history with each call numbers it as it likes."""
     kept: list[Message] = []
 
-    def render() -> PromptIR:
+    def call() -> Call:
         turns = Conversation(Message(role=each.role, parts=each.parts) for each in kept)
         cache = PromptCachePlan()
         if len(turns) > 2:
             cache = PromptCachePlan(marks=(PartMark(turns[1].id),), frozen_through=turns[-2].id)
-        return PromptIR.chat(turns, system="Ada", cache=cache)
+        ir = PromptIR.chat(turns, system="Ada", cache=cache)
+        return Call(ir=ir, model=MODELS["anthropic"], params=Params(max_tokens=64))
 
     async def main() -> None:
         async with connected(emu, ["anthropic"]) as emulated:
-            chat = emulated.client.session("anthropic", prompt=render, on_prefix_break="raise")
             for at in range(3):
                 kept.append(Message.user(f"u{at} {PAGE}"))
-                answered = await chat.send()
+                answered = await emulated.client.send(call(), "anthropic", conversation=True)
                 kept.append(answered.reply.message)
-                assert not {"mark_left_out", "frozen_boundary_missing"} & set(codes(chat))
+                found = {notice.code for notice in answered.notices}
+                assert not {"mark_left_out", "frozen_boundary_missing"} & found
             assert {kept[1].text, kept[3].text} <= set(marked(emulated.transport.bodies[-1]))
-
-    asyncio.run(main())
-
-
-def test_many_marks_are_found_in_one_pass(emu: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The work grows with the messages, and not with messages times marks."""
-    looked = 0
-    get = Conversation.__getitem__
-
-    def counting(self: Conversation, at: Any) -> Any:
-        nonlocal looked
-        looked += 1
-        return get(self, at)
-
-    async def main() -> None:
-        async with connected(emu, ["anthropic"]) as emulated:
-            for count in (100, 400):
-                turns = conversation(*(str(at) for at in range(count)))
-                chat = emulated.client.session("anthropic", messages=turns)
-                copied = Conversation(Message(role=m.role, parts=m.parts) for m in turns)
-                cache = PromptCachePlan(marks=tuple(PartMark(message.id) for message in copied))
-                before = looked
-                with monkeypatch.context() as patch:
-                    patch.setattr(Conversation, "__getitem__", counting)
-                    chat.prompt = PromptIR.chat(copied, system="Ada", cache=cache)
-                    chat.preview("And?")
-                assert looked - before < 20 * len(turns)
 
     asyncio.run(main())
 
@@ -817,30 +782,24 @@ def test_prompt_that_cannot_be_compacted_is_an_overflow(emu: Emulator) -> None:
 
 
 @COMPACTED
-def test_whole_history_from_the_app_does_not_undo_a_compaction(emu: Emulator) -> None:
+def test_opening_in_a_later_prompt_does_not_undo_a_compaction(emu: Emulator) -> None:
     """Removed messages stay removed in later turns, and the prefix is stable in between."""
-    saved: list[Message] = []
-
-    def render() -> RenderedContext:
-        copies = (Message(role=each.role, parts=each.parts) for each in saved)
-        return RenderedContext(system_stable="Ada", turns=Conversation(copies))
+    opening = conversation(*(f"u{at} {PAGE}" if at % 2 == 0 else "a" for at in range(10)))
 
     async def main() -> None:
         async with connected(emu, ["anthropic"]) as emulated:
-            chat = emulated.client.session("anthropic", prompt=render, save=saved.append)
-            for at in range(6):
-                await chat.send(f"u{at} {PAGE}")
+            prompt = RenderedContext(system_stable="Ada", turns=opening)
+            chat = emulated.client.session("anthropic", prompt=lambda: prompt)
+            await chat.send(f"u10 {PAGE}")
             done = chat.compact(25, tokens=lambda _: 10)
             assert done.dropped == 10
             deep = chat.messages[-1].text
             for at in range(6, 9):
                 await chat.send(f"u{at} {PAGE}")
                 assert len(chat.messages) == 2 + 2 * (at - 5)
-                assert "history_replaced" not in codes(chat)
                 assert deep in marked(emulated.transport.bodies[-1])
                 if at > 6:
                     assert "prefix_breaks" not in codes(chat)
-            assert len(saved) == 18
 
     asyncio.run(main())
 
@@ -867,7 +826,7 @@ def test_compacted_history_is_saved_and_restored(emu: Emulator) -> None:
     asyncio.run(main())
 
 
-def test_appended_messages_survive_a_compaction_and_a_new_history(emu: Emulator) -> None:
+def test_appended_messages_survive_a_compaction(emu: Emulator) -> None:
     """It has no reply yet, so it is kept whatever is removed before it."""
 
     async def main() -> None:
@@ -876,9 +835,8 @@ def test_appended_messages_survive_a_compaction_and_a_new_history(emu: Emulator)
             chat.append(Message.user("new"))
             chat.compact(35, tokens=lambda _: 10)
             assert texts(chat) == ["c", "d", "new"]
-            chat.prompt = PromptIR.chat(conversation("other", "past"))
             await chat.send()
-            assert message_texts(emulated.transport.bodies[-1]) == ["other", "past", "new"]
+            assert message_texts(emulated.transport.bodies[-1]) == ["c", "d", "new"]
 
     asyncio.run(main())
 

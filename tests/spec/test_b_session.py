@@ -11,11 +11,11 @@ from typing import Any
 import msgspec
 import pytest
 from support.bodies import marked, message_texts, system_texts
-from support.emulated_client import LONG, WIRES, Connected, connected
+from support.emulated_client import LONG, MODELS, WIRES, Connected, connected
 
 from anaphora.client.session import Session
 from anaphora.emulator.server import Emulator
-from anaphora.prompt import RenderedContext
+from anaphora.prompt import Call, Params, RenderedContext
 from anaphora.values import Conversation, Message, ToolCall, to_json
 
 every = pytest.mark.parametrize("name", WIRES)
@@ -45,6 +45,11 @@ def run(emu: Emulator, name: str, test: Callable[[Connected], Awaitable[None]]) 
             await test(emulated)
 
     asyncio.run(main())
+
+
+def call(context: RenderedContext, name: str) -> Call:
+    """A prompt with its whole history, sent as it is."""
+    return Call(ir=context.to_ir(), model=MODELS[name], params=Params(max_tokens=500))
 
 
 def texts_of(chat: Session) -> list[str]:
@@ -191,8 +196,7 @@ def test_b3_a_new_boundary_takes_effect_at_the_next_turn(
 
 
 def test_b3_the_boundary_is_found_whatever_ids_the_app_uses(emu: Emulator) -> None:
-    """B3: an app that rebuilds its turns at every call numbers them otherwise than the session,
-    whose answers have the provider's ids."""
+    """B3: an app that rebuilds its turns at every call numbers them anew."""
     kept: list[str] = []
 
     def render() -> RenderedContext:
@@ -202,13 +206,12 @@ def test_b3_the_boundary_is_found_whatever_ids_the_app_uses(emu: Emulator) -> No
         return RenderedContext(system_stable="Ada", turns=turns, frozen_prefix_len=frozen)
 
     async def test(emulated: Connected) -> None:
-        chat = emulated.client.session("anthropic", prompt=render, on_prefix_break="raise")
         for at in range(3):
             kept.append(f"u{at} {PAGE}")
-            answered = await chat.send()
+            answered = await emulated.client.send(call(render(), "anthropic"), conversation=True)
             kept.append(answered.text)
-            assert texts_of(chat) == kept
-            assert "frozen_boundary_missing" not in codes(chat)
+            found = {notice.code for notice in answered.notices}
+            assert not {"frozen_boundary_missing", "prefix_breaks"} & found
         # The last frozen message was an answer of the provider's.
         body = emulated.transport.bodies[-1]
         assert kept[3] in marked(body)
@@ -247,19 +250,13 @@ def test_b4_the_older_shape_is_sent_with_a_notice_of_its_cost(emu: Emulator, nam
     """B4: turns[0] holds the state and changes at every call. No message is marked, nothing is
     certified for messages, and the notice is in the response."""
     kept: list[Message] = []
-    turn = 0
-
-    def render() -> RenderedContext:
-        return older_shape(state(str(turn)), *kept)
 
     async def test(emulated: Connected) -> None:
-        nonlocal turn
-        chat = emulated.client.session(name, prompt=render, on_prefix_break="raise")
         for turn in range(3):
             kept.append(Message.user(f"u{turn}"))
-            answered = await chat.send()
-            assert codes(chat).count("state_in_turns") == 1
-            assert "history_replaced" not in codes(chat)
+            context = older_shape(state(str(turn)), *kept)
+            answered = await emulated.client.send(call(context, name), conversation=True)
+            assert [notice.code for notice in answered.notices].count("state_in_turns") == 1
             texts = message_texts(emulated.transport.bodies[-1])
             assert texts == [f"state: {turn}", *(message.text for message in kept)]
             kept.append(Message.assistant(answered.text))

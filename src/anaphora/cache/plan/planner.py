@@ -13,6 +13,8 @@ from decimal import Decimal
 from functools import cached_property
 from typing import TypeAlias
 
+import msgspec
+
 from anaphora.cache.sent_call import begins_with, expiry, is_alive, shared_chunks
 from anaphora.cache.simulator import RenderedPrompt
 from anaphora.cache.simulator.outcome import writing_marks
@@ -20,7 +22,7 @@ from anaphora.cache.simulator.prompt import UNMARKED
 from anaphora.cache.simulator.view import automatic_position
 from anaphora.rendered import Mark, Plan, Rendered
 from anaphora.tokens import Counts
-from anaphora.values import TTL_SECONDS, Ttl, nearest_ttl
+from anaphora.values import TTL_SECONDS, Notice, Ttl, nearest_ttl
 
 from . import marking
 from .changes import ALIKE, FIRST, FROZEN, SHARED, TAIL, TURN, count_changes, sent_boundaries
@@ -94,6 +96,15 @@ class MarkerPlanner:
         """Marks for one request: never more than the rules allow, TTLs never rising. Without
         `reuse_expected` nothing is written. `is_last`: no later call has this history, which is
         read only."""
+        plan = self._planned(rendered, at, reuse_expected=reuse_expected, is_last=is_last)
+        if rendered.messages_cacheable:
+            return plan
+        notices = (*plan.notices, *marking.uncacheable_messages(rendered))
+        return msgspec.structs.replace(plan, notices=notices)
+
+    def _planned(
+        self, rendered: Rendered, at: float, *, reuse_expected: bool, is_last: bool
+    ) -> Plan:
         if not reuse_expected:
             return marking.unwritten_plan(rendered)
         if rendered.frozen_with is not None and self._rules.storage_price is not None:
@@ -163,7 +174,7 @@ class MarkerPlanner:
     def _choose(self, rendered: Rendered, at: float, *, is_last: bool) -> MarkerChoice:
         prompt = self._prompt_of(rendered)
         candidates = self._candidates_of(rendered)
-        notices = [] if rendered.messages_cacheable else marking.uncacheable_messages(rendered)
+        notices: list[Notice] = []
         maximum = self._rules.maximum_tokens
         if maximum is not None and prompt.tokens(rendered.cacheable - 1) > maximum.value:
             notices.append(marking.above_maximum(maximum))

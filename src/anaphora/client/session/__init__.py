@@ -134,7 +134,7 @@ class Session:
     @property
     def prompt(self) -> Prompt | Callable[[], Prompt]:
         """The prompt of every turn, besides the history. A new one takes effect at the next turn;
-        its conversation, if it has one, is compared with the history (see docs/client.md)."""
+        it has no conversation, or the session's own (see docs/client.md)."""
         return self.turns.history.source.prompt
 
     @prompt.setter

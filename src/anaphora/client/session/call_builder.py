@@ -101,11 +101,7 @@ class CallBuilder(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         call = self.call(state, turn, request, stream=stream, whole=whole)
         is_last = request.instruction is not None
         prepared = state.prepare(call, time.time(), is_last=is_last)
-        prepared.turn, prepared.notices = turn, turn.notices
-        if turn.notices:
-            planned = {notice.code for notice in prepared.plan.notices}
-            kept = (notice for notice in turn.notices if notice.code not in planned)
-            prepared.notices = tuple(kept)
+        prepared.turn = turn
         if self.compact_at is None or request.prewarm or is_last or not turn.history:
             return prepared
         limit = token_limit(self.compact_at, state.target.profile)

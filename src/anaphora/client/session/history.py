@@ -1,5 +1,5 @@
 """The history of a session: its messages, which of them were answered and saved, and what a
-compaction dropped. A prompt from the app may contain messages as well."""
+compaction dropped. A prompt from the app may contain the messages that open it."""
 
 from __future__ import annotations
 
@@ -12,19 +12,16 @@ import msgspec
 from anaphora.client.arguments import missing_result
 from anaphora.client.failures import reported
 from anaphora.client.in_flight import TurnRequest
-from anaphora.client.options import Prompt
 from anaphora.client.target import Target
 from anaphora.errors import InvalidRequest
-from anaphora.prompt import PromptIR, RenderedContext
-from anaphora.values import Conversation, Message, Notice, Opaque, SegmentRole, ToolResult
+from anaphora.prompt import PromptIR
+from anaphora.values import Conversation, Message, Notice, Opaque, ToolResult
 from anaphora.values.conversation import unanswered
+from anaphora.wording import counted
 
 from .call_builder import PromptSource, is_plain
 from .saved import SavedCompaction, SavedConversation
-from .turn_prompt import CompactedHistory, PromptMemory, TurnPrompt, turn_prompt
-
-# Bound once: looking up an enum member is slow, and every turn needs it.
-_HISTORY = SegmentRole.CONVERSATION
+from .turn_prompt import PromptMemory, TurnPrompt, conversation_of, turn_prompt
 
 
 class SessionHistory:
@@ -59,11 +56,23 @@ class SessionHistory:
     def next_prompt(self) -> TurnPrompt:
         """The prompt of the next turn. It is only kept once the turn is answered."""
         prompt, memory = self.source.current(), self.memory
-        if self.compaction is not None:
-            memory = self._with_compaction(self.compaction, prompt)
         if memory.boundary is None and isinstance(prompt, PromptIR) and is_plain(prompt):
             return TurnPrompt(ir=prompt, history=self.messages, memory=memory)
-        return turn_prompt(prompt, self.messages, self.answered, memory)
+        turns = conversation_of(prompt)
+        if not turns or any(_is_same(turns, own) for own in (self.messages, self.answered)):
+            return turn_prompt(prompt, self.messages, memory)
+        if memory.opening is None and not self.answered:
+            memory = msgspec.structs.replace(memory, opening=turns)
+            return turn_prompt(prompt, self._left_of(turns).append(*self.messages), memory)
+        if memory.opening is None or not _is_same(turns, memory.opening):
+            raise InvalidRequest(
+                f"its {counted(len(turns), 'message')} are not the session's own: a prompt's"
+                " messages open the history, which the session owns from then on. Return none of"
+                " them, or send each prompt with its whole history by"
+                " client.send(call, conversation=True)",
+                path="prompt",
+            )
+        return turn_prompt(prompt, self.messages, memory)
 
     def take(self, turn: TurnPrompt) -> None:
         """Continues from a turn's history without a call. Messages since the last reply stay
@@ -112,7 +121,7 @@ class SessionHistory:
 
     def replace(self, messages: Conversation) -> None:
         if not messages.extends(self.messages):
-            self.memory = self.memory.without_history()
+            self.memory = msgspec.structs.replace(self.memory, boundary=None)
         self.messages = messages
 
     def append(self, *messages: Message) -> None:
@@ -183,35 +192,21 @@ class SessionHistory:
         self.memory = msgspec.structs.replace(
             self.memory, boundary=saved.boundary, continuation=saved.continuation
         )
-        if saved.compaction is not None:
-            self._compact_again(saved.compaction)
-
-    def _compact_again(self, compaction: SavedCompaction) -> None:
-        """Drops again what an earlier session dropped of the history that the app has loaded."""
-        answered = self.answered
-        appended = self.messages[len(answered) :]
-        if not self.source.from_keywords:
-            # The prompt's conversation is taken again, and compared with what was dropped.
-            self.compaction = compaction
-            self.memory = msgspec.structs.replace(self.memory, sources=())
-            self.messages = self.answered = Conversation()
-            if not callable(self.source.prompt):
-                self.take(self.next_prompt())
-            self.messages = self.answered.append(*appended)
-        elif dropped := compaction.dropped(answered):
-            self.compaction = compaction
-            self.answered = Conversation((*compaction.summary, *answered[dropped:]))
+        self.compaction, answered = saved.compaction, self.answered
+        if answered:
+            appended = self.messages[len(answered) :]
+            self.answered = self._left_of(answered)
             self.messages = self.answered.append(*appended)
 
-    def _with_compaction(self, compaction: SavedCompaction, prompt: Prompt) -> PromptMemory:
-        """The prompt memory, with the messages that an earlier session dropped."""
-        memory = self.memory
-        if memory.compactions or self.source.from_keywords:
-            return memory
-        turns = prompt.turns if isinstance(prompt, RenderedContext) else prompt.run(_HISTORY)
-        dropped = compaction.dropped(turns)
-        if not dropped:
-            return memory
-        after = Conversation(compaction.summary)
-        compacted = CompactedHistory(turns.prefix(dropped), after, dropped)
-        return msgspec.structs.replace(memory, compactions=(compacted,))
+    def _left_of(self, history: Conversation) -> Conversation:
+        """A history that the app has loaded, without what an earlier session dropped of it."""
+        compaction = self.compaction
+        dropped = 0 if compaction is None else compaction.dropped(history)
+        if compaction is None or not dropped:
+            self.compaction = None
+            return history
+        return Conversation((*compaction.summary, *history[dropped:]))
+
+
+def _is_same(one: Conversation, other: Conversation) -> bool:
+    return len(one) == len(other) and one.extends(other)

@@ -212,7 +212,7 @@ def take_compaction(turns: SessionTurns, turn: TurnPrompt, done: Compaction) -> 
     """Continues with the history that is left."""
     if not done.dropped:
         return
-    history, before = turns.history, turns.history.messages
+    history, before = turns.history, turn.history
     turns.builder.tools.settle()
     history.take(turn.compacted(done))
     if turns.keeper is not None:

@@ -225,7 +225,13 @@ class SessionTurns(Caller):
             self.history.memory = turn.memory
             conversation = prepared.call.ir.run(_HISTORY).append(reply)
         else:
-            conversation = self.history.messages.append(*added, reply)
+            assert self._turn is not None
+            whole, sent_from = self._turn.history, self.history.sent_from
+            opening = whole.prefix(len(whole) - len(sent_from))  # of the first prompt
+            conversation = opening.append(*self.history.messages, *added, reply)
+            self.history.memory = msgspec.structs.replace(
+                self.history.memory, opening=self._turn.memory.opening
+            )
         unsaved = self.history.answer(conversation, len(added) + 1)
         # A stored response is continued if it holds the beginning of the prompt.
         state.reply.committed = conversation if turn is not None else None
