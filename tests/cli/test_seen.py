@@ -56,7 +56,7 @@ def test_map_of_one_line_marks_what_the_next_one_reads(run: Run, emu: Emulator) 
     for number in range(3):
         Path(f"{number}.jsonl").write_text(json.dumps({"prompt": f"Question {number}?"}) + "\n")
         model = ("-m", "anthropic/claude-sonnet-4-5")
-        done = run("map", f"{number}.jsonl", *model, "--system-file", "system.txt", "-q")
+        done = run("map", f"{number}.jsonl", *model, "--system-file", "system.txt")
         assert done.returncode == 0, done.stderr
     calls = [call for call in reversed(emu.requests()) if "read" in call]
     assert [bool(call["written"]) for call in calls] == [False, True, False]
