@@ -363,9 +363,9 @@ def test_every_command_works(
     assert run.returncode == 0, run.stderr
 
 
-@pytest.mark.long  # 1,200 calls; tests/cli/test_demo_tour.py makes some at each provider
+@pytest.mark.long
 def test_the_whole_demo_runs() -> None:
-    demo = [sys.executable, "-m", "anaphora", "demo", "--all"]
+    demo = [sys.executable, "-m", "anaphora", "demo"]
     run = subprocess.run(demo, capture_output=True, text=True, check=False)
     assert (run.returncode, run.stderr) == (0, "")
 

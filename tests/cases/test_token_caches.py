@@ -188,8 +188,8 @@ def test_explain_names_the_tokens_behind_the_difference(
 ) -> None:
     files = [tmp_path / "1.json", tmp_path / "2.json"]
     for file, body in zip(files, bodies(provider, place), strict=True):
-        file.write_text(json.dumps(body))
-    options = ["--from", provider.row.name, "--provider", provider.name, "--model", provider.model]
+        file.write_text(json.dumps({"request": body, "dialect": provider.row.name}))
+    options = ["--provider", provider.name, "--model", provider.model]
     main(["explain", *map(str, files), *options, "--json"])
     verdict = json.loads(capsys.readouterr().out)["turns"][1]["verdict"]
     read, left = shared(provider, place)

@@ -15,10 +15,18 @@ from anaphora.client.config.environment import default_rows, key_variables
 
 Ask = Callable[..., Any]
 
+SCRIPT = """
+replies:
+  - {match: {text: from the pipe}, reply: {text: from the pipe}}
+  - {match: {text: from the arguments}, reply: {text: from the arguments}}
+"""
+
 
 @pytest.fixture(scope="module")
 def emu() -> Any:
-    with emulator.running(emulator.EmulatorOptions(latency=AT_ONCE, any_model=True)) as running:
+    script = emulator.Script.decode(SCRIPT, "script.yaml")
+    options = emulator.EmulatorOptions(latency=AT_ONCE, any_model=True, script=script)
+    with emulator.running(options) as running:
         yield running
 
 
@@ -78,56 +86,6 @@ def test_missing_key_names_the_same_variables(run: Any, home: Path) -> None:
     assert stated in shown.stderr
 
 
-@pytest.mark.parametrize("option", ["-c", "--continue"])
-def test_continue_is_the_last_conversation(run: Any, two: Path, option: str) -> None:
-    assert f"-c, --continue {'Continue the last conversation.'}" in _help(run)
-    none = run("ask", option, "hi")
-    assert none.returncode == 2
-    assert "--continue: there is no conversation to continue" in none.stderr
-    assert run("ask", "hi").returncode == 0
-    assert run("ask", option, "hi again").returncode == 0
-    (stored,) = (two / "data" / "anaphora" / "conversations").iterdir()
-    assert stored.read_text().count('{"message":') == 4
-
-
-@pytest.mark.parametrize(
-    "options, provider, model",
-    [
-        ("", "claude", "claude-opus-5-5"),
-        ("-m claude-sonnet-5-5", "claude", "claude-sonnet-5-5"),
-        ("-m gpt-5.2", "gpt", "gpt-5.2"),
-        ("-m gpt/gpt-5.5", "gpt", "gpt-5.5"),
-        ("-p gpt", "gpt", "gpt-5.2"),
-        ("-p gpt -m gpt-5.5", "gpt", "gpt-5.5"),
-        ("-m no-known-model", "claude", "no-known-model"),
-    ],
-)
-def test_continued_conversation_keeps_what_is_not_given(
-    run: Any, two: Path, options: str, provider: str, model: str
-) -> None:
-    assert run("ask", "-m", "claude-opus-5-5", "hi").returncode == 0
-    shown = run("ask", "-c", *options.split(), "hi again")
-    assert shown.returncode == 0, shown.stderr
-    assert f"\n{provider}/{model} · " in f"\n{shown.stderr}"
-
-
-def test_provider_that_is_gone_is_named(run: Any, two: Path) -> None:
-    assert run("ask", "hi").returncode == 0
-    text = (two / "llm.yaml").read_text().splitlines()
-    (two / "llm.yaml").write_text("\n".join([text[0], text[2]]) + "\n")
-    shown = run("ask", "-c", "hi")
-    assert shown.returncode == 2
-    assert "used claude, which is not configured; choose another provider with -p" in (shown.stderr)
-    assert run("ask", "-c", "-p", "gpt", "hi").returncode == 0
-
-
-def test_continue_with_the_emulator(run: Any, two: Path) -> None:
-    assert run("ask", "hi").returncode == 0
-    shown = run("ask", "-c", "--emulate", "hi")
-    assert shown.returncode == 2
-    assert "there is no conversation with the emulator to continue" in shown.stderr
-
-
 @pytest.mark.parametrize(
     "arguments, asked",
     [
@@ -150,9 +108,7 @@ def test_where_the_question_comes_from(
         text=True,
         check=True,
     )
-    assert done.stdout
-    (stored,) = (two / "data" / "anaphora" / "conversations").iterdir()
-    assert asked in stored.read_text()
+    assert done.stdout == f"{asked}\n"
 
 
 @pytest.mark.parametrize("command", ["ask", "explain", "lint", "simulate"])
@@ -171,7 +127,4 @@ def test_no_home_folder(run: Any, home: Path, monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.delenv("XDG_DATA_HOME")
     monkeypatch.setattr(Path, "home", unknown)
-    shown = run("ask", "--emulate", "hi")
-    assert shown.returncode == 2
-    assert "no home folder is known; set HOME or XDG_DATA_HOME" in shown.stderr
-    assert run("ask", "--emulate", "--no-keep", "hi").returncode == 0
+    assert run("ask", "--emulate", "hi").returncode == 0

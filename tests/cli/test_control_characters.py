@@ -240,7 +240,7 @@ def test_provider_errors_have_escapes(provider: ScriptedProvider, tmp_path: Path
     file = tmp_path / "llm.yaml"
     file.write_text(json.dumps(config))
     provider.error = 400, json.dumps({"error": HOSTILE}, ensure_ascii=False).encode()
-    done = run("ask", "--config", str(file), "--no-keep", "-m", "p/m", "Hello?")
+    done = run("ask", "-m", "p/m", "Hello?", ANAPHORA_CONFIG=str(file))
     assert done.returncode != 0
     assert "evil" in done.stderr
     check_output(done.stdout, done.stderr)

@@ -37,8 +37,8 @@ def two(folder: Path, wire: str, plant: bool = True) -> tuple[str, str]:
         ("openai_chat", (), "messages[0].content[0].text"),
         ("openai_responses", (), "input[0].content[0].text"),
         ("gemini", ("--model", "gemini-2.5-pro"), "systemInstruction.parts[0].text"),
-        ("deepseek", ("--from", "deepseek"), "messages[0].content[0].text"),
-        ("minimax", ("--from", "minimax/anthropic"), "system[0].text"),
+        ("deepseek", ("--provider", "deepseek"), "messages[0].content[0].text"),
+        ("minimax", ("--provider", "minimax"), "system[0].text"),
     ],
 )
 def test_two_requests_of_each_wire(
@@ -99,7 +99,7 @@ def test_request_that_fits_two_wires_is_of_that_of_the_others(run: Run, tmp_path
         (
             "b.json",
             b'{"model":"m","messages":[],"system":"x","n":1}',
-            "choose with --from",
+            "it has fields of both anthropic and openai_chat",
         ),
         ("b.json", b"\xff\xfe", "not JSON"),
         ("b.json", b'{"input":"hi","model":"gpt-5"}', "is for openai_responses, but"),

@@ -122,8 +122,9 @@ def test_sessions_of_all_programs_are_found_and_counted(sessions: Path) -> None:
     assert "are explained" not in ran.stderr
 
 
-def test_the_newest_sessions_are_explained(sessions: Path) -> None:
-    ran = explain("--newest", "2", "--json")
+def test_the_newest_sessions_are_explained(sessions: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("anaphora.cli.session_files._NEWEST", 2)
+    ran = explain("--json")
     places = {turn["place"].rpartition(":")[0] for turn in json.loads(ran.stdout)["turns"]}
     claude = sessions / ".claude" / "projects" / "-work" / "one.jsonl"
     database = sessions / ".local" / "share" / "opencode" / "opencode.db"
@@ -149,9 +150,3 @@ def test_places_are_named_if_no_session_is_found(home: Path) -> None:
     ran = explain()
     assert ran.exit_code == 2
     assert "no session file of an agent program is in ~/.claude, ~/.config/claude," in ran.stderr
-
-
-def test_number_of_sessions_with_files_is_refused(sessions: Path) -> None:
-    ran = explain("--newest", "3", str(sessions / ".claude"))
-    assert ran.exit_code == 2
-    assert "--newest cannot be used with FILES or --example" in ran.stderr

@@ -23,7 +23,7 @@ CLOCK = "You are kind.\nThe current time is 09:41:07.\n" + GUIDE
 
 @pytest.fixture(autouse=True)
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A configuration of the current folder counts, so every test has a folder of its own."""
+    """A folder of its own for each test."""
     monkeypatch.chdir(tmp_path)
 
 
@@ -84,28 +84,12 @@ def test_json_output() -> None:
     assert {"excerpt", "why", "fix", "tokens", "cost_usd"} <= set(finding)
 
 
-def test_sarif_output() -> None:
-    done = lint("--sarif", wrote("p.md", CLOCK))
-    report = json.loads(done.stdout)
-    assert report["version"] == "2.1.0"
-    (result,) = report["runs"][0]["results"]
-    assert result["ruleId"] == "volatile-clock"
-    assert result["locations"][0]["physicalLocation"]["region"]["startLine"] == 2
-    assert lint("--sarif", "--json", "p.md").exit_code == 2
-
-
-@pytest.mark.parametrize(
-    "text, severity, code",
-    [
-        (CLOCK, "warning", 1),
-        (CLOCK, "error", 0),
-        (CLOCK, "note", 1),
-        ("Date: 2026-11-15\n" + GUIDE, "warning", 0),
-        ("Date: 2026-11-15\n" + GUIDE, "note", 1),
-    ],
-)
-def test_severity_threshold(text: str, severity: str, code: int) -> None:
-    assert lint(wrote("p.md", text), "--severity", severity).exit_code == code
+def test_notes_do_not_count() -> None:
+    file = wrote("p.md", "Date: 2026-11-15\n" + GUIDE)
+    done = lint(file)
+    assert (done.exit_code, done.stdout) == (0, "1 note (--json has the notes)\n")
+    (note,) = json.loads(lint(file, "--json").stdout)["findings"]
+    assert note["severity"] == "note"
 
 
 def test_samples_show_what_differs() -> None:
@@ -132,43 +116,12 @@ def test_lines_of_a_log_are_samples() -> None:
 # ── Suppressions ─────────────────────────────────────────────────────────────────────────────────
 
 
-def test_inline_and_configured_suppressions() -> None:
+def test_suppressions_in_the_text() -> None:
     excused = (
         "You are kind. <!-- anaphora: ignore[volatile-clock] frozen -->\nIt is 09:41.\n" + GUIDE
     )
     done = lint(wrote("p.md", excused))
     assert (done.exit_code, done.stdout) == (0, "nothing found, 1 suppressed\n")
-    wrote(
-        ".anaphora-lint.toml",
-        '[[ignore]]\nrule = "volatile-clock"\nfile = "q.md"\nreason = "a fixture"\n',
-    )
-    assert lint(wrote("q.md", CLOCK)).exit_code == 0
-    assert lint(wrote("r.md", CLOCK)).exit_code == 1
-
-
-@pytest.mark.parametrize(
-    "config, message",
-    [
-        ('[[ignore]]\nrule = "volatile-clock"\n', "reason"),
-        ('[[ignore]]\nrule = "volatile-clock"\nreason = " "\n', "needs a reason"),
-        ('[[ignore]]\nrule = "nonsense"\nreason = "r"\n', "there is no rule 'nonsense'"),
-        ('severity = "loud"\n', "note, warning, error"),
-        ("what = 1\n", "what"),
-        ("= 1\n", ".anaphora-lint.toml"),
-    ],
-)
-def test_invalid_configuration_is_rejected(
-    config: str, message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    wrote(".anaphora-lint.toml", config)
-    assert main(["lint", wrote("p.md", CLOCK)]) == 2
-    assert message in capsys.readouterr().err
-
-
-def test_configuration_sets_severity_and_model() -> None:
-    wrote("c.toml", 'severity = "error"\nmodel = "claude-sonnet-4-5"\n')
-    done = lint("--config", "c.toml", wrote("p.md", CLOCK))
-    assert done.exit_code == 0
 
 
 # ── Markers ──────────────────────────────────────────────────────────────────────────────────────
@@ -272,7 +225,7 @@ def test_headers_and_keys_are_never_shown() -> None:
         wrote("a.json", json.dumps(wrapped)),
         wrote("b.json", body(place, other)),
     ]
-    for options in ((), ("--json",), ("--sarif",)):
+    for options in ((), ("--json",)):
         for done in (lint(*files, *options), lint("--samples", *files[1:], *options)):
             assert done.exit_code == 1
             assert "volatile-clock" in done.stdout

@@ -63,8 +63,8 @@ def write(folder: Path, *records: Any) -> str:
 
 
 COMMANDS = [
-    ("simulate", "--format", "requests", "--json"),
-    ("explain", "--format", "requests", "--json"),
+    ("simulate", "--json"),
+    ("explain", "--json"),
     ("lint", "--json"),
 ]
 

@@ -19,6 +19,7 @@ import pytest
 import yaml
 from support.waiting import PATIENCE, wait_until
 
+import anaphora
 from anaphora import emulator
 from anaphora.emulator import Emulator, EmulatorOptions
 from anaphora.emulator.faults import Faults
@@ -30,7 +31,6 @@ SLOW = """
 faults:
   - {fault: slow-first-byte, seconds: 60, nth: [11, 12, 13, 14, 15, 16, 17, 18, 19, 20]}
 """
-AT_ONCE = ("--visibility-delay", "0")
 Map = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
@@ -68,7 +68,7 @@ def folder(tmp_path: Path, emu: Emulator, monkeypatch: pytest.MonkeyPatch) -> Pa
 @pytest.fixture
 def mapped(run: Map, folder: Path) -> Map:
     def mapped(*arguments: str, **extra: str) -> subprocess.CompletedProcess[str]:
-        return run("map", *arguments, *AT_ONCE, KEY=CANARY, **extra)
+        return run("map", *arguments, KEY=CANARY, **extra)
 
     return mapped
 
@@ -108,8 +108,10 @@ def test_twenty_lines_cost_less_than_a_third_of_sending_them_at_once(
     assert summary["read_share"] > 0.9
     assert [line["id"] for line in results(folder)] == [f"q{number}" for number in range(20)]
     emu.reset()
-    at_once = mapped("questions.jsonl", "--json", "--restart", "--warm", "off")
-    assert float(summary["cost_usd"]) <= 0.3 * float(json.loads(at_once.stdout)["cost_usd"])
+    questions = [f"What is {number}?" for number in range(20)]
+    with anaphora.Client.from_config("llm.yaml", environ={"KEY": CANARY}) as client:
+        at_once = client.map(questions, "claude", system=LONG, warm="off").result()
+    assert float(summary["cost_usd"]) <= 0.3 * float(at_once.cost_usd)
 
 
 def test_files_are_private_and_hold_no_key(mapped: Map, folder: Path) -> None:
@@ -130,7 +132,7 @@ def test_a_killed_run_is_finished_by_ten_more_calls(
         configure(folder, slow)
         command = [sys.executable, "-m", "anaphora", "map", "questions.jsonl"]
         process = subprocess.Popen(
-            [*command, *AT_ONCE],
+            command,
             env=environment(KEY=CANARY),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -223,10 +225,6 @@ def test_invalid_lines_are_all_named_and_nothing_is_sent(
         assert reason in line
     assert not emu.requests()
     assert not (folder / "bad.results.jsonl").exists()
-    others = mapped("bad.jsonl", "--skip-invalid", "--json")
-    assert others.returncode == 1
-    assert json.loads(others.stdout)["done"] == 1
-    assert [each["line"] for each in json.loads(others.stdout)["invalid"]] == [3, 4, 5, 6, 7, 8, 9]
 
 
 @pytest.mark.parametrize("text", ["", "\n \n"])
@@ -278,7 +276,7 @@ def test_results_cannot_be_standard_output(mapped: Map, folder: Path, emu: Emula
 
 
 def test_the_cost_of_a_pre_warm_is_shown(mapped: Map, emu: Emulator) -> None:
-    done = mapped("questions.jsonl", "-p", "gpt")
+    done = mapped("questions.jsonl", "-m", "gpt")
     assert "of it for pre-warming" in done.stdout
     assert len(generated(emu)) == 22
 
@@ -287,7 +285,7 @@ def test_the_cost_of_a_pre_warm_is_shown(mapped: Map, emu: Emulator) -> None:
 def test_batches_cost_half_and_are_primed_by_one_request(
     mapped: Map, folder: Path, emu: Emulator, provider: str
 ) -> None:
-    done = mapped("questions.jsonl", "-p", provider, "--batch", "--json")
+    done = mapped("questions.jsonl", "-m", provider, "--batch", "--json")
     assert done.returncode == 0, done.stderr
     calls = generated(emu)
     assert len(calls) == 20
@@ -296,7 +294,7 @@ def test_batches_cost_half_and_are_primed_by_one_request(
     assert float(json.loads(done.stdout)["cost_usd"]) == pytest.approx(
         sum(float(call["cost_usd"]) for call in calls)
     )
-    assert json.loads(mapped("questions.jsonl", "-p", provider, "--json").stdout)["calls"] == 0
+    assert json.loads(mapped("questions.jsonl", "-m", provider, "--json").stdout)["calls"] == 0
 
 
 def test_a_schema_holds_for_every_answer(mapped: Map, folder: Path) -> None:
@@ -315,15 +313,10 @@ def test_a_schema_holds_for_every_answer(mapped: Map, folder: Path) -> None:
     "arguments, code, reason",
     [
         (["-"], 2, "name a file for the results: --results FILE"),
-        (
-            ["questions.jsonl", "--emulate", "--config", "llm.yaml"],
-            2,
-            "--emulate or --config, not both",
-        ),
         (["questions.jsonl", "-s", "a", "--system-file", "llm.yaml"], 2, "not both"),
         (["nothing.jsonl"], 2, "does not exist"),
         (["questions.jsonl", "--concurrency", "0"], 2, "--concurrency"),
-        (["questions.jsonl", "-p", "nobody"], 2, "nobody"),
+        (["questions.jsonl", "-m", "nobody/x"], 2, "nobody"),
         (["questions.jsonl", "-o", "missing/folder.jsonl"], 2, "cannot be written"),
         (["questions.jsonl", "-o", "questions.jsonl"], 2, "not a file of results"),
     ],
@@ -354,7 +347,6 @@ def test_the_emulator_needs_no_key(run: Map, folder: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("20 of 20 done: $")
     assert done.stderr == ""
-    assert run("map", "questions.jsonl", "--emulate", "-m", "gpt-5.6", "-q").stdout == ""
 
 
 def test_progress_is_shown_on_a_terminal_only(
@@ -362,7 +354,7 @@ def test_progress_is_shown_on_a_terminal_only(
 ) -> None:
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
-        [sys.executable, "-m", "anaphora", "map", "questions.jsonl", "-p", "gpt"],
+        [sys.executable, "-m", "anaphora", "map", "questions.jsonl", "-m", "gpt"],
         env=environment(KEY=CANARY),
         stdout=subprocess.DEVNULL,
         stderr=theirs,
@@ -387,7 +379,7 @@ def test_an_interrupted_run_says_how_to_go_on(
     with emulator.running(EmulatorOptions(faults=Faults.decode(SLOW, "slow.yaml"))) as slow:
         configure(folder, slow)
         process = subprocess.Popen(
-            [sys.executable, "-m", "anaphora", "map", "questions.jsonl", *AT_ONCE],
+            [sys.executable, "-m", "anaphora", "map", "questions.jsonl"],
             env=environment(KEY=CANARY),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -11,7 +11,6 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeAlias
-from xml.etree import ElementTree
 
 import pytest
 from click.testing import CliRunner
@@ -184,7 +183,7 @@ BAD: list[tuple[Json | str, str]] = [
 def test_a_clock_that_stepped_back_is_a_notice_and_its_call_is_compared(
     log: Callable[..., Path],
 ) -> None:
-    found = simulated(log(BACKWARDS), "--strict")
+    found = simulated(log(BACKWARDS))
     assert found["skipped"] == []
     (notice,) = found["notices"]
     assert "the clock stepped back before 1 call (2), by 10.0 s at most" in notice["reason"]
@@ -206,18 +205,6 @@ def test_invalid_input_is_skipped_and_counted(
     assert simulated(file)["total"]["exact"] >= 2  # the rest is played
 
 
-@pytest.mark.parametrize("bad, reason", BAD, ids=[reason for _, reason in BAD])
-def test_strict_fails_on_invalid_input(
-    log: Callable[..., Path], run: Any, bad: Json | str, reason: str
-) -> None:
-    file = log(trace(), bad, '"also wrong"')
-    ran = run("simulate", "--strict", str(file))
-    assert ran.returncode == 2
-    assert f"{file}:2" in ran.stderr
-    assert "and 1 more" in ran.stderr
-    assert ran.stdout == ""
-
-
 def test_truncated_file_is_read_as_far_as_possible(tmp_path: Path) -> None:
     lines = "".join(json.dumps(trace(id=f"talk {at}")) + "\n" for at in range(300))
     file = tmp_path / "cut.jsonl.gz"
@@ -235,12 +222,6 @@ def test_unknown_files(log: Callable[..., Path]) -> None:
     reasons = {one["place"]: one["reason"] for one in json.loads(ran.stdout)["skipped"]}
     assert reasons[str(empty)] == "the file is empty"
     assert "a JSON object with the fields `hello`; expected" in reasons[str(other)]
-
-
-def test_format_option(log: Callable[..., Path]) -> None:
-    found = simulated(log({"hello": 1}, trace()), "--format", "trace")
-    assert len(found["rows"]) == 3
-    assert "missing required field" in found["skipped"][0]["reason"]
 
 
 def test_folders_are_searched(log: Callable[..., Path], tmp_path: Path) -> None:
@@ -263,55 +244,6 @@ def test_sessions_are_recognised() -> None:
     found = simulated(SESSION)
     assert (found["total"]["calls"], found["total"]["exact"]) == (7, 6)
     assert found["causes"] == {"unexplained": 1}
-
-
-class TestPlot:
-    def drawn(self, tmp_path: Path, *arguments: object) -> ElementTree.Element:
-        out = tmp_path / "out.svg"
-        assert simulate(*arguments, "--plot", out).exit_code == 0
-        return ElementTree.parse(out).getroot()
-
-    @staticmethod
-    def of(root: ElementTree.Element, kind: str) -> list[ElementTree.Element]:
-        return [one for one in root.iter() if one.get("class") == kind]
-
-    def test_bars_are_in_proportion(self, log: Callable[..., Path], tmp_path: Path) -> None:
-        root = self.drawn(tmp_path, log(trace()))
-        read = [one for one in self.of(root, "read") if one.get("height") != "11"]
-        written = [one for one in self.of(root, "written") if one.get("height") != "11"]
-        assert (len(read), len(written)) == (1, 3)
-        heights = [float(one.get("height", "")) for one in (*read, written[0])]
-        assert heights[0] == pytest.approx(heights[1], rel=0.01)  # 5000 each
-
-    def test_both_bills_rise_and_the_cached_one_is_the_lower(self, tmp_path: Path) -> None:
-        root = self.drawn(tmp_path, SESSION)
-        ends = {}
-        for kind in ("bill", "full"):
-            (line,) = (one for one in self.of(root, kind) if one.get("points"))
-            heights = [float(point.split(",")[1]) for point in line.get("points", "").split()]
-            assert heights == sorted(heights, reverse=True)
-            ends[kind] = heights[-1]
-        assert ends["full"] < ends["bill"]  # y grows downwards
-
-    def test_text_is_escaped(self, log: Callable[..., Path], tmp_path: Path) -> None:
-        root = self.drawn(tmp_path, log(trace(id="<script>&'\"")))
-        title = next(one for one in root.iter() if one.tag.endswith("title"))
-        assert title.text is not None
-        assert title.text.startswith("<script>&'\"")
-
-    def test_many_turns_share_a_bar(self, log: Callable[..., Path], tmp_path: Path) -> None:
-        calls = [{"t": float(at), "messages": 1, "usage": usage(0, 5000)} for at in range(300)]
-        root = self.drawn(tmp_path, log(trace(calls=calls)))
-        assert len(self.of(root, "written")) <= 240 + 1
-
-    def test_without_prices_it_is_in_tokens(self, log: Callable[..., Path], tmp_path: Path) -> None:
-        root = self.drawn(tmp_path, log(trace(model="claude-fable-5-2")))
-        texts = {one.text for one in root.iter()}
-        assert "input tokens at full price so far" in texts
-
-    def test_nothing_to_draw_writes_no_file(self, log: Callable[..., Path], tmp_path: Path) -> None:
-        assert simulate(log({"hello": 1}), "--plot", tmp_path / "out.svg").exit_code == 2
-        assert not (tmp_path / "out.svg").exists()
 
 
 def test_shell_completion(run: Any) -> None:

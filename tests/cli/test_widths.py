@@ -159,7 +159,7 @@ def test_no_colours_in_a_pipe_unless_forced(run: Any, command: str) -> None:
         ["explain", *TURNS],
         ["lint", *TURNS],
         ["translate", "--to", "openai", TURNS[0]],
-        ["ask", "--emulate", "--no-keep", "hi"],
+        ["ask", "--emulate", "hi"],
         ["ask", "--emulate", "--preview", "hi"],
         ["config", "schema"],
     ],
@@ -185,7 +185,7 @@ def check_ascii(shown: subprocess.CompletedProcess[str]) -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    [COMMANDS["explain"][0], "ask --emulate --no-keep -s Grüße Ça?".split()],
+    [COMMANDS["explain"][0], "ask --emulate -s Grüße Ça?".split()],
     ids=["explain", "ask"],
 )
 def test_locale_without_unicode(run_process: Any, arguments: list[str]) -> None:

@@ -138,14 +138,14 @@ def test_lint_and_explain_agree(emu: Emulator, name: str, tmp_path: Path) -> Non
     file = tmp_path / "request.json"
     file.write_text(body)
     path = f"/v1beta/models/{MODELS[name]}:generateContent" if name == "gemini" else ""
-    options = ["--from", name, "--model", MODELS[name], *(["--path", path] if path else [])]
+    options = ["--model", MODELS[name]]
     found = run_cli("lint", file, "--json", *options)["findings"]
     reasons = [finding["why"] for finding in found if finding["rule"] == "too-short"]
     if name != "ollama":  # it caches prompts of any length
         assert [int(re.findall(r"about ([\d,]+) tokens", why)[0]) for why in reasons] == [short]
     # The same request twice: explain shows how much of the first can be read.
     calls = tmp_path / "calls.jsonl"
-    line = {"request": request, "path": path, **_where(name)}
+    line = {"request": request, "path": path, "dialect": name, **_where(name)}
     lines = (json.dumps({**line, "time": at}, separators=(",", ":")) for at in (0, 60))
     calls.write_text("\n".join(lines))
     _, again = run_cli("explain", calls, "--json", *options)["turns"]

@@ -225,8 +225,7 @@ def test_other_wires_keep_the_slot(
     tmp_path: Path, name: str, fields: dict[str, Any], where: str
 ) -> None:
     body = _BASE[name] | fields
-    path = ["--path", "/v1beta/models/gemini-2.5-flash:generateContent"]
-    more = path if name == "gemini" else []
+    more = ["--model", "gemini-2.5-flash"] if name == "gemini" else []
     again, notices = translated(tmp_path, body, name, "--from", name, *more)
     assert not notices
     found = {

@@ -76,7 +76,7 @@ def changed_row(folder: Path) -> list[str]:
 
 
 def missing_key(folder: Path) -> list[str]:
-    return ["ask", "--model", "claude-sonnet-5-5", "--no-keep", "Hello?"]
+    return ["ask", "--model", "claude-sonnet-5-5", "Hello?"]
 
 
 def own_code(folder: Path) -> list[str]:

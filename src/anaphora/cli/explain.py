@@ -56,6 +56,7 @@ class _LoggedCall(NamedTuple):
 
 @click.command()
 @click.argument("files", nargs=-1, type=click.Path(exists=True, path_type=Path))
+@click.option("--model", help="Model, if the requests do not name it.")
 @provider_option
 @click.option(
     "--gap",
@@ -66,6 +67,7 @@ class _LoggedCall(NamedTuple):
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead.")
 def command(
     files: tuple[Path, ...],
+    model: str | None,
     provider: str | None,
     gap: float | None,
     everything: bool,
@@ -91,7 +93,7 @@ def command(
     broke or a file could not be read, 2 when there is no call to explain or a provider is unknown
     (name it with --provider).
     """
-    explainer = _Explainer(RequestDefaults(provider=provider))
+    explainer = _Explainer(RequestDefaults(model=model, provider=provider))
     calls = tuple(explainer.calls(files or found_sessions(explainer.problems), gap))
     if not calls:
         stop_empty(explainer.problems, "nothing to explain")

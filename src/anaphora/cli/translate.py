@@ -74,7 +74,10 @@ def command(
     if provider != wire.provider_of(detected.name) or model is not None:
         notices = (*_unknown_model(provider, call.model), *notices)
     if detected.guess:
-        notices = (Notice("wire_guessed", detected.guess), *notices)
+        notices = (
+            Notice("wire_guessed", f"{detected.guess}; --from chooses another wire"),
+            *notices,
+        )
     if as_json:
         fields = {"method": request.method, "path": request.path, "headers": dict(request.headers)}
         print_json(fields | {"body": msgspec.Raw(body), "notices": notices})

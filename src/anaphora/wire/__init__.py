@@ -291,7 +291,7 @@ def detect_wire(body: bytes, model: str | None = None) -> DetectedWire:
         raise InvalidRequest("no `messages`, `input` or `contents`: not a request of a known wire")
     chat, anthropic = _signs_of_chat(request), _signs_of_anthropic(request)
     if chat and anthropic:
-        reason = "it has fields of both anthropic and openai_chat; choose with --from"
+        reason = "it has fields of both anthropic and openai_chat"
         raise InvalidRequest(reason)
     messages = _objects(request["messages"][:1])
     # Anthropic takes no system message first.
@@ -306,7 +306,7 @@ def _by_model(model: Any) -> DetectedWire:
     maker = maker_of(model) if isinstance(model, str) else None
     name = "anthropic" if maker == "anthropic" else "openai_chat"
     reason = "most providers take it" if maker is None else f"{model[:100]} is a model of {maker}"
-    return DetectedWire(name, f"read as {name}, since {reason}; --from chooses another wire")
+    return DetectedWire(name, f"read as {name}, since {reason}")
 
 
 def _signs_of_chat(request: dict[str, Any]) -> bool:

@@ -8,13 +8,12 @@ import json
 from decimal import Decimal
 from typing import Any
 
-import jsonschema_rs
 import pytest
 from support.planted import GUIDE, PLACES, body, grown, spec, split
 from support.tables import each_row
 
 from anaphora import catalog
-from anaphora.analysis.lint import RULES, Costs, Finding, Ignore, sarif, suppressed
+from anaphora.analysis.lint import Costs, Finding, suppressed
 from anaphora.analysis.lint.checks import lint_request, lint_samples, lint_text, lint_text_samples
 from anaphora.rendered import Rendered
 from anaphora.tokens import Counts
@@ -251,14 +250,14 @@ def test_equal_texts_do_not_differ() -> None:
 # ── Suppressions ─────────────────────────────────────────────────────────────────────────────────
 
 
-def kept(text: str, *ignores: Ignore) -> list[Finding]:
-    return list(suppressed(lint_text(text, "prompts/p.md"), "prompts/p.md", ignores, text))
+def kept(text: str) -> list[Finding]:
+    return list(suppressed(lint_text(text, "prompts/p.md"), "prompts/p.md", text))
 
 
 def test_an_inline_suppression_holds_for_its_line_and_the_next() -> None:
     text = "<!-- anaphora: ignore[volatile-date] frozen on purpose -->\nToday is 2026-11-15.\n"
     (finding,) = kept(text)
-    assert (finding.suppressed, finding.suppressed_in) == ("frozen on purpose", "inSource")
+    assert finding.suppressed == "frozen on purpose"
     far = kept("<!-- anaphora: ignore[volatile-date] why -->\n\nToday is 2026-11-15.\n")
     assert [one.suppressed for one in far] == [None, None]
     assert rules_of(far) == ["volatile-date", "unused-ignore"]
@@ -274,115 +273,3 @@ def test_a_suppression_without_a_reason_suppresses_nothing() -> None:
 def test_an_unknown_rule_is_reported() -> None:
     (finding,) = [one for one in kept("# anaphora: ignore[volatile-dat] x") if "no rule" in one.why]
     assert finding.rule == "unused-ignore"
-
-
-@each_row(
-    "ignore, covered",
-    [
-        (Ignore(rule="volatile-date", reason="r"), True),
-        (Ignore(rule="volatile-*", reason="r", file="prompts/*.md"), True),
-        (Ignore(rule="*", reason="r", file="p.md"), True),
-        (Ignore(rule="volatile-clock", reason="r"), False),
-        (Ignore(rule="*", reason="r", file="other/*"), False),
-        (Ignore(rule="*", reason="r", path="system[0].text"), False),
-    ],
-)
-def test_suppressions_of_the_configuration(ignore: Ignore, covered: bool) -> None:
-    (finding,) = kept("Today is 2026-11-15.", ignore)
-    assert (finding.suppressed == "r") is covered
-    assert finding.suppressed_in == ("external" if covered else None)
-
-
-def test_a_path_with_brackets_is_a_path() -> None:
-    ignore = Ignore(rule="*", reason="r", path="system[*].text")
-    finding = Finding(rule="volatile-date", severity="note", path="system[0].text", why="", fix="")
-    assert ignore.covers(finding)
-
-
-# ── SARIF ────────────────────────────────────────────────────────────────────────────────────────
-
-#: What the standard requires of the parts that are written here.
-SARIF: Json = {
-    "type": "object",
-    "required": ["version", "runs"],
-    "properties": {
-        "version": {"const": "2.1.0"},
-        "runs": {
-            "items": {
-                "required": ["tool", "results"],
-                "properties": {
-                    "tool": {
-                        "required": ["driver"],
-                        "properties": {
-                            "driver": {
-                                "required": ["name", "rules"],
-                                "properties": {"rules": {"items": {"required": ["id"]}}},
-                            }
-                        },
-                    },
-                    "results": {
-                        "items": {
-                            "required": ["message", "ruleId", "level", "locations"],
-                            "additionalProperties": False,
-                            "properties": {
-                                "ruleId": {"enum": list(RULES)},
-                                "ruleIndex": {"type": "integer", "minimum": 0},
-                                "level": {"enum": ["none", "note", "warning", "error"]},
-                                "message": {"required": ["text"]},
-                                "locations": {
-                                    "items": {
-                                        "properties": {
-                                            "physicalLocation": {
-                                                "required": ["artifactLocation"],
-                                                "properties": {
-                                                    "artifactLocation": {
-                                                        "properties": {
-                                                            "uri": {
-                                                                "pattern": r"^[A-Za-z0-9/._~%-]+$"
-                                                            }
-                                                        }
-                                                    },
-                                                    "region": {
-                                                        "properties": {
-                                                            "startLine": {"minimum": 1},
-                                                            "startColumn": {"minimum": 1},
-                                                        }
-                                                    },
-                                                },
-                                            },
-                                            "logicalLocations": {"type": "array"},
-                                        },
-                                        "additionalProperties": False,
-                                    }
-                                },
-                                "suppressions": {
-                                    "items": {
-                                        "required": ["kind"],
-                                        "properties": {"kind": {"enum": ["inSource", "external"]}},
-                                    }
-                                },
-                                "properties": {"type": "object"},
-                            },
-                        }
-                    },
-                },
-            }
-        },
-    },
-}
-
-
-def test_sarif_matches_its_schema() -> None:
-    text = "Today is 2026-11-15.\nIt is 09:41. anaphora: ignore[volatile-clock] known\n"
-    findings = list(suppressed(lint_text(text, "my prompts/ä.md"), "my prompts/ä.md", (), text))
-    findings += lint_request(request("anthropic", spec()), "b.json", costs_of("anthropic"))
-    result = sarif(findings, "1.0")
-    jsonschema_rs.validate(SARIF, result)
-    (run,) = result["runs"]
-    first, second, *_ = run["results"]
-    assert first["locations"][0]["physicalLocation"]["artifactLocation"]["uri"].endswith(
-        "%C3%A4.md"
-    )
-    assert second["suppressions"] == [{"kind": "inSource", "justification": "known"}]
-    rules = run["tool"]["driver"]["rules"]
-    assert all(rules[one["ruleIndex"]]["id"] == one["ruleId"] for one in run["results"])
