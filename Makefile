@@ -9,17 +9,15 @@ PINS ?=
 
 export VENV
 BIN := $(VENV)/bin
-# A file's tests stay together: many share a server that is started once. Many wait for a
-# server or a process, so that there is work for two processes more than there are cores; each
-# collects all tests. tests/conftest.py orders the files.
-WORKERS := $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 2)))
-PARALLEL := --numprocesses=$(WORKERS) --maxprocesses=8 --dist=loadfile --no-loadscope-reorder
+# A file's tests stay together: many share a server that is started once. Each process collects all
+# tests. tests/conftest.py orders the files.
+PARALLEL := --numprocesses=$(shell getconf _NPROCESSORS_ONLN) --maxprocesses=8 --dist=loadfile --no-loadscope-reorder
 # Compiled modules are kept: the suite starts many processes, and pytest rewrites every assertion.
 CACHED := PYTHONDONTWRITEBYTECODE=
 TYPED := $(wildcard src examples tests bench soak)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo servers test check bench cachebench bench-peers soak release integrations docs cluster prices pins clean
+.PHONY: help setup demo servers test test-long check bench cachebench bench-peers soak release integrations docs cluster prices pins clean
 
 help: ## list the targets
 	@echo "anaphora: make <target>"
@@ -41,6 +39,10 @@ test: servers ## run the test suite
 	@$(BIN)/python -m compileall -q src examples
 	@echo "test: pytest on every core"
 	@$(CACHED) $(BIN)/python -m pytest -q $(PARALLEL)
+
+test-long: servers ## run the tests that start processes and servers, or take seconds each
+	@echo "test-long: pytest on every core"
+	@$(CACHED) $(BIN)/python -m pytest -q $(PARALLEL) -m "long and not soak"
 
 # All run, so that one look shows everything that is wrong.
 check: setup ## lint, formatting, types, layers, structure
@@ -79,7 +81,7 @@ soak: setup ## run what takes long: memory curves, and the laws over many more e
 	@echo "soak: pytest soak"
 	@$(BIN)/python -m pytest -s soak
 	@echo "soak: tests that take long"
-	@$(BIN)/python -m pytest -q $(PARALLEL) -m long
+	@$(BIN)/python -m pytest -q $(PARALLEL) -m soak
 	@echo "soak: every property, 200 examples each"
 	@$(BIN)/python -m pytest -q $(PARALLEL) -m hypothesis --hypothesis-profile=more
 	@echo "soak: the laws, 2000 examples each"

@@ -159,7 +159,7 @@ every = pytest.mark.parametrize("extras", COMBINATIONS)
 #: Nothing; the others take long to start.
 least = pytest.mark.parametrize(
     "extras",
-    ["", *(pytest.param(extras, marks=pytest.mark.long) for extras in COMBINATIONS if extras)],
+    ["", *(pytest.param(extras, marks=pytest.mark.soak) for extras in COMBINATIONS if extras)],
 )
 
 

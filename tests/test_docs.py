@@ -161,7 +161,7 @@ def test_every_guide_runs_as_one_program(
 
 
 @pytest.mark.parametrize(
-    "number", [0, pytest.param(1, marks=pytest.mark.long)], ids=["breaks", "fixed"]
+    "number", [0, pytest.param(1, marks=pytest.mark.soak)], ids=["breaks", "fixed"]
 )
 def test_the_guide_to_watch_prints_its_output(
     emu: emulator.Emulator, reader: None, tmp_path: Path, number: int
@@ -363,7 +363,7 @@ def test_every_command_works(
     assert run.returncode == 0, run.stderr
 
 
-@pytest.mark.long
+@pytest.mark.soak
 def test_the_whole_demo_runs() -> None:
     demo = [sys.executable, "-m", "anaphora", "demo"]
     run = subprocess.run(demo, capture_output=True, text=True, check=False)

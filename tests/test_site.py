@@ -184,7 +184,7 @@ def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return folder
 
 
-@pytest.mark.long  # installs and runs both builders
+@pytest.mark.soak  # installs and runs both builders
 def test_the_built_site_has_every_page_and_its_markdown(built: Path) -> None:
     for page in nav_pages():
         html = built / site.built_name(page, ".html")
@@ -211,7 +211,7 @@ def test_what_is_wrong_in_a_built_site_is_named(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.long
+@pytest.mark.soak
 @needs_chromium
 def test_pages_need_no_network_and_fit_a_phone(built: Path, chromium: Chromium) -> None:
     for page in ("index", "tutorial", "client", "reference/cache-rules", "reference/cli"):
@@ -222,7 +222,7 @@ def test_pages_need_no_network_and_fit_a_phone(built: Path, chromium: Chromium) 
             assert not tab.problems, page
 
 
-@pytest.mark.long
+@pytest.mark.soak
 @needs_chromium
 def test_search_finds_a_page_without_a_server(built: Path, chromium: Chromium) -> None:
     with chromium.open((built / "index.html").as_uri()) as tab:

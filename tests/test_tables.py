@@ -78,6 +78,6 @@ def test_rows_are_named_by_ids() -> None:
 
 def test_rows_cannot_be_marked_and_need_their_parameters() -> None:
     with pytest.raises(AssertionError, match="cannot be marked"):
-        each_row("number", [pytest.param(1, marks=pytest.mark.long)])
+        each_row("number", [pytest.param(1, marks=pytest.mark.soak)])
     with pytest.raises(AssertionError, match="no parameter"):
         each_row("other", [1])(check_even)

@@ -330,7 +330,7 @@ def test_rows_that_could_not_wait_are_counted(
     assert lost.rows == 1
 
 
-@pytest.mark.long
+@pytest.mark.soak
 def test_rows_of_a_commit_whose_answer_was_lost_are_written_once(
     place: tuple[PostgresLog, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -90,7 +90,7 @@ def test_missing_key_names_the_same_variables(run: Any, home: Path) -> None:
     "arguments, asked",
     [
         ([], "from the pipe"),
-        pytest.param(["-"], "from the pipe", marks=pytest.mark.long),
+        pytest.param(["-"], "from the pipe", marks=pytest.mark.soak),
         (["from", "the", "arguments"], "from the arguments"),
     ],
 )

@@ -72,7 +72,7 @@ GOOD = {
 
 def long(*values: object) -> Any:
     """Values of a test that starts a process: others like them are kept in each run."""
-    return pytest.param(*values, marks=pytest.mark.long)
+    return pytest.param(*values, marks=pytest.mark.soak)
 
 
 def failed(done: Any, code: int, name: str = "") -> None:

@@ -115,7 +115,7 @@ def test_grants_and_spend(nodes: Nodes, run: Run, place: int, tmp_path: Path) ->
     assert "demo" in page.read_text()
 
 
-@pytest.mark.long
+@pytest.mark.soak
 def test_spend_is_watched(nodes: Nodes, environment: Callable[..., dict[str, str]]) -> None:
     words = ["spend", "--watch", "--json", "--by", "", "--home", str(nodes.idle)]
     with subprocess.Popen(

@@ -53,7 +53,7 @@ def resumed() -> list[Path]:
     return [next(folder.glob(f"{name}*")) for name in RESUMED]
 
 
-@pytest.mark.parametrize("backwards", [pytest.param(False, marks=pytest.mark.long), True])
+@pytest.mark.parametrize("backwards", [pytest.param(False, marks=pytest.mark.soak), True])
 def test_a_resumed_session_is_billed_once(resumed: list[Path], backwards: bool) -> None:
     files = resumed
     found = report("simulate", *(files[::-1] if backwards else files))

@@ -121,7 +121,7 @@ def accounts() -> list[ParameterSet]:
             clock,
             images,
             id=f"{name}-{'clock' if clock else 'no clock'}-{'images' if images else 'text'}",
-            marks=[pytest.mark.long] if (number + clock + images) % 2 else [],
+            marks=[pytest.mark.soak] if (number + clock + images) % 2 else [],
         )
         for number, name in enumerate(CLIENTS)
         for clock in (True, False)

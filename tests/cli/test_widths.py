@@ -122,7 +122,7 @@ COLOURED = {
         ({"NO_COLOR": ""}, True, "lint"),
         ({"TERM": "dumb"}, False, "translate"),
         *(
-            pytest.param(extra, coloured, command, marks=pytest.mark.long)
+            pytest.param(extra, coloured, command, marks=pytest.mark.soak)
             for extra, coloured in (
                 ({"NO_COLOR": "1"}, False),
                 ({"NO_COLOR": ""}, True),

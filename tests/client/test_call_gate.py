@@ -77,7 +77,7 @@ def test_a_call_that_comes_while_the_prefix_is_written_waits_for_it(emu: Emulato
 
 
 @pytest.mark.parametrize(
-    "name", ["anthropic", *(pytest.param(name, marks=pytest.mark.long) for name in PROVIDERS[1:])]
+    "name", ["anthropic", *(pytest.param(name, marks=pytest.mark.soak) for name in PROVIDERS[1:])]
 )
 def test_calls_that_come_slowly_one_after_another_write_the_prefix_at_most_twice(name: str) -> None:
     """Each is sent before the next comes, and none has ended."""

@@ -97,7 +97,7 @@ def verdict_of(response: Response) -> Verdict:
         *((wire, {}) for wire in [*WIRES, "deepseek", "minimax/anthropic"]),
         *((wire, {"state": "It is noon."}) for wire in ("anthropic", "openai_responses")),
         *(
-            pytest.param(wire, {"state": "It is noon."}, marks=pytest.mark.long)
+            pytest.param(wire, {"state": "It is noon."}, marks=pytest.mark.soak)
             for wire in [*WIRES, "deepseek", "minimax/anthropic"]
             if wire not in ("anthropic", "openai_responses")
         ),

@@ -174,7 +174,7 @@ def of_fault(fault: str) -> Iterator[Any]:
     """The wires of a fault; what is late takes long, and is the same on each of them."""
     for wire in WIRES:
         late = FAULTS[fault][0] is LATE and wire not in ("anthropic", "openai_chat")
-        yield pytest.param(fault, wire, marks=[pytest.mark.long] if late else [])
+        yield pytest.param(fault, wire, marks=[pytest.mark.soak] if late else [])
 
 
 @pytest.mark.parametrize("fault, wire", [case for fault in FAULTS for case in of_fault(fault)])
@@ -464,7 +464,7 @@ CANCELLED = {
     "fault, wire, stream",
     [
         pytest.param(
-            fault, wire, stream, marks=[pytest.mark.long] if (number + at) % 2 == stream else []
+            fault, wire, stream, marks=[pytest.mark.soak] if (number + at) % 2 == stream else []
         )
         for number, fault in enumerate(CANCELLED)
         for at, wire in enumerate(WIRES)
@@ -751,7 +751,7 @@ def test_no_fallback_after_the_first_event(emu: Emulator) -> None:
     [
         *((wire, "reset") for wire in ENDING),
         ("anthropic", "silence"),
-        *(pytest.param(wire, "silence", marks=pytest.mark.long) for wire in ENDING[1:]),
+        *(pytest.param(wire, "silence", marks=pytest.mark.soak) for wire in ENDING[1:]),
         *((wire, "reset before the last event") for wire in LAST_EVENTS),
         ("openai_chat", "timeout before the last event"),
     ],

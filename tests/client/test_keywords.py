@@ -70,7 +70,7 @@ async def main(client: AsyncClient, sync: Client, chat: Session) -> None:
 """
 
 
-@pytest.mark.long  # mypy reads everything that the client imports
+@pytest.mark.soak  # mypy reads everything that the client imports
 def test_mypy_finds_misspelled_keywords(tmp_path: Path) -> None:
     file = tmp_path / "snippets.py"
     file.write_text(HEAD + "".join(f"    {statement}\n" for statement in STATEMENTS))

@@ -31,7 +31,7 @@ Reader = Callable[[list[Response]], None]
 pytestmark = pytest.mark.usefixtures("new_objects_only")
 #: How many calls wait to be simulated at most.
 few = pytest.mark.parametrize(
-    "most", [16, pytest.param(deferred.MOST_WAITING, marks=pytest.mark.long)], indirect=True
+    "most", [16, pytest.param(deferred.MOST_WAITING, marks=pytest.mark.soak)], indirect=True
 )
 every = pytest.mark.parametrize("name", sorted(MODELS))
 words = "An answer to that, please, and in some more words than you need. " * 12

@@ -75,7 +75,7 @@ def server(request: pytest.FixtureRequest) -> McpServer:
 
 #: A process takes a second to start: `test_tools_are_listed_sent_and_called` starts one.
 by_http = pytest.mark.parametrize(
-    "server", [pytest.param("stdio", marks=pytest.mark.long), "http"], indirect=True
+    "server", [pytest.param("stdio", marks=pytest.mark.soak), "http"], indirect=True
 )
 
 

@@ -97,8 +97,8 @@ def overflow(
     [
         (False, "context-overflow"),
         (True, "context-overflow; after=1"),
-        pytest.param(True, "context-overflow", marks=pytest.mark.long),
-        pytest.param(False, "context-overflow; after=1", marks=pytest.mark.long),
+        pytest.param(True, "context-overflow", marks=pytest.mark.soak),
+        pytest.param(False, "context-overflow; after=1", marks=pytest.mark.soak),
     ],
 )
 @pytest.mark.parametrize("name", ROWS)
@@ -113,7 +113,7 @@ def test_every_dialect_reports_an_overflow(
     assert not error.retryable
 
 
-@pytest.mark.parametrize("stream", [False, pytest.param(True, marks=pytest.mark.long)])
+@pytest.mark.parametrize("stream", [False, pytest.param(True, marks=pytest.mark.soak)])
 @pytest.mark.parametrize("name", SMALLEST)
 def test_long_prompt_overflows(emu: Emulator, name: str, stream: bool) -> None:
     """The emulator itself compares the prompt with the model's window."""

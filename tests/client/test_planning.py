@@ -61,7 +61,7 @@ def combinations() -> Iterator[Any]:
         for (one, name), (two, history) in itertools.product(
             enumerate(names), enumerate(histories)
         ):
-            marks = () if two == (at + one) % 4 else (pytest.mark.long,)
+            marks = () if two == (at + one) % 4 else (pytest.mark.soak,)
             yield pytest.param(name, tool_policy, policies, history, marks=marks)
 
 

@@ -400,7 +400,7 @@ async def crashes(emulated: Connected, wire: str, at: int, stream: bool) -> list
     "wire, at, stream",
     [
         pytest.param(
-            wire, at, stream, marks=[pytest.mark.long] if (number + at) % 2 == stream else []
+            wire, at, stream, marks=[pytest.mark.soak] if (number + at) % 2 == stream else []
         )
         for number, wire in enumerate(WIRES)
         for at in (1, 3, 4)

@@ -290,7 +290,7 @@ def test_no_answer(handler: Handler, way: Way) -> None:
 @pytest.mark.parametrize(
     "handler, way",
     [
-        pytest.param(handler, way, marks=[pytest.mark.long] if (number + at) % 2 else [])
+        pytest.param(handler, way, marks=[pytest.mark.soak] if (number + at) % 2 else [])
         for number, handler in enumerate(HANGING)
         for at, way in enumerate(WAYS)
     ],

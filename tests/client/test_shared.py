@@ -396,7 +396,7 @@ LIKE_OTHERS = {"complete", "acomplete", "no call", "an error at the end"}
 @pytest.mark.parametrize(
     "steps",
     [
-        pytest.param(steps, id=name, marks=[pytest.mark.long] if name in LIKE_OTHERS else [])
+        pytest.param(steps, id=name, marks=[pytest.mark.soak] if name in LIKE_OTHERS else [])
         for name, steps in STEPS.items()
     ],
 )

@@ -320,7 +320,7 @@ def bodies(draw: st.DrawFn, wire: str) -> bytes:
     return (text.replace("/", "\\/") if draw(st.booleans()) else text).encode()
 
 
-@pytest.mark.parametrize("examples", [30, pytest.param(500, marks=pytest.mark.long)])
+@pytest.mark.parametrize("examples", [30, pytest.param(500, marks=pytest.mark.soak)])
 @EVERY_WIRE
 def test_every_generated_request_is_bounded_by_its_bytes(wire: str, examples: int) -> None:
     seen: Counter[str] = Counter()

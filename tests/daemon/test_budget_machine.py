@@ -475,7 +475,7 @@ def test_no_level_is_exceeded_and_nothing_reserved_is_lost(
     )
 
 
-@pytest.mark.long
+@pytest.mark.soak
 @pytest.mark.parametrize(("kind", "examples"), [("sqlite", 300), ("postgres", 40)])
 def test_no_level_is_exceeded_in_many_runs(
     kind: str, examples: int, request: pytest.FixtureRequest

@@ -65,7 +65,7 @@ class Served:
                 self.call(number, MESSAGES - turn, 1e9 - turn)
 
 
-@pytest.mark.long
+@pytest.mark.soak
 def test_bytes_of_a_remembered_conversation(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(conversations, "_MOST_TEXT", 100_000)
     monkeypatch.setattr(conversations, "_MOST_MEMORY", 1 << 40)

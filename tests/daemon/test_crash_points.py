@@ -162,7 +162,7 @@ def crash_cases() -> Iterator[Any]:
     """Those that are not in `CASES` are for `make soak`: a case with PostgreSQL starts six daemons."""
     for store, recovery, often in CASES:
         for point in CALL_POINTS:
-            marks = () if point in often else pytest.mark.long
+            marks = () if point in often else pytest.mark.soak
             yield pytest.param(store, recovery, point, marks=marks)
 
 

@@ -51,7 +51,7 @@ def test_every_operation_is_known() -> None:
     assert sorted(operations()) == sorted(OPERATIONS)
 
 
-@pytest.mark.parametrize("examples", [EXAMPLES, pytest.param(100, marks=pytest.mark.long)])
+@pytest.mark.parametrize("examples", [EXAMPLES, pytest.param(100, marks=pytest.mark.soak)])
 @pytest.mark.parametrize("label", OPERATIONS)
 def test_every_request_gets_an_answer(label: str, examples: int, daemon: TestedDaemon) -> None:
     """D12: whatever is sent, the answer is no 500 and holds no key."""

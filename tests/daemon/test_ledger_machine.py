@@ -260,7 +260,7 @@ def test_a_ledger_in_sqlite_is_that_of_the_model() -> None:
     )
 
 
-@pytest.mark.long
+@pytest.mark.soak
 def test_a_ledger_in_postgresql_is_that_of_the_model(postgres_server: PostgresServer) -> None:
     PostgresMachine.server = postgres_server
     run_state_machine_as_test(

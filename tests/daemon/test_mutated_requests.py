@@ -201,7 +201,7 @@ def every(_: str, __: int) -> Iterator[tuple[str, str]]:
     yield from itertools.product(WIRES, GRANTS)
 
 
-@pytest.mark.parametrize("targets", [turns, pytest.param(every, marks=pytest.mark.long)])
+@pytest.mark.parametrize("targets", [turns, pytest.param(every, marks=pytest.mark.soak)])
 @pytest.mark.parametrize("wire", WIRES)
 async def test_what_is_sent_is_what_the_grant_allows(
     wire: str, targets: Callable[[str, int], Iterator[tuple[str, str]]], tmp_path: Path

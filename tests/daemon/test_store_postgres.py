@@ -373,7 +373,7 @@ async def test_beats_carry_the_report_of_a_node(postgres_place: PostgresPlace) -
         )
 
 
-@pytest.mark.long
+@pytest.mark.soak
 @in_event_loop
 async def test_a_name_that_is_in_use_is_refused(postgres_place: PostgresPlace) -> None:
     async with node(postgres_place, "a", beat=0.05, silent=2.0):
@@ -543,7 +543,7 @@ async def test_a_node_that_beats_again_is_not_taken_for_dead(postgres_place: Pos
 # ── Names of nodes ───────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.long
+@pytest.mark.soak
 @in_event_loop
 async def test_a_slow_look_for_an_earlier_node_does_not_find_it_running(
     postgres_place: PostgresPlace, monkeypatch: pytest.MonkeyPatch

@@ -237,7 +237,7 @@ def test_pages_go_on_when_postgresql_is_back(
     assert source.problem == ""
 
 
-@pytest.mark.long
+@pytest.mark.soak
 @settings(max_examples=6, deadline=None)
 @given(steps=st.lists(st.sampled_from(("a", "b", "c", "fill", "restart")), max_size=25))
 def test_no_call_is_missed_or_counted_twice(

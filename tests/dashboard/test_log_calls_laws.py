@@ -122,7 +122,7 @@ def kill(_: float) -> None:
     raise Killed
 
 
-@pytest.mark.long
+@pytest.mark.soak
 @given(data=st.data(), rows=st.lists(st.lists(calls, max_size=6), min_size=1, max_size=3))
 @settings(max_examples=25, deadline=None)
 def test_sums_equal_those_of_the_rows(data: st.DataObject, rows: list[list[AuditEnvelope]]) -> None:

@@ -89,7 +89,7 @@ def common(one: list[int], other: list[int]) -> int:
         ("openai_responses", False, 8),
         ("anthropic", False, 8),
         *(
-            pytest.param(name, streamed, TURNS, marks=pytest.mark.long)
+            pytest.param(name, streamed, TURNS, marks=pytest.mark.soak)
             for name in WIRES
             for streamed in (False, True)
         ),
@@ -125,7 +125,7 @@ def test_a_tool_loop_of_twenty_turns(
         ("openai_chat", 4),
         ("openai_responses", 4),
         ("anthropic", 10),
-        *(pytest.param(name, 10, marks=pytest.mark.long) for name in WIRES if name != "anthropic"),
+        *(pytest.param(name, 10, marks=pytest.mark.soak) for name in WIRES if name != "anthropic"),
     ],
 )
 def test_questions_tools_and_answers_in_turn(
@@ -163,7 +163,7 @@ _COMPACT = changed(
         *(pytest.param(name, _CUED, id=f"{name}-spaced") for name in WIRES),
         pytest.param("openai_chat", _COMPACT, id="openai_chat-compact"),
         *(
-            pytest.param(name, _COMPACT, id=f"{name}-compact", marks=pytest.mark.long)
+            pytest.param(name, _COMPACT, id=f"{name}-compact", marks=pytest.mark.soak)
             for name in WIRES
             if name != "openai_chat"
         ),

@@ -89,7 +89,7 @@ async def test_a_connection_uses_our_schema_and_has_a_name(database_url: str) ->
     assert found == {"ssl": False, "application_name": "anaphora test", "path": "anaphora"}
 
 
-@pytest.mark.long
+@pytest.mark.soak
 @in_event_loop
 async def test_a_connection_ends_soon_where_the_machine_of_the_server_is_gone(
     own_server: PostgresServer,

@@ -66,7 +66,7 @@ def test_watched(name: str, websockets: bool, folder: Path) -> None:
     check_watched(there, folder, websockets=websockets, expected=expected)
 
 
-@pytest.mark.parametrize("name", ["claude", pytest.param("codex", marks=pytest.mark.long)])
+@pytest.mark.parametrize("name", ["claude", pytest.param("codex", marks=pytest.mark.soak)])
 def test_recorded_and_replayed_in_another_folder(name: str, folder: Path) -> None:
     there = place(name, folder / "recorded")
     elsewhere = place(name, folder / "elsewhere" / "far away", "another project")
@@ -99,7 +99,7 @@ def test_claude_code_runs_with_the_status_line_and_its_usage_is_summed(folder: P
     assert float(report["total"]["usd"]) > 0
 
 
-@pytest.mark.long
+@pytest.mark.soak
 def test_claude_code_shows_the_status_line(folder: Path) -> None:
     """On a terminal, before and after a call."""
     there = place("claude", folder / "home")
@@ -158,7 +158,7 @@ def _until(terminal: int, shown: bytes, pattern: bytes) -> bytes:
 
 AT_CLOUDS = [
     pytest.param(ON_BEDROCK, id="bedrock"),
-    pytest.param(ON_VERTEX, id="vertex", marks=pytest.mark.long),
+    pytest.param(ON_VERTEX, id="vertex", marks=pytest.mark.soak),
 ]
 
 
@@ -168,7 +168,7 @@ def test_claude_code_at_a_cloud_is_watched(program: AgentProgram, folder: Path) 
     check_watched(place_of(program, folder / "home"), folder, expected=["1 error"])
 
 
-@pytest.mark.long
+@pytest.mark.soak
 @pytest.mark.parametrize("program", AT_CLOUDS)
 def test_claude_code_at_a_cloud_is_recorded_and_replayed(
     program: AgentProgram, folder: Path

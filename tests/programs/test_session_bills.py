@@ -22,7 +22,7 @@ def folder() -> Iterator[Path]:
         yield Path(name)
 
 
-@pytest.mark.long
+@pytest.mark.soak
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_bills_of_a_resumed_session(name: str, folder: Path) -> None:
     try:

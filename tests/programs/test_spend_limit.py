@@ -21,7 +21,7 @@ def folder() -> Iterator[Path]:
         yield Path(name)
 
 
-@pytest.mark.parametrize("name", ["claude", pytest.param("codex", marks=pytest.mark.long)])
+@pytest.mark.parametrize("name", ["claude", pytest.param("codex", marks=pytest.mark.soak)])
 def test_an_agent_is_stopped_at_the_limit(name: str, folder: Path) -> None:
     """Codex would use a WebSocket, which is not counted: it gets a 426, and uses HTTP."""
     try:

@@ -359,7 +359,7 @@ print(done.json()["usage"]["cache_read_input_tokens"] > 1000)
 
 
 @pytest.mark.parametrize(
-    "later", [pytest.param(PLAIN, id="plain"), pytest.param(SDK, id="sdk", marks=pytest.mark.long)]
+    "later", [pytest.param(PLAIN, id="plain"), pytest.param(SDK, id="sdk", marks=pytest.mark.soak)]
 )
 def test_watch_record_and_replay_reach_programs_without_a_base_url(
     provider: Emulator, tmp_path: Path, later: str

@@ -105,7 +105,7 @@ def kinds(records: list[Json]) -> list[Json]:
 
 
 @needs_exchanges
-@pytest.mark.parametrize("chosen", [kinds, pytest.param(list, marks=pytest.mark.long)])
+@pytest.mark.parametrize("chosen", [kinds, pytest.param(list, marks=pytest.mark.soak)])
 @pytest.mark.parametrize(
     "wire", ["anthropic", "openai_chat", "openai_responses", "gemini", "bedrock"]
 )

@@ -305,7 +305,7 @@ def wide_daemon(folder: Path, provider: FailingProvider) -> Iterator[TestedDaemo
             yield daemon
 
 
-@pytest.mark.long
+@pytest.mark.soak
 def test_daemon_accepts_recorded_requests(tmp_path: Path) -> None:
     """Sent on to a provider: what that answers is the recording's."""
     provider, refused = FailingProvider(), {}

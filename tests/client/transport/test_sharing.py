@@ -177,7 +177,7 @@ async def echoes_in_pieces(
 
 
 @pytest.mark.parametrize(
-    "seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(2, 6))]
+    "seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(2, 6))]
 )
 def test_concurrent_requests_get_their_own_responses(seed: int) -> None:
     """Some are cancelled at any moment, some stop reading, some connections go; every answer that

@@ -117,7 +117,7 @@ def test_changes_arrive_by_notification_and_by_looking(database_url: str) -> Non
     asyncio.run(run())
 
 
-@pytest.mark.long
+@pytest.mark.soak
 def test_a_handler_that_fails_is_called_again(
     database_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:

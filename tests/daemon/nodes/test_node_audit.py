@@ -94,7 +94,7 @@ def test_each_node_writes_a_chain(
     assert [name for name, _, _ in chains(log)] == ["node-1", "node-2", "node-1"]
 
 
-@pytest.mark.long
+@pytest.mark.soak
 def test_a_node_that_was_taken_for_dead_goes_on_in_a_new_chain(
     homes: tuple[list[Path], Any], log: PostgresLog
 ) -> None:

@@ -223,7 +223,7 @@ def test_a_form_may_be_sent_to_another_node_and_once_only(
         assert again.status_code == 409, again.text
 
 
-@pytest.mark.long
+@pytest.mark.soak
 def test_sessions_expire_on_all_nodes_by_the_same_times(
     tmp_path: Path, emu: Emulator, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

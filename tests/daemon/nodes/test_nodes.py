@@ -223,7 +223,7 @@ def test_a_drained_node_finishes_its_streams_and_refuses_new_connections(
     assert status(second) == 200
 
 
-@pytest.mark.long
+@pytest.mark.soak
 def test_a_generation_that_the_store_has_lost_stays_in_force(
     emu: Emulator, tmp_path: Path, database_url: str, postgres_server: PostgresServer
 ) -> None:

@@ -37,7 +37,7 @@ def clock() -> Clock:
 
 
 #: Logins in PostgreSQL on several nodes: tests/daemon/nodes/test_node_dashboard.py.
-LONG_POSTGRES = pytest.param("postgresql", marks=pytest.mark.long)
+LONG_POSTGRES = pytest.param("postgresql", marks=pytest.mark.soak)
 
 
 @pytest.fixture(scope="module", params=["sqlite", LONG_POSTGRES])

@@ -81,7 +81,7 @@ def test_errors_of_tasks_are_named(cluster: None, tmp_path: Path) -> None:
         usage_of_logs([str(tmp_path)], on="ray")
 
 
-@pytest.mark.long
+@pytest.mark.soak
 def test_a_killed_worker_changes_nothing(cluster: None, small_slices: None, tmp_path: Path) -> None:
     """One of four workers is killed while slices are read, another while partitions are judged."""
     planted = write_fleet(tmp_path, 4000)
