@@ -254,7 +254,7 @@ def test_a_secret_from_standard_input(
 @pytest.mark.parametrize(
     "llm, warning",
     [
-        ("providers: {a: {wire: anthropic, key: {secret: OTHER}}}", "has `key: {secret: NAME}`"),
+        ("providers: {a: {wire: anthropic, key: {secret: OTHER}}}", "has `{secret: NAME}`"),
         ("providers: 1", "llm.yaml:1: providers: expected a mapping"),
     ],
 )
@@ -267,6 +267,24 @@ def test_a_secret_that_nothing_uses_is_stored_with_a_warning(
     assert stored.returncode == 0
     assert warning in stored.stderr
     assert (home.secrets / "NAME.txt").read_text() == KEY
+
+
+@pytest.mark.parametrize(
+    "llm",
+    [
+        "providers: {a: {wire: anthropic, key: {secret: NAME}}}",
+        "providers: {a: {dialect: bedrock, region: us-east-1, model: m, credentials: {aws:"
+        " {access_key: {secret: NAME}, secret_key: {secret: OTHER}}}}}",
+        "daemon: {store: 'postgresql://h/d', store_password: {secret: NAME}}",
+    ],
+)
+def test_a_secret_that_llm_yaml_names_anywhere_is_stored_without_a_warning(
+    command: Command, home: Home, monkeypatch: pytest.MonkeyPatch, llm: str
+) -> None:
+    home.llm_yaml.write_text(llm)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(KEY.encode())))
+    stored = command("secrets", "set", "NAME")
+    assert (stored.returncode, stored.stderr) == (0, f"stored {home.secrets / 'NAME.txt'}\n")
 
 
 def test_a_secret_that_is_not_one(

@@ -300,6 +300,29 @@ def test_end_that_changes_with_every_call_is_not_marked() -> None:
     assert ends[-2:] == [-2, -2]
 
 
+def test_first_question_of_an_older_conversation_keeps_the_key_of_its_tools() -> None:
+    """The key belongs to tools and system prompt; only the question is that of the older one."""
+    place, placer = Place("openai_chat", "openai", "gpt-5.2"), Placer()
+
+    def key(name: str, *texts: str) -> str:
+        roles = ("user", "assistant")
+        messages = [{"role": "system", "content": GUIDE}]
+        messages += [{"role": roles[i % 2], "content": text} for i, text in enumerate(texts)]
+        tool = {"name": name, "description": "d " * 900, "parameters": {"type": "object"}}
+        tools = [{"type": "function", "function": tool}]
+        sent = {"model": place.model, "tools": tools, "messages": messages}
+        placed = placer(request(place, json.dumps(sent).encode()))
+        assert placed is not None
+        return str(json.loads(placed)["prompt_cache_key"])
+
+    first = key("look_up", "Why?")
+    assert key("look_up", "Why?", "So.", "And?") == first
+    other = key("write", "Why?")
+    assert other != first
+    assert key("write", "Why?", "So.", "And?") == other == key("write", "How?")
+    assert key("look_up", "Why?", "So.", "And?", "So.", "Sure?") == first
+
+
 def test_branches_keep_their_own_history() -> None:
     start, left = turns(2)
     right = json.loads(json.dumps(left))

@@ -14,6 +14,7 @@ import click
 from anaphora.client.config.secrets import Secret
 from anaphora.errors import AnaphoraError
 from anaphora.redaction import hides_arguments
+from anaphora.yaml_values import read_yaml
 
 from .app_setup import add_granted, add_program, daemon_address, print_aws
 from .cold_watch import Dollars
@@ -361,12 +362,20 @@ def set_secret(name: str, home: Path) -> None:
     path = folder.write(name, _read_key(name))
     click.echo(f"stored {path}", err=True)
     try:
-        providers = opened.config().providers.values()
+        opened.config()
+        given, _ = read_yaml(opened.llm_yaml.read_text(), str(opened.llm_yaml), dict)
     except AnaphoraError as problem:  # the key is stored
         report_problems([f"warning: {problem}"])
         return
-    if all(one.key is None or one.key.secret != name for one in providers):
-        report_problems([f"warning: no provider of llm.yaml has `key: {{secret: {name}}}`"])
+    if not _names_secret(given, name):
+        report_problems([f"warning: llm.yaml does not use it: nothing has `{{secret: {name}}}`"])
+
+
+def _names_secret(value: Any, name: str) -> bool:
+    """Whether a configuration reads a secret: as a provider's key, a cloud's, or a password."""
+    if isinstance(value, dict):
+        return value.get("secret") == name or _names_secret([*value.values()], name)
+    return isinstance(value, list) and any(_names_secret(each, name) for each in value)
 
 
 @secrets.command("list")

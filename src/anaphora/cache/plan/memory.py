@@ -198,13 +198,15 @@ class AppMemory:
         return ConversationState(self._started)
 
     def fork(self, state: ConversationState, *, begins: bool = False) -> ConversationState:
-        """A copy for another conversation; `begins`: one with prompts of its own."""
+        """A copy for another conversation; `begins`: one with prompts of its own, which may have
+        other tools, so that its cache key is chosen anew."""
         gaps = copy.deepcopy(state.gaps)
         self._started += 1
-        kept = state.written, state.cache_key
-        if begins:
-            return ConversationState(self._started, gaps, *kept)
-        return ConversationState(self._started, gaps, *kept, changes=state.changes, sent=state.sent)
+        forked = ConversationState(self._started, gaps, state.written)
+        if not begins:
+            forked.cache_key, forked.changes = state.cache_key, state.changes
+            forked.sent = state.sent
+        return forked
 
     def usual_calls(self, beginning: Hashable = None) -> float:
         """How many calls a conversation has: those with the same beginning, else all of the app."""
