@@ -139,6 +139,8 @@ def _last_call(path: Any) -> dict[str, Any]:
 
 def _last_lines(path: Any) -> list[bytes]:
     try:
+        if not os.path.isfile(path):  # reading a pipe may never end
+            return []
         with open(path, "rb") as file:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(size - _TAIL, 0))

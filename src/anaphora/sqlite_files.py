@@ -41,7 +41,7 @@ class ForeignRows:
     can hold, and if they take too long."""
 
     def __init__(self, database: sqlite3.Connection, size: int, tables: Sequence[str]) -> None:
-        self._database, self._bytes = database, size
+        self._database, self._bytes = database, 2 * size  # rows may be added meanwhile
         self._seconds = self._left = _SECONDS + size / _BYTES_A_SECOND
         self._until = time.monotonic() + self._left
         database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LONGEST_VALUE)

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from anaphora.analysis import trace
 from anaphora.analysis.trace.log_lines import FoundTrace, LogLine, Problem
+from anaphora.analysis.trace.programs import PROGRAMS
 from anaphora.analysis.trace.verdicts import judge_traces
 from anaphora.cache import EarlierCall
 from anaphora.cache.learned_steps import LearnedSteps
@@ -30,6 +31,7 @@ from anaphora.traffic.request_log import (
     why_unbilled,
 )
 from anaphora.traffic.sent_requests import RequestDefaults, ResponseChains, SentRequest
+from anaphora.usage.advice import is_applicable
 from anaphora.usage.log_files import detect, files_in, records_of, unrecognised
 from anaphora.wire.reading import decode_reason
 
@@ -141,7 +143,8 @@ class _Explainer:
                 yield from _with_side_calls(self._judged(pairs))
             elif detected is not None:
                 found = answers.once(str(file), trace.read(detected, iter(lines)))
-                yield from self._recorded(playable(found, self.problems, self._defaults.provider))
+                recorded = self._recorded(playable(found, self.problems, self._defaults.provider))
+                yield from (_for_users(call, detected) for call in recorded)
             elif lines:
                 reason = why_no_request(lines[0].data) or "neither a log, a session nor requests"
                 self.problems.append(unrecognised(lines, Problem(str(file), reason)))
@@ -243,6 +246,17 @@ class _Explainer:
                 sentence=str(verdict),
                 verdict=verdict,
             )
+
+
+def _for_users(call: ExplainedCall, detected: LogFormat) -> ExplainedCall:
+    """Without a remedy that only the authors of an agent program can apply."""
+    program = next((name for name in PROGRAMS if name == detected), None)
+    remedy = call.verdict.remedy
+    if program is None or remedy is None or remedy.fixable or remedy.kind == "nothing":
+        return call
+    if is_applicable(remedy.kind, program):
+        return call
+    return replace(call, verdict=replace(call.verdict, remedy=None))
 
 
 def _with_side_calls(logged: Iterable[_LoggedCall]) -> Iterator[ExplainedCall]:

@@ -175,7 +175,9 @@ def _loss(number: int, loss: DearLoss, places: Sequence[str] | None) -> Iterator
     yield f"   {loss.sentence}"
     yield f"   {shown(loss.file)}:{loss.line}", "dim"
     if places is not None:
-        yield f"   anaphora usage session {shlex.join((loss.session, *places))}", "dim"
+        words = (loss.session, *places)
+        end = ["--"] if any(word.startswith("-") for word in words) else []  # no option of a file
+        yield f"   anaphora usage session {shlex.join((*end, *words))}", "dim"
 
 
 def end_lines(report: UsageReport) -> Iterator[Line]:

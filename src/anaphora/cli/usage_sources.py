@@ -170,6 +170,12 @@ class UsageSessions:
             *reports, sessions, today = reports
             if today.complete:
                 keep_today(today.total.usd, sessions.rows)
+        first = reports[0]
+        if not first.total.calls and (asked.since, asked.until) != (None, None) and first.complete:
+            always = replace(asked, by="daily", since=None, until=None)
+            (whole,) = usage_reports([always], self.files)
+            days = [row.name for row in whole.rows if row.began is not None]
+            first.days = (days[0], days[-1]) if days else ()
         skipped = [str(one) for one in self.problems if not one.harmless]
         for report in reports:
             report.problems = (*skipped, *report.problems)

@@ -105,6 +105,11 @@ SPECIFIC: dict[LossCause, dict[ProgramName, str]] = {
 }
 
 
+def is_applicable(kind: RemedyKind, program: ProgramName) -> bool:
+    """Whether users of a program can apply a remedy with a setting or command of its own."""
+    return any(REMEDY[cause] == kind and program in lines for cause, lines in SPECIFIC.items())
+
+
 def advice(cause: LossCause, programs: Iterable[str]) -> tuple[str, ...]:
     """What users of these programs can do: a line for each that has one of its own, and the general
     line for the others."""

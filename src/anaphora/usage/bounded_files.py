@@ -18,7 +18,7 @@ from typing import IO
 #: Bytes of a line, of a row, and of a file with one JSON value.
 MOST_LINE = 64 * 1024 * 1024
 #: What a packed file may unpack to: bytes, or times its size if that is more.
-_UNPACKED, _UNPACKED_TIMES = 1024**3, 200
+_UNPACKED, _UNPACKED_TIMES = 256 * 1024 * 1024, 200
 _PIECE = 1024 * 1024
 
 
@@ -58,10 +58,11 @@ class _Unpacked(io.RawIOBase):
         return True
 
     def readinto(self, buffer: bytearray | memoryview) -> int:  # type: ignore[override]
-        data = self._file.read1(len(buffer))  # not more at once: what follows may be damaged
-        self._left -= len(data)
-        if self._left < 0:
+        # Not more at once than there is: what follows may be damaged.
+        data = self._file.read1(min(len(buffer), max(1, self._left)))
+        if data and not self._left:
             raise gzip.BadGzipFile(f"it unpacks to more than {self._most:,} bytes")
+        self._left -= len(data)
         buffer[: len(data)] = data
         return len(data)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import zlib
 from collections.abc import Callable, Iterable, Iterator
@@ -90,6 +91,8 @@ def lines_of(file: Path, problems: list[Problem]) -> Iterator[LogLine]:
         if file.is_dir():
             yield from opencode_files.storage_lines(file, problems)
             return
+        if file.is_char_device() or file.is_block_device():
+            raise OSError(errno.EINVAL, "a device")  # /dev/zero does not end
         with file.open("rb") as opened:  # once: a pipe can be read only once
             packed = opened.peek(2).startswith(b"\x1f\x8b")
             lines = unpacked(opened) if packed else opened

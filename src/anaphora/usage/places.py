@@ -103,14 +103,14 @@ def program_in(file: Path, problems: list[Problem]) -> ProgramName | None:
     """The program that wrote a file, by its first lines. A file of no program is a problem."""
     if file.is_dir() or opencode_files.is_database_file(file):
         return "opencode"
-    before = len(problems)
-    lines = [*islice(lines_of(file, problems), DETECT_LINES)]
+    own: list[Problem] = []  # of a file that is read, they are reported then
+    lines = [*islice(lines_of(file, own), DETECT_LINES)]
     found = detect(lines)
     if found is None and len(lines) > 1 and lines[0].data.strip()[-1:] in b"{[,:":
-        found = detect([*islice(records_of(file, problems), DETECT_LINES)])
+        found = detect([*islice(records_of(file, own), DETECT_LINES)])
     program = next((name for name in PROGRAMS if name == found), None)
-    if program is None and len(problems) == before:
-        problems.append(Problem(str(file), "no session file of an agent program", "skipped"))
+    if program is None:
+        problems += own or [Problem(str(file), "no session file of an agent program", "skipped")]
     return program
 
 

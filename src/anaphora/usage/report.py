@@ -124,5 +124,7 @@ class UsageReport(msgspec.Struct, kw_only=True):
     files: int = 0
     utc: bool = False
     """Days are those of UTC, not of this machine's time zone."""
+    days: tuple[str, ...] = ()
+    """Without calls in the time that is asked for: the first and the last day that have some."""
     complete: bool = True
     """False if the work was interrupted: these are the sums so far."""

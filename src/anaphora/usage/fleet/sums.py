@@ -58,6 +58,8 @@ class FleetSums(msgspec.Struct, kw_only=True):
     unbilled: int = 0
     problems: list[str] = []
     """The first broken records."""
+    times: tuple[float, ...] = ()
+    """The first and the last of all calls."""
 
     @classmethod
     def of(cls, job: FleetJob) -> FleetSums:
@@ -74,6 +76,7 @@ class FleetSums(msgspec.Struct, kw_only=True):
         """Whether the call is in the time that is asked for."""
         self.records += 1
         call, job = row.call, self.job
+        self._note(call.at)
         if (job.since is not None and call.at < job.since) or (
             job.until is not None and call.at >= job.until
         ):
@@ -90,10 +93,15 @@ class FleetSums(msgspec.Struct, kw_only=True):
                 tally.keep_dearest(dear, _DEAREST)
         return True
 
+    def _note(self, *times: float) -> None:
+        known = [at for at in (*self.times, *times) if at]
+        self.times = (min(known), max(known)) if known else ()
+
     def merge(self, other: FleetSums) -> None:
         for name in ("records", "broken", "unbilled"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.problems = [*self.problems, *other.problems][:_MOST_PROBLEMS]
+        self._note(*other.times)
         for mine, theirs in zip(self.tallies, other.tallies, strict=True):
             mine.merge(theirs)
             mine.keep_dearest(theirs.dearest, _DEAREST)
@@ -113,6 +121,8 @@ class FleetSums(msgspec.Struct, kw_only=True):
         if self.unbilled:
             unbilled = f"{counted(self.unbilled, 'call')} without a bill or an answer: not summed"
             report.notices = (unbilled,)
+        if not report.total.calls:
+            report.days = tuple(period_of("daily", at, datetime.UTC) for at in self.times)
         report.files, report.utc = files, True
         return report
 
