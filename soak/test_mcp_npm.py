@@ -6,12 +6,14 @@ import asyncio
 import json
 from typing import Any
 
+from mcp import ClientSession
+from mcp.client.stdio import StdioServerParameters, stdio_client
 from strangers.environment import Unavailable
 from strangers.environment import programs as programs_of
 from support.emulated_client import LONG, connected
 from support.missing import skip_without
 
-from anaphora import McpServer, emulator
+from anaphora import emulator, mcp_tools
 from anaphora.client.dispatch import dispatch
 from anaphora.client.session import Session
 from anaphora.values import Image, Text, ToolCall, ToolResult
@@ -33,8 +35,11 @@ def test_reference_server_of_npm() -> None:
     async def main() -> None:
         with emulator.running() as emu:
             async with connected(emu, ["anthropic"]) as emulated:
-                server = McpServer(command=(str(program), "stdio"))
-                async with emulated.client.session("anthropic", system=LONG, mcp=[server]) as chat:
+                server = StdioServerParameters(command=str(program), args=["stdio"])
+                async with stdio_client(server) as streams, ClientSession(*streams) as session:
+                    await session.initialize()
+                    tools = await mcp_tools(session)
+                    chat = emulated.client.session("anthropic", system=LONG, tools=tools)
                     first = await chat.send("Hello", tool_choice="none")
                     assert first.text
                     names = [tool.name for tool in chat.sent_tools]

@@ -127,9 +127,9 @@ def test_every_error_is_public() -> None:
 
 def test_the_root_holds_the_names_used_most() -> None:
     expected = """
-        AsyncClient CachePolicy Call Client Conversation Document Image McpServer Message Params PromptBlock
+        AsyncClient CachePolicy Call Client Conversation Document Image Message Params PromptBlock
         PromptIR RenderedContext Response RunResult Session SyncSession Text Tool ToolCall ToolRegistry
-        ToolResult Usage acomplete complete errors observe observing
+        ToolResult Usage acomplete complete errors mcp_tools observe observing
     """
     assert anaphora.__all__ == expected.split()
 

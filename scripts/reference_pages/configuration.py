@@ -49,7 +49,6 @@ _SECTIONS = {
         "ModelPrice": "prices.<model>",
         "PriceTier": "prices.<model>.tiers[]",
         "Hop": "routes.<name>",
-        "McpServer": "mcp.<name>",
         "DaemonConfig": "daemon",
         "UiConfig": "daemon.ui",
         "TlsConfig": "daemon.tls",

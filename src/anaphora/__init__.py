@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from .client.client import AsyncClient
-    from .client.config import McpServer
+    from .client.mcp import mcp_tools
     from .client.response import Response
     from .client.session import Session
     from .client.session.run import RunResult
@@ -62,7 +62,6 @@ __all__ = [
     "Conversation",
     "Document",
     "Image",
-    "McpServer",
     "Message",
     "Params",
     "PromptBlock",
@@ -81,6 +80,7 @@ __all__ = [
     "acomplete",
     "complete",
     "errors",
+    "mcp_tools",
     "observe",
     "observing",
 ]
@@ -89,7 +89,6 @@ __all__ = [
 _LAZY = {
     "AsyncClient": "anaphora.client.client",
     "Client": "anaphora.client.sync",
-    "McpServer": "anaphora.client.config",
     "Response": "anaphora.client.response",
     "RunResult": "anaphora.client.session.run",
     "Session": "anaphora.client.session",
@@ -97,6 +96,7 @@ _LAZY = {
     "ToolRegistry": "anaphora.tools",
     "acomplete": "anaphora.client.shared",
     "complete": "anaphora.client.shared",
+    "mcp_tools": "anaphora.client.mcp",
     "observe": "anaphora.integrations.sdk",
     "observing": "anaphora.integrations.sdk",
 }

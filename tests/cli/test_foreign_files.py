@@ -71,8 +71,7 @@ _FROM = " FROM read_parquet(?, file_row_number=true) "
 @each(
     "name",
     [
-        'a") AS "a", (SELECT content FROM read_text(\'{secret}\')) AS "conversation")'
-        f"{_FROM}--",
+        f'a") AS "a", (SELECT content FROM read_text(\'{{secret}}\')) AS "conversation"){_FROM}--',
         'a") AS "a") FROM (SELECT DATE \'2026-01-01\' AS a);'
         f" COPY (SELECT 1) TO '{{target}}'; SELECT *{_FROM}--",
         'a"',
@@ -146,9 +145,7 @@ def test_value_that_all_rows_share_does_not_fill_memory(
     monkeypatch.setattr(sources, "_DECODED", 4_000_000)
     report = usage_of_logs([str(file)], processes=1)
     assert report.total.calls == 49
-    assert report.problems == (
-        f"{file}:50: this row and those after it: they unpack to too much",
-    )
+    assert report.problems == (f"{file}:50: this row and those after it: they unpack to too much",)
     assert max(decoded) <= 400
 
 
@@ -526,15 +523,15 @@ def test_pipe_in_an_audit_log_is_not_opened(
 
 
 @each_endless
-def test_pipe_as_transcript_is_not_opened(
-    tmp_path: Path, endless: Callable[[Path], Path]
-) -> None:
+def test_pipe_as_transcript_is_not_opened(tmp_path: Path, endless: Callable[[Path], Path]) -> None:
     import anaphora_statusline
 
     assert anaphora_statusline._last_lines(str(endless(tmp_path / "s.jsonl"))) == []
 
 
-@pytest.mark.parametrize("command", [["explain"], ["lint"], ["map"], ["translate", "--to", "openai"]])
+@pytest.mark.parametrize(
+    "command", [["explain"], ["lint"], ["map"], ["translate", "--to", "openai"]]
+)
 def test_device_that_is_named_is_not_read_whole(
     run: Any, command: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

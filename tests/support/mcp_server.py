@@ -1,18 +1,14 @@
-"""An MCP server of the official package, for tests: `python mcp_server.py [stdio|http PORT]`.
-
-Its tools change when `learn` and `forget` are called.
-"""
+"""An MCP server of the official package, for tests: `python mcp_server.py [stdio|http PORT]`."""
 
 from __future__ import annotations
 
 import asyncio
 import base64
-import os
 import sys
 from typing import Any
 
 from mcp.server import Server
-from mcp.server.mcpserver import Context, MCPServer
+from mcp.server.mcpserver import MCPServer
 from mcp.server.stdio import stdio_server
 from mcp.types import (
     EmbeddedResource,
@@ -47,12 +43,6 @@ def picture() -> list[Any]:
 
 
 @server.tool()
-def variable(name: str) -> str:
-    """A variable of the environment."""
-    return os.environ.get(name, "")
-
-
-@server.tool()
 async def slow(seconds: float) -> str:
     """Waits."""
     await asyncio.sleep(seconds)
@@ -63,34 +53,6 @@ async def slow(seconds: float) -> str:
 def fail() -> str:
     """Fails."""
     raise ValueError("this tool always fails")
-
-
-@server.tool()
-def end() -> str:
-    """Ends the server at once."""
-    os._exit(3)
-
-
-@server.tool()
-async def learn(ctx: Context, name: str) -> str:
-    """Adds a tool."""
-
-    def learned() -> str:
-        return f"{name} ran"
-
-    server.add_tool(learned, name=name, description=f"It is called {name}.")
-    await ctx.notify_tools_changed()
-    await ctx.session.send_tool_list_changed()
-    return "learned"
-
-
-@server.tool()
-async def forget(ctx: Context, name: str) -> str:
-    """Removes a tool."""
-    server.remove_tool(name)
-    await ctx.notify_tools_changed()
-    await ctx.session.send_tool_list_changed()
-    return "forgotten"
 
 
 async def page(_ctx: Any, params: PaginatedRequestParams | None) -> ListToolsResult:

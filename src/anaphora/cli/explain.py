@@ -32,7 +32,7 @@ from anaphora.traffic.request_log import (
 )
 from anaphora.traffic.sent_requests import RequestDefaults, ResponseChains, SentRequest
 from anaphora.usage.advice import is_applicable
-from anaphora.usage.log_files import detect, files_in, records_of, unrecognised
+from anaphora.usage.log_files import LogFormat, detect, files_in, records_of, unrecognised
 from anaphora.wire.reading import decode_reason
 
 from .common import read_bytes, report_problems

@@ -35,7 +35,7 @@ from anaphora.wire import WIRES
 from anaphora.wire.message_dicts import read_message, read_tool
 from anaphora.yaml_values import nearest
 
-from .content import FixedTools, JoinedTools, ToolSet, wrong_type
+from .content import FixedTools, ToolSet, wrong_type
 from .options import StateText, SystemPrompt, Tools
 
 T = TypeVar("T")
@@ -189,23 +189,6 @@ def with_leading_system(
         for index, block in enumerate(blocks)
     ]
     return (*(first or ()), *labelled), messages[count:]
-
-
-def listed_tools(tools: Tools | None) -> ToolSet:
-    """The tools of a session with MCP servers, whose tools are added when they are listed."""
-    registry, others = ToolRegistry(keeps_order=True), tuple[ProviderTool, ...]()
-    if isinstance(tools, ToolRegistry):
-        registry.add_all(tools)
-    elif tools is not None:
-        given = tools_of([*tools] if isinstance(tools, Iterable) else tools)
-        if given.registry is not None:
-            registry.add_all(given.registry)
-        others = tuple(one for one in given.source.current if isinstance(one, ProviderTool))
-        if given.registry is None:
-            for each in given.source.current:
-                if isinstance(each, Tool):
-                    registry.add(each)
-    return ToolSet(JoinedTools(registry, others) if others else registry, registry)
 
 
 def tools_of(tools: Tools | None) -> ToolSet:

@@ -43,7 +43,6 @@ from .config.resolve import resolve
 from .config.secrets import ResolvedProvider
 from .content import Content
 from .conversations import Conversations
-from .mcp import ConfiguredServers
 from .observe import CallAudit, Watcher, Watchers
 from .oneshot import OneShot
 from .options import (
@@ -127,7 +126,6 @@ class AsyncClient:
         check_keywords(options, CLIENT_KEYWORDS)
         config = ClientConfig.of(source)
         client = cls(resolve(config, environ=environ), config.routes, **options)
-        client._sessions.mcp = ConfiguredServers.of(config, environ)
         return client
 
     @classmethod

@@ -14,9 +14,7 @@ from anaphora.values import (
     Message,
     MessageLike,
     Part,
-    ProviderTool,
     Text,
-    Tool,
     ToolResult,
 )
 from anaphora.wire.message_dicts import read_message, read_part
@@ -100,31 +98,9 @@ class FixedTools(msgspec.Struct, frozen=True, eq=False):
     current: tuple[AnyTool, ...] = ()
 
 
-class JoinedTools(msgspec.Struct, eq=False):
-    """The tools of a registry, which may change, followed by others."""
-
-    registry: ToolRegistry
-    others: tuple[ProviderTool, ...]
-    _last: tuple[tuple[Tool, ...], tuple[AnyTool, ...]] | None = None
-    """The registry's tools and the result: the same object until a tool changes."""
-
-    @property
-    def current(self) -> tuple[AnyTool, ...]:
-        tools = self.registry.current
-        if self._last is None or self._last[0] is not tools:
-            self._last = tools, (*tools, *self.others)
-        return self._last[1]
-
-
 class ToolSet(msgspec.Struct, frozen=True, eq=False):
     """The tools of a call, and the registry that runs them, if there is one."""
 
-    source: FixedTools | ToolRegistry | JoinedTools = FixedTools()
+    source: FixedTools | ToolRegistry = FixedTools()
     """Its `current` tools are sent."""
     registry: ToolRegistry | None = None
-
-    def settle(self) -> None:
-        """Takes over changes in the tools of servers: called when the prefix is written again
-        anyway."""
-        if self.registry is not None:
-            self.registry.settle()

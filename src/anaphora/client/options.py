@@ -37,7 +37,6 @@ from anaphora.values import AnyTool, Conversation, Message, MessageLike, Usage
 from anaphora.yaml_values import nearest
 
 from .budget import Budget
-from .config import McpServer
 from .conversations import Conversations
 from .dispatch import OnToolError
 from .observe import CallAudit, Watcher
@@ -232,9 +231,6 @@ class SessionOptions(SingleCallOptions, ColdOptions, total=False):
     compact_at: int | float | None
     """Drops the oldest exchanges when a prompt exceeds this many tokens (an int), or this share of
     the model's context window (a float)."""
-    mcp: Iterable[str | McpServer] | None
-    """MCP servers whose tools the model may call: names in llm.yaml, or `McpServer`s. They are
-    started before the first turn, and closed with the session."""
     on_prefix_break: OnPrefixBreak
     diagnose: bool
     """Also asks the provider why a prefix was missed."""

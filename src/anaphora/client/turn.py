@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from typing import Generic, Self
 
@@ -86,8 +86,6 @@ class Caller(AttemptCaller, ABC):
         """Whether the conversation is loaded before a call and stored after it."""
         self.budget: Budget | None = None
         """The budget that its calls count in, besides those of their context."""
-        self._opens: Callable[[], Awaitable[None]] | None = None
-        """Called before the first call, to start what it needs."""
 
     async def complete(self, request: TurnRequest) -> Response:
         flight = await self._begin(request, stream=False)
@@ -133,8 +131,6 @@ class Caller(AttemptCaller, ABC):
             await self._settled()
         if self.watchers.audit is not None:
             self.watchers.audit.check()
-        if self._opens is not None:
-            await self._opens()
         if self._is_kept:
             await self.load()
         flight = InFlight(request, self._targets_for(request), stream)

@@ -1,21 +1,20 @@
-"""The tools of an application, in a deterministic order; tools of MCP servers keep their order
-during a conversation."""
+"""The tools of an application, in a deterministic order."""
 
 from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from typing import Any, TypedDict, TypeVar, Unpack, overload
 
 import msgspec
 
 from anaphora import canonical
 from anaphora.errors import InvalidRequest, InvalidTool
-from anaphora.values import CachePolicy, Tool, ToolCall, ToolResult
+from anaphora.values import CachePolicy, Tool, ToolCall
 
 from .functions import function_tool, is_async
-from .mcp import McpCall, McpTool, mcp_handler, mcp_tools
+from .mcp import McpCall, mcp_handler, mcp_tools
 from .schema import SchemaArguments, tool_schema, wire_name
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -56,31 +55,13 @@ class ToolOptions(TypedDict, total=False):
     replace: bool
 
 
-class ListingChange(msgspec.Struct, frozen=True):
-    """The changes of a new listing of a server, by the names of tools."""
-
-    added: tuple[str, ...] = ()
-    vanished: tuple[str, ...] = ()
-    changed: tuple[str, ...] = ()
-
-    def __bool__(self) -> bool:
-        return bool(self.added or self.vanished or self.changed)
-
-
 class ToolRegistry:
     """Tools by name. What the model sees does not depend on the order of registration.
 
     Names are looked up as given or as the model sees them (`wire_name`).
     """
 
-    def __init__(self, *, keeps_order: bool = False) -> None:
-        """`keeps_order`: new tools come last until `settle`."""
-        self._keeps_order = keeps_order
-        self._order: tuple[str, ...] = ()
-        self._listed: dict[str, set[str]] = {}
-        """The tools of each server, those that vanished included."""
-        self._later: dict[str, ToolEntry | None] = {}
-        """The description of a tool from the next compaction on; None: it is gone."""
+    def __init__(self) -> None:
         # Both are replaced, never changed in place: other threads see one state.
         self._entries: dict[str, ToolEntry] = {}
         self.current: tuple[Tool, ...] = ()
@@ -235,62 +216,6 @@ class ToolRegistry:
             timeout=entry.timeout,
         )
 
-    def put_listing(
-        self,
-        server: str,
-        listing: Iterable[McpTool],
-        call: McpCall,
-        *,
-        timeout: float | None = None,
-    ) -> ListingChange:
-        """Adds the tools of a server's new listing, or none if a name is taken. A tool that is no
-        longer listed, or is described differently, stays unchanged until `settle`."""
-        known = self._listed.get(server, set())
-        new: list[ToolEntry] = []
-        later: dict[str, ToolEntry | None] = {}
-        listed: set[str] = set()
-        for item in listing:
-            key = item.tool.name
-            if key in listed:
-                reason = f"{server} lists `{item.name}` twice"
-                raise InvalidTool(reason, path=f"tools.{item.name}")
-            listed.add(key)
-            entry = schema_entry(item.name, item.tool, mcp_handler(call, item.listed), timeout)
-            if key not in known:
-                new.append(entry)
-            elif self._entries[key].tool != entry.tool:
-                later[key] = entry
-            elif self._later.get(key, entry) is None:
-                self._put([entry], True)  # it is back, as it was
-        vanished = sorted(known - listed)
-        later.update(dict.fromkeys(vanished))
-        before, after = self._later, {k: v for k, v in self._later.items() if k not in known}
-        self._put(sorted(new, key=lambda entry: entry.tool.name), False)
-        self._later = after | later
-        self._listed = {**self._listed, server: known | listed}
-        self._stand_in(server, [key for key in vanished if before.get(key, False) is not None])
-        return ListingChange(
-            added=tuple(entry.tool.name for entry in new) if known else (),
-            vanished=tuple(key for key in vanished if before.get(key, False) is not None),
-            changed=tuple(key for key, entry in later.items() if entry and key not in before),
-        )
-
-    def settle(self) -> None:
-        """Applies pending changes and sorts all tools by name: called when the prefix is written
-        again anyway."""
-        if not self._later and self._order == tuple(sorted(self._order)):
-            return
-        entries = dict(self._entries)
-        for name, entry in self._later.items():
-            if entry is None:
-                entries.pop(name, None)
-                for names in self._listed.values():
-                    names.discard(name)
-            else:
-                entries[name] = entry
-        self._later, self._order = {}, ()
-        self._update(entries)
-
     def _put(self, added: list[ToolEntry], replace: bool) -> tuple[Tool, ...]:
         entries = dict(self._entries)
         new: dict[str, ToolEntry] = {}
@@ -317,21 +242,8 @@ class ToolRegistry:
         self._update(entries | new)
         return tuple(entry.tool for entry in new.values())
 
-    def _stand_in(self, server: str, names: Sequence[str]) -> None:
-        """The entry of a tool that is gone. If the model still calls it, the result says so."""
-        for name in names:
-            gone = ToolResult("", f"{server} no longer offers the tool {name}", error=True)
-
-            async def handler(_arguments: dict[str, Any], gone: ToolResult = gone) -> ToolResult:
-                return gone
-
-            entry = self._entries[name]
-            self._put([schema_entry(entry.name, entry.tool, handler, entry.timeout)], True)
-
     def _update(self, entries: dict[str, ToolEntry]) -> None:
-        kept = tuple(name for name in self._order if self._keeps_order and name in entries)
-        self._order = kept + tuple(sorted(entries.keys() - set(kept)))
-        tools = tuple(entries[name].tool for name in self._order)
+        tools = tuple(entries[name].tool for name in sorted(entries))
         self._entries = entries
         if tools != self.current:
             self.current = tools

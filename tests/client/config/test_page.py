@@ -17,7 +17,6 @@ from anaphora.client.config import (
     Hop,
     Key,
     LimitsConfig,
-    McpServer,
     ModelPrice,
     NamedModel,
     PriceTier,
@@ -52,7 +51,6 @@ SECTIONS: dict[str, type[msgspec.Struct]] = {
     "prices.<model>": ModelPrice,
     "prices.<model>.tiers[]": PriceTier,
     "routes.<name>": Hop,
-    "mcp.<name>": McpServer,
 }
 ROW = re.compile(r"^\| `(\w+)` \| ([^|]+) \| ([^|]*) ?\|$", re.MULTILINE)
 [EXAMPLE] = re.findall(r"^```yaml\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
-from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Meta
@@ -118,65 +117,6 @@ class ModelPrice(_Table, frozen=True):
             raise ValueError("tiers must be listed once each, lowest first")
 
 
-class McpServer(_Table, frozen=True):
-    """An MCP server that is started as a process (`command`), or reached at an address (`url`)."""
-
-    example: ClassVar[str] = "write `{command: [PROGRAM, …]}` or `{url: https://…}`"
-
-    name: Name | None = None
-    """The name in messages; in llm.yaml its key. By default the program or the host."""
-    command: tuple[Name, ...] = ()
-    env: dict[str, str | Key] = {}
-    """Variables of the process, besides a few such as PATH and HOME: a value, or the place of a
-    key."""
-    cwd: Name | None = None
-    url: Name | None = None
-    headers: dict[str, str | Key] = {}
-    tools: tuple[Name, ...] = ("*",)
-    """Globs of the tools that are used."""
-    prefix: str = ""
-    """Added to the names of its tools, for servers that share a tool's name."""
-    timeout: Positive = 60.0
-    """Seconds for a call of a tool."""
-    start_timeout: Positive = 30.0
-    """Seconds that it may take to list its tools."""
-
-    def __post_init__(self) -> None:
-        if bool(self.command) == (self.url is not None):
-            raise ValueError("name either `command` or `url`")
-        if self.url is None:
-            if self.headers:
-                raise ValueError("headers are for a server with a `url`")
-            return
-        parts = urlsplit(self.url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ValueError("url must begin with https:// or http://")
-        if parts.username or parts.password:
-            raise ValueError("url: put the password into `headers`")
-        if self.env or self.cwd:
-            raise ValueError("env and cwd are for a server with a `command`")
-
-    @property
-    def shown(self) -> str:
-        """The name in messages."""
-        if self.name is not None:
-            return self.name
-        if self.url is not None:
-            return urlsplit(self.url).hostname or ""
-        return PurePath(self.command[0]).name
-
-    @property
-    def place(self) -> str:
-        """The command or URL, without anything that may be a secret."""
-        return shown_url(self.url) if self.url is not None else self.command[0]
-
-    def __repr__(self) -> str:
-        return f"McpServer({self.shown!r}, {self.place!r})"
-
-    def __rich_repr__(self) -> list[tuple[str, Any]]:
-        return [("name", self.shown), ("place", self.place)]
-
-
 class ProviderConfig(_Table, frozen=True):
     wire: Name | None = None
     """`anthropic`, `openai_responses`, …; by default that of the dialect."""
@@ -257,8 +197,6 @@ class ClientConfig(_Table, frozen=True, dict=True):
     providers: dict[Name, ProviderConfig] = {}
     routes: dict[Name, tuple[Hop, ...]] = {}
     """By a name that sessions use like a provider's id."""
-    mcp: dict[Name, McpServer] = {}
-    """MCP servers by the names that sessions use: `session(mcp=[NAME])`."""
     daemon: dict[str, Any] = {}
     """Settings of `anaphora serve`, which checks them as strictly; clients ignore them."""
 

@@ -54,9 +54,6 @@ class Session:
     """One conversation. Turns follow each other; `fork` returns branches that run in parallel. As a
     context manager it is closed at the end of the block."""
 
-    _closes_servers = True
-    """False for a fork, which shares the servers of its original."""
-
     def __init__(self, turns: SessionTurns) -> None:
         self.turns = turns
         """Makes its calls; private to this package."""
@@ -212,11 +209,9 @@ class Session:
         return Summary(self.turns, budget_tokens, options)
 
     async def load(self) -> None:
-        """Loads a conversation with an id, and starts its MCP servers, now instead of at the first
-        turn: for a `preview` before it."""
+        """Loads a conversation with an id now instead of at the first turn: for a `preview` before
+        it."""
         turns = self.turns
-        if turns.servers is not None:
-            await turns.servers.open()
         await turns.load()
         for state in turns.states.values():
             if turns.keeper is not None and state.past is not None:
@@ -237,18 +232,12 @@ class Session:
                 "only a session with an id can be forked with one: client.session(..., id=...)",
                 path="id",
             )
-        other = Session(self.turns.fork(name))
-        other._closes_servers = False
-        return other
+        return Session(self.turns.fork(name))
 
     async def close(self) -> None:
         """Releases cache handles at the provider, unless the conversation has an id: then another
-        session can continue with them, and `forget` deletes them. Ends the MCP servers of this
-        session."""
-        turns = self.turns
-        if turns.servers is not None and self._closes_servers:
-            await turns.servers.close()
-        if turns.keeper is None:
+        session can continue with them, and `forget` deletes them."""
+        if self.turns.keeper is None:
             await self._release()
 
     async def _release(self) -> None:

@@ -115,7 +115,6 @@ class CallBuilder(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         after, done = shortened(turn, sizes, limit, too_long=too_long)
         notices = (*prepared.notices, *done.notices)
         if after is not turn:
-            self.tools.settle()
             call = self.call(state, after, request, stream=stream, whole=whole)
             prepared = state.prepare(call, prepared.at)
         prepared.turn, prepared.notices = after, notices

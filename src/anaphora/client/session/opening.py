@@ -1,20 +1,17 @@
 """The sessions of a client, opened by the keywords of `AsyncClient.session`; and their cache
-handles and MCP servers, which are closed with the client."""
+handles, which are released with the client."""
 
 from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
-from weakref import WeakSet
+from collections.abc import Callable
 
 from anaphora.client.arguments import (
     callback_of,
     extras_of,
     flag_of,
     history_of,
-    listed_tools,
     prompt_from,
     seconds_of,
     state_of,
@@ -22,9 +19,7 @@ from anaphora.client.arguments import (
 )
 from anaphora.client.budget import budget_of
 from anaphora.client.cold_guard import ColdGuard, cold_guard_of
-from anaphora.client.content import ToolSet
 from anaphora.client.conversations import Conversations, id_of, store_of
-from anaphora.client.mcp import ConfiguredServers, ServerSettings
 from anaphora.client.observe import Watchers
 from anaphora.client.options import SessionOptions, refuse_both
 from anaphora.client.parameters import with_params
@@ -41,9 +36,6 @@ from .history import SessionHistory
 from .keeper import ConversationKeeper
 from .turn_prompt import prompt_of
 from .turns import SessionTurns
-
-if TYPE_CHECKING:
-    from anaphora.client.mcp.connection import SessionServers
 
 #: Seconds that closing waits for providers to delete handles.
 _RELEASE_TIMEOUT = 5.0
@@ -70,10 +62,6 @@ class ClientSessions:
         self._on_wait = on_wait
         self.cold: ColdGuard | None = None
         """The guard of sessions that have none of their own."""
-        self.mcp = ConfiguredServers()
-        """The servers of the configuration."""
-        self._servers: WeakSet[SessionServers] = WeakSet()
-        """The servers of all sessions."""
         self._holders: set[Handles] = set()
         """All live cache handles, also of sessions that were dropped."""
         self._store = store_of(conversations)
@@ -88,9 +76,7 @@ class ClientSessions:
         store = options.pop("store", None)  # decided for each provider
         if store is not None:
             flag_of(store, "store")
-        servers = self.mcp.chosen(options.get("mcp"))
-        given = options.get("tools")
-        tools = listed_tools(given) if servers else tools_of(given)
+        tools = tools_of(options.get("tools"))
         profiles = [target.profile for target in targets]
         name = id_of(options.get("id"))
         builder = CallBuilder(
@@ -114,26 +100,12 @@ class ClientSessions:
             holders=self._holders if name is None or self._store_ends else set(),
         )
         turns.budget = budget_of(options.get("budget"))
-        if servers:
-            self._serve(turns, servers, tools)
         if name is not None:
             turns.keep_with(ConversationKeeper(self._store, name, self._process, saved_as=name))
         return Session(turns)
 
-    def _serve(
-        self, turns: SessionTurns, servers: Sequence[ServerSettings], tools: ToolSet
-    ) -> None:
-        from anaphora.client.mcp.connection import SessionServers
-
-        assert tools.registry is not None
-        started = SessionServers(servers, tools.registry)
-        self._servers.add(started)
-        turns.use_servers(started)
-
     async def close(self) -> None:
-        """Ends MCP servers, and releases what providers hold."""
-        for servers in list(self._servers):
-            await servers.close()
+        """Releases what providers hold."""
         try:
             async with asyncio.timeout(_RELEASE_TIMEOUT):
                 await asyncio.gather(*(handles.release() for handles in list(self._holders)))

@@ -120,8 +120,6 @@ class Summary(Pending[SummaryResult]):
         """Checks what can be checked before a call is paid for. Returns the counter of tokens; None
         if the history is within the budget."""
         turns, request = self._turns, self._request
-        if turns.servers is not None:
-            await turns.servers.open()
         await turns.load()
         prompt = turns.history.next_prompt()
         if not prompt.history:
@@ -213,7 +211,6 @@ def take_compaction(turns: SessionTurns, turn: TurnPrompt, done: Compaction) -> 
     if not done.dropped:
         return
     history, before = turns.history, turn.history
-    turns.builder.tools.settle()
     history.take(turn.compacted(done))
     if turns.keeper is not None:
         history.note_compaction(before, history.messages)

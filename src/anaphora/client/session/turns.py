@@ -8,12 +8,10 @@ import secrets
 import time
 from collections.abc import Callable, Sequence
 from decimal import Decimal
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from anaphora.client.in_flight import InFlight, PreparedRequest, TurnRequest
-from anaphora.client.mcp import ADDED
 from anaphora.client.observe import EndedCall, Watchers
 from anaphora.client.options import OnPrefixBreak
 from anaphora.client.response import Record, Response
@@ -32,16 +30,13 @@ from .provider_state import ProviderState
 from .saved import SavedConversation
 from .turn_prompt import TurnPrompt
 
-if TYPE_CHECKING:
-    from anaphora.client.mcp.connection import SessionServers
-
 # Bound once: looking up an enum member is slow, and every turn needs it.
 _HISTORY = SegmentRole.CONVERSATION
 
 
 class SessionTurns(Caller):
-    """The turns of a session, and its state between them: the history, the state at each provider,
-    MCP servers. A conversation with an id is loaded from a store before the first turn, and saved
+    """The turns of a session, and its state between them: the history, and the state at each
+    provider. A conversation with an id is loaded from a store before the first turn, and saved
     there after each."""
 
     def __init__(
@@ -72,8 +67,6 @@ class SessionTurns(Caller):
         """Notices from loading the conversation, for the next response."""
         self.last_turn: tuple[TurnPrompt, TurnRequest] | None = None
         """The prompt and the request of the last call."""
-        self.servers: SessionServers | None = None
-        """The MCP servers whose tools it uses."""
         self._audit_id, self._audited = "", 0
         """The conversation's id in an audit log, if it has no name, and the number of its calls."""
         self.running = False
@@ -146,13 +139,11 @@ class SessionTurns(Caller):
         if too_long and prepared.turn is prompt:
             last = flight.attempts[-1]
             raise ContextOverflow(last.reason, status=last.status, request_id=last.request_id)
-        listed = () if self.servers is None else self.servers.take_notices()
         if self._on_prefix_break != "off" and not state.extends_last(prepared):
             compacted = prepared.turn is not prompt or state.prefix_change_expected
-            expected = compacted or any(each.code == ADDED for each in listed)
-            mode = "notice" if expected else self._on_prefix_break
+            mode = "notice" if compacted else self._on_prefix_break
             prepared.notices += check_prefix(state, prepared, mode)
-        prepared.notices += self.load_notices + listed
+        prepared.notices += self.load_notices
         pays = flight.guard is None or flight.guard.pays_handles(target, prepared)
         if whole or not pays:
             prepared.plan = msgspec.structs.replace(prepared.plan, held=None, preludes=())
@@ -350,9 +341,3 @@ class SessionTurns(Caller):
         chained = bool(self.builder.store) or history.memory.continuation is not None
         notices = await keeper.save(conversation, self.states, chained=chained)
         return self._noted(response, notices) if notices else response
-
-    # ── Between two turns ────────────────────────────────────────────────────────────────────────
-
-    def use_servers(self, servers: SessionServers) -> None:
-        """Starts these MCP servers before the first turn."""
-        self.servers, self._opens = servers, servers.open

@@ -181,7 +181,6 @@ def member_object(members: Members, name: str) -> Members:
     return decode_members(raw) if raw.startswith(b"{") else {}
 
 
-
 async def translate(
     planner: PlanRequest, call: AppCall, target: Target, stream: bool
 ) -> PreparedRequest:
