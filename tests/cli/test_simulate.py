@@ -116,7 +116,7 @@ def test_several_models_are_counted(log: Callable[..., Path]) -> None:
 def test_a_wide_range_stands_in_place_of_the_bill(log: Callable[..., Path]) -> None:
     """After the errors of ten calls; its meaning stands below the table."""
     page = simulate(log(*(trace(id=f"talk {index}") for index in range(8)))).stdout
-    assert re.search(r"talk 7 .* 0\.\d+ to 0\.\d+ +0\.\d+\n", page)
+    assert re.search(r"talk 7 .* \$0\.\d+ to \$0\.\d+ +\$0\.\d+\n", page)
     assert not re.search(r"talk 0 .* to ", page)
     assert "the range of nine bills in ten" in " ".join(page.split())
 
