@@ -66,6 +66,24 @@ def test_wrong_token_is_named(daemon: TestedDaemon, token: str) -> None:
     assert not token or token not in answer.text + rpc.text
 
 
+def test_wrong_token_of_a_plugin_is_named(daemon: TestedDaemon, tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.touch(mode=0o600)
+    file.write_text("sk-ant-api03-4711")
+    words = (
+        "rpc",
+        "--stdio",
+        "--home",
+        str(daemon.home),
+        "--app",
+        "demo",
+        "--token-file",
+        str(file),
+    )
+    done = run(*words)
+    assert "this is a key of Anthropic; send" in str(done.exception) + done.output
+
+
 def test_token_of_an_administrator_makes_no_calls(daemon: TestedDaemon) -> None:
     with daemon.client(ADMIN) as client:
         answer = client.post("/v1/messages", json=MESSAGE)

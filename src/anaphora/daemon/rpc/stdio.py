@@ -105,7 +105,11 @@ async def _check(session: aiohttp.ClientSession, socket: Path, app: str | None) 
             f"no daemon answers at {socket}; start one with: anaphora serve --home DIR"
         ) from None
     if status in (401, 403):
-        raise Unauthenticated("the daemon does not accept the token", status=status)
+        try:
+            reason = str(msgspec.json.decode(body)["error"]["message"])
+        except (msgspec.MsgspecError, KeyError, TypeError):
+            reason = "the daemon does not accept the token"
+        raise Unauthenticated(reason, status=status)
     try:
         found = msgspec.json.decode(body, type=_HealthResponse).result.app
     except msgspec.MsgspecError:
