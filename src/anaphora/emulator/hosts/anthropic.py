@@ -18,19 +18,17 @@ from anaphora.emulator.exchange import (
     NULL,
     EmulatorResponse,
     ResponseChunk,
-    decode_value,
     json_response,
     nested,
 )
 from anaphora.emulator.journal import INPUT_LIMIT, OUTPUT_LIMIT, REQUEST_LIMIT, Billing, UsageWindow
-from anaphora.emulator.replies.text import IdGenerator, SeededRandom
+from anaphora.emulator.replies.text import IdGenerator, SeededRandom, cited_text
 from anaphora.emulator.strict import rejected
 from anaphora.emulator.strict.anthropic import CHECKS
 from anaphora.prompt import Call, Reasoning
 from anaphora.rendered import Chunk, Kind, Rendered
-from anaphora.values import Bytes, Document, Part, Reply, Text, Thinking
+from anaphora.values import Part, Reply, Text, Thinking
 from anaphora.wire import sse
-from anaphora.wire.parts import own_members
 from anaphora.wire.reading import DECODE_ERRORS
 
 from .host import (
@@ -108,8 +106,7 @@ class AnthropicHost(Host):
         return self._threads.complete(request)
 
     def keep(self, request: RoutedRequest, items: tuple[bytes, ...], reply: Reply) -> None:
-        if items:
-            self._threads.keep(request, items, reply)
+        self._threads.keep(request, items, reply)
 
     def thinking(self, wanted: Reasoning | None, profile: Profile, random: SeededRandom) -> Thought:
         if wanted is None or wanted.mode is None:
@@ -121,25 +118,7 @@ class AnthropicHost(Host):
         return Thinking(text, signature=random.id(64), provider=self.wire), 0
 
     def text_part(self, call: Call, text: str) -> Text:
-        """With citations, the text cites the first sentence of the first document of text."""
-        parts = [part for message in call.ir.body_chat() for part in message.parts]
-        documents = [part for part in parts if isinstance(part, Document)]
-        for index, document in enumerate(documents):
-            source, wanted = document.source, own_members(document.extras, self.wire)
-            enabled = nested(decode_value(wanted.get("citations", NULL), "citations"), "enabled")
-            if not (enabled and isinstance(source, Bytes) and source.media_type == "text/plain"):
-                continue
-            cited = source.data.decode(errors="replace").partition(". ")[0]
-            citation = {
-                "type": "char_location",
-                "cited_text": cited,
-                "document_index": index,
-                "document_title": document.title,
-                "start_char_index": 0,
-                "end_char_index": len(cited),
-            }
-            return Text(text, {self.wire: dumps({"citations": [citation]}).decode()})
-        return Text(text)
+        return cited_text(call, text)
 
     def bind_thinking(
         self, parts: tuple[Part, ...], profile: Profile, prompt: Rendered

@@ -64,7 +64,9 @@ class MessageThreads:
         return CompleteBody(msgspec.json.encode(whole), messages)
 
     def keep(self, request: RoutedRequest, messages: tuple[bytes, ...], reply: Reply) -> None:
-        """Stores the reply to a request with these messages."""
+        """Stores the reply to a request with these messages; none: without a thread."""
+        if not messages:
+            return
         head = {name: request.fields[name] for name in _HEAD if name in request.fields}
         if nested(request.value("thread"), "type") == "continue":
             before = self._turn(request)

@@ -8,16 +8,23 @@ from typing import TypeVar
 import msgspec
 from blake3 import blake3
 
+from anaphora.canonical import dumps
+from anaphora.emulator.exchange import NULL, decode_value, nested
+from anaphora.prompt import Call
 from anaphora.values import (
+    Bytes,
+    Document,
     Event,
     PartDelta,
     PartStart,
     Reply,
     ReplyStart,
+    Text,
     ToolArgumentsDelta,
     Usage,
     UsageUpdate,
 )
+from anaphora.wire.parts import own_members
 from anaphora.wire.replies import reply_events
 
 T = TypeVar("T")
@@ -143,3 +150,26 @@ def stream_events(reply: Reply, now: float | None = None) -> Iterator[Event]:
                     yield msgspec.structs.replace(event, delta=piece)
             case _:
                 yield event
+
+
+def cited_text(call: Call, text: str) -> Text:
+    """A text of Anthropic, which cites the first sentence of the first document of text that has
+    citations."""
+    parts = [part for message in call.ir.body_chat() for part in message.parts]
+    documents = [part for part in parts if isinstance(part, Document)]
+    for index, document in enumerate(documents):
+        source, wanted = document.source, own_members(document.extras, "anthropic")
+        enabled = nested(decode_value(wanted.get("citations", NULL), "citations"), "enabled")
+        if not (enabled and isinstance(source, Bytes) and source.media_type == "text/plain"):
+            continue
+        cited = source.data.decode(errors="replace").partition(". ")[0]
+        citation = {
+            "type": "char_location",
+            "cited_text": cited,
+            "document_index": index,
+            "document_title": document.title,
+            "start_char_index": 0,
+            "end_char_index": len(cited),
+        }
+        return Text(text, {"anthropic": dumps({"citations": [citation]}).decode()})
+    return Text(text)
