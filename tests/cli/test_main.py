@@ -43,7 +43,7 @@ def test_every_command_has_help() -> None:
 
 
 def test_helper_modules_are_not_commands(run: Any) -> None:
-    for name in ("main", "common", "terminal", "log_files", "ask_chat", "provider_choice"):
+    for name in ("main", "common", "terminal", "log_files", "provider_choice"):
         assert run(name).returncode == 2
 
 
@@ -146,7 +146,7 @@ def _python(program: str, environment: dict[str, str]) -> subprocess.CompletedPr
 
 def test_closed_pipe_is_no_error(environment: Any) -> None:
     """Of other commands: test_exit_codes."""
-    demo = f"{sys.executable} -m anaphora demo --providers ollama --no-engine"
+    demo = f"{sys.executable} -m anaphora demo"
     done = subprocess.run(
         ["bash", "-c", f"set -o pipefail; {demo} | true"],
         env=environment(),

@@ -18,7 +18,6 @@ from click.testing import CliRunner
 from anaphora.analysis.trace import Format
 from anaphora.analysis.trace.programs import PROGRAMS, ProgramName
 from anaphora.cli.common import anaphora
-from anaphora.cli.parameters import LOG_FORMATS
 
 SESSIONS = Path(__file__).parents[1] / "analysis" / "trace" / "sessions"
 SHARED = Path(__file__).parents[3] / "shared" / "sessions"
@@ -41,8 +40,8 @@ def report(command: str, *arguments: object) -> Json:
 
 def test_every_program_is_a_format() -> None:
     assert get_args(ProgramName) == tuple(sorted(PROGRAMS, key=get_args(ProgramName).index))
-    programs = [name for one in get_args(Format) for name in get_args(one) or (one,)]
-    assert [*programs, "requests"] == LOG_FORMATS
+    formats = [name for one in get_args(Format) for name in get_args(one) or (one,)]
+    assert formats == ["trace", *get_args(ProgramName)]
 
 
 @pytest.fixture

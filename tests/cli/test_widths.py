@@ -24,7 +24,7 @@ TURNS = [str(EXAMPLES / name) for name in ("turn-1.json", "turn-2-next-day.json"
 
 #: Commands, and texts of theirs that have no blanks: a figure, a name, an address.
 COMMANDS: dict[str, tuple[list[str], list[str]]] = {
-    "models": (["models", "claude-opus-5*"], ["anthropic/claude-opus-5-5", "claude-4.7", "0.05"]),
+    "models": (["models", "anthropic/claude-opus-5*"], ["anthropic/claude-opus-5-5", "claude-4.7", "0.05"]),
     "models of a provider": (["models", "minimax"], ["minimax/anthropic", "https://api.minimax.io/anthropic/v1/messages"]),
     "models NAME": (["models", "anthropic/claude-sonnet-4-5"], ["minimum_tokens", "1024"]),
     "simulate": (["simulate", SESSION], ["fix-the-build@17", "82,329", "65,259", "49,004", "51,491"]),

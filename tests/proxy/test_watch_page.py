@@ -209,7 +209,7 @@ def test_report_is_one_file_with_the_same_facts(watched: Watched) -> None:
     assert "<img" not in report
     text = text_of(report)
     assert "7 calls, 2 other requests such as token counts (not listed), " in text
-    shown = watched.judge.summary().what_if
+    shown = watched.judge.summary().would_save
     assert shown
     assert all(sentence in text for sentence in shown)
     assert "Field system[0].text" in text

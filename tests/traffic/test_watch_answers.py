@@ -361,7 +361,7 @@ def test_losses_by_the_order_of_the_prompt_are_summed() -> None:
     assert (summary.by_order.calls, summary.by_order.tokens) == (2, summary.lost)
     assert summary.by_order.cost_usd == summary.lost_usd
     sentence = "cached tokens in 2 calls were after text that changed or moved"
-    assert any(sentence in text for text in summary.what_if)
+    assert any(sentence in text for text in summary.would_save)
     fewer = {**timed, "tools": prompt["tools"][:1]}
     relay.send("anthropic", place, body(place, fewer))
     later = relay.judge.summary()

@@ -138,7 +138,7 @@ def summary_lines(summary: WatchSummary) -> Iterator[Line]:
         sentence = one_line(verdict.describe(excerpts=False))
         yield [f"  {place}, turn {call.turn}: ", (sentence, RESULT_COLOURS[verdict.result])]
         yield from detail_lines(verdict)
-    yield from summary.what_if
+    yield from summary.would_save
 
 
 def _counts(summary: WatchSummary) -> str:

@@ -165,7 +165,7 @@ class WatchOverview:
         notices = [htpy.li[f"Call {number}: {text}"] for number, text in tuple(self._calls.notices)]
         return [
             htpy.p(".headline")[f"Since the start: {summary.headline}."],
-            [htpy.p(".dim")[sentence] for sentence in summary.what_if],
+            [htpy.p(".dim")[sentence] for sentence in summary.would_save],
             notices and htpy.ul(".notice", aria_label="Notices")[notices],
         ]
 
@@ -188,7 +188,7 @@ def watch_report(judge: Judge, calls: WatchedCalls, made_at: float) -> bytes:
             "Summary",
             [
                 htpy.p[f"{summary.headline}."],
-                [htpy.p[sentence] for sentence in summary.what_if],
+                [htpy.p[sentence] for sentence in summary.would_save],
                 [htpy.p[f"Call {number}: {text}"] for number, text in calls.notices],
                 headline(overview.total),
                 charts(overview),

@@ -87,7 +87,7 @@ class WatchSummary(msgspec.Struct, frozen=True, kw_only=True):
         return ", ".join(parts)
 
     @property
-    def what_if(self) -> tuple[str, ...]:
+    def would_save(self) -> tuple[str, ...]:
         """What markers and another order of the prompt would have saved, if that is an amount."""
         markers = (str(self.savings),) if abs(self.savings.saved_usd) >= _LEAST_USD else ()
         order = (self._order_sentence(),) if self.by_order.cost_usd != 0 else ()

@@ -106,7 +106,7 @@ UNFIT = [
     # wires
     ("model: m", 3, "name a `wire` or a `dialect`"),
     ("wire: antropic", 4, "wire: no wire 'antropic'; did you mean anthropic?"),
-    ("wire: carrier-pigeon", 4, "wire: no wire 'carrier-pigeon'; `anaphora wires` lists"),
+    ("wire: carrier-pigeon", 4, "wire: no wire 'carrier-pigeon'; `anaphora models PROVIDER` lists"),
     ("dialect: depseek", 4, "dialect: no dialect 'depseek'; did you mean deepseek?"),
     ("dialect: deepseek/gemini", 4, "dialect: deepseek does not support 'gemini', only"),
     ("dialect: google/gemini/moon", 4, "dialect: google has no surface 'moon'"),
