@@ -63,7 +63,7 @@ _GROUPS = {
         "alerts": "Send a test alert to each target of extensions.yaml.",
         "admin": "Create and revoke tokens of administrators.",
         "nodes": "List the nodes of a daemon on several machines, and drain one.",
-        "store": "Back up, check, prune, migrate or move the store of a daemon.",
+        "store": "Back up, check, prune or migrate the store of a daemon.",
         "rpc": "Send JSON-RPC messages to a running daemon.",
     },
     "Settings": {
