@@ -111,7 +111,7 @@ pins: setup ## rewrite the pinned requirements/*.txt (PINS=--upgrade)
 		--generate-hashes --no-emit-index-url --no-emit-find-links \
 		--custom-compile-command "make pins" $(PINS) \
 		--extra aws --extra azure --extra google \
-		--extra cli --extra daemon --extra emulator --extra mcp --extra nodes --extra observe --extra parquet --extra proxy \
+		--extra cli --extra daemon --extra emulator --extra mcp --extra nodes --extra observe --extra proxy \
 		--extra pytest --extra sign -o requirements/dev.txt pyproject.toml requirements/dev.in
 	@$(BIN)/uv pip compile --quiet --no-config --universal --python-version 3.11 \
 		--generate-hashes --no-emit-index-url --no-emit-find-links --no-deps --no-annotate \

@@ -6,10 +6,6 @@ import time
 from pathlib import Path
 
 from support.audit_logs import kill_writers
-from support.postgres_logs import kill_chain_writers, postgres_log
-from support.servers import PostgresServer
-
-KILLED_NODES = 60
 
 
 def test_three_hundred_kills_lose_no_committed_row(tmp_path: Path) -> None:
@@ -17,8 +13,3 @@ def test_three_hundred_kills_lose_no_committed_row(tmp_path: Path) -> None:
     logs = [tmp_path / str(part) / "audit" for part in range(6)]
     torn = sum(kill_writers(log, 50, seed=seed + part) for part, log in enumerate(logs))
     print(f"300 kills, {torn} of them inside a row; seed {seed}")
-
-
-def test_killed_nodes_lose_no_committed_row_in_postgresql() -> None:
-    with PostgresServer() as server, postgres_log(server) as (log, url):
-        kill_chain_writers(log, url, KILLED_NODES)

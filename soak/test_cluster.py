@@ -180,7 +180,8 @@ def test_nodes_killed_under_load_lose_and_exceed_nothing(
                 thread.join()
             wait_until(lambda: not postgres.execute("SELECT FROM holds", store), "settled")
             cluster.nodes[0].command("store", "check")
-            print(cluster.nodes[0].command("audit", "verify", str(cluster.nodes[0].home))[-200:])
+            homes = (str(node.home) for node in cluster.nodes)
+            print(cluster.nodes[0].command("audit", "verify", *homes)[-600:])
     (sums,) = postgres.execute(
         "SELECT sum(spent) AS spent, sum(held) AS held, (SELECT sum(billed) FROM entries) AS billed,"
         " (SELECT count(*) FROM entries) AS entries FROM balances WHERE length(period) = 10",

@@ -171,7 +171,7 @@ def test_the_wheel_asks_for_no_price_package(unpacked: Path) -> None:
     extras = (
         "all aws azure cli daemon dspy emulator fleet google inspect langchain mcp nodes".split()
     )
-    extras += "observe parquet proxy pydantic-ai pytest sign".split()
+    extras += "observe proxy pydantic-ai pytest sign".split()
     assert dist.metadata.get_all("Provides-Extra") == extras
 
 

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.audit_logs import envelope, sqlite_log, written
+from support.audit_logs import envelope
 
-from anaphora.audit import AuditLog, rows, verify
+from anaphora.audit import AuditLog, verify
 from anaphora.audit.chain import ChainChecker, ChainHead, seal
 from anaphora.audit.envelope import decode
-from anaphora.audit.moving import move_log
 from anaphora.errors import AnaphoraError, ChainBroken
 
 
@@ -64,36 +62,6 @@ def test_a_changed_line_break_is_found(log: Path, new: bytes) -> None:
         finally:
             file.write_bytes(before)
     assert verify(log).rows
-
-
-@pytest.fixture(scope="module")
-def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("law")
-    log = written(folder / "audit", 6)
-    return sqlite_log(folder / "audit.db", [row.line for row in rows(log)])
-
-
-@settings(max_examples=100)
-@given(data=st.data())
-def test_a_changed_byte_of_an_sqlite_file_changes_no_row_unnoticed(
-    database: Path, data: st.DataObject
-) -> None:
-    """Pages hold bytes that mean nothing; whatever can be read of the rows is checked."""
-    whole, moved = database.read_bytes(), database.with_name("moved")
-    before = [row.hash for row in rows(database.with_name("audit"))]
-    content = bytearray(whole)
-    index = data.draw(st.integers(0, len(content) - 1))
-    content[index] ^= data.draw(st.integers(1, 255))
-    try:
-        database.write_bytes(content)
-        move_log(database, moved)
-        after = [row.hash for row in rows(moved)]
-    except AnaphoraError:
-        return
-    finally:
-        database.write_bytes(whole)
-        shutil.rmtree(moved, ignore_errors=True)
-    assert after == before
 
 
 @given(

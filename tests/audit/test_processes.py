@@ -10,12 +10,10 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
 from anaphora.audit import AuditEnvelope, AuditLog, prune, rows, verify
 from anaphora.audit.envelope import LostRow
 from anaphora.audit.writer import LogWriter
-from anaphora.cli.audit import command
 from anaphora.errors import InvalidRequest, Io
 
 
@@ -139,16 +137,6 @@ def test_pruning_a_folder_that_is_no_log_writes_nothing(tmp_path: Path) -> None:
     with pytest.raises(Io, match="holds no audit log"):
         prune(folder, keep_days=1)
     assert [path.name for path in tmp_path.rglob("*")] == ["photos"]
-
-
-def test_an_export_never_overwrites_its_log(tmp_path: Path) -> None:
-    log = tmp_path / "audit"
-    AuditLog(log).close()
-    words = ["export", str(log), "--output", str(log / "000001.jsonl")]
-    result = CliRunner().invoke(command, words)
-    assert result.exit_code == 2
-    assert "would overwrite the log" in result.output
-    assert verify(log).rows == 3
 
 
 def test_a_log_is_read_in_one_state_while_it_is_pruned(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import io
 import json
 import re
@@ -130,7 +129,6 @@ def check_output(*texts: str) -> None:
         "grants check demo --home HOME",
         "audit show HOME",
         "audit report HOME",
-        "audit export HOME --format csv",
     ],
 )
 def test_commands_beside_a_daemon(daemon: TestedDaemon, run: Run, command: str) -> None:
@@ -174,7 +172,6 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "audit show HOME/audit --row 1",
         "audit report HOME/audit",
         "audit report HOME/audit --json",
-        "audit export HOME/audit --format csv",
     ],
 )
 @pytest.mark.parametrize("columns", ["", "40"])
@@ -185,17 +182,9 @@ def test_stored_names_are_shown_as_escapes(
     words = command.replace("HOME", str(home)).split()
     done = run(*words, **({"COLUMNS": columns} if columns else {}))
     assert done.returncode == 0, done.stderr
-    tabs = "csv" in command
-    check_output(done.stdout.replace("\t", " ") if tabs else done.stdout, done.stderr)
+    check_output(done.stdout, done.stderr)
     if "--row" not in command:
         assert r"\u202e" in done.stdout.replace("\n", "")
-
-
-def test_csv_cells_are_no_formulas(home: Path, run: Run) -> None:
-    done = run("audit", "export", str(home / "audit"), "--format", "csv")
-    rows = list(csv.DictReader(io.StringIO(done.stdout)))
-    assert [row["model"] for row in rows] == [SHOWN.replace(r"\t", "\t"), f"'{FORMULA}"]
-    assert not [cell for row in rows for cell in row.values() if cell[:1] in ("=", "+", "@")]
 
 
 def test_pages_show_escapes(running_emulator: Emulator, tmp_path: Path) -> None:

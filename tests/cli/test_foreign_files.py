@@ -17,9 +17,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from anaphora.audit.moving import move_log
 from support.usage_home import IDLE, MORNING, claude_session
 
-from anaphora.audit.moving import move_log
 from anaphora.errors import AnaphoraError, ChainBroken, Io
 from anaphora.usage import bounded_files, log_files
 from anaphora.usage.collect import usage

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 import pytest
-from support.daemon import GRANT, TestedDaemon, running_daemon
+from support.daemon import GRANT, TestedDaemon
 from support.emulated_client import Serving
 from support.nodes import create_node_homes, running_node
 from support.servers import PostgresServer
@@ -284,35 +284,6 @@ def test_a_home_with_a_file_as_its_store(
     assert "has no `store: postgresql://…`" in refused.stderr
 
 
-def test_a_home_that_was_moved_to_postgres_goes_on(
-    running_emulator: Serving, tmp_path: Path, database_url: str, run: Run
-) -> None:
-    with running_daemon(tmp_path, running_emulator) as daemon, daemon.client() as client:
-        assert client.post("/v1/messages", json=MESSAGE).status_code == 200
-        tokens = daemon._tokens
-    home = tmp_path / "home"
-    before = values(run("spend", "--home", str(home), "--json"))
-    config = json.loads((home / "llm.yaml").read_text())
-    config["daemon"] |= {"store": database_url, "node": "node-1"}
-    (home / "llm.yaml").write_text(json.dumps(config))
-    moved = run("store", "move", "--home", str(home))
-    assert moved.returncode == 0, moved.stderr
-    assert run("grants", "show", "--home", str(home)).stdout == (
-        (home / "extensions.yaml").read_text() + "\n"
-    )
-    assert values(run("spend", "--home", str(home), "--json")) == before
-    # Before any node has started: one with another key of token hashes would take no token.
-    key = (home / "tokens.key").read_text()
-    (home / "tokens.key").write_text("0" * 64)
-    refused = run("apps", "list", "--home", str(home))
-    assert "is not the key of the tokens in the store" in refused.stderr
-    (home / "tokens.key").write_text(key)
-    with running_node(home, tokens) as node, node.client() as client:
-        assert client.post("/v1/messages", json=MESSAGE).status_code == 200
-    after = values(run("spend", "--home", str(home), "--json"))
-    assert after["total"]["calls"] == before["total"]["calls"] + 1
-
-
 # ── docs/nodes.md ────────────────────────────────────────────────────────────────────────────────
 
 
@@ -334,8 +305,6 @@ def test_every_command_of_the_page_works(
         words = shlex.split(command.partition("#")[0])[1:]
         if words[0] == "secrets":
             continue  # asks for the password: tests/cli/test_daemon_admin.py
-        if words[:2] == ["store", "move"]:
-            continue  # needs a home without a daemon: tests/cli/test_store_postgres.py
         if ">" in words:
             words = words[: words.index(">")]
         done = run(*words, ANAPHORA_HOME=str(nodes.running.home))

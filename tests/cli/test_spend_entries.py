@@ -14,7 +14,6 @@ from support.ledgers import PostgresPlace, problems_of, rows
 from support.waiting import wait_until
 
 from anaphora.audit.envelope import CorrectionRow
-from anaphora.audit.log_postgres import PostgresLog
 from anaphora.audit.reading import rows as audit_rows
 from anaphora.audit.reading import verify
 from anaphora.daemon.access.grants import NANO, exact_usd
@@ -62,7 +61,7 @@ def correct(run: Any, home: Path, entry: str, usd: str, reason: str = "invoice")
     return run("spend", "correct", entry, "--usd", usd, "--reason", reason, "--home", str(home))
 
 
-def corrections(place: Path | PostgresLog) -> list[CorrectionRow]:
+def corrections(place: Path) -> list[CorrectionRow]:
     contents = [row.content for row in audit_rows(place)]
     return [one for one in contents if isinstance(one, CorrectionRow)]
 
@@ -273,28 +272,10 @@ def test_postgres_is_corrected_by_a_node_and_by_a_command(
     assert rows(postgres_place, "SELECT spent FROM balances WHERE app = 'demo'") == [
         (3 * NANO,), (3 * NANO,),
     ]  # fmt: skip
-    log = PostgresLog(postgres_place.address)
-    try:
-        assert [one.after_nano_usd for one in corrections(log)] == [2 * NANO, 3 * NANO]
-        assert verify(log).rows
-    finally:
-        log.close()
+    log = home / "audit"
+    assert [one.after_nano_usd for one in corrections(log)] == [2 * NANO, 3 * NANO]
+    assert verify(log).rows
     assert problems_of(postgres_place, 4e9) == ()
-
-
-def test_a_moved_store_keeps_its_corrections(
-    run: Any, home: Path, postgres_place: PostgresPlace, emu: Emulator
-) -> None:
-    [entry] = listed(run, home)
-    assert correct(run, home, entry["id"], "2").returncode == 0
-    before = listed(run, home)
-    llm = llm_yaml(emu.url)
-    llm["daemon"] |= {"store": postgres_place.url, "node": "one"}
-    (home / "llm.yaml").write_text(json.dumps(llm))
-    done = run("store", "move", "--home", str(home))
-    assert done.returncode == 0, done.stderr
-    assert listed(run, home) == before
-    assert correct(run, home, entry["id"], "1").returncode == 0
 
 
 def test_a_home_without_calls_has_no_entries(run: Any, tmp_path: Path, emu: Emulator) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any, NoReturn
 
 import pytest
 from support.event_loops import in_event_loop
@@ -16,10 +17,10 @@ from support.waiting import PATIENCE, until
 from anaphora.daemon.money.ledger import Ledger, OpenHold
 from anaphora.daemon.store import HandleRow, Hold, Settlement, SpendLimits
 from anaphora.daemon.store.operations import HoldRequest
-from anaphora.daemon.store.postgres import PostgresStore
+from anaphora.daemon.store.postgres import PostgresStore, epoch
 from anaphora.daemon.store.postgres.epoch import Epoch, Keeper
 from anaphora.daemon.store.postgres.journal import SettlementJournal
-from anaphora.daemon.store.postgres.statements import write
+from anaphora.daemon.store.postgres.statements import settle_open_holds, write
 from anaphora.errors import GrantExceeded, InvalidConfig, StoreUnavailable
 from anaphora.postgres.connection import connect
 from anaphora.postgres.lane import Lane
@@ -274,21 +275,15 @@ async def test_connections_that_an_administrator_ends_are_opened_again(
 async def test_a_silent_node_is_swept_and_its_late_settlements_correct_the_bound(
     postgres_place: PostgresPlace,
 ) -> None:
-    swept, fenced = [], []
-
-    async def on_swept(connection: object, node: int) -> None:
-        assert connection is not None
-        swept.append(node)
-
+    fenced = []
     async with node(postgres_place, "a") as silent, node(postgres_place, "b", beat=0.05) as other:
         before = store_of(silent).node_id
         store_of(silent).on_fenced.append(lambda: fenced.append(store_of(silent).node_id))
-        store_of(other).on_swept.append(on_swept)
         late, never = await hold(silent, 100), await hold(silent, 200)
         await until(
             lambda: rows(postgres_place, ENTRIES) == [(100, "bound"), (200, "bound")], "swept"
         )
-        assert (swept, fenced) == ([before], [])
+        assert fenced == []
         assert (await other.spent("shop")).today == 300
         await late.settle(30, "billed")
         assert (await other.spent("shop")).today == 230
@@ -334,22 +329,6 @@ async def test_an_idle_node_notices_that_it_was_taken_for_dead(
         await until(lambda: store_of(idle).node_id != before, "a new id")
         alive = rows(postgres_place, "SELECT id FROM nodes WHERE state = 'alive' AND name = 'a'")
         assert alive == [(store_of(idle).node_id,)]
-
-
-@in_event_loop
-async def test_a_callback_that_fails_does_not_keep_a_node_from_being_swept(
-    postgres_place: PostgresPlace, caplog: pytest.LogCaptureFixture
-) -> None:
-    async def fails(connection: object, node: int) -> None:
-        raise ValueError("no chain")
-
-    async with node(postgres_place, "a") as silent, node(postgres_place, "b") as other:
-        store_of(other).on_swept.append(fails)
-        one = await hold(silent)
-        await store_of(other)._nodes._sweep(store_of(silent).node_id)
-        assert rows(postgres_place, ENTRIES) == [(100, "bound")]
-        one._settled = True
-    assert "no chain" in caplog.text
 
 
 @in_event_loop
@@ -478,9 +457,11 @@ async def test_a_node_that_stops_while_it_sweeps_holds_up_no_other(
     monkeypatch.setattr("anaphora.postgres.lane.IDLE_SECONDS", 0.3)
     stopped = asyncio.Event()
 
-    async def stop(*_: object) -> None:
+    async def settle(*given: Any) -> NoReturn:
+        await settle_open_holds(*given)
         stopped.set()
         await asyncio.Event().wait()
+        raise AssertionError
 
     async with node(postgres_place, "dead") as dead, node(postgres_place, "other") as other:
         one = await hold(dead)
@@ -488,7 +469,7 @@ async def test_a_node_that_stops_while_it_sweeps_holds_up_no_other(
         async with node(postgres_place, "sweeper", silent=0.01) as sweeper:
             keeper = store_of(sweeper)._keeper
             assert keeper is not None
-            keeper.on_swept.append(stop)
+            monkeypatch.setattr(epoch, "settle_open_holds", settle)
             sweep = asyncio.create_task(keeper._sweep(store.node_id))
             await asyncio.wait_for(stopped.wait(), PATIENCE)
             for _ in range(100):

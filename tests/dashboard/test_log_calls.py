@@ -15,12 +15,10 @@ import pytest
 from support.audit_logs import envelope
 from support.dashboard_data import fill_log, varied_calls
 from support.killed_fills import KILLS, all_calls
-from support.postgres_logs import fill_chains, postgres_log
 from support.waiting import wait_until
 
 from anaphora.audit import AuditBlock, AuditEnvelope, AuditLog, AuditUsage, prune
 from anaphora.audit.envelope import OwnFigures
-from anaphora.audit.log_postgres import PostgresLog
 from anaphora.dashboard.past_calls.schema import APPLICATION, VERSION
 from anaphora.dashboard.past_calls.source import LogCalls
 from anaphora.dashboard.past_calls.sums import CallTotals, figures_of
@@ -56,25 +54,16 @@ def calls() -> list[AuditEnvelope]:
     return varied_calls(NOW)
 
 
-@pytest.fixture(scope="module", params=("audit", "postgresql"))
+@pytest.fixture(scope="module")
 def source(
-    request: pytest.FixtureRequest,
-    tmp_path_factory: pytest.TempPathFactory,
-    calls: list[AuditEnvelope],
+    tmp_path_factory: pytest.TempPathFactory, calls: list[AuditEnvelope]
 ) -> Iterator[LogCalls]:
     folder = tmp_path_factory.mktemp("past_calls")
-    with contextlib.ExitStack() as stack:
-        log: Path | PostgresLog = folder / request.param
-        if request.param == "postgresql":
-            server = request.getfixturevalue("postgres_server")
-            log, _ = stack.enter_context(postgres_log(server))
-            fill_chains(log, calls, nodes=3)
-        else:
-            fill_log(folder / request.param, calls)
-        source = LogCalls(folder / "dashboard.db", log, clock=lambda: NOW)
-        source.fill()
-        yield source
-        source.close()
+    fill_log(folder / "audit", calls)
+    source = LogCalls(folder / "dashboard.db", folder / "audit", clock=lambda: NOW)
+    source.fill()
+    yield source
+    source.close()
 
 
 VIEWS: dict[str, View] = {

@@ -1,5 +1,4 @@
-"""Audit logs for tests: rows, logs, those in SQLite files of earlier versions, and writers that
-are killed.
+"""Audit logs for tests: rows, logs, and writers that are killed.
 
 A killed writer is a real process: a child that a small server forks, so that a test of many kills
 imports the package once.
@@ -10,19 +9,17 @@ from __future__ import annotations
 import os
 import random
 import signal
-import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
 from support.waiting import PATIENCE
 
 from anaphora.audit import AuditEnvelope, AuditLog, StoredRow, rows, verify
-from anaphora.audit.chain import ChainHead
 from anaphora.audit.envelope import RecoveryRow, StartRow
 from anaphora.errors import ChainBroken, Io
 
@@ -44,22 +41,6 @@ def written(path: Path, count: int = 5, **options: object) -> Path:
     with AuditLog(path, **options) as log:  # type: ignore[arg-type]
         for number in range(count):
             log.append(envelope(number))
-    return path
-
-
-def sqlite_log(path: Path, lines: Iterable[bytes], start: ChainHead | None = None) -> Path:
-    """A log with these lines, as earlier versions wrote it to an SQLite file."""
-    head = start or ChainHead()
-    with closing(sqlite3.connect(path)) as database:
-        database.executescript(
-            f"PRAGMA application_id={0x616E6175}; PRAGMA user_version=1;"
-            "CREATE TABLE rows (seq INTEGER PRIMARY KEY, line BLOB NOT NULL);"
-            "CREATE TABLE start (seq INTEGER NOT NULL, hash TEXT NOT NULL);"
-        )
-        with database:
-            database.execute("INSERT INTO start VALUES (?, ?)", (head.seq, head.hash))
-            numbered = enumerate(lines, head.seq + 1)
-            database.executemany("INSERT INTO rows VALUES (?, ?)", numbered)
     return path
 
 

@@ -19,19 +19,15 @@ from typing import Any
 import msgspec
 from support.crash_points import CrashingDaemons, crashing_daemons
 from support.daemon import GRANT, create_home, llm_yaml
+from support.databases import execute
 from support.ledgers import rows
-from support.postgres_logs import execute
 from support.raw_http import request_bytes
 from support.socket_upstream import UpstreamConnection, socket_upstream
 from support.waiting import PATIENCE
 
 from anaphora.audit import AuditEnvelope, verify
-from anaphora.audit.log_postgres import PostgresLog
 from anaphora.audit.reading import calls
 from anaphora.daemon.access.grants import NANO
-from anaphora.daemon.audit import audit_place
-from anaphora.daemon.home import Home
-from anaphora.daemon.home.config import daemon_config
 
 #: Tokens that the first call asks for, and nano-dollars of one; all numbers are equally long.
 _LEAST, _PER_TOKEN = 10_000, 5_000
@@ -286,12 +282,8 @@ class JournalledKills:
         return called
 
     def _check_rows(self, called: dict[str, int], found: Comparison) -> None:
-        home = Home.open(self._home)
-        place = audit_place(home, daemon_config(home.config()))
-        verify(place)
-        audited = [call for _, call in calls(place) if call.attempts]
-        if isinstance(place, PostgresLog):
-            place.close()
+        verify(self._home / "audit")
+        audited = [call for _, call in calls(self._home / "audit") if call.attempts]
         counted = Counter(row.call_id for row in audited)
         assert [id for id, count in counted.items() if count > 1] == [], "rows that are there twice"
         assert sorted(set(called) - set(counted)) == [], "calls without a row"

@@ -21,7 +21,7 @@ from support.killed_tasks import killed_always, killed_once
 
 from anaphora.errors import InvalidRequest, Io, MissingExtra
 from anaphora.replay.fixture import Fixture, FixturePiece, to_file
-from anaphora.usage.fleet import FleetProgress, shuffle, sources, usage_of_logs
+from anaphora.usage.fleet import FleetProgress, parquet, shuffle, sources, usage_of_logs
 from anaphora.usage.processes import WorkProcesses
 
 CANARY = "a-text-that-must-not-leave-the-log"
@@ -201,7 +201,7 @@ def test_rows_in_parquet_have_no_text(tmp_path: Path, lines: list[bytes]) -> Non
     report = usage_of_logs([str(file)], out=str(out))
     table = pq.read_table(out)
     assert table.num_rows == len(lines) == report.total.calls
-    assert table.column_names == [*shuffle.FLEET_COLUMNS]
+    assert table.column_names == [*parquet.COLUMNS]
     assert {*filter(None, table["loss_cause"].to_pylist())} == CAUSES
     assert sum(table["loss_tokens"].to_pylist()) == report.total.lost
     assert CANARY not in str(table.to_pylist())

@@ -13,7 +13,7 @@ same digits, then the row's bytes before `,"mac":`. The hash covers it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 
 import msgspec
 from blake3 import blake3
@@ -24,7 +24,6 @@ from .envelope import (
     SCHEMA_VERSION,
     AuditRow,
     Boundary,
-    PrunedChainsRow,
     PrunedRow,
     SegmentRow,
     decode,
@@ -51,11 +50,10 @@ class ChainHead(msgspec.Struct, frozen=True):
 
 
 class RowKey(msgspec.Struct, frozen=True, kw_only=True):
-    """The key of the MACs of a log, and the first row that must have one; None: the first row with
-    a MAC."""
+    """The key of the MACs of a log, and the first row that must have one."""
 
     key: bytes
-    since: int | None = None
+    since: int
 
 
 def seal(head: ChainHead, row: AuditRow, key: bytes = b"") -> tuple[bytes, ChainHead]:
@@ -77,28 +75,21 @@ class ChainChecker:
         self,
         head: ChainHead,
         *,
-        anchors: Sequence[ChainHead] = (),
-        pruned: Iterable[Boundary] = (),
-        says_pruned_until: int | None = None,
+        anchor: ChainHead | None = None,
         row_key: RowKey | None = None,
     ) -> None:
-        """`pruned`: rows pruned according to rows outside this chain. Its own pruned rows count up
-        to `says_pruned_until`. With `row_key`, MACs are checked as well."""
+        """With `row_key`, MACs are checked as well."""
         self.head = head
         self._start = head
-        self._anchors = anchors
-        self._pruned = [*pruned]
-        self._says_until = says_pruned_until
+        self._anchor = anchor
+        self._pruned: list[Boundary] = []
         self._row_key = row_key
-        self.signed_since = None if row_key is None else row_key.since
-        """The first row that must have a MAC."""
 
     def check(self, lines: Iterable[bytes], place: Callable[[int], str]) -> Iterator[int]:
         """Yields the number of lines checked, from time to time. `place` describes the line at an
         index."""
         seq, previous = self.head.seq, self.head.hash.encode()
-        anchored = {anchor.seq for anchor in self._anchors}
-        key = b"" if self._row_key is None else self._row_key.key
+        anchored = -1 if self._anchor is None else self._anchor.seq
         try:
             for index, line in enumerate(lines):
                 begin = b'{"schema_version":%d,"seq":%d,"row":"' % (SCHEMA_VERSION, seq + 1)
@@ -106,12 +97,12 @@ class ChainChecker:
                 sealed = line[-_TAIL:] == b'%b%b"}' % (_HASH, digest)
                 if not sealed or not line.startswith(begin):
                     self._refuse(line, seq + 1, place(index))
-                if key:
-                    self._check_mac(line, previous, seq + 1, key)
+                if self._row_key is not None:
+                    _check_mac(line, previous, seq + 1, self._row_key)
                 if line[len(begin) : len(begin) + 4] in _LOOKED_AT:
                     self._look(line, previous.decode(), seq + 1, place(index))
                 seq, previous = seq + 1, digest
-                if seq in anchored:
+                if seq == anchored:
                     self._compare(seq, digest.decode())
                 if not seq % 1000:
                     yield index
@@ -126,33 +117,14 @@ class ChainChecker:
                 f"rows 1 to {start.seq:,} are missing, and no row says that they were pruned",
                 row=1,
             )
-        for anchor in self._anchors:
-            self._check_anchor(anchor)
-        if self.signed_since is not None and self.head.seq < self.signed_since:
+        if self._anchor is not None:
+            self._check_anchor(self._anchor)
+        since = 0 if self._row_key is None else self._row_key.since
+        if self.head.seq < since:
             raise MacMismatch(
                 f"the log ends with row {self.head.seq:,}, and rows have a MAC from row"
-                f" {self.signed_since:,} on: it was cut off or rewritten",
+                f" {since:,} on: it was cut off or rewritten",
                 row=self.head.seq + 1,
-            )
-
-    def _check_mac(self, line: bytes, previous: bytes, seq: int, key: bytes) -> None:
-        since = self.signed_since
-        if since is not None and seq < since:
-            return
-        body, mac = line[: -_TAIL - _MAC_LENGTH], line[-_TAIL - _MAC_LENGTH : -_TAIL]
-        if mac == b'%b%b"' % (_MAC, blake3(previous + body, key=key).hexdigest().encode()):
-            self.signed_since = seq if since is None else since
-        elif since is not None and not mac.startswith(_MAC):
-            raise MacMismatch(
-                f"row {seq:,} has no MAC, and rows have one from row {since:,} on: it was not"
-                " written by this daemon",
-                row=seq,
-            )
-        elif since is not None:
-            raise MacMismatch(
-                f"row {seq:,}: its MAC is not of the key of this home: it was not written by this"
-                " daemon, or tokens.key was replaced",
-                row=seq,
             )
 
     def _check_anchor(self, anchor: ChainHead) -> None:
@@ -173,7 +145,7 @@ class ChainChecker:
             )
 
     def _compare(self, seq: int, digest: str) -> None:
-        if any(anchor.seq == seq and anchor.hash != digest for anchor in self._anchors):
+        if self._anchor is not None and self._anchor.hash != digest:
             raise AnchorMismatch(
                 f"row {seq:,} is not the one that the anchor names: the log was rewritten", row=seq
             )
@@ -181,13 +153,7 @@ class ChainChecker:
     def _look(self, line: bytes, previous: str, seq: int, place: str) -> None:
         content = decode(line, place).content
         if isinstance(content, PrunedRow):
-            if self._says_until is not None and seq > self._says_until:
-                return
             self._pruned += (Boundary(one.through, one.hash) for one in content.boundaries)
-        elif isinstance(content, PrunedChainsRow):
-            self._pruned += (
-                Boundary(one.seq, one.hash) for one in content.through if not one.chain
-            )
         elif isinstance(content, SegmentRow) and content.prev != previous:
             raise ChainBroken(
                 "the segment does not continue the one before it", row=seq, place=place
@@ -215,3 +181,22 @@ class ChainChecker:
             row=seq,
             place=place,
         )
+
+
+def _check_mac(line: bytes, previous: bytes, seq: int, key: RowKey) -> None:
+    if seq < key.since:
+        return
+    body, mac = line[: -_TAIL - _MAC_LENGTH], line[-_TAIL - _MAC_LENGTH : -_TAIL]
+    if mac == b'%b%b"' % (_MAC, blake3(previous + body, key=key.key).hexdigest().encode()):
+        return
+    if not mac.startswith(_MAC):
+        raise MacMismatch(
+            f"row {seq:,} has no MAC, and rows have one from row {key.since:,} on: it was not"
+            " written by this daemon",
+            row=seq,
+        )
+    raise MacMismatch(
+        f"row {seq:,}: its MAC is not of the key of this home: it was not written by this"
+        " daemon, or tokens.key was replaced",
+        row=seq,
+    )

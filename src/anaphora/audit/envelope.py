@@ -8,11 +8,6 @@
     lost       calls whose rows could not be written
     pruned     rows that were deleted on purpose, with the hash of the last one
 
-In PostgreSQL each node has its own chain, and one more chain has rows about the others:
-
-    anchor          the last rows of the chains that have grown since the previous anchor
-    pruned_chains   rows of chains that were deleted on purpose, with the hash of the last one
-
 No row holds text of a prompt or a response, or a key: names and codes pass through `code`, `word`
 and `label`; texts of providers never reach a row.
 """
@@ -90,7 +85,7 @@ class KilledNode(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     node: str
     epoch: int
-    """Epoch of its writer, for a log in a folder; of the node, for a log in PostgreSQL."""
+    """Epoch of the log's writer at that time."""
 
 
 class AuditRow(
@@ -205,14 +200,11 @@ class StartRow(AuditRow, frozen=True, kw_only=True, tag="start"):
 
 
 class RecoveryRow(AuditRow, frozen=True, kw_only=True, tag="recovery"):
-    reason: Literal["unfinished_row", "not_closed", "node_dead"]
+    reason: Literal["unfinished_row", "not_closed"]
     """`not_closed`: the log ended with a complete row, but its writer was killed; rows that were
-    not committed are missing. `node_dead`: the same for a node that another one declared dead; this
-    is the last row of its chain."""
+    not committed are missing."""
     bytes: int = 0
     """Bytes of the unfinished row, which was removed."""
-    by: str = ""
-    """The node that found it."""
 
 
 class StopRow(AuditRow, frozen=True, kw_only=True, tag="stop"):
@@ -263,36 +255,6 @@ class PrunedRow(AuditRow, frozen=True, kw_only=True, tag="pruned"):
     """One for each deleted segment."""
 
 
-class ChainMark(msgspec.Struct, frozen=True, array_like=True):
-    """A row of a chain."""
-
-    chain: int
-    seq: int
-    hash: str
-
-
-class SignedRow(AuditRow, frozen=True, kw_only=True):
-    """A row about other chains."""
-
-    key_id: str = ""
-    mac: str = ""
-    """BLAKE3 of this row and the hash before it, with a key that is not in the database: access to
-    the database is not enough to forge it."""
-
-
-class AnchorRow(SignedRow, frozen=True, kw_only=True, tag="anchor"):
-    node: str = ""
-    """The node that wrote it."""
-    heads: tuple[ChainMark, ...]
-    """The last rows of the chains that have grown."""
-
-
-class PrunedChainsRow(SignedRow, frozen=True, kw_only=True, tag="pruned_chains"):
-    keep_days: float
-    through: tuple[ChainMark, ...]
-    """The last deleted row of each chain."""
-
-
 AnyRow: TypeAlias = (
     AuditEnvelope
     | StartRow
@@ -302,8 +264,6 @@ AnyRow: TypeAlias = (
     | LostRow
     | CorrectionRow
     | PrunedRow
-    | AnchorRow
-    | PrunedChainsRow
 )
 
 
@@ -316,8 +276,6 @@ class StoredRow(msgspec.Struct, frozen=True, kw_only=True):
     content: AnyRow
     line: bytes
     """The bytes that the hash covers, and the hash."""
-    chain: int = 0
-    """The chain, for a log in PostgreSQL, which has several."""
 
 
 class RowNumber(msgspec.Struct, frozen=True):
@@ -333,7 +291,7 @@ _decode_content = msgspec.json.Decoder(AnyRow).decode
 decode_number = msgspec.json.Decoder(RowNumber).decode
 
 
-def decode(line: bytes, place: str = "", chain: int = 0) -> StoredRow:
+def decode(line: bytes, place: str = "") -> StoredRow:
     """The row of a line. Raises `NewerSchema`, or `ChainBroken` if it is not a row."""
     try:
         numbered = decode_number(line)
@@ -349,7 +307,6 @@ def decode(line: bytes, place: str = "", chain: int = 0) -> StoredRow:
         hash=numbered.hash,
         content=content,
         line=line,
-        chain=chain,
     )
 
 

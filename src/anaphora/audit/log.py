@@ -6,7 +6,7 @@ import asyncio
 import platform
 import time
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -34,10 +34,9 @@ from .envelope import (
     encode,
 )
 from .log_file import SEGMENT_BYTES, FileStore, Recovered, check_name
-from .log_postgres import PostgresLog, PostgresLogStore
 from .reading import hash_of_row
 from .side_files import WriterLock, key_id, read_anchor, read_or_create_key
-from .writer import AuditError, LogStore, LogWriter
+from .writer import AuditError, LogWriter
 
 replace = msgspec.structs.replace
 
@@ -46,7 +45,7 @@ _ID_DIGITS = 16
 
 
 class AuditLog:
-    """A log of calls: a folder, or a chain of a `PostgresLog`.
+    """A log of calls, in a folder.
 
     A call only puts its row into a queue, which a thread commits in batches. So logging neither
     delays nor loses an answer, but a process that is killed loses its last rows; `flush` waits for
@@ -57,13 +56,13 @@ class AuditLog:
     `keep_days` prunes segments of earlier days. `required`: while rows cannot be written, calls are
     refused before they are sent; otherwise they are made, with a notice. `on_error` gets an
     `AuditError` when writing begins to fail, in the log's thread. `collect`: seconds that rows wait
-    for others, to be committed together. `anchor` and `keep_days` are not for PostgreSQL. With a
-    `row_key` of 32 bytes, stored elsewhere, each row has a MAC; a `PostgresLog` has its own.
+    for others, to be committed together. With a `row_key` of 32 bytes, stored elsewhere, each row
+    has a MAC.
     """
 
     def __init__(
         self,
-        path: str | Path | PostgresLog,
+        path: str | Path,
         *,
         app: str = "",
         node: str | None = None,
@@ -81,11 +80,7 @@ class AuditLog:
             raise InvalidRequest(f"must be > 0, got {keep_days}", path="keep_days")
         if segment_bytes < 1:
             raise InvalidRequest(f"must be ≥ 1, got {segment_bytes}", path="segment_bytes")
-        if isinstance(path, PostgresLog) and (anchor is not None or keep_days is not None):
-            reason = "has no anchor and no keep_days of one writer: see `verify` and `prune`"
-            raise InvalidRequest(reason, path=str(path))
-        # Absolute: the process may change its directory.
-        self.path = path if isinstance(path, PostgresLog) else Path(path).absolute()
+        self.path = Path(path).absolute()  # the process may change its directory
         self.app = label(app)
         self.node = label(platform.node() if node is None else node)
         self._required = required
@@ -103,7 +98,7 @@ class AuditLog:
         self._writer = writer
         self.first_row = writer.first_row
         """Number of the first row written by this log."""
-        self._digests = BlockDigests(_key_of(self.path))
+        self._digests = BlockDigests(read_or_create_key(self.path))
         writer.start()
         # An unclosed log is closed when it is garbage-collected, or at exit.
         self._close = weakref.finalize(self, writer.close)
@@ -145,11 +140,6 @@ class AuditLog:
         """Calls `durable` with the ids of a daemon's calls when their rows are committed, in the
         log's thread. To be called before the first call."""
         self._writer.on_durable = durable
-
-    def leave_out(self, calls: Iterable[str]) -> None:
-        """From now on, writes no rows for daemon calls with these ids, except those from another
-        node's ledger: they are written elsewhere."""
-        self._writer.left_out = self._writer.left_out.union(calls)
 
     def append(self, envelope: AuditEnvelope) -> None:
         """Adds the row of a call, without waiting. Its epoch, app and node are the log's. Raises
@@ -257,12 +247,8 @@ def _checked(envelope: AuditEnvelope) -> AuditEnvelope:
     return envelope
 
 
-def _key_of(path: Path | PostgresLog) -> bytes:
-    return path.key if isinstance(path, PostgresLog) else read_or_create_key(path)
-
-
 def open_writer(
-    path: Path | PostgresLog,
+    path: Path,
     *,
     app: str = "",
     node: str = "",
@@ -275,10 +261,10 @@ def open_writer(
 ) -> LogWriter:
     """The writer of a log, not started yet. Its first rows are already committed: a start row, and
     a recovery row if the previous writer left something unfinished."""
-    lock, store = _opened(path, segment_bytes, node)
+    lock, store = _opened(path, segment_bytes)
     try:
         found = store.open()
-        if anchor is not None and isinstance(path, Path) and anchor.exists():
+        if anchor is not None and anchor.exists():
             _check_anchor(path, anchor, found)
         start = StartRow(
             at=time.time(),
@@ -286,19 +272,18 @@ def open_writer(
             app=app,
             node=node,
             version=__version__,
-            key_id=key_id(_key_of(path)),
+            key_id=key_id(read_or_create_key(path)),
         )
         writer = LogWriter(
             store,
             lock,
             head=found.head,
             epoch=start.epoch,
-            start=start,
             anchor=anchor,
             keep_days=keep_days,
             on_error=on_error,
             collect=collect,
-            row_key=path.row_key if isinstance(path, PostgresLog) else row_key,
+            row_key=row_key,
         )
         rows: list[AuditRow] = [start]
         if not found.closed:
@@ -306,22 +291,14 @@ def open_writer(
         writer.write(rows)
     except BaseException as error:
         store.close()
-        if lock is not None:
-            lock.release()
+        lock.release()
         if isinstance(error, OSError):
             raise Io(f"{path}: cannot be written: {error.strerror or error}") from None
         raise
     return writer
 
 
-def _opened(
-    path: Path | PostgresLog, segment_bytes: int, node: str
-) -> tuple[WriterLock | None, LogStore]:
-    """The store, and the lock if the log is a folder."""
-    if isinstance(path, PostgresLog):
-        if not path.key:
-            raise InvalidRequest("writing needs the key of the digests", path="key")
-        return None, PostgresLogStore(path, node=node)
+def _opened(path: Path, segment_bytes: int) -> tuple[WriterLock, FileStore]:
     check_name(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

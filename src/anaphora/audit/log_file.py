@@ -13,7 +13,6 @@ import time
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
-from shlex import quote
 from typing import IO
 
 import msgspec
@@ -21,7 +20,7 @@ import msgspec
 from anaphora.errors import ChainBroken, InvalidRequest, Io
 
 from .chain import ChainChecker, ChainHead
-from .envelope import Boundary, PrunedRow, SegmentRow, StopRow, StoredRow, decode
+from .envelope import Boundary, SegmentRow, StopRow, StoredRow, decode
 from .side_files import is_locked, sync_folder
 
 SEGMENT_BYTES = 64 * 1024 * 1024
@@ -34,22 +33,13 @@ _LONGEST_LINE = 64 * 1024 * 1024
 #: break.
 _ENDS = b'"} \t\r'
 #: Names that would be a file of rows; a log is a folder of such files.
-_FILES = (".jsonl", ".json", ".ndjson", ".log", ".csv", ".txt")
-#: Names of logs in SQLite files, which earlier versions wrote.
-_DATABASES = (".db", ".sqlite", ".sqlite3")
+_FILES = (".jsonl", ".json", ".ndjson", ".log", ".csv", ".txt", ".db", ".sqlite", ".sqlite3")
 
 
 def check_name(path: Path) -> None:
     """Raises `InvalidRequest` for a name that cannot be a folder of segments."""
     if path.is_dir():
         return
-    if path.suffix in _DATABASES or _is_database(path):
-        folder = path.with_suffix("") if path.suffix else path.with_name(f"{path.name}-folder")
-        raise InvalidRequest(
-            "audit logs are folders, and no longer SQLite files; copy an existing one with:"
-            f" anaphora audit move {quote(str(path))} {quote(str(folder))}",
-            path=str(path),
-        )
     if path.exists():
         reason = "is a file; an audit log is a folder, such as `watch --audit` writes"
         raise InvalidRequest(reason, path=str(path))
@@ -57,14 +47,6 @@ def check_name(path: Path) -> None:
         raise InvalidRequest(
             f"an audit log is a folder: write {path.with_suffix('')}", path=str(path)
         )
-
-
-def _is_database(path: Path) -> bool:
-    try:
-        with path.open("rb") as file:
-            return file.read(16) == b"SQLite format 3\x00"
-    except OSError:
-        return False
 
 
 class Recovered(msgspec.Struct, frozen=True):
@@ -290,24 +272,6 @@ def _before(sections: Sequence[Path]) -> ChainHead:
         return ChainHead()
     if isinstance(first.content, SegmentRow):
         return ChainHead(first.seq - 1, first.content.prev)
-    if first.seq == 1:
-        return ChainHead()
-    return _pruned_before(sections, first.seq)
-
-
-def _pruned_before(sections: Sequence[Path], seq: int) -> ChainHead:
-    """The pruned row before `seq`. A log that was pruned in SQLite and then moved does not begin
-    with a segment row: the pruned row, later in the log, names it."""
-    for section in sections:
-        with _opened(section) as file:
-            while (line := file.readline(_LONGEST_LINE)).endswith(b"\n"):
-                if b'"row":"pruned"' not in line[:64]:
-                    continue
-                with contextlib.suppress(ChainBroken):
-                    content = decode(line[:-1]).content
-                    for one in content.boundaries if isinstance(content, PrunedRow) else ():
-                        if one.through == seq - 1:
-                            return ChainHead(one.through, one.hash)
     return ChainHead()
 
 

@@ -14,10 +14,8 @@ import msgspec
 from anaphora.errors import ChainBroken, Io
 
 from .chain import ChainChecker, ChainHead, RowKey
-from .chains import VerifiedChain, check_chains
-from .envelope import AuditEnvelope, ChainMark, StoredRow, decode, decode_number
+from .envelope import AuditEnvelope, StoredRow, decode, decode_number
 from .log_file import FileReader, check_name
-from .log_postgres import PostgresLog
 from .side_files import is_locked, read_anchor, write_anchor
 
 
@@ -38,14 +36,6 @@ class VerifiedLog(msgspec.Struct, frozen=True, kw_only=True):
     """Whether a process was writing the log."""
     signed_since: int | None = None
     """The first row whose MAC was checked; None: only hashes were checked."""
-    chains: tuple[VerifiedChain, ...] = ()
-    """For a log in PostgreSQL. `last` and `hash` are then those of the chain of anchors, `anchored`
-    is the anchor stored elsewhere, and `segments` counts the chains."""
-    signed_anchors: int | None = None
-    """None: the log is not in PostgreSQL."""
-    unsigned_anchors: int = 0
-    """Anchors from before the log's key, or all if the key is unknown: only their hashes are
-    checked."""
 
 
 def open_log(path: Path) -> FileReader:
@@ -56,26 +46,22 @@ def open_log(path: Path) -> FileReader:
 
 
 def verify(
-    path: str | Path | PostgresLog,
+    path: str | Path,
     *,
     anchor: str | Path | None = None,
-    key_since: int = 1,
     row_key: RowKey | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> VerifiedLog:
     """Checks every row. Raises `ChainBroken`, `AnchorMismatch`, `MacMismatch` or `NewerSchema`.
-    `progress` gets the number of rows, from time to time. With `row_key`, MACs are checked as well.
-    For a log in PostgreSQL, all chains and anchors are checked: anchors from `key_since` on must be
-    signed with the log's key, if it is known."""
-    if isinstance(path, PostgresLog):
-        return _verify_chains(path, anchor, progress, key_since)
+    `progress` gets the number of rows, from time to time. With `row_key`, MACs are checked as
+    well."""
     path = Path(path)
     writing = is_locked(path)
     # Read before the log is opened, as the log may grow meanwhile.
     head = None if anchor is None else read_anchor(Path(anchor)).head
     reader = open_log(path)
     start = reader.start()
-    checker = ChainChecker(start, anchors=() if head is None else (head,), row_key=row_key)
+    checker = ChainChecker(start, anchor=head, row_key=row_key)
     done = 0
     for section in reader.sections:
         lines = reader.lines(section)
@@ -93,52 +79,22 @@ def verify(
         segments=len(reader.sections),
         anchored=None if head is None else head.seq,
         writing=writing,
-        signed_since=checker.signed_since,
+        signed_since=None if row_key is None else row_key.since,
     )
 
 
 def update_anchor(anchor: Path, verified: VerifiedLog) -> None:
-    """Moves an anchor to the last rows of a verified log. Raises `Io`."""
-    head, chains = ChainHead(verified.last, verified.hash), tuple[ChainMark, ...]()
-    if verified.chains:
-        marks = (ChainMark(one.chain, one.last, one.hash) for one in verified.chains)
-        chains = tuple(mark for mark in marks if mark.seq)
+    """Moves an anchor to the last row of a verified log. Raises `Io`."""
+    head = ChainHead(verified.last, verified.hash)
     try:
-        name = verified.log if chains else Path(verified.log).name
-        write_anchor(anchor, name, head, time.time(), chains)
+        write_anchor(anchor, Path(verified.log).name, head, time.time())
     except OSError as problem:
         raise Io(f"{anchor}: cannot be written: {problem.strerror or problem}") from None
 
 
-def _verify_chains(
-    log: PostgresLog,
-    anchor: str | Path | None,
-    progress: Callable[[int], None] | None,
-    key_since: int,
-) -> VerifiedLog:
-    kept = None if anchor is None else read_anchor(Path(anchor))
-    found = check_chains(log, kept, progress, key_since)
-    return VerifiedLog(
-        log=str(log),
-        rows=sum(chain.rows for chain in found.chains),
-        first=1,
-        last=found.anchors.seq,
-        hash=found.anchors.hash,
-        segments=len(found.chains),
-        anchored=None if kept is None else kept.seq,
-        writing=any(chain.state == "open" for chain in found.chains),
-        chains=tuple(found.chains),
-        signed_anchors=found.signed,
-        unsigned_anchors=found.unsigned,
-    )
-
-
-def rows(path: str | Path | PostgresLog, since: float | None = None) -> Iterator[StoredRow]:
-    """Every row, without a check of the chain. Rows of several chains are in commit order. `since`:
-    rows committed from then on, and some before."""
-    if isinstance(path, PostgresLog):
-        yield from path.rows(since or 0.0)
-        return
+def rows(path: str | Path, since: float | None = None) -> Iterator[StoredRow]:
+    """Every row, without a check of the chain. `since`: rows committed from then on, and some
+    before."""
     reader = open_log(Path(path))
     seq = reader.start().seq
     for section in reader.sections[_first_section(reader, since) :]:
@@ -206,7 +162,7 @@ def _names(call: AuditEnvelope) -> Iterator[str]:
 
 
 def calls(
-    path: str | Path | PostgresLog,
+    path: str | Path,
     wanted: CallFilter | None = None,
     *,
     committed_since: float | None = None,

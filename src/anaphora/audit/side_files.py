@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import secrets
 import time
-from collections.abc import Iterable
 from pathlib import Path
 from typing import IO
 from weakref import WeakSet
@@ -21,7 +20,7 @@ from blake3 import blake3
 from anaphora.errors import AnchorMismatch, Io, NewerSchema
 
 from .chain import ChainHead
-from .envelope import SCHEMA_VERSION, ChainMark
+from .envelope import SCHEMA_VERSION
 
 _KEY_BYTES = 32
 #: How often a lock is tried, and the seconds in between.
@@ -155,41 +154,22 @@ def _read_key(path: Path) -> bytes:
     return key
 
 
-def copy_key(source: Path, log: Path) -> None:
-    """Copies the key of the original log to its copy, so that digests stay comparable."""
-    old, new = beside(source, ".key"), beside(log, ".key")
-    if not old.exists():
-        return
-    key = _read_key(old)
-    if not new.exists():
-        _replace(new, key.hex().encode() + b"\n")
-    elif _read_key(new) != key:
-        raise Io(f"{new}: is the key of another log; name another folder, or move the key away")
-
-
 def key_id(key: bytes) -> str:
     return blake3(b"anaphora audit key", key=key).hexdigest(length=8)
 
 
 class Anchor(msgspec.Struct, frozen=True, kw_only=True):
-    """A row of a log, stored out of reach of anyone who can change the log. For a log in
-    PostgreSQL, the last row of the anchors, and the last rows of the chains."""
+    """A row of a log, stored out of reach of anyone who can change the log."""
 
     schema_version: int = SCHEMA_VERSION
     log: str
     seq: int
     hash: str
     at: float
-    chains: tuple[ChainMark, ...] | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def head(self) -> ChainHead:
         return ChainHead(self.seq, self.hash)
-
-    @property
-    def marks(self) -> dict[int, ChainHead]:
-        chains = self.chains or ()
-        return {one.chain: ChainHead(one.seq, one.hash) for one in chains}
 
 
 def read_anchor(path: Path) -> Anchor:
@@ -204,12 +184,8 @@ def read_anchor(path: Path) -> Anchor:
     return anchor
 
 
-def write_anchor(
-    path: Path, log: str, head: ChainHead, at: float, chains: Iterable[ChainMark] = ()
-) -> None:
-    anchor = Anchor(
-        log=log, seq=head.seq, hash=head.hash, at=at, chains=tuple(chains) or msgspec.UNSET
-    )
+def write_anchor(path: Path, log: str, head: ChainHead, at: float) -> None:
+    anchor = Anchor(log=log, seq=head.seq, hash=head.hash, at=at)
     _replace(path, msgspec.json.encode(anchor) + b"\n")
 
 

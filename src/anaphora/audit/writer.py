@@ -12,7 +12,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
@@ -29,15 +29,11 @@ from .envelope import (
     LostRow,
     PrunedRow,
     SegmentRow,
-    StartRow,
     StopRow,
 )
 from .group_commit import GroupCommit
 from .log_file import FileStore
-from .log_postgres import ChainClosed, CommitUnknown, PostgresLog, PostgresLogStore
 from .side_files import WriterLock, write_anchor
-
-replace = msgspec.structs.replace
 
 _log = logging.getLogger("anaphora.audit")
 
@@ -52,10 +48,6 @@ PendingRow: TypeAlias = Callable[[], AuditRow]
 """Makes a row: in the thread, so that the call does not wait for it."""
 
 
-LogStore: TypeAlias = FileStore | PostgresLogStore
-"""Writes rows to a folder or to PostgreSQL."""
-
-
 class AuditError(msgspec.Struct, frozen=True):
     """A failure to write, and when it began."""
 
@@ -64,10 +56,6 @@ class AuditError(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         return f"the audit log cannot be written: {self.message}"
-
-
-def _is_left_out(row: AuditRow, calls: Collection[str]) -> bool:
-    return isinstance(row, AuditEnvelope) and row.recovered is None and row.call_id in calls
 
 
 class _Sealed(msgspec.Struct, frozen=True):
@@ -86,20 +74,19 @@ class LogWriter:
 
     def __init__(
         self,
-        store: LogStore,
-        lock: WriterLock | None,
+        store: FileStore,
+        lock: WriterLock,
         *,
         head: ChainHead,
         epoch: int,
-        start: StartRow,
         anchor: Path | None,
         keep_days: float | None,
         on_error: Callable[[AuditError], None] | None,
         collect: float = 0.0,
         row_key: bytes = b"",
     ) -> None:
-        """`start` is the first row of each new chain. `collect`: how many seconds rows wait for
-        others, to be committed together. `row_key` is for the rows' MACs."""
+        """`collect`: how many seconds rows wait for others, to be committed together. `row_key` is
+        for the rows' MACs."""
         self.store = store
         self.head = head
         """The last committed row."""
@@ -108,18 +95,10 @@ class LogWriter:
         self.errors: deque[AuditError] = deque(maxlen=_MOST_ERRORS)
         self.on_durable: Callable[[Sequence[str]], None] | None = None
         """Gets the ids of a daemon's calls whose rows are committed, in the thread."""
-        self.left_out: frozenset[str] = frozenset()
-        """Ids of calls whose rows are written by another node."""
         self.failing: str | None = None
         """Why the last commit failed; None: it did not."""
         self._lock = lock
-        self._start = start
         self._row_key = row_key
-        self._unknown: tuple[_Sealed, int, int] | None = None
-        """Rows that may or may not have been committed, how many of the queue they are, and how
-        many were lost before them."""
-        self._begun = False
-        """A chain was begun, and has no row yet."""
         self._anchor = anchor
         self._keep_days = keep_days
         self._next_prune = 0.0
@@ -198,25 +177,18 @@ class LogWriter:
 
     def _commit(self, batch: list[PendingRow]) -> list[PendingRow] | None:
         """Returns the uncommitted rows, to be retried; None if all are committed."""
-        while batch:
-            try:
-                sealed, count, lost = self._unknown or self._sealed_batch(batch)
-                try:
-                    if sealed.lines:
-                        self._append(sealed)
-                except CommitUnknown:
-                    self._unknown = sealed, count, lost
-                    raise
-                except ChainClosed:  # the same rows go into a new chain
-                    self._unknown = None
-                    self._begin_chain()
-                    continue
-            except (OSError, AnaphoraError) as problem:
-                self._failed(problem)
-                return batch
-            self._unknown = None
-            batch = batch[count:]
-            self._committed(sealed, count, lost)
+        if not batch:
+            return None
+        lost, reason = self._lost, self._lost_reason
+        rows: list[AuditRow] = [] if not lost else [self._lost_row(lost, reason)]
+        rows += self._made(batch)
+        try:
+            sealed = self._sealed_rows(rows)
+            self._append(sealed)
+        except (OSError, AnaphoraError) as problem:
+            self._failed(problem)
+            return batch
+        self._committed(sealed, len(batch), lost)
         return None
 
     def _committed(self, sealed: _Sealed, count: int, lost: int) -> None:
@@ -230,17 +202,6 @@ class LogWriter:
                 self.on_durable(sealed.calls)
             except Exception as problem:  # the rows are written
                 self._report(problem)
-
-    def _sealed_batch(self, batch: list[PendingRow]) -> tuple[_Sealed, int, int]:
-        lost, reason = self._lost, self._lost_reason
-        rows: list[AuditRow] = [] if not lost else [self._lost_row(lost, reason)]
-        rows += self._made(batch)
-        return self._sealed_rows(rows), len(batch), lost
-
-    def _begin_chain(self) -> None:
-        """Another node has closed the chain, because it declared this node dead."""
-        found = self.store.open()
-        self.head, self.epoch, self._begun = found.head, found.epoch + 1, True
 
     def _made(self, batch: Iterable[PendingRow]) -> Iterable[AuditRow]:
         for make in batch:
@@ -262,16 +223,7 @@ class LogWriter:
             first = SegmentRow(at=now, epoch=self.epoch, segment=segment, prev=head.hash)
             line, head = seal(head, first, self._row_key)
             lines.append(line)
-        if self._begun:
-            start = replace(self._start, at=now, epoch=self.epoch)
-            line, head = seal(head, start, self._row_key)
-            lines.append(line)
         for row in rows:
-            if self.left_out and _is_left_out(row, self.left_out):
-                continue
-            # A row of the queue may be from before a new chain was begun.
-            if row.epoch not in (0, self.epoch):
-                row = replace(row, epoch=self.epoch)
             line, head, row = self._sealed(head, row)
             lines.append(line)
             if isinstance(row, AuditEnvelope) and row.call_id and row.attempts:
@@ -280,7 +232,7 @@ class LogWriter:
 
     def _append(self, sealed: _Sealed) -> None:
         self.store.append(sealed.lines, sealed.segment)
-        self.head, self._begun = sealed.head, False
+        self.head = sealed.head
         now = time.time()
         self._write_anchor(now)
         if self._keep_days is not None and now >= self._next_prune:
@@ -312,7 +264,7 @@ class LogWriter:
         return boundaries
 
     def _write_anchor(self, now: float) -> None:
-        if self._anchor is None or isinstance(self.store.path, PostgresLog):
+        if self._anchor is None:
             return
         try:
             write_anchor(self._anchor, self.store.path.name, self.head, now)
@@ -358,18 +310,11 @@ class LogWriter:
 
     def _end(self, waiting: list[PendingRow]) -> None:
         """The last row; what could not be written is reported."""
-        if self._unknown is not None:
-            waiting = self._commit(waiting) or []
         left = len(waiting) + self._lost
         try:
-            if self._unknown is not None:
-                raise Io(str(self.failing))
             if left:
                 self.write([self._lost_row(left, self._lost_reason)])
             self.write([StopRow(at=time.time(), epoch=self.epoch)])
-        except ChainClosed as problem:  # by another node, which needs no row after its own
-            if left:
-                self._report(Io(f"{left} rows were not written: {_message(problem)}"))
         except (OSError, AnaphoraError) as problem:
             self._failed(problem)
             if left:
@@ -379,8 +324,7 @@ class LogWriter:
         try:
             self.store.close()
         finally:
-            if self._lock is not None:
-                self._lock.release()
+            self._lock.release()
 
 
 def _message(problem: BaseException) -> str:

@@ -36,9 +36,6 @@ _EIGHTHS = " ▏▎▍▌▋▊▉"
 
 
 def verified_lines(verified: VerifiedLog) -> Iterator[Line]:
-    if verified.signed_anchors is not None:
-        yield from _chain_lines(verified, verified.signed_anchors)
-        return
     found = f"{counted(verified.rows, 'row')} in {counted(verified.segments, 'segment')}"
     yield f"✓ {verified.log}: the chain of {found} is whole", "bold"
     yield f"  last row: {verified.last:,}, hash {verified.hash}"
@@ -56,29 +53,6 @@ def verified_lines(verified: VerifiedLog) -> Iterator[Line]:
         yield "  a process is writing this log", "dim"
 
 
-def _chain_lines(verified: VerifiedLog, signed_anchors: int) -> Iterator[Line]:
-    count = len(verified.chains)
-    found = f"{counted(verified.rows, 'row')} in {counted(count, 'chain')}"
-    yield f"✓ {verified.log}: {found}: all are whole", "bold"
-    if count:
-        figures = ("chain", "rows", "last row", "anchored", "MACs since")
-        rows = table("chain", "node", "state", *figures[1:], right=figures)
-        for one in verified.chains:
-            cells = (one.name, one.state, f"{one.rows:,}", f"{one.last:,}", f"{one.anchored:,}")
-            since = "chain only" if one.signed_since is None else f"{one.signed_since:,}"
-            rows.add_row(str(one.chain), *cells, since)
-        yield rows
-    anchors = signed_anchors + verified.unsigned_anchors
-    yield f"  {counted(anchors, 'anchor')}, the last hash is {verified.hash}"
-    if verified.unsigned_anchors:
-        other = counted(verified.unsigned_anchors, "anchor")
-        yield f"  {other} not signed with the key of this home: only hashes were checked", "bold"
-    if verified.anchored is None:
-        yield "  without --anchor, a rollback of all chains together is not detected", "dim"
-    else:
-        yield f"  the anchor names row {verified.anchored:,} of the anchors, which is there"
-
-
 def call_table(found: Collection[tuple[StoredRow, AuditEnvelope]]) -> Rows:
     """With a column for amounts charged without a bill, if there are any."""
     unbilled = ("unbilled",) if any(call.unbilled_nano_usd for _, call in found) else ()
@@ -90,7 +64,7 @@ def call_table(found: Collection[tuple[StoredRow, AuditEnvelope]]) -> Rows:
         usage = call.usage
         verdict = " ".join(filter(None, (call.verdict, call.cause, call.changed)))
         rows.add_row(
-            f"{row.chain}:{row.seq}" if row.chain else f"{row.seq:,}",
+            f"{row.seq:,}",
             time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(call.at)),
             call.billed_model,
             call.outcome,

@@ -60,7 +60,7 @@ _GROUPS = {
         "admin": "Create and revoke tokens of administrators.",
         "nodes": "List the nodes of a daemon on several machines, and drain one.",
         "backup": "Back up the home folder of a daemon to DIR, or restore it.",
-        "store": "Check, prune, migrate or move the store of a daemon.",
+        "store": "Check, prune or migrate the store of a daemon.",
         "rpc": "Send JSON-RPC messages to a running daemon.",
     },
     "Settings": {

@@ -244,18 +244,13 @@ async def _call_directly(home: Home, method: str, params: Mapping[str, Any]) -> 
 async def _register_spend(
     stack: contextlib.AsyncExitStack, admin: Admin, home: Home, daemon: DaemonConfig, store: Store
 ) -> None:
-    """Adds the methods for spend. They write to the audit log of the home; in PostgreSQL, to a
-    chain of their own."""
-    from anaphora.audit.log_postgres import PostgresLog
-    from anaphora.daemon.audit import audit_place, open_audit, row_key
+    """Adds the methods for spend. They write to the audit log of the home."""
+    from anaphora.daemon.audit import open_audit
     from anaphora.daemon.money.administration import SpendAdmin
 
     audit = None
     if daemon.audit:
-        place = audit_place(home, daemon)
-        if isinstance(place, PostgresLog):
-            stack.callback(place.close)
-        audit = await open_audit(stack, place, store, daemon.node_name, row_key(home))
+        audit = await open_audit(stack, home, store, daemon)
     SpendAdmin(store, audit).register(admin)
 
 

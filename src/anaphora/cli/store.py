@@ -3,39 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 import msgspec
 
 from anaphora.daemon.store import upkeep
-from anaphora.errors import InvalidConfig
 from anaphora.wording import counted
 
-from .audit_report import cost
 from .common import FOUND, CommandGroup, stop
 from .daemon_connection import home_option, json_option, open_home, store_address_of
 from .parameters import Time
 from .terminal import Line, print_report
 
-if TYPE_CHECKING:
-    from anaphora.daemon.store.postgres import moving
-
-#: Rows below which no progress is shown.
-_LONG = 20_000
-
 
 @click.group(cls=CommandGroup)
 def command() -> None:
-    """Check, prune, migrate or move the store of a daemon.
+    """Check, prune or migrate the store of a daemon.
 
     The store holds the ledger, the hashes of tokens, and which app owns which handle: in
     store.sqlite of the home folder, or in PostgreSQL if llm.yaml names it (`store:` in its section
-    daemon). All commands but move work while daemons run, and without one.
+    daemon). All commands work while daemons run, and without one.
     """
 
 
@@ -144,94 +134,3 @@ def reset_clock(home: Path, as_json: bool) -> None:
         else f"the latest day was {done.before}, and is now {done.after}"
     )
     print_report(msgspec.structs.asdict(done), [f"{done.store}: {text}"], as_json=as_json)
-
-
-@command.command()
-@click.option(
-    "--from",
-    "source",
-    type=click.Path(dir_okay=False, path_type=Path),
-    show_default="store.sqlite and the audit log of the home folder",
-    help="A backup to restore, instead of the home's own store and audit log.",
-)
-@click.option("--dry-run", is_flag=True, help="Copy and check everything, then roll back.")
-@home_option
-@json_option
-def move(source: Path | None, dry_run: bool, home: Path, as_json: bool) -> None:
-    """Move a store from SQLite to PostgreSQL.
-
-    Stop the daemon, write `store: postgresql://…` into the section daemon of llm.yaml, and run
-    this: it copies ledger, tokens, handles and the audit log into that database, which must be
-    empty, in one transaction. Rows are counted, amounts summed, and the chain of the audit log is
-    verified before the commit. The files stay unchanged. extensions.yaml becomes the first
-    generation of the grants of all nodes.
-
-    \b
-    anaphora store move --dry-run
-    anaphora store move
-    """
-    from anaphora.daemon.home import HomeLock, derived_key
-    from anaphora.daemon.nodes.membership import take_over
-    from anaphora.daemon.store.postgres import moving
-
-    opened = open_home(home)
-    address = store_address_of(opened)
-    if address is None:
-        raise InvalidConfig(
-            "name the target first: `store: postgresql://…` in the section daemon",
-            file=str(opened.llm_yaml),
-        )
-    # As the daemon signs its anchors.
-    key = derived_key(opened, "audit log") if opened.token_key_file.exists() else b""
-    lock = HomeLock.acquire(opened.lock)
-    try:
-        with _progress() as progress:
-            done = asyncio.run(
-                moving.move(
-                    source or opened.store,
-                    address,
-                    audit=opened.audit if source is None else None,
-                    audit_key=key,
-                    keep=not dry_run,
-                    progress=progress,
-                )
-            )
-        if not dry_run:
-            asyncio.run(take_over(address, opened, by="anaphora store move"))
-    finally:
-        lock.release()
-    print_report(msgspec.structs.asdict(done), _move_lines(done), as_json=as_json)
-
-
-def _move_lines(done: moving.MovedStore) -> Iterator[Line]:
-    counts = (
-        f"{counted(done.entries, 'entry', 'entries')} of {cost(done.billed)}",
-        counted(done.tokens, "token"),
-        counted(done.handles, "handle"),
-        counted(done.audit_rows, "audit row"),
-    )
-    yield f"{done.source} to {done.target}: {', '.join(counts)}"
-    if done.open_holds:
-        yield f"settled at their bound: {counted(done.open_holds, 'open hold')}"
-    if done.kept:
-        yield "ok: counts, sums and the chain are the same in both"
-    else:
-        yield "ok; nothing was moved: run it without --dry-run"
-
-
-@contextmanager
-def _progress() -> Iterator[Callable[[str, int, int], None] | None]:
-    """Shows how many rows of a table were copied, on a terminal."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-
-    with Console(stderr=True).status("copying …") as status:
-
-        def show(what: str, count: int, total: int) -> None:
-            if count >= _LONG:
-                of = f" of {total:,}" if total else ""
-                status.update(f"copying {what}: {count:,}{of}")
-
-        yield show

@@ -1,9 +1,9 @@
-"""The audit log of a daemon: in its home, or in PostgreSQL with the rest of the store; and recovery
-of the rows that a killed daemon had not yet written.
+"""The audit log of a daemon, in its home, and recovery of the rows that it had not yet written when
+it was killed.
 
-The ledger marks each settlement until the row of its call is durable. Settlements of an ended
-daemon that are still marked get a row in this node's chain, unless the log has one: a process can
-be killed after a row is committed and before its mark is removed.
+The ledger marks each settlement until the row of its call is durable. When the daemon starts again,
+settlements that are still marked get a row, unless the log has one: a process can be killed after a
+row is committed and before its mark is removed.
 """
 
 from __future__ import annotations
@@ -21,28 +21,25 @@ from msgspec.structs import replace
 from anaphora.audit.chain import RowKey
 from anaphora.audit.envelope import AuditEnvelope, AuditUsage, KilledNode, OwnFigures
 from anaphora.audit.log import AuditLog
-from anaphora.audit.log_postgres import PostgresLog, close_chain
 from anaphora.audit.reading import calls
 from anaphora.audit.side_files import key_id
-from anaphora.client.failures import log
 from anaphora.client.observe.export import label, word
-from anaphora.errors import AnaphoraError, StoreUnavailable
-from anaphora.sqlite_files import connect_read_only
+from anaphora.postgres.lane import Lane
+from anaphora.sqlite_files import connect_read_only, numbered
 from anaphora.wording import counted
 
 from .home import Home, derived_key
-from .home.config import DaemonConfig
+from .home.config import DaemonConfig, daemon_config
 from .store import UnauditedEntry
 from .store.opening import store_address
 from .store.schema import SCHEMA_VERSION, readable, version_of
-from .store.sqlite import SqliteStore
+from .store.tables import SIGNED_SINCE
 
 if TYPE_CHECKING:
-    from anaphora.postgres.connection import Connection
+    from anaphora.postgres.address import PostgresAddress
 
     from .money.ledger import Ledger
-    from .store.postgres import PostgresStore
-    from .store.postgres.epoch import OnFenced
+    from .store.interface import Store
 
 _log = logging.getLogger("anaphora.daemon")
 
@@ -52,17 +49,6 @@ _COLLECT = 0.05
 _SKEW = 120.0
 #: Maximum number of rows per commit.
 _AT_ONCE = 1_000
-#: Seconds between checks for rows that dead nodes left unwritten.
-_LOOK_SECONDS = 2.0
-
-
-def audit_place(home: Home, config: DaemonConfig) -> Path | PostgresLog:
-    """Raises `InvalidConfig` and `MissingSecret`."""
-    address = store_address(home, config)
-    if address is None:
-        return home.audit
-    # A derived key, so that the digest key is neither in the database nor in a file to copy.
-    return PostgresLog(address, key=derived_key(home, "audit log"), row_key=row_key(home))
 
 
 def row_key(home: Home) -> bytes:
@@ -74,8 +60,13 @@ def row_key(home: Home) -> bytes:
 def checked_rows(home: Home) -> RowKey | None:
     """The key and first row for checking the MACs of a home's log; None if its store knows no row
     with a MAC."""
-    since = _signed_since(home.store, home.audit.name, key_id(row_key(home)))
-    return None if since is None else RowKey(key=row_key(home), since=since)
+    config = daemon_config(home.config())
+    address, key = store_address(home, config), row_key(home)
+    if address is None:
+        since = _signed_since(home.store, home.audit.name, key_id(key))
+    else:
+        since = asyncio.run(_signed_on_node(address, config.node_name, key_id(key)))
+    return None if since is None else RowKey(key=key, since=since)
 
 
 def _signed_since(store: Path, log: str, key: str) -> int | None:
@@ -84,43 +75,29 @@ def _signed_since(store: Path, log: str, key: str) -> int | None:
     with readable(store), closing(connect_read_only(store)) as database:
         if version_of(database, store) < SCHEMA_VERSION:
             return None  # no daemon of today's version has written the log
-        query = "SELECT signed_since FROM audit_logs WHERE name = ? AND key_id = ?"
-        found = database.execute(query, (log, key)).fetchone()
+        found = database.execute(SIGNED_SINCE, numbered(log, key)).fetchone()
         return None if found is None else found[0]
 
 
-async def open_audit(
-    stack: contextlib.AsyncExitStack,
-    place: Path | PostgresLog,
-    store: object,
-    node: str,
-    key: bytes,
-) -> AuditLog:
-    """Opens the log of this node until `stack` closes. `store` is the daemon's; `key` is for the
-    MACs of a log in a home."""
-    if isinstance(place, PostgresLog):
-        from .store.postgres import PostgresStore
+async def _signed_on_node(address: PostgresAddress, node: str, key: str) -> int | None:
+    lane = Lane(address, "audit")
+    try:
+        found: int | None = await lane.fetchval(SIGNED_SINCE, node, key)
+        return found
+    finally:
+        await lane.close()
 
-        assert isinstance(store, PostgresStore)
-        nodes, log = store, place
-        if nodes.node_id:  # a command is not a node: its chain ends with it
-            log = log.of_node(lambda: nodes.node_id)
-        opened = await asyncio.to_thread(AuditLog, log, node=node, collect=_COLLECT)
-    else:
-        assert isinstance(store, SqliteStore)
-        opened = AuditLog(place, collect=_COLLECT, row_key=key)
-        await store.record_signed_rows(place.name, opened.first_row, key_id(key))
+
+async def open_audit(
+    stack: contextlib.AsyncExitStack, home: Home, store: Store, config: DaemonConfig
+) -> AuditLog:
+    """Opens the log of a home until `stack` closes. In a store of several nodes, it is known by the
+    name of the node."""
+    key, name = row_key(home), home.audit.name if config.store is None else config.node_name
+    opened = AuditLog(home.audit, node=config.node_name, collect=_COLLECT, row_key=key)
+    await store.record_signed_rows(name, opened.first_row, key_id(key))
     stack.push_async_callback(asyncio.to_thread, opened.close)
     return opened
-
-
-def close_chains_of_dead_nodes(store: PostgresStore, node: str, key: bytes) -> None:
-    """Closes the chain of a node in the transaction that marks it dead."""
-
-    async def closed(connection: Connection, dead: int) -> None:
-        await close_chain(connection, dead, by=node, row_key=key)
-
-    store.on_swept.append(closed)
 
 
 # ── Missing rows ─────────────────────────────────────────────────────────────────────────────────
@@ -129,54 +106,22 @@ def close_chains_of_dead_nodes(store: PostgresStore, node: str, key: bytes) -> N
 class AuditRecovery:
     """Writes missing audit rows."""
 
-    def __init__(self, ledger: Ledger, audit: AuditLog, place: Path | PostgresLog) -> None:
+    def __init__(self, ledger: Ledger, audit: AuditLog) -> None:
         self._ledger = ledger
         self._store = ledger.store
         self._audit = audit
-        self._place = place
-        self._taken: list[UnauditedEntry] = []
-        """Entries not yet looked up in the log. The store returns each only once."""
-        self._left: list[AuditEnvelope] = []
-        """Rows not yet written."""
 
     async def begin(self) -> None:
         """Lets the store mark settlements for this log. Called before the first hold."""
         self._audit.follow_calls(self._ledger.audited)
-        self._taken += await self._store.unaudited()
+        entries = await self._store.unaudited()
         await self._store.begin_audit(self._audit.epoch)
-        await self._add()
-        await self._write()
+        if entries:
+            await self._add(entries)
 
-    def follow_fences(self, on_fenced: list[OnFenced]) -> None:
-        """With several nodes: registers for the store's `on_fenced`. Called before the first
-        hold."""
-        self._ledger.notes_calls = True
-        on_fenced.append(self._fenced)
-
-    def _fenced(self) -> None:
-        """Other nodes have declared this one dead and write the rows of its running and just ended
-        calls. Rows written here would be duplicates."""
-        self._audit.leave_out(self._ledger.unaudited_calls())
-
-    async def run(self) -> None:
-        """With several nodes: writes the missing rows of nodes that died, until it is cancelled."""
-        while True:
-            await asyncio.sleep(_LOOK_SECONDS)
-            try:
-                self._taken += await self._store.unaudited()
-                await self._add()
-                await self._write()
-            except StoreUnavailable:
-                pass  # `/readyz` and the log say so
-            except AnaphoraError as problem:
-                _log.error("audit rows of nodes that died: %s", problem)
-            except Exception as problem:
-                log(logging.ERROR, "audit rows of nodes that died were not written", problem)
-
-    async def _add(self) -> None:
-        entries = self._taken
-        if not entries:
-            return
+    async def _add(self, entries: Sequence[UnauditedEntry]) -> None:
+        """Writes the rows that are missing; their marks are removed when they are durable. Raises
+        `Io` if they cannot be written."""
         found: dict[str, list[UnauditedEntry]] = {}
         for one in entries:
             found.setdefault(one.request_id, []).append(one)
@@ -194,31 +139,23 @@ class AuditRecovery:
                 "%s had no audit row when their daemon was killed; written from the ledger",
                 counted(len(rows), "call"),
             )
-        self._left += rows
-        self._taken = []
+        for first in range(0, len(rows), _AT_ONCE):
+            for row in rows[first : first + _AT_ONCE]:
+                self._audit.append(row)
+            await self._audit.aflush()
 
     def _written(self, ids: Iterable[str], since: float) -> set[str]:
         """The calls that already have a row in the log."""
         wanted = set(ids)
         return {
             call.call_id
-            for _, call in calls(self._place, committed_since=since)
+            for _, call in calls(self._audit.path, committed_since=since)
             if call.call_id in wanted and call.attempts
         }
 
-    async def _write(self) -> None:
-        """Writes rows and removes their marks once they are durable. Raises `Io` if they are not;
-        the rest is tried again next time."""
-        while self._left:
-            rows, self._left = self._left[:_AT_ONCE], self._left[_AT_ONCE:]
-            for row in rows:
-                self._audit.append(row)
-            await self._audit.aflush()
-
 
 def missing_row(id: str, attempts: Sequence[UnauditedEntry], node: str) -> AuditEnvelope:
-    """The row of a call, made from the entries of its attempts. `node` is the writer, in a store
-    with nodes."""
+    """The row of a call, made from the entries of its attempts."""
     first, last = attempts[0], attempts[-1]
     billed = [one for one in attempts if one.kind == "billed"]
     known = billed[-1] if billed else last
@@ -243,7 +180,7 @@ def missing_row(id: str, attempts: Sequence[UnauditedEntry], node: str) -> Audit
         saved_nano_usd=known.saved if billed else None,
         unbilled_nano_usd=sum(one.billed for one in attempts if one.kind != "billed"),
         own=_own(known, attempts),
-        recovered=KilledNode(node=label(first.node or node), epoch=first.epoch),
+        recovered=KilledNode(node=label(node), epoch=first.epoch),
     )
 
 

@@ -5,13 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Iterable, Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from anaphora.audit.log import AuditLog
-from anaphora.audit.log_postgres import PostgresLog
 from anaphora.client.observe import Watcher
 from anaphora.errors import NewerSchema, StoreRefused, StoreUnavailable
 
@@ -20,7 +18,7 @@ from .access.grants import NANO
 from .access.identity import Directory
 from .admin import Admin
 from .alerts.targets import register_test
-from .audit import AuditRecovery, audit_place, close_chains_of_dead_nodes, open_audit, row_key
+from .audit import AuditRecovery, open_audit
 from .checking import price_table_days
 from .health import Part
 from .home import Home, derived_key
@@ -52,16 +50,12 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
     directory: Directory
     admin: Admin
     audit: AuditLog | None
-    audit_place: Path | PostgresLog
-    """Also for the other nodes' logs, if this one writes none."""
     calls: CallService
     slots: CallSlots
     rpc: RpcService
     endpoints: Endpoints
     off_loop: OffLoop
     """Threads for large requests."""
-    recovery: AuditRecovery | None = None
-    """None without an audit log."""
 
 
 async def open_services(
@@ -82,8 +76,7 @@ async def open_services(
     directory, admin = await _open_directory(home, files, store, clock)
     if node is not None:
         await _follow_changes(stack, node, directory, admin, files)
-    place = _open_place(stack, home, settings.daemon)
-    audit, recovery = await _open_audit(stack, home, settings.daemon, ledger, place, node)
+    audit = await _open_audit(stack, home, settings.daemon, ledger)
     SpendAdmin(store, audit, clock=clock).register(admin)
     off_loop = stack.enter_context(contextlib.closing(OffLoop()))
     calls = _open_calls(
@@ -98,23 +91,12 @@ async def open_services(
         directory=directory,
         admin=admin,
         audit=audit,
-        audit_place=place,
         calls=calls,
         slots=slots,
         rpc=RpcService(calls, admin.methods(), slots, directory, off_loop),
         endpoints=_endpoints(stack, files, store, calls, audit, clock),
         off_loop=off_loop,
-        recovery=recovery,
     )
-
-
-def _open_place(
-    stack: contextlib.AsyncExitStack, home: Home, config: DaemonConfig
-) -> Path | PostgresLog:
-    place = audit_place(home, config)
-    if isinstance(place, PostgresLog):
-        stack.callback(place.close)
-    return place
 
 
 def _open_calls(
@@ -212,26 +194,14 @@ async def _open_audit(
     home: Home,
     config: DaemonConfig,
     ledger: Ledger,
-    place: Path | PostgresLog,
-    node: NodeMembership | None,
-) -> tuple[AuditLog | None, AuditRecovery | None]:
-    """The audit log, if there is to be one. Writes missing rows; those of dead nodes until `stack`
-    closes."""
-    store = ledger.store
+) -> AuditLog | None:
+    """The audit log, if there is to be one. Writes missing rows."""
     if not config.audit:
-        await store.begin_audit(0)
-        return None, None
-    audit = await open_audit(stack, place, store, config.node_name, row_key(home))
-    recovery = AuditRecovery(ledger, audit, place)
-    await recovery.begin()
-    if node is not None:
-        from .store.postgres import PostgresStore
-
-        assert isinstance(store, PostgresStore)
-        recovery.follow_fences(store.on_fenced)
-        looking = asyncio.create_task(recovery.run())
-        stack.push_async_callback(_cancelled, looking)
-    return audit, recovery
+        await ledger.store.begin_audit(0)
+        return None
+    audit = await open_audit(stack, home, ledger.store, config)
+    await AuditRecovery(ledger, audit).begin()
+    return audit
 
 
 async def _open_store(
@@ -264,7 +234,6 @@ async def _open_store(
     except NewerSchema as problem:
         raise StoreRefused(str(problem)) from None
     stack.push_async_callback(store.close)
-    close_chains_of_dead_nodes(store, name, row_key(home))
     node = await NodeMembership.join(address, name, home=home, files=files)
     node.clock = store.clock_check
     store.report = node.report

@@ -1,16 +1,14 @@
-"""Connections to PostgreSQL that are opened on demand, and again after they were lost: `Lane` for
-an event loop, `PostgresLink` for threads."""
+"""A connection to PostgreSQL that is opened on demand, and again after it was lost."""
 
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-from anaphora.errors import AnaphoraError, InvalidConfig, Io, StoreUnavailable
+from anaphora.errors import AnaphoraError, InvalidConfig, StoreUnavailable
 
 from .address import PostgresAddress
 from .connection import STATEMENT_SECONDS, UNREACHABLE, can_retry, connect, described, transaction
@@ -185,73 +183,3 @@ class Lane:
                 await connection.close(timeout=2.0)
             except Exception:
                 connection.terminate()
-
-
-class PostgresLink:
-    """A connection for threads; its event loop runs in a separate thread."""
-
-    def __init__(self, address: PostgresAddress, name: str) -> None:
-        self.address = address
-        self._name = name
-        self._starting = threading.Lock()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread: threading.Thread | None = None
-        self._lane: Lane | None = None
-
-    def run(self, work: Callable[[Connection], Awaitable[T]], seconds: float = _LINK_SECONDS) -> T:
-        """The result of `work`. Raises `StoreUnavailable` if PostgreSQL cannot be reached, and `Io`
-        if it refuses."""
-        loop = self._started()
-        return asyncio.run_coroutine_threadsafe(self.run_in_loop(work, seconds), loop).result()
-
-    async def run_in_loop(
-        self, work: Callable[[Connection], Awaitable[T]], seconds: float = _LINK_SECONDS
-    ) -> T:
-        """The same, for coroutines that run in the background."""
-        assert self._lane is not None
-        import asyncpg
-
-        try:
-            async with self._lane.connection() as connection, asyncio.timeout(seconds):
-                return await work(connection)
-        except asyncpg.PostgresError as error:
-            raise Io(f"{self.address}: {described(error)}") from None
-
-    def background(self, work: Coroutine[Any, Any, None]) -> Callable[[], None]:
-        """Runs a coroutine beside the work; returns a function that ends it."""
-        future = asyncio.run_coroutine_threadsafe(work, self._started())
-
-        def end() -> None:
-            future.cancel()
-
-        return end
-
-    def _started(self) -> asyncio.AbstractEventLoop:
-        with self._starting:
-            if self._loop is None:
-                self._loop = asyncio.new_event_loop()
-                self._lane = Lane(self.address, self._name)
-                self._thread = threading.Thread(
-                    target=self._loop.run_forever, name=f"anaphora {self._name}", daemon=True
-                )
-                self._thread.start()
-            return self._loop
-
-    def close(self) -> None:
-        with self._starting:
-            loop, self._loop = self._loop, None
-        if loop is None:
-            return
-        assert self._lane is not None
-        assert self._thread is not None
-        asyncio.run_coroutine_threadsafe(self._end(self._lane), loop).result()
-        loop.call_soon_threadsafe(loop.stop)
-        self._thread.join()
-        loop.close()
-
-    async def _end(self, lane: Lane) -> None:
-        others = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in others:
-            task.cancel()
-        await asyncio.gather(*others, return_exceptions=True)
-        await lane.close()

@@ -59,7 +59,7 @@ def test_every_response_has_a_policy_and_a_type(admin: Viewer, visitor: Viewer) 
     """Also what is no page: a browser must run nothing of it."""
     files = re.findall(r'(?:href|src)="(/ui/static/[^"]+)"', admin.get("/ui/login").text)
     assert len(files) == 2
-    paths = ["/ui/audit/export", "/ui/audit/export?format=csv", "/ui/static/none.css", *files]
+    paths = ["/ui/audit/export", "/ui/audit/export?range=hour", "/ui/static/none.css", *files]
     answers = [admin.get(path) for path in paths]
     answers += [visitor.get("/ui/apps"), visitor.get("/ui/events")]
     with admin.client.stream("GET", "/ui/events?page=apps") as events:

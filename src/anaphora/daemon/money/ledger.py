@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, TypedDict, Unpack
 
 from msgspec.structs import replace
 
-from anaphora.bounded import BoundedMap
 from anaphora.client.failures import log
 from anaphora.daemon.access.grants import exact_usd
 from anaphora.daemon.store import (
@@ -48,9 +47,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("anaphora.daemon")
 
-#: Maximum number of noted calls without a durable audit row; a working log never has as many.
-_MOST_UNAUDITED = 10_000
-
 
 class Ledger:
     """Holds and settles the spend of apps, in a store."""
@@ -72,9 +68,6 @@ class Ledger:
         """Request ids of those whose audit row is durable."""
         self.shows_spend: Callable[[App], bool] = lambda _: False
         """Whether an app may see what it is charged, and so what other apps have cached."""
-        self.notes_calls = False
-        """Whether `unaudited_calls` is used."""
-        self._unaudited = BoundedMap[str, None](_MOST_UNAUDITED)
 
     async def recover(self, marks: Path | None = None) -> RecoveredHolds:
         """Settles the open holds of a killed daemon: at the bound, or free if the file `marks`
@@ -152,13 +145,6 @@ class Ledger:
         id = hold.request_id
         with self._lock:
             self._open[id] = self._open.get(id, 0) + 1
-            if self.notes_calls and id not in self._unaudited:
-                self._unaudited[id] = None
-
-    def unaudited_calls(self) -> list[str]:
-        """Calls that had a hold and whose audit row is not durable yet."""
-        with self._lock:
-            return list(self._unaudited)
 
     def _new_id(self, now: float) -> str:
         """Ids sort by time, so that the entries of a day are adjacent. Ends with the slot of the
@@ -172,8 +158,6 @@ class Ledger:
         with self._lock:
             early = [id for id in request_ids if id in self._open]
             self._early.update(early)
-            for id in request_ids:
-                self._unaudited.pop(id, None)
         self.store.audited(request_ids)
 
     def put_settled(self, hold: Hold) -> None:

@@ -204,18 +204,6 @@ async def first_generation(
     return found
 
 
-async def take_over(address: PostgresAddress, home: Home, *, by: str) -> None:
-    """Stores the token key's hash and the grants of a home in the store that it was moved to: the
-    next node to start must have the same."""
-    lane = Lane(address, "move")
-    try:
-        if home.token_key_file.exists():
-            await check_token_key(lane, home)
-        await first_generation(lane, home, by=by)
-    finally:
-        await lane.close()
-
-
 async def check_token_key(lane: Lane, home: Home) -> None:
     """All nodes check tokens with the same key. The store keeps a hash of it from the first node.
     Raises `InvalidConfig` if this home has another key."""

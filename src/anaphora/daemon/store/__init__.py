@@ -154,10 +154,8 @@ class UnauditedEntry(SettledFigures, frozen=True, kw_only=True):
     request_id: str
     interrupted: bool
     """The call was still running."""
-    node: str
-    """The node that made it; empty with SQLite, which has only one."""
     epoch: int
-    """With SQLite, the epoch of the audit log's writer; with PostgreSQL, the id of the node."""
+    """The epoch of the audit log's writer."""
     app: str
     group: str
     """That the app had when it made the call."""

@@ -84,8 +84,13 @@ class Store(Protocol):
         ...
 
     async def unaudited(self) -> list[UnauditedEntry]:
-        """The marked entries of killed daemons. With several nodes, this node is responsible for
-        them from now on, until it dies as well."""
+        """The marked entries of this daemon, or node, from before it was killed."""
+        ...
+
+    async def record_signed_rows(self, log: str, first: int, key: str) -> None:
+        """Notes that the rows of an audit log have a MAC from `first` on, if that is unknown for
+        this key. A log that ends before the first known row is new or was replaced: all of its rows
+        must have one."""
         ...
 
     async def spent(self, app: str, now: float) -> Spent:

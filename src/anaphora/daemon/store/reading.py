@@ -150,7 +150,6 @@ def unaudited_entries(database: sqlite3.Connection) -> list[UnauditedEntry]:
         UnauditedEntry(
             request_id=id,
             interrupted=bool(interrupted),
-            node="",
             epoch=epoch,
             **dict(zip(AUDITED_FIELDS, entry, strict=True)),
         )

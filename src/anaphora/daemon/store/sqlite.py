@@ -261,16 +261,6 @@ class SqliteStore(SmallTables):
     def _change_later(self, sql: str, *values: Any) -> None:
         self._commits.put(TableChange(sql, values))
 
-    async def record_signed_rows(self, log: str, first: int, key: str) -> None:
-        """Notes that the rows of an audit log have a MAC from `first` on, if that is unknown for
-        this key. A log that ends before the first known row is new or was replaced: all of its rows
-        must have one."""
-        query = "SELECT signed_since FROM audit_logs WHERE name = $1 AND key_id = $2"
-        known = await self._fetch(query, log, key)
-        if not known or first <= known[0][0] != 1:
-            sql = "INSERT OR REPLACE INTO audit_logs VALUES ($1, $2, $3)"
-            await self._change(sql, log, 1 if known else first, key)
-
     # ── Writing ──────────────────────────────────────────────────────────────────────────────────
 
     def _apply(self, operations: Sequence[Operation]) -> list[Outcome]:

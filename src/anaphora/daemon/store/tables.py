@@ -31,6 +31,11 @@ WHERE coalesce((SELECT name FROM app_groups WHERE app = CAST($1 AS text)
     ORDER BY since DESC LIMIT 1), '') <> CAST($4 AS text)
 ON CONFLICT DO NOTHING
 """
+SIGNED_SINCE = "SELECT signed_since FROM audit_logs WHERE name = $1 AND key_id = $2"
+_SIGN = (
+    "INSERT INTO audit_logs (name, signed_since, key_id) VALUES ($1, $2, $3) ON CONFLICT (name)"
+    " DO UPDATE SET signed_since = excluded.signed_since, key_id = excluded.key_id"
+)
 _TOKEN_FIELDS = "id, app, digest, created, expires, revoked"
 BUDGET_FIELDS = (*_TOKEN_FIELDS.split(", "), "parent", "nano_usd", "models", "label", "reserved")
 _BUDGET_FIELDS = ", ".join(BUDGET_FIELDS)
@@ -86,6 +91,13 @@ class SmallTables(ABC):
     @abstractmethod
     def _change_later(self, sql: str, *values: Any) -> None:
         """Queues a change without waiting. Never raises."""
+
+    # ── The audit log ────────────────────────────────────────────────────────────────────────────
+
+    async def record_signed_rows(self, log: str, first: int, key: str) -> None:
+        known = await self._fetch(SIGNED_SINCE, log, key)
+        if not known or first <= known[0][0] != 1:
+            await self._change(_SIGN, log, 1 if known else first, key)
 
     # ── Tokens ───────────────────────────────────────────────────────────────────────────────────
 

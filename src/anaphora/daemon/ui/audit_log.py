@@ -14,9 +14,7 @@ from msgspec.structs import replace
 
 from anaphora.audit.chain import RowKey
 from anaphora.audit.envelope import AuditEnvelope, StoredRow
-from anaphora.audit.export import export_csv, export_lines
 from anaphora.audit.log import AuditLog
-from anaphora.audit.log_postgres import PostgresLog
 from anaphora.audit.reading import calls, verify
 from anaphora.dashboard.page_site import PAGE_HEADERS
 from anaphora.dashboard.pages.audit import ChainStatus, call_query
@@ -27,7 +25,6 @@ from anaphora.errors import (
     AnaphoraError,
     AnchorMismatch,
     ChainBroken,
-    InvalidRequest,
     MacMismatch,
     NewerSchema,
     Overloaded,
@@ -37,7 +34,6 @@ from .access import ByteStream
 
 #: Seconds of pause after every thousand rows, since calls of apps have priority.
 _CHECK_REST = 0.002
-_TYPES = {"jsonl": "application/x-ndjson", "csv": "text/csv; charset=utf-8"}
 _PIECE_BYTES = 64 * 1024
 #: The pause of an export, and the rows between pauses.
 _EXPORT_REST, _EXPORT_ROWS = 0.001, 100
@@ -63,7 +59,7 @@ class ChainVerifier:
         self._audit = audit
         self._row_key = row_key
         self._clock = clock
-        self._state = ChainStatus(is_shared=isinstance(audit.path, PostgresLog))
+        self._state = ChainStatus()
         self._thread: threading.Thread | None = None
         self._stopping = False
 
@@ -89,7 +85,7 @@ class ChainVerifier:
         if self._thread is not None:
             self._thread.join()
 
-    def _check(self, path: Path | PostgresLog) -> None:
+    def _check(self, path: Path) -> None:
         found = replace(self._state, running_rows=None, problem="", unchecked="")
         try:
             verified = verify(path, row_key=self._row_key(), progress=self._progress)
@@ -116,7 +112,7 @@ class ChainVerifier:
 class LogExport:
     """Exports a log, one request at a time."""
 
-    def __init__(self, log: Path | PostgresLog) -> None:
+    def __init__(self, log: Path) -> None:
         self._log = log
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="anaphora-export")
         self._running = False
@@ -126,24 +122,21 @@ class LogExport:
 
     def stream(self, page: PageRequest) -> ByteStream:
         """Streams the calls that match a search. Raises `Overloaded` while another export runs."""
-        kind = page.query.get("format", "jsonl")
-        if kind not in _TYPES:
-            raise InvalidRequest(f"{kind[:60]!r} is none of {', '.join(_TYPES)}", path="format")
         query = call_query(page.query, page.view)
         if self._running:
             raise Overloaded("Another export is running. Try again when it is done.", status=503)
         headers = {
             **PAGE_HEADERS,
-            "content-type": _TYPES[kind],
-            "content-disposition": f'attachment; filename="audit.{kind}"',
+            "content-type": "application/x-ndjson",
+            "content-disposition": 'attachment; filename="audit.jsonl"',
         }
-        return ByteStream(headers, self._pieces(query, kind))
+        return ByteStream(headers, self._pieces(query))
 
-    async def _pieces(self, query: CallQuery, kind: str) -> AsyncGenerator[bytes, None]:
+    async def _pieces(self, query: CallQuery) -> AsyncGenerator[bytes, None]:
         if self._running:
             raise Overloaded("another export is running", status=503)
         self._running = True
-        lines = _lines(self._log, query, kind)
+        lines = _lines(self._log, query)
         loop = asyncio.get_running_loop()
         try:
             while piece := await loop.run_in_executor(self._thread, _piece, lines):
@@ -161,9 +154,9 @@ def _piece(lines: Iterator[bytes]) -> bytes:
     return bytes(piece)
 
 
-def _lines(log: Path | PostgresLog, query: CallQuery, kind: str) -> Iterator[bytes]:
-    found = (item for item in _rested(calls(log)) if is_found(item[1], query))
-    return export_csv(found) if kind == "csv" else export_lines(found)
+def _lines(log: Path, query: CallQuery) -> Iterator[bytes]:
+    """The rows as they are stored."""
+    return (row.line + b"\n" for row, call in _rested(calls(log)) if is_found(call, query))
 
 
 def _rested(

@@ -67,7 +67,7 @@ def open_ui(
     sessions = _open_sessions(stack, daemon, config)
     tokens = AppTokens(services.admin, services.directory, sessions, log)
     actions = AdminActions(tokens, chain=chain, export=export, log=log)
-    source = LogCalls(daemon.home.dashboard, services.audit_place, clock=clock)
+    source = LogCalls(daemon.home.dashboard, daemon.home.audit, clock=clock)
     services.calls.tools.texts.allow(config.ui.shows_text)
     filling = _Filling(source)
     stack.callback(filling.close)

@@ -44,8 +44,6 @@ class ChainStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Number of the last committed row."""
     failing: bool = False
     """Whether rows wait that could not be written."""
-    is_shared: bool = False
-    """Whether other nodes have chains of their own in the log."""
     running_rows: int | None = None
     """Rows checked so far by the running check; None if none runs."""
     verified: VerifiedLog | None = None
@@ -119,7 +117,7 @@ def _chain(chain: ChainStatus, site: Site) -> htpy.Element:
 
 
 def _checked(chain: ChainStatus) -> htpy.Node:
-    written = f"The last row{' of this node' if chain.is_shared else ''} is {chain.written:,}. "
+    written = f"The last row is {chain.written:,}. "
     running = None
     if chain.running_rows is not None:
         running = f" A check is running: {counted(chain.running_rows, 'row')} so far."
@@ -138,18 +136,6 @@ def _checked(chain: ChainStatus) -> htpy.Node:
         ]
     assert chain.verified is not None
     log = chain.verified
-    if log.signed_anchors is not None:
-        count = f"{counted(log.rows, 'row')} of {counted(len(log.chains), 'chain')}"
-        verb = "is" if log.rows == 1 else "are"
-        return [
-            written,
-            htpy.strong[f"{count} {verb} whole"],
-            " (checked at ",
-            when,
-            "): those of all nodes. ",
-            f"{counted(log.signed_anchors, 'anchor')} with the signature of the nodes.",
-            running,
-        ]
     later = max(0, chain.written - log.last)
     return [
         written,
@@ -200,17 +186,14 @@ def _calls(page: CallPage, query: CallQuery, site: Site) -> htpy.Node:
     if page.before is not None:
         url = site.url("audit", _parameters(query, before=page.before))
         earlier = htpy.a(".button", href=url, rel="next")["Earlier calls"]
-    files = [
-        htpy.a(href=site.url("audit/export", _parameters(query, format=kind)), download=True)[title]
-        for kind, title in (("jsonl", "JSON lines"), ("csv", "CSV"))
-    ]
+    rows = htpy.a(href=site.url("audit/export", _parameters(query)), download=True)["JSON lines"]
     headings = [Heading(each) for each in ("Call", "App", "Model", "Outcome")]
     headings += numbers("Input", "Read", "Output", "Cost")
     return card(
         "Calls",
         table("Calls", headings, [_line(each) for each in page.calls]),
         htpy.p(".actions")[newest, " ", earlier] if newest or earlier else None,
-        htpy.p(".actions")["Export all calls found: ", files[0], " or ", files[1]],
+        htpy.p(".actions")["Download all calls found: ", rows],
     )
 
 

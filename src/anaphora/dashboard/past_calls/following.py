@@ -15,13 +15,12 @@ from time import monotonic
 import msgspec
 from msgspec.structs import replace
 
-from anaphora.audit.log_postgres import PostgresLog
 from anaphora.client.failures import described, log
 from anaphora.errors import AnaphoraError, Io
 from anaphora.sqlite_files import transaction
 
 from .adding import KEPT_CALLS, AddedCalls
-from .log_tail import LogTail, tail_of
+from .log_tail import LogTail
 from .names import KnownNames
 from .schema import FillState, Pause, create, open_to_write, remove
 
@@ -46,7 +45,7 @@ class Filler:
     def __init__(
         self,
         path: Path,
-        log: Path | PostgresLog,
+        log: Path,
         *,
         clock: Callable[[], float] = time.time,
         kept_calls: int = KEPT_CALLS,
@@ -130,7 +129,7 @@ class Filler:
         if self._database is None or not self._file_exists():
             self.open()
             self._seen = None
-        tail = tail_of(self.log)
+        tail = LogTail(self.log)
         look = tail.signature()
         if look is None or look == self._seen:
             self.behind = False

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sqlite3
 
 from anaphora.dashboard.values import CallQuery, ConversationRow
@@ -18,9 +17,6 @@ _MOST_OF_CONVERSATION = 500
 _MOST_BY_ID = 1_000
 #: Longer texts cannot be part of an id.
 _LONGEST_ID = 1_000
-
-_SHARED_ID = re.compile(r"(\d{1,12}\.\d{1,12})-(\d{1,18})-(\d{1,18})")
-_AFTER_ALL = 2**62
 
 _CONDITIONS = {
     "": "",
@@ -49,19 +45,7 @@ def call_rows(of: Selection, query: CallQuery) -> list[PlacedRow]:
     ).fetchall()
 
 
-def shared_id(database: sqlite3.Connection, row: PlacedRow) -> str:
-    """Id of a call in a log shared by nodes, whose numbers differ between nodes: time, chain and
-    row."""
-    at = database.execute("SELECT at FROM calls WHERE seq = ?", (row[0],)).fetchone()[0]
-    return f"{at!r}-{row[1]}-{row[2]}"
-
-
 def _place_of(database: sqlite3.Connection, id: str) -> tuple[float, int]:
-    if (shared := _SHARED_ID.fullmatch(id)) is not None:
-        place = float(shared[1]), int(shared[2]), int(shared[3])
-        query = "SELECT seq FROM calls WHERE at = ? AND segment = ? AND place = ?"
-        row = database.execute(query, place).fetchone()
-        return place[0], _AFTER_ALL if row is None else row[0]
     if not (id.isascii() and id.isdecimal() and len(id) <= 18):
         raise InvalidRequest(f"{id[:60]!r} is not the id of a call", path="before")
     row = database.execute("SELECT at FROM calls WHERE seq = ?", (int(id),)).fetchone()

@@ -1,31 +1,24 @@
 """Following an audit log from a stored position, and reading single rows of it.
 
 A position is the last row read, with its hash: if that row is missing, rows were pruned, or the log
-is another one. The rows of all chains of a log in PostgreSQL are numbered in the order in which
-this process reads them; the place of such a call, which is the same on every node, is its chain and
-its row number there.
+is another one.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
-from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TypeAlias
 
 import msgspec
 
 from anaphora.audit.envelope import AuditEnvelope, decode, decode_number
 from anaphora.audit.log_file import segments_of
-from anaphora.audit.log_postgres import PostgresLog
 from anaphora.errors import ChainBroken, NewerSchema
 
-if TYPE_CHECKING:
-    from anaphora.postgres.connection import Connection
-
 Place: TypeAlias = tuple[int, int]
-"""Place of a row: its segment and byte offset; in PostgreSQL, its chain and its number there."""
+"""Place of a row: its segment and byte offset."""
 PlacedRow: TypeAlias = tuple[int, int, int]
 """Its number, and its place."""
 
@@ -39,7 +32,7 @@ class Position(msgspec.Struct, frozen=True, kw_only=True):
     """How far a log was read."""
 
     first: int = 0
-    """The first segment of the log, or the number before its first row: it grows by pruning."""
+    """The first segment of the log: it grows by pruning."""
     segment: int = 0
     end: int = 0
     """Offset of the next row."""
@@ -47,12 +40,6 @@ class Position(msgspec.Struct, frozen=True, kw_only=True):
     """Offset of the last row read, and"""
     hash: str = ""
     """its hash; empty before the first one."""
-    chains: dict[int, int] = {}
-    """In PostgreSQL: the last row read of each chain, except"""
-    done: int = 0
-    """the chains up to this one, which are closed and fully read."""
-    read: int = 0
-    """Rows read of all chains."""
 
 
 class ReadRows(msgspec.Struct, kw_only=True):
@@ -69,23 +56,8 @@ class ReadRows(msgspec.Struct, kw_only=True):
     """A row of a newer version of this package follows, which cannot be read."""
 
 
-class LogTail(Protocol):
-    def signature(self) -> object:
-        """Changes with the log; None if there is no log. Cheap to compute."""
-        ...
-
-    def is_at(self, position: Position) -> bool:
-        """Whether the row of a position is still there, and nothing before it was pruned."""
-        ...
-
-    def after(self, position: Position, most: int) -> ReadRows: ...
-    def calls(self, rows: Iterable[PlacedRow]) -> Iterator[AuditEnvelope | None]:
-        """The calls of these rows; None if one is no longer there."""
-        ...
-
-
-def _add_line(read: ReadRows, line: bytes, place: Place, number: int | None = None) -> bool:
-    """True if the next row can be read. `number` replaces that of the row."""
+def _add_line(read: ReadRows, line: bytes, place: Place) -> bool:
+    """True if the next row can be read."""
     try:
         row = decode(line)
     except NewerSchema as problem:
@@ -96,14 +68,14 @@ def _add_line(read: ReadRows, line: bytes, place: Place, number: int | None = No
     else:
         if isinstance(row.content, AuditEnvelope):
             if 0 < row.seq < _MOST_ROWS:
-                read.calls.append((row.seq if number is None else number, row.content, place))
+                read.calls.append((row.seq, row.content, place))
             else:
                 read.unreadable += 1
     read.lines += 1
     return True
 
 
-class FolderTail:
+class LogTail:
     """The tail of a folder of segments."""
 
     def __init__(self, folder: Path) -> None:
@@ -116,6 +88,7 @@ class FolderTail:
         return [int(path.stem) for path in segments_of(self._folder)]
 
     def signature(self) -> object:
+        """Changes with the log; None if there is no log. Cheap to compute."""
         try:
             names = sorted(
                 entry.name for entry in os.scandir(self._folder) if entry.name.endswith(".jsonl")
@@ -128,6 +101,7 @@ class FolderTail:
         return names[0], names[-1], found.st_ino, found.st_size, found.st_mtime_ns
 
     def is_at(self, position: Position) -> bool:
+        """Whether the row of a position is still there, and nothing before it was pruned."""
         if not position.hash:
             return position.first == 0
         if position.first != min(self._segments(), default=0):
@@ -178,6 +152,7 @@ class FolderTail:
         return complete
 
     def calls(self, rows: Iterable[PlacedRow]) -> Iterator[AuditEnvelope | None]:
+        """The calls of these rows; None if one is no longer there."""
         opened: tuple[int, int] | None = None
         try:
             for seq, segment, place in rows:
@@ -219,117 +194,3 @@ def _call_of(line: bytes, seq: int) -> AuditEnvelope | None:
     except (ChainBroken, NewerSchema):
         return None
     return row.content if row.seq == seq and isinstance(row.content, AuditEnvelope) else None
-
-
-def tail_of(log: Path | PostgresLog) -> LogTail:
-    return ChainsTail(log) if isinstance(log, PostgresLog) else FolderTail(log)
-
-
-# ── PostgreSQL ───────────────────────────────────────────────────────────────────────────────────
-
-#: Chains read at a time, and calls looked up at a time.
-_MOST_CHAINS, _MOST_CALLS = 64, 500
-
-_SIGNATURE = """
-SELECT count(*), coalesce(sum(last_seq), 0)::bigint, coalesce(sum(start_seq), 0)::bigint
-FROM audit_chains WHERE id > 0
-"""
-_IS_AT = """
-SELECT (SELECT sum(start_seq)::bigint FROM audit_chains WHERE id > 0),
-    (SELECT line FROM audit_rows WHERE chain = $1 AND seq = $2)
-"""
-#: A chain can become visible after one with a later number: it is done only if it is also old.
-_CHAINS = """
-SELECT id, start_seq, last_seq, closed IS NOT NULL AND started < now() - interval '1 hour',
-    (SELECT sum(start_seq)::bigint FROM audit_chains WHERE id > 0)
-FROM audit_chains WHERE id > $1 ORDER BY id
-"""
-_ROWS = """
-SELECT chain, seq, line FROM unnest($1::bigint[], $2::bigint[]) AS wanted (id, read)
-CROSS JOIN LATERAL (
-    SELECT at, chain, seq, line FROM audit_rows WHERE chain = id AND seq > read
-    ORDER BY seq LIMIT $3
-) AS found
-ORDER BY at, chain, seq
-"""
-_CALLS = """
-SELECT line FROM unnest($1::bigint[], $2::bigint[]) WITH ORDINALITY AS wanted (id, number, place)
-LEFT JOIN audit_rows ON chain = id AND seq = number ORDER BY place
-"""
-
-
-class ChainsTail:
-    """The tail of a log in PostgreSQL. `Position.first` counts pruned rows, from 1 on; `segment` is
-    the chain of the last row read."""
-
-    def __init__(self, log: PostgresLog) -> None:
-        self._log = log
-
-    def signature(self) -> object:
-        found = self._log.run(lambda connection: connection.fetchrow(_SIGNATURE))
-        return None if found is None or not found[0] else tuple(found)
-
-    def is_at(self, position: Position) -> bool:
-        if not position.hash:
-            return position.first == 0
-        place = position.segment, position.last
-        found = self._log.run(lambda connection: connection.fetchrow(_IS_AT, *place))
-        if found is None or found[1] is None or (found[0] or 0) + 1 != position.first:
-            return False
-        return _hash_of(found[1]) == position.hash
-
-    def after(self, position: Position, most: int) -> ReadRows:
-        chains, rows = self._log.run(lambda connection: _read(connection, position, most))
-        read = ReadRows(calls=[], position=position)
-        known, unreadable = dict(position.chains), set[int]()
-        last: Any = None
-        for chain, seq, line in rows:
-            if chain in unreadable:
-                continue
-            if not _add_line(read, line, (chain, seq), position.read + read.lines + 1):
-                unreadable.add(chain)  # those of other chains may be read
-                continue
-            known[chain] = seq
-            last = chain, seq, line
-        if last is None:
-            return read
-        done = position.done
-        for id, start, end, is_old, _ in chains:
-            if not is_old or max(start, known.get(id, 0)) < end:
-                break
-            done = id
-        read.position = Position(
-            first=chains[0][4] + 1,
-            segment=last[0],
-            last=last[1],
-            hash=_hash_of(last[2]),
-            chains={id: seq for id, seq in known.items() if id > done},
-            done=done,
-            read=position.read + read.lines,
-        )
-        return read
-
-    def calls(self, rows: Iterable[PlacedRow]) -> Iterator[AuditEnvelope | None]:
-        waiting = iter(rows)
-        while some := [*islice(waiting, _MOST_CALLS)]:
-            chains, numbers = [row[1] for row in some], [row[2] for row in some]
-            found = self._log.run(lambda one: one.fetch(_CALLS, chains, numbers))  # noqa: B023
-            for number, (line,) in zip(numbers, found, strict=True):
-                yield None if line is None else _call_of(line, number)
-
-
-async def _read(
-    connection: Connection, position: Position, most: int
-) -> tuple[list[Any], list[Any]]:
-    """The chains that are not done, and new rows of those that have any."""
-    chains = await connection.fetch(_CHAINS, position.done)
-    places = [
-        (id, max(start, position.chains.get(id, 0)))
-        for id, start, last, _, _ in chains
-        if last > max(start, position.chains.get(id, 0))
-    ][:_MOST_CHAINS]
-    if not places:
-        return chains, []
-    ids, read = map(list, zip(*places, strict=True))
-    each = -(-most // len(places))
-    return chains, await connection.fetch(_ROWS, ids, read, each)

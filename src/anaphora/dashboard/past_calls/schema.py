@@ -24,7 +24,7 @@ from .log_tail import Position
 #: Marks the file as ours: "anad".
 APPLICATION: Final = 0x616E6164
 #: A file of another version is rebuilt from the log.
-VERSION: Final = 8
+VERSION: Final = 9
 
 #: The step lengths that sums are stored for, in seconds; each is a multiple of the one before.
 MINUTE, QUARTER, HOUR, THIRD, WEEK = 60, 900, 3_600, 28_800, 604_800

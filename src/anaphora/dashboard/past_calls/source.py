@@ -13,7 +13,6 @@ from msgspec.structs import replace
 
 from anaphora import errors
 from anaphora.audit.envelope import AuditEnvelope
-from anaphora.audit.log_postgres import PostgresLog
 from anaphora.dashboard.sentences import sentence_of
 from anaphora.dashboard.values import (
     CallPage,
@@ -35,9 +34,8 @@ from .listing import (
     conversation_calls,
     conversation_rows,
     find_conversation,
-    shared_id,
 )
-from .log_tail import PlacedRow, tail_of
+from .log_tail import LogTail, PlacedRow
 from .queries import Selection, SumQueries, block_sums, first_bytes
 from .schema import ALL_CALLS, MINUTE, THIRD, FillState, Pause, open_to_read
 from .sums import BlockSums, CallTotals, masked
@@ -220,13 +218,13 @@ class LogCalls(PastCalls):
     def __init__(
         self,
         path: str | Path,
-        log: str | Path | PostgresLog,
+        log: str | Path,
         *,
         clock: Callable[[], float] = time.time,
         kept_calls: int = KEPT_CALLS,
     ) -> None:
         self._path = Path(path).absolute()
-        self._log = log if isinstance(log, PostgresLog) else Path(log).absolute()
+        self._log = Path(log).absolute()
         filler = Filler(self._path, self._log, clock=clock, kept_calls=kept_calls)
         self._thread = FillThread(filler)
         self.error_of: Callable[[str], str] = lambda _: ""
@@ -288,10 +286,7 @@ class LogCalls(PastCalls):
             rows = call_rows(of, query)
             more = len(rows) > query.limit
             rows = rows[: query.limit]
-            before = None
-            if more and rows:
-                is_shared = isinstance(self._log, PostgresLog)
-                before = shared_id(of.database, rows[-1]) if is_shared else str(rows[-1][0])
+            before = str(rows[-1][0]) if more and rows else None
         return CallPage(calls=self.shown(rows), before=before)
 
     def shown(self, rows: Sequence[PlacedRow]) -> list[ShownCall]:
@@ -316,7 +311,7 @@ class LogCalls(PastCalls):
 
     def _read(self, rows: Iterable[PlacedRow]) -> Iterator[AuditEnvelope | None]:
         """The calls of rows; None if one is no longer in the log."""
-        for call in tail_of(self._log).calls(rows):
+        for call in LogTail(self._log).calls(rows):
             if call is None or self.masked_for is None:
                 yield call
             else:  # an error in the file of sums must not show another app's call

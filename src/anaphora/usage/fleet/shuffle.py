@@ -23,23 +23,13 @@ from typing import IO, Any, NamedTuple, TypeAlias
 
 import msgspec
 
-from anaphora.audit.export import COLUMNS, values_of, write_parquet
 from anaphora.catalog.pricing import PriceBook
 
+from .parquet import values_of, write_parquet
 from .partition import FleetRow, LogRecord, SetAside, judge_partition, records_in
 from .sources import LogSlice, objects_in
 from .sums import FleetJob, FleetSums, losses_in
 
-#: The columns of the output.
-FLEET_COLUMNS = {
-    **COLUMNS,
-    "place": "string",
-    "program": "string",
-    "loss_cause": "string",
-    "loss_tokens": "int64",
-    "loss_nano_usd": "int64",
-    "idle": "double",
-}
 #: Bytes of records that a process holds before it writes them.
 _MOST_HELD = 32 * 1024 * 1024
 #: Bytes that are read at once of all runs of a bucket together.
@@ -118,9 +108,7 @@ def judge_runs(job: FleetJob, runs: list[Run]) -> BucketResult:
             pass
         return BucketResult(sums, b"")
     table = io.BytesIO()
-    write_parquet(
-        (values_of(row.call) | dict(losses_in(row)) for row in rows), table, FLEET_COLUMNS, "fleet"
-    )
+    write_parquet((values_of(row.call) | dict(losses_in(row)) for row in rows), table)
     return BucketResult(sums, table.getvalue())
 
 

@@ -82,7 +82,6 @@ _IDLE = 30
 #: Heartbeats between searches for holds that an ended node left open.
 _LEFTOVERS = 10
 
-OnSwept: TypeAlias = Callable[["Connection", int], Awaitable[None]]
 OnFenced: TypeAlias = Callable[[], Awaitable[None] | None]
 
 #: Silence before the start of PostgreSQL does not count.
@@ -134,8 +133,8 @@ class Epoch:
         self.address = address
         self.id = 0
         self.lane = 0
-        self.audits = False
-        """This node writes an audit log."""
+        self.audit_epoch = 0
+        """Of the writer of this node's audit log; 0 without one."""
         self.on_fenced: list[OnFenced] = []
         self._tasks: set[asyncio.Future[None]] = set()
 
@@ -157,9 +156,9 @@ class Epoch:
         before = self.id
         async with transaction(connection):
             id = await connection.fetchval(
-                "INSERT INTO nodes (name, version, address, audits) VALUES ($1, $2, $3, $4)"
+                "INSERT INTO nodes (name, version, address, audit_epoch) VALUES ($1, $2, $3, $4)"
                 " RETURNING id",
-                self.name, self.version, self.address, self.audits,
+                self.name, self.version, self.address, self.audit_epoch,
             )  # fmt: skip
             await connection.execute("INSERT INTO beats (node) VALUES ($1)", id)
         self.id, self.lane = id, 0
@@ -203,7 +202,6 @@ class Keeper:
     ) -> None:
         """`check` finds out whether this node was declared dead."""
         self.report: Callable[[], Mapping[str, Any]] = dict
-        self.on_swept: list[OnSwept] = []
         self._lane = lane
         self._epoch = epoch
         self._beat = beat
@@ -323,26 +321,12 @@ class Keeper:
             if name is None and silent:
                 return RecoveredHolds()
             recovered = await settle_open_holds(connection, node, is_unsent)
-            if name is not None:
-                for callback in self.on_swept:
-                    await self._swept(callback, connection, node)
         if name is not None:
             _log.warning(
                 "node %s (#%d) is silent, and was declared dead; settled at their bound: %s",
                 name, node, counted(recovered.count - recovered.unsent, "hold"),
             )  # fmt: skip
         return recovered
-
-    async def _swept(self, callback: OnSwept, connection: Connection, node: int) -> None:
-        try:
-            async with transaction(connection):
-                await callback(connection, node)
-        except (OSError, StoreUnavailable):
-            raise
-        except Exception:
-            if connection.is_closed():
-                raise
-            _log.exception("a callback for node #%d, which was declared dead, failed", node)
 
     async def close(self) -> None:
         """Ends this node. Its open holds are settled at their bound."""

@@ -47,7 +47,6 @@ from anaphora.daemon.store.reading import (
     month_of,
 )
 from anaphora.errors import GrantExceeded
-from anaphora.postgres.connection import transaction
 
 if TYPE_CHECKING:
     from anaphora.postgres.connection import Connection
@@ -223,21 +222,12 @@ async def settle_open_holds(
     return recovered(settlements)
 
 
-#: Lock for taking over marked entries: one node at a time, so that all entries of a call go to one
-#: node.
-_LOCK_UNAUDITED = "SELECT pg_advisory_xact_lock($1)"
-_UNAUDITED_LOCK = int.from_bytes(b"anapaudi", "big")
-_TAKE_UNAUDITED = f"""
-WITH taken AS (
-    UPDATE unaudited SET writer = $1
-    WHERE NOT EXISTS (SELECT FROM nodes WHERE id = unaudited.writer AND state = 'alive')
-        AND EXISTS (SELECT FROM nodes WHERE id = $1 AND state = 'alive')
-    RETURNING request_id, hold, node, interrupted
-)
-SELECT taken.request_id, taken.interrupted, coalesce(nodes.name, ''), taken.node,
-    {AUDITED_COLUMNS}
-FROM taken JOIN entries ON entries.id = taken.hold LEFT JOIN nodes ON nodes.id = taken.node
-ORDER BY taken.hold
+#: Those of earlier starts of a node: each node writes the rows of its own calls.
+_UNAUDITED = f"""
+SELECT mark.request_id, mark.interrupted, mark.epoch, {AUDITED_COLUMNS}
+FROM unaudited AS mark JOIN entries ON entries.id = mark.hold JOIN nodes ON nodes.id = mark.node
+WHERE nodes.name = $1 AND nodes.id <> $2
+ORDER BY mark.hold
 """
 #: Without its own sync, for which the holds of its batch would wait. If a mark reappears after a
 #: crash of PostgreSQL, the next search for missing rows removes it.
@@ -247,22 +237,15 @@ DELETE FROM unaudited USING unsynced WHERE request_id = ANY ($1)
 """
 
 
-async def take_unaudited(connection: Connection, node: int) -> list[UnauditedEntry]:
-    """Takes over the marked entries of dead nodes: `node` writes their rows from now on."""
-    if not await connection.fetchval("SELECT EXISTS (SELECT FROM unaudited)"):
-        return []
-    async with transaction(connection):
-        await connection.execute(_LOCK_UNAUDITED, _UNAUDITED_LOCK)
-        rows = await connection.fetch(_TAKE_UNAUDITED, node)
+async def unaudited_entries(lane: Lane, name: str, id: int) -> list[UnauditedEntry]:
     return [
         UnauditedEntry(
-            request_id=id,
+            request_id=request_id,
             interrupted=interrupted,
-            node=name,
             epoch=epoch,
             **dict(zip(AUDITED_FIELDS, entry, strict=True)),
         )
-        for id, interrupted, name, epoch, *entry in rows
+        for request_id, interrupted, epoch, *entry in await lane.fetch(_UNAUDITED, name, id)
     ]
 
 

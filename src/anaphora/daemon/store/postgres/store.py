@@ -57,11 +57,10 @@ from .epoch import (
     Epoch,
     Keeper,
     OnFenced,
-    OnSwept,
 )
 from .journal import SettlementJournal
 from .reserving import reserve
-from .statements import AUDITED, book, entry_rows, take_unaudited
+from .statements import AUDITED, book, entry_rows, unaudited_entries
 from .writer import STATEMENT_SECONDS, BatchWriter
 
 if TYPE_CHECKING:
@@ -186,11 +185,6 @@ class PostgresStore(SmallTables):
         self._nodes.report = report
 
     @property
-    def on_swept(self) -> list[OnSwept]:
-        """Callbacks in the transaction that takes over from a silent node, with its id."""
-        return self._nodes.on_swept
-
-    @property
     def on_fenced(self) -> list[OnFenced]:
         """Callbacks after this node was declared dead and has a new id."""
         assert self._epoch is not None
@@ -237,15 +231,15 @@ class PostgresStore(SmallTables):
 
     async def begin_audit(self, epoch: int) -> None:
         assert self._epoch is not None, "a command is not a node"
-        self._epoch.audits = bool(epoch)
-        await self._change("UPDATE nodes SET audits = $1 WHERE id = $2", bool(epoch), self.node_id)
+        self._epoch.audit_epoch = epoch
+        await self._change("UPDATE nodes SET audit_epoch = $1 WHERE id = $2", epoch, self.node_id)
 
     def audited(self, request_ids: Sequence[str]) -> None:
         self._writer.put_without_waking(TableChange(AUDITED, (list(request_ids),)))
 
     async def unaudited(self) -> list[UnauditedEntry]:
-        async with self._reports.connection() as connection:
-            return await take_unaudited(connection, self.node_id)
+        assert self._epoch is not None, "a command is not a node"
+        return await unaudited_entries(self._reports, self._epoch.name, self._epoch.id)
 
     # ── Sums ─────────────────────────────────────────────────────────────────────────────────────
 
