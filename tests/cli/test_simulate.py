@@ -240,6 +240,21 @@ def test_no_input_is_a_usage_error() -> None:
     assert "Missing argument 'FILES...'" in ran.stderr
 
 
+def test_another_lifetime(log: Callable[..., Path]) -> None:
+    """A pause of half an hour: five minutes are too short for it, an hour is not."""
+    calls = [{"t": at, "messages": 1, "usage": usage(0, 5000)} for at in (1000.0, 1010.0, 2810.0)]
+    file = log(trace(calls=calls))
+    reads = {
+        ttl: [row["predicted"]["read"] for row in simulated(file, "--ttl", ttl)["rows"]]
+        for ttl in ("5m", "1h")
+    }
+    assert [read > 0 for read in reads["5m"]] == [False, True, False]
+    assert [read > 0 for read in reads["1h"]] == [False, True, True]
+    assert simulate(file, "--ttl", "1h").stdout.startswith("The same calls with a TTL of 1h\n")
+    (notice,) = simulated(log(trace()), "--ttl", "1h", "--as", "openai/gpt-5.1")["notices"]
+    assert "has no TTL of 1h" in notice["reason"]
+
+
 def test_sessions_are_recognised() -> None:
     found = simulated(SESSION)
     assert (found["total"]["calls"], found["total"]["exact"]) == (7, 6)

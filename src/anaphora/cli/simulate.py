@@ -23,7 +23,7 @@ from anaphora.cache.simulator.chances import (
 from anaphora.cache.verdict import Verdict
 from anaphora.catalog import Price
 from anaphora.catalog.pricing import PriceBook
-from anaphora.values import Usage
+from anaphora.values import TTL_SECONDS, Ttl, Usage
 from anaphora.wording import counted
 
 from .explain import verdicts_of_requests
@@ -43,11 +43,13 @@ from .terminal import print_report, tracked
 @click.option(
     "--as", "elsewhere", type=ModelName(), help="Simulate the calls on another model instead."
 )
+@click.option("--ttl", type=click.Choice(tuple(TTL_SECONDS)), help="Use this TTL for all markers.")
 @provider_option
 @click.option("--json", "as_json", is_flag=True, help="Print a row for every call, and the sums.")
 def command(
     files: tuple[Path, ...],
     elsewhere: tuple[str, str] | None,
+    ttl: Ttl | None,
     provider: str | None,
     as_json: bool,
 ) -> None:
@@ -61,7 +63,7 @@ def command(
     its bill: tokens read and written, dollars, and the most likely cause of each difference. An
     answer that several sessions contain, such as resumed ones, counts once. A predicted bill is a
     range, such as 0.30 to 2.02, if the errors of earlier predictions make it uncertain. --as
-    simulates the same calls with another provider and model.
+    simulates the same calls with another provider and model, --ttl with another lifetime.
 
     Invalid input is reported with file and line, skipped and counted. Exit code 1 when a file could
     not be read, 2 when there is no call to simulate or a provider is unknown (name it with
@@ -71,9 +73,13 @@ def command(
     if not any(source.trace.calls for source in sources):
         stop_empty(problems, "no calls to simulate")
     judged: dict[str, Verdict] = {}
-    if elsewhere is None and any(source.trace.source == "requests" for source in sources):
+    if (
+        elsewhere is None
+        and ttl is None
+        and any(source.trace.source == "requests" for source in sources)
+    ):
         judged = verdicts_of_requests(files, provider)
-    report = _simulate(sources, problems, elsewhere, judged)
+    report = _simulate(sources, problems, elsewhere, ttl, judged)
     print_report(report, page_lines(report), as_json=as_json)
     stop_for(problems, (source.place for source in sources), found=False)
 
@@ -82,6 +88,7 @@ def _simulate(
     sources: list[FoundTrace],
     problems: list[Problem],
     elsewhere: tuple[str, str] | None,
+    ttl: Ttl | None,
     judged: dict[str, Verdict],
 ) -> SimulationReport:
     """`judged` are the verdicts on calls of request logs, by their places."""
@@ -89,23 +96,31 @@ def _simulate(
     by_id = {source.trace.id: source for source in sources}
     count = sum(len(source.trace.calls) for source in sources)
     traces = [source.trace for source in sources]
-    predictor = Predictor(elsewhere=elsewhere)
+    predictor, changed = Predictor(elsewhere=elsewhere, ttl=ttl), bool(elsewhere or ttl)
     calls: Iterator[tuple[Predicted, TraceVerdict | None]]
-    if elsewhere is None:
+    if not changed:
         calls = judge_calls(traces, predictor, prices.price)
     else:
         calls = ((call, None) for call in predictor.play(traces))
-    rows = []
+    rows, others = [], dict[str, str]()
     for call, found in tracked(calls, "simulating", total=count):
         source = by_id[call.trace]
         verdict = None if found is None else found.verdict
         verdict = judged.get(source.trace.calls[call.call].place or "", verdict)
-        rows.append(_row(call, source, prices, verdict, moved=elsewhere is not None))
+        rows.append(_row(call, source, prices, verdict, moved=changed))
+        rules = catalog.rules(call.provider, call.model, call.wire)
+        if ttl is not None and ttl not in rules.ttls.value:
+            default = rules.default_ttl
+            instead = "its own" if default is None else default.value
+            lacking = f"has no TTL of {ttl}: {instead} is used"
+            others[f"{call.provider}/{call.model}"] = lacking
+    problems += (Problem(name, text, "notice") for name, text in others.items())
     conversations: dict[tuple[str, str], list[CallRow]] = {}
     for row in rows:
         conversations.setdefault((row.place, row.conversation), []).append(row)
     return SimulationReport(
         elsewhere=None if elsewhere is None else "/".join(elsewhere),
+        ttl=ttl,
         rows=tuple(rows),
         conversations=tuple(_totals(name, some) for (_, name), some in conversations.items()),
         total=_totals("all", rows),

@@ -13,6 +13,7 @@ from anaphora.cache.read_history import ReadClass
 from anaphora.cache.simulator.chances import CallChance, ChanceReason, CostRange, ExpectedUsage
 from anaphora.cache.simulator.outcome import Span
 from anaphora.cache.verdict import Verdict
+from anaphora.values import Ttl
 from anaphora.wording import counted, format_duration, format_share, format_usd
 
 from .log_files import SkippedInput, unpriced_note
@@ -100,6 +101,8 @@ class SimulatedTotals(msgspec.Struct, frozen=True, kw_only=True):
 class SimulationReport(msgspec.Struct, frozen=True, kw_only=True):
     elsewhere: str | None
     """The provider and model of `--as`."""
+    ttl: Ttl | None
+    """That of `--ttl`."""
     rows: tuple[CallRow, ...]
     conversations: tuple[SimulatedTotals, ...]
     total: SimulatedTotals
@@ -116,7 +119,7 @@ class SimulationReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def page_lines(report: SimulationReport) -> Iterator[Line]:
-    if report.elsewhere is None:
+    if report.elsewhere is None and report.ttl is None:
         yield _compared(report)
         yield (
             "\nexact: calls whose predicted tokens read equal the bill; class: calls, after the"
@@ -127,7 +130,9 @@ def page_lines(report: SimulationReport) -> Iterator[Line]:
         yield from _ranges(report)
         yield from _differences(report)
     else:
-        yield f"The same calls on {report.elsewhere}\n", "bold"
+        on = f" on {report.elsewhere}" if report.elsewhere else ""
+        ttl = f" with a TTL of {report.ttl}" if report.ttl else ""
+        yield f"The same calls{on}{ttl}\n", "bold"
         yield _moved(report)
         yield from _ranges(report)
     if report.total.predicted.cost_usd is None:

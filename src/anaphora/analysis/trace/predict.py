@@ -13,6 +13,7 @@ from typing import NamedTuple
 from anaphora.cache.learned_steps import LearnedSteps
 from anaphora.cache.simulator import Chance, Outcome, Simulator, TokenRuns
 from anaphora.catalog.names import GATEWAYS
+from anaphora.values import Ttl
 
 from .account import Account
 from .blocks import KnownBlocks
@@ -49,12 +50,17 @@ class Predictor:
     """Replays conversations in the order they happened, those of one account together."""
 
     def __init__(
-        self, *, elsewhere: tuple[str, str] | None = None, steps: LearnedSteps | None = None
+        self,
+        *,
+        elsewhere: tuple[str, str] | None = None,
+        ttl: Ttl | None = None,
+        steps: LearnedSteps | None = None,
     ) -> None:
-        """`elsewhere` is a provider and model to replay everything on instead of its own. The bills
-        then give the lengths of the prompts, and nothing about the cache. `steps` holds rules
-        learned from earlier bills, and learns from these."""
-        self._elsewhere = elsewhere
+        """`elsewhere` is a provider and model to replay everything on instead of its own, `ttl` the
+        TTL of all markers. With either, the bills give the lengths of the prompts, and nothing
+        about the cache. `steps` holds rules learned from earlier bills, and learns from these."""
+        self._elsewhere, self._ttl = elsewhere, ttl
+        self._changed = elsewhere is not None or ttl is not None
         self._accounts: dict[tuple[str | None, str, str, str | None], Account] = {}
         """By account, provider, the model of the conversation, and wire."""
         self._simulators: dict[Hashable, Simulator] = {}
@@ -68,7 +74,7 @@ class Predictor:
     def play(self, traces: Iterable[Trace]) -> Iterator[Predicted]:
         """A prediction for every call. Unsupported traces raise before the first one."""
         known: KnownBlocks = {}
-        replays = [Replay(trace, self._elsewhere, known) for trace in traces]
+        replays = [Replay(trace, self._elsewhere, known, self._ttl) for trace in traces]
         for _, at, order, index in in_order(replays):
             replay = replays[order]
             yield self._predict(replay, index, at)
@@ -118,12 +124,12 @@ class Predictor:
         outcomes = self._outcomes(simulator, account, prompt, at, played.idle)
         outcome, lapsed, _ = outcomes
         chances = other_outcomes(replay, call, prompt, account, simulator, at)
-        if account.lifetime is not None and self._elsewhere is None:
+        if account.lifetime is not None and not self._changed:
             # Entries are kept as long as the account's bills show.
             simulator.lifetime = account.lifetime.seconds
         older = call.usage is not None and call.usage.cache_read in replay.left
         predicted = None
-        if self._elsewhere is None:
+        if not self._changed:
             situation = replay.situation(
                 call, prompt, simulator, played.since, in_loop=played.in_loop
             )
@@ -164,14 +170,14 @@ class Predictor:
         account = self._account(replay, entry)
         if index == 0:
             replay.begin(account)
-        if self._elsewhere is not None and call.usage is not None:
+        if self._changed and call.usage is not None:
             move_to_other_model(replay, call, call.usage, account, first=before is None)
         in_loop = before is not None and replay.blocks.only_tools(before, call)
         params = replay.cache_params(call, in_loop=in_loop)
         effort = replay.rules.invalidates.get("effort")
         if effort is None or not effort.verified:
             params.pop("effort", None)
-        if self._elsewhere is None:
+        if not self._changed:
             replay.use_learned(self.steps, self._host(replay))
         began = None if before is None else before.at
         idle = None if began is None or call.at is None or call.gap_unknown else call.at - began
@@ -220,7 +226,7 @@ class Predictor:
         """Adds a call to the cache, and learns from its bill."""
         call, account, prompt = replay.trace.calls[index], played.account, played.prompt
         billed, (outcome, _, alive) = call.usage, outcomes
-        if billed is not None and len(prompt) and self._elsewhere is None:
+        if billed is not None and len(prompt) and not self._changed:
             if played.idle is not None:
                 learn_lifetime(replay, billed.cache_read, prompt, alive, account, played.idle)
             in_loop = played.in_loop
@@ -265,7 +271,7 @@ class Predictor:
         """The outcome with the lifetime that the account's bills show; with that of the rules, if
         it is shorter; and with an endless one. Leaves the first lifetime in the simulator."""
         lifetime = account.lifetime
-        if lifetime is None or self._elsewhere is not None:
+        if lifetime is None or self._changed:
             outcome = simulator.predict(prompt, at=at)
             return outcome, None, outcome
         lapsed = alive = None

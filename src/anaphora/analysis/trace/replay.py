@@ -41,9 +41,11 @@ class Replay:
         trace: Trace,
         elsewhere: tuple[str, str] | None = None,
         known: KnownBlocks | None = None,
+        ttl: Ttl | None = None,
     ) -> None:
         """`elsewhere` is another provider and model to replay it on; `known` are blocks of other
-        conversations."""
+        conversations; `ttl` replaces that of all markers."""
+        self._ttl = ttl
         self.trace = trace
         home = catalog.provider_named(trace.provider) or trace.provider
         self.provider, self.model = elsewhere or (home, trace.model)
@@ -68,7 +70,7 @@ class Replay:
         """Bytes per token of the model, and of the one that was billed."""
         self.begun: Beginning | None = None
         """The beginning that is not recorded, from the first call on."""
-        self.ttls: tuple[Ttl, Ttl] = ("5m", "5m")
+        self.ttls: tuple[Ttl, Ttl] = (ttl or "5m", ttl or "5m")
         """The TTLs of assumed markers, by the bills: before the messages, and after the last."""
         self.before: TraceCall | None = None
         """The last call with a bill."""
@@ -124,7 +126,8 @@ class Replay:
 
     def begin(self, account: Account) -> None:
         """At its first call, a conversation is assumed to begin as others of the account did."""
-        self.ttls = account.ttls
+        if self._ttl is None:
+            self.ttls = account.ttls
         if self.trace.group in account.early_reads.latest:
             self.early[False] = account.early_reads.latest[self.trace.group]
         if self.blocks.unrecorded is not None:
@@ -219,7 +222,7 @@ class Replay:
         marked = rules.mechanism.value == "explicit" or bool(call.breakpoints)
         return sent.prompt(
             markers=self._markers(call, sent) if marked else (),
-            automatic=_automatic(call, rules),
+            automatic=_automatic(call, rules, self._ttl),
             cache_params=params,
         )
 
@@ -240,7 +243,8 @@ class Replay:
             assumed = zip(places, self.ttls, strict=True)
             marks |= {position: ttl for position, ttl in assumed if position >= 0}
         return tuple(
-            Mark(position, _lifetime(marks[position], rules)) for position in sorted(marks)
+            Mark(position, _lifetime(self._ttl or marks[position], rules))
+            for position in sorted(marks)
         )
 
 
@@ -258,7 +262,7 @@ def in_order(replays: Sequence[Replay]) -> Iterator[tuple[str, float, int, int]]
     yield from sorted(moments)
 
 
-def _automatic(call: TraceCall, rules: CacheRules) -> Ttl | None:
+def _automatic(call: TraceCall, rules: CacheRules, ttl: Ttl | None) -> Ttl | None:
     """The TTL of the marker that the provider places: at every call, or if the request wants
     one."""
     if call.explicit:
@@ -266,8 +270,8 @@ def _automatic(call: TraceCall, rules: CacheRules) -> Ttl | None:
     where = rules.automatic_breakpoint.value
     recorded = [marker.ttl for marker in call.markers if marker.where == "automatic"]
     if where == "last_message" and rules.default_ttl is not None:
-        return _lifetime(recorded[0] if recorded else None, rules)
-    return _lifetime(recorded[0], rules) if recorded and where == "last_block" else None
+        return _lifetime(ttl or (recorded[0] if recorded else None), rules)
+    return _lifetime(ttl or recorded[0], rules) if recorded and where == "last_block" else None
 
 
 def _lifetime(ttl: Ttl | None, rules: CacheRules) -> Ttl:
