@@ -174,7 +174,7 @@ def fail_always(port: int) -> None:
 class Watched:
     """The health and the memory of a daemon, and the calls of an app, while others call."""
 
-    def __init__(self, daemon: Child, token: str, **size: int) -> None:
+    def __init__(self, daemon: Child, token: str, **size: Any) -> None:
         self._daemon = daemon
         self._requests = raw_requests({"authorization": f"Bearer {token}"}, **size)
         self.health: list[float] = []

@@ -25,7 +25,7 @@ from figure_tables import (
 from figure_tables import versions as version_line
 from markupsafe import Markup, escape
 
-from anaphora.dashboard.figures import compact, count
+from anaphora.dashboard.figures import count
 from anaphora.dashboard.layout import static_content
 from anaphora.dashboard.plot import (
     HEIGHT,
@@ -40,6 +40,7 @@ from anaphora.dashboard.plot import (
 )
 from anaphora.dashboard.report import report_file
 from anaphora.dashboard.tables import card
+from anaphora.wording import compact
 
 _TURN_KINDS = (
     ("read", "Read from cache"),

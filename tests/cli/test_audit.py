@@ -297,5 +297,3 @@ def test_no_command_changes_a_log(run: Any, log: Path) -> None:
 @pytest.mark.parametrize("share, text", [(0, ""), (1, "█" * 40), (0.5, "█" * 20), (1 / 80, "▌")])
 def test_bars_have_eighths(share: float, text: str) -> None:
     assert bar(share) == text
-
-

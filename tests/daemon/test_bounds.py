@@ -488,10 +488,14 @@ def test_audio_is_billed_at_its_own_price() -> None:
     message = Message(role="assistant", parts=(Text("It sings."),))
     reply = Reply(id="r", model="", message=message, stop_reason="end", usage=usage)
     price, surcharge = rates_of(facts, target, Plan(), reply, at=AT, tier="")
-    assert price is not None and surcharge is not None and price.input and price.read
+    assert price is not None
+    assert surcharge is not None
+    assert price.input
+    assert price.read
     assert surcharge.usd == 2 * (600 * price.input + 200 * price.read).scaleb(-6)
     held, bill = bound_of("gemini", body, target), price.of(usage)
-    assert bill is not None and held.nano_usd is not None
+    assert bill is not None
+    assert held.nano_usd is not None
     assert nano_usd(surcharge.applied(bill)) <= held.nano_usd
 
 

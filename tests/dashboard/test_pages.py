@@ -221,7 +221,7 @@ def test_the_overview_sums_the_calls_up(varied: MemoryCalls) -> None:
     assert figures["Spent"] == f"${total.cost_nano_usd / 1e9:,.2f}"
     assert figures["Calls"] == f"{total.calls:,}"
     assert figures["Errors"] == f"{total.failed:,}"
-    assert figures["Input read from cache"] == format_share(total.read_share)
+    assert figures["Input read from cache"] == format_share(total.read_share or 0)
     titles = re.findall(r'class="chart-title">([^<]*)', page)
     assert titles == [
         "Spend",

@@ -162,8 +162,8 @@ def joined_texts(message: Message) -> Message:
         return message
     place = next(i for i, part in enumerate(message.parts) if isinstance(part, Text))
     parts = [part for part in message.parts if not isinstance(part, Text)]
-    parts.insert(place, Text("\n\n".join(texts)))
-    return msgspec.structs.replace(message, parts=tuple(parts))
+    joined = (*parts[:place], Text("\n\n".join(texts)), *parts[place:])
+    return msgspec.structs.replace(message, parts=joined)
 
 
 def check(call: Call, stops: Sequence[tuple[Target, str]]) -> None:

@@ -82,7 +82,7 @@ def test_lines_are_counted_across_slices(tmp_path: Path, monkeypatch: pytest.Mon
         for part in sources.slices_of([str(file)])
         for place, fields, _ in sources.objects_in(part)
     ]
-    assert [fields and fields["n"] for _, fields in read] == [*range(len(sizes))]
+    assert [fields["n"] for _, fields in read if isinstance(fields, dict)] == [*range(len(sizes))]
     assert [place for place, _ in read] == [f"{file}:{n + 1}" for n in range(len(sizes))]
 
 

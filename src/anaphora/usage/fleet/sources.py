@@ -181,7 +181,8 @@ def _whole(url: str, data: bytes) -> Iterator[ReadLine]:
 def _rows(part: LogSlice) -> Iterator[ReadLine]:
     """The rows of a Parquet file between two. Names of columns are keys, and nothing else."""
     with _parquet(part.url) as parquet:
-        groups, number, end, left = [], 0, part.end or 0, most_unpacked(part.size)
+        groups: list[int] = []
+        number, end, left = 0, part.end or 0, most_unpacked(part.size)
         for group, rows in enumerate(_rows_of_groups(parquet.metadata)):
             if not groups and number + rows <= part.start:
                 number += rows
@@ -232,8 +233,8 @@ def _with_seconds(batch: Any) -> Any:
 
 
 def _objects(batch: Any) -> Iterator[tuple[dict[str, Any] | str, bytes]]:
-    """The rows of a batch and their JSON, or why one cannot be read. A value may be repeated without bytes of its
-    own: a few rows are decoded at once."""
+    """The rows of a batch and their JSON, or why one cannot be read. A value may be repeated
+    without bytes of its own: a few rows are decoded at once."""
     some = max(1, _DECODED // max(1, batch.nbytes))
     if batch.num_rows > some:
         for start in range(0, batch.num_rows, some):

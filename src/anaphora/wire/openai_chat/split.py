@@ -119,7 +119,8 @@ def _is_explicit(members: Members) -> bool:
 def _takes_breakpoints(provider: str, model: str) -> bool:
     if provider not in catalog.shipped().entries:
         return False
-    return profile_value(catalog.profile(provider, model), "explicit_breakpoints", False)
+    found = profile_value(catalog.profile(provider, model), "explicit_breakpoints", False)
+    return bool(found)
 
 
 def _split_system(raw: bytes, markers: DialectMarkers | None, listed: bool) -> SplitSection | None:
