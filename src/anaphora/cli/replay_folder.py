@@ -211,7 +211,9 @@ def _find(store: FixtureStore, name: str) -> str:
     ]
     if len(found) != 1:
         reason = f"{len(found)} fixtures begin with it" if found else "no such fixture"
-        raise InvalidRequest(f"{reason}; anaphora replay list {shlex.quote(str(store.folder))} shows them", path=name)
+        raise InvalidRequest(
+            f"{reason}; anaphora replay list {shlex.quote(str(store.folder))} shows them", path=name
+        )
     return found[0]
 
 

@@ -199,7 +199,9 @@ def _page(report: UsageReport, asked: UsageWords, options: UsageOptions) -> Iter
         known = "no calls in this time, of these programs and of this project"
         if report.days:
             first, last = report.days
-            known += f"; there are some {f'on {first}' if first == last else f'from {first} to {last}'}"
+            known += (
+                f"; there are some {f'on {first}' if first == last else f'from {first} to {last}'}"
+            )
         yield known if report.complete else "interrupted before any call was read"
         yield from end_lines(report)
         return

@@ -111,7 +111,11 @@ class CheckedFolder:
         if not self.problems:
             return
         more = len(self.problems) - 1
-        rest = f" (and {more:,} more: anaphora replay verify {shlex.quote(str(self.folder))})" if more else ""
+        rest = (
+            f" (and {more:,} more: anaphora replay verify {shlex.quote(str(self.folder))})"
+            if more
+            else ""
+        )
         raise FixtureIntegrityFailed(f"{self.folder}: {self.problems[0]}{rest}")
 
 

@@ -232,8 +232,8 @@ def _with_seconds(batch: Any) -> Any:
 
 
 def _objects(batch: Any) -> Iterator[tuple[dict[str, Any] | str, bytes]]:
-    """The rows of a batch and their JSON, or why one cannot be read. A value may be repeated without bytes of its
-    own: a few rows are decoded at once."""
+    """The rows of a batch and their JSON, or why one cannot be read. A value may be repeated
+    without bytes of its own: a few rows are decoded at once."""
     some = max(1, _DECODED // max(1, batch.nbytes))
     if batch.num_rows > some:
         for start in range(0, batch.num_rows, some):
