@@ -2,7 +2,8 @@
 
     python -m pytest -q soak/test_attacks.py
 
-The daemon, its provider and the attacker talk over real sockets. Each test is one attack.
+The daemon, its provider and the attacker talk over real sockets. Each test is one attack. At the end,
+attacks by a file; tests/cli/test_foreign_files.py has more of these.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ import json
 import os
 import socket
 import sqlite3
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -27,6 +30,7 @@ from support.held_provider import HeldProvider, held_provider
 from support.raw_http import read_response, request_bytes
 from support.rpc_calls import RpcClient
 from support.scripted_provider import ScriptedProvider, scripted_provider
+from support.usage_home import MORNING, claude_session
 from support.waiting import PATIENCE, wait_until
 
 from anaphora.cli.main import main
@@ -715,3 +719,38 @@ def test_store_that_was_changed_is_not_used(
         assert (store.read_bytes() if store.exists() else None) == before
         sent = len(provider.bodies)
     assert sent == 1
+
+
+# ── Files ────────────────────────────────────────────────────────────────────────────────────────
+
+_LIMITED = """
+import resource, sys
+resource.setrlimit(resource.RLIMIT_DATA, (700_000_000, 700_000_000))
+from anaphora.cli.main import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize("command", ["usage", "explain", "simulate", "usage --logs"])
+def test_line_of_a_gigabyte_and_a_half_takes_little_memory(tmp_path: Path, command: str) -> None:
+    """It took twice its size."""
+    calls = Path(__file__).parents[1] / "docs" / "examples" / "requests.jsonl"
+    session = claude_session("s", MORNING, [0, 2, 2], "/work")
+    content = calls.read_bytes() if "--logs" in command else session
+    file = tmp_path / "s.jsonl"
+    with file.open("wb") as opened:
+        opened.write(content + b'{"x":"')
+        opened.seek(1_500_000_000, os.SEEK_CUR)
+        opened.write(b'"}\n')
+    environment = {**os.environ, "HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    done = subprocess.run(
+        [sys.executable, "-c", _LIMITED, *command.split(), str(file)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    output = " ".join((done.stdout + done.stderr).split())
+    number = content.count(b"\n") + 1
+    assert f"{file}:{number}: skipped: longer than 67,108,864 bytes" in output, output
+    assert "MemoryError" not in output

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import datetime
 import gzip
@@ -23,7 +22,7 @@ from support.usage_home import IDLE, MORNING, claude_session
 from anaphora.errors import AnaphoraError, Io
 from anaphora.usage import bounded_files, log_files
 from anaphora.usage.collect import usage
-from anaphora.usage.fleet import sources, usage_of_logs
+from anaphora.usage.fleet import shuffle, sources, usage_of_logs
 from anaphora.usage.log_files import lines_of, records_of
 from anaphora.usage.places import FOLDERS, session_files
 from anaphora.usage.report import UsageReport
@@ -283,6 +282,17 @@ def test_long_line_of_logs_is_named_once(
     assert [place for place, _ in read] == [f"{file}:{n + 1}" for n in range(8_001)]
     assert read[4_000][1] == "skipped: longer than 100,000 bytes"
     assert all(isinstance(fields, dict) for _, fields in read[:4_000] + read[4_001:])
+
+
+def test_broken_lines_are_counted_not_kept(tmp_path: Path) -> None:
+    """Millions of them would fill memory with their places."""
+    file = tmp_path / "log.jsonl"
+    file.write_bytes(b"x\n" * 5_000)
+    found = shuffle.runs_of(sources.slices_of([str(file)])[0], 1, lambda runs: {})
+    assert (len(found.problems), found.others) == (100, [4_900, 0])
+    report = usage_of_logs([str(file)])
+    assert len(report.problems) == 101
+    assert report.problems[-1] == "4,900 more records cannot be read"
 
 
 def test_large_json_file_is_not_decoded_whole(tmp_path: Path, short_lines: int) -> None:
@@ -580,6 +590,11 @@ def test_broken_files_end_with_an_error_of_ours(tmp_path: Path) -> None:
         for name in ("log.parquet", "log.jsonl.gz", "log.json", "log.jsonl"):
             file = tmp_path / f"{number}-{name}"
             file.write_bytes(data)
-            with contextlib.suppress(AnaphoraError):
+            try:
                 usage_of_logs([str(file)])
+            except AnaphoraError as problem:
+                named = str(problem)
+            else:
+                named = name
+            assert name in named
             sums(file, tmp_path)

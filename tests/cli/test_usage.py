@@ -125,8 +125,28 @@ def test_filters(home: Path, usage: Any, arguments: list[str], calls: int) -> No
 def test_nothing_in_the_time_is_no_error(home: Path, usage: Any) -> None:
     assert (
         usage("--since", "2026-12-01")
-        == "no calls in this time, of these programs and of this project\n"
+        == "no calls in this time, of these programs and of this project;"
+        " there are some from 2026-11-02 to 2026-11-03\n"
     )
+    one = ("--since", "2026-12-01", "--program", "codex")
+    assert usage(*one).endswith("; there are some on 2026-11-03\n")
+    assert report(usage, *one)["days"] == ["2026-11-03", "2026-11-03"]
+    assert usage("--since", "2026-12-01", "--project", "/none").endswith("of this project\n")
+    logs = str(ROOT / "docs" / "examples" / "requests.jsonl")
+    days = report(usage, "--logs", logs)["rows"]
+    none = report(usage, "--logs", logs, "--since", "2036-12-01")
+    assert none["days"] == [days[0]["name"], days[-1]["name"]]
+
+
+def test_remedy_that_its_user_cannot_apply_is_not_shown(home: Path, usage: Any, run: Any) -> None:
+    """Claude Code has no setting that keeps a prefix warm; its user can ask for a longer TTL."""
+    for page in (
+        usage("session", IDLE),
+        run("explain", *map(str, home.rglob(f"{IDLE}.jsonl"))).stdout,
+    ):
+        assert "Miss: none of 20,800 cached tokens read" in page
+        assert "warm" not in page
+    assert '"promptCacheTtl": "1h"' in usage()
 
 
 def test_losses_have_their_file_and_line(home: Path, usage: Any) -> None:

@@ -18,7 +18,7 @@ from typing import IO
 #: Bytes of a line, of a row, and of a file with one JSON value.
 MOST_LINE = 64 * 1024 * 1024
 #: What a packed file may unpack to: bytes, or times its size if that is more.
-_UNPACKED, _UNPACKED_TIMES = 256 * 1024 * 1024, 200
+_UNPACKED, _UNPACKED_TIMES = 2 * MOST_LINE, 200
 _PIECE = 1024 * 1024
 
 

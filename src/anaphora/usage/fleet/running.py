@@ -65,6 +65,7 @@ class _Collector:
             self.runs.setdefault(bucket, []).extend(runs)
         for problem in found.problems:
             self._sums.set_aside(problem)
+        self._sums.set_aside_others(*found.others)
         self._state.read += 1
         self._state.records += found.records
         self._report(self._state)

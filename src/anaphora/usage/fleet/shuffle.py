@@ -28,7 +28,7 @@ from anaphora.catalog.pricing import PriceBook
 from .parquet import values_of, write_parquet
 from .partition import FleetRow, LogRecord, SetAside, judge_partition, records_in
 from .sources import LogSlice, objects_in
-from .sums import FleetJob, FleetSums, losses_in
+from .sums import MOST_PROBLEMS, FleetJob, FleetSums, losses_in
 
 #: Bytes of records that a process holds before it writes them.
 _MOST_HELD = 32 * 1024 * 1024
@@ -56,6 +56,9 @@ class SlicedRecords(NamedTuple):
     """By bucket: a `SpilledRun`, or the bytes of a run."""
     records: int
     problems: list[SetAside]
+    """The first broken records."""
+    others: list[int]
+    """How many more are broken, and how many have no bill."""
     size: int
 
 
@@ -69,7 +72,7 @@ def runs_of(
     part: LogSlice, buckets: int, keep: Callable[[dict[int, bytes]], dict[int, Any]]
 ) -> SlicedRecords:
     """Reads a slice. `keep` gets runs by bucket, and returns what stands for each."""
-    found = SlicedRecords({}, 0, [], part.size)
+    found = SlicedRecords({}, 0, [], [0, 0], part.size)
     held: dict[int, list[LogRecord]] = {}
     size = records = 0
 
@@ -81,7 +84,10 @@ def runs_of(
 
     for record in records_in(objects_in(part)):
         if isinstance(record, SetAside):
-            found.problems.append(record)
+            if record.broken and len(found.problems) < MOST_PROBLEMS:
+                found.problems.append(record)
+            else:
+                found.others[not record.broken] += 1
             continue
         records += 1
         held.setdefault(int.from_bytes(record.key[:4]) % buckets, []).append(record)

@@ -17,7 +17,7 @@ from .partition import FleetRow, SetAside
 
 _DEAREST = 10
 #: Rows and problems that are kept one by one; there are as many sessions as conversations.
-_MOST_ROWS, _MOST_PROBLEMS = 10_000, 100
+_MOST_ROWS, MOST_PROBLEMS = 10_000, 100
 _OTHERS = "(others)"
 
 
@@ -69,8 +69,13 @@ class FleetSums(msgspec.Struct, kw_only=True):
         self.records += 1
         self.unbilled += not one.broken
         self.broken += one.broken
-        if one.broken and len(self.problems) < _MOST_PROBLEMS:
+        if one.broken and len(self.problems) < MOST_PROBLEMS:
             self.problems.append(f"{one.place}: {one.reason}")
+
+    def set_aside_others(self, broken: int, unbilled: int) -> None:
+        self.records += broken + unbilled
+        self.broken += broken
+        self.unbilled += unbilled
 
     def add(self, row: FleetRow) -> bool:
         """Whether the call is in the time that is asked for."""
@@ -100,7 +105,7 @@ class FleetSums(msgspec.Struct, kw_only=True):
     def merge(self, other: FleetSums) -> None:
         for name in ("records", "broken", "unbilled"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
-        self.problems = [*self.problems, *other.problems][:_MOST_PROBLEMS]
+        self.problems = [*self.problems, *other.problems][:MOST_PROBLEMS]
         self._note(*other.times)
         for mine, theirs in zip(self.tallies, other.tallies, strict=True):
             mine.merge(theirs)
