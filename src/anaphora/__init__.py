@@ -35,6 +35,8 @@ from .values import (
     ToolCall,
     ToolResult,
     Usage,
+    from_json,
+    to_json,
 )
 from .values import attachments as _attachments
 from .values import codec as _codec
@@ -83,8 +85,10 @@ __all__ = [
     "acomplete",
     "complete",
     "errors",
+    "from_json",
     "observe",
     "observing",
+    "to_json",
 ]
 
 #: Loaded on first access, to keep `import anaphora` light.
