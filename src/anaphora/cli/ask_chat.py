@@ -321,6 +321,7 @@ class AskChat:
         summary = [
             f"{last.record.provider}/{last.record.model}",
             str(last.verdict or "no verdict"),
+            "emulated" if last.record.emulated else None,
             f"{result.turns} turns" if result.turns > 1 else None,
             "price unknown" if cost is None else format_usd(cost),
             id,
@@ -333,7 +334,8 @@ class AskChat:
         if isinstance(problem, errors.Upstream | errors.Transport | errors.Timeout):
             attempts = problem.attempts
             status = getattr(problem, "status", None)
-            line = f"{attempts[-1].provider if attempts else self._choice.name}: {line}"
+            if not problem.provider:  # otherwise the message names it
+                line = f"{attempts[-1].provider if attempts else self._choice.name}: {line}"
             line += f" ({status})" if status else ""
             line += f", after {len(attempts)} attempts" if len(attempts) > 1 else ""
         advice = next((text for kind, text in _ADVICE if isinstance(problem, kind)), "")

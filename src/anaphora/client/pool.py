@@ -82,6 +82,11 @@ class ProviderPool:
             if resolved is None or not endpoint.takes_key(resolved):
                 del self._endpoints[name]
 
+    @property
+    def has_connections(self) -> bool:
+        """Whether a transport was made and is not closed."""
+        return bool(self._transports)
+
     def forget(self) -> None:
         """Drops all connections without closing them: their event loop has ended."""
         self._transports.clear()

@@ -167,8 +167,8 @@ class SessionTurns(Caller):
             compacted = prepared.turn is not prompt or state.prefix_change_expected
             expected = compacted or any(each.code == ADDED for each in listed)
             mode = "notice" if expected else self._on_prefix_break
-            prepared.notices += check_prefix(state, prepared, mode)
-        prepared.notices += self.load_notices + listed
+            prepared.notices += check_prefix(state, prepared, mode, request)
+        prepared.notices += self.load_notices + self.history.notices + listed
         pays = flight.guard is None or flight.guard.pays_handles(target, prepared)
         if whole or not pays:
             prepared.plan = msgspec.structs.replace(prepared.plan, held=None, preludes=())
