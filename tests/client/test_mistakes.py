@@ -413,7 +413,7 @@ def test_right_word_for_an_attribute_that_there_is_not(emu: Emulator) -> None:
                     with pytest.raises(AttributeError, match=f"no '{name}'; write {right}"):
                         getattr(response, name)
                 assert not hasattr(response, "nonsense")
-            with pytest.raises(TypeError, match="`async with`"), emulated.client:  # type: ignore[attr-defined]
+            with pytest.raises(TypeError, match="`async with`"), emulated.client:
                 pass
 
     asyncio.run(main())

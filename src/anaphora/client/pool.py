@@ -84,8 +84,8 @@ class ProviderPool:
 
     @property
     def has_connections(self) -> bool:
-        """Whether a transport was made and is not closed."""
-        return bool(self._transports)
+        """Whether connections were opened and are not closed."""
+        return any(getattr(each, "is_open", False) for each in self._transports.values())
 
     def forget(self) -> None:
         """Drops all connections without closing them: their event loop has ended."""
