@@ -24,9 +24,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, StreamingResponse
 from starlette.routing import Route
 
-from anaphora import AsyncClient, Message, emulator
+from anaphora import AsyncClient, Message, emulator, from_json, to_json
 from anaphora.errors import AnaphoraError
-from anaphora.values import from_json, to_json
 
 INSTRUCTIONS = "You are the assistant of a bookshop. You answer in one sentence. " * 60
 

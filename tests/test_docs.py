@@ -198,7 +198,7 @@ def test_a_provider_is_added_as_documented(capsys: pytest.CaptureFixture[str]) -
     assert (path, conversation) == ("/llm/v2/chat/completions", "talk-1")
     assert json.loads(body) == {
         "model": "acme-large",
-        "messages": [{"role": "user", "content": [{"type": "text", "text": "Hello?"}]}],
+        "messages": [{"role": "user", "content": "Hello?"}],
         "max_tokens": 64,
         "random_seed": 7,
         "thinking": {"type": "auto"},

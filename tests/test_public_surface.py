@@ -129,7 +129,7 @@ def test_the_root_holds_the_names_used_most() -> None:
     expected = """
         AsyncClient CachePolicy Call Client Conversation Document Image Message Params PromptBlock
         PromptIR RenderedContext Response RunResult Session SyncSession Text Tool ToolCall ToolRegistry
-        ToolResult Usage acomplete complete errors mcp_tools observe observing
+        ToolResult Usage acomplete complete errors from_json mcp_tools observe observing to_json
     """
     assert anaphora.__all__ == expected.split()
 

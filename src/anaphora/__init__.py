@@ -35,6 +35,8 @@ from .values import (
     ToolCall,
     ToolResult,
     Usage,
+    from_json,
+    to_json,
 )
 from .values import attachments as _attachments
 from .values import conversation as _conversation
@@ -79,9 +81,11 @@ __all__ = [
     "acomplete",
     "complete",
     "errors",
+    "from_json",
     "mcp_tools",
     "observe",
     "observing",
+    "to_json",
 ]
 
 #: Loaded on first access, to keep `import anaphora` light.

@@ -83,6 +83,8 @@ class AnaphoraError(Exception):
     """The part of the reply that was received: a `Reply`, or None."""
     attempts: tuple[Any, ...] = ()
     """Every attempt of the call, each an `Attempt`."""
+    provider: str = ""
+    """The provider that the last attempt went to; empty if nothing was sent."""
 
 
 class InvalidRequest(AnaphoraError):

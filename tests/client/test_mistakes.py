@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
+import re
+import warnings
 from typing import Any
 
 import pytest
-from support.emulated_client import connected
+from support.emulated_client import KEY, connected, settings
 from support.tables import each_row
 
-from anaphora import Message, Params, Tool, ToolCall, ToolResult
+from anaphora import AsyncClient, Message, Params, Tool, ToolCall, ToolResult, emulator
 from anaphora.client.session import Session
+from anaphora.emulator import EmulatorOptions
 from anaphora.emulator.server import Emulator
-from anaphora.errors import InvalidRequest
+from anaphora.errors import InvalidRequest, NotFound, Transport
 from anaphora.prompt import Call, PromptIR, Reasoning, ToolChoice
 from anaphora.values import Image, Url
 
@@ -379,5 +383,96 @@ def test_image_needs_no_text(emu: Emulator) -> None:
             image = Image(Url("https://example.com/a.png"))
             assert (await emulated.client.complete(image, "anthropic")).text
             assert (await emulated.client.complete(["", image], "anthropic")).text
+
+    asyncio.run(main())
+
+
+# ── The async client, used like others ───────────────────────────────────────────────────────────
+
+WORDS = [
+    ("result", "await it, or iterate over it; only calls of Client, without async, have result()"),
+    ("content", "await it, or iterate over it, and read text of the response"),
+    ("cost", "and read cost_usd of the response"),
+    ("usage", "and read usage of the response"),
+    ("nonsense", "a Turn has no 'nonsense'"),
+]
+
+
+def test_right_word_for_an_attribute_that_there_is_not(emu: Emulator) -> None:
+    async def main() -> None:
+        async with connected(emu, ["anthropic"]) as emulated:
+            for turn in (
+                emulated.client.complete("Hi", "anthropic"),
+                emulated.client.session("anthropic").send("Hi"),
+            ):
+                for name, message in WORDS:
+                    with pytest.raises(AttributeError, match=re.escape(message)):
+                        getattr(turn, name)
+                response = await turn
+                for name, right in (("content", "text"), ("cost", "cost_usd")):
+                    with pytest.raises(AttributeError, match=f"no '{name}'; write {right}"):
+                        getattr(response, name)
+                assert not hasattr(response, "nonsense")
+            with pytest.raises(TypeError, match="`async with`"), emulated.client:
+                pass
+
+    asyncio.run(main())
+
+
+def test_client_that_was_not_closed_names_its_line(
+    emu: Emulator, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        config = {"providers": settings(emu.url, ["anthropic"])}
+        client = AsyncClient.from_config(config, environ={"KEY": KEY})
+        await client.complete("Hi", "anthropic")
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        asyncio.run(main())
+        gc.collect()
+    line = main.__code__.co_firstlineno + 2
+    message = f"AsyncClient made at {__file__}:{line} was not closed: write `async with`"
+    assert any(str(each.message).startswith(message) for each in caught)
+    assert any(record.getMessage().startswith(message) for record in caplog.records)
+
+
+def test_answer_of_the_emulator_says_so(emu: Emulator) -> None:
+    async def main() -> None:
+        async with connected(emu, ["anthropic"]) as emulated:
+            response = await emulated.client.complete("Hi", "anthropic")
+            assert response.record.emulated
+            assert ", emulated, end: " in repr(response)
+
+    asyncio.run(main())
+
+
+def test_model_at_the_address_of_another_maker_names_the_missing_key() -> None:
+    async def main(url: str) -> None:
+        environ = {"OPENAI_API_KEY": "k", "OPENAI_BASE_URL": f"{url}/v1"}
+        async with AsyncClient.from_env(environ) as client:
+            with pytest.raises(NotFound) as caught:
+                await client.complete("Hi", model="claude-sonnet-5-5")
+            assert caught.value.provider == "openai"
+            assert str(caught.value).startswith("openai: The model `claude-sonnet-5-5` does not")
+            hint = (
+                "claude-sonnet-5-5 is a model of anthropic, which has no key: set ANTHROPIC_API_KEY"
+            )
+            assert str(caught.value).endswith(hint)
+            with pytest.raises(NotFound) as caught:
+                await client.complete("Hi", model="gpt-no")
+            assert "which has no key" not in str(caught.value)
+
+    with emulator.running(EmulatorOptions()) as emu:
+        asyncio.run(main(emu.url))
+
+
+def test_error_of_a_connection_names_the_provider() -> None:
+    async def main() -> None:
+        closed = {"ANTHROPIC_API_KEY": "k", "ANTHROPIC_BASE_URL": "http://127.0.0.1:1"}
+        async with AsyncClient.from_env(closed) as client:
+            with pytest.raises(Transport, match=r"\Aanthropic: ") as caught:
+                await client.complete("Hi", model="claude-sonnet-5-5", timeout=5)
+            assert caught.value.provider == "anthropic"
 
     asyncio.run(main())

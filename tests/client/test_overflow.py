@@ -340,8 +340,8 @@ def test_account_without_credits_is_not_asked_again() -> None:
     async def main() -> None:
         answer = reply(body, "429 Too Many Requests", "Content-Type: application/json")
         async with raw_server(answering(answer)) as server:
-            xai = {"dialect": "xai/openai_chat", "base_url": server.url, "model": "grok-4"}
-            config = {"providers": {"one": {**xai, "key": {"env": "KEY"}}}}
+            one = {"dialect": "xai/openai_chat", "model": "grok-4", "base_url": server.url}
+            config = {"providers": {"one": {**one, "key": {"env": "KEY"}}}}
             async with AsyncClient.from_config(config, environ={"KEY": KEY}) as client:
                 with pytest.raises(errors.QuotaExhausted, match="monthly spending limit"):
                     await client.session("one").send("Hello")

@@ -18,7 +18,7 @@ from anaphora.client import pending
 from anaphora.client.options import OnPrefixBreak
 from anaphora.client.session import PrefixWarning, Session
 from anaphora.emulator.server import Emulator
-from anaphora.prompt import PromptIR, ToolChoice
+from anaphora.prompt import PromptIR, Reasoning, ToolChoice
 from anaphora.tools import ToolRegistry
 from anaphora.values import Conversation, Message, ReplyEnd
 
@@ -77,6 +77,7 @@ def registry() -> ToolRegistry:
 
 
 NO_TOOLS = ToolChoice("none")
+THINKING = Reasoning("enabled", budget_tokens=1024)
 
 
 async def two_turns(chat: Session) -> None:
@@ -126,10 +127,13 @@ def test_broken_prefix_is_not_sent(emu: Emulator, name: str, planted: str, strea
 def test_broken_prefix_is_reported_and_sent(
     emu: Emulator, planted: str, how: OnPrefixBreak
 ) -> None:
+    """Tools come before the long system prompt; a lost message costs less than a cent, which is
+    only a notice."""
+
     async def main() -> None:
         async with connected(emu, ["anthropic"]) as emulated:
             chat = emulated.client.session(
-                "anthropic", system=LONG, tools=registry(), on_prefix_break=how
+                "anthropic", system=LONG * 3, tools=registry(), on_prefix_break=how
             )
             await two_turns(chat)
             PLANTED[planted](chat)
@@ -138,7 +142,8 @@ def test_broken_prefix_is_reported_and_sent(
                 warnings.simplefilter("always")
                 await chat.send("Three", tool_choice=NO_TOOLS)
             kinds = [warning.category for warning in caught]
-            assert kinds == ([PrefixWarning] if how == "warn" else [])
+            warned = how == "warn" and planted == "a tool more"
+            assert kinds == ([PrefixWarning] if warned else [])
             assert {warning.filename for warning in caught} <= {__file__}
             assert chat.last is not None
             codes = [notice.code for notice in chat.last.notices]
@@ -148,6 +153,24 @@ def test_broken_prefix_is_reported_and_sent(
             assert chat.last.verdict.result in ("miss", "partial")
             # The rest of a broken prefix is estimated, not taken from usage.
             assert seen.usage.read == pytest.approx(chat.last.usage.read, rel=0.01)
+
+    asyncio.run(main())
+
+
+@pytest.mark.breaks_prefix(reason="the call asks for other options")
+def test_options_of_the_call_itself_give_a_notice(emu: Emulator) -> None:
+    """The loss is the same as by an option that the session had before."""
+
+    async def main() -> None:
+        async with connected(emu, ["anthropic"]) as emulated:
+            chat = emulated.client.session("anthropic", on_prefix_break="warn")
+            await chat.send(LONG * 3)
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")
+                response = await chat.send("Two", max_tokens=2000, reasoning=THINKING)
+            assert "parameter_changed" in [notice.code for notice in response.notices]
+            with pytest.warns(PrefixWarning, match="thinking"):
+                await chat.send("Three")
 
     asyncio.run(main())
 
@@ -164,10 +187,11 @@ def test_warnings_that_were_shown_are_bounded(
 
     async def main() -> None:
         async with connected(emu, ["anthropic"]) as emulated:
-            chat = emulated.client.session("anthropic", system=LONG)
+            long = LONG * 3
+            chat = emulated.client.session("anthropic", system=long)
             await chat.send("Hello")
             for turn in range(turns):
-                chat.prompt = PromptIR(system_text=f"{'It is late. ' * turn}{turn} {LONG}")
+                chat.prompt = PromptIR(system_text=f"{'It is late. ' * turn}{turn} {long}")
                 await chat.send("And now?")
                 await chat.send("And then?")
                 assert len(pending._shown) <= most + 1  # the version of the filters counts

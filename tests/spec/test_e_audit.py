@@ -31,7 +31,7 @@ def test_e7_e9_a_row_has_every_field(emu: Emulator, tmp_path: Path) -> None:
         days = iter(("Monday", "Tuesday"))
 
         def prompt() -> PromptIR:
-            rules = PromptBlock("rules", f"{next(days)} " + "You are terse. " * 500)
+            rules = PromptBlock("rules", f"{next(days)} " + "You are terse. " * 1500)
             return PromptIR(system_blocks=(rules,))
 
         chat = client.session(model="claude-sonnet-4-5", prompt=prompt)

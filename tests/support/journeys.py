@@ -18,6 +18,7 @@ from anaphora.values import (
     Image,
     Message,
     Notice,
+    Part,
     Text,
     Thinking,
     ToolCall,
@@ -161,9 +162,9 @@ def joined_texts(message: Message) -> Message:
     if len(texts) < 2 or any(isinstance(part, Image | Document) for part in message.parts):
         return message
     place = next(i for i, part in enumerate(message.parts) if isinstance(part, Text))
-    parts = [part for part in message.parts if not isinstance(part, Text)]
-    joined = (*parts[:place], Text("\n\n".join(texts)), *parts[place:])
-    return msgspec.structs.replace(message, parts=joined)
+    parts: list[Part] = [part for part in message.parts if not isinstance(part, Text)]
+    parts.insert(place, Text("\n\n".join(texts)))
+    return msgspec.structs.replace(message, parts=tuple(parts))
 
 
 def check(call: Call, stops: Sequence[tuple[Target, str]]) -> None:

@@ -8,7 +8,10 @@ async with AsyncClient.from_config("llm.yaml") as client:
 from __future__ import annotations
 
 import asyncio
+import logging
+import sys
 import time
+import warnings
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from decimal import Decimal
 from functools import cached_property
@@ -59,8 +62,9 @@ from .options import (
     check_keywords,
 )
 from .parameters import call_of
+from .pending import call_site
 from .pool import ChosenTargets, ProviderPool, TargetChooser
-from .response import Output, Response
+from .response import Output
 from .routing import SessionRoute, conversation_key
 from .session import Session
 from .session.opening import ClientSessions
@@ -100,6 +104,7 @@ class AsyncClient:
             isinstance(each, ResolvedProvider) for each in providers.values()
         ):
             raise wrong_client(type(self).__name__, providers)
+        self._site = call_site()
         self._pool = ProviderPool(dict(providers), dict(routes or {}), transport=transport)
         self._chooser = TargetChooser(self._pool)
         self._watchers = Watchers(watchers_of(watchers), audit_of(audit))
@@ -150,6 +155,22 @@ class AsyncClient:
 
     async def __aexit__(self, *exc_info: object) -> None:
         await self.close()
+
+    def __enter__(self) -> NoReturn:
+        raise TypeError(
+            "AsyncClient is used with `async with`; with `with`, Client is the one without async"
+        )
+
+    def __exit__(self, *exc_info: object) -> None: ...
+
+    def __del__(self) -> None:
+        site = getattr(self, "_site", None)
+        if site is None or self._closed or sys.is_finalizing() or not self._pool.has_connections:
+            return
+        made = f"AsyncClient made at {site.file}:{site.line} was not closed"
+        problem = f"{made}: write `async with`, or `await client.close()`"
+        logging.getLogger("anaphora").warning("%s", problem)
+        warnings.warn_explicit(problem, ResourceWarning, site.file, site.line)
 
     async def close(self) -> None:
         """Releases what providers hold for open conversations, and closes all connections. No call
@@ -215,42 +236,44 @@ class AsyncClient:
         return Turn(once, once.request)
 
     @overload
-    async def complete(
+    def complete(
         self,
         content: Call | Content,
         provider: str | None = None,
         *,
         output: None = None,
         **options: Unpack[CallOptions],
-    ) -> Response[None]: ...
+    ) -> Turn[None]: ...
     @overload
-    async def complete(
+    def complete(
         self,
         content: Call | Content,
         provider: str | None = None,
         *,
         output: type[Output] | Structured[Output],
         **options: Unpack[CallOptions],
-    ) -> Response[Output]: ...
+    ) -> Turn[Output]: ...
     @overload
-    async def complete(
+    def complete(
         self,
         content: Call | Content,
         provider: str | None = None,
         *,
         output: object,
         **options: Unpack[CallOptions],
-    ) -> Response[Any]: ...
-    async def complete(
+    ) -> Turn[Any]: ...
+    def complete(
         self,
         content: Any = None,
         provider: str | None = None,
         *,
         output: Any = None,
         **options: Unpack[CallOptions],
-    ) -> Response[Any]:
+    ) -> Turn[Any]:
         """The response to a single call: see `send`."""
-        return await self.send(content, provider, output=output, **options)
+        turn = self.send(content, provider, output=output, **options)
+        turn._verb = "complete"
+        return turn
 
     def stream(
         self,

@@ -23,7 +23,7 @@ from anaphora.tools.functions import plain
 from anaphora.tools.registry import Bound, ToolRegistry
 from anaphora.values import ResultPart, Text, ToolCall, ToolResult
 
-from .failures import described, log
+from .failures import described, log_in_short
 
 _log = logging.getLogger("anaphora.tools")
 
@@ -143,7 +143,7 @@ async def _settle(
     outcomes.errors.append(outcome)
     problem, call = outcome.error, outcome.call
     reason = outcome.message if problem.__traceback__ is None else described(problem)
-    log(logging.ERROR, f"the tool {call.name!r} failed: {reason}", problem, _log)
+    log_in_short(f"the tool {call.name!r} failed: {reason}", problem, _log)
     try:
         if on_tool_error == "raise":
             problem.add_note(f"raised by the tool {call.name!r} (call {call.id})")

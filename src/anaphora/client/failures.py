@@ -8,7 +8,10 @@ task) still passes through.
 from __future__ import annotations
 
 import logging
+import os
 import traceback
+from contextlib import suppress
+from pathlib import Path
 from types import TracebackType
 
 from anaphora.errors import (
@@ -17,6 +20,7 @@ from anaphora.errors import (
 from anaphora.values import Notice
 
 _log = logging.getLogger("anaphora")
+_LIBRARY = f"{Path(__file__).parents[1]}{os.sep}"
 
 #: Exceptions whose message quotes no text: ours, the system's (with a number), the importer's.
 _PLAIN = (AnaphoraError, OSError, ImportError)
@@ -65,6 +69,17 @@ def log(
         (logger or _log).log(level, "%s", f"{message}\n{lines}".strip())
     except Exception:  # from a handler or filter of the app
         pass
+
+
+def log_in_short(message: str, problem: BaseException, logger: logging.Logger) -> None:
+    """Logs an error of the app's own code: one line, and at DEBUG the traceback without frames of
+    this library."""
+    with suppress(Exception):  # from a handler or filter of the app
+        logger.error("%s", message)
+        if logger.isEnabledFor(logging.DEBUG):
+            frames = traceback.extract_tb(problem.__traceback__)
+            own = [frame for frame in frames if not frame.filename.startswith(_LIBRARY)]
+            logger.debug("%s", f"{message}\n{''.join(traceback.format_list(own))}".strip())
 
 
 def described(problem: BaseException) -> str:

@@ -20,6 +20,7 @@ from anaphora.prompt import Call
 from anaphora.rendered import Plan, Rendered
 from anaphora.tokens import Counts
 from anaphora.values import Message, Notice, Reply, Usage
+from anaphora.wire.response_headers import EMULATED
 
 from .cold_guard import ColdGuard
 from .config import RetryConfig
@@ -198,6 +199,7 @@ class InFlight:
             answered_by=reply.model,
             response_id=reply.id,
             request_id=self.request_id,
+            emulated=EMULATED in self.headers,
             first=self.first_at - self.began,
             attempts=tuple(self.attempts),
             max_tokens=params.max_tokens,

@@ -15,6 +15,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence, Sized
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias, TypedDict
@@ -236,6 +237,9 @@ class SessionOptions(SingleCallOptions, ColdOptions, total=False):
     """Also asks the provider why a prefix was missed."""
     save: Callable[[Message], None] | None
     """Gets every message that is added to the history."""
+    history: str | os.PathLike[str] | None
+    """A JSONL file that keeps the conversation, in place of `messages` and `save`: it is read if it
+    exists, and every new message is appended to it."""
 
 
 class RunOptions(TurnOptions, total=False):

@@ -9,14 +9,14 @@ from abc import abstractmethod
 from collections.abc import AsyncGenerator, Coroutine, Generator
 from contextvars import ContextVar
 from types import CodeType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
 from anaphora.errors import InvalidRequest
 from anaphora.wording import visible
 
-from .response import TextStream
+from .response import RIGHT_WORDS, Response, TextStream
 
 #: Packages whose frames are not the application's.
 _OWN = frozenset(
@@ -115,6 +115,16 @@ class Pending(Coroutine[Any, Any, T]):
         self._site = site
         self._use = "call its result(), or iterate over it"
         self._problem = "was never iterated over, nor its result() called"
+
+    if not TYPE_CHECKING:  # for type checkers there are no such attributes
+
+        def __getattr__(self, name: str) -> Any:
+            hint = ""
+            if name == "result":
+                hint = f": {self._use}; only calls of Client, without async, have result()"
+            elif name in RIGHT_WORDS or hasattr(Response, name):
+                hint = f": {self._use}, and read {RIGHT_WORDS.get(name, name)} of the response"
+            raise AttributeError(f"a {self._kind} has no {name!r}{hint}")
 
     def __repr__(self) -> str:
         return f"<{self._kind}: {'sent' if self._consumed else f'not sent; {self._use}'}>"

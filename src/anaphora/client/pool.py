@@ -78,6 +78,11 @@ class ProviderPool:
             if resolved is None or not endpoint.takes_key(resolved):
                 del self._endpoints[name]
 
+    @property
+    def has_connections(self) -> bool:
+        """Whether connections were opened and are not closed."""
+        return any(getattr(each, "is_open", False) for each in self._transports.values())
+
     def forget(self) -> None:
         """Drops all connections without closing them: their event loop has ended."""
         self._transports.clear()

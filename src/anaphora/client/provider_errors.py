@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import os
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -10,7 +11,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from anaphora import errors
-from anaphora.catalog import dialects
+from anaphora.catalog import dialects, is_maker, maker_of
 from anaphora.errors import (
     AnaphoraError,
     Parse,
@@ -19,8 +20,10 @@ from anaphora.errors import (
 from anaphora.values import Event, Reply, ReplyEnd, ReplyFail
 from anaphora.wire.errors import NO_ERROR_OBJECT, shorten
 
+from .config.environment import advice, default_rows, key_variables
+
 if TYPE_CHECKING:
-    from .target import Endpoint
+    from .target import Endpoint, Target
     from .transport import HttpResponse
 
 
@@ -52,6 +55,27 @@ def name_origin(error: AnaphoraError, wire: str, base_url: str) -> None:
         error.wire = wire
         host = urlsplit(base_url).hostname or ""
         error.own_host = "" if dialects().is_public(host) else host
+
+
+def name_provider(error: AnaphoraError, target: Target) -> None:
+    """Makes the error of a call name its provider and, if a model was not found at the address of
+    another maker, the key that is missing."""
+    named = isinstance(error, Upstream | errors.Transport | Parse) and not error.provider
+    if not named or isinstance(error, errors.Denied):
+        return
+    endpoint = target.endpoint
+    error.provider = endpoint.id
+    maker, key = maker_of(target.model), endpoint.config.key
+    hint = ""
+    if isinstance(error, errors.NotFound) and maker not in (None, endpoint.system):
+        variables = [] if maker is None else key_variables(default_rows()[maker])
+        if key is not None and key.env and is_maker(endpoint.system) and not _any_set(variables):
+            hint = f" {target.model} is a model of {maker}, which has no key: {advice(maker or '')}"
+    error.args = (f"{endpoint.id}: {error}{hint}",)
+
+
+def _any_set(variables: Iterable[str]) -> bool:
+    return any(os.environ.get(name) for name in variables)
 
 
 def name_meant_block(error: AnaphoraError, endpoint: Endpoint, body: bytes) -> None:

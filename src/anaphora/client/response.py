@@ -33,6 +33,15 @@ else:
 _NOTHING = cast(Any, None)
 #: Maximum number of prompt blocks whose shares are kept.
 _MOST_SHARES = 64
+#: What other libraries call the attributes of a response.
+RIGHT_WORDS = {
+    "content": "text",
+    "choices": "text",
+    "output_text": "text",
+    "cost": "cost_usd",
+    "finish_reason": "stop_reason",
+    "message": "reply.message",
+}
 Judge: TypeAlias = "Callable[[Record], Record]"
 
 Operation: TypeAlias = Literal["chat", "prewarm", "summarize"]
@@ -116,6 +125,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     response_id: str | None = None
     request_id: str | None = None
     streamed: bool = False
+    emulated: bool = False
+    """Answered by the local emulator: the text is made up, and nothing is billed."""
     at: float
     """When the call began, in seconds since the epoch."""
     first: float | None = None
@@ -243,6 +254,12 @@ class Response(msgspec.Struct, Generic[Parsed], frozen=True, kw_only=True, eq=Fa
     def notices(self) -> tuple[Notice, ...]:
         return self.record.notices
 
+    if not TYPE_CHECKING:  # for type checkers there are no such attributes
+
+        def __getattr__(self, name: str) -> Any:
+            hint = f"; write {RIGHT_WORDS[name]}" if name in RIGHT_WORDS else ""
+            raise AttributeError(f"a Response has no {name!r}{hint}")
+
     def with_notices(self, notices: tuple[Notice, ...]) -> Response[Parsed]:
         # In this order: a thread may complete it meanwhile.
         judgement, record = self.judgement, _stored_record(self)
@@ -263,7 +280,8 @@ class Response(msgspec.Struct, Generic[Parsed], frozen=True, kw_only=True, eq=Fa
 
     def __repr__(self) -> str:
         verdict = self.verdict or "no verdict"
-        return f"<Response by {self.reply.model}, {self.reply.stop_reason}: {verdict}>"
+        made = ", emulated" if _stored_record(self).emulated else ""
+        return f"<Response by {self.reply.model}{made}, {self.reply.stop_reason}: {verdict}>"
 
 
 def _completed(response: Response[Any]) -> Record:

@@ -17,6 +17,7 @@ from typing import Generic, Self
 
 import msgspec
 
+from anaphora.errors import AnaphoraError
 from anaphora.values import Event, Notice, ReplyEnd
 
 from .attempts import Attempts
@@ -24,6 +25,7 @@ from .budget import Budget, applying
 from .in_flight import AttemptCaller, InFlight, TurnRequest
 from .observe import CallAudit, EndedCall, Watchers
 from .pending import Pending
+from .provider_errors import name_provider
 from .response import Parsed, Record, Response
 from .target import Target
 
@@ -203,8 +205,9 @@ class Caller(AttemptCaller, ABC):
     def _failed(self, flight: InFlight, problem: BaseException) -> None:
         """Completes and reports the error of a failed call."""
         flight.complete_error(problem)
-        if flight.observed:
-            return
-        flight.observed = True
-        if self.watchers or self.watchers.audit is not None:
-            self._observe(flight, flight.failed_record(problem))
+        if not flight.observed:
+            flight.observed = True
+            if self.watchers or self.watchers.audit is not None:
+                self._observe(flight, flight.failed_record(problem))
+        if flight.attempts and isinstance(problem, AnaphoraError):
+            name_provider(problem, flight.target)

@@ -19,6 +19,7 @@ from anaphora.serving.server import ServerAddress, require_extra
 from anaphora.serving.server import running as running_server
 from anaphora.serving.server import serve as serve_forever
 from anaphora.wire.reading import DECODE_ERRORS
+from anaphora.wire.response_headers import EMULATED
 
 from .engine import Engine
 from .exchange import JSON, EmulatorRequest, EmulatorResponse, whole_number
@@ -288,7 +289,7 @@ async def _send(
         raise ConnectionCut
     cut = 0 if response.reset and response.cut_after is None else response.cut_after
     chunks = response.chunks if cut is None else response.chunks[:cut]
-    headers = response.headers
+    headers = {**response.headers, EMULATED: "yes"}
     if not response.stream:
         size = sum(len(chunk.data) for chunk in response.chunks)
         headers = {**headers, "content-length": str(size)}

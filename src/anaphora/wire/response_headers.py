@@ -22,6 +22,9 @@ import msgspec
 #: Headers of responses with the provider's id of the request.
 REQUEST_IDS = ("request-id", "x-request-id", "x-goog-request-id", "apim-request-id")
 
+#: A header of the emulator's responses.
+EMULATED = "anaphora-emulated"
+
 LimitKind: TypeAlias = Literal["requests", "tokens", "output"]
 """The unit of a limit; `tokens` are those of the prompt, or all."""
 

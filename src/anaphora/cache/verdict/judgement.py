@@ -300,7 +300,7 @@ def as_side_call(verdict: Verdict, *, side_call: bool = True) -> Verdict:
 def _first(sent: SentCall, price: Price | None, diagnosis: Diagnosis | None) -> Verdict:
     recorded = recorded_cause(None, sent)
     if sent.tool_fields and not (sent.usage is not None and sent.usage.read):
-        names = joined_names(sent.tool_fields)
+        names = joined_names([*sent.tool_fields])
         recorded = Cause("changed", f"tools differ from the call before: {names}")
     return Verdict(
         result="first",

@@ -32,11 +32,14 @@ class SessionHistory:
         source: PromptSource,
         messages: Conversation,
         save: Callable[[Message], None] | None,
+        notices: tuple[Notice, ...] = (),
     ) -> None:
+        """`notices` are given with the next answer."""
         self.source = source
         self.messages = self.answered = self.sent_from = messages
         """The history now, after the last turn, and at the start of the turn in flight."""
         self.memory = PromptMemory()
+        self.notices = notices
         self._save = save
         self._unsaved: tuple[Message, ...] = ()
         """Messages that `save` has not accepted yet; they are saved before newer ones."""
@@ -152,6 +155,7 @@ class SessionHistory:
     def answer(self, messages: Conversation, added: int) -> bool:
         """A turn was answered; its last messages are new. Returns whether they are to be saved."""
         self.messages = self.answered = messages
+        self.notices = ()
         if self._save is None:
             return False
         self._unsaved += messages[-added:]

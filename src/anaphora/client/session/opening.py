@@ -25,7 +25,7 @@ from anaphora.client.options import SessionOptions, refuse_both
 from anaphora.client.parameters import with_params
 from anaphora.client.pool import ChosenTargets
 from anaphora.client.routing import SessionRoute
-from anaphora.values import Conversation, Extras
+from anaphora.values import Conversation, Extras, Message, Notice
 from anaphora.values.fields import frozen
 
 from . import Session
@@ -33,6 +33,7 @@ from .call_builder import CallBuilder, PromptSource
 from .compaction import compact_at_of
 from .handles import Handles
 from .history import SessionHistory
+from .history_file import HistoryFile
 from .keeper import ConversationKeeper
 from .turn_prompt import prompt_of
 from .turns import SessionTurns
@@ -46,6 +47,11 @@ _PLACES_IN_PROMPT = {
     "messages": "a conversation segment (or turns)",
     "state": "a volatile tail segment (or state_turn)",
     "cache": "cache",
+}
+_PLACES_IN_HISTORY = {
+    "messages": "the messages",
+    "save": "every new message",
+    "prompt": "the conversation (give system=, state= and cache= with it)",
 }
 
 
@@ -89,10 +95,16 @@ class ClientSessions:
             cold=cold,
         )
         source, messages = _prompt_source(options)
+        save: Callable[[Message], None] | None = callback_of(options.get("save"), "save")
+        notices: tuple[Notice, ...] = ()
+        if (path := options.get("history")) is not None:
+            refuse_both(options, "history", _PLACES_IN_HISTORY)
+            kept = HistoryFile(path)
+            messages, save, notices = Conversation(kept.messages), kept.save, kept.notices
         turns = SessionTurns(
             SessionRoute(targets, hops),
             builder,
-            SessionHistory(source, messages, callback_of(options.get("save"), "save")),
+            SessionHistory(source, messages, save, notices),
             on_prefix_break=options.get("on_prefix_break", "warn"),
             timeout=seconds_of(options.get("timeout"), "timeout"),
             on_wait=self._on_wait,

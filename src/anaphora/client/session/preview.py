@@ -8,6 +8,7 @@ import msgspec
 
 from anaphora.cache import EarlierCall
 from anaphora.cache.cold import cold_call, cold_prefix
+from anaphora.cache.sent_call import cached_chunks
 from anaphora.cache.simulator.chances import (
     SimulatedCall,
     expected_usage,
@@ -23,7 +24,7 @@ from anaphora.client.target import Target
 from anaphora.errors import PrefixBroken
 from anaphora.rendered import Rendered
 from anaphora.tokens import Counts
-from anaphora.values import Notice, SegmentRole, Usage
+from anaphora.values import Image, Notice, SegmentRole, Usage
 
 from .keeper import NOT_LOADED
 from .provider_state import ProviderState
@@ -137,9 +138,13 @@ def _predicted_usage(expected: Prediction) -> Usage:
 
 
 def check_prefix(
-    state: ProviderState, prepared: PreparedRequest, mode: OnPrefixBreak | Literal["notice"]
+    state: ProviderState,
+    prepared: PreparedRequest,
+    mode: OnPrefixBreak | Literal["notice"],
+    request: TurnRequest | None = None,
 ) -> tuple[Notice, ...]:
-    """Notices for a prefix that will be lost; raises or warns unless `mode` is "notice"."""
+    """Notices for a prefix that will be lost; raises or warns unless `mode` is "notice". There is
+    no warning for less than a cent, nor for what `request` itself asked for."""
     if mode == "off" or state.extends_last(prepared):
         return ()
     last, later = state.sent, prepared.rendered
@@ -159,8 +164,32 @@ def check_prefix(
             label=change.label if change is not None else broken.code,
             path=change.path if change is not None else broken.path,
         )
-    warn(f"the prefix breaks: {broken.message}", PrefixWarning)
+    if not _is_asked(broken, request) and _is_dear(broken, state, prepared):
+        warn(f"the prefix breaks: {broken.message}", PrefixWarning)
     return notices
+
+
+def _is_asked(broken: Notice, request: TurnRequest | None) -> bool:
+    """Whether the loss follows from options or an image of this very call."""
+    if request is None:
+        return False
+    if broken.code == "images_changed":
+        parts = (part for message in request.messages for part in message.parts)
+        return any(isinstance(part, Image) for part in parts)
+    options = bool(request.params) or request.output is not None
+    return broken.code == "parameter_changed" and options
+
+
+def _is_dear(broken: Notice, state: ProviderState, prepared: PreparedRequest) -> bool:
+    """Whether the loss is a cent or more, or unknown."""
+    price, sent = state.target.price(prepared.at, service_tier(prepared)), state.sent
+    if price is None or price.input is None or sent is None:
+        return True
+    cached = Counts(sent.rendered).tokens(cached_chunks(sent))
+    lost = cached if broken.tokens is None else broken.tokens
+    rates = price.at(cached)
+    saved = (rates.input or price.input) - (rates.read or 0)
+    return lost * saved >= 10_000  # a cent, in dollars per million tokens
 
 
 def _is_dynamic(change: Change, *prompts: Rendered) -> bool:

@@ -142,8 +142,8 @@ class SessionTurns(Caller):
         if self._on_prefix_break != "off" and not state.extends_last(prepared):
             compacted = prepared.turn is not prompt or state.prefix_change_expected
             mode = "notice" if compacted else self._on_prefix_break
-            prepared.notices += check_prefix(state, prepared, mode)
-        prepared.notices += self.load_notices
+            prepared.notices += check_prefix(state, prepared, mode, request)
+        prepared.notices += self.load_notices + self.history.notices
         pays = flight.guard is None or flight.guard.pays_handles(target, prepared)
         if whole or not pays:
             prepared.plan = msgspec.structs.replace(prepared.plan, held=None, preludes=())

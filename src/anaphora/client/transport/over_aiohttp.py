@@ -113,6 +113,10 @@ class AiohttpTransport:
         self._timer: SharedTimer
         self._open: WeakSet[AiohttpResponse] = WeakSet()
 
+    @property
+    def is_open(self) -> bool:
+        return self._connections.connector is not None
+
     async def send(self, request: HttpRequest) -> AiohttpResponse:
         if request.credentials is not None:
             answer = await send_authenticated(self, request, request.credentials)

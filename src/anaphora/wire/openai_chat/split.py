@@ -119,8 +119,7 @@ def _is_explicit(members: Members) -> bool:
 def _takes_breakpoints(provider: str, model: str) -> bool:
     if provider not in catalog.shipped().entries:
         return False
-    found = profile_value(catalog.profile(provider, model), "explicit_breakpoints", False)
-    return bool(found)
+    return bool(profile_value(catalog.profile(provider, model), "explicit_breakpoints", False))
 
 
 def _split_system(raw: bytes, markers: DialectMarkers | None, listed: bool) -> SplitSection | None:
