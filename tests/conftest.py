@@ -102,7 +102,7 @@ def spread(config: pytest.Config) -> None:
 #: Files with tests in a browser: one process has them all, and starts it once.
 BROWSER_FILES = """
     dashboard/browser/test_daemon dashboard/browser/test_watch_and_emulator
-    dashboard/browser/test_script emulator/test_page proxy/test_watch_page test_notebook
+    dashboard/browser/test_script emulator/test_page proxy/test_watch_page
 """.split()
 
 #: Files that take longest. xdist would start with those of most tests, and leave long ones of few

@@ -37,7 +37,6 @@ from .values import (
     Usage,
 )
 from .values import attachments as _attachments
-from .values import codec as _codec
 from .values import conversation as _conversation
 from .version import __version__ as __version__
 
@@ -117,15 +116,6 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *_LAZY, *_PACKAGES})
-
-
-def _html(value: object) -> str:
-    """Load the HTML renderer when a notebook needs it."""
-    html: str = import_module("anaphora.notebook").html_of(value)
-    return html
-
-
-_codec.renderer = _html
 
 
 def _message(value: object, path: str) -> Message:

@@ -80,7 +80,6 @@ Feature: TypeAlias = Literal[
     "unbound_thinking",
     "output_schema",
     "assistant_first",
-    "calls_without_tools",
     "parts_beside_results",
     "documents_beside_results",
     "images_in_results",
@@ -93,13 +92,13 @@ Feature: TypeAlias = Literal[
 ]
 """Parts of a request that some model or API version refuses with a 400: temperature, top_p and
 top_k; tool choice any or a named tool, always or while thinking is on; thinking turned off;
-thinking with a token budget; documents in assistant messages; citations on user text; temperature
-or top_p other than their default 1; stop sequences; tool calls of the current turn without the
-signature they came with; signed thinking after another prompt than the one it was written for; an
-output schema and strict tools; a conversation that begins with the assistant; tool calls in the
-history of a request without tools; anything, or documents and video, in one message with tool
-results; images, documents, or documents that are not text inside them; their status; images
-in the provider's storage; video; citations of documents."""
+thinking with a token budget; documents in assistant messages; citations on user text;
+temperature or top_p other than their default 1; stop sequences; tool calls of the current turn
+without the signature they came with; signed thinking after another prompt than the one it was
+written for; an output schema and strict tools; a conversation that begins with the assistant;
+anything, or documents and video, in one message with tool results; images, documents, or
+documents that are not text inside them; their status; images in the provider's storage; video;
+citations of documents."""
 
 Family: TypeAlias = Literal["claude", "nova", "openai", "gpt-oss", "qwen"]
 """Models that take parameters of their own in the same form."""

@@ -18,7 +18,6 @@ from anaphora.cache.verdict import Verdict
 from anaphora.rendered import Rendered
 from anaphora.tokens import Counts
 from anaphora.values import Notice, Reply, StopReason, TextPieces, ToolCall, Usage
-from anaphora.values.codec import html_of
 
 if TYPE_CHECKING:
     import typing_extensions
@@ -250,9 +249,6 @@ class Response(msgspec.Struct, Generic[Parsed], frozen=True, kw_only=True, eq=Fa
     def __repr__(self) -> str:
         verdict = self.verdict or "no verdict"
         return f"<Response by {self.reply.model}, {self.reply.stop_reason}: {verdict}>"
-
-    def _repr_html_(self) -> str:
-        return html_of(self)
 
 
 def _completed(response: Response[Any]) -> Record:

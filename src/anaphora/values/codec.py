@@ -1,5 +1,4 @@
-"""Values to JSON and back, for files, databases and other processes; JSON text as Python values;
-values to HTML, for notebooks.
+"""Values to JSON and back, for files, databases and other processes; JSON text as Python values.
 
 The round trip is exact: a decoded message renders to the same bytes as the original. Decoding is
 strict; an unknown field is an error that names it.
@@ -18,14 +17,6 @@ from anaphora.errors import InvalidJson, Parse
 from .conversation import Conversation, Message
 
 T = TypeVar("T")
-
-#: Set by `anaphora/__init__.py`; loads `anaphora.notebook` at the first call.
-renderer: Callable[[object], str] = repr
-
-
-def html_of(value: object) -> str:
-    """The result of `_repr_html_` methods. Values do not import the module that renders them."""
-    return renderer(value)
 
 
 def to_json(value: object) -> bytes:

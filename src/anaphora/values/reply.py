@@ -12,7 +12,6 @@ from typing import Literal, TypeAlias, get_args
 
 from msgspec.structs import force_setattr
 
-from .codec import html_of
 from .conversation import Message
 from .fields import Extras, FrozenDict, Value, check_extras, check_fields
 from .parts import Notice, ToolCall
@@ -135,6 +134,3 @@ class Reply(Value, frozen=True, kw_only=True):
     @property
     def tool_calls(self) -> tuple[ToolCall, ...]:
         return tuple(part for part in self.message.parts if isinstance(part, ToolCall))
-
-    def _repr_html_(self) -> str:
-        return html_of(self)

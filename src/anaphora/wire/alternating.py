@@ -89,9 +89,6 @@ class MessageForm(msgspec.Struct, frozen=True, kw_only=True):
     """The offsets of markers on texts, calls and results."""
     text_beside_results: bool = True
     """Whether a text in a message with tool results takes a marker."""
-    check: Callable[[Message, bool], None] | None = None
-    """Raises for a message that the model refuses. The second argument tells whether the message is
-    sent together with tool results."""
 
     def is_sent(self, part: Part, assistant: bool = False) -> bool:
         """Whether a part becomes a block."""

@@ -173,7 +173,7 @@ def _add_messages(
     encoder: MessageEncoder | None = None
     chunks, first = append.chunks, append.first_chunk
     add_id, add_end = append.ids.append, append.message_ends.append
-    beside, watch = False, form.check is not None or not form.text_beside_results
+    beside, watch = False, not form.text_beside_results
     if watch:
         beside = _ends_with_results(history, append.first_message)
     for index, message in enumerate(new):
@@ -191,32 +191,14 @@ def _add_messages(
                 lead = b","
         if watch:
             beside = _has_results(message) or (joined and beside)
-            _settle(form, chunks, count, message, beside, f"{where}[{append.message}]")
+            if beside:  # markers are refused there
+                chunks[count:] = [(kind, None, data) for kind, _, data in chunks[count:]]
         if not joined and count < len(chunks):
             append.opens.append(first + count)
             append.roles.append(role)
             last_role = role
         add_id(message.id)
         add_end(first + len(chunks))
-
-
-def _settle(
-    form: MessageForm,
-    chunks: list[NewChunk],
-    count: int,
-    message: Message,
-    beside: bool,
-    place: str,
-) -> None:
-    """Check a message that was added after `count` chunks, and remove places of markers that are
-    refused beside tool results."""
-    if form.check is not None:
-        try:
-            form.check(message, beside)
-        except InvalidRequest as problem:
-            raise problem.within(place) from None
-    if beside and not form.text_beside_results:
-        chunks[count:] = [(kind, None, data) for kind, _, data in chunks[count:]]
 
 
 def _ends_with_results(messages: Sequence[Message], count: int) -> bool:

@@ -225,13 +225,12 @@ def check_refused(
 
 
 def sampling_checks(params: Params, *altered: str) -> Iterable[tuple[bool, Feature, str, str]]:
-    """The checks of sampling and stop parameters; `altered` may be required to be 1."""
+    """The checks of sampling parameters; `altered` may be required to be 1."""
     for name in ("temperature", "top_p", "top_k"):
         yield getattr(params, name) is not None, "sampling", name, f"a {name}"
     for name in altered:
         unchanged = getattr(params, name) in (None, 1)
         yield not unchanged, "altered_sampling", name, f"any {name} but 1"
-    yield bool(params.stop), "stop", "stop", "stop sequences"
 
 
 #: For error messages: the feature that a model without `forced_tools` refuses.

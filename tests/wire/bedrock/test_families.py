@@ -22,8 +22,6 @@ from anaphora.tokens import Counts
 from anaphora.values import (
     Bytes,
     Document,
-    FileId,
-    Image,
     Message,
     Notice,
     Opaque,
@@ -246,21 +244,7 @@ SCHEMA = OutputSchema('{"type":"object"}')
 @each_row(
     "model, messages, params, reason",
     [
-        (CLAUDE, loop(Document(PDF, "a")), {}, "documents and video beside tool results"),
-        (CLAUDE, loop(content=(VIDEO,)), {}, "videos"),
-        (
-            CLAUDE,
-            [Message.user(Image(FileId("bedrock", "s3://b/a.png", "image/png")))],
-            {},
-            "in S3",
-        ),
-        (NOVA, loop(content=(Document(PDF, "a"),)), {}, "that are not text"),
-        (NOVA, [Message.assistant("hi"), Message.user("hello")], {}, "begin with the user"),
-        (NOVA, [], {"output": SCHEMA}, "an output schema"),
-        (LLAMA, loop(Text("and?")), {}, "anything beside tool results"),
         ("openai.gpt-6-sol", [], {"temperature": 0.5}, "a temperature"),
-        ("anthropic.claude-opus-4-1-20250805-v1:0", [], {"output": SCHEMA}, "an output schema"),
-        ("qwen.qwen3-32b-v1:0", loop(content=(Image(Bytes(b"x", "image/png")),)), {}, "images"),
         (CLAUDE, [], {"max_tokens": 0}, "no limit of 0"),
     ],
 )
@@ -269,18 +253,6 @@ def test_what_a_family_refuses_is_not_sent(
 ) -> None:
     with pytest.raises(InvalidRequest, match=reason):
         render(model, *messages, **params)
-
-
-@each_row("model", [CLAUDE, NOVA, LLAMA])
-def test_calls_in_the_history_need_the_tools(model: str) -> None:
-    with pytest.raises(InvalidRequest, match="pass the tools") as raised:
-        render(model, *loop(), tools=False)
-    assert raised.value.path == "conversation[1].parts[1]"
-    # A turn later as well.
-    first = render(model, *loop())
-    call = Call(ir=PromptIR.chat([*loop(), Message.assistant("ok")]), model=model, params=Params())
-    with pytest.raises(InvalidRequest, match="pass the tools"):
-        CODEC.render(call, catalog.profile("bedrock", model), first)
 
 
 def test_what_can_be_adapted_is_sent_with_a_notice() -> None:

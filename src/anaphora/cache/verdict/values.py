@@ -11,7 +11,6 @@ import msgspec
 from msgspec.structs import replace
 
 from anaphora.values import Section
-from anaphora.values.codec import html_of
 from anaphora.wording import counted, format_loss, format_usd
 
 from .diagnosis import CODES, Diagnosis
@@ -265,9 +264,6 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 
     def __str__(self) -> str:
         return self.sentence
-
-    def _repr_html_(self) -> str:
-        return html_of(self)
 
 
 _AGREEMENT: dict[bool | None, str] = {

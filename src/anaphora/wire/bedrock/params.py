@@ -16,7 +16,7 @@ from anaphora import catalog
 from anaphora.canonical import dumps, string
 from anaphora.catalog import Family, Feature, Profile
 from anaphora.errors import InvalidRequest
-from anaphora.prompt import Call, OutputSchema, Params
+from anaphora.prompt import Call, Params
 from anaphora.rendered import Envelope
 from anaphora.values import Extras, Notice, Ttl
 from anaphora.wire.lenient import Unknown
@@ -206,8 +206,6 @@ def _check(call: Call, profile: Profile) -> None:
     params = call.params
     mode = params.reasoning.mode if params.reasoning is not None else None
     forced = forces_tools(params)
-    schema = isinstance(params.output, OutputSchema)
-    strict = any(getattr(tool, "strict", None) for tool in call.tools)
     while_thinking = "a forced tool choice while it thinks; use auto or none"
     checks: tuple[tuple[bool, Feature, str, str], ...] = (
         (forced, "forced_tools", "tool_choice", FORCED_TOOLS),
@@ -219,15 +217,12 @@ def _check(call: Call, profile: Profile) -> None:
         ),
         (mode == "disabled", "disabled_thinking", "reasoning.mode", "thinking turned off"),
         (mode == "enabled", "budgeted_thinking", "reasoning.mode", "thinking with a budget"),
-        (schema, "output_schema", "output", "an output schema on Converse"),
         *sampling_checks(params, "temperature", "top_p"),
     )
     refused = refusals_of(profile)
     for wanted, feature, field, description in checks:
         if wanted and feature in refused:
             raise InvalidRequest(f"{call.model} refuses {description}", path=f"params.{field}")
-    if strict and "output_schema" in refused:
-        raise InvalidRequest(f"{call.model} refuses strict tools on Converse", path="tools")
     if params.tool_choice is not None:
         check_tool_choice(params.tool_choice)
     if params.max_tokens == 0 or call.ir.cache.prewarm:

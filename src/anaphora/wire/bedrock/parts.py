@@ -6,7 +6,7 @@ Fields have one fixed order. A marker is a block of its own after the one that i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import TypeAlias
 
@@ -22,7 +22,6 @@ from anaphora.values import (
     Audio,
     Document,
     Image,
-    Message,
     Notice,
     Opaque,
     Part,
@@ -262,13 +261,12 @@ def _may_precede_marker(part: Document) -> bool:
 
 def form_of(
     places: frozenset[str] | None,
-    check: Callable[[Message, bool], None] | None = None,
     *,
     status: bool = True,
     blank: bool = False,
 ) -> MessageForm:
-    """The blocks for a model that takes markers there. `check` raises for those that it refuses;
-    `status`: whether it takes the status of a tool result; `blank`: texts of white space."""
+    """The blocks for a model that takes markers there. `status`: whether it takes the status of a
+    tool result; `blank`: texts of white space."""
     text, call, result = (splice_at(name, places) for name in ("text", "toolUse", "toolResult"))
     return MessageForm(
         wire=WIRE,
@@ -282,7 +280,6 @@ def form_of(
         result_end=b"]}}",
         splices=(text, call, result),
         text_beside_results=result is not None or text is None,
-        check=check,
     )
 
 

@@ -18,7 +18,6 @@ from anaphora.wire.markers import nearest_ttls
 from anaphora.wire.rendering import (
     cacheable_count,
     finish_rendering,
-    previous_run,
     section_run,
     usable_previous,
     without_foreign_tools,
@@ -27,7 +26,6 @@ from anaphora.wire.rendering import (
 from . import params
 from .params import markers_of, places_of
 from .parts import form_of, splice_at, system_log, tool_log
-from .refusals import check_first, message_check
 from .types import MEMO, WIRE
 
 #: The bytes before and after the tools, which the envelope begins, and the system blocks.
@@ -51,11 +49,8 @@ def render(call: Call, profile: Profile, previous: Rendered | None = None) -> Re
     previous = usable_previous(previous, WIRE, call.model)
     places, markers = places_of(profile), markers_of(profile)
     tools, notices = without_foreign_tools(call.tools, (WIRE,))
-    check = message_check(call, profile, has_tools=bool(tools))
     status = "result_status" not in params.refusals_of(profile)
-    form = form_of(places, check, status=status, blank=params.takes_blank_text(profile))
-    if not tools and previous_run(previous, "tools") is not None:
-        previous = None  # its calls are to be checked again
+    form = form_of(places, status=status, blank=params.takes_blank_text(profile))
     last = previous.envelope if previous is not None else None
     envelope = params.envelope(call, profile, last, tools=bool(tools))
     runs: list[ChunkRun] = []
@@ -69,7 +64,6 @@ def render(call: Call, profile: Profile, previous: Rendered | None = None) -> Re
         )
         runs.append(run)
     messages, message_notices = alternating_runs(form, call, profile, previous)
-    check_first(messages, call, profile)
     runs += messages
     return finish_rendering(
         call,
