@@ -11,7 +11,6 @@ from support.llama_calls import WIRES
 
 from anaphora.client.client import AsyncClient
 from anaphora.client.observe import Watcher
-from anaphora.client.response import Response
 from anaphora.tools import ToolRegistry
 from tour.llama_model import TEMPLATE
 
@@ -56,10 +55,3 @@ def registry() -> ToolRegistry:
         return f"{city} will have rain, {days} days of it."
 
     return tools
-
-
-def apart(answered: Response) -> int:
-    """The number of tokens that the server read beyond the prediction."""
-    assert answered.usage.read is not None
-    assert answered.record.predicted is not None
-    return answered.usage.read - answered.record.predicted
