@@ -109,8 +109,8 @@ BROWSER_FILES = """
 #: tests to the end.
 LONG_FILES = """
     programs/test_agent_programs analysis/trace/test_bench daemon/test_crash_points
-    proxy/test_forward daemon/nodes/test_readiness client/test_seen client/test_conversations
-    daemon/test_mutated_requests engines/test_client_prediction laws/test_matrix audit/test_postgres
+    proxy/test_forward daemon/nodes/test_readiness client/test_conversations
+    daemon/test_mutated_requests laws/test_matrix audit/test_postgres
     spec/test_d_streaming cli/test_session_programs test_bare_install cli/test_demo
     analysis/trace/test_verdicts cli/test_watch client/test_secrets
     daemon/nodes/test_ledger_processes test_docs daemon/test_ledger_kills cli/test_exit_codes

@@ -6,7 +6,6 @@ import asyncio
 import multiprocessing
 import re
 import threading
-from base64 import b64decode
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import AsyncExitStack
@@ -43,9 +42,6 @@ from anaphora.errors import InvalidRequest, PrefixBroken, Upstream
 from anaphora.prompt import Segment
 from anaphora.values import SegmentRole, from_json, to_json
 
-EARLIER = msgspec.json.decode(
-    Path(__file__).parent.with_name("support").joinpath("stored_conversations.json").read_bytes()
-)
 TEXTS = [f"Question {number}: {'tell me more about it. ' * 20}" for number in range(12)]
 
 
@@ -503,29 +499,6 @@ def test_failed_and_cancelled_turns_leave_the_store_as_it_was(emu: Emulator) -> 
                 await task
             assert store == before
             assert backend.rows == rows
-
-    asyncio.run(run())
-
-
-@pytest.mark.parametrize("wire", WIRES)
-def test_conversation_that_an_earlier_commit_stored_is_continued(emu: Emulator, wire: str) -> None:
-    """Written by an earlier commit: the call is compared with the stored one, byte by byte."""
-    written = EARLIER["sessions"][wire]
-    store = {key: b64decode(value) for key, value in written["store"].items()}
-    rows = [msgspec.json.encode(row) for row in written["messages"]]
-
-    async def run() -> None:
-        async with opened(emu.url, wire, dict(store)) as client:
-            backend = Backend(client, wire, on_prefix_break="raise")
-            backend.rows = [rows[0].replace(b" 6241 ", b" 6242 "), *rows[1:]]
-            with pytest.raises(PrefixBroken, match=r"at character 3\d\d .*was `.* 6241 .*`, now"):
-                await backend.session().send("Go on")
-            backend.rows = list(rows)
-            response = await backend.session().send("Go on")
-            assert set(codes(response)) <= {"price_unknown"}
-            assert verdict_of(response).result != "first"
-            # How long ago it was stored decides what is cached now.
-            assert verdict_of(await backend.session().send("Go on")).result != "first"
 
     asyncio.run(run())
 

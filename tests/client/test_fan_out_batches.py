@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -16,10 +17,10 @@ from typing import Any
 
 import msgspec
 import pytest
-from support.emulated_client import AT_ONCE, KEY, LONG, connected, settings
+from support.emulated_client import AT_ONCE, KEY, LONG, connected
 from support.waiting import PATIENCE
 
-from anaphora import AsyncClient, emulator
+from anaphora import emulator
 from anaphora.catalog.api_limits import batch_limits
 from anaphora.client.fan_out import batch_apis, batches
 from anaphora.client.parameters import call_of
@@ -378,110 +379,54 @@ def kill_while_submitting(
         assert runs.read() == -signal.SIGKILL
 
 
-@pytest.mark.parametrize(
-    "name, again", [*((name, True) for name in PROVIDERS), ("anthropic", False)]
-)
-def test_a_batch_is_not_submitted_twice_when_its_id_was_not_noted(
+NAMED = {
+    "anthropic": r"the batch whose requests have the ids {mark}_…",
+    "openai_chat": r"the batch with the metadata anaphora_batch: {mark}",
+}
+
+
+@pytest.mark.parametrize("name", NAMED)
+@pytest.mark.parametrize("arrives", [True, False])
+def test_a_batch_whose_id_was_not_noted_is_named_and_not_submitted_twice(
     runs: Runs,
     emu: Emulator,
     tmp_path: Path,
     name: str,
-    again: bool,
+    arrives: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     file = tmp_path / "answers.jsonl"
+    kill_while_submitting(runs, emu, name, file, monkeypatch, arrives=arrives)
 
     async def run(file: Path, **options: Any) -> Any:
         async with connected(emu, [name]) as emulated:
             return await emulated.client.map(QUESTIONS, results=file, **options)
 
-    # Batches of another run, with the same prompts.
-    asyncio.run(run(tmp_path / "others.jsonl", batch=True))
-    kill_while_submitting(runs, emu, name, file, monkeypatch, arrives=True)
-    asyncio.run(run(tmp_path / "more.jsonl", batch=True))
-    before = submitted(emu)
-    result = asyncio.run(run(file, batch=again))
-    assert not result.errors
-    assert len(set(result.texts)) == 20
-    assert submitted(emu) == before == 3
-    assert len(ran(emu)) == 60
-    assert asyncio.run(run(file, batch=again)).progress.resumed == 20
+    state = (tmp_path / "answers.state.jsonl").read_text()
+    (mark,) = set(re.findall(r'"mark":"(\w+)"', state))
+    for batch in (True, False):
+        result = asyncio.run(run(file, batch=batch))
+        assert {type(item.error) for item in result.items} == {InvalidRequest}
+        reason = f"results: an earlier run may have sent this request to {name}, in "
+        assert str(result.items[0].error).startswith(reason + NAMED[name].format(mark=mark))
+    assert submitted(emu) == arrives
+    assert not asyncio.run(run(tmp_path / "more.jsonl", batch=True)).errors
 
 
-@pytest.mark.parametrize("name", PROVIDERS[:2])
-def test_a_batch_that_did_not_arrive_is_submitted_by_the_next_run(
-    runs: Runs, emu: Emulator, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("name", NAMED)
+@pytest.mark.parametrize("status", [None, 200, 500, 504])
+def test_a_batch_is_named_when_its_submission_may_have_arrived(
+    emu: Emulator, name: str, status: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file = tmp_path / "answers.jsonl"
-    kill_while_submitting(runs, emu, name, file, monkeypatch, arrives=False)
-    assert submitted(emu) == 0
-
-    async def run() -> Any:
-        async with connected(emu, [name]) as emulated:
-            return await emulated.client.map(QUESTIONS, results=file, batch=True)
-
-    assert not asyncio.run(run()).errors
-    assert submitted(emu) == 1
-    assert len(ran(emu)) == 20
-
-
-@pytest.mark.parametrize("name", PROVIDERS[:2])
-@pytest.mark.parametrize("body", [None, b"", b"{}"])
-def test_a_batch_is_found_when_the_response_to_its_submission_was_lost(
-    emu: Emulator, name: str, body: bytes | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The connection is cut, or a proxy answers something else."""
-    receive, lost = emu.engine.receive, list[EmulatorRequest]()
+    """The connection is cut, a proxy answers something else, or gives up."""
+    receive, sent = emu.engine.receive, list[EmulatorRequest]()
 
     def answer(request: EmulatorRequest, **options: Any) -> EmulatorResponse:
         response = receive(request, **options)
-        if request.method == "POST" and request.path.endswith("/batches") and not lost:
-            lost.append(request)
-            if body is None:
+        if request.method == "POST" and request.path.endswith("/batches"):
+            sent.append(request)
+            if status is None:
                 return msgspec.structs.replace(response, reset=True)
-            return json_response(body)
-        return response
-
-    monkeypatch.setattr(emu.engine, "receive", answer)
-
-    async def main() -> None:
-        async with connected(emu, [name]) as emulated:
-            result = await emulated.client.map(QUESTIONS, batch=True)
-            assert not result.errors
-
-    asyncio.run(main())
-    assert lost
-    assert submitted(emu) == 1
-
-
-def test_nothing_is_submitted_again_while_the_list_of_batches_fails(
-    runs: Runs, emu: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    file = tmp_path / "answers.jsonl"
-    kill_while_submitting(runs, emu, "anthropic", file, monkeypatch, arrives=True)
-
-    async def run(faults: list[str | None]) -> Any:
-        async with connected(emu, ["anthropic"]) as emulated:
-            emulated.transport.faults = faults
-            return await emulated.client.map(QUESTIONS, results=file, batch=True)
-
-    assert len(asyncio.run(run(["503"] * 5)).errors) == 20
-    assert not asyncio.run(run([])).errors
-    assert submitted(emu) == 1
-
-
-@pytest.mark.parametrize("name", PROVIDERS[:2])
-@pytest.mark.parametrize("status", [500, 502, 504])
-def test_a_batch_is_found_when_its_submission_seems_to_have_failed(
-    emu: Emulator, name: str, status: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A gateway gives up while the provider goes on."""
-    receive, failed = emu.engine.receive, list[EmulatorRequest]()
-
-    def answer(request: EmulatorRequest, **options: Any) -> EmulatorResponse:
-        response = receive(request, **options)
-        if request.method == "POST" and request.path.endswith("/batches") and not failed:
-            failed.append(request)
             return json_response(b"{}", status=status)
         return response
 
@@ -490,19 +435,18 @@ def test_a_batch_is_found_when_its_submission_seems_to_have_failed(
     async def main() -> None:
         async with connected(emu, [name]) as emulated:
             result = await emulated.client.map(QUESTIONS, batch=True)
-            assert not result.errors
+            assert len(result.errors) == 20
+            pattern = rf"; {name} may run " + NAMED[name].format(mark=r"[0-9a-f]{16}")
+            assert re.search(pattern + r"\Z", str(result.items[0].error))
 
     asyncio.run(main())
-    assert failed
-    assert submitted(emu) == 1
+    assert len(sent) == submitted(emu) == 1
 
 
-def test_a_submission_that_failed_is_repeated_where_the_provider_has_no_batch(
-    emu: Emulator,
-) -> None:
+def test_a_submission_that_did_not_arrive_is_repeated(emu: Emulator) -> None:
     async def main() -> None:
         async with connected(emu, ["anthropic"]) as emulated:
-            emulated.transport.faults = ["500", None]
+            emulated.transport.faults = ["503", None]
             result = await emulated.client.map(QUESTIONS, batch=True)
             assert not result.errors
 
@@ -544,48 +488,6 @@ def test_answers_that_were_collected_are_neither_lost_nor_counted_again(
     assert (result.progress.resumed, result.progress.done) == (5, 20)
     assert result.cost_usd == sum(item.cost_usd for item in result.items)
     assert asyncio.run(run([])).progress.resumed == 20
-    assert submitted(emu) == 1
-
-
-def test_a_batch_is_not_submitted_to_another_provider_before_it_is_known_not_to_have_arrived(
-    runs: Runs, emu: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    file = tmp_path / "answers.jsonl"
-    kill_while_submitting(runs, emu, "anthropic", file, monkeypatch, arrives=True)
-
-    async def run(name: str, url: str) -> Any:
-        config = {"providers": {name: settings(url, ["anthropic"])["anthropic"]}}
-        async with AsyncClient.from_config(config, environ={"KEY": KEY}) as client:
-            return await client.map(QUESTIONS, results=file, batch=True)
-
-    with emulator.running(EmulatorOptions(latency=AT_ONCE)) as other:
-        result = asyncio.run(run("another", other.url))
-        assert {type(item.error) for item in result.items} == {InvalidRequest}
-        assert "may have sent this request to anthropic" in str(result.items[0].error)
-        assert submitted(other) == 0
-    assert not asyncio.run(run("renamed", emu.url)).errors  # the same account
-    assert submitted(emu) == 1
-
-
-def test_batches_of_others_that_are_deleted_meanwhile_are_passed_over(
-    runs: Runs, emu: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    file = tmp_path / "answers.jsonl"
-    kill_while_submitting(runs, emu, "anthropic", file, monkeypatch, arrives=True)
-    listed = batch_apis.AnthropicBatches._page
-
-    async def page(self: Any, after: str | None) -> Any:
-        found, more = await listed(self, after)
-        deleted = msgspec.structs.replace(found[0], id="msgbatch_deleted")
-        return [deleted, *found], more
-
-    monkeypatch.setattr(batch_apis.AnthropicBatches, "_page", page)
-
-    async def run() -> Any:
-        async with connected(emu, ["anthropic"]) as emulated:
-            return await emulated.client.map(QUESTIONS, results=file, batch=True)
-
-    assert not asyncio.run(run()).errors
     assert submitted(emu) == 1
 
 

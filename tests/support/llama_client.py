@@ -12,7 +12,6 @@ from support.llama_model import TEMPLATE
 
 from anaphora.client.client import AsyncClient
 from anaphora.client.observe import Watcher
-from anaphora.client.response import Response
 from anaphora.tools import ToolRegistry
 
 T = TypeVar("T")
@@ -56,10 +55,3 @@ def registry() -> ToolRegistry:
         return f"{city} will have rain, {days} days of it."
 
     return tools
-
-
-def apart(answered: Response) -> int:
-    """The number of tokens that the server read beyond the prediction."""
-    assert answered.usage.read is not None
-    assert answered.record.predicted is not None
-    return answered.usage.read - answered.record.predicted

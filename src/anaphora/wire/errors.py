@@ -293,6 +293,8 @@ def write_error(error: Upstream) -> tuple[int, dict[str, str], bytes]:
         status = error.status
     if error.details is not None:
         fields = {"message": str(error), **error.details}
+        if error.param is not None:
+            fields.setdefault("param", error.param)
         if type(error) is errors.ContextOverflow and fields.get("code") is None:
             fields["code"] = code  # clients look for it
         return status, error_headers(error), dumps({"error": fields})

@@ -246,6 +246,11 @@ def read_counts(
         return Usage(), (unreadable_usage(decode_reason(problem), path),)
 
 
+def left_out_choices(path: str) -> Notice:
+    """For an answer with several choices."""
+    return Notice("choices_left_out", "only the first choice is read; all of them are billed", path)
+
+
 def unreadable_usage(reason: str, path: str) -> Notice:
     text = f"the usage cannot be read, so tokens and cost are unknown: {reason}"
     return Notice("usage_unreadable", text, path)

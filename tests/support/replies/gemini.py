@@ -159,8 +159,6 @@ CASE = ReplyCase(
         (b"data: nonsense\n\n", "Parse"),
         (b"data: []\n\n", "Parse"),
         (sse({"x": 1}), "Transport"),
-        (sse({"candidates": [{"index": 500}]}), "Parse"),
-        (sse({"candidates": [{"index": -1}]}), "Parse"),
         (sse({"error": {"code": 429, "status": "RESOURCE_EXHAUSTED"}}), "RateLimited"),
         (sse({"error": {"status": "UNAVAILABLE"}}), "Overloaded"),
         (sse({"error": 5}), "Overloaded"),

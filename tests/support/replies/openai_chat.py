@@ -112,7 +112,6 @@ CASE = ReplyCase(
     endless=[
         (b"", chunk({"content": "x" * 2**20})),
         (b"", chunk({"tool_calls": [LONG_CALL]})),
-        (b"".join(chunk({"content": ""}, index=index) for index in range(200)), b""),
     ],
     errors=[
         (status, error_body(**fields), kind)

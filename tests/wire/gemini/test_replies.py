@@ -96,7 +96,6 @@ def test_a_full_reply_round_trips() -> None:
         safetyRatings=[{"category": "A", "probability": "LOW"}],
         finishMessage="done",
     )
-    body["candidates"].append({"content": {"parts": [{"text": "other"}]}, "index": 1})
     body |= {"createTime": "t", "usageMetadata": {"promptTokenCount": 3, "trafficType": "X"}}
     reply = read(body)
     assert reply.message.parts == (
@@ -314,7 +313,7 @@ def test_metadata_in_several_chunks_is_merged() -> None:
     }
 
 
-def test_further_candidates_are_kept_in_the_extras() -> None:
+def test_further_candidates_are_left_out_with_a_notice() -> None:
     def other(text: str, **more: Any) -> Any:
         return {"content": {"parts": [{"text": text}], "role": "model"}, "index": 1, **more}
 
@@ -323,9 +322,8 @@ def test_further_candidates_are_kept_in_the_extras() -> None:
     two["candidates"].append(other("y", finishReason="MAX_TOKENS", avgLogprobs=-1))
     reply = streamed(sse(one, two))
     assert reply.text == "ab"
-    assert json.loads((reply.extras or {})["gemini"])["candidates"] == [
-        other("xy", finishReason="MAX_TOKENS", avgLogprobs=-1)
-    ]
+    assert not reply.extras
+    assert [notice.code for notice in reply.notices] == ["choices_left_out"]
 
 
 def test_a_blocked_prompt_in_a_stream() -> None:
@@ -431,8 +429,8 @@ def test_further_candidate_may_be_anything(other: Any) -> None:
     body["candidates"].append(other)
     reply = read(body)
     assert reply.text == "so"
-    assert json.loads((reply.extras or {})["gemini"])["candidates"] == [other]
-    assert written(reply)["candidates"][1] == other
+    assert len(written(reply)["candidates"]) == 1
+    assert [notice.code for notice in reply.notices] == ["choices_left_out"]
 
 
 @each_row("candidates", [5, "x", [5], [5, 5], {"content": 5}])

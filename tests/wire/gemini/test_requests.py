@@ -867,7 +867,6 @@ def test_invalid_calls_are_rejected(call: Call, path: str) -> None:
         ),
         ("sampling", Params(top_k=3), "params.top_k"),
         ("altered_sampling", Params(temperature=0.2), "params.temperature"),
-        ("stop", Params(stop=("x",)), "params.stop"),
     ],
 )
 def test_model_differences_are_data(feature: str, params: Params, path: str) -> None:

@@ -100,7 +100,7 @@ def test_parts_become_the_message(message: dict[str, Any], parts: tuple[Any, ...
     assert from_json(to_json(reply), Reply) == reply
 
 
-def test_further_choices_and_choice_fields_are_kept() -> None:
+def test_choice_fields_are_kept_and_further_choices_left_out() -> None:
     body = json.loads(minimal(service_tier="flex"))
     body["choices"][0]["logprobs"] = {"content": []}
     body["choices"].append(
@@ -113,9 +113,10 @@ def test_further_choices_and_choice_fields_are_kept() -> None:
         "created": 1,
         "service_tier": "flex",
         "choice": {"logprobs": {"content": []}},
-        "choices": [body["choices"][1]],
     }
+    assert [notice.code for notice in reply.notices] == ["choices_left_out"]
     again = json.loads(openai_chat.write_reply(reply))
+    body["choices"] = body["choices"][:1]
     body["choices"][0]["message"]["refusal"] = None
     assert again == body
 
@@ -241,7 +242,7 @@ def test_fields_that_hosts_add_are_kept() -> None:
     assert json.loads(reply.extras["openai_chat"]) == {"provider": "p", "x_groq": {"id": "r"}}
 
 
-def test_further_choices_are_collected() -> None:
+def test_further_choices_of_a_stream_are_left_out_with_a_notice() -> None:
     reply = final(
         chunk({"content": "a"}),
         chunk({"content": "x"}, index=1),
@@ -250,13 +251,8 @@ def test_further_choices_are_collected() -> None:
         DONE,
     )
     assert (reply.text, reply.stop_reason) == ("a", "end")
-    assert reply.extras is not None
-    (other,) = json.loads(reply.extras["openai_chat"])["choices"]
-    assert (other["index"], other["message"]["content"], other["finish_reason"]) == (
-        1,
-        "xy",
-        "length",
-    )
+    assert reply.extras is None
+    assert [notice.code for notice in reply.notices] == ["choices_left_out"]
 
 
 def test_content_as_a_list_of_parts() -> None:

@@ -447,9 +447,6 @@ def test_chat_is_stateless() -> None:
 @each_row(
     "model, params, path",
     [
-        ("o3", {"stop": ("a",)}, "params.stop"),
-        ("gpt-5", {"stop": ("a",)}, "params.stop"),
-        ("gpt-5.2", {"stop": ("a",)}, "params.stop"),
         ("o3", {"temperature": 0.5}, "params.temperature"),
         ("gpt-5", {"top_p": 0.5}, "params.top_p"),
         (PLAIN, {"max_tokens": -1}, "params.max_tokens"),

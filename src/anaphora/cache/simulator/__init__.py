@@ -15,7 +15,6 @@ from .chances import Chance, ExpectedUsage
 from .outcome import Fate, Outcome, Reason, Span
 from .prompt import RenderedPrompt
 from .simulator import OpenCall, Simulator
-from .slot_predictor import SlotPredictor
 from .view import PlayedBlocks, PromptView, TokenBlock, TokenRuns
 
 __all__ = [
@@ -30,7 +29,6 @@ __all__ = [
     "Reason",
     "RenderedPrompt",
     "Simulator",
-    "SlotPredictor",
     "Span",
     "TokenBlock",
     "TokenRuns",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Sequence
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, Protocol
 
 import msgspec
@@ -19,7 +19,6 @@ from .chances import Chance, find_chances
 from .markers import MarkerCache
 from .outcome import Outcome, Span, spans_of
 from .prefixes import PrefixCache
-from .slot_predictor import SlotPredictor, TemplateStats
 from .slots import SlotCache
 from .view import KeyOf, PromptView, SavedCache, ScopedKeys
 
@@ -230,15 +229,6 @@ class Simulator:
         if isinstance(self._unmarked, PrefixCache):
             self._unmarked.lifetime = seconds
 
-    @cached_property
-    def _template_stats(self) -> TemplateStats:
-        return TemplateStats()
-
-    def slot_predictor(self) -> SlotPredictor | None:
-        """For one conversation on a self-hosted server; None at other providers."""
-        slots = isinstance(self._marked, SlotCache)
-        return SlotPredictor(self._template_stats) if slots else None
-
     def billed(self, share: float) -> None:
         """Learn from the share of the last call's input that was read how many slots a self-hosted
         server has. Other caches follow their rules."""
@@ -251,7 +241,7 @@ class Simulator:
         key_of, saved = self._keys.of(prompt, scope), before
         for cache in dict.fromkeys((self._marked, self._unmarked)):
             saved = cache.save(prompt, key_of, saved)
-        return msgspec.structs.replace(saved, template=self._template_stats.save())
+        return saved
 
     def restore(self, prompt: PromptView, saved: SavedCache, *, scope: Hashable = "") -> None:
         """Add the state that another process saved. Entries known here are not changed."""
@@ -259,7 +249,6 @@ class Simulator:
         for cache in dict.fromkeys((self._marked, self._unmarked)):
             cache.restore(prompt, key_of, saved)
         self._keys.remember(prompt, scope)
-        self._template_stats.restore(saved.template)
 
     # ── Handles ──────────────────────────────────────────────────────────────────────────────────
 

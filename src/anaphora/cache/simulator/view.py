@@ -25,8 +25,6 @@ from anaphora.catalog import CacheRules, LookbackUnit
 from anaphora.rendered import ChunkRun, Kind, Mark
 from anaphora.values import Section, Ttl
 
-from .slot_predictor import SavedTemplate
-
 if TYPE_CHECKING:
     from .prompt import RenderedPrompt
 
@@ -293,7 +291,6 @@ class SavedCache(msgspec.Struct, frozen=True):
     """Whether the reply to it is cached as well; None: not saved."""
     slots: Annotated[int, Meta(ge=0, le=1024)] = 0
     keeps_evicted: bool = False
-    template: SavedTemplate | None = None
 
 
 class ScopedKeys:

@@ -22,7 +22,7 @@ from anaphora.cache.sent_call import (
     ttl_seconds,
     updated_bills,
 )
-from anaphora.cache.simulator import Outcome, RenderedPrompt, Simulator, SlotPredictor
+from anaphora.cache.simulator import Outcome, RenderedPrompt, Simulator
 from anaphora.cache.simulator.outcome import (
     Prediction,
     marked_outcome,
@@ -67,10 +67,6 @@ def predict(
         wrote = simulator.predict(before, at=earlier.at or 0.0, scope=earlier.route)
         simulated = outcome
     expected = predict_read(wrote, earlier.usage, simulated, rules, marked=earlier.is_marked)
-    predictor = simulator.slot_predictor()
-    if predictor is not None and earlier.usage is not None:
-        predictor.billed(earlier.rendered, wrote, earlier.usage)
-        expected = predict_slot_read(predictor, later.rendered, simulated)
     return expected if outcome is None else replace(expected, read=outcome.read)
 
 
@@ -213,7 +209,6 @@ def predict_usage(earlier: SentCall | None, later: SentCall, rules: CacheRules) 
 def predicted_usage(expected: Prediction) -> Usage:
     """The bill of the input by a prediction."""
     usage = expected.outcome.usage()
-    # The slots of a server also keep replies, which the simulated outcome does not have.
     more = expected.read - (usage.read or 0)
     return replace(usage, read=expected.read, uncached=max(0, (usage.uncached or 0) - more))
 
@@ -242,15 +237,6 @@ def _times(earlier: SentCall, later: SentCall) -> tuple[float, float, int | None
     if earlier.at is not None and later.at is not None:
         then = max(start, later.at)
     return start, then, None if earlier.usage is None else earlier.usage.reasoning
-
-
-def predict_slot_read(predictor: SlotPredictor, later: Rendered, outcome: Outcome) -> Prediction:
-    """The predicted read on a self-hosted server, whose slots also keep replies."""
-    before, read = predictor.before, predictor.read(later, outcome)
-    left = 0 if before is None else before.input
-    if before is not None and predictor.continues(later, outcome):
-        left = min(left, read)  # what the chat template renders differently cannot be read
-    return Prediction(left=left, read=read, outcome=outcome, exact=False)
 
 
 def reusable_tokens(

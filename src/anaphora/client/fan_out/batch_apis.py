@@ -2,15 +2,14 @@
 
 Requests of a batch run within a day, at half the price and with a separate cache.
 
-Neither API takes an idempotency key. A batch carries a mark that the client chose, so that it is
-found again if its id did not arrive: OpenAI shows the metadata of each batch; Anthropic shows
+Neither API takes an idempotency key. A batch carries a mark that the client chose, by which its
+owner finds it if its id did not arrive: OpenAI shows the metadata of each batch; Anthropic shows
 the ids of its requests, with its results.
 """
 
 from __future__ import annotations
 
 import asyncio
-import datetime
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Sequence
@@ -40,8 +39,6 @@ Headers: TypeAlias = tuple[tuple[str, str], ...]
 _ATTEMPTS, _FIRST_WAIT = 5, 1.0
 #: Bytes of the results of one batch.
 _MOST_BYTES = 4 * 1024**3
-#: Batches that are listed at a time; OpenAI shows no more.
-_PAGE = 100
 #: The metadata of a batch that has its mark.
 _MARK = "anaphora_batch"
 #: Failures after which the provider has surely not accepted the request; after others it may have.
@@ -73,21 +70,8 @@ class BatchOutcome(msgspec.Struct, frozen=True):
     error: Exception | None = None
 
     @property
-    def mark(self) -> str:
-        return self.id.rpartition("_")[0]
-
-    @property
     def key(self) -> str:
         return self.id.rpartition("_")[2]
-
-
-class ListedBatch(msgspec.Struct, frozen=True):
-    id: str
-    created: float
-    requests: int
-    """0 if the provider has not counted them yet."""
-    mark: str | None = None
-    """None if the provider shows it only with the results."""
 
 
 class BatchApi(ABC):
@@ -111,30 +95,15 @@ class BatchApi(ABC):
     async def submit(self, requests: Sequence[BatchRequest], mark: str) -> str:
         """The id of the batch, which carries the mark."""
 
-    @abstractmethod
-    async def _page(self, after: str | None) -> tuple[list[ListedBatch], bool]:
-        """The batches after the one with that id, the newest first, and whether there are more."""
+    def named(self, mark: str) -> str:
+        """How the provider shows the batch with that mark."""
+        return f"the batch whose requests have the ids {mark}_…"
 
     @abstractmethod
     async def status(self, batch: str) -> BatchStatus: ...
 
     @abstractmethod
     def _outcome(self, line: bytes) -> BatchOutcome: ...
-
-    async def created_since(self, at: float) -> AsyncIterator[ListedBatch]:
-        """The batches of the account that were created since then, the newest first."""
-        after, more = None, True
-        while more:
-            try:
-                page, more = await self._page(after)
-            except (KeyError, TypeError, ValueError) as problem:
-                raise Parse(f"the list of batches cannot be read: {problem!r}") from None
-            for batch in page:
-                if batch.created < at:
-                    return
-                after = batch.id
-                yield batch
-            more = more and bool(page)
 
     async def cancel(self, batch: str) -> None:
         await self._request("POST", f"{self._batches}/{batch}/cancel", again=True)
@@ -220,19 +189,6 @@ class AnthropicBatches(BatchApi):
         body = msgspec.json.encode({"requests": listed})
         return _id_of(await self._request("POST", self._batches, body))
 
-    async def _page(self, after: str | None) -> tuple[list[ListedBatch], bool]:
-        cursor = "" if after is None else f"&after_id={after}"
-        found = await self._get(f"{self._batches}?limit={_PAGE}{cursor}")
-        batches = [
-            ListedBatch(
-                each["id"],
-                datetime.datetime.fromisoformat(each["created_at"]).timestamp(),
-                sum(each["request_counts"].values()),
-            )
-            for each in found["data"]
-        ]
-        return batches, bool(found.get("has_more"))
-
     async def status(self, batch: str) -> BatchStatus:
         found = await self._get(f"{self._batches}/{batch}")
         counts = found["request_counts"]
@@ -257,6 +213,9 @@ class AnthropicBatches(BatchApi):
 
 
 class OpenAIBatches(BatchApi):
+    def named(self, mark: str) -> str:
+        return f"the batch with the metadata {_MARK}: {mark}"
+
     async def submit(self, requests: Sequence[BatchRequest], mark: str) -> str:
         url = self._path[self._path.index("/v1/") :]
         lines = b"".join(
@@ -281,20 +240,6 @@ class OpenAIBatches(BatchApi):
         }
         body = msgspec.json.encode(fields)
         return _id_of(await self._request("POST", self._batches, body))
-
-    async def _page(self, after: str | None) -> tuple[list[ListedBatch], bool]:
-        cursor = "" if after is None else f"&after={after}"
-        found = await self._get(f"{self._batches}?limit={_PAGE}{cursor}")
-        batches = [
-            ListedBatch(
-                each["id"],
-                each["created_at"],
-                (each.get("request_counts") or {}).get("total", 0),
-                (each.get("metadata") or {}).get(_MARK, ""),
-            )
-            for each in found["data"]
-        ]
-        return batches, bool(found.get("has_more"))
 
     async def status(self, batch: str) -> BatchStatus:
         found = await self._get(f"{self._batches}/{batch}")

@@ -2,8 +2,8 @@
 
 A first batch with one request of each group writes the cache; the other requests follow in a second
 one. A batch is noted in the state file before it is submitted, with a mark, and again with its id:
-after a crash, the next run collects its results instead of paying again. If the id is missing, the
-provider's batches are searched for the mark.
+after a crash, the next run collects its results instead of paying again. If the id did not arrive,
+the error names the batch by its mark: only its owner can tell whether the provider has it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import asyncio
 import secrets
 import time
 from collections.abc import Iterator
-from contextlib import aclosing
 from decimal import Decimal
 from typing import TYPE_CHECKING
 
@@ -25,7 +24,6 @@ from anaphora.errors import (
     AnaphoraError,
     BudgetExceeded,
     InvalidRequest,
-    NotFound,
     RequestRejected,
 )
 
@@ -45,12 +43,6 @@ if TYPE_CHECKING:
 
 #: Seconds between two polls of a batch: the first, the factor for the next ones, and the maximum.
 _FIRST_WAIT, _FACTOR, _LONGEST_WAIT = 1.0, 1.5, 60.0
-#: Seconds after which a batch that was submitted is in the provider's list.
-_LISTED_AFTER = 10.0
-#: Seconds by which the provider's clock may differ from ours.
-_CLOCK_ERROR = 3600.0
-#: How often a batch is submitted if the provider turns out not to have it.
-_SUBMISSIONS = 3
 #: The most bytes that a request in a batch has besides its body.
 _AROUND_REQUEST = 256
 
@@ -65,9 +57,9 @@ async def collect_earlier(run: FanOutRun, left: list[int]) -> list[int]:
             continue
         path, headers, _ = run.calls[indexes[0]].assembled()
         api = batch_api(run.calls[indexes[0]].target.endpoint, path, headers)
-        if await _Lane(run, api).collect_earlier(batch, indexes):
-            for index in indexes:
-                del places[run.keys[index]]
+        await _Lane(run, api).collect_earlier(batch, indexes)
+        for index in indexes:
+            del places[run.keys[index]]
     return sorted(places.values())
 
 
@@ -182,8 +174,9 @@ class _Lane:
         try:
             batch = await self._submit(requests, provider=run.calls[indexes[0]].target.endpoint.id)
         except AnaphoraError as problem:
+            unclear = may_have_arrived(problem)
             for index in indexes:
-                self._settle(index, None)
+                self._settle(index, self._held.get(index) if unclear else None)
                 run.fail(index, problem)
             return
         run.begin(indexes, batch=True)
@@ -196,79 +189,38 @@ class _Lane:
 
     async def _submit(self, requests: list[BatchRequest], *, provider: str) -> SubmittedBatch:
         keys = tuple(request.key for request in requests)
-        for left in reversed(range(_SUBMISSIONS)):
-            mark = secrets.token_hex(8)
-            batch = SubmittedBatch(mark=mark, provider=provider, keys=keys, at=time.time())
-            self._note(batch)
-            try:
-                name: str | None = await self._api.submit(requests, mark)
-            except AnaphoraError as problem:
-                unclear = may_have_arrived(problem)
-                name = await self._find(batch) if unclear else None
-                if name is None:
-                    self._refused(mark)
-                    if left and unclear and problem.retryable:
-                        continue
-                    raise
-            submitted = msgspec.structs.replace(batch, id=name)
-            self._note(submitted)
-            return submitted
-        raise AssertionError("the last submission returns or raises")
+        mark = secrets.token_hex(8)
+        batch = SubmittedBatch(mark=mark, provider=provider, keys=keys, at=time.time())
+        self._note(batch)
+        try:
+            name = await self._api.submit(requests, mark)
+        except AnaphoraError as problem:
+            if may_have_arrived(problem):
+                problem.args = (f"{problem}; {provider} may run {self._api.named(mark)}",)
+            else:
+                self._run.guarded(lambda kept: kept.refused(mark))
+            raise
+        submitted = msgspec.structs.replace(batch, id=name)
+        self._note(submitted)
+        return submitted
 
     def _note(self, batch: SubmittedBatch) -> None:
         self._run.guarded(lambda kept: kept.add_batch(batch))
 
-    def _refused(self, mark: str) -> None:
-        self._run.guarded(lambda kept: kept.refused(mark))
-
-    async def _find(self, batch: SubmittedBatch) -> str | None:
-        """The id of a batch that may have been submitted; None: the provider does not have it."""
-        await asyncio.sleep(max(0.0, batch.at + _LISTED_AFTER - time.time()))
-        known = () if self._run.kept is None else self._run.kept.batches
-        since = batch.at - _CLOCK_ERROR
-        async with aclosing(self._api.created_since(since)) as listed:  # type: ignore[type-var]
-            async for each in listed:
-                if each.id in known or each.requests not in (0, len(batch.keys)):
-                    continue
-                mark = await self._mark_of(each.id) if each.mark is None else each.mark
-                if mark == batch.mark:
-                    return each.id
-        return None
-
-    async def _mark_of(self, id: str) -> str:
-        """The mark of a batch, which is known when it has ended."""
-        try:
-            status = await self._ended(id)
-            async with aclosing(self._api.results(status)) as results:  # type: ignore[type-var]
-                async for outcome in results:
-                    return outcome.mark
-        except NotFound:
-            pass  # of another run, and archived or deleted
-        return ""
-
-    async def collect_earlier(self, batch: SubmittedBatch, indexes: list[int]) -> bool:
-        """The same as `collect` for a batch of an earlier run; False if there is none."""
-        run = self._run
-        if not batch.id:
-            try:
-                name = await self._find(batch)
-                if name is None and run.calls[indexes[0]].target.endpoint.id != batch.provider:
-                    raise InvalidRequest(
-                        f"an earlier run may have sent this request to {batch.provider}: run with"
-                        " that provider again, or with another file of results",
-                        path="results",
-                    )
-            except AnaphoraError as problem:  # it may be there: submitting again would pay twice
-                for index in indexes:
-                    run.fail(index, problem)
-                return True
-            if name is None:
-                self._refused(batch.mark)
-                return False
-            batch = msgspec.structs.replace(batch, id=name)
-            self._note(batch)
-        await self.collect(batch, indexes)
-        return True
+    async def collect_earlier(self, batch: SubmittedBatch, indexes: list[int]) -> None:
+        """The same as `collect` for a batch of an earlier run."""
+        if batch.id:
+            await self.collect(batch, indexes)
+            return
+        # It may be there: submitting again would pay twice.
+        problem = InvalidRequest(
+            f"an earlier run may have sent this request to {batch.provider}, in"
+            f" {self._api.named(batch.mark)}: look for it there, and run with another file of"
+            " results to send the request again",
+            path="results",
+        )
+        for index in indexes:
+            self._run.fail(index, problem)
 
     async def _cancel(self, name: str) -> None:
         try:

@@ -158,7 +158,7 @@ def judge_refresh(
     before = cached_prefix(state, at)
     planner, rules = state.planner(at), state.target.rules
     outcome = planner.refreshed(prepared.rendered, prepared.plan, at=at, began=first)
-    expected = state.prediction(prepared.rendered, outcome)
+    expected = state.prediction(outcome)
     usage = reply.usage
     refresh = SentCall(
         rendered=prepared.rendered, plan=prepared.plan, at=at, began=first, usage=usage

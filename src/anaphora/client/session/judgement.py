@@ -75,12 +75,8 @@ class TurnFacts(msgspec.Struct, eq=False):
     """The pauses of the conversation, to which later calls add, and"""
     count: int = 0
     """the number of its calls until this one."""
-    slot_read: Prediction | None = None
-    """The prediction for a self-hosted server, made before it learned from this call."""
 
     def expected(self) -> Prediction:
-        if self.slot_read is not None:
-            return self.slot_read
         expected = predict_turn(self.earlier, self.wrote, self.made.outcome, self.target.rules)
         return at_host(self.earlier, self.later, expected)
 

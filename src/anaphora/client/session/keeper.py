@@ -317,7 +317,6 @@ def _save_state(
         planner=planner.save(sent.rendered),
         cache=planner.save_cache(sent.rendered, sent.marks, cache),
         bills=state.bills,
-        slot=None if state.predictor is None else state.predictor.save(),
         handle=_saved_handle(state, planner),
         reply_id=state.reply.id,
         chain=state.reply.chain() if chained and stores else None,

@@ -23,16 +23,15 @@ from anaphora.cache.sent_call import (
     prefix_expiry,
     updated_bills,
 )
-from anaphora.cache.simulator import Chance, Outcome, SlotPredictor
+from anaphora.cache.simulator import Chance, Outcome
 from anaphora.cache.verdict import Prediction, SentCall, diagnosis_of
-from anaphora.cache.verdict.prediction import predict_slot_read
 from anaphora.catalog import Price
 from anaphora.client.in_flight import PreparedRequest
 from anaphora.client.target import Target
 from anaphora.prompt import Call
 from anaphora.rendered import Rendered
 from anaphora.tokens import Bills
-from anaphora.values import Reply, Thinking, Usage
+from anaphora.values import Reply, Usage
 from anaphora.wire.dialect.routers import with_host
 
 from .judgement import Judgement, TurnFacts, predict_turn
@@ -58,7 +57,6 @@ class ProviderState:
         self.bills: Bills = ()
         """Corrects the token estimate of the next prompt."""
         self._planner: Planner | None = None
-        self.predictor = target.memory.simulator.slot_predictor()
         self.released = ""
         """Why the next call is not pinned to the host that answered the last one."""
 
@@ -100,7 +98,6 @@ class ProviderState:
         other = copy.copy(self)
         other.reply = copy.copy(self.reply)
         other._planner = None if self._planner is None else self._planner.fork()
-        other.predictor = None if self.predictor is None else self.predictor.fork()
         return other
 
     def planner(self, at: float) -> Planner:
@@ -120,7 +117,7 @@ class ProviderState:
         else:
             rendered = self.past.render(self.target, call)
             if self.sent is None:
-                self.sent = self.past.restore(rendered, self.target, self.predictor)
+                self.sent = self.past.restore(rendered, self.target)
             rendered = replace(self.past.limited(rendered), bills=self.bills)
         plan = self.planner(at).plan(rendered, at=at, is_last=is_last)
         if host := self.pin(rendered, at):
@@ -140,7 +137,7 @@ class ProviderState:
         """What the call would read and write, in the provider's tokens."""
         planner = self.planner(prepared.at)
         outcome = planner.predict(prepared.rendered, prepared.plan, at=prepared.at)
-        return self.prediction(prepared.rendered, outcome)
+        return self.prediction(outcome)
 
     def chances(self, prepared: PreparedRequest) -> tuple[Chance, ...]:
         """Other outcomes of the call, if the provider misses reads at random."""
@@ -183,9 +180,9 @@ class ProviderState:
         diagnosis = diagnosis_of(reply) if prepared.call.ir.cache.diagnose else None
         facts = TurnFacts(self.target, self.sent, self.simulated, sent, made, price, diagnosis)
         facts.pauses, facts.count = planner.gaps, planner.gaps.count
-        if self.predictor is not None:
-            facts.slot_read = self.prediction(rendered, made.outcome)
-            self._learn(self.predictor, rendered, made.outcome, reply)
+        if rules.automatic_breakpoint.value == "slots" and usage.input and usage.read is not None:
+            with self.target.memory.lock:
+                self.target.memory.current().billed(usage.read / usage.input)
         kept = planner.kept(rendered, plan) if rules.slots.value else None
         if rules.slots.value and kept is None:
             kept = made.outcome.kept
@@ -198,18 +195,5 @@ class ProviderState:
             judgement()
         return judgement
 
-    def _learn(
-        self, predictor: SlotPredictor, rendered: Rendered, outcome: Outcome, reply: Reply
-    ) -> None:
-        """Learns from the bills of a self-hosted server what it keeps."""
-        usage = reply.usage
-        thought = any(isinstance(part, Thinking) for part in reply.message.parts)
-        predictor.billed(rendered, outcome, usage, thought=thought)
-        if usage.input and usage.read is not None:
-            with self.target.memory.lock:
-                self.target.memory.current().billed(usage.read / usage.input)
-
-    def prediction(self, rendered: Rendered, outcome: Outcome) -> Prediction:
-        if self.predictor is not None:
-            return predict_slot_read(self.predictor, rendered, outcome)
+    def prediction(self, outcome: Outcome) -> Prediction:
         return predict_turn(self.sent, self.simulated, outcome, self.target.rules)

@@ -23,8 +23,7 @@ from anaphora.cache.saved_call import (
     restore_call,
 )
 from anaphora.cache.sent_call import SentCall
-from anaphora.cache.simulator import RenderedPrompt, SlotPredictor
-from anaphora.cache.simulator.slot_predictor import SavedSlotCall
+from anaphora.cache.simulator import RenderedPrompt
 from anaphora.cache.simulator.view import Position, SavedCache, Time
 from anaphora.client.target import Target
 from anaphora.errors import Parse
@@ -75,7 +74,6 @@ class SavedState(msgspec.Struct, frozen=True, kw_only=True):
     planner: SavedPlanner
     cache: SavedCache
     bills: Bills
-    slot: SavedSlotCall | None
     handle: SavedHandle | None
     reply_id: str | None
     chain: SavedChain | None
@@ -192,16 +190,12 @@ class PastCall:
         self.rendered = target.render(call, self.rendered)
         return self.rendered
 
-    def restore(
-        self, rendered: Rendered, target: Target, predictor: SlotPredictor | None
-    ) -> SentCall:
+    def restore(self, rendered: Rendered, target: Target) -> SentCall:
         """The last call; what it left at the provider is restored."""
         sent = self.resolve(rendered)
         with target.memory.lock:
             prompt = RenderedPrompt(sent.rendered, sent.marks)
             target.memory.current().restore(prompt, self.saved.cache)
-        if predictor is not None and self.saved.slot is not None:
-            predictor.restore(self.saved.slot, sent.rendered)
         return sent
 
     def limited(self, rendered: Rendered) -> Rendered:

@@ -16,8 +16,6 @@ from anaphora.daemon.faces import face_of
 from anaphora.daemon.values import public_text
 from anaphora.errors import AnaphoraError, Denied, Upstream
 from anaphora.serving.exchange import CompleteResponse
-from anaphora.values import Notice
-from anaphora.wire.error_details import MOST_BYTES, within_limit
 
 from .headers import own_headers
 from .masking import masked, shown_text
@@ -54,12 +52,12 @@ def error_response(wire_name: str, problem: AnaphoraError, request_id: str) -> C
     own = not isinstance(problem, Upstream) or isinstance(problem, Denied)
     if own and error.code == _NO_MODEL:
         error.status = face.unknown_model_status
-    error.details, notices = _shown_details(problem, wire_name)
+    error.details = _shown_details(problem, wire_name)
     error = face.own_error(error)
     error.request_id = request_id
     status, headers, body = wire.get(wire_name).write_error(error)
     theirs = None if own else getattr(problem, "request_id", None)
-    headers |= own_headers(wire_name, request_id, notices=notices, provider_request_id=theirs)
+    headers |= own_headers(wire_name, request_id, provider_request_id=theirs)
     if isinstance(problem, Denied) and not problem.retryable:
         headers["x-should-retry"] = "false"
         headers.pop("retry-after", None)
@@ -147,20 +145,12 @@ def _field(path: str, wire_name: str) -> str:
     return face_of(wire_name).prompt_field if field == "ir" else field
 
 
-def _shown_details(
-    problem: AnaphoraError, wire_name: str
-) -> tuple[dict[str, Any] | None, tuple[Notice, ...]]:
-    """The fields of a provider's error that callers of its wire may see, and a notice about those
-    that are too long."""
+def _shown_details(problem: AnaphoraError, wire_name: str) -> dict[str, Any] | None:
+    """The fields of a provider's error that callers of its wire may see."""
     if not isinstance(problem, Upstream) or problem.details is None or problem.wire != wire_name:
-        return None, ()
-    fields, left_out = within_limit(problem.details)
-    fields, more = within_limit(masked(fields, problem.own_host))
-    if not left_out and not more:
-        return fields, ()
-    names = ", ".join(dict.fromkeys([*left_out, *more]))
-    text = f"{names}: left out, since details of an error are at most {MOST_BYTES:,} bytes"
-    return fields, (Notice("error_details_left_out", text),)
+        return None
+    fields: dict[str, Any] = masked(problem.details, problem.own_host)
+    return fields
 
 
 def shown_message(problem: AnaphoraError) -> str:

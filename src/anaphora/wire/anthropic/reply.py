@@ -151,9 +151,9 @@ def write_error(error: Upstream) -> tuple[int, dict[str, str], bytes]:
     content: dict[str, object] = {"type": kind, "message": str(error)}
     # The type of another class would be read as that class; a spend limit comes as a rate limit.
     named = (type(error), None) if error.code != _SPEND_LIMIT else (errors.QuotaExhausted,)
-    if error.details is not None:
-        content |= error.details
-    elif error.code not in (None, kind) and _BY_CODE.get(error.code) in named:
+    content |= error.details or {}
+    own = error.details is not None or _BY_CODE.get(error.code or "") in named
+    if own and error.code not in (None, content["type"]):
         content["details"] = {"error_code": error.code}
     body = {"type": "error", "error": content, "request_id": error.request_id}
     return error.status or status, error_headers(error, "request-id"), dumps(body)

@@ -144,9 +144,8 @@ def write_error(error: Upstream) -> tuple[int, dict[str, str], bytes]:
     if error.status is not None and error.status >= 400:
         status = error.status
     if error.details is not None:
-        fields = {"code": status, "message": str(error), "status": canonical, **error.details}
-        return status, dict(_HEADERS), dumps({"error": fields})
-    if error.code in _CANONICAL and _BY_CODE.get(error.code) is type(error):
+        canonical = error.details.get("status", canonical)
+    elif error.code in _CANONICAL and _BY_CODE.get(error.code) is type(error):
         canonical = error.code
     details: list[dict[str, Any]] = []
     if error.code and error.code != canonical:
@@ -162,6 +161,7 @@ def write_error(error: Upstream) -> tuple[int, dict[str, str], bytes]:
     if error.request_id is not None:
         details.append({"@type": f"{_TYPE}RequestInfo", "requestId": error.request_id})
     written: dict[str, Any] = {"code": status, "message": str(error), "status": canonical}
+    written |= error.details or {}
     if details:
         written["details"] = details
     return status, dict(_HEADERS), dumps({"error": written})

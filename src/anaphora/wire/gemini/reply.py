@@ -1,7 +1,7 @@
 """Reads and writes complete responses of Gemini without loss, and writes replies as streams.
 
-The first candidate is the answer. Further candidates, and the fields of a candidate beside its
-content, are kept in the reply's extras as `candidates` and `candidate`.
+The first candidate is the answer. The fields of a candidate beside its content are kept in the
+reply's extras as `candidate`.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from anaphora.wire.reading import (
     replaces_lone_surrogates,
     reply_error,
 )
-from anaphora.wire.replies import read_counts, valid_count
+from anaphora.wire.replies import left_out_choices, read_counts, valid_count
 from anaphora.wire.sse import encode_event
 
 from .errors import error_of, write_failure
@@ -87,13 +87,12 @@ _FINISH_REASONS: dict[StopReason, str] = {
 }
 
 
-def _decode(body: bytes) -> tuple[GenerateContentResponse, Unknown | None, list[Raw]]:
-    """A response, its unknown fields, and the candidates after the first. Those are not decoded, so
-    they may be any JSON."""
+def _decode(body: bytes) -> tuple[GenerateContentResponse, Unknown | None, bool]:
+    """A response, its unknown fields, and whether there are candidates after the first. Those may
+    be any JSON."""
     try:
         response, unknown = RESPONSE.decode(body, "$", reply_error)
-        several = len(response.candidates or ()) > 1
-        return response, unknown, raw_list(body, "candidates")[1:] if several else []
+        return response, unknown, len(response.candidates or ()) > 1
     except Parse as problem:
         try:
             first, *others = raw_list(body, "candidates")
@@ -102,7 +101,7 @@ def _decode(body: bytes) -> tuple[GenerateContentResponse, Unknown | None, list[
         if not others:
             raise
         members = {**decode_members(body), "candidates": Raw(b"[" + bytes(first) + b"]")}
-        return *RESPONSE.decode(encode_members(members), "$", reply_error), others
+        return *RESPONSE.decode(encode_members(members), "$", reply_error), True
 
 
 @replaces_lone_surrogates
@@ -110,7 +109,7 @@ def _decode(body: bytes) -> tuple[GenerateContentResponse, Unknown | None, list[
 def read_reply(body: bytes) -> Reply:
     """The reply in `body`. `Parse` names a field that is missing or has the wrong type; an error
     object that came with status 200 is raised as its own class."""
-    response, unknown, others = _decode(body)
+    response, unknown, several = _decode(body)
     of_candidates = {} if unknown is None else unknown.take_elements("candidates")
     rest = {} if unknown is None else unknown.remaining()
     reply_id, usage = response.responseId or "", bytes(response.usageMetadata)
@@ -130,8 +129,6 @@ def read_reply(body: bytes) -> Reply:
             members["index"] = candidate.index
         if members:
             rest["candidate"] = Raw(encode_members(members))
-        if others:
-            rest["candidates"] = Raw(b"[" + b",".join(map(bytes, others)) + b"]")
     else:
         if "error" in rest and response.candidates is None:
             raise error_of(rest["error"])
@@ -143,6 +140,8 @@ def read_reply(body: bytes) -> Reply:
             stop = "other"
             rest["candidates"] = Raw(b"[]")
     counts, notices = read_counts(read_usage, usage, "$.usageMetadata")
+    if several:
+        notices = (*notices, left_out_choices("$.candidates"))
     return Reply(
         id=reply_id,
         model=response.modelVersion or "",

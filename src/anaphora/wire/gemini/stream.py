@@ -25,13 +25,18 @@ from anaphora.wire.reading import (
     DECODE_ERRORS,
     Members,
     decode_elements,
-    decode_members,
     decode_value,
     encode_members,
     extras_of,
     reply_error,
 )
-from anaphora.wire.replies import ARGUMENTS_LIMIT, TEXT_LIMIT, ReplyBuilder, whole_body_events
+from anaphora.wire.replies import (
+    ARGUMENTS_LIMIT,
+    TEXT_LIMIT,
+    ReplyBuilder,
+    left_out_choices,
+    whole_body_events,
+)
 from anaphora.wire.sse import DONE, EventDecoder
 
 from .errors import error_of
@@ -43,13 +48,9 @@ from .reply import (
     read_reply,
     read_stop,
     read_usage,
-    write_candidate,
-    write_content,
 )
 from .types import CONTENT_FIELDS, NULL, WIRE, Candidate, WirePart, raw_list
 
-#: Gemini returns at most eight candidates; a response with more than this is rejected.
-_MAX_CANDIDATES = 128
 #: Fields whose lists grow from chunk to chunk, and may repeat entries.
 _REPEATED = ("groundingMetadata", "citationMetadata", "urlContextMetadata")
 #: All fields whose lists grow; of log probabilities an entry may legitimately occur twice.
@@ -64,7 +65,6 @@ class StreamReader:
         self._read_body = read_body
         self._first = _CandidateBuilder()
         self._build = self._first.build
-        self._others: dict[int, _CandidateBuilder] = {}
         self._top: Members = {}
         self._usage = b"null"
 
@@ -110,23 +110,15 @@ class StreamReader:
         if not build.started and (candidates or chunk.responseId):
             events += build.start(chunk.responseId or "", chunk.modelVersion or "")
         for at, candidate in enumerate(candidates):
-            builder = self._candidate(bytes(candidate.index))
-            added = builder.add(candidate, of_candidates.get(at), payload, at)
-            if builder is self._first:
-                events += added
+            if bytes(candidate.index) in (b"null", b"0"):
+                events += self._first.add(candidate, of_candidates.get(at), payload, at)
+            else:
+                build.notices["candidates"] = left_out_choices("stream.candidates")
         if (usage := bytes(chunk.usageMetadata)) not in (self._usage, b"null"):
             self._usage = usage
             events += build.read_usage(read_usage, usage, "stream.usageMetadata")
         if unknown is not None:
             events += self._read_rest(unknown, bool(candidates))
-
-    def _candidate(self, index: bytes) -> _CandidateBuilder:
-        if index in (b"null", b"0"):
-            return self._first
-        if not index.isdigit() or len(index) > 9 or not 0 < int(index) < _MAX_CANDIDATES:
-            reason = f"more than {_MAX_CANDIDATES} candidates"
-            raise reply_error(reason, "stream.candidates.index")
-        return self._others.setdefault(int(index), _CandidateBuilder())
 
     def _read_rest(self, unknown: Unknown, answers: bool) -> list[Event]:
         """Feedback on the prompt, an error, and fields for the extras of the reply."""
@@ -153,9 +145,6 @@ class StreamReader:
         top = dict(self._top)
         if beside := self._first.beside:
             top["candidate"] = msgspec.Raw(dumps(beside))
-        if self._others:
-            others = [self._others[index].written(index) for index in sorted(self._others)]
-            top["candidates"] = msgspec.Raw(b"[" + b",".join(others) + b"]")
         build.extras = extras_of(WIRE, top)
         return events + build.finish()
 
@@ -217,15 +206,6 @@ class _CandidateBuilder:
             events += self._whole(part)
         self._content = {}
         return events
-
-    def written(self, index: int) -> bytes:
-        """The candidate in the form of a complete response."""
-        self.end()
-        build = self.build
-        build.stop_reason_raw = self.stop_reason_raw
-        build.stop_reason = read_stop(self.stop_reason_raw, build.reply().message.parts)
-        content = write_content(build.reply().message)
-        return write_candidate(build.reply(), decode_members(dumps(self.beside)), content, index)
 
     @property
     def beside(self) -> dict[str, Any]:

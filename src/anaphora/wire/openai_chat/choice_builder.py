@@ -15,7 +15,6 @@ from anaphora.wire.replies import TEXT_LIMIT, ReplyBuilder
 
 from . import types
 from .message_reader import PART, MessageReader, reasoning_extras
-from .reply import write_choice
 from .types import IN_CONTENT, MESSAGE_FIELDS, OTHER_CALL, WIRE
 
 #: Fields that some hosts send in pieces beside the content, and texts in them that grow.
@@ -118,12 +117,6 @@ class ChoiceBuilder:
             events += self.build.add_whole(self._next_index(), "opaque", part)
             self._message_fields = {}
         return events
-
-    def write(self, index: int) -> bytes:
-        """A further choice, in the form of a complete reply."""
-        self.end_parts()
-        fields = dumps(self.fields) if self.fields else None
-        return write_choice(self.build.reply(), index, fields)
 
     def _next_index(self) -> int:
         self._count += 1

@@ -1,7 +1,7 @@
 """Reads and writes a complete reply of Chat without loss, and writes its event stream.
 
 The first choice is the reply. Further ones (`n`), and fields beside a choice's message, are kept in
-the reply's extras as `choices` and `choice`.
+the reply's extras as `choice`.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ from anaphora.wire.reading import (
     reply_error,
 )
 from anaphora.wire.replies import (
+    left_out_choices,
     positive_counts,
     read_counts,
     valid_count,
@@ -122,7 +123,7 @@ def read_reply(body: bytes) -> Reply:
     if unknown is not None and (beside := unknown.remaining()):
         fields["choice"] = msgspec.Raw(encode_members(beside))
     if len(choices) > 1:
-        fields["choices"] = msgspec.Raw(b"[" + b",".join(map(bytes, choices[1:])) + b"]")
+        notices = (*notices, left_out_choices("$.choices"))
     return Reply(
         id=reply_id,
         model=model,

@@ -30,16 +30,13 @@ from anaphora.wire.reading import (
     object_members,
     reply_error,
 )
-from anaphora.wire.replies import whole_body_events
+from anaphora.wire.replies import left_out_choices, whole_body_events
 from anaphora.wire.sse import DONE, EventDecoder
 
 from . import types
 from .choice_builder import ChoiceBuilder
 from .reply import read_reply, read_stop, read_usage, take_text
 from .types import BESIDE, NULL, WIRE
-
-#: OpenAI's limit on `n`.
-_MAX_CHOICES = 128
 
 _CHOICES = LenientDecoder[list[types.ChoiceDelta] | None](list[types.ChoiceDelta] | None)
 
@@ -60,7 +57,6 @@ class StreamReader:
         self._read_body = read_body
         self._choice = ChoiceBuilder()
         self._build = self._choice.build
-        self._others: dict[int, ChoiceBuilder] = {}
         self._fields: Members = {}
         """Fields of chunks that are kept in the reply's extras; the last value counts."""
         self._beside: Members = {}
@@ -137,7 +133,10 @@ class StreamReader:
         """Unknown fields of a choice and of a call are kept. Those of a delta are left out with a
         notice: as fields of the message they would be sent back to the host, and hosts reject
         them."""
-        choice = self._choice_at(delta.index)
+        if delta.index:
+            self._build.notices["choices"] = left_out_choices("stream.choices")
+            return []
+        choice = self._choice
         if unknown is None:
             events = choice.add(delta, {})
         else:
@@ -152,19 +151,10 @@ class StreamReader:
         if delta.finish_reason is not None:
             choice.build.stop_reason_raw = delta.finish_reason
             choice.build.stop_reason = read_stop(delta.finish_reason)
-        if delta.index:
-            return []
         if delta.usage is not NULL and (usage := bytes(delta.usage)) != b"null":
             events += self._build.read_usage(read_usage, usage, "stream.choices.usage")
         self._finished = self._finished or delta.finish_reason is not None
         return events
-
-    def _choice_at(self, index: int | None) -> ChoiceBuilder:
-        if not index:
-            return self._choice
-        if index not in self._others and len(self._others) >= _MAX_CHOICES:
-            raise Parse(f"more than {_MAX_CHOICES} choices", path="stream.choices")
-        return self._others.setdefault(index, ChoiceBuilder())
 
     def _finish(self) -> list[Event]:
         if not self._build.started:
@@ -178,9 +168,6 @@ class StreamReader:
             fields["choice"] = msgspec.Raw(dumps(self._choice.fields))
         if self._beside:
             fields[BESIDE] = msgspec.Raw(encode_members(self._beside))
-        if self._others:
-            written = [self._others[index].write(index) for index in sorted(self._others)]
-            fields["choices"] = msgspec.Raw(b"[" + b",".join(written) + b"]")
         self._build.extras = extras_of(WIRE, fields)
         return events + self._build.finish()
 
