@@ -3,7 +3,8 @@
     python bench/engines.py
 
 Twenty turns of each kind on each wire: the share of the input that the server read, by its own
-count. Then the same 12,000 tokens twice: how long until the first words. Needs `xllamacpp` and `gguf` (`make setup`).
+count. Then the same 12,000 tokens twice: how long until the first words. Needs `xllamacpp` and
+`gguf` (`make setup`).
 """
 
 from __future__ import annotations
