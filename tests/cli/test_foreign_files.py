@@ -42,7 +42,7 @@ def session(tmp_path: Path) -> Path:
     return file
 
 
-def each(names: str, rows: list[Any]) -> Any:
+def each(names: str, rows: list[Any]) -> pytest.MarkDecorator:
     """Each with a folder of its own; the rows are too long to be names."""
     return pytest.mark.parametrize(names, rows, ids=range(len(rows)))
 
