@@ -51,7 +51,7 @@ LIMITS = {
     "duplicate_class_names": 0,
     "import_circles": 0,
     "import_circles_with_types": 38,
-    "wire_branches": 7,
+    "wire_branches": 9,
     "memo_objects": 22,
     "single_subclass_bases": 12,
     "longest_function": 60,

@@ -12,7 +12,8 @@ from support.facts import figure_of, holds
 from support.tables import each_row
 
 from anaphora import catalog
-from anaphora.catalog import Capability, Effort
+from anaphora.catalog import Effort
+from anaphora.catalog.values import Capability
 
 DAY = datetime.date
 

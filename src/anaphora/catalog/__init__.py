@@ -29,7 +29,7 @@ from .names import MAKERS, maker_of
 from .price_data import PRICE_SLOT, PriceRows, decode_prices
 from .prices import Price, Rates, tool_overhead
 from .pricing import price
-from .values import Capability, Effort, Family, Feature, Figure, Profile
+from .values import Effort, Family, Feature, Figure, Profile
 
 
 def shipped() -> Catalog:
@@ -214,7 +214,6 @@ __all__ = [
     "PRICE_SLOT",
     "CacheParam",
     "CacheRules",
-    "Capability",
     "Catalog",
     "Dialect",
     "Dialects",

@@ -38,11 +38,11 @@ from anaphora.client.transport.exchange import (
 from anaphora.errors import InvalidConfig, InvalidRequest, RequestRejected, Transport
 from anaphora.redaction import shown_name
 from anaphora.traffic.calls import (
-    OLLAMA_API,
     Headers,
     ProxyRoute,
     UpstreamRequest,
     checked_upstream,
+    is_ollama_api,
 )
 from anaphora.wire import Wire
 from anaphora.wire.cloud_paths import provider_at
@@ -152,7 +152,7 @@ class RouteTable:
         row = self._rows.get(route.provider)
         if row is not None and row.short_path and path == row.short_path:
             path = row.request_path
-        elif route.provider == "ollama" and path.startswith(f"/v1{OLLAMA_API}"):
+        elif is_ollama_api(route.provider, path.removeprefix("/v1")):
             path = path.removeprefix("/v1")  # its own programs append it to any base URL
         return route, path
 

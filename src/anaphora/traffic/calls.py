@@ -43,6 +43,11 @@ KEPT_BYTES = 32 * 1024 * 1024
 Headers: TypeAlias = tuple[tuple[str, str], ...]
 
 
+def is_ollama_api(provider: str, path: str) -> bool:
+    """Whether a path is of Ollama's own API, which is passed on and not read."""
+    return provider == "ollama" and path.startswith(OLLAMA_API)
+
+
 def header_of(headers: Headers, name: str) -> str:
     """The value of a header, the last if it is sent twice; empty if it is missing."""
     found = [value for each, value in headers if each == name]
@@ -287,7 +292,7 @@ def kind_of(call: RelayedCall, wire: str, path: str) -> tuple[CallKind, str]:
         return "error", _error(call, wire, path)
     if model := cloud_paths.unread_model(path):
         return "not_judged", f"InvokeModel bodies of {model} are not read"
-    if call.route.provider == "ollama" and path.startswith(OLLAMA_API):
+    if is_ollama_api(call.route.provider, path):
         return "other", "Ollama's own API is not read"
     if call.method != "POST" or not wire:
         return "other", "not a call of a model"

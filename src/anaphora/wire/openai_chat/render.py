@@ -104,9 +104,7 @@ def render(
     if same is not None:
         return same
     traits = traits_of(profile, markers)
-    previous = usable_previous(previous, WIRE, call.model)
-    if previous is not None and previous.envelope.source[0] != traits:
-        previous = None
+    previous = _of_same_traits(usable_previous(previous, WIRE, call.model), traits)
     request = envelope(call, profile, traits, previous.envelope if previous is not None else None)
     tools, foreign = without_foreign_tools(call.tools, (WIRE,))
     blocks = call.ir.system_field_blocks()
@@ -150,6 +148,10 @@ def render(
         automatic="30m" if traits.options and call.ir.cache.mode != "explicit" else None,
     )
     return continuable(rendered, call, profile, markers)
+
+
+def _of_same_traits(previous: Rendered | None, traits: Traits) -> Rendered | None:
+    return None if previous is None or previous.envelope.source[0] != traits else previous
 
 
 def _role_of_system(blocks: tuple[PromptBlock, ...], traits: Traits) -> str:
