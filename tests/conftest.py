@@ -110,22 +110,20 @@ BROWSER_FILES = """
 LONG_FILES = """
     programs/test_agent_programs analysis/trace/test_bench daemon/test_crash_points
     proxy/test_forward daemon/nodes/test_readiness client/test_conversations
-    daemon/test_mutated_requests laws/test_matrix audit/test_postgres
-    spec/test_d_streaming cli/test_session_programs test_bare_install cli/test_demo
-    analysis/trace/test_verdicts cli/test_watch client/test_secrets
-    daemon/nodes/test_ledger_processes test_docs daemon/test_ledger_kills cli/test_exit_codes
-    catalog/test_price_table cli/test_widths wire/test_laws client/test_late_verdicts
-    client/test_fan_out_batches daemon/test_guides cli/test_ask client/test_shared
-    daemon/nodes/test_cluster daemon/test_generated_requests client/test_mcp emulator/test_strict
-    laws/test_across_wires emulator/test_server cli/test_simulate daemon/test_large_bodies
-    daemon/nodes/test_nodes cli/test_audit_nodes client/test_faults wire/test_sdk
-    daemon/test_store_damage replay/test_guide daemon/test_store_postgres
-    cli/test_demo_tour cli/test_record daemon/test_calls_read_on daemon/test_keep_warm
-    emulator/test_schema_value postgres/test_connection cli/test_map daemon/test_cache_keys
-    pytest_plugin/test_outcomes dashboard/test_pages cases/test_token_caches
-    daemon/test_endpoint_sdks daemon/test_bound_law daemon/test_ledger client/test_every_wire
-    daemon/test_endpoint_handles client/test_fan_out daemon/test_charges
-    daemon/nodes/test_hung_postgres audit/test_kills client/test_call_gate
+    daemon/test_mutated_requests laws/test_matrix spec/test_d_streaming cli/test_session_programs
+    test_bare_install cli/test_demo analysis/trace/test_verdicts cli/test_watch
+    client/test_secrets daemon/nodes/test_ledger_processes test_docs daemon/test_ledger_kills
+    cli/test_exit_codes catalog/test_price_table cli/test_widths wire/test_laws
+    client/test_late_verdicts client/test_fan_out_batches daemon/test_guides cli/test_ask
+    client/test_shared daemon/nodes/test_cluster daemon/test_generated_requests client/test_mcp
+    emulator/test_strict laws/test_across_wires emulator/test_server cli/test_simulate
+    daemon/test_large_bodies daemon/nodes/test_nodes client/test_faults wire/test_sdk
+    daemon/test_store_damage replay/test_guide daemon/test_store_postgres cli/test_demo_tour
+    cli/test_record daemon/test_calls_read_on daemon/test_keep_warm emulator/test_schema_value
+    postgres/test_connection cli/test_map daemon/test_cache_keys pytest_plugin/test_outcomes
+    dashboard/test_pages cases/test_token_caches daemon/test_endpoint_sdks daemon/test_bound_law
+    daemon/test_ledger client/test_every_wire daemon/test_endpoint_handles client/test_fan_out
+    daemon/test_charges daemon/nodes/test_hung_postgres audit/test_kills client/test_call_gate
 """.split()
 
 
