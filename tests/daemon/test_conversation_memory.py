@@ -5,15 +5,19 @@ from __future__ import annotations
 import gc
 import json
 import tracemalloc
+from typing import Any
 
 import pytest
+from blake3 import blake3
 from msgspec.structs import replace
 
 from anaphora import catalog, wire
+from anaphora.audit.call_rows import _MOST_STATES, BlockDigests
 from anaphora.cache import hints_of
 from anaphora.daemon.calls import conversations
 from anaphora.daemon.calls.conversations import CallMemory
 from anaphora.daemon.endpoints.body import AppBodies, MessageFacts
+from anaphora.rendered import ChunkLog, Kind, LogAppend
 from anaphora.tokens import for_model
 from anaphora.traffic.planning import own_plan, read_split
 from anaphora.values import Usage
@@ -45,7 +49,10 @@ class Served:
             for index in range(messages - 1)
         ]
         system = {"role": "system", "content": "You are terse. " * 60}
-        data = json.dumps({"model": MODEL, "messages": [system, *said], "max_tokens": 300})
+        self.send({"messages": [system, *said]}, at)
+
+    def send(self, fields: dict[str, Any], at: float) -> None:
+        data = json.dumps({"model": MODEL, "max_tokens": 300, **fields})
         body = self.bodies.read("app", WIRE, data.encode())
         self.bodies.keep(body, body.facts(refers=False))
         decoded = DecodedBody(body.members, body.elements)
@@ -89,3 +96,63 @@ def test_bytes_of_a_remembered_conversation(monkeypatch: pytest.MonkeyPatch) -> 
     before = served.kept.size
     served.call(100, MESSAGES + 2, 1e9 + 1)
     assert served.kept.size < before + 1_000
+
+
+def unique(number: int, name: str) -> dict[str, Any]:
+    """A call that has nothing in common with others."""
+    asked = {"role": "user", "content": f"{number}"}
+    if name == "many messages":
+        return {"messages": [{"role": "user", "content": f"{number} {at}"} for at in range(1_000)]}
+    if name == "many tools":
+        functions = [{"name": f"t{number}_{at}", "parameters": {}} for at in range(1_000)]
+        tools = [{"type": "function", "function": each} for each in functions]
+        return {"messages": [asked], "tools": tools}
+    system = {"role": "system", "content": f"You are {number}."}
+    return {"messages": [system, asked], "user": f"user {number}"}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("name", "count"), [("a user of its own", 400), ("many messages", 40), ("many tools", 40)]
+)
+def test_unique_calls_take_about_what_is_counted(
+    monkeypatch: pytest.MonkeyPatch, name: str, count: int
+) -> None:
+    """So that the limit of what is remembered is one of the memory that it takes."""
+    monkeypatch.setattr(conversations, "_MOST_TEXT", 1_000)
+    monkeypatch.setattr(conversations, "_MOST_MEMORY", 1 << 40)
+    monkeypatch.setattr(conversations, "_MOST_MEMORIES", 1 << 40)
+    served = Served()
+    for number in range(100, 130):
+        served.send(unique(number, name), 1e9)
+    (index,) = served.memory._indexes.values()
+    before = index.memory
+    gc.collect()
+    tracemalloc.start()
+    try:
+        for number in range(1_000, 1_000 + count):
+            served.send(unique(number, name), 1e9)
+        gc.collect()
+        taken = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert 0.6 < (index.memory - before) / taken < 1.3
+
+
+def test_unique_prompts_leave_few_running_hashes() -> None:
+    """Each takes 2 KB. A prompt whose hash was dropped has the same digest when it grows."""
+    digests, logs = BlockDigests(bytes(32)), []
+    for number in range(_MOST_STATES + 50):
+        addition = LogAppend()
+        addition.chunk(Kind.TEXT, b"text %d" % number, None, "user")
+        addition.end_message("m0")
+        logs.append(ChunkLog(addition))
+        digests.upto(logs[-1], 1)
+    assert sum(known.state is not None for known in digests._logs.values()) == _MOST_STATES
+    for number in (0, len(logs) - 1):
+        grown = LogAppend(1, 1)
+        grown.chunk(Kind.TEXT, b"more", None, "assistant")
+        grown.end_message("m1")
+        log = logs[number].append(grown)
+        text = b"text %dmore" % number
+        assert digests.upto(log, 2) == blake3(text, key=bytes(32)).hexdigest(length=16)

@@ -39,6 +39,8 @@ _MOST_BLOCKS = 32
 _DIGEST_BYTES = 16
 #: Digests of prefixes kept for one log: more than a row needs.
 _MOST_DIGESTS = 2 * _MOST_BLOCKS
+#: Logs whose hash can go on; a state takes 2 KB. Others are hashed again if they grow.
+_MOST_STATES = 512
 
 _labels: ContextVar[tuple[str, ...]] = ContextVar("labels", default=())
 
@@ -62,8 +64,8 @@ class _LogDigests:
 
     __slots__ = ("chunks", "reached", "state", "upto")
 
-    def __init__(self, key: bytes) -> None:
-        self.state = blake3(key=key)
+    def __init__(self) -> None:
+        self.state: blake3 | None = None
         self.reached = 0
         self.upto = BoundedMap[int, str](_MOST_DIGESTS)
         self.chunks: dict[int, str] = {}
@@ -75,6 +77,7 @@ class BlockDigests:
     def __init__(self, key: bytes) -> None:
         self._key = key
         self._logs: WeakKeyDictionary[ChunkLog, _LogDigests] = WeakKeyDictionary()
+        self._hashing = BoundedMap[int, _LogDigests](_MOST_STATES, on_drop=_drop_state)
         self._lock = threading.Lock()
 
     def of_bytes(self, data: bytes) -> str:
@@ -97,19 +100,23 @@ class BlockDigests:
             digest = known.upto.get(count)
             if digest is not None:
                 return digest
-            state = known.state
+            state, begin = known.state, known.reached
+            if state is None or count < begin:  # an end before the last one, such as in a fork
+                state, begin = blake3(key=self._key), 0
+            log.update(state, begin, count)
             if count >= known.reached:
-                log.update(state, known.reached, count)
-                known.reached = count
-            else:  # an end before the last one, such as in a fork
-                state = blake3(key=self._key)
-                log.update(state, 0, count)
+                known.state, known.reached = state, count
+                self._hashing[id(known)] = known
             digest = known.upto[count] = state.hexdigest(length=_DIGEST_BYTES)
             return digest
 
     def _new(self, log: ChunkLog) -> _LogDigests:
-        known = self._logs[log] = _LogDigests(self._key)
+        known = self._logs[log] = _LogDigests()
         return known
+
+
+def _drop_state(_: int, known: _LogDigests) -> None:
+    known.state = None
 
 
 def blocks_of(rendered: Rendered, plan: Plan, digests: BlockDigests) -> tuple[AuditBlock, ...]:

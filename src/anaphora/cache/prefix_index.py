@@ -37,8 +37,9 @@ from .prefix_branches import Branch, BranchTree, CallEnd, Place
 from .simulator import RenderedPrompt
 from .simulator.prompt import UNMARKED
 
-#: What a call takes besides its text, and what each of its chunks takes.
-_CALL_BYTES, _CHUNK_BYTES = 4000, 100
+#: What a call takes besides its text, and each of its runs and chunks, which calls of a conversation
+#: share.
+_CALL_BYTES, _RUN_BYTES, _CHUNK_BYTES = 3500, 2500, 130
 
 Call = TypeVar("Call")
 
@@ -69,6 +70,8 @@ class _Remembered(msgspec.Struct, Generic[Call], eq=False, kw_only=True):
     reply: tuple[Hashable, str] | None
     before: int
     """The call whose messages it continues; 0 if there is none."""
+    runs: int
+    """How many of its runs count in the memory: none, once a later call continues it."""
 
     @property
     def prompt(self) -> RenderedPrompt:
@@ -112,7 +115,7 @@ class PrefixIndex(Generic[Call]):
         self._calls: OrderedDict[int, _Remembered[Call]] = OrderedDict()
         self._trees: dict[bytes, BranchTree] = {}
         """The chunks, by the salt that separates scopes and hints."""
-        self._chunks = 0
+        self._chunks = self._runs = 0
         self._replies: dict[tuple[Hashable, str], int] = {}
         self._conversations: dict[bytes, RecentConversations] = {}
         self._last_lookup: tuple[Rendered, Hashable, CallHints, int, _Lookup[Call]] | None = None
@@ -129,7 +132,8 @@ class PrefixIndex(Generic[Call]):
     @property
     def memory(self) -> int:
         """The bytes that the remembered calls take besides, about."""
-        return _CALL_BYTES * len(self._calls) + _CHUNK_BYTES * self._chunks
+        runs = _RUN_BYTES * self._runs
+        return _CALL_BYTES * len(self._calls) + runs + _CHUNK_BYTES * self._chunks
 
     def calls(self) -> list[Call]:
         """The remembered calls, the least recent first."""
@@ -215,7 +219,12 @@ class PrefixIndex(Generic[Call]):
             conversation=conversation,
             reply=(scope, reply_id) if reply_id else None,
             before=before,
+            runs=len(rendered.runs),
         )
+        self._runs += new.runs
+        if continued is not None:
+            self._runs -= continued.runs
+            continued.runs = 0
         for salt, place in found.places.items():
             recent, tree = self._conversations.get(salt), self._trees.get(salt)
             if recent is None:
@@ -377,6 +386,7 @@ class PrefixIndex(Generic[Call]):
         if old is None:
             return
         self._texts.drop(number, leading=True)
+        self._runs -= old.runs
         if old.reply is not None and self._replies.get(old.reply) == number:
             del self._replies[old.reply]
         for salt, end in old.ends:

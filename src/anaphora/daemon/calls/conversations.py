@@ -23,9 +23,9 @@ from .own_prefixes import OwnPrefixes, PrefixScope
 
 #: Limits per app and model: remembered calls, bytes of their texts, and bytes of what is remembered
 #: besides. A call is remembered longer than its text.
-_MOST_CALLS, _MOST_TEXT, _MOST_MEMORY = 32_768, 8 * 1024 * 1024, 16 * 1024 * 1024
+_MOST_CALLS, _MOST_TEXT, _MOST_MEMORY = 32_768, 8 * 1024 * 1024, 24 * 1024 * 1024
 #: Limits of all: pairs of app and model, and the same bytes.
-_MOST_SCOPES, _MOST_TEXTS, _MOST_MEMORIES = 256, 32 * 1024 * 1024, 32 * 1024 * 1024
+_MOST_SCOPES, _MOST_TEXTS, _MOST_MEMORIES = 256, 32 * 1024 * 1024, 48 * 1024 * 1024
 
 
 class CallMemory:
