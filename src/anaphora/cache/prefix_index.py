@@ -37,7 +37,7 @@ from .prefix_branches import Branch, BranchTree, CallEnd, Place
 from .simulator import RenderedPrompt
 from .simulator.prompt import UNMARKED
 
-#: What a call takes besides its text, and each of its runs and chunks, which calls of a conversation
+#: What a call takes besides its text, and each of its runs and chunks, which a conversation's calls
 #: share.
 _CALL_BYTES, _RUN_BYTES, _CHUNK_BYTES = 3500, 2500, 130
 
