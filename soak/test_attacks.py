@@ -34,6 +34,7 @@ from support.usage_home import MORNING, claude_session
 from support.waiting import PATIENCE, wait_until
 
 from anaphora.cli.main import main
+from anaphora.daemon.off_loop import LARGE
 from anaphora.values import Usage
 
 WIRES = ("anthropic", "openai", "openai-chat", "gemini")
@@ -432,6 +433,105 @@ FORBIDDEN_TOOLS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
+FUNCTION = {"type": "function", "name": "rm", "parameters": SCHEMA}
+CUSTOM = {"name": "rm", "input_schema": SCHEMA}
+#: Messages that define a tool in a place or a spelling of which only the provider may know. "A list
+#: and a tool" is stopped by the check of tools by name, "a definition without a type" by the check
+#: that a block has a type; all others by that of members and types that may define tools.
+TOOLS_IN_MESSAGES: dict[str, tuple[str, dict[str, Any]]] = {
+    "a listing of a server": (
+        "openai",
+        {"type": "mcp_list_tools", "server_label": "s", "tools": [FUNCTION]},
+    ),
+    "an empty type": ("openai", {"type": "", "role": "developer", "tools": [FUNCTION]}),
+    "no type": ("openai", {"role": "developer", "content": "x", "tools": [FUNCTION]}),
+    "an item in capitals": (
+        "openai",
+        {"type": "ADDITIONAL_TOOLS", "role": "developer", "tools": [FUNCTION]},
+    ),
+    "an item in camel case": (
+        "openai",
+        {"type": "additionalTools", "role": "developer", "tools": [FUNCTION]},
+    ),
+    "a list in capitals": (
+        "openai",
+        {"type": "additional_tools", "role": "developer", "Tools": [FUNCTION]},
+    ),
+    "functions of an item": (
+        "openai",
+        {"type": "additional_tools", "role": "developer", "functions": [FUNCTION]},
+    ),
+    "a list and a tool": (
+        "openai",
+        {"type": "tool_search_output", "call_id": "c", "tools": [], "tool": FUNCTION},
+    ),
+    "a function as an item": ("openai", FUNCTION),
+    "an empty type in a message": (
+        "openai",
+        {"role": "developer", "content": [{"type": "", "tools": [FUNCTION]}]},
+    ),
+    "an addition in capitals": ("anthropic", {"type": "TOOL_ADDITION", "tool": CUSTOM}),
+    "an addition in camel case": ("anthropic", {"type": "toolAddition", "tool": CUSTOM}),
+    "a tool in capitals": ("anthropic", {"type": "tool_addition", "Tool": CUSTOM}),
+    "a definition beside a tool": (
+        "anthropic",
+        {"type": "tool_addition", "tool": {"name": "only_this"}, "tool_definitions": [CUSTOM]},
+    ),
+    "a tool beside tools": (
+        "anthropic",
+        {"type": "tool_addition", "tools": [{"name": "only_this"}], "tool": CUSTOM},
+    ),
+    "a removal that defines": ("anthropic", {"type": "tool_removal", "tool": CUSTOM}),
+    "tools of a text": ("anthropic", {"type": "text", "text": "x", "tools": [CUSTOM]}),
+    "a toolset": ("anthropic", {"type": "mcp_toolset", "mcp_server_name": "rm"}),
+    "a definition without a type": ("anthropic", CUSTOM),
+    "tools of a message": (
+        "openai-chat",
+        {"role": "system", "content": "x", "tools": [{"type": "function", "function": FUNCTION}]},
+    ),
+    "functions of a message": (
+        "openai-chat",
+        {"role": "system", "content": "x", "functions": [FUNCTION]},
+    ),
+    "a block of tools": (
+        "openai-chat",
+        {"role": "system", "content": [{"type": "additional_tools", "Tools": [FUNCTION]}]},
+    ),
+    "tools of a message of a local model": (
+        "ollama",
+        {"role": "system", "content": "x", "tools": [{"type": "function", "function": FUNCTION}]},
+    ),
+    "declarations in a part": ("gemini", {"functionDeclarations": [{"name": "rm"}]}),
+    "tools beside a text": (
+        "gemini",
+        {"text": "x", "tools": [{"functionDeclarations": [{"name": "rm"}]}]},
+    ),
+}
+
+
+def with_message(wire: str, held: dict[str, Any]) -> dict[str, Any]:
+    """A body with an item, message, block or part, whatever the wire has."""
+    body = body_of(wire)
+    if wire == "openai":
+        return body | {"input": [{"role": "user", "content": "Hi"}, held]}
+    if wire == "gemini":
+        return body | {"contents": [{"role": "user", "parts": [{"text": "Hi"}, held]}]}
+    if wire == "anthropic":
+        text = {"type": "text", "text": "Hi"}
+        return body | {"messages": [{"role": "user", "content": [text, held]}]}
+    return body | {"messages": [*body["messages"], held]}
+
+
+@pytest.mark.parametrize("name", TOOLS_IN_MESSAGES)
+def test_forbidden_tool_in_a_message_is_not_sent(
+    daemon: TestedDaemon, provider: ScriptedProvider, name: str
+) -> None:
+    wire, held = TOOLS_IN_MESSAGES[name]
+    response = post(daemon, "tools", path_of(wire), with_message(wire, held))
+    assert response.status_code in (400, 403), response.text
+    assert provider.bodies == []
+
+
 def other_wires(wire: str) -> list[str]:
     return [name for name in WIRES if name != wire]
 
@@ -624,6 +724,53 @@ def test_body_stalls_no_other_app(daemon: TestedDaemon, name: str) -> None:
             longest = max(longest, time.monotonic() - begin)
     thread.join()
     print(f"{name}: a health check took at most {longest * 1000:.0f} ms")
+    still_serves(daemon)
+
+
+def small_values(name: str) -> dict[str, Any]:
+    """A body of many small values, below the size from which a body counts as large."""
+    body, asked = body_of("openai-chat"), {"role": "user", "content": "x"}
+    function = {"type": "function", "function": {"name": "f"}}
+    text = {"type": "text", "text": "x"}
+    schema = {f"p{at}": {"type": "string"} for at in range(6_000)}
+    described = {"type": "function", "function": {"name": "f", "parameters": schema}}
+    fields: dict[str, Any] = {
+        "tools": {"tools": [function] * 5_000},
+        "messages": {"messages": [asked] * 6_000},
+        "blocks": {"messages": [{"role": "user", "content": [text] * 7_000}]},
+        "a schema": {"tools": [described]},
+        "numbers": {"metadata": {"a": [1] * 80_000}},
+        "empty objects": {"metadata": {"a": [{}] * 60_000}},
+        "half of the values in texts": {"messages": [asked] * 2_000, "stop": [","] * 2_000},
+        "tools for another wire": {"tools": [function] * 5_000, "model": MODELS["anthropic"]},
+        "messages for another wire": {"messages": [asked] * 6_000, "model": MODELS["gemini"]},
+    }
+    return body | fields[name]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "tools", "messages", "blocks", "a schema", "numbers", "empty objects",
+        "half of the values in texts", "tools for another wire", "messages for another wire",
+    ],
+)  # fmt: skip
+def test_small_values_are_read_beside_the_event_loop(daemon: TestedDaemon, name: str) -> None:
+    """Of 250 KB, which once kept all other apps waiting for seconds."""
+    data = json.dumps(small_values(name), separators=(",", ":")).encode()
+    assert len(data) <= LARGE
+    off_loop = daemon.daemon.services.off_loop
+    before = off_loop.begun
+    threads = [
+        threading.Thread(target=post, args=(daemon, "attacker", path_of("openai-chat"), data))
+        for _ in range(12)
+    ]
+    for thread in threads:
+        thread.start()
+    still_serves(daemon)
+    for thread in threads:
+        thread.join()
+    assert off_loop.begun >= before + len(threads)
     still_serves(daemon)
 
 

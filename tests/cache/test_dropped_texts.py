@@ -140,7 +140,7 @@ def test_what_is_remembered_besides_texts_is_bounded() -> None:
         rendered = request([f"{conversation}, {at}" for at in range(9)])
         index.add(rendered, SentCall(rendered=rendered))
         assert index.memory <= 60_000
-    assert len(index) == 12
+    assert len(index) == 6
     index.shrink(0, 0)
     assert len(index) == 1
 

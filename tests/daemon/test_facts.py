@@ -646,6 +646,65 @@ def test_tools_are_found_where_no_block_is_expected(message: Any) -> None:
     assert [name for _, name in facts.tools] == ["find"]
 
 
+S3 = {"uri": "s3://bucket/secret"}
+UNKNOWN_SHAPES: list[tuple[str, Any]] = [
+    ("bedrock", {"toolAddition": {"tools": [{"name": "find"}]}}),
+    ("bedrock", {"toolAddition": {"tool": [{"name": "find"}]}}),
+    ("bedrock", {"toolAddition": {"name": "find"}}),
+    ("bedrock", {"toolAddition": [{"tool": {"name": "find"}}]}),
+    ("bedrock", {"toolAddition": "find"}),
+    ("bedrock", {"toolAddition": {"tool": {"toolSpec": {"name": "find"}}}}),
+    ("bedrock", {"toolAddition": {"tool": {"name": "other", "Name": "find"}}}),
+    ("bedrock", {"toolAddition": {"tool": {"name": "other"}, "Tool": {"name": "find"}}}),
+    ("bedrock", {"toolRemoval": {"tool": {"name": "x", "toolSpec": {"name": "find"}}}}),
+    ("bedrock", {"ToolAddition": {"tool": {"name": "find"}}}),
+    ("bedrock", {"tool_addition": {"tool": {"name": "find"}}}),
+    ("bedrock", {"toolSpec": {"name": "find"}}),
+    ("bedrock", {"toolResult": {"content": [{"toolAddition": {"tools": [{"name": "find"}]}}]}}),
+    ("bedrock", {"image": {"format": "png", "source": {"S3Location": S3}}}),
+    ("bedrock", {"document": {"name": "a", "source": {"s3_location": S3}}}),
+    ("bedrock", {"video": {"source": {"uri": "s3://bucket/secret"}}}),
+    ("bedrock", {"toolResult": {"content": [{"image": {"source": {"s3location": S3}}}]}}),
+    ("gemini", {"FileData": {"fileUri": "gs://bucket/secret"}}),
+    ("gemini", {"fileData": {"FileUri": "gs://bucket/secret"}}),
+    ("anthropic", {"type": "tool_addition", "Tool": {"name": "find"}}),
+    ("openai_responses", {"type": "", "tools": [{"type": "function", "name": "find"}]}),
+]
+
+
+@each_row(("wire", "block"), UNKNOWN_SHAPES)
+def test_what_may_define_tools_or_open_files_is_unknown(wire: str, block: Any) -> None:
+    """Whatever a provider reads of it, the grant needs an entry for it."""
+    assert with_block(wire, block).unknown
+
+
+@each_row(
+    ("wire", "block", "tools", "is_remote"),
+    [
+        ("bedrock", {"toolAddition": {"tool": {"type": "t", "name": "find"}}}, ["find"], False),
+        ("bedrock", {"toolRemoval": {"tool": {"type": "t", "name": "find"}}}, [], False),
+        ("anthropic", {"type": "tool_addition", "tool": {"name": "find"}}, ["find"], False),
+        ("anthropic", {"type": "tool_removal", "tool": {"name": "find"}}, [], False),
+        ("anthropic", {"type": "tool_use", "id": "t", "name": "f", "input": {"tools": [1]}}, [], 0),
+    ],
+)
+def test_known_changes_of_tools_are_not_unknown(
+    wire: str, block: Any, tools: list[str], is_remote: bool
+) -> None:
+    facts = with_block(wire, block)
+    assert facts.unknown == ()
+    assert [name for _, name in facts.tools] == tools
+    assert bool(facts.remote_mcp) == bool(is_remote)
+
+
+def test_a_listing_of_a_server_needs_the_permission_for_servers() -> None:
+    """Apps send it back; written by an app, it offers tools as the server would."""
+    listing = {"type": "mcp_list_tools", "server_label": "s", "tools": [{"name": "find"}]}
+    facts = facts_of("openai_responses", {"input": [{"role": "user", "content": "x"}, listing]})
+    assert facts.remote_mcp == ("input[1]",)
+    assert facts.unknown == ()
+
+
 def test_buckets_are_found_where_no_block_is_expected() -> None:
     file = {"fileData": {"file_uri": "gs://bucket/secret.pdf"}}
     facts = with_block("gemini", {"toolResponse": {"response": {"parts": [file]}}})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -176,6 +177,81 @@ def test_large_calls_are_read_in_threads_and_small_ones_are_not(
         assert emu.requests()[0]["uncached"] > 60_000  # as many as there are words
 
 
+FUNCTION = {"type": "function", "function": {"name": "f"}}
+
+
+@each_row(
+    ("name", "changes"),
+    [
+        ("openai_chat", {"tools": [FUNCTION] * 500}),
+        ("translated", {"messages": [_user("x")] * 500}),
+        ("anthropic", {"system": [{"type": "text", "text": "x"}] * 500}),
+        ("ollama", {"options": {"stop": [""] * 2_500}}),
+    ],
+)
+def test_calls_of_many_values_are_read_in_threads(
+    daemon: TestedDaemon, name: str, changes: dict[str, Any]
+) -> None:
+    """Each value takes time, however short it is."""
+    path, fields = CALLS[name]
+    body = {**fields, "messages": [_user("Hi")], **changes}
+    assert len(json.dumps(body)) < LARGE / 8
+    off_loop = daemon.daemon.services.off_loop
+    before = off_loop.begun
+    with daemon.client() as client:
+        client.post(path, json=body)
+    assert off_loop.begun > before
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"messages": [_user("one, two, three. " * 5_000)]},
+        {"messages": [_user(json.dumps({"rows": list(range(900))}))]},
+        {"messages": [_user('\\"' * 9_000)]},
+        {"tools": [FUNCTION] * 100},
+    ],
+    ids=["commas", "JSON", "quotes", "tools"],
+)
+def test_few_values_are_not_heavy(body: dict[str, Any]) -> None:
+    """Nor are the commas, brackets and quotes of a text."""
+    assert not pieces.is_heavy(msgspec.json.encode(body))
+
+
+def test_a_large_body_whose_end_is_refused_is_read_again_in_a_thread(
+    daemon: TestedDaemon,
+) -> None:
+    """Most of it is known, but the error needs all of it."""
+    path, fields = CALLS["openai_chat"]
+    messages = [_user(f"refused {number}: " + "word " * 10_000) for number in range(8)]
+    off_loop = daemon.daemon.services.off_loop
+    with daemon.client() as client:
+        assert client.post(path, json={**fields, "messages": messages}).status_code == 200
+        before = off_loop.begun
+        text = json.dumps({**fields, "messages": [*messages, _user("And now?")]})
+        twice = text[:-1] + ', "user": "a", "user": "b"}'
+        headers = {"content-type": "application/json"}
+        refused = client.post(path, content=twice, headers=headers)
+    assert "the key 'user' occurs twice" in refused.json()["error"]["message"]
+    assert off_loop.begun > before
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_verdicts_on_large_changes_are_made_in_threads(daemon: TestedDaemon, stream: bool) -> None:
+    """Of a small call as well, if what it leaves out is large."""
+    path, fields = CALLS["anthropic"]
+    first = [_user(f"A question, {stream}."), {"role": "assistant", "content": f"Yes, {stream}."}]
+    large = {**fields, "messages": [*first, _user(f"{stream} " * 60_000)]}
+    off_loop = daemon.daemon.services.off_loop
+    with daemon.client() as client:
+        assert client.post(path, json=large).status_code == 200
+        before = off_loop.begun
+        small = {**fields, "messages": [*first, _user(f"Another, {stream}?")], "stream": stream}
+        answer = client.post(path, json=small)
+    assert answer.status_code == 200
+    assert off_loop.begun > before
+
+
 def test_a_conversation_that_is_known_is_not_read_in_a_thread(daemon: TestedDaemon) -> None:
     """Its beginning was in the body before."""
     path, fields = CALLS["openai_chat"]
@@ -239,6 +315,17 @@ def test_an_app_has_one_thread_and_others_have_theirs() -> None:
         released.set()
         assert await asyncio.gather(*first, other) == ["a"] * 5 + ["b"]
         assert not off_loop._apps
+        off_loop.close()
+
+    asyncio.run(run())
+
+
+def test_threads_switch_often_while_they_compute() -> None:
+    async def run() -> None:
+        off_loop, before = OffLoop(), sys.getswitchinterval()
+        within = await off_loop.run("a", sys.getswitchinterval)
+        assert within < before
+        await until(lambda: sys.getswitchinterval() == before, "the interval is as before")
         off_loop.close()
 
     asyncio.run(run())
