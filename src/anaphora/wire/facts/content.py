@@ -340,7 +340,7 @@ class _ContentScan:
         defining = [name for name in members if _folded(name) in _TOOL_MEMBERS]
         if not defining:
             return []
-        read = _TOOLS if kind in _DEFINING or kind in _LISTINGS else ()
+        read: tuple[str, ...] = _TOOLS if kind in _DEFINING or kind in _LISTINGS else ()
         if self._own.one_member and kind in self._own.blocks:
             read = (kind,)
         self._found.unknown += [name for name in defining if name not in read and members[name]]
