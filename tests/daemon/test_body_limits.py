@@ -27,7 +27,6 @@ PATHS = (
     "/v1beta/models/gemini-2.5-flash:generateContent",
     "/v1beta/models/gemini-2.5-flash:streamGenerateContent",
     "/v1/messages/count_tokens",
-    "/api/chat",
 )
 
 
