@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import sys
 import time
 import warnings
@@ -104,7 +105,6 @@ class AsyncClient:
             isinstance(each, ResolvedProvider) for each in providers.values()
         ):
             raise wrong_client(type(self).__name__, providers)
-        self._site = call_site()
         self._pool = ProviderPool(dict(providers), dict(routes or {}), transport=transport)
         self._chooser = TargetChooser(self._pool)
         self._watchers = Watchers(watchers_of(watchers), audit_of(audit))
@@ -113,6 +113,8 @@ class AsyncClient:
         self._sessions = ClientSessions(self._watchers, self._on_wait, conversations)
         self._cold = self._sessions.cold = cold_guard_of(cold)
         self._compared = ComparedCalls()
+        self._process = os.getpid()
+        self._site = call_site()
 
     def __reduce__(self) -> NoReturn:
         raise not_copyable(self)
@@ -167,6 +169,8 @@ class AsyncClient:
         site = getattr(self, "_site", None)
         if site is None or self._closed or sys.is_finalizing() or not self._pool.has_connections:
             return
+        if os.getpid() != self._process:
+            return  # after a fork, connections are the parent's
         made = f"AsyncClient made at {site.file}:{site.line} was not closed"
         problem = f"{made}: write `async with`, or `await client.close()`"
         logging.getLogger("anaphora").warning("%s", problem)

@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
-from typing import Generic, NoReturn
+from typing import TYPE_CHECKING, Generic, NoReturn
 
 from anaphora.cache.verdict.judgement import ComparedCalls
 from anaphora.client.oneshot import OneShot
@@ -57,9 +57,15 @@ class FanOut(Pending[FanOutResult[Parsed]], Generic[Parsed]):
     def notices(self) -> tuple[Notice, ...]:
         return tuple(self._run.notices)
 
-    @property
-    def text(self) -> NoReturn:
-        raise AttributeError("a map has no text; use `text` of its items, or `texts` of its result")
+    text: NoReturn = property()  # type: ignore[assignment]
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            if name == "text":
+                right = "use `text` of its items, or `texts` of its result"
+                raise AttributeError(f"a map has no text; {right}")
+            super().__getattr__(name)
 
     def __aiter__(self) -> AsyncGenerator[FanOutItem[Parsed], None]:
         self._consume()
