@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import os
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -20,7 +19,7 @@ from anaphora.errors import (
 from anaphora.values import Event, Reply, ReplyEnd, ReplyFail
 from anaphora.wire.errors import NO_ERROR_OBJECT, shorten
 
-from .config.environment import advice, default_rows, key_variables
+from .config.environment import advice, any_set, default_rows, key_variables
 
 if TYPE_CHECKING:
     from .target import Endpoint, Target
@@ -69,13 +68,9 @@ def name_provider(error: AnaphoraError, target: Target) -> None:
     hint = ""
     if isinstance(error, errors.NotFound) and maker not in (None, endpoint.system):
         variables = [] if maker is None else key_variables(default_rows()[maker])
-        if key is not None and key.env and is_maker(endpoint.system) and not _any_set(variables):
+        if key is not None and key.env and is_maker(endpoint.system) and not any_set(variables):
             hint = f" {target.model} is a model of {maker}, which has no key: {advice(maker or '')}"
     error.args = (f"{endpoint.id}: {error}{hint}",)
-
-
-def _any_set(variables: Iterable[str]) -> bool:
-    return any(os.environ.get(name) for name in variables)
 
 
 def name_meant_block(error: AnaphoraError, endpoint: Endpoint, body: bytes) -> None:

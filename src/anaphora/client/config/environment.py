@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import msgspec
@@ -227,6 +227,10 @@ def state() -> int:
     """A hash of every variable that an `Environment` reads, to detect changes."""
     names = variable_names()
     return hash(frozenset((name, os.environ.get(name)) for name in os.environ if name in names))
+
+
+def any_set(names: Iterable[str]) -> bool:
+    return any(os.environ.get(name) for name in names)
 
 
 def variable_names() -> frozenset[str]:
