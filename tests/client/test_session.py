@@ -157,7 +157,6 @@ def test_broken_prefix_is_reported_and_sent(
     asyncio.run(main())
 
 
-@pytest.mark.breaks_prefix(reason="the call asks for other options")
 def test_options_of_the_call_itself_give_a_notice(emu: Emulator) -> None:
     """The loss is the same as by an option that the session had before."""
 

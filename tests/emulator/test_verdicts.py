@@ -63,7 +63,7 @@ def test_slot_with_little_of_a_prompt_is_not_taken_by_another(emu: Emulator) -> 
     long = [*short, {"role": "assistant", "content": "Hi."}, {"role": "user", "content": LONG}]
     for messages in (short, long):
         request = {"model": "llama3.2", "messages": messages, "stream": False}
-        httpx.post(f"{emu.url}/api/chat", json=request).raise_for_status()
+        httpx.post(f"{emu.url}/ollama/v1/chat/completions", json=request).raise_for_status()
     sentence = emu.requests()[0]["verdict"]["sentence"]
     assert "because a slot is reused only if it holds more than 10% of the prompt" in sentence
 
