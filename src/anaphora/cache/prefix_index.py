@@ -187,8 +187,7 @@ class PrefixIndex(Generic[Call]):
         reply_id: str = "",
         prompt: RenderedPrompt | None = None,
     ) -> EarlierCall[Call] | None:
-        """Remember a call; returns the result of `find`. `prompt` can be shared by indexes that
-        remember the same call."""
+        """Remember a call; returns the result of `find`. Indexes of one call can share `prompt`."""
         scope, hints = _scope(rendered, scope), hints or CallHints()
         last, self._last_lookup = self._last_lookup, None
         if last is not None and last[0] is rendered and last[1:4] == (scope, hints, self._number):
@@ -226,12 +225,8 @@ class PrefixIndex(Generic[Call]):
             self._runs -= continued.runs
             continued.runs = 0
         for salt, place in found.places.items():
-            recent, tree = self._conversations.get(salt), self._trees.get(salt)
-            if recent is None:
-                recent = self._conversations[salt] = RecentConversations()
-            recent.use(conversation, blocks)
-            if tree is None:
-                tree = self._trees[salt] = BranchTree(self._calls)
+            self._conversations.setdefault(salt, RecentConversations()).use(conversation, blocks)
+            tree = self._trees.setdefault(salt, BranchTree(self._calls))
             added, end = tree.insert(new.number, compared, place)
             self._chunks += added
             new.ends = (*new.ends, (salt, end))

@@ -1,5 +1,4 @@
-"""`anaphora apps`, `admin` and `secrets`: the tokens of apps and administrators, and the keys of
-providers."""
+"""`anaphora apps`, `admin` and `secrets`: tokens of apps and administrators, keys of providers."""
 
 from __future__ import annotations
 
