@@ -15,6 +15,7 @@ from anaphora.canonical import dumps, string
 from anaphora.errors import InvalidRequest, Parse
 from anaphora.values import (
     Event,
+    Extras,
     Message,
     Part,
     PartDelta,
@@ -260,6 +261,8 @@ class StreamWriter:
         self._thought: dict[int, bool] = {}
         """The indexes of open texts, and which of them are thoughts."""
         self._written: set[int] = set()
+        self._sealed: dict[int, Extras] = {}
+        """The fields of open texts that were known at their start: each piece has them."""
 
     def write(self, event: Event) -> bytes:
         if isinstance(event, ReplyStart):
@@ -267,6 +270,8 @@ class StreamWriter:
         elif isinstance(event, PartStart):
             if event.kind in ("text", "refusal", "thinking"):
                 self._thought[event.index] = event.kind == "thinking"
+                if event.kind == "text" and extra_members(event.extras, WIRE):
+                    self._sealed[event.index] = event.extras or {}
         elif isinstance(event, PartDelta):
             return self._delta(event)
         elif isinstance(event, PartEnd):
@@ -284,6 +289,8 @@ class StreamWriter:
         if thought is None:
             return b""
         self._written.add(event.index)
+        if (extras := self._sealed.get(event.index)) is not None:
+            return self._chunk(*(data for _, data in write_parts((Text(event.delta, extras),), [])))
         flag = b',"thought":true' if thought else b""
         return self._chunk(b'{"text":' + string(event.delta) + flag + b"}")
 
@@ -292,7 +299,7 @@ class StreamWriter:
         empty text."""
         if index in self._written and isinstance(part, Text | Refusal | Thinking):
             rest = _without_text(part)
-            if rest is None:
+            if rest is None or index in self._sealed:
                 return b""
             part = rest
         message = Message(role="assistant", parts=(part,))

@@ -253,7 +253,8 @@ class _CandidateBuilder:
                 return []
             events = self._end_open()
             self._kind, self._seal = kind, seal
-            events += self._begin(kind.__name__.lower(), self._finish_text)
+            extras = seal if kind is Text else None
+            events += self._begin(kind.__name__.lower(), self._finish_text, extras=extras)
         if text:
             events.append(self.build.add_text(self._count - 1, text))
         return events
