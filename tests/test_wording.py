@@ -38,7 +38,6 @@ def test_counted(count: int, noun: str, plural: str, expected: str) -> None:
         ["explain", *(str(EXAMPLES / name) for name in ("turn-1.json", "turn-2.json"))],
         ["explain", *(str(EXAMPLES / name) for name in ("turn-1.json", "turn-2-next-day.json"))],
         ["lint", str(EXAMPLES / "turn-1.json")],
-        ["rules", "check", str(EXAMPLES / "session.jsonl")],
         ["simulate", str(EXAMPLES / "session.jsonl")],
     ],
     ids=lambda arguments: arguments[0],

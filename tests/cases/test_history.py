@@ -111,7 +111,7 @@ def pruned(name: str) -> tuple[Rendered, Rendered]:
 
 
 @pytest.mark.parametrize("name", WIRES)
-def test_opencode_32515_the_verdict_shows_what_a_pruning_costs(name: str) -> None:
+def test_opencode_32515_eve_175_the_verdict_shows_what_a_pruning_costs(name: str) -> None:
     place = PLACES[name]
     one, two = pruned(name)
     assert two.size < one.size

@@ -133,8 +133,8 @@ def test_nothing_in_the_time_is_no_error(home: Path, usage: Any) -> None:
     assert report(usage, *one)["days"] == ["2026-11-03", "2026-11-03"]
     assert usage("--since", "2026-12-01", "--project", "/none").endswith("of this project\n")
     logs = str(ROOT / "docs" / "examples" / "requests.jsonl")
-    days = report(usage, "--logs", logs)["rows"]
-    none = report(usage, "--logs", logs, "--since", "2036-12-01")
+    days = report(usage, logs)["rows"]
+    none = report(usage, logs, "--since", "2036-12-01")
     assert none["days"] == [days[0]["name"], days[-1]["name"]]
 
 
