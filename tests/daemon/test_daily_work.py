@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import json
 import os
 import re
@@ -73,7 +74,8 @@ class Operator:
         line = line.replace("$ANAPHORA_HOME", str(self.home))
         command, _, file = line.partition(" > ")
         source, _, command = command.rpartition(" | ") if "pass show" in line else ("", "", command)
-        program, *arguments = shlex.split(command)
+        program, *words = shlex.split(command)
+        arguments = [path for word in words for path in sorted(glob.glob(word)) or [word]]
         if program == "systemctl":
             assert arguments in (["stop", "anaphora"], ["start", "anaphora"])
             self.start() if arguments[0] == "start" else self.stop()
@@ -83,9 +85,12 @@ class Operator:
             assert "daemon" in (metadata.metadata("anaphora").get_all("Provides-Extra") or ())
             return ""
         if program != "anaphora":
-            words = [program, *arguments]
             return subprocess.run(
-                words, check=True, cwd=self.folder, stdout=subprocess.PIPE, text=True
+                [program, *arguments],
+                check=True,
+                cwd=self.folder,
+                stdout=subprocess.PIPE,
+                text=True,
             ).stdout
         done = CliRunner().invoke(
             anaphora,

@@ -109,12 +109,13 @@ def asked(
 
 
 def meaning(reply: Reply) -> Any:
-    """What an app sees of an answer."""
+    """What an app sees of an answer. A signature that came in a piece of its own has no text."""
     parts = [
         (type(part).__name__, getattr(part, "text", ""))
         if not isinstance(part, ToolCall)
         else ("ToolCall", part.name, json.loads(part.arguments or "{}"))
         for part in reply.message.parts
+        if not (isinstance(part, Thinking) and part.signature and not part.text)
     ]
     return parts, reply.stop_reason, reply.usage.input, reply.usage.output
 
