@@ -179,7 +179,7 @@ _PAGES = frozenset(("/healthz", "/readyz", "/metrics", "/rpc", _UI))
 #: Routes on which a 404 concerns the model.
 _CALLS = frozenset(
     (
-        "/v1/messages", "/v1/messages/*", "/v1/chat/*", "/v1/responses", "/api/chat",
+        "/v1/messages", "/v1/messages/*", "/v1/chat/*", "/v1/responses",
         "/v1/embeddings", "/v1beta/models/*:generateContent",
         "/v1beta/models/*:streamGenerateContent", "/v1beta/models/*:countTokens",
         "/model/*/converse", "/model/*/converse-stream", "/model/*/invoke",
