@@ -16,6 +16,9 @@ from anaphora.rendered import Chunk, Rendered
 _TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+("?)|[\[\]{}]', re.DOTALL)
 _CLOSERS = {b"{": b"}", b"[": b"]"}
 
+#: The end of a text in the message before, whose quote is in the next chunk.
+_TEXT_END = re.compile(rb'"(?=[}\]])')
+
 UNREADABLE: Any = object()
 
 
@@ -41,7 +44,7 @@ def block_of(chunk: Chunk) -> JsonBlock:
 def cut_block(data: bytes) -> JsonBlock:
     """Chunks begin with the closing of the message before, and end inside their own: the former is
     dropped, the latter closed."""
-    start = 0
+    start = len(lead.group()) if (lead := _TEXT_END.match(data)) else 0
     stack: list[tuple[bytes, int]] = []
     quote = b""
     for match in _TOKEN.finditer(data, start):
@@ -93,8 +96,10 @@ _LONGEST_SECRET = 4096
 
 
 def chunk_at(rendered: Rendered, offset: int) -> Chunk:
-    """The chunk that holds a byte."""
-    return rendered.chunk(rendered.at_offset(offset))
+    """The chunk that holds a byte; that of the text for the quote at its end."""
+    chunk = rendered.chunk(rendered.at_offset(offset))
+    ends = chunk.index and offset == rendered.offset(chunk.index) and _TEXT_END.match(chunk.data)
+    return rendered.chunk(chunk.index - 1) if ends else chunk
 
 
 #: A quote that begins or ends a text.
