@@ -470,7 +470,7 @@ def test_structured_answers(ask: Ask) -> None:
     assert fields["parsed"] == json.loads(fields["answer"])
     result = ask("--schema", "schema.json", "In prose, please")
     assert (result.code, result.out) == (4, "")
-    assert result.err == "Well, it depends.\nanaphora: $: not JSON\n"
+    assert result.err == "Well, it depends.\nanaphora: claude: $: not JSON\n"
 
 
 def test_answer_that_does_not_conform_is_not_lost(ask: Ask) -> None:
@@ -489,7 +489,7 @@ def test_refusal_is_printed(ask: Ask, provider: str) -> None:
     result = ask(*question)
     fields = ask("--json", *question).json
     assert result.out == fields["answer"] + "\n" == "No.\n"
-    assert "refusal" in (fields["stop"], fields["stop_reason"])
+    assert fields["stop"] == "refusal"
     assert "the model refused to answer" in result.err
 
 

@@ -267,7 +267,8 @@ class _Question:
         if isinstance(problem, errors.Upstream | errors.Transport | errors.Timeout):
             attempts = problem.attempts
             status = getattr(problem, "status", None)
-            line = f"{attempts[-1].provider if attempts else self._choice.name}: {line}"
+            name = f"{attempts[-1].provider if attempts else self._choice.name}: "
+            line = name + line.removeprefix(name)
             line += f" ({status})" if status else ""
             line += f", after {len(attempts)} attempts" if len(attempts) > 1 else ""
         advice = next((text for kind, text in _ADVICE if isinstance(problem, kind)), "")
@@ -289,7 +290,7 @@ def _fields(response: Response, *, with_value: bool) -> dict[str, Any]:
     return {
         "answer": _answer_text(reply),
         **({"parsed": response.parsed} if with_value else {}),
-        "stop": reply.stop_reason,
+        "stop": "refusal" if declined(reply) else reply.stop_reason,
         "provider": record.provider,
         "model": record.model,
         "served_model": reply.model,

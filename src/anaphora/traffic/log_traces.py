@@ -79,7 +79,7 @@ class _RequestLog:
         digest = blake3(msgspec.json.encode([(provider, model, logged.wire), tools])).digest(16)
         digests = [digest]
         for message in messages:
-            digest = blake3(digest + msgspec.json.encode(message)).digest(16)
+            digest = blake3(digest + msgspec.json.encode(message, enc_hook=str)).digest(16)
             digests.append(digest)
         known = [one for one in digests[1:] or digests if one in self._ends]
         if known:
