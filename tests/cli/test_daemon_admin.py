@@ -142,7 +142,7 @@ def test_grants_explained(command: Command) -> None:
         "today $0.00 of $1.00 extensions.yaml:12",
         "this month $0.00 of $10.00 extensions.yaml:13",
         "held $0.00 by calls that run the store",
-        "allowed none default",
+        "allowed stored_responses extensions.yaml:16",
         "markers placed by the planner default",
         "cache its own default",
     ]
