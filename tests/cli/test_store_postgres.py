@@ -59,9 +59,10 @@ def test_an_empty_database_is_named(run: Any, home: Path, postgres_server: Postg
 
 
 def test_a_backup_is_for_the_databases_own_program(run: Any, home: Path, tmp_path: Path) -> None:
-    done = run("store", "backup", str(tmp_path / "copy"), "--home", str(home))
-    assert (done.returncode, (tmp_path / "copy").exists()) == (2, False)
-    assert "back it up with pg_dump" in done.stderr
+    done = run("backup", str(tmp_path / "copy"), "--home", str(home))
+    assert done.returncode == 0, done.stderr
+    assert "without the store: it is at postgresql://" in done.stdout
+    assert "back it up with pg_dump" in done.stdout
 
 
 def test_without_postgresql_a_command_says_where_it_should_be(run: Any, home: Path) -> None:
