@@ -57,14 +57,9 @@ from .sums import JudgedCall, LaterRemedies, Totals
 _MOST_CALLS = 10_000
 #: Credentials for which a redactor is kept.
 _MOST_REDACTORS = 16
-#: The steps of a verdict, except the last, which publishes it.
-_STEPS = 5
-#: Of those, the ones that read request and response.
-_READING_STEPS = 3
-_UNREAD_API = Notice(
-    "not_read",
-    f"Ollama's {OLLAMA_API} is passed on, not read: no verdicts. Calls of its /v1 are read.",
-)
+#: The steps of a verdict but the last, which publishes it; those that read request and response.
+_STEPS, _READING_STEPS = 5, 3
+_UNREAD_API = Notice("not_read", f"Ollama's {OLLAMA_API} is passed on, not read; /v1 is read.")
 #: The texts of a change, which may quote the prompt.
 _TEXTS = ("before", "after", "detail", "label", "path")
 
