@@ -151,7 +151,8 @@ class Embeddings:
         """The first provider with a price of a model, since the catalog lists no embedding models.
         An app may name the provider: `openai/MODEL`."""
         now, pool = self._clock(), self._tools.pool
-        for name in names:
+        named = model.partition("/")[0]
+        for name in (named,) if named in names else names:
             if name in pool.providers and not pool.routes.get(model):
                 price = pool.endpoint(pool.providers[name]).target(model).price(now)
                 if price is not None and price.input is not None:
