@@ -380,6 +380,7 @@ def test_a_missing_proxy_is_named(installed: Callable[[str], Run]) -> None:
         assert (done.returncode, done.stderr) == (7, f"Error: {expected}\n")
 
 
+@pytest.mark.long
 def test_suggested_commands_work_from_a_wheel(
     installed: Callable[[str], Run], tmp_path: Path
 ) -> None:

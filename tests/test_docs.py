@@ -149,6 +149,7 @@ FILES = {
 @pytest.mark.parametrize(
     "page", [p for p in sorted(ROOT.glob("docs/guides/*.md")) if p.name not in FILES], ids=name
 )
+@pytest.mark.long
 def test_every_guide_runs_as_one_program(
     page: Path, reader: None, emu: emulator.Emulator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -332,6 +333,7 @@ def project_scripts() -> dict[str, str]:
     "command",
     sorted({line for page in PAGES for body in fenced(page, "sh") for line in body.splitlines()}),
 )
+@pytest.mark.long
 def test_every_command_works(
     command: str,
     monkeypatch: pytest.MonkeyPatch,

@@ -113,6 +113,7 @@ def test_the_list_of_pages_for_programs_has_all_of_them() -> None:
     assert "guides/index.md" in listed
 
 
+@pytest.mark.long
 def test_the_reference_is_up_to_date() -> None:
     command = [sys.executable, "scripts/reference.py", "--check"]
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)

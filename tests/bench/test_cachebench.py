@@ -111,6 +111,7 @@ def test_each_call_continues_the_one_before(runner: Any, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("fixed", [False, True])
+@pytest.mark.long
 def test_one_conversation_is_billed_through_real_code(
     runner: Any, tmp_path: Path, fixed: bool
 ) -> None:

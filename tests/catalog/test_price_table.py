@@ -164,6 +164,7 @@ def names_of(provider: types.Provider) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("provider", sorted(NAMES.values()))
+@pytest.mark.long
 def test_every_name_finds_the_model_that_genai_prices_finds(provider: str) -> None:
     theirs = KNOWN[provider]
     offered = [theirs, *(KNOWN[name] for name in theirs.fallback_model_providers or ())]
@@ -261,6 +262,7 @@ def _levels(price: types.ModelPrice) -> tuple[PriceLevel, ...]:
 
 
 @pytest.mark.parametrize("ours", sorted(NAMES))
+@pytest.mark.long
 def test_every_price_is_that_of_genai_prices(ours: str) -> None:
     provider = NAMES[ours]
     compared = 0

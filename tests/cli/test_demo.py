@@ -173,6 +173,7 @@ def test_terminal_has_colours_and_progress(environment: Any) -> None:
     assert max(map(len, last.splitlines())) <= 80
 
 
+@pytest.mark.long
 def test_no_color_and_dumb_terminals(environment: Any) -> None:
     dull = on_terminal(100, environment(NO_COLOR="1"))
     assert not re.search(r"\x1b\[[\d;]*[1-9]m", dull)

@@ -68,6 +68,7 @@ def of(toured: Toured, one: Comparison) -> list[dict[str, Any]]:
 # ── The bills ────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.long
 def test_twenty_turns_in_each_layout(toured: Toured) -> None:
     assert TURNS == 20
     assert toured.watched == list(range(1, 21))

@@ -260,6 +260,7 @@ def test_missing_package_is_7(run: Any, monkeypatch: pytest.MonkeyPatch, command
         ("nosuch 2>&-", 2),
     ],
 )
+@pytest.mark.long
 def test_closed_streams(environment: Any, command: str, code: int) -> None:
     done = subprocess.run(
         ["sh", "-c", f"{sys.executable} -m anaphora {command}"],
@@ -278,6 +279,7 @@ def test_closed_streams(environment: Any, command: str, code: int) -> None:
     "command",
     [long("models"), "models --json", long("--help"), "ask --emulate hi"],
 )
+@pytest.mark.long
 def test_closed_pipe_is_silent(environment: Any, command: str) -> None:
     line = f"set -o pipefail; {sys.executable} -m anaphora {command} | head -c 1 > /dev/null"
     done = subprocess.run(

@@ -155,7 +155,9 @@ def test_a_database_of_another_program_is_reported(tmp_path: Path) -> None:
         connection.execute("CREATE TABLE session (id TEXT)")
     ran = run("simulate", tmp_path)
     assert ran.exit_code == 2
-    assert f"{other}: no database of opencode that can be read: no such table: message" in ran.stderr
+    assert (
+        f"{other}: no database of opencode that can be read: no such table: message" in ran.stderr
+    )
 
 
 @pytest.mark.parametrize("state", ["closed", "open", "killed"])

@@ -130,6 +130,7 @@ def accounts() -> list[ParameterSet]:
 
 
 @pytest.mark.parametrize("name, clock, images", accounts())
+@pytest.mark.long
 def test_an_account_with_an_unrecorded_beginning(
     name: str, clock: bool, images: bool, tmp_path: Path
 ) -> None:

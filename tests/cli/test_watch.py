@@ -159,6 +159,7 @@ def calls_of(watched: tuple[list[Json], Emulator]) -> list[Json]:
     return calls
 
 
+@pytest.mark.long
 def test_change_is_named_with_its_field_excerpts_tokens_and_dollars(watched: Any) -> None:
     """The 4th turn of the conversation changes one word in the description of the second tool."""
     (broken,) = [call for call in calls_of(watched) if call["broke"]]

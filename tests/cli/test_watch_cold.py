@@ -180,6 +180,7 @@ def test_without_a_terminal_ask_refuses_and_says_so(
     assert second == "answered"
 
 
+@pytest.mark.long
 def test_refusals_and_warnings_without_asking(
     emu: Emulator, tmp_path: Path, environ: dict[str, str]
 ) -> None:

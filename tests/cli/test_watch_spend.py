@@ -63,6 +63,7 @@ def watch(emu: Emulator, *words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.long
 def test_a_program_is_stopped_and_reads_why(emu: Emulator, tmp_path: Path) -> None:
     agent, log = tmp_path / "agent.py", tmp_path / "calls.jsonl"
     agent.write_text(AGENT)

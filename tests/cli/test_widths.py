@@ -96,6 +96,7 @@ def on_terminal(arguments: list[str], columns: int, environment: dict[str, str])
     "terminal, variable, width",
     [(60, None, 60), (200, None, 200), (200, "40", 40), (60, "0", 60)],
 )
+@pytest.mark.long
 def test_width_of_a_terminal(
     environment: Any, terminal: int, variable: str | None, width: int
 ) -> None:

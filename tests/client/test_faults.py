@@ -178,6 +178,7 @@ def of_fault(fault: str) -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("fault, wire", [case for fault in FAULTS for case in of_fault(fault)])
+@pytest.mark.long
 def test_fault(emu: Emulator, plain: dict[str, str], fault: str, wire: str) -> None:
     late = FAULTS[fault][0] is LATE
 

@@ -135,6 +135,7 @@ LATE: dict[str, Callable[[list[Response]], list[tuple[object, ...]]]] = {
 
 @every
 @pytest.mark.breaks_prefix(reason="verdicts on changed prompts are compared")
+@pytest.mark.long
 def test_verdict_is_the_same_whenever_it_is_read(
     monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:

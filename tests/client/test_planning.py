@@ -66,6 +66,7 @@ def combinations() -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("name, tool_policy, policies, history", list(combinations()))
+@pytest.mark.long
 def test_session_and_single_call_place_the_same_markers(
     emu: Emulator,
     name: str,

@@ -217,6 +217,7 @@ async def silent(server: RawServer, reader: asyncio.StreamReader, writer: Any) -
     "scene",
     [refused, unresolved, untrusted, unreachable_proxy, refusing_tunnel, silent_proxy],
 )
+@pytest.mark.long
 def test_no_connection(scene: Any, way: Way) -> None:
     async def main() -> None:
         async with scene() as config:
@@ -275,6 +276,7 @@ HANGING: tuple[Handler, ...] = (silent, stalling)
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("handler", [silent, closing, resetting, stalling, quoting])
+@pytest.mark.long
 def test_no_answer(handler: Handler, way: Way) -> None:
     async def main() -> None:
         async with raw_server(handler) as server:
@@ -402,6 +404,7 @@ def echoing(answer: Callable[[bytes], bytes]) -> Handler:
 
 @pytest.mark.parametrize("wire", MODELS)
 @pytest.mark.parametrize("status", [200, 302, 400, 401, 403, 404, 429, 500])
+@pytest.mark.long
 def test_error_that_quotes_the_key(wire: str, status: int) -> None:
     """In every field of the error, and in the header of the request's id."""
 

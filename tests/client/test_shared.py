@@ -408,5 +408,6 @@ def test_programs_end_without_noise(steps: str, emu: Emulator) -> None:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
 @pytest.mark.parametrize("steps", FORKS.values(), ids=FORKS)
+@pytest.mark.long
 def test_children_have_a_client_of_their_own(steps: str, emu: Emulator) -> None:
     run(steps, emu)

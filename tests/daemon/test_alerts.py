@@ -302,6 +302,7 @@ def test_failed_webhook_is_tried_again_and_delays_nothing(
 @pytest.mark.parametrize(
     "hours, results", [(2, ["sent"]), (2, ["failed", "dropped"]), (30, ["dropped"])]
 )
+@pytest.mark.long
 def test_alert_that_waited_while_no_daemon_ran(
     tmp_path: Path,
     running_emulator: Emulator,

@@ -62,6 +62,7 @@ def test_conversation_reads_what_it_reads_without_a_daemon(
 
 @pytest.mark.parametrize("apps", APPS)
 @pytest.mark.parametrize("crowd", [1, 20])
+@pytest.mark.long
 def test_key_outlives_the_process(
     crowd: int, apps: tuple[str, ...], emu: Emulator, tmp_path: Path
 ) -> None:

@@ -47,6 +47,7 @@ def day(folder: Path, emu: Emulator, apps: Iterable[str]) -> list[tuple[Chat, An
     return found
 
 
+@pytest.mark.long
 def test_charge_of_each_answered_call_is_the_bill(emu: Emulator, tmp_path: Path) -> None:
     """To the nano-dollar, for reads of its own conversations, of earlier processes and of others;
     and the app sees what it would see alone."""

@@ -331,6 +331,7 @@ def test_a_node_writes_the_row_of_a_call_that_another_node_has_charged(
     home.check()
 
 
+@pytest.mark.long
 def test_a_node_that_was_taken_for_dead_writes_the_row_of_its_call(
     tmp_path: Path,
     daemons: CrashingDaemons,

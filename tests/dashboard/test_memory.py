@@ -257,6 +257,7 @@ def test_version_grows_with_calls_and_when_all_are_dropped() -> None:
 
 
 @pytest.mark.parametrize("make", [MemoryCalls, lambda: LogSums(charts=True)], ids=["calls", "sums"])
+@pytest.mark.long
 def test_tables_are_closed_once_nobody_has_the_calls(make: Callable[[], PastCalls]) -> None:
     source = make()
     with source.reading() as (database, _):

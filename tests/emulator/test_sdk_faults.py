@@ -210,6 +210,7 @@ def outcome(ask: AskFunction, client: Any, fault: str, stream: bool) -> str:
 @pytest.mark.parametrize("stream", [False, True], ids=["single", "stream"])
 @pytest.mark.parametrize("wire", WIRES)
 @pytest.mark.parametrize("fault", SEEN)
+@pytest.mark.long
 def test_sdk_outcome(
     emu: Emulator, clients: dict[bool, dict[str, Any]], fault: str, wire: str, stream: bool
 ) -> None:

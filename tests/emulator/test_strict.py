@@ -1132,6 +1132,7 @@ def test_deeply_nested_body_is_rejected(name: str, body: bytes) -> None:
     assert Engine().respond(request).status == 400
 
 
+@pytest.mark.long
 def test_body_nested_near_the_limit_never_raises() -> None:
     """Depths that one reader still takes and the next does not."""
     engine, headers = Engine(), {"authorization": "Bearer k"}

@@ -206,6 +206,7 @@ DIALECT_PAIRS = [(row, name) for row in ROWS for name in (row.wire, elsewhere(ro
 
 @settings(max_examples=3)
 @given(call=calls)
+@pytest.mark.long
 def test_there_and_back_again_through_a_dialect(call: Call) -> None:
     def check_journeys(row: catalog.Dialect, name: str) -> None:
         here, there = (spoken_by(row), row.wire), (WIRES[name], name)
@@ -219,6 +220,7 @@ def test_there_and_back_again_through_a_dialect(call: Call) -> None:
 
 @settings(max_examples=4)
 @given(call=calls_without_failures)
+@pytest.mark.long
 def test_law_6_dialect_values_stay_in_their_dialect(call: Call) -> None:
     def check_both_ways(row: catalog.Dialect, name: str) -> None:
         check_leaks(copied(call), spoken_by(row), WIRES[name])

@@ -30,6 +30,7 @@ def test_no_wire_loses_anything_in_silence(name: str) -> None:
 
 
 @pytest.mark.parametrize("row", catalog.dialects().rows, ids=lambda row: row.name)
+@pytest.mark.long
 def test_no_dialect_loses_anything_in_silence(row: catalog.Dialect) -> None:
     lost = [
         (feature.name, target.model)
@@ -41,6 +42,7 @@ def test_no_dialect_loses_anything_in_silence(row: catalog.Dialect) -> None:
 
 
 @pytest.mark.parametrize("first", MODELS)
+@pytest.mark.long
 def test_a_feature_has_the_same_outcome_from_every_origin(first: str) -> None:
     """A feature that the first wire supports reaches the second unchanged. A feature that is
     only the first one's gives a notice where the second does not support it."""
@@ -57,6 +59,7 @@ def test_a_feature_has_the_same_outcome_from_every_origin(first: str) -> None:
     assert not wrong
 
 
+@pytest.mark.long
 def test_the_page_matches_the_code() -> None:
     made = page()
     if os.environ.get("ANAPHORA_UPDATE_DOCS"):

@@ -15,6 +15,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "request-fields.md"
 
 
 @pytest.mark.parametrize("wire", RICH)
+@pytest.mark.long
 def test_readers_see_the_same(wire: str) -> None:
     bodies = list(disagreements(wire))
     assert len(bodies) > 750

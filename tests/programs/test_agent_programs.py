@@ -59,6 +59,7 @@ def place_of(program: AgentProgram, root: Path, work: str = "work") -> ProgramPl
 @pytest.mark.parametrize(
     ("name", "websockets"), [("claude", False), ("codex", True), ("codex", False)]
 )
+@pytest.mark.long
 def test_watched(name: str, websockets: bool, folder: Path) -> None:
     # Codex reports the 426, and uses HTTP.
     expected = ["responses_websocket"] if name == "codex" and not websockets else []
@@ -74,10 +75,12 @@ def test_recorded_and_replayed_in_another_folder(name: str, folder: Path) -> Non
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.long
 def test_through_the_daemon(name: str, folder: Path) -> None:
     check_daemon(place(name, folder / "place"), folder)
 
 
+@pytest.mark.long
 def test_claude_code_runs_with_the_status_line_and_its_usage_is_summed(folder: Path) -> None:
     there = place("claude", folder / "home")
 
@@ -163,6 +166,7 @@ AT_CLOUDS = [
 
 
 @pytest.mark.parametrize("program", AT_CLOUDS)
+@pytest.mark.long
 def test_claude_code_at_a_cloud_is_watched(program: AgentProgram, folder: Path) -> None:
     # The emulator lists no inference profiles.
     check_watched(place_of(program, folder / "home"), folder, expected=["1 error"])
@@ -184,6 +188,7 @@ def test_claude_code_at_a_cloud_is_recorded_and_replayed(
     check_replayed(there, elsewhere, folder)
 
 
+@pytest.mark.long
 def test_claude_code_at_an_emulated_bedrock(folder: Path) -> None:
     """Its own signatures are verified, and each call of the loop after the first reads the cache."""
     there, variables = place_of(ON_BEDROCK, folder / "home"), ON_BEDROCK.variables

@@ -71,6 +71,7 @@ def run(
 
 
 @pytest.mark.parametrize("has_handler", [True, False])
+@pytest.mark.long
 def test_over_http(
     has_handler: bool, program: str, running_emulator: Emulator, tmp_path: Path
 ) -> None:

@@ -133,6 +133,7 @@ def test_codex_by_session(ccusage: Ccusage) -> None:
     assert preview
 
 
+@pytest.mark.long
 def test_the_command_prints_the_same_totals(ccusage: Ccusage) -> None:
     """`anaphora usage`, in the places that ccusage reads."""
     words = ("usage", "program", "--json")

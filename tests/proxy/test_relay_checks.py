@@ -108,7 +108,5 @@ def test_ollamas_own_api_passes_unread_and_says_so_once(upstream: SocketUpstream
     assert [call.kind for call in judge.calls] == ["other"] * 3
     assert {call.reason for call in judge.calls} == {"Ollama's own API is not read"}
     first, *others = [[notice.message for notice in call.notices] for call in judge.calls]
-    assert first == [
-        "Ollama's /api/ is passed on, not read; /v1 is read."
-    ]
+    assert first == ["Ollama's /api/ is passed on, not read; /v1 is read."]
     assert others == [[], []]

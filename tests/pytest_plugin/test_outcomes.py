@@ -214,6 +214,7 @@ def test_a_stream_that_is_left_open_is_no_call_of_the_next_test(
     result.stdout.fnmatch_lines(["A call was still open when the test ended, and is not judged: *"])
 
 
+@pytest.mark.long
 def test_anaphora_redirect_with_processes_of_xdist(
     project: pytest.Pytester, emu: Emulator, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -21,6 +21,7 @@ def fenced(language: str) -> list[str]:
     return [str(each) for each in found]
 
 
+@pytest.mark.long
 def test_the_commands_record_and_replay(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

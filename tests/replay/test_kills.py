@@ -22,6 +22,7 @@ from anaphora.replay.store import FixtureStore
 @pytest.mark.parametrize(
     "kills, workers, signed", [(14, 1, False), (8, 1, True), (8, 2, False)], ids=str
 )
+@pytest.mark.long
 def test_kills_leave_a_valid_folder(tmp_path: Path, kills: int, workers: int, signed: bool) -> None:
     folder = tmp_path / "recordings"
     assert kill_recorders(folder, kills, workers=workers, signed=signed, seed=kills) >= kills

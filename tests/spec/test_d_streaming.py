@@ -185,6 +185,7 @@ def test_d8_a_closed_connection_cancels_upstream(
 
 
 @pytest.mark.parametrize("place", ["tcp", "socket"])
+@pytest.mark.long
 def test_d5_a_slow_reader_slows_the_producer_and_loses_nothing(
     daemon: TestedDaemon, provider: StreamingProvider, place: str
 ) -> None:

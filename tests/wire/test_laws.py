@@ -60,6 +60,7 @@ def draw_call(case: WireCase, data: st.DataObject) -> Call:
 
 @every_wire
 @given(data=st.data())
+@pytest.mark.long
 def test_law_1_cacheable_prefix_begins_the_next_turn(case: WireCase, data: st.DataObject) -> None:
     frame, turns = data.draw(case.frames()), data.draw(case.turns)
     state = data.draw(some.texts)

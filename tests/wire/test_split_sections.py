@@ -73,6 +73,7 @@ def test_the_second_request_shares_the_sections_of_the_first(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
+@pytest.mark.long
 def test_shared_section_equals_new_split(name: str) -> None:
     data = body(name, "the same")
     first = split(name, data)

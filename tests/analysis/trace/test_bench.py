@@ -35,6 +35,7 @@ def printed() -> str:
     return bench("--calls", "0")
 
 
+@pytest.mark.long
 def test_documented_tables_are_current(printed: str) -> None:
     tables = printed[printed.index("| figure") :].split("\n\n")[:4]
     summary, reads, bills, causes = (table.splitlines() for table in tables)
@@ -77,6 +78,7 @@ def test_missing_recordings_are_reported(tmp_path: Path) -> None:
     assert figures == "{}"
 
 
+@pytest.mark.long
 def test_other_traces_are_accepted_and_unknown_providers_counted(tmp_path: Path) -> None:
     line = {
         "id": "one",

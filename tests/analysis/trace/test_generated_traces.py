@@ -23,6 +23,7 @@ def play(traces: list[Trace]) -> list[Predicted]:
 
 @pytest.mark.parametrize("replies", [False, True], ids=["no replies", "replies"])
 @pytest.mark.parametrize("provider, model", MODELS)
+@pytest.mark.long
 def test_predictions_are_never_worse_than_the_baseline(
     provider: str, model: str, replies: bool
 ) -> None:

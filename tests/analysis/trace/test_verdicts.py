@@ -50,6 +50,7 @@ def clean(before: TraceCall, call: TraceCall) -> bool:
     return call.at - before.at < 300 and call.usage.cache_read == before.usage.cached
 
 
+@pytest.mark.long
 def test_no_false_alarm_on_the_clean_pairs_of_pi_claude() -> None:
     """1,374 inside tool loops. Of five of them nothing was there to read: 0 = 0 + 0. Those are too
     short to be cached, which is reported, and nothing is lost by it."""

@@ -41,6 +41,7 @@ def call(
         ("google", "gemini-2.5-flash", _MOST_BLOCKS),
     ],
 )
+@pytest.mark.long
 def test_memory_of_prefixes_beginnings_and_conversations_is_bounded(
     provider: str, model: str, most: int
 ) -> None:

@@ -226,6 +226,7 @@ def players() -> int:
     return sum(type(each) is StoryPlayer for each in gc.get_objects())
 
 
+@pytest.mark.long
 def test_played_calls_are_kept_for_the_latest_losses() -> None:
     """Each takes far more than a remembered call, of which there may be thousands."""
     rules = catalog.rules(ANTHROPIC.provider, ANTHROPIC.model)

@@ -305,6 +305,7 @@ def test_a_drained_node_ends_its_streams_and_takes_no_calls(running: Running) ->
         wait_until(lambda: second.readiness()[0] == 200, "it is back")
 
 
+@pytest.mark.long
 def test_the_program_of_make_cluster_calls_and_checks_the_nodes(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:

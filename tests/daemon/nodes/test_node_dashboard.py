@@ -250,6 +250,7 @@ def test_the_database_holds_no_cookie_and_no_form_token(
         assert secret.encode().hex() not in str(dump)
 
 
+@pytest.mark.long
 def test_a_login_survives_the_restart_of_a_node_and_not_the_loss_of_postgresql(
     tmp_path: Path, emu: Emulator, postgres_server: PostgresServer, database_url: str
 ) -> None:

@@ -57,6 +57,7 @@ def command(node: Node, log: Path) -> subprocess.Popen[bytes]:
         )
 
 
+@pytest.mark.long
 def test_nodes_wait_for_their_database(
     emu: Emulator, tmp_path: Path, database_url: str, postgres_server: PostgresServer
 ) -> None:
