@@ -319,7 +319,10 @@ def test_the_commands_of_the_page_of_grants(tmp_path: Path) -> None:
         if " --for codex" in command:
             assert yaml.safe_load(printed.partition("\n\n")[0])["codex"] == shown["codex"]
         if command.endswith("--json"):
-            assert json.loads(printed)["grant"]["chain"]["llm"]["allow"] == ["embeddings"]
+            assert json.loads(printed)["grant"]["chain"]["llm"]["allow"] == [
+                "embeddings",
+                "stored_responses",
+            ]
 
 
 def test_the_home_of_a_moved_proxy(tmp_path: Path) -> None:
