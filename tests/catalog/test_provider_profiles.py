@@ -39,10 +39,10 @@ PROFILES: dict[tuple[str, str], list[tuple[str, Any, str]]] = {
     ],
     ("deepseek", "deepseek-chat"): [
         ("max_tokens_field", "max_tokens", "[3p]"),
-        ("bytes_per_token", 3.8, "measured on traces/deepseek_reasonix"),
+        ("bytes_per_token", 3.5, "measured on traces/deepseek_reasonix"),
         ("token_error", 0.32, "measured"),
     ],
-    ("deepseek", "deepseek-v4-pro"): [("bytes_per_token", 3.8, "?stand-in")],
+    ("deepseek", "deepseek-v4-pro"): [("bytes_per_token", 3.5, "?stand-in")],
     ("xai", "grok-4.7"): [
         ("max_tokens_field", "max_completion_tokens", "[3p]"),
         ("strips_thinking", False, "[web] prompt-caching"),
