@@ -745,7 +745,8 @@ def small_values(name: str) -> dict[str, Any]:
         "tools for another wire": {"tools": [function] * 5_000, "model": MODELS["anthropic"]},
         "messages for another wire": {"messages": [asked] * 6_000, "model": MODELS["gemini"]},
     }
-    return body | fields[name]
+    whole: dict[str, Any] = body | fields[name]
+    return whole
 
 
 @pytest.mark.parametrize(
