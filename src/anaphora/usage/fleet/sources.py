@@ -290,7 +290,8 @@ def _filesystem(url: str) -> tuple[Any, str]:
 def _opened(url: str, size: int) -> Iterator[IO[bytes]]:
     if is_remote(url):
         system, path = _filesystem(url)
-        opened = system.open(path, "rb")
+        # Buffered: fsspec's own files read no line up to a size.
+        opened = io.BufferedReader(system.open(path, "rb"), 1 << 20)
     else:
         opened = open(url.removeprefix("file://"), "rb")  # noqa: SIM115
     with opened as file:
