@@ -148,7 +148,7 @@ async def test_a_file_that_was_deleted_or_replaced_takes_no_hold(path: Path) -> 
         shutil.copy(path, path.with_suffix(".copy"))
         path.with_suffix(".copy").replace(path)
         with pytest.raises(
-            StoreUnavailable, match=r"store\.sqlite was replaced while the daemon ran: nothing"
+            StoreUnavailable, match=r"store\.sqlite was replaced or removed while the daemon ran"
         ):
             await hold(ledger)
         await one.settle(1, "billed")

@@ -187,6 +187,31 @@ def store_address_of(home: Home) -> PostgresAddress | None:
         return None
 
 
+def groups_of(home: Home) -> dict[str, str]:
+    """The groups of apps, by the grants in force."""
+    from anaphora.daemon.home.extensions import Grants
+
+    address = store_address_of(home)
+    if address is None:
+        grants = Grants.read(home.extensions_yaml) if home.extensions_yaml.exists() else Grants()
+    else:
+        grants = asyncio.run(_stored_grants(address))
+    return {app: grant.group for app, grant in grants.apps.items()}
+
+
+async def _stored_grants(address: PostgresAddress) -> Grants:
+    from anaphora.daemon.home.extensions import Grants
+    from anaphora.daemon.nodes import generations
+    from anaphora.postgres.lane import Lane
+
+    lane = Lane(address, "command")
+    try:
+        found = await generations.latest(lane)
+    finally:
+        await lane.close()
+    return Grants() if found is None else Grants.from_text(found.text, found.name)
+
+
 def daemon_socket(home: Home) -> Path:
     """Socket of the daemon of a home, even if llm.yaml is broken."""
     from anaphora.daemon.home.config import DaemonConfig, daemon_config

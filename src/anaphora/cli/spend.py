@@ -23,7 +23,7 @@ from anaphora.wording import counted, visible_json
 
 from .audit_report import LoggedLosses, cost, share
 from .common import CommandGroup
-from .daemon_connection import home_option, json_option, open_home, store_address_of
+from .daemon_connection import groups_of, home_option, json_option, open_home, store_address_of
 from .html_file import html_option, write_html
 from .parameters import past_moment
 from .spend_entries import correct, entries
@@ -74,7 +74,7 @@ class SpendGroup(CommandGroup):
     help=f"Fields to sum by, separated by commas: {', '.join(FIELDS)}.",
 )
 @click.option("--app", help="Only this app.")
-@click.option("--group", help="Only apps of this group, and the calls that they made in it.")
+@click.option("--group", help="Only apps of this group.")
 @click.option("--since", callback=past_moment, help="Only from this day on: 2026-11-30, 7d.")
 @click.option("--until", callback=past_moment, help="Only up to and including this day.")
 @click.option("--watch", is_flag=True, help="Print again whenever something changes, until Ctrl-C.")
@@ -102,10 +102,9 @@ def command(
     attempts: a retry after an attempt that may have been charged counts as well. `lost` is what
     cache misses cost, as the audit log says: `anaphora audit report` names their causes; it is left
     out with --watch, and with a store in PostgreSQL. In `--by label`, output and unlabelled text
-    are in the row without a label. A group is the field `group` of an app in extensions.yaml; a
-    call stays in the group that its app had when the call began. In `--by budget`, calls of
-    narrowed tokens (`anaphora apps narrow`) are summed by token, from the entries that were not
-    pruned.
+    are in the row without a label. A group is the field `group` that an app has in extensions.yaml
+    now. In `--by budget`, calls of narrowed tokens (`anaphora apps narrow`) are summed by token,
+    from the entries that were not pruned.
 
     \b
     anaphora spend --since 7d --by day,app
@@ -120,21 +119,23 @@ def command(
     if context.invoked_subcommand is not None:
         return
     fields = _fields(by)
+    if html is not None and (watch or as_json):
+        other = "--watch" if watch else "--json"
+        raise click.UsageError(f"--html writes one report: leave {other} out")
     opened = open_home(home)
+    uses_groups = "group" in fields or group is not None or html is not None
     query = _Query(
         store_address_of(opened) or opened.store,
         fields,
         SpendQuery(
             app=app,
             group=group,
+            groups=groups_of(opened) if uses_groups else {},
             since="" if since is None else day_of(since),
             until="" if until is None else day_of(until),
         ),
         None if watch or store_address_of(opened) else LoggedLosses.of(opened.audit, since),
     )
-    if html is not None and (watch or as_json):
-        other = "--watch" if watch else "--json"
-        raise click.UsageError(f"--html writes one report: leave {other} out")
     if html is not None:
         write_html(html, lambda: _html(query))
     elif watch:

@@ -69,7 +69,6 @@ class NarrowAppParams(AdminParams, frozen=True):
     expires_s: float
     models: tuple[str, ...] | None = None
     label: str = ""
-    reserve: bool = False
 
 
 class AdminTokenParams(AdminParams, frozen=True):
@@ -197,7 +196,6 @@ class Admin:
             models=params.models,
             seconds=params.expires_s,
             label=params.label,
-            reserved=params.reserve,
         )
         await self._refresh()
         new = await self._directory.narrow(app, wanted)
@@ -363,7 +361,6 @@ def _budget(row: TokenRow) -> dict[str, Any]:
         "label": row.label,
         "usd": dollars(row.nano_usd or 0),
         "models": list(row.models),
-        "reserved": row.reserved,
     }
 
 

@@ -15,7 +15,7 @@ import msgspec
 
 from anaphora import catalog
 from anaphora.client.pool import ProviderPool, TargetChooser
-from anaphora.errors import AnaphoraError, InvalidConfig, NewerSchema, StoreRefused
+from anaphora.errors import AnaphoraError, InvalidConfig
 from anaphora.redaction import shown_name
 from anaphora.sqlite_files import connect_read_only
 
@@ -28,7 +28,7 @@ from .home.extensions import Grants
 from .home.settings import ServeOptions, Settings, SettingsFiles, effective_config
 from .home.tls import ServerCertificate
 from .store.opening import store_address
-from .store.schema import SCHEMA_VERSION, has_store, readable, version_of
+from .store.schema import has_store, readable, version_of
 
 if TYPE_CHECKING:
     from anaphora.client.transport import HttpRequest
@@ -86,8 +86,8 @@ def without_grant(grants: Grants, token_apps: Collection[str]) -> Iterator[str]:
 
 
 def _token_apps(home: Home, files: SettingsFiles, now: float) -> Collection[str]:
-    """Apps that have a valid token; all apps if the store has to be updated first. Raises if the
-    store cannot be used. With PostgreSQL, its grants are those in force."""
+    """Apps that have a valid token; all apps if there is no store yet. Raises if the store cannot
+    be used. With PostgreSQL, its grants are those in force."""
     settings = files.current
     address = store_address(home, settings.daemon)
     if address is not None:
@@ -98,7 +98,7 @@ def _token_apps(home: Home, files: SettingsFiles, now: float) -> Collection[str]
         readable(home.store),
         contextlib.closing(connect_read_only(home.store, any_thread=True)) as database,
     ):
-        if version_of(database, home.store) < SCHEMA_VERSION:
+        if not version_of(database, home.store):
             return settings.grants.apps
         rows = database.execute(_TOKEN_APPS.replace("$1", "?"), (now,))
         return {app for (app,) in rows}
@@ -113,17 +113,15 @@ async def _stored_apps(
     """All apps if no node has made the tables yet."""
     from anaphora.postgres.connection import connect
     from anaphora.postgres.lane import Lane
-    from anaphora.postgres.migrations import state
+    from anaphora.postgres.schema import version
 
     from .nodes import generations
 
     # Refused as for `serve`; a lane takes a refusal for one that passes.
     connection = await connect(address, name="check")
     try:
-        if (await state(connection)).pending:
+        if not await version(connection):
             return files.current.grants.apps
-    except NewerSchema as problem:
-        raise StoreRefused(str(problem)) from None
     finally:
         await connection.close()
     lane = Lane(address, "check")

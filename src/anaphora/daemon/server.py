@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from anaphora.client.failures import log
-from anaphora.errors import AnaphoraError
+from anaphora.errors import AnaphoraError, Io
 from anaphora.serving.server import (
     ServerAddress,
     in_thread,
@@ -98,6 +98,10 @@ class Daemon:
         self._use_alerts()
         self._warned: tuple[str, ...] = ()
         """The warnings of the last check."""
+        self.failure: str | None = None
+        """Why the daemon cannot go on,"""
+        self.on_failure: Callable[[], None] = lambda: None
+        """and what is called then."""
         self._loop = asyncio.get_running_loop()
         self._woken = asyncio.Event()
 
@@ -225,6 +229,7 @@ class Daemon:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._woken.wait(), _LOOK_SECONDS)
             self._woken.clear()
+            self._stop_if_replaced()
             try:
                 self.reload_if_changed()
                 handler.end_expired()
@@ -240,6 +245,15 @@ class Daemon:
                 _log.error("%s", problem)
             except Exception as problem:
                 log(logging.ERROR, type(problem).__name__, problem)
+
+    def _stop_if_replaced(self) -> None:
+        replaced = self.services.store.replaced
+        if replaced is not None and self.failure is None:
+            self.failure = (
+                f"{replaced}: put the file back or restore a backup, and start the daemon again"
+            )
+            _log.critical("stopping: %s", self.failure)
+            self.on_failure()
 
     def _problems(self) -> list[str]:
         unmet = self.settings.grants.unmet.items()
@@ -355,9 +369,10 @@ def running(
 def serve(options: ServeOptions, ready: Callable[[Daemon], None] = lambda _: None) -> None:
     """A daemon in the foreground. SIGTERM and SIGINT drain and stop it, SIGHUP reloads its files
     and opens its log again. SIGTERM first gives balancers `drain_delay` seconds to notice; a second
-    signal ends it at once."""
+    signal ends it at once. Raises `Io` if its store was replaced."""
     disable_core_dumps()
     raise_file_limit()
+    failure: str | None = None
     ends = {signal.SIGINT, signal.SIGTERM}
     with (
         received_signals(*ends, signal.SIGHUP) as signals,
@@ -366,8 +381,12 @@ def serve(options: ServeOptions, ready: Callable[[Daemon], None] = lambda _: Non
         tuned_interpreter("asyncio"),
     ):
         ready(daemon)
+        daemon.on_failure = lambda: signals.add(signal.SIGINT)
         while (number := next(signals)) == signal.SIGHUP:
             daemon.hang_up()
         if number == signal.SIGTERM:
             daemon.drain_delay = daemon.settings.daemon.drain_delay
         signals.on_next = daemon.hurry
+        failure = daemon.failure
+    if failure is not None:
+        raise Io(failure)

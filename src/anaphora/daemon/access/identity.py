@@ -27,7 +27,6 @@ from anaphora.client.credentials.sigv4 import (
     verify,
 )
 from anaphora.daemon.home.extensions import Grants
-from anaphora.daemon.money.ledger import spend_limits
 from anaphora.daemon.store import TokenBudget, TokenRow
 from anaphora.daemon.store.interface import Store
 from anaphora.daemon.values import SOCKET, App, Peer
@@ -217,20 +216,7 @@ class Directory:
 
     def set_grants(self, grants: Grants) -> None:
         """Applies to requests that arrive after this."""
-        before, self._grants = self._grants, grants
-        self.note_groups(before)
-
-    def note_groups(self, before: Grants | None = None) -> None:
-        """Stores the groups of apps that differ from `before`, or of all apps without it."""
-        known = {} if before is None else before.apps
-        self._store.note_groups(
-            {
-                app: grant.group
-                for app, grant in self._grants.apps.items()
-                if app not in known or known[app].group != grant.group
-            },
-            self._clock(),
-        )
+        self._grants = grants
 
     def on_revoke(self, callback: Callable[[str], None]) -> None:
         """Registers a function called with the id of a revoked token, to end its running
@@ -273,8 +259,7 @@ class Directory:
 
     async def narrow(self, app: str, wanted: NarrowedToken, *, parent: str = "") -> NewToken:
         """Creates a narrowed token of an app, or of one of its tokens, by its id. Raises
-        `InvalidRequest`, `GrantRateLimited` if the app has too many, and `GrantExceeded` if the
-        amount cannot be reserved."""
+        `InvalidRequest`, and `GrantRateLimited` if the app has too many."""
         now, above = self.now(), self._row(parent) if parent else None
         if next(self._made) % CLEAN_EVERY == 0:
             await self._store.remove_unused_budgets(now - _KEEP_UNUSED)
@@ -282,17 +267,7 @@ class Directory:
             raise too_many()
         token = self._hash.new_narrowed()
         row = wanted.row(new_id(), app, self._hash(token), now, above)
-        if row.reserved:
-            grant = self.grant(app) or AppGrant(app=app)
-            of = (
-                App(id=app, grant=grant)
-                if above is None
-                else self._rows.app(above, self._grants.apps)
-            )
-            group, limits = spend_limits(grant, of.budget_limits)
-            await self._store.reserve(row, limits, group=group, budgets=of.budgets)
-        else:
-            await self._store.add_token(row)
+        await self._store.add_token(row)
         self.use(row)
         return NewToken(row=row, token=token)
 

@@ -143,6 +143,11 @@ class Grants(msgspec.Struct, frozen=True, kw_only=True):
             alerts = checked_alerts(alerts, frozenset(apps), origin)
         return cls(apps=apps, groups=groups, alerts=alerts, origin=origin)
 
+    def group_of(self, app: str) -> str:
+        """The group of an app; empty: none."""
+        grant = self.apps.get(app)
+        return "" if grant is None else grant.group
+
     def equals(self, other: Grants) -> bool:
         """Whether both say the same, wherever they were read."""
         return self.apps == other.apps and self.alerts == other.alerts

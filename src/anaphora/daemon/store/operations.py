@@ -10,7 +10,6 @@ import msgspec
 from anaphora.errors import AnaphoraError, InvalidRequest
 
 from . import LARGEST_AMOUNT, Hold, Settled, Settlement, SpendLimits
-from .budgets import ReservationRequest
 from .corrections import Correction
 
 
@@ -41,9 +40,7 @@ class AuditedCalls(msgspec.Struct, frozen=True):
     request_ids: Sequence[str]
 
 
-Operation: TypeAlias = (
-    HoldRequest | Settlement | TableChange | AuditedCalls | Correction | ReservationRequest
-)
+Operation: TypeAlias = HoldRequest | Settlement | TableChange | AuditedCalls | Correction
 Outcome: TypeAlias = AnaphoraError | None
 """Why an operation was refused. Others of its batch are not affected."""
 
