@@ -11,6 +11,7 @@ from __future__ import annotations
 import base64
 import gzip
 import json
+import os
 import socket
 import sqlite3
 import subprocess

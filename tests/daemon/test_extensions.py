@@ -31,7 +31,6 @@ marketing:
     max_body_bytes: 1000000
     usd_per_day: 5.00
     usd_per_month: 60.00
-    slow_from: 0.8
     tools: [search_*]
     allow: [server_tools, betas: [files-api-2025-04-14], fields: [top_k]]
     approved_prompt: null
@@ -72,7 +71,6 @@ def test_every_field() -> None:
             max_body_bytes=1_000_000,
             nano_usd_per_day=5_000_000_000,
             nano_usd_per_month=60_000_000_000,
-            slow_from=0.8,
             tools=("search_*",),
             permissions=frozenset({"server_tools"}),
             betas=frozenset({"files-api-2025-04-14"}),
@@ -251,11 +249,11 @@ def test_a_key_in_the_file_is_not_shown() -> None:
 
 GROUPED = """
 groups:
-  sales: {usd_per_day: 20.5, usd_per_month: unlimited, slow_from: 0.5}
+  sales: {usd_per_day: 20.5, usd_per_month: unlimited}
   lab: {usd_per_month: 100}
   free: {usd_per_day: unlimited}
 shop: {group: sales, capabilities_grant: [llm_complete], llm: {usd_per_day: unlimited}}
-desk: {group: sales, capabilities_grant: [llm_complete], llm: {usd_per_day: 1, slow_from: 0.9}}
+desk: {group: sales, capabilities_grant: [llm_complete], llm: {usd_per_day: 1}}
 probe: {group: lab}
 bench: {group: free}
 alone: {capabilities_grant: [llm_complete], llm: {usd_per_day: unlimited}}
@@ -264,9 +262,8 @@ alone: {capabilities_grant: [llm_complete], llm: {usd_per_day: unlimited}}
 
 def test_apps_have_the_limits_of_their_group() -> None:
     apps = Grants.from_text(GROUPED).apps
-    sales = GroupLimits(nano_usd_per_day=20_500_000_000, slow_from=0.5)
+    sales = GroupLimits(nano_usd_per_day=20_500_000_000)
     assert apps["shop"].group_limits == apps["desk"].group_limits == sales
-    assert (apps["shop"].llm.slow_from, apps["desk"].llm.slow_from) == (0.5, 0.9)
     assert apps["probe"].group_limits == GroupLimits(nano_usd_per_month=100_000_000_000)
     assert apps["alone"].group_limits is None
     limited = {app for app, grant in apps.items() if grant.llm.has_spend_limit}
@@ -296,11 +293,6 @@ def test_without_the_section_groups_have_any_name_and_no_limit() -> None:
         ("groups: {x: {usd_per_day: much}}", "1: groups.x.usd_per_day: expected dollars in"),
         ("groups: {x: 5}", "1: groups.x: expected a mapping, found a number; write `NAME: {usd"),
         ("groups: [x]", "1: groups: expected a mapping, found a list"),
-        (
-            "groups: {x: {usd_per_day: 1, slow_from: 1}}",
-            "groups.x.slow_from: expected a number < 1",
-        ),
-        ("a: {llm: {slow_from: -0.1}}", "1: a.llm.slow_from: expected a number >= 0, found -0.1"),
         (
             "a: {}\ngroups: {capabilities_grant: [llm_complete], llm: {usd_per_day: 1}}",
             "2: groups: is a section of this file and cannot be an app's id; rename the app, for"

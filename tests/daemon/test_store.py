@@ -167,18 +167,17 @@ async def test_looking_up_handles_does_not_read_those_of_others(path: Path) -> N
     async with opened(path) as ledger:
         store = ledger.store
         assert isinstance(store, SqliteStore)
-        store.add_handles_later(
-            HandleRow(kind="prefix", id=f"p{number}", app="shop", provider="p", created=number)
+        some = [
+            HandleRow(kind="item", id=f"p{number}", app="shop", provider="p", created=number)
             for number in range(2_000)
-        )
-        await store.add_handle(
-            HandleRow(kind="prefix", id="last", app="shop", provider="p", created=3_000)
-        )
+        ]
+        last = HandleRow(kind="item", id="last", app="shop", provider="p", created=3_000)
+        await asyncio.gather(*(store.add_handle(row) for row in (*some, last)))
         store._reader.set_progress_handler(lambda: steps.append(None), 1_000)
-        assert list(await store.own_handles("prefix", ["last", "p7"], "shop")) == ["p7", "last"]
-        assert await store.handle("prefix", "last", "shop") is not None
+        assert list(await store.own_handles("item", ["last", "p7"], "shop")) == ["p7", "last"]
+        assert await store.handle("item", "last", "shop") is not None
         assert not steps, "a thousand steps of SQLite or more"
-        assert len(await store.handles("prefix", "shop")) == 2_001
+        assert len(await store.handles("item", "shop")) == 2_001
         assert steps
 
 

@@ -321,7 +321,6 @@ class Admin:
         return {
             "group": grant.group,
             "group_limits": shown,
-            "slow_from": grant.llm.slow_from,
             **outer_limits(grants, app, config),
             "sources": grant_sources(grants, app, config),
         }

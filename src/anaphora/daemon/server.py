@@ -234,7 +234,6 @@ class Daemon:
                 self.reload_if_changed()
                 handler.end_expired()
                 self.services.calls.tools.denials.write_minute()
-                self.services.calls.prefixes.remove_old(self.services.ledger.clock())
                 if self.alerts:
                     self.alerts.look()
                 if self.readiness.status == READY:

@@ -21,7 +21,7 @@ from .alerts.targets import register_test
 from .audit import AuditRecovery, open_audit
 from .checking import price_table_days
 from .health import Part
-from .home import Home, derived_key
+from .home import Home
 from .home.settings import Settings, SettingsFiles
 from .money.administration import SpendAdmin
 from .money.ledger import Ledger
@@ -78,9 +78,7 @@ async def open_services(
     audit = await _open_audit(stack, home, settings, ledger)
     SpendAdmin(store, audit, clock=clock).register(admin)
     off_loop = stack.enter_context(contextlib.closing(OffLoop()))
-    calls = _open_calls(
-        home, settings, ledger, audit, clock=clock, watchers=watchers, off_loop=off_loop
-    )
+    calls = _open_calls(settings, ledger, audit, clock=clock, watchers=watchers, off_loop=off_loop)
     stack.push_async_callback(calls.close)
     slots = _begin_calls(calls, settings, directory)
     return Services(
@@ -99,7 +97,6 @@ async def open_services(
 
 
 def _open_calls(
-    home: Home,
     settings: Settings,
     ledger: Ledger,
     audit: AuditLog | None,
@@ -117,7 +114,6 @@ def _open_calls(
         audit,
         clock=clock,
         watchers=watchers,
-        prefix_key=derived_key(home, "prefixes of prompts"),
         off_loop=off_loop,
     )
 

@@ -188,24 +188,7 @@ $$;
 CREATE TRIGGER mark_unaudited AFTER INSERT ON entries
 REFERENCING NEW TABLE AS added FOR EACH STATEMENT EXECUTE FUNCTION mark_unaudited();
 
--- Logins of the dashboard, by a keyed hash of their cookie.
-CREATE TABLE ui_sessions (
-    digest bytea PRIMARY KEY,
-    token text NOT NULL,
-    app text NOT NULL,
-    opened double precision NOT NULL,
-    used double precision NOT NULL
-);
-CREATE INDEX ui_sessions_token ON ui_sessions (token);
 
--- Forms that may be sent once.
-CREATE TABLE ui_forms (
-    session bytea NOT NULL REFERENCES ui_sessions (digest) ON DELETE CASCADE,
-    number text NOT NULL,
-    action text[] NOT NULL,
-    made timestamptz NOT NULL DEFAULT clock_timestamp(),
-    PRIMARY KEY (session, number)
-);
 
 -- Grants as generations, nodes that are drained, and what all nodes must agree on.
 CREATE TABLE grant_generations (
@@ -353,8 +336,7 @@ $$;
 -- are named in errors.
 --
 -- Raises AN001 if the node is not alive, or its connection is not the latest one. Returns the holds
--- that were refused: their place in the batch (from 1), the limit, what is charged, the day; and a row
--- for place 0: the highest share of a limit that each hold uses.
+-- that were refused: their place in the batch (from 1), the limit, what is charged, the day.
 CREATE FUNCTION ledger_write(
     p_node bigint, p_lane int,
     s_id text[], s_billed bigint[], s_kind text[], s_at double precision[], s_input bigint[],
@@ -364,7 +346,7 @@ CREATE FUNCTION ledger_write(
     h_at double precision[], h_bound bigint[], h_per_day bigint[], h_per_month bigint[],
     h_accounts text[], h_levels text[]
 ) RETURNS TABLE (
-    place int, limit_name text, charged bigint, charged_day text, account text, shares float8[]
+    place int, limit_name text, charged bigint, charged_day text, account text
 )
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -381,7 +363,6 @@ DECLARE
     month_taken bigint := 0;
     taken boolean[] := array_fill(false, ARRAY[cardinality(h_id)]);
     settled text[];
-    used float8[] := array_fill(0.0::float8, ARRAY[cardinality(h_id)]);
     has_further boolean := h_accounts <> array_fill(''::text, ARRAY[cardinality(h_id)]);
     level record;
 BEGIN
@@ -554,10 +535,6 @@ BEGIN
                 RETURN NEXT;
             ELSE
                 taken[one.n] := true;
-                used[one.n] := greatest(
-                    (one.month + month_taken + one.bound)::float8 / nullif(one.per_month, 0),
-                    (one.today + day_taken + one.bound)::float8 / nullif(one.per_day, 0), 0
-                );
                 day_taken := day_taken + one.bound;
                 month_taken := month_taken + one.bound;
             END IF;
@@ -609,9 +586,6 @@ BEGIN
                     RETURN NEXT;
                     EXIT;
                 END IF;
-                used[one.n] := greatest(
-                    used[one.n], level.needed::float8 / nullif(level.amount, 0)
-                );
             END LOOP;
             IF limit_name IS NULL THEN
                 INSERT INTO holds (
@@ -630,11 +604,6 @@ BEGIN
                 WHERE balances.app = span.account AND balances.period = span.period;
             END IF;
         END LOOP;
-    END IF;
-    IF cardinality(h_id) > 0 THEN
-        place := 0; limit_name := NULL; charged := NULL; charged_day := NULL; account := NULL;
-        shares := used;
-        RETURN NEXT;
     END IF;
 END
 $$;

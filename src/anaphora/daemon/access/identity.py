@@ -190,10 +190,19 @@ class Directory:
         row = self._find(token)
         return row is not None and row.app == ADMIN
 
-    def is_valid(self, token_id: str) -> bool:
-        """Whether a token is neither revoked nor expired."""
+    def token(self, token_id: str) -> TokenRow | None:
+        """A token that is neither revoked nor expired."""
         row = self._rows.by_id.get(token_id)
-        return row is not None and self._is_live(row)
+        return row if row is not None and self._is_live(row) else None
+
+    async def find_token(self, token_id: str) -> TokenRow | None:
+        """The same; the store is asked for one that another node may just have made."""
+        if token_id not in self._rows.by_id:
+            await self.refresh()
+        return self.token(token_id)
+
+    def is_valid(self, token_id: str) -> bool:
+        return self.token(token_id) is not None
 
     def grant(self, app: str) -> AppGrant | None:
         return self._grants.apps.get(app)

@@ -353,6 +353,6 @@ class PrefixRefresher:
         """Later reads of the prefix still count as the app's own."""
         shared, prefixes = self._tools.shared, self._tools.memory.prefixes
         provider, target = kept.target.endpoint.id, kept.target
-        if prefixes is not None and shared.isolates(kept.app.grant, provider):
-            place = PrefixScope(kept.app.id, shared.account(provider), provider, target.model)
+        if shared.isolates(kept.app.grant, provider):
+            place = PrefixScope(kept.app.id, shared.account(provider), target.model)
             prefixes.add(place, remembered.sent, target.rules)

@@ -76,7 +76,6 @@ my-app:
     tokens_per_minute: 200000
     usd_per_day: 1.00                   # or `unlimited`, written out
     usd_per_month: 10.00
-    # slow_from: 0.8                    # from 80 % of a limit on, calls wait up to 5 seconds
     # tools: [search_*]                 # names of function tools; none when absent
     allow: [stored_responses]           # threads of Anthropic's SDK; or server_tools, remote_mcp,
     #                                   # background, stored_prompts, service_tiers, embeddings,

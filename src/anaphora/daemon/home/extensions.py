@@ -33,7 +33,7 @@ from anaphora.yaml_values import Origin, from_python, nearest, read_yaml
 
 from .alerts import AlertRules, checked_alerts
 from .amounts import UNLIMITED, nano_dollars
-from .groups import Share, read_groups, split_sections, with_group_limits
+from .groups import read_groups, split_sections, with_group_limits
 
 PERMISSIONS: tuple[Permission, ...] = get_args(Permission)
 
@@ -73,7 +73,6 @@ class LlmTable(_Table, frozen=True):
     max_body_bytes: Count | None = None
     usd_per_day: float | str | None = None
     usd_per_month: float | str | None = None
-    slow_from: Share | None = None
     tools: tuple[Name, ...] = ()
     allow: tuple[_AllowedNames | str, ...] = ()
     approved_prompt: Name | None = None
@@ -276,7 +275,6 @@ class _AppReader(msgspec.Struct, frozen=True):
                 max_body_bytes=llm.max_body_bytes,
                 nano_usd_per_day=per_day,
                 nano_usd_per_month=per_month,
-                slow_from=llm.slow_from,
                 tools=llm.tools,
                 permissions=frozenset(words),
                 betas=frozenset(name for each in named for name in each.betas),

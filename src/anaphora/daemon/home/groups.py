@@ -4,10 +4,9 @@ apps share."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar
 
 import msgspec
-from msgspec import Meta
 
 from anaphora.daemon.access.grants import APP_ID, AppGrant, GroupLimits
 from anaphora.redaction import quoted
@@ -19,15 +18,12 @@ from .amounts import nano_dollars
 SECTIONS = ("groups", "alerts")
 """Names at the top of the file that are no app's id."""
 
-Share = Annotated[float, Meta(ge=0, lt=1)]
-
 
 class GroupTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     example: ClassVar[str] = "write `NAME: {usd_per_day: 20.00}`"
 
     usd_per_day: float | str | None = None
     usd_per_month: float | str | None = None
-    slow_from: Share | None = None
 
 
 class Sections(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,7 +78,6 @@ def _limits(name: str, table: GroupTable, origin: Origin) -> GroupLimits:
     return GroupLimits(
         nano_usd_per_day=nano_dollars(table.usd_per_day, origin, *path, "usd_per_day"),
         nano_usd_per_month=nano_dollars(table.usd_per_month, origin, *path, "usd_per_month"),
-        slow_from=table.slow_from,
     )
 
 
@@ -106,7 +101,5 @@ def _in_group(grant: AppGrant, groups: Mapping[str, GroupLimits], origin: Origin
         near = nearest(grant.group, groups)
         advice = f"; did you mean {near}?" if near else ""
         raise origin.invalid(f"`groups` has no {quoted(grant.group)}{advice}", grant.app, "group")
-    llm = grant.llm
-    slow_from = limits.slow_from if llm.slow_from is None else llm.slow_from
-    llm = msgspec.structs.replace(llm, slow_from=slow_from, has_other_limit=limits.is_limited)
+    llm = msgspec.structs.replace(grant.llm, has_other_limit=limits.is_limited)
     return msgspec.structs.replace(grant, llm=llm, group_limits=limits)

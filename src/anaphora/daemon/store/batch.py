@@ -305,7 +305,7 @@ class _Batch:
         accounts.add(self._balances, self._further)
         for request, day in zip(self._requests, days, strict=True):
             hold = request.hold
-            level, request.share = accounts.exceeded(
+            level = accounts.exceeded(
                 levels(hold.app, hold.group, hold.budgets, request.limits, day), hold.bound
             )
             if level is not None:
@@ -375,16 +375,10 @@ def _periods(app: str, day: str) -> tuple[tuple[str, str], tuple[str, str]]:
 
 
 def _exceeded(request: HoldRequest, day: str, today: int, month: int) -> GrantExceeded | None:
-    """The exceeded limit, the month's first, since it resets later. Notes the used share."""
+    """The exceeded limit, the month's first, since it resets later."""
     bound, limits = request.hold.bound, request.limits
-    share = 0.0
-    if (limit := limits.per_month) is not None:
-        if month + bound > limit:
-            return refusal("usd_per_month", limit, bound, end_of_month(day))
-        share = (month + bound) / (limit or 1)
-    if (limit := limits.per_day) is not None:
-        if today + bound > limit:
-            return refusal("usd_per_day", limit, bound, end_of_day(day))
-        share = max(share, (today + bound) / (limit or 1))
-    request.share = share
+    if (limit := limits.per_month) is not None and month + bound > limit:
+        return refusal("usd_per_month", limit, bound, end_of_month(day))
+    if (limit := limits.per_day) is not None and today + bound > limit:
+        return refusal("usd_per_day", limit, bound, end_of_day(day))
     return None

@@ -159,16 +159,12 @@ class AccountBalances:
     def charge(self, account: str, period: str, held: int) -> None:
         self._balances.setdefault(account, {}).setdefault(period, [0, 0])[1] += held
 
-    def exceeded(self, levels: Iterable[SpendLevel], bound: int) -> tuple[SpendLevel | None, float]:
-        """The first limit that `bound` would exceed, or the highest share that is used with it."""
-        share = 0.0
+    def exceeded(self, levels: Iterable[SpendLevel], bound: int) -> SpendLevel | None:
+        """The first limit that `bound` would exceed."""
         for level in levels:
-            used = bound + self._used(level.account, level.period)
-            if used > level.limit:
-                return level, share
-            if level.limit:
-                share = max(share, used / level.limit)
-        return None, share
+            if bound + self._used(level.account, level.period) > level.limit:
+                return level
+        return None
 
     def _used(self, account: str, period: str) -> int:
         rows = self._balances.get(account, {})

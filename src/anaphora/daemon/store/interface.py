@@ -50,10 +50,9 @@ class Store(Protocol):
         """Number of settlements that could not be written yet."""
         ...
 
-    async def hold(self, hold: Hold, limits: SpendLimits) -> float:
+    async def hold(self, hold: Hold, limits: SpendLimits) -> None:
         """Durable when it returns. Raises `GrantExceeded` if settled, held and this together
-        exceed a limit; otherwise returns the highest share of a limit that is used now (0
-        without limits). Charged to the day of `hold.at` or the latest day of any hold, so that a
+        exceed a limit. Charged to the day of `hold.at` or the latest day of any hold, so that a
         clock that jumps back reopens no day."""
         ...
 

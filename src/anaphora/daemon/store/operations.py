@@ -18,8 +18,6 @@ class HoldRequest(msgspec.Struct, eq=False):
 
     hold: Hold
     limits: SpendLimits
-    share: float = 0.0
-    """Set by the store: the highest share of a limit that is used with it."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.hold.bound <= LARGEST_AMOUNT:

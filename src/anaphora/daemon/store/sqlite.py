@@ -121,10 +121,8 @@ class SqliteStore(SmallTables):
 
     # ── Ledger ───────────────────────────────────────────────────────────────────────────────────
 
-    async def hold(self, hold: Hold, limits: SpendLimits) -> float:
-        request = HoldRequest(hold, limits)
-        await self._commits.commit(request)
-        return request.share
+    async def hold(self, hold: Hold, limits: SpendLimits) -> None:
+        await self._commits.commit(HoldRequest(hold, limits))
 
     async def settle(self, settlement: Settlement) -> None:
         await self._commits.commit(settlement, kept=True)

@@ -23,7 +23,6 @@ from anaphora.daemon.calls.call import (
     StreamPiece,
 )
 from anaphora.daemon.calls.pipeline import CallStep
-from anaphora.daemon.calls.slowing import slowed_notices
 from anaphora.daemon.off_loop import LARGE
 from anaphora.errors import Timeout
 from anaphora.traffic.matching import RememberedCall
@@ -55,7 +54,7 @@ class RelayAnswer(CallStep):
         # The blocks of the prompt are added behind the answer.
         record = flight.build_record(
             prepared,
-            (*notices, *slowed_notices(call.slowed), *call.refreshed, *reply.notices),
+            (*notices, *call.refreshed, *reply.notices),
             observed=False,
         )
         if call.left is not None:
@@ -89,7 +88,6 @@ def stream_head(call: AppCall, flight: InFlight, events: tuple[Event, ...]) -> S
             *prepared.rendered.notices,
             *prepared.plan.notices,
             *prepared.notices,
-            *slowed_notices(call.slowed),
         ),
     )
 

@@ -13,7 +13,6 @@ from msgspec.structs import replace
 
 from anaphora.cache import hints_of
 from anaphora.canonical import string
-from anaphora.catalog import CacheRules
 from anaphora.client.costs.bounds import CostBound, cost_bound, written_ttls
 from anaphora.client.in_flight import PreparedRequest
 from anaphora.client.response import largest_shares
@@ -136,14 +135,10 @@ class PlanRequest(CallStep):
             prepared = await self._pass_through(call, target, request, stream)
         else:
             prepared = await translation.translate(self, call, target, stream)
-        if call.masked:
-            await self._find_own(call, target.rules)
+        if call.masked and call.remembered is not None and call.scope is not None:
+            sent, prefixes = call.remembered.sent, self._memory.prefixes
+            call.found = prefixes.find(call.scope, sent, target.rules)
         return prepared
-
-    async def _find_own(self, call: AppCall, rules: CacheRules) -> None:
-        prefixes = self._memory.prefixes
-        if prefixes is not None and call.remembered is not None and call.scope is not None:
-            call.found = await prefixes.find(call.scope, call.remembered.sent, rules)
 
     def _leave_target(self, call: AppCall, before: RememberedCall) -> None:
         """Resets what was planned for a target that failed."""
@@ -173,7 +168,7 @@ class PlanRequest(CallStep):
             body, decoded, own, read = await self.work(call, act)
         else:
             body, decoded, own, read = _split(call, target, request, path, stream, notices)
-        plan = await self.place_markers(call, target, read, own, now)
+        plan = self.place_markers(call, target, read, own, now)
         headers: tuple[tuple[str, str], ...] = ()
         if plan is not own:
             slots = rules.slots.value
@@ -224,7 +219,7 @@ class PlanRequest(CallStep):
             request.headers,
         )
 
-    async def place_markers(
+    def place_markers(
         self, call: AppCall, target: Target, read: ReadRequest, own: Plan, now: float
     ) -> Plan:
         """Remembers the call and returns the plan of the sent request: `own` if the request must
@@ -242,9 +237,7 @@ class PlanRequest(CallStep):
         if call.conversation is not None:
             remembered.conversation, remembered.turn = call.conversation
         name, accounts = target.endpoint.id, self._tools.shared.accounts
-        place = call.scope = PrefixScope(app.id, accounts.get(name, name), name, target.model)
-        if target.rules.key_requests is not None:
-            await self._memory.keep_key(remembered, read, place, scope=scope)
+        call.scope = PrefixScope(app.id, accounts.get(name, name), target.model)
         plan = remembered.plan or own
         if call.masked and rendered.key_place is not None and keys_separate(target.rules):
             key = app_key(app.id, plan.key or "")

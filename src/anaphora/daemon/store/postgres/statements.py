@@ -166,13 +166,9 @@ async def write(
         timeout=timeout,
     )
     refused: dict[str, GrantExceeded] = {}
-    for place, name, _, day, account, shares in rows:
-        if place:
-            request = requests[place - 1]
-            refused[request.hold.id] = await _refused(connection, request, name, account, day)
-        else:
-            for request, share in zip(requests, shares, strict=True):
-                request.share = share
+    for place, name, _, day, account in rows:
+        request = requests[place - 1]
+        refused[request.hold.id] = await _refused(connection, request, name, account, day)
     return refused
 
 

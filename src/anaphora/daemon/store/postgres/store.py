@@ -198,14 +198,12 @@ class PostgresStore(SmallTables):
 
     # ── Ledger ───────────────────────────────────────────────────────────────────────────────────
 
-    async def hold(self, hold: Hold, limits: SpendLimits) -> float:
+    async def hold(self, hold: Hold, limits: SpendLimits) -> None:
         if self._epoch is None:
             raise StoreUnavailable("the store was opened without a node: it takes no holds")
         if (wrong := self.clock_check.problem) is not None:
             raise StoreUnavailable(wrong, public=PUBLIC)
-        request = HoldRequest(hold, limits)
-        await self._writer.commit(request)
-        return request.share
+        await self._writer.commit(HoldRequest(hold, limits))
 
     async def settle(self, settlement: Settlement) -> None:
         await self._writer.commit(settlement, kept=True)
