@@ -312,53 +312,29 @@ def test_a_group_may_have_the_name_of_a_field() -> None:
 
 # ── Alerts ────────────────────────────────────────────────────────────────────────────────────────
 
-LOG = "to: {log: {log: info}}"
+HOOK = "webhook: {url: 'https://x', key: {secret: K}}"
 
 
-def test_alerts_without_rules_have_defaults() -> None:
-    rules = Grants.from_text(f"alerts: {{{LOG}}}\na: {{}}").alerts
+def test_alerts_without_levels_have_defaults() -> None:
+    rules = Grants.from_text(f"alerts: {{{HOOK}}}\na: {{}}").alerts
     assert rules is not None
-    assert (rules.limits, rules.cache_read, rules.provider_down) == ((50, 80, 100), None, True)
-    assert rules.to["log"].seconds == 10
+    assert (rules.limits, rules.budgets) == ((50, 80, 100), ())
 
 
 @each_row(
     "text, message",
     [
-        ("alerts: {}", "1: alerts: to is missing"),
-        ("alerts: {to: {}}", "1: alerts.to: names no target; write `to: {log: {log: warning}}`"),
-        ("alerts: {to: {'a b': {log: info}}}", "the name of a target has 1 to 64 letters"),
+        ("alerts: {}", "1: alerts: webhook is missing"),
+        ("alerts: {to: {}}", "1: alerts: unknown field 'to'"),
         (
-            "alerts: {to: {x: {}}}",
-            "alerts.to.x: name exactly one of `webhook`, `command` and `log`",
-        ),
-        ("alerts: {to: {x: {log: info, command: [ls]}}}", "name exactly one of `webhook`,"),
-        ("alerts: {to: {x: {log: debug}}}", "alerts.to.x.log: 'debug' is none of error, info"),
-        ("alerts: {to: {x: {command: ls}}}", "alerts.to.x.command: expected a list, found a text"),
-        ("alerts: {to: {x: {command: []}}}", "alerts.to.x.command: write `command: [PROGRAM,"),
-        (
-            "alerts: {to: {x: {log: info, timeout: 2m}}}",
-            "alerts.to.x.timeout: expected more than 0",
-        ),
-        ("alerts: {to: {x: {log: info, timeout: soon}}}", "alerts.to.x.timeout: 'soon' is not a"),
-        (
-            "alerts: {to: {x: {webhook: {url: 'ftp://x', key: {secret: K}}}}}",
-            "alerts.to.x.webhook.url: needs http:// or https://, and a host",
+            "alerts: {webhook: {url: 'ftp://x', key: {secret: K}}}",
+            "alerts.webhook.url: needs http:// or https://, and a host",
         ),
         (
-            "alerts: {to: {x: {webhook: {url: 'https://x', key: {env: K}}}}}",
-            "alerts.to.x.webhook.key: write `key: {secret: NAME}`",
+            "alerts: {webhook: {url: 'https://x', key: {env: K}}}",
+            "alerts.webhook.key: write `key: {secret: NAME}`",
         ),
-        (f"alerts: {{limits: [101], {LOG}}}", "alerts.limits[0]: expected a whole number <= 100"),
-        (f"alerts: {{cache_read: {{below: 0.5}}, {LOG}}}", "alerts.cache_read: calls is missing"),
-        (
-            f"alerts: {{cache_read: {{below: 0, calls: 5}}, {LOG}}}",
-            "alerts.cache_read.below: expected a number > 0, found 0",
-        ),
-        (
-            f"a: {{}}\nalerts:\n  cache_read: {{below: 1, calls: 5, apps: [b]}}\n  {LOG}",
-            "3: alerts.cache_read.apps[0]: this file has no app 'b'",
-        ),
+        (f"alerts: {{limits: [101], {HOOK}}}", "alerts.limits[0]: expected a whole number <= 100"),
         (
             "alerts:\n  capabilities_grant: [llm_complete]",
             "1: alerts: is a section of this file and cannot be an app's id; rename the app, for",

@@ -56,7 +56,6 @@ _GROUPS = {
         "serve": "Run the daemon: it holds the keys, and calls models for apps.",
         "spend": "Show what apps have spent, by group, app, model, block label, budget and day.",
         "audit": "Check and read audit logs: one row per call, in a hash chain.",
-        "alerts": "Send a test alert to each target of extensions.yaml.",
         "admin": "Create and revoke tokens of administrators.",
         "nodes": "List the nodes of a daemon on several machines, and drain one.",
         "backup": "Back up the home folder of a daemon to DIR, or restore it.",

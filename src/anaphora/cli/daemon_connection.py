@@ -236,7 +236,6 @@ async def _call_directly(home: Home, method: str, params: Mapping[str, Any]) -> 
     data. In PostgreSQL, other nodes may run and see the changes."""
     from anaphora.daemon.access.identity import Directory
     from anaphora.daemon.admin import Admin
-    from anaphora.daemon.alerts.targets import register_test
     from anaphora.daemon.home import HomeLock
     from anaphora.daemon.store.opening import store_address, store_for_command
 
@@ -259,8 +258,6 @@ async def _call_directly(home: Home, method: str, params: Mapping[str, Any]) -> 
         admin = Admin(directory, store, config=lambda: config, providers=providers)
         if method.startswith("admin.spend."):
             await _register_spend(stack, admin, home, daemon, store)
-        if method == "admin.alerts.test":
-            register_test(admin, home, lambda: grants, daemon.node_name)
         if nodes is not None:
             nodes.register(admin, directory)
         return await admin.methods()[method](params)

@@ -150,10 +150,12 @@ def _check(options: ServeOptions, as_json: bool) -> None:
         "apps": sorted(grants.apps),
         "problems": found.problems,
         "warnings": found.warnings,
+        "test_alert_sent": found.sent,
     }
     lines = [
         f"providers: {', '.join(sorted(providers))}",
         f"apps: {', '.join(sorted(grants.apps)) or 'none'}",
+        *(["alerts: a test was sent to the webhook"] if found.sent else []),
         *(f"warning: {warning}" for warning in found.warnings),
         *([] if found.problems else ["ok"]),
     ]

@@ -1,5 +1,5 @@
 """The checks of `anaphora serve --check`: files, keys, grants, certificate, prices of granted
-models, the token key and the store. Sends and writes nothing."""
+models, the token key and the store, and a test of the alerts. Writes nothing."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ from anaphora.sqlite_files import connect_read_only
 from .access.granted_models import models_of
 from .access.grants import AppGrant
 from .access.identity import ADMIN
-from .alerts.targets import AlertSender
 from .home import Home
 from .home.extensions import Grants
 from .home.settings import ServeOptions, Settings, SettingsFiles, effective_config
@@ -45,6 +44,8 @@ class HomeCheck(msgspec.Struct, frozen=True, kw_only=True):
     problems: tuple[str, ...]
     """Reasons why calls fail that a grant allows, or alerts that are asked for."""
     warnings: tuple[str, ...]
+    sent: bool
+    """A test of the alerts has arrived."""
 
 
 def check_home(options: ServeOptions) -> HomeCheck:
@@ -63,10 +64,9 @@ def check_home(options: ServeOptions) -> HomeCheck:
         for app, grant in settings.grants.apps.items()
         for reason in unpriced(grant, settings, options.clock())
     ]
-    if settings.grants.alerts is not None:
-        found = AlertSender(home).problems(settings.grants.alerts, settings.grants.origin)
-        problems += map(str, found)
+    sent, alert_warnings = asyncio.run(_test_alerts(home, settings, problems))
     warnings = (
+        *alert_warnings,
         *settings.grants.warnings(token_apps),
         *without_grant(settings.grants, token_apps),
         *(f"not in force: {each}" for each in files.problems),
@@ -74,7 +74,30 @@ def check_home(options: ServeOptions) -> HomeCheck:
         *map(str, settings.shared_caches()),
         *price_warnings(options.clock()),
     )
-    return HomeCheck(settings=settings, problems=tuple(problems), warnings=warnings)
+    return HomeCheck(settings=settings, problems=tuple(problems), warnings=warnings, sent=sent)
+
+
+async def _test_alerts(
+    home: Home, settings: Settings, problems: list[str]
+) -> tuple[bool, tuple[str, ...]]:
+    """Sends a test to the webhook of the alerts, if there is one. Returns whether it arrived, and
+    warnings. A secret that is missing is a problem."""
+    grants = settings.grants
+    if grants.alerts is None:
+        return False, ()
+    from .alerts import NotSent, secrets_of, send_test
+
+    webhook = grants.alerts.webhook
+    try:
+        secrets_of(home, webhook)
+    except NotSent as problem:
+        problems.append(str(grants.origin.invalid(str(problem), "alerts", "webhook")))
+        return False, ()
+    try:
+        await send_test(home, webhook, settings.daemon.node_name)
+    except NotSent as problem:
+        return False, (f"a test of the alerts was not sent: {problem}",)
+    return True, ()
 
 
 def without_grant(grants: Grants, token_apps: Collection[str]) -> Iterator[str]:

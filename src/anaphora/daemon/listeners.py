@@ -153,6 +153,8 @@ async def _begin(
     stack: contextlib.AsyncExitStack, daemon: Daemon, drain: Drain, config: DaemonConfig
 ) -> None:
     """Accepts connections, unless an operator has drained this node."""
+    if daemon.alerts is not None:
+        await daemon.alerts.look_once()
     node = daemon.services.node
     drained = None if node is None else node.drained_for()
     if drained is None or drained < config.drain_delay:

@@ -47,7 +47,7 @@ from .starting import WaitingStart, waiting_pages
 from .tracing import call_traces
 
 if TYPE_CHECKING:
-    from .alerts.delivery import Alerts
+    from .alerts import Alerts
     from .ui.service import UiService
 
 #: Seconds between checks of files, certificates and expired tokens.
@@ -193,11 +193,19 @@ class Daemon:
 
     def _use_alerts(self) -> None:
         if self.settings.grants.alerts is not None:
-            from .alerts.delivery import open_alerts
+            from .alerts import Alerts
 
-            parts = self.home, self._files, self.services, self.metrics
-            self.alerts = self.alerts or open_alerts(*parts)
-            self.alerts.log_problems()
+            if self.alerts is None:
+                services = self.services
+                self.alerts = Alerts(
+                    self.home,
+                    services.store,
+                    services.ledger,
+                    services.calls.tools.denials,
+                    lambda: self.settings.grants,
+                    node=self.settings.daemon.node_name,
+                )
+                self.metrics.gauges(self.alerts.gauge())
 
     def _set_socket_mode(self) -> None:
         with contextlib.suppress(OSError):

@@ -17,7 +17,6 @@ from .access.checks import CallSlots
 from .access.grants import NANO
 from .access.identity import Directory
 from .admin import Admin
-from .alerts.targets import register_test
 from .audit import AuditRecovery, open_audit
 from .checking import price_table_days
 from .health import Part
@@ -145,7 +144,6 @@ async def _open_directory(
         problems=lambda: files.problems,
         clock=clock,
     )
-    register_test(admin, home, lambda: files.current.grants, settings.daemon.node_name)
     return directory, admin
 
 

@@ -90,7 +90,7 @@ my-app:
   # uids: [1000]                        # on the Unix socket, only these users
 
 # groups: {marketing: {usd_per_day: 5.00}}   # limits of all apps of a group together
-# alerts: {to: {log: {log: warning}}}        # of used limits and more
+# alerts: {webhook: {url: {secret: ALERT_URL}, key: {secret: ALERT_KEY}}}   # of used limits
 """
 
 

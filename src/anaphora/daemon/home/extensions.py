@@ -31,9 +31,8 @@ from anaphora.errors import AnaphoraError, InvalidConfig
 from anaphora.redaction import hides_arguments, quoted, shown_name
 from anaphora.yaml_values import Origin, from_python, nearest, read_yaml
 
-from .alerts import AlertRules, checked_alerts
 from .amounts import UNLIMITED, nano_dollars
-from .groups import read_groups, split_sections, with_group_limits
+from .groups import AlertRules, read_groups, split_sections, with_group_limits
 
 PERMISSIONS: tuple[Permission, ...] = get_args(Permission)
 
@@ -137,10 +136,7 @@ class Grants(msgspec.Struct, frozen=True, kw_only=True):
         groups = read_groups(sections.groups or {}, origin)
         if sections.groups is not None:
             apps = with_group_limits(apps, groups, origin)
-        alerts = sections.alerts
-        if alerts is not None:
-            alerts = checked_alerts(alerts, frozenset(apps), origin)
-        return cls(apps=apps, groups=groups, alerts=alerts, origin=origin)
+        return cls(apps=apps, groups=groups, alerts=sections.alerts, origin=origin)
 
     def group_of(self, app: str) -> str:
         """The group of an app; empty: none."""
@@ -171,21 +167,6 @@ class Grants(msgspec.Struct, frozen=True, kw_only=True):
                     if name not in known
                 ]  # fmt: skip
         return msgspec.structs.replace(self, apps=apps), problems
-
-    def without_commands(self, own: Grants) -> tuple[Grants, list[AnaphoraError]]:
-        """Grants of the store without commands of alerts that the file of this node lacks, and an
-        error for each: an administrator's token may apply grants, and must run no program."""
-        if self.alerts is None:
-            return self, []
-        known = {target.command for target in (own.alerts.to.values() if own.alerts else ())}
-        to = {name: one for name, one in self.alerts.to.items() if one.command in {None, *known}}
-        text = "a command runs only on nodes whose own extensions.yaml has it as a target of alerts"
-        problems: list[AnaphoraError] = [
-            self.origin.invalid(text, "alerts", "to", name, "command")
-            for name in self.alerts.to.keys() - to.keys()
-        ]
-        alerts = msgspec.structs.replace(self.alerts, to=to)
-        return msgspec.structs.replace(self, alerts=alerts), problems
 
     @property
     def unmet(self) -> dict[str, frozenset[str]]:

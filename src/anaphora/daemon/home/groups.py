@@ -4,16 +4,20 @@ apps share."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
+from urllib.parse import urlsplit
 
 import msgspec
+from msgspec import Meta
 
+from anaphora.client.config import Key
 from anaphora.daemon.access.grants import APP_ID, AppGrant, GroupLimits
 from anaphora.redaction import quoted
 from anaphora.yaml_values import Origin, from_python, nearest
 
-from .alerts import AlertRules
 from .amounts import nano_dollars
+
+Percent = Annotated[int, Meta(ge=1, le=100)]
 
 SECTIONS = ("groups", "alerts")
 """Names at the top of the file that are no app's id."""
@@ -24,6 +28,41 @@ class GroupTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
     usd_per_day: float | str | None = None
     usd_per_month: float | str | None = None
+
+
+class Webhook(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    example: ClassVar[str] = (
+        "write `webhook: {url: https://…, key: {secret: NAME}}`, or `url: {secret: NAME}`"
+    )
+
+    url: Key | str
+    key: Key
+    """Signs each request."""
+
+    def __post_init__(self) -> None:
+        for name, value in (("url", self.url), ("key", self.key)):
+            if isinstance(value, Key) and value.secret is None:
+                raise ValueError(f"{name}: write `{name}: {{secret: NAME}}`")
+        if isinstance(self.url, str) and not is_url(self.url):
+            raise ValueError("url: needs http:// or https://, and a host")
+
+
+class AlertRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    example: ClassVar[str] = "write `alerts: {webhook: {url: https://…, key: {secret: NAME}}}`"
+
+    limits: tuple[Percent, ...] = (50, 80, 100)
+    """Percentages of each limit in dollars of apps and groups."""
+    budgets: tuple[Percent, ...] = ()
+    """Percentages of each budget of a narrowed token. Apps make these, and there may be many."""
+    webhook: Webhook
+
+
+def is_url(text: str) -> bool:
+    try:
+        parts = urlsplit(text)
+    except ValueError:
+        return False
+    return parts.scheme in ("http", "https") and bool(parts.hostname)
 
 
 class Sections(msgspec.Struct, frozen=True, kw_only=True):

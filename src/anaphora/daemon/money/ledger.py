@@ -64,6 +64,8 @@ class Ledger:
         self._lock = threading.RLock()  # reentrant: a hold's `__del__` may run while it is held
         self._open: dict[str, int] = {}
         """Number of open holds by request id."""
+        self.charged: dict[str, float] = {}
+        """When each app was last charged here, on the monotonic clock."""
         self._early: set[str] = set()
         """Request ids of those whose audit row is durable."""
         self.shows_spend: Callable[[App], bool] = lambda _: False
@@ -162,7 +164,7 @@ class Ledger:
 
     def put_settled(self, hold: Hold) -> None:
         """Called when the settlement of an open hold is queued."""
-        id = hold.request_id
+        id, self.charged[hold.app] = hold.request_id, time.monotonic()
         with self._lock:
             left = self._open.pop(id, 1) - 1
             if left:

@@ -168,10 +168,6 @@ class Store(Protocol):
         settlement."""
         ...
 
-    def add_handles_later(self, handles: Iterable[HandleRow]) -> None:
-        """The same without waiting: written with the next hold or settlement. Never raises."""
-        ...
-
     async def handle(self, kind: HandleKind, id: str, app: str) -> HandleRow | None:
         """The row of a handle; None if unknown or another app's."""
         ...

@@ -242,9 +242,6 @@ class SqliteStore(SmallTables):
     async def _change(self, sql: str, *values: Any, kept: bool = False) -> None:
         await self._commits.commit(TableChange(sql, values), kept=kept)
 
-    def _change_later(self, sql: str, *values: Any) -> None:
-        self._commits.put(TableChange(sql, values))
-
     # ── Writing ──────────────────────────────────────────────────────────────────────────────────
 
     def _apply(self, operations: Sequence[Operation]) -> list[Outcome]:

@@ -78,10 +78,6 @@ class SmallTables(ABC):
     async def _change(self, sql: str, *values: Any, kept: bool = False) -> None:
         """`kept`: written later if the disk is full."""
 
-    @abstractmethod
-    def _change_later(self, sql: str, *values: Any) -> None:
-        """Queues a change without waiting. Never raises."""
-
     # ── The audit log ────────────────────────────────────────────────────────────────────────────
 
     async def record_signed_rows(self, log: str, first: int, key: str) -> None:
@@ -144,16 +140,10 @@ class SmallTables(ABC):
         )  # fmt: skip
         return [TokenBudget(token=_token(row[:-2]), spent=row[-2], held=row[-1]) for row in rows]
 
-    # ── Groups ───────────────────────────────────────────────────────────────────────────────────
-
     # ── Handles ──────────────────────────────────────────────────────────────────────────────────
 
     async def add_handle(self, handle: HandleRow) -> None:
         await self._change(ADD_HANDLE, *_values(handle), kept=True)
-
-    def add_handles_later(self, handles: Iterable[HandleRow]) -> None:
-        for handle in handles:
-            self._change_later(ADD_HANDLE, *_values(handle))
 
     async def handle(self, kind: HandleKind, id: str, app: str) -> HandleRow | None:
         rows = await self._handles("kind = $1 AND id = $2 AND app = $3", kind, id, app)

@@ -334,9 +334,6 @@ class PostgresStore(SmallTables):
     async def _change(self, sql: str, *values: Any, kept: bool = False) -> None:
         await self._writer.commit(TableChange(sql, values), kept=kept)
 
-    def _change_later(self, sql: str, *values: Any) -> None:
-        self._writer.put(TableChange(sql, values))
-
     async def close(self) -> None:
         await self._writer.close()
         async with contextlib.AsyncExitStack() as stack:
