@@ -86,7 +86,8 @@ class ConnectionTable:
     def _close_strangers(self, peer: str) -> None:
         """Closes idle connections of a peer until it has a place without a token. Requests that
         arrive together show their tokens a moment later: a new connection is not closed."""
-        own, before = self.strangers.get(peer, {}), self.clock() - self._limits.new_seconds
+        own = self.strangers.get(peer, OrderedDict())
+        before = self.clock() - self._limits.new_seconds
         surplus = len(own) + 1 - self._limits.strangers_of_peer
         if surplus > 0:
             old = (each for each in own if each.has_asked or each.opened < before)
