@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from anaphora.cache import hints_of
 from anaphora.canonical import string
+from anaphora.catalog import CacheRules
 from anaphora.client.costs.bounds import CostBound, cost_bound, written_ttls
 from anaphora.client.in_flight import PreparedRequest
 from anaphora.client.response import largest_shares
@@ -135,10 +136,14 @@ class PlanRequest(CallStep):
             prepared = await self._pass_through(call, target, request, stream)
         else:
             prepared = await translation.translate(self, call, target, stream)
-        if call.masked and call.remembered is not None and call.scope is not None:
-            sent, prefixes = call.remembered.sent, self._memory.prefixes
-            call.found = prefixes.find(call.scope, sent, target.rules)
+        if call.masked:
+            self._find_own(call, target.rules)
         return prepared
+
+    def _find_own(self, call: AppCall, rules: CacheRules) -> None:
+        if call.remembered is not None and call.scope is not None:
+            sent = call.remembered.sent
+            call.found = self._memory.prefixes.find(call.scope, sent, rules)
 
     def _leave_target(self, call: AppCall, before: RememberedCall) -> None:
         """Resets what was planned for a target that failed."""
