@@ -123,14 +123,13 @@ def command(
         other = "--watch" if watch else "--json"
         raise click.UsageError(f"--html writes one report: leave {other} out")
     opened = open_home(home)
-    uses_groups = "group" in fields or group is not None or html is not None
     query = _Query(
         store_address_of(opened) or opened.store,
         fields,
         SpendQuery(
             app=app,
             group=group,
-            groups=groups_of(opened) if uses_groups else {},
+            groups=groups_of(opened) if group or html or "group" in fields else {},
             since="" if since is None else day_of(since),
             until="" if until is None else day_of(until),
         ),
