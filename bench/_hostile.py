@@ -28,7 +28,7 @@ from pathlib import Path
 from subprocess import PIPE, Popen
 from typing import Any
 
-from _lent import BYTES, CONVERSATION, KEY, MODEL, PATH, raw_request, raw_requests
+from _lent import BYTES, CONVERSATION, KEY, MESSAGES, MODEL, PATH, raw_request, raw_requests
 from _load import Connection, request_at
 from _served import HERE, Child, child
 
@@ -174,9 +174,13 @@ def fail_always(port: int) -> None:
 class Watched:
     """The health and the memory of a daemon, and the calls of an app, while others call."""
 
-    def __init__(self, daemon: Child, token: str, **size: Any) -> None:
+    def __init__(
+        self, daemon: Child, token: str, *, messages: int = MESSAGES, size: int = BYTES
+    ) -> None:
         self._daemon = daemon
-        self._requests = raw_requests({"authorization": f"Bearer {token}"}, **size)
+        self._requests = raw_requests(
+            {"authorization": f"Bearer {token}"}, messages=messages, size=size
+        )
         self.health: list[float] = []
         self.calls: list[float] = []
         self.failed: list[str] = []
