@@ -93,7 +93,7 @@ def test_audio_has_its_own_price() -> None:
     mixed = asyncio.run(
         cost({"modality": "TEXT", "tokenCount": 200}, {"modality": "AUDIO", "tokenCount": 800})
     )
-    price = catalog.price("gemini", "gemini-2.5-flash-lite", datetime.now(UTC))
+    price = catalog.price("google", "gemini-2.5-flash-lite", datetime.now(UTC))
     assert price is not None
     assert price.input
     assert mixed - text == 2 * 800 * price.input / 1_000_000
