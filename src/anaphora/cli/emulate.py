@@ -118,19 +118,21 @@ def command(
 def _aws_keys() -> tuple[AwsKeys, ...]:
     """The key pairs of the environment, and of all profiles in the file of credentials."""
     from anaphora.client.config.secrets import SecretVariables
-    from anaphora.client.credentials.aws_profiles import SharedFiles
+    from anaphora.client.credentials.aws_keys import profiles
     from anaphora.client.credentials.sigv4 import AwsKeys
 
-    files = SharedFiles(SecretVariables())
-    found = [files.keys(name, in_config=False) for name in files.names()]
-    named = [os.environ.get(name) for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")]
-    if named[0] and named[1]:
-        found.append(AwsKeys(named[0], named[1]))
-    keys = tuple(pair for pair in found if pair is not None)
+    access, secret = "aws_access_key_id", "aws_secret_access_key"
+    keys = tuple(
+        AwsKeys(fields[access], fields[secret].reveal())
+        for fields in profiles(SecretVariables()).values()
+        if fields.get(access) and fields.get(secret)
+    )
+    if os.environ.get(access.upper()) and os.environ.get(secret.upper()):
+        keys += (AwsKeys(os.environ[access.upper()], os.environ[secret.upper()]),)
     if not keys:
         raise click.UsageError(
             "--verify-signatures needs keys: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or "
-            f"write them into {files.paths[1]}"
+            "write them into ~/.aws/credentials"
         )
     return keys
 

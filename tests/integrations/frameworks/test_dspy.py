@@ -14,6 +14,7 @@ import pytest
 pytest.importorskip("dspy")
 
 import dspy
+from dspy_adapter import AnaphoraLM
 from support.emulated_client import KEY, LONG, MODELS, settings
 from support.unread_prefix import CALLS, assert_noticed, never_readable
 
@@ -22,7 +23,6 @@ from anaphora import emulator
 from anaphora.emulator import EmulatorOptions, Latency, Script
 from anaphora.emulator.server import Emulator
 from anaphora.errors import InvalidRequest
-from anaphora.integrations.dspy import AnaphoraLM
 
 WIRES = ("anthropic", "openai_chat", "openai_responses", "gemini")
 

@@ -16,6 +16,7 @@ import pytest
 
 pytest.importorskip("inspect_ai")
 
+import inspect_ai_adapter as adapter
 from inspect_ai import Task
 from inspect_ai import eval as evaluate
 from inspect_ai.dataset import Sample
@@ -42,7 +43,6 @@ from support.unread_prefix import CALLS, assert_noticed, never_readable
 import anaphora
 from anaphora.emulator.server import Emulator
 from anaphora.errors import InvalidRequest
-from anaphora.integrations import inspect_ai as adapter
 from anaphora.values import Thinking
 
 WIRES = ("anthropic", "openai_chat", "openai_responses", "gemini")
