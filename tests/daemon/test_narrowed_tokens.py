@@ -347,7 +347,7 @@ def test_calls_without_a_bound_need_an_app_without_limits(daemon: TestedDaemon) 
 
 
 def test_grant_of_a_narrowed_token() -> None:
-    """Made from the grant of the app and the globs of its tokens; `keep_warm` compares two of them."""
+    """Made from the grant of the app and the globs of its tokens."""
     app = AppGrant(app="demo", capabilities=frozenset(CAPABILITIES), llm=LlmGrant(models=("*",)))
     third = narrowed_grant(app, (("a*",), (), ("*b",)))
     assert third == narrowed_grant(app, third.llm.narrowed)

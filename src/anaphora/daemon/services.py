@@ -83,7 +83,7 @@ async def open_services(
         home, settings, ledger, audit, clock=clock, watchers=watchers, off_loop=off_loop
     )
     stack.push_async_callback(calls.close)
-    slots = _begin_calls(calls, settings, directory)
+    slots = _begin_calls(calls, settings)
     return Services(
         store=store,
         node=node,
@@ -123,9 +123,8 @@ def _open_calls(
     )
 
 
-def _begin_calls(calls: CallService, settings: Settings, directory: Directory) -> CallSlots:
+def _begin_calls(calls: CallService, settings: Settings) -> CallSlots:
     calls.use_grants(settings.grants.apps.values())
-    directory.on_revoke(calls.forget)
     most = settings.daemon.max_streams_per_app
     calls.read_on.slots = slots = CallSlots(most, calls.deny_slot)
     return slots

@@ -35,15 +35,6 @@ Permission: TypeAlias = Literal[
 ]
 
 
-class KeepWarmGrant(msgspec.Struct, frozen=True, kw_only=True):
-    """The bounds of `keep_warm`: calls that keep the cached prefixes of an app alive."""
-
-    nano_usd_per_day: int | None = NANO
-    """None for `unlimited`: only the app's own limits apply."""
-    refreshes: int = 12
-    """Per pause of a conversation."""
-
-
 class LlmGrant(msgspec.Struct, frozen=True, kw_only=True):
     """The `llm` section of an app."""
 
@@ -80,7 +71,6 @@ class LlmGrant(msgspec.Struct, frozen=True, kw_only=True):
     approved_prompt: str | None = None
     place_markers: bool = True
     share_cache: bool = False
-    keep_warm: KeepWarmGrant | None = None
     cold_above: int | None = None
     """Calls that cost so many nano-dollars more because their cached beginning is gone are refused
     once; None: none are."""

@@ -12,7 +12,6 @@ from msgspec.structs import replace
 
 from anaphora import wire
 from anaphora.canonical import dumps
-from anaphora.client.target import Target
 from anaphora.daemon.store import HandleKind
 from anaphora.daemon.values import GrantedModel
 from anaphora.errors import ContextOverflow, RequestRejected, Upstream
@@ -28,14 +27,9 @@ from .face import (
     Route,
     StoredKind,
     checked_model,
-    json_of,
     model_in,
     model_limits,
-    prewarm,
-    shortest,
     stored_kind,
-    value_of,
-    without,
     wrong_method,
 )
 
@@ -111,15 +105,16 @@ class AnthropicFace(Face):
         """At clouds the path names the model, and versions and betas are fields."""
         if not route.name and not route.rest:
             return members, {}
-        model = route.name or model_in(value_of(members, "model"))
+        model = route.name or model_in(_value_of(members, "model"))
         for name, expected in (("model", model), ("stream", route.operation == "stream")):
-            if value_of(members, name) not in (None, expected):
+            if _value_of(members, name) not in (None, expected):
                 reason = f"{name}: is not what the path names"
                 raise RequestRejected(reason, status=400, param=name)
-        plain = {"model": json_of(model), **without(members, *_OF_CLOUDS)}
+        passed = {name: raw for name, raw in members.items() if name not in _OF_CLOUDS}
+        plain = {"model": _json_of(model), **passed}
         if route.operation == "stream":
-            plain["stream"] = json_of(True)
-        betas = value_of(members, "anthropic_beta")
+            plain["stream"] = _json_of(True)
+        betas = _value_of(members, "anthropic_beta")
         if betas is None:
             return plain, {}
         if not isinstance(betas, list) or not all(isinstance(each, str) for each in betas):
@@ -167,18 +162,6 @@ class AnthropicFace(Face):
         del listed["object"]
         return listed
 
-    def smallest_requests(
-        self, target: Target, members: Members, *, runs_tools: bool
-    ) -> Iterator[Members]:
-        answer = without(members, "stream")
-        thinks = _member(members, "thinking", "type") == "enabled"
-        formatted = "output_format" in members or _member(members, "output_config", "format")
-        forced = _member(members, "tool_choice", "type") in ("any", "tool")
-        if prewarm(target) == "max_tokens" and not (thinks or formatted or forced):
-            yield {**answer, "max_tokens": json_of(0)}
-        if not thinks and not runs_tools:  # an answer has to be longer than its thinking
-            yield {**answer, "max_tokens": shortest(target)}
-
 
 class BlockNumbers:
     """Writes events for clients that expect block numbers without gaps: a part of another wire
@@ -208,6 +191,10 @@ class BlockNumbers:
         return data
 
 
-def _member(members: Members, name: str, inner: str) -> object:
-    value = value_of(members, name)
-    return value.get(inner) if isinstance(value, dict) else None
+def _json_of(value: object) -> msgspec.Raw:
+    return msgspec.Raw(msgspec.json.encode(value))
+
+
+def _value_of(members: Members, name: str) -> object:
+    raw = members.get(name)
+    return None if raw is None else msgspec.json.decode(raw)

@@ -14,8 +14,6 @@ from typing import Any, ClassVar, Literal, TypeAlias
 import msgspec
 
 from anaphora.canonical import dumps
-from anaphora.catalog.api_limits import output_limits
-from anaphora.client.target import Target
 from anaphora.daemon.store import HandleKind
 from anaphora.daemon.values import GrantedModel
 from anaphora.errors import NotFound, RequestRejected, Upstream
@@ -286,14 +284,6 @@ class Face:
         """Corrects fields that the provider's SDK writes in a form that other wires reject."""
         return {}
 
-    def smallest_requests(
-        self, target: Target, members: Members, *, runs_tools: bool
-    ) -> Iterator[Members]:
-        """The request as the smallest call that refreshes its cached prefix: without an answer,
-        then with the shortest. Empty if reads do not refresh or nothing is billed. `runs_tools`:
-        even a short answer may run the provider's tools."""
-        return iter(())
-
 
 def model_in(value: Any) -> str:
     """The name of a model in a body."""
@@ -323,30 +313,3 @@ def model_limits(one: GrantedModel, context: str, output: str) -> dict[str, Any]
     """The known limits of a model, under these names."""
     limits = {context: one.context, output: one.max_output}
     return {name: value for name, value in limits.items() if value is not None}
-
-
-# ── Members of requests ──────────────────────────────────────────────────────────────────────────
-
-
-def without(members: Members, *names: str) -> Members:
-    return {name: value for name, value in members.items() if name not in names}
-
-
-def json_of(value: object) -> msgspec.Raw:
-    return msgspec.Raw(msgspec.json.encode(value))
-
-
-def value_of(members: Members, name: str) -> object:
-    raw = members.get(name)
-    return None if raw is None else msgspec.json.decode(raw)
-
-
-def shortest(target: Target) -> msgspec.Raw:
-    """The request with the smallest output limit that the provider accepts."""
-    return json_of(output_limits(target.endpoint.base_wire).least_tokens)
-
-
-def prewarm(target: Target) -> str | None:
-    """The request as a call without an answer."""
-    figure = target.rules.prewarm
-    return None if figure is None else figure.value

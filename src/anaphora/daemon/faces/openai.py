@@ -10,11 +10,9 @@ from typing import Any, ClassVar
 import msgspec
 
 from anaphora.catalog.api_limits import bounds_of
-from anaphora.client.target import Target
 from anaphora.values import Opaque, Part, Reply, Thinking, Usage
 from anaphora.wire.openai_chat.message_reader import reasoning_extras
 from anaphora.wire.openai_responses.types import ITEM, WIRE
-from anaphora.wire.reading import Members
 
 from .face import (
     Face,
@@ -22,12 +20,7 @@ from .face import (
     Operations,
     Route,
     checked_model,
-    json_of,
-    prewarm,
-    shortest,
     stored_kind,
-    value_of,
-    without,
 )
 from .framing import StreamFrame, UsageFilter
 
@@ -93,18 +86,6 @@ class OpenAIChatFace(_OpenAIFace):
     def frame(self, *, asks_usage: bool, passes: bool) -> StreamFrame | None:
         return None if asks_usage or passes else UsageFilter()
 
-    def smallest_requests(
-        self, target: Target, members: Members, *, runs_tools: bool
-    ) -> Iterator[Members]:
-        if runs_tools:
-            return
-        own = target.profile.max_tokens_field
-        default = self.limit_names[0] if own is None else own.value
-        given = (each for each in self.limit_names if value_of(members, each) is not None)
-        stored = {"store": json_of(False)} if "store" in members else {}
-        answer = without(members, "stream", "stream_options", "n")
-        yield {**answer, **stored, next(given, default): shortest(target)}
-
 
 class OpenAIResponsesFace(_OpenAIFace):
     wire = "openai_responses"
@@ -133,19 +114,6 @@ class OpenAIResponsesFace(_OpenAIFace):
     ) -> Iterator[Kept]:
         stored = request.get("store") is not False and bool(reply.id)
         return kept_of_response(reply, usage, stored=stored)
-
-    def smallest_requests(
-        self, target: Target, members: Members, *, runs_tools: bool
-    ) -> Iterator[Members]:
-        if value_of(members, "background"):
-            return
-        answer = {**without(members, "stream", "stream_options"), "store": json_of(False)}
-        if prewarm(target) == "option":
-            options = value_of(members, "prompt_cache_options")
-            known = options if isinstance(options, dict) else {}
-            yield {**answer, "prompt_cache_options": json_of({**known, "prewarm": True})}
-        if not runs_tools:
-            yield {**answer, "max_output_tokens": shortest(target)}
 
 
 # ── Stored responses ─────────────────────────────────────────────────────────────────────────────

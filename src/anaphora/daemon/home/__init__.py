@@ -85,7 +85,6 @@ my-app:
     # place_markers: true               # let the planner place cache markers
     # share_cache: false                # share cached prefixes with other apps
     # max_body_bytes: 1000000           # of a request: enough without images and documents
-    # keep_warm: {usd_per_day: 1.00}    # refresh cached prefixes during pauses, if that saves money
   # requires: [llm_complete]            # warn if this is not granted
   # group: marketing                    # sums of several apps: anaphora spend --by group
   # uids: [1000]                        # on the Unix socket, only these users

@@ -87,8 +87,6 @@ class PlanRequest(CallStep):
             arrived = time.time() - (time.perf_counter() - call.started)
             tools.cold.check(app, call.remembered, target, prepared, known=known, arrived=arrived)
             call.remembered.failed = False
-        if call.refresher is not None and call.remembered is not None:
-            call.refresher.began(call.remembered.conversation, call.request_id)
         facts = call.facts
         if facts is not None and facts.handles:
             call.stored_tokens = await tools.history.tokens(app.owner, facts, target.endpoint.id)

@@ -100,8 +100,6 @@ class PermitCall(CallStep):
             tools.refuse(call, error)
             raise
         call.targets, call.given, call.facts = targets, facts, facts
-        if tools.refresher is not None and app.grant.llm.keep_warm is not None:
-            call.refresher = tools.refresher
 
     def find_targets(self, call: AppCall) -> ChosenTargets:
         """The targets of a call. Raises `Denied` if the grant allows none."""

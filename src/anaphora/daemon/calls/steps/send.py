@@ -9,8 +9,6 @@ from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, aclosing
 from typing import TYPE_CHECKING
 
-from msgspec.structs import replace
-
 from anaphora.client.attempts import Attempts
 from anaphora.client.config import RetryConfig
 from anaphora.client.costs.settling import reads_on
@@ -58,9 +56,9 @@ class ClientCall(AttemptCaller):
         self._tools = tools
         self._call = call
 
-    def _begin(self, *, stream: bool, prewarm: bool = False) -> InFlight:
+    def _begin(self, *, stream: bool) -> InFlight:
         call = self._call
-        request = TurnRequest(timeout=call.timeout, prewarm=prewarm, adapter=ADAPTER)
+        request = TurnRequest(timeout=call.timeout, adapter=ADAPTER)
         flight = call.flight = InFlight(request, call.targets, stream)
         call.began = time.monotonic()
         return flight
@@ -71,9 +69,8 @@ class ClientCall(AttemptCaller):
             timeout = flight.targets[0].endpoint.config.timeouts.total
         return Attempts(flight, self, timeout=timeout)
 
-    async def complete(self, *, prewarm: bool = False) -> AppReply:
-        """`prewarm`: the model gives no answer."""
-        call, flight = self._call, self._begin(stream=False, prewarm=prewarm)
+    async def complete(self) -> AppReply:
+        call, flight = self._call, self._begin(stream=False)
         try:
             await self._attempts(flight).complete()
             await self._answered(flight)
@@ -134,8 +131,6 @@ class ClientCall(AttemptCaller):
 
     async def _over(self) -> None:
         call = self._call
-        if call.refresher is not None:
-            call.refresher.ended(call.request_id)
         if call.grown:
             reply = None if call.reply is None or call.disputed else call.reply.reply
             size = None if reply is None else continued_tokens(reply, reply.usage.total)
@@ -151,16 +146,13 @@ class ClientCall(AttemptCaller):
         return call.prepared
 
     def retry_of(self, target: Target) -> RetryConfig:
-        retry = target.endpoint.config.retry
-        return replace(retry, max_attempts=1) if self._call.once else retry
+        return target.endpoint.config.retry
 
     def admission(
         self, target: Target, tokens: int, deadline: float
     ) -> AbstractAsyncContextManager[Admission]:
         admission, call = self._rate_admission(target, tokens, deadline), self._call
         if call.app.grant.llm.slow_from is None or call.slowed is not None:
-            return admission
-        if call.flight is not None and call.flight.request.prewarm:
             return admission
         return slowed_admission(admission, call.app, self._hold, self._slowed, deadline)
 

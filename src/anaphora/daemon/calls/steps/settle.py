@@ -143,7 +143,7 @@ class SettleBill(CallStep):
         hold.settle_behind(
             cost.nano_usd,
             cost.kind,
-            partial(_labels, call.label, prepared, cost, price),
+            partial(_labels, prepared, cost, price),
             usage=usage,
             read_by_others=call.hidden,
             saved=0 if saved is None else nano_usd_up(saved),
@@ -205,7 +205,7 @@ class SettleBill(CallStep):
             cost.kind,
             usage=cost.usage,
             read_by_others=hidden,
-            labels=_labels(call.label, flight.prepared[flight.index], cost, None),
+            labels=_labels(flight.prepared[flight.index], cost, None),
             model=booked_model(facts, target, partial),
         )
 
@@ -252,10 +252,6 @@ def _add_unbilled(call: AppCall, charged: int, shown: int | None = None) -> None
     call.shown_unbilled += charged if shown is None else shown
 
 
-def _labels(
-    label: str, prepared: PreparedRequest, cost: AttemptCost, price: Price | None
-) -> Mapping[str, int]:
-    """Nano-dollars by label, of the whole cost or by the blocks of the prompt."""
-    if label:
-        return {label: cost.nano_usd} if cost.nano_usd else {}
+def _labels(prepared: PreparedRequest, cost: AttemptCost, price: Price | None) -> Mapping[str, int]:
+    """Nano-dollars by the labels of the prompt's blocks."""
     return {} if price is None else label_costs(prepared.block_shares(), cost, price)
