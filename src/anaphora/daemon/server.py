@@ -29,7 +29,6 @@ from anaphora.serving.server import (
 )
 
 from .access.checks import UnreadBytes
-from .access.signatures import Signatures
 from .calls.steps.authenticate import AuthenticateApp, Peers, Readiness
 from .checking import check_required, price_warnings, without_grant
 from .draining import Drain
@@ -131,7 +130,6 @@ class Daemon:
                 services.directory,
                 self.readiness,
                 self.unread,
-                Signatures(services.directory, services.store, self.unread, services.off_loop),
                 changed=self._files.changed,
                 reload=self.reload,
             )

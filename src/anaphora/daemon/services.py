@@ -164,7 +164,6 @@ def _endpoints(
 ) -> Endpoints:
     from .endpoints.embeddings import Embeddings
     from .endpoints.forwarding import Forwarder
-    from .endpoints.invocations import Invocations
     from .endpoints.service import Endpoints
     from .endpoints.stored import ObjectRequests
 
@@ -173,19 +172,15 @@ def _endpoints(
     stored = ObjectRequests(
         store,
         forwarder,
-        tools.ledger,
-        tools.late_bills,
         isolates=tools.shared.isolates,
         reaches=tools.granted.reaches,
-        audit=audit,
         off_loop=tools.off_loop,
         clock=clock,
     )
     stack.push_async_callback(stored.close)
     embeddings = Embeddings(tools, calls.permit, forwarder, audit=audit, clock=clock)
     stack.push_async_callback(embeddings.close)
-    invocations = Invocations(tools, calls.permit, forwarder, audit=audit, clock=clock)
-    return Endpoints(calls, store, stored, embeddings, invocations, clock=clock)
+    return Endpoints(calls, store, stored, embeddings, clock=clock)
 
 
 async def _open_audit(

@@ -27,7 +27,6 @@ OverMaxTokens: TypeAlias = Literal["refuse", "clamp"]
 Permission: TypeAlias = Literal[
     "server_tools",
     "remote_mcp",
-    "background",
     "stored_responses",
     "stored_prompts",
     "service_tiers",

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from anaphora.daemon.access.rates import GrantRates, TakenRate
     from anaphora.daemon.endpoints.body import CallBody
     from anaphora.daemon.faces.face import Route
-    from anaphora.daemon.money.late_bills import GrowingConversation, LateBills, StoredHistory
     from anaphora.daemon.money.ledger import Ledger, OpenHold
     from anaphora.daemon.off_loop import OffLoop
     from anaphora.errors import Denied
@@ -61,8 +60,6 @@ class CallTools(msgspec.Struct, kw_only=True, eq=False):
     denials: DenialLog
     explanations: Explanations
     texts: CallTexts
-    history: StoredHistory
-    late_bills: LateBills
     off_loop: OffLoop
     cold: ColdGate
     draining: bool = False
@@ -161,8 +158,6 @@ class AppCall(msgspec.Struct, kw_only=True, eq=False):
     peer: Peer | None = None
     token: Secret | None = None
     """Removed once the app is known."""
-    signature: str = ""
-    """Of a request that an app has signed."""
     app: App = NO_APP
     is_admin: bool = False
     """A token of an administrator, at `/rpc`."""
@@ -231,8 +226,6 @@ class AppCall(msgspec.Struct, kw_only=True, eq=False):
     """The maximum cost of the attempt."""
     rated: TakenRate | None = None
     """The call's share of the app's rates."""
-    grown: list[GrowingConversation] = []
-    """Stored conversations that the call belongs to."""
 
     # ── hold ──
     hold: OpenHold | None = None

@@ -29,7 +29,6 @@ from anaphora.daemon.access.grants import AppGrant
 from anaphora.daemon.access.isolation import SharedProviders
 from anaphora.daemon.access.rates import GrantRates
 from anaphora.daemon.endpoints.errors import kept_message
-from anaphora.daemon.money.late_bills import LateBills, StoredHistory
 from anaphora.daemon.money.ledger import Ledger
 from anaphora.daemon.off_loop import OffLoop
 from anaphora.daemon.values import App, GrantedModel
@@ -87,8 +86,6 @@ class CallService:
             denials=DenialLog(audit, clock, texts.add_error),
             explanations=Explanations(),
             texts=texts,
-            history=StoredHistory(store),
-            late_bills=LateBills(),
             off_loop=off_loop or OffLoop(),
             cold=ColdGate(),
         )

@@ -12,7 +12,6 @@ from msgspec.structs import replace
 
 from anaphora import wire
 from anaphora.canonical import dumps
-from anaphora.daemon.store import HandleKind
 from anaphora.daemon.values import GrantedModel
 from anaphora.errors import ContextOverflow, RequestRejected, Upstream
 from anaphora.values import Event, PartDelta, PartEnd, PartStart, Reply, Thinking, Usage
@@ -47,17 +46,6 @@ _TOO_LONG = "prompt is too long"
 _BLOCK_BEGINS = b'"type":"content_block_start"'
 
 
-class _Container(msgspec.Struct):
-    id: str = ""
-
-
-class _Extras(msgspec.Struct):
-    container: _Container | None = None
-
-
-_decode_extras = msgspec.json.Decoder(_Extras).decode
-
-
 class AnthropicFace(Face):
     wire = "anthropic"
     operations: ClassVar[Operations] = {
@@ -65,9 +53,6 @@ class AnthropicFace(Face):
         ("POST", _COUNT): "count",
     }
     stored: ClassVar[tuple[StoredKind, ...]] = (
-        stored_kind(
-            "batch", "/v1/messages/batches", "GET POST", "GET DELETE", "POST cancel|GET results"
-        ),
         stored_kind("file", "/v1/files", "GET POST", "GET DELETE", "GET content"),
     )
     named_paths: ClassVar[tuple[str, ...]] = (
@@ -150,15 +135,9 @@ class AnthropicFace(Face):
         """Later requests with these fields name the preceding message."""
         if reply.id and ("diagnostics" in request or "thread" in request):
             yield "response", reply.id, usage.total
-        extras = (reply.extras or {}).get(self.wire)
-        container = None if extras is None else _decode_extras(extras).container
-        if container is not None and container.id:
-            yield "container", container.id, None
 
-    def stored_list(
-        self, kind: HandleKind, ids: list[str], objects: list[msgspec.Raw], after: str
-    ) -> dict[str, Any]:
-        listed = super().stored_list(kind, ids, objects, after)
+    def stored_list(self, ids: list[str], objects: list[msgspec.Raw], after: str) -> dict[str, Any]:
+        listed = super().stored_list(ids, objects, after)
         del listed["object"]
         return listed
 

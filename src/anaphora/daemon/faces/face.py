@@ -23,8 +23,8 @@ from anaphora.wire.reading import Members
 from .framing import StreamFrame, WholeEvents, WholeFrames
 
 Operation: TypeAlias = Literal[
-    "generate", "stream", "count", "models", "model", "create", "list", "get", "update", "delete",
-    "action", "upload", "embed", "invoke",
+    "generate", "stream", "count", "models", "model", "create", "list", "get", "delete",
+    "action", "upload", "embed",
 ]  # fmt: skip
 
 Operations: TypeAlias = Mapping[tuple[str, str], Operation]
@@ -56,7 +56,7 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     kind: HandleKind | None = None
     """The kind of stored objects."""
     rest: str = ""
-    """The path after the id: `cancel`, `items/msg_1`."""
+    """The path after the id: `content`."""
     form: str = ""
     """The dialect in which the caller writes and reads; empty: the wire itself."""
     face: str = ""
@@ -239,7 +239,6 @@ class Face:
     """Wires of providers that store this wire's objects."""
     gone_is_forbidden: ClassVar[bool] = False
     """The provider answers 403 for a deleted object."""
-    holds_results_in_files: ClassVar[bool] = False
 
     def kept_objects(
         self, request: Mapping[str, Any], reply: Reply, usage: Usage
@@ -247,9 +246,7 @@ class Face:
         """The objects that a provider stores with the reply to a request."""
         return iter(())
 
-    def stored_list(
-        self, kind: HandleKind, ids: list[str], objects: list[msgspec.Raw], after: str
-    ) -> dict[str, Any]:
+    def stored_list(self, ids: list[str], objects: list[msgspec.Raw], after: str) -> dict[str, Any]:
         """A page of stored objects. The next page begins after the id `after`, empty on the last
         page."""
         return {

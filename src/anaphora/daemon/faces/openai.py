@@ -36,23 +36,8 @@ _MOST_ITEMS = 256
 
 class _OpenAIFace(Face):
     stored = (
-        stored_kind("response", "/v1/responses", "", "GET DELETE", "POST cancel|GET input_items"),
-        stored_kind(
-            "conversation",
-            "/v1/conversations",
-            "POST",
-            "GET POST DELETE",
-            r"(GET|POST) items|(GET|DELETE) items/[\w-]+",
-        ),
+        stored_kind("response", "/v1/responses", "", "GET DELETE", "GET input_items"),
         stored_kind("file", "/v1/files", "GET POST", "GET DELETE", "GET content"),
-        stored_kind("batch", "/v1/batches", "GET POST", "GET", "POST cancel"),
-        stored_kind(
-            "container",
-            "/v1/containers",
-            "GET POST",
-            "GET DELETE",
-            r"(GET|POST) files|(GET|DELETE) files/[\w-]+|GET files/[\w-]+/content",
-        ),
     )
     beta_header = "openai-beta"
     keepers = ("openai_responses", "openai_chat")
@@ -68,7 +53,6 @@ class OpenAIChatFace(_OpenAIFace):
     reasoning = Thinking(provider="openai_chat", extras=reasoning_extras(_REASONING))
     reasoning_field = _REASONING
     ends_texts_late = True
-    holds_results_in_files = True
     limit_place = ("", "max_completion_tokens")
     limit_names = ("max_completion_tokens", "max_tokens")
     usage_on_request = True
@@ -93,7 +77,7 @@ class OpenAIResponsesFace(_OpenAIFace):
         ("POST", "/v1/responses"): "generate",
         ("POST", "/v1/responses/input_tokens"): "count",
     }
-    starts = ("/v1/responses", "/v1/conversations")
+    starts = ("/v1/responses",)
     prompt_field = "input"
     unknown_model_status = 400
     comparison = ("prompt_cache_options", "comparison_response_id")
@@ -112,8 +96,13 @@ class OpenAIResponsesFace(_OpenAIFace):
     def kept_objects(
         self, request: Mapping[str, Any], reply: Reply, usage: Usage
     ) -> Iterator[Kept]:
-        stored = request.get("store") is not False and bool(reply.id)
-        return kept_of_response(reply, usage, stored=stored)
+        """The response, and its items."""
+        if request.get("store") is False or not reply.id:
+            return
+        total = _continued_tokens(reply, usage.total)
+        yield "response", reply.id, total
+        for id, is_output in islice(_items(reply), _MOST_ITEMS):
+            yield "item", id, _continued_tokens(reply, usage.output) if is_output else total
 
 
 # ── Stored responses ─────────────────────────────────────────────────────────────────────────────
@@ -121,27 +110,12 @@ class OpenAIResponsesFace(_OpenAIFace):
 
 class _Item(msgspec.Struct):
     id: str = ""
-    container_id: str | None = None
 
 
 _decode_item = msgspec.json.Decoder(_Item).decode
 
 
-def kept_of_response(reply: Reply, usage: Usage, *, stored: bool = True) -> Iterator[Kept]:
-    """The objects that OpenAI stores with a response."""
-    if stored:
-        total = continued_tokens(reply, usage.total)
-        yield "response", reply.id, total
-        for id, is_output in islice(_items(reply), _MOST_ITEMS):
-            yield "item", id, continued_tokens(reply, usage.output) if is_output else total
-    for part in reply.message.parts:
-        if isinstance(part, Opaque) and part.kind == "code_interpreter_call":
-            container = _decode_item(part.json).container_id
-            if container:
-                yield "container", container, None
-
-
-def continued_tokens(reply: Reply, tokens: int | None) -> int | None:
+def _continued_tokens(reply: Reply, tokens: int | None) -> int | None:
     """The maximum input tokens billed for continuing a reply of `tokens`: its images become input
     only then."""
     images = sum(isinstance(part, Opaque) and part.kind == _IMAGE for part in reply.message.parts)

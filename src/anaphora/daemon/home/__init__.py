@@ -79,7 +79,7 @@ my-app:
     # slow_from: 0.8                    # from 80 % of a limit on, calls wait up to 5 seconds
     # tools: [search_*]                 # names of function tools; none when absent
     allow: [stored_responses]           # threads of Anthropic's SDK; or server_tools, remote_mcp,
-    #                                   # background, stored_prompts, service_tiers, embeddings,
+    #                                   # stored_prompts, service_tiers, embeddings,
     #                                   # betas: [NAME], fields: [NAME]
     # approved_prompt: FINGERPRINT      # refuse any other instructions
     # place_markers: true               # let the planner place cache markers

@@ -21,7 +21,6 @@ from anaphora.daemon.calls.pipeline import CallStep
 from anaphora.daemon.calls.slowing import slowed_admission
 from anaphora.daemon.faces import face_of
 from anaphora.daemon.faces.framing import UsageFilter, WholeEvents, WholeFrames
-from anaphora.daemon.faces.openai import continued_tokens
 from anaphora.daemon.money.ledger import OpenHold
 from anaphora.errors import Timeout
 from anaphora.values import Reply, ReplyEnd
@@ -77,8 +76,6 @@ class ClientCall(AttemptCaller):
         except BaseException as problem:
             self._failed(flight, problem)
             raise
-        finally:
-            await self._over()
         assert call.reply is not None
         return call.reply
 
@@ -107,8 +104,6 @@ class ClientCall(AttemptCaller):
         except BaseException as problem:
             self._failed(flight, problem)
             raise
-        finally:
-            await self._over()
 
     async def _answered(self, flight: InFlight) -> None:
         judge = self._pipeline.steps.get("judge")
@@ -128,14 +123,6 @@ class ClientCall(AttemptCaller):
         if not flight.observed:
             flight.observed = True
             self._pipeline.after("reply", self._call, outcome)
-
-    async def _over(self) -> None:
-        call = self._call
-        if call.grown:
-            reply = None if call.reply is None or call.disputed else call.reply.reply
-            size = None if reply is None else continued_tokens(reply, reply.usage.total)
-            grown, call.grown = call.grown, []
-            await self._tools.history.end(grown, sent=call.sent, size=size)
 
     # ── What the client asks for ─────────────────────────────────────────────────────────────────
 
@@ -214,12 +201,9 @@ class ClientCall(AttemptCaller):
 
 def seconds_to_read_on(call: AppCall) -> float:
     """How many seconds the answer of the current attempt is read on when the app has left. 0: the
-    connection is closed, for example if nothing was sent yet. A background response is billed when
-    it is fetched."""
-    flight, facts = call.flight, call.facts
+    connection is closed, for example if nothing was sent yet."""
+    flight = call.flight
     if flight is None or flight.reply is not None or call.hold is None or not call.written:
-        return 0.0
-    if facts is not None and facts.background:
         return 0.0
     if not reads_on(flight.target, stream=flight.stream):
         return 0.0

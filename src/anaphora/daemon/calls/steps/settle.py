@@ -26,9 +26,7 @@ from anaphora.client.in_flight import InFlight, PreparedRequest
 from anaphora.daemon.access.isolation import OwnReads, own_usage
 from anaphora.daemon.calls.call import AppCall, CallOutcome, CallTools
 from anaphora.daemon.calls.pipeline import CallStep
-from anaphora.daemon.money.late_bills import LateBill
 from anaphora.daemon.money.ledger import OpenHold
-from anaphora.errors import Upstream
 from anaphora.values import Reply
 from anaphora.wire.dialect.routers import answering_host
 
@@ -150,37 +148,11 @@ class SettleBill(CallStep):
             model=booked_model(call.facts, flight.target, reply),
         )
         flight.cost_usd, flight.saved = cost.usd, saved
-        if cost.kind == "bound":
-            self._bill_later(call, hold, flight, reply)
-
-    def _bill_later(
-        self, call: AppCall, hold: OpenHold, flight: InFlight, reply: Reply | None
-    ) -> bool:
-        """Whether the bill comes when the app fetches the response, because the provider makes it
-        in the background."""
-        facts = call.facts
-        if facts is None or not facts.background or reply is None or not reply.id:
-            return False
-        bill = LateBill.of(
-            reply.id,
-            hold,
-            facts,
-            flight,
-            most=call.bound,
-            masked=call.masked,
-            expected=self._own_reads(call) if call.masked else None,
-        )
-        self._tools.late_bills.add(call.app.owner, bill)
-        return True
 
     def _settle_failure(
         self, call: AppCall, hold: OpenHold, flight: InFlight, outcome: CallOutcome
     ) -> None:
         target, facts, error, partial = flight.target, call.facts, outcome.error, outcome.partial
-        if not isinstance(error, Upstream) and self._bill_later(call, hold, flight, partial):
-            _add_unbilled(call, hold.hold.bound)
-            hold.settle_at_bound()
-            return
         price, surcharge = billed_rates(facts, flight, partial)
         output = _failed_output(call, flight, outcome)
 
