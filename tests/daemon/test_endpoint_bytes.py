@@ -46,7 +46,7 @@ GRANT: dict[str, Any] = {
         "place_markers": False,
         "share_cache": True,
         "allow": [
-            "server_tools", "remote_mcp", "background", "stored_responses", "service_tiers",
+            "server_tools", "remote_mcp", "stored_responses", "service_tiers",
             {"fields": ["fileData.fileUri"]},
         ],
     },

@@ -112,7 +112,7 @@ def test_an_absent_field_grants_nothing() -> None:
         ("a: {uids: [-1]}", "1: a.uids[0]: expected a whole number >= 0, found -1"),
         (
             "a: {llm: {allow: [anything]}}",
-            "1: a.llm.allow: 'anything' is none of server_tools, remote_mcp, background,"
+            "1: a.llm.allow: 'anything' is none of server_tools, remote_mcp,"
             " stored_responses, stored_prompts, service_tiers, embeddings, betas: [...], fields: [...]",
         ),
         ("a: {llm: {allow: [{beta: [x]}]}}", "a.llm.allow[0]: unknown field 'beta'; did you mean"),

@@ -27,7 +27,7 @@ from support.ledgers import (
     version_1,
 )
 
-from anaphora.daemon.endpoints.kept import KeptObjects
+from anaphora.daemon.endpoints.stored import KeptObjects
 from anaphora.daemon.money.ledger import Ledger
 from anaphora.daemon.store import (
     EntryQuery,
