@@ -54,7 +54,7 @@ APPS = {
     "demo": grant(allow=["stored_responses"]),
     "other": grant(["llm_complete", "llm_stream"]),
     "four-a-minute": grant(requests_per_minute=4),
-    "free": grant(usd_per_day="unlimited", allow=["stored_responses"]),
+    "free": grant(usd_per_day="unlimited", models=["*"], allow=["embeddings"]),
 }
 
 
@@ -334,14 +334,14 @@ def test_reserved_amount_is_carved_out_of_the_day(emu: Emulator, tmp_path: Path)
 
 
 def test_calls_without_a_bound_need_an_app_without_limits(daemon: TestedDaemon) -> None:
-    """Batches, containers and models without a price are refused to a token with a budget."""
+    """A model without a price is refused to a token with a budget."""
     with daemon.client("free") as app, narrowed(daemon, "free").http() as child:
-        body: dict[str, Any] = {"requests": []}
-        allowed = app.post("/v1/messages/batches", json=body)
-        refused = child.post("/v1/messages/batches", json=body)
-    assert allowed.status_code != 403
+        body = {"model": "openai/embed-unpriced", "input": "Hello"}
+        allowed = app.post("/v1/embeddings", json=body)
+        refused = child.post("/v1/embeddings", json=body)
+    assert allowed.status_code == 200, allowed.text
     assert refused.status_code == 403
-    assert "spend limit" in refused.text
+    assert "no price is known" in refused.text
 
 
 def test_grant_of_a_narrowed_token() -> None:
