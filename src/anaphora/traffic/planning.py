@@ -287,12 +287,6 @@ class ConversationPlans:
             key = planner.split_key(request.rendered, key)
         call.state.cache_key, call.plan = key, replace(plan, key=key)
 
-    def refreshed(self, call: PlannedCall, seconds: float) -> None:
-        """Extends the lifetime of a call's cache entry by so many seconds."""
-        if (written := call.state.written) is not None:
-            chunk, key, expires = written
-            call.state.written = chunk, key, expires + seconds
-
     def _memory_of(self, request: ReadRequest, scope: Hashable) -> AppMemory:
         return self._memory(_own_scope(request, scope), request.rules)
 

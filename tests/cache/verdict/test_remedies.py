@@ -150,14 +150,14 @@ def test_lifetime_is_not_raised_if_it_costs_more() -> None:
     prompts = story(ANTHROPIC, 2)
     short = [split(ANTHROPIC, body(ANTHROPIC, spec() | {"messages": [("user", ["Hi"])]}))]
     _, remedy = verdict_on(ANTHROPIC, [*short, *prompts], [BEGIN, BEGIN + 60, BEGIN + 90_000])
-    assert remedy.kind in ("nothing", "keep_warm")
+    assert remedy.kind == "nothing"
     assert not remedy.fixable
 
 
-def test_provider_without_lifetimes_is_kept_warm() -> None:
+def test_provider_without_lifetimes_has_no_remedy() -> None:
     place = PLACES["openai_chat"]
     _, remedy = verdict_on(place, story(place, 2), [BEGIN, BEGIN + 2 * 86_400])
-    assert remedy.kind in ("keep_warm", "nothing")
+    assert remedy.kind == "nothing"
     assert remedy.ttl is None
 
 

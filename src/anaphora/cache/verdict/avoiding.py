@@ -226,9 +226,6 @@ def _scenarios(
                     text = f"cache for {new} instead of {was}"
                     better = replace(remedy, text=text, ttl=longer, fixable=True)
                     yield better, lost, StoryCaching(longer)
-            warm = Remedy(kind="keep_warm", text=REMEDIES["keep_warm"])
-            for lifetime in rules.ttls.value if ttl is not None else (None,):
-                yield warm, lost, StoryCaching(lifetime, refreshed=True)
         case "place_markers" if earlier.is_marked:
             yield remedy, StoryCaching(usual, changed=True), StoryCaching(usual)
         case "place_markers":

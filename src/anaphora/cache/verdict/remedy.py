@@ -13,7 +13,6 @@ from anaphora.wording import counted, format_usd
 
 RemedyKind: TypeAlias = Literal[
     "longer_ttl",
-    "keep_warm",
     "keep_tools",
     "move_to_end",
     "keep_history",
@@ -29,7 +28,6 @@ RemedyKind: TypeAlias = Literal[
 #: What each asks for.
 REMEDIES: dict[RemedyKind, str] = {
     "longer_ttl": "cache for longer",
-    "keep_warm": "keep the prefix warm during pauses",
     "keep_tools": "send the same tools in the same order from the first call on",
     "move_to_end": "move text that changes into the newest message",
     "keep_history": "change earlier messages rarely, all at once and near the end",

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from decimal import Decimal
-
 import msgspec
 from msgspec.structs import replace
 
@@ -28,8 +26,6 @@ class Judgement(msgspec.Struct, eq=False, weakref=True):
     _verdict: Verdict | None = None
     _predicted: int | None = None
     _failure: Exception | Notice | None = None
-    kept_warm_usd: Decimal | None = None
-    """The cost of keeping the prefix alive until this call."""
 
     def __call__(self) -> None:
         """Makes the verdict. Never fails."""
