@@ -32,7 +32,7 @@ from anaphora.errors import (
 )
 from anaphora.redaction import hides_arguments
 
-from .common import EXISTING_FILE, print_json, report_problems
+from .common import EXISTING_FILE, report_problems
 
 if TYPE_CHECKING:
     from anaphora.client.config import ClientConfig
@@ -298,19 +298,17 @@ _LONGEST_TOKEN = 4096
 
 
 @click.command()
-@click.option("--stdio", is_flag=True, help="Connect standard input and output to a daemon.")
-@click.option("--schema", is_flag=True, help="Print the JSON Schemas of all methods.")
+@click.option(
+    "--stdio", is_flag=True, required=True, help="Connect standard input and output to a daemon."
+)
 @home_option
 @click.option("--app", metavar="ID", help="App that makes the calls.")
 @click.option("--token-file", type=EXISTING_FILE, help="File with the app's token.")
-@click.option("--token-fd", type=int, metavar="N", help="Open descriptor to read the token from.")
 def rpc(
     stdio: bool,
-    schema: bool,
     home: Path,
     app: str | None,
     token_file: Path | None,
-    token_fd: int | None,
 ) -> None:
     """Send JSON-RPC messages to a running daemon.
 
@@ -328,23 +326,14 @@ def rpc(
     Exit code 2 when no daemon runs in the home folder or the token is another app's, 7 when it is
     rejected.
     """
-    if stdio == schema:
-        raise click.UsageError("Give either --stdio or --schema.")
-    if schema:
-        from anaphora.daemon.rpc.methods import schemas
-
-        print_json(schemas())
-        return
-    if token_file is not None and token_fd is not None:
-        raise click.UsageError("Give either --token-file or --token-fd.")
-    if (app is None) != (token_file is None and token_fd is None):
-        raise click.UsageError("--app needs --token-file or --token-fd.")
-    _run(home, app, _read_token(token_file, token_fd))
+    if not stdio:
+        raise click.UsageError("Only --stdio is supported.")
+    if (app is None) != (token_file is None):
+        raise click.UsageError("--app and --token-file need each other.")
+    _run(home, app, None if token_file is None else _read_token(token_file))
 
 
 def _run(home: Path, app: str | None, token: Secret | None) -> None:
-    import asyncio
-
     from anaphora.daemon.rpc.stdio import bridge
 
     asyncio.run(
@@ -353,16 +342,13 @@ def _run(home: Path, app: str | None, token: Secret | None) -> None:
 
 
 @hides_arguments
-def _read_token(file: Path | None, descriptor: int | None) -> Secret | None:
-    if file is None and descriptor is None:
-        return None
-    source = "--token-file" if file is not None else "--token-fd"
+def _read_token(file: Path) -> Secret:
     try:
-        with open(file if descriptor is None else descriptor, "rb") as opened:  # type: ignore[arg-type]
+        with file.open("rb") as opened:
             data = opened.read(_LONGEST_TOKEN + 1)
     except OSError as problem:
-        raise Io(f"{source}: cannot be read: {os.strerror(problem.errno or 0)}") from None
+        raise Io(f"--token-file: cannot be read: {os.strerror(problem.errno or 0)}") from None
     text = data.strip()
     if not text.isascii() or len(text.split()) != 1 or len(data) > _LONGEST_TOKEN:
-        raise InvalidRequest("holds no token: it must be one word (ana_…)", path=source)
+        raise InvalidRequest("holds no token: it must be one word (ana_…)", path="--token-file")
     return Secret(text.decode())

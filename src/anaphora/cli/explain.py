@@ -37,9 +37,8 @@ from anaphora.wire.reading import decode_reason
 
 from .common import read_bytes, report_problems
 from .explain_output import ExplainedCall, ExplainSummary, Explanation, page_lines
-from .log_files import answers_in, playable, stop_empty, stop_for
+from .log_files import answers_in, found_sessions, playable, stop_empty, stop_for
 from .parameters import Time, provider_option
-from .session_files import found_sessions
 from .terminal import RESULT_COLOURS, print_report
 
 _Pair: TypeAlias = tuple[EarlierCall[SentRequest] | None, SentRequest]
@@ -283,9 +282,9 @@ def _with_side_calls(logged: Iterable[_LoggedCall]) -> Iterator[ExplainedCall]:
         yield call
 
 
-def verdicts_of_requests(places: Iterable[Path], provider: str | None) -> dict[str, Verdict]:
+def verdicts_of_requests(places: Iterable[Path]) -> dict[str, Verdict]:
     """The verdicts on the calls of request logs, by file and line."""
-    explainer = _Explainer(RequestDefaults(provider=provider))
+    explainer = _Explainer(RequestDefaults())
     found = {}
     for file in files_in(tuple(places), []):
         lines = [*records_of(file, [])]

@@ -158,13 +158,11 @@ def _fields(path: str, fixture: Fixture) -> dict[str, Any]:
 @click.command("list")
 @_FOLDER
 @signed_by_option
-@click.option("--model", help="Only fixtures of this model.")
 @_JSON
-def list_fixtures(folder: Path, signed_by: str | None, model: str | None, as_json: bool) -> None:
+def list_fixtures(folder: Path, signed_by: str | None, as_json: bool) -> None:
     """List the fixtures of DIR in the order they were recorded."""
     store = _open(folder, signed_by)
     found = [(entry.path, store.fixture(entry.path, request=False)) for entry in store.entries]
-    found = [(path, one) for path, one in found if model in (None, one.model)]
     if as_json:
         print_json([_fields(path, one) for path, one in found])
         return
