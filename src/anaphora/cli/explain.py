@@ -282,9 +282,9 @@ def _with_side_calls(logged: Iterable[_LoggedCall]) -> Iterator[ExplainedCall]:
         yield call
 
 
-def verdicts_of_requests(places: Iterable[Path]) -> dict[str, Verdict]:
+def verdicts_of_requests(places: Iterable[Path], provider: str | None) -> dict[str, Verdict]:
     """The verdicts on the calls of request logs, by file and line."""
-    explainer = _Explainer(RequestDefaults())
+    explainer = _Explainer(RequestDefaults(provider=provider))
     found = {}
     for file in files_in(tuple(places), []):
         lines = [*records_of(file, [])]

@@ -125,8 +125,7 @@ def _host() -> str:
     type=WireName(),
     help="Wire of the request; detected by default.",
 )
-@json_option
-def fingerprint(file: Path, origin: str | None, as_json: bool) -> None:
+def fingerprint(file: Path, origin: str | None) -> None:
     """Print the fingerprint of all instructions in a request.
 
     FILE holds the JSON body of a request (- reads standard input), in the format that the app
@@ -146,7 +145,7 @@ def fingerprint(file: Path, origin: str | None, as_json: bool) -> None:
     members = decode_members(body)
     facts = read_facts(detected.name, members, "")
     value = prompt_fingerprint(facts.wire, members, {tool.value for tool in facts.tools})
-    print_report({"approved_prompt": value}, [value], as_json=as_json)
+    click.echo(value)
 
 
 def _lines(result: dict[str, Any]) -> Iterator[Line]:

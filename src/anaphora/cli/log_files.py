@@ -70,15 +70,18 @@ def _file_of(place: str) -> str:
     return file if line.isdigit() else place
 
 
-def gather(places: list[Path]) -> tuple[list[FoundTrace], list[Problem]]:
-    """All conversations that can be simulated, and the problems with the others."""
+def gather(
+    places: list[Path], provider: str | None = None
+) -> tuple[list[FoundTrace], list[Problem]]:
+    """All conversations that can be simulated, and the problems with the others. `provider`
+    replaces the recorded provider."""
     problems: list[Problem] = []
     files = [(str(file), [*_read(file)]) for file in files_in(places, problems)]
     answers = AnswerIndex()
     for file, entries in files:
         answers.add_all(file, entries)
     once = (entry for file, entries in files for entry in answers.once(file, entries))
-    return playable(once, problems), problems
+    return playable(once, problems, provider), problems
 
 
 def playable(
@@ -86,8 +89,7 @@ def playable(
     problems: list[Problem],
     provider: str | None = None,
 ) -> list[FoundTrace]:
-    """The conversations that can be judged, each with an id of its own. `provider` replaces the
-    recorded one."""
+    """The conversations that can be simulated, each with an id of its own."""
     found: dict[str, FoundTrace] = {}
     notices: dict[str, list[str]] = {}
     for entry in entries:
@@ -98,7 +100,7 @@ def playable(
         reason = unsupported(trace.provider, trace.model)
         if provider is not None:
             if (recorded := catalog.provider_named(trace.provider)) not in (None, provider):
-                replaced = f"recorded as a call to {recorded}, judged as one to {provider}"
+                replaced = f"recorded as a call to {recorded}, simulated as one to {provider}"
                 notices.setdefault(replaced, []).append(entry.place)
             trace = replace(trace, provider=provider)
         elif reason is not None:

@@ -48,14 +48,6 @@ def _track(entries: Iterable[FixtureEntry], total: int) -> Iterator[FixtureEntry
     return tracked(entries, "Verifying fixtures", total=total)
 
 
-def _open(folder: Path, signed_by: str | None) -> FixtureStore:
-    return FixtureStore.open(
-        folder,
-        track=_track,
-        signed_by=None if signed_by is None else public_key(signed_by),
-    )
-
-
 def signing_key(file: Path) -> SigningKey:
     """The private key in the file. If there is no file, it is created, and the public key is
     printed to standard error."""
@@ -157,11 +149,10 @@ def _fields(path: str, fixture: Fixture) -> dict[str, Any]:
 
 @click.command("list")
 @_FOLDER
-@signed_by_option
 @_JSON
-def list_fixtures(folder: Path, signed_by: str | None, as_json: bool) -> None:
+def list_fixtures(folder: Path, as_json: bool) -> None:
     """List the fixtures of DIR in the order they were recorded."""
-    store = _open(folder, signed_by)
+    store = FixtureStore.open(folder, track=_track)
     found = [(entry.path, store.fixture(entry.path, request=False)) for entry in store.entries]
     if as_json:
         print_json([_fields(path, one) for path, one in found])
@@ -191,11 +182,10 @@ def _when(seconds: float) -> str:
 @click.command()
 @_FOLDER
 @click.argument("name")
-@signed_by_option
 @_JSON
-def show(folder: Path, name: str, signed_by: str | None, as_json: bool) -> None:
+def show(folder: Path, name: str, as_json: bool) -> None:
     """Print one fixture of DIR: NAME is the beginning of its file name or key."""
-    store = _open(folder, signed_by)
+    store = FixtureStore.open(folder, track=_track)
     path = _find(store, name)
     one = store.fixture(path)
     if as_json:

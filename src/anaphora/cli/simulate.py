@@ -33,7 +33,7 @@ from .log_files import (
     stop_empty,
     stop_for,
 )
-from .parameters import ModelName
+from .parameters import ModelName, provider_option
 from .simulate_output import CallRow, SimulatedTotals, SimulationReport, TokenCost, page_lines
 from .terminal import print_report, tracked
 
@@ -44,11 +44,13 @@ from .terminal import print_report, tracked
     "--as", "elsewhere", type=ModelName(), help="Simulate the calls on another model instead."
 )
 @click.option("--ttl", type=click.Choice(tuple(TTL_SECONDS)), help="Use this TTL for all markers.")
+@provider_option
 @click.option("--json", "as_json", is_flag=True, help="Print a row for every call, and the sums.")
 def command(
     files: tuple[Path, ...],
     elsewhere: tuple[str, str] | None,
     ttl: Ttl | None,
+    provider: str | None,
     as_json: bool,
 ) -> None:
     """Compare predicted cache usage with actual bills.
@@ -64,9 +66,10 @@ def command(
     simulates the same calls with another provider and model, --ttl with another lifetime.
 
     Invalid input is reported with file and line, skipped and counted. Exit code 1 when a file could
-    not be read, 2 when there is no call to simulate or no log names a known provider.
+    not be read, 2 when there is no call to simulate or a provider is unknown (name it with
+    --provider).
     """
-    sources, problems = gather([*files])
+    sources, problems = gather([*files], provider)
     if not any(source.trace.calls for source in sources):
         stop_empty(problems, "no calls to simulate")
     judged: dict[str, Verdict] = {}
@@ -75,7 +78,7 @@ def command(
         and ttl is None
         and any(source.trace.source == "requests" for source in sources)
     ):
-        judged = verdicts_of_requests(files)
+        judged = verdicts_of_requests(files, provider)
     report = _simulate(sources, problems, elsewhere, ttl, judged)
     print_report(report, page_lines(report), as_json=as_json)
     stop_for(problems, (source.place for source in sources), found=False)

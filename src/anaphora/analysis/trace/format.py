@@ -304,7 +304,7 @@ def unsupported(provider: str, model: str) -> str | None:
     maker = catalog.maker_of(model)
     hint = "" if maker is None else f" ({model} is a model of {maker})"
     known = ", ".join(sorted(catalog.shipped().providers))
-    return f"unknown provider {provider!r}{hint}: {known}"
+    return f"unknown provider {provider!r}; name one with --provider{hint}: {known}"
 
 
 def stand_in(provider: str, model: str) -> str | None:
