@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -10,22 +9,11 @@ import pytest
 from anaphora.cli.main import main
 
 
-def test_schema_describes_every_method(capsys: pytest.CaptureFixture[str]) -> None:
-    """D7."""
-    assert main(["rpc", "--schema"]) == 0
-    document = json.loads(capsys.readouterr().out)
-    assert set(document["methods"]["llm.complete"]) == {"params", "result"}
-    assert "llm.delta" in document["notifications"]
-
-
 @pytest.mark.parametrize("options, message", [
-    ([], "either --stdio or --schema"),
-    (["--stdio", "--schema"], "either --stdio or --schema"),
-    (["--stdio", "--app", "a"], "--app needs --token-file"),
-    (["--stdio", "--token-fd", "0"], "--app needs --token-file"),
-    (["--stdio", "--app", "a", "--token-fd", "0", "--token-file", __file__], "either --token-file or --token-fd"),
+    ([], "--stdio"),
+    (["--stdio", "--app", "a"], "--app and --token-file need each other"),
+    (["--stdio", "--token-file", __file__], "--app and --token-file need each other"),
     (["--stdio", "--app", "a", "--token-file", __file__], "holds no token"),
-    (["--stdio", "--app", "a", "--token-fd", "987"], "--token-fd: cannot be read"),
     (["--stdio", "--token", "ana_x"], "a key is never an argument"),
     (["--stdio"], "is not a daemon's home"),
 ])  # fmt: skip

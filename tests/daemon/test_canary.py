@@ -25,7 +25,7 @@ CALLS: dict[str, dict[str, Any]] = {
     "/api/chat": {"model": "qwen3:0.6b", "messages": [USER], "stream": False},
 }
 COMMANDS = (
-    "spend", "spend --json", "apps list", "admin list", "grants check demo", "store check",
+    "spend", "spend --json", "apps list", "grants check demo", "store check",
     "serve --check",
 )  # fmt: skip
 
