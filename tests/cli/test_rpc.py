@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -9,8 +10,17 @@ import pytest
 from anaphora.cli.main import main
 
 
+def test_schema_describes_every_method(capsys: pytest.CaptureFixture[str]) -> None:
+    """D7."""
+    assert main(["rpc", "--schema"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert set(document["methods"]["llm.complete"]) == {"params", "result"}
+    assert "llm.delta" in document["notifications"]
+
+
 @pytest.mark.parametrize("options, message", [
-    ([], "--stdio"),
+    ([], "either --stdio or --schema"),
+    (["--stdio", "--schema"], "either --stdio or --schema"),
     (["--stdio", "--app", "a"], "--app and --token-file need each other"),
     (["--stdio", "--token-file", __file__], "--app and --token-file need each other"),
     (["--stdio", "--app", "a", "--token-file", __file__], "holds no token"),

@@ -32,7 +32,7 @@ from anaphora.errors import (
 )
 from anaphora.redaction import hides_arguments
 
-from .common import EXISTING_FILE, report_problems
+from .common import EXISTING_FILE, print_json, report_problems
 
 if TYPE_CHECKING:
     from anaphora.client.config import ClientConfig
@@ -298,14 +298,14 @@ _LONGEST_TOKEN = 4096
 
 
 @click.command()
-@click.option(
-    "--stdio", is_flag=True, required=True, help="Connect standard input and output to a daemon."
-)
+@click.option("--stdio", is_flag=True, help="Connect standard input and output to a daemon.")
+@click.option("--schema", is_flag=True, help="Print the JSON Schemas of all methods.")
 @home_option
 @click.option("--app", metavar="ID", help="App that makes the calls.")
 @click.option("--token-file", type=EXISTING_FILE, help="File with the app's token.")
 def rpc(
     stdio: bool,
+    schema: bool,
     home: Path,
     app: str | None,
     token_file: Path | None,
@@ -326,8 +326,13 @@ def rpc(
     Exit code 2 when no daemon runs in the home folder or the token is another app's, 7 when it is
     rejected.
     """
-    if not stdio:
-        raise click.UsageError("Only --stdio is supported.")
+    if stdio == schema:
+        raise click.UsageError("Give either --stdio or --schema.")
+    if schema:
+        from anaphora.daemon.rpc.methods import schemas
+
+        print_json(schemas())
+        return
     if (app is None) != (token_file is None):
         raise click.UsageError("--app and --token-file need each other.")
     _run(home, app, None if token_file is None else _read_token(token_file))
