@@ -93,7 +93,6 @@ def command(
         providers=selected(providers, (row.provider for row in catalog.dialects().rows)),
         script=Script() if script is None else Script.decode(read_text(script), str(script)),
         faults=Faults() if faults is None else Faults.decode(read_text(faults), str(faults)),
-        fault_headers=True,
         aws_keys=_aws_keys() if verify_signatures else None,
         **options,
     )
