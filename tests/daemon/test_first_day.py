@@ -13,6 +13,7 @@ from click.testing import CliRunner
 from support.daemon import GRANT, TestedDaemon, create_home, llm_yaml, running_daemon
 from support.failing_provider import failing_daemon
 from support.ui import viewer
+from support.waiting import wait_until
 
 from anaphora.cli.common import anaphora
 from anaphora.daemon.access.identity import ADMIN
@@ -163,6 +164,12 @@ def test_spend_shows_what_cache_misses_cost(emu: Emulator, tmp_path: Path) -> No
                 answer = client.post("/v1/messages", json={**MESSAGE, "system": [block]})
                 assert answer.status_code == 200
         home = str(daemon.home)
+
+        def logged() -> bool:  # rows are written behind the answers
+            total = json.loads(run("audit", "report", "--json", home).stdout)["total"]
+            return bool(total["lost_nano_usd"])
+
+        wait_until(logged)
         page = run("spend", "--home", home).stdout
         report = json.loads(run("spend", "--json", "--by", "app,day", "--home", home).stdout)
         html = run("spend", "--html", "-", "--home", home).stdout
