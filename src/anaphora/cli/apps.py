@@ -248,7 +248,7 @@ def _lines(apps: list[dict[str, Any]], administrators: list[dict[str, Any]]) -> 
         yield rows
     if administrators:
         yield ""
-        admins = table("administrator's token", "state", "created", "expires")
+        admins = table("administrators", "state", "created", "expires")
         for cells in token_rows(administrators):
             admins.add_row(*cells)
         yield admins
