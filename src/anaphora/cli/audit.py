@@ -16,7 +16,7 @@ import msgspec
 
 from anaphora.audit.chain import RowKey
 from anaphora.audit.envelope import AuditEnvelope, StoredRow
-from anaphora.audit.pruning import prune as prune_log
+from anaphora.audit.log import prune as prune_log
 from anaphora.audit.reading import (
     CallFilter,
     VerifiedLog,
