@@ -180,7 +180,7 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
 @pytest.fixture(scope="session")
 def running_emulator() -> Iterator[Emulator]:
-    options = EmulatorOptions(fault_headers=True, latency=Latency(first=0.0), any_model=True)
+    options = EmulatorOptions(latency=Latency(first=0.0), any_model=True)
     with emulator.running(options) as running:
         yield running
 

@@ -24,7 +24,7 @@ CALLS: dict[str, dict[str, Any]] = {
     "/v1beta/models/gemini-2.5-flash:generateContent": {"contents": [{"parts": [{"text": "Hi"}]}]},
 }
 COMMANDS = (
-    "spend", "spend --json", "apps list", "admin list", "grants check demo", "store check",
+    "spend", "spend --json", "apps list", "grants check demo", "store check",
     "serve --check",
 )  # fmt: skip
 

@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 @click.option("--providers", default="", help="Only these providers, comma-separated.")
 @click.option("--script", type=EXISTING_FILE, help="YAML file of scripted replies.")
 @click.option("--faults", type=EXISTING_FILE, help="YAML file of faults to inject.")
-@click.option("--fault-headers", is_flag=True, help="Inject faults that a request header names.")
 @click.option(
     "--background",
     type=Time("s"),
@@ -53,20 +52,11 @@ if TYPE_CHECKING:
 )
 @click.option("--any-model", is_flag=True, help="Accept unknown models.")
 @click.option(
-    "--router-hosts",
-    default="",
-    metavar="NAMES",
-    help="Hosts behind routers such as OpenRouter, comma-separated, each with a cache of its own."
-    " Requests go to a random one, unless they ask for one.",
-)
-@click.option(
     "--verify-signatures",
     is_flag=True,
     help="Verify the signatures of requests to AWS, with the keys in AWS_ACCESS_KEY_ID and"
     " AWS_SECRET_ACCESS_KEY and those in AWS's credentials file.",
 )
-@click.option("--no-tool-calls", "tool_calls", is_flag=True, default=True, flag_value=False,
-              help="Call tools only if the request forces it.")  # fmt: skip
 @click.option("--seed", default=0, show_default=True, help="Seed of generated replies and ids.")
 @click.option(
     "--latency",
@@ -83,7 +73,6 @@ def command(
     faults: Path | None,
     latency: str | None,
     verify_signatures: bool,
-    router_hosts: str,
     **options: Any,
 ) -> None:
     """Run a local emulator of every provider, with caching and billing.
@@ -104,7 +93,6 @@ def command(
         providers=selected(providers, (row.provider for row in catalog.dialects().rows)),
         script=Script() if script is None else Script.decode(read_text(script), str(script)),
         faults=Faults() if faults is None else Faults.decode(read_text(faults), str(faults)),
-        router_hosts=tuple(name.strip() for name in router_hosts.split(",") if name.strip()),
         aws_keys=_aws_keys() if verify_signatures else None,
         **options,
     )
