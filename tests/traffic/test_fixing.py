@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import random
 import re
@@ -20,7 +21,6 @@ from support.tables import each_row
 
 from anaphora import catalog, emulator
 from anaphora.cache.simulator import RenderedPrompt, Simulator
-from anaphora.cache.simulator.stories import relative_cost
 from anaphora.catalog import dialects
 from anaphora.emulator import EmulatorOptions
 from anaphora.emulator.server import Emulator
@@ -37,6 +37,7 @@ from anaphora.wire.tool_order import tool_order, tools_in_order
 Json = dict[str, Any]
 ANTHROPIC = PLACES["anthropic"]
 BEGIN = 1_800_000_000.0
+NOW = datetime.datetime(2026, 11, 14, tzinfo=datetime.UTC)
 
 
 def path_of(place: Place) -> str:
@@ -170,7 +171,7 @@ def test_lifetime_stays_where_a_longer_one_would_not_have_paid(pauses: tuple[int
     assert not placer.fixes["longer_ttl"]
 
 
-# ── Never dearer ─────────────────────────────────────────────────────────────────────────────────
+# ── What it costs ────────────────────────────────────────────────────────────────────────────────
 
 
 def costs(place: Place, calls: list[tuple[float, bytes]]) -> tuple[Decimal, Decimal]:
@@ -187,8 +188,10 @@ def costs(place: Place, calls: list[tuple[float, bytes]]) -> tuple[Decimal, Deci
             plan = own_plan(read.rendered, rules, members)
             prompt = RenderedPrompt(read.rendered, plan)
             outcome = simulators[index].call(prompt, at=at)
+            price = catalog.price(place.provider, place.model, NOW)
+            assert price is not None
             marked = bool(plan.marks) or plan.automatic is not None
-            cost = relative_cost(rules)(outcome.usage(0), marked)
+            cost = price.of(outcome.usage(0), marked=marked)
             assert cost is not None
             total[index] += cost
     return total[0], total[1]
@@ -213,8 +216,9 @@ def test_message_that_moves_behind_each_turn(turns: int, marked: bool) -> None:
     assert having <= without
 
 
-def test_text_that_changes_at_the_beginning_is_not_marked() -> None:
-    """A clock in the system prompt: nothing is read again, so that nothing is worth writing."""
+def test_text_that_changes_at_the_beginning_is_not_marked_for_long() -> None:
+    """A clock in the system prompt: nothing is read again. The planner has seen it after two calls,
+    and their prompts are all that was written for nothing."""
     calls = []
     for turn in range(8):
         prompt = spec() | {"marked": False}
@@ -224,7 +228,11 @@ def test_text_that_changes_at_the_beginning_is_not_marked() -> None:
         prompt["tools"] = []
         calls.append((BEGIN + 30 * turn, body(ANTHROPIC, prompt)))
     without, having = costs(ANTHROPIC, calls)
-    assert having <= without
+    first, _ = costs(ANTHROPIC, calls[:2])
+    assert having - without <= first / 4
+    placer = Placer(fix=True)
+    placed = [placer(request(ANTHROPIC, data, at)) is not None for at, data in calls]
+    assert not any(placed[2:])
 
 
 @each_row("clocks", ["aaaabcdddd", "aaaabcddddefgggg", "aaabbbcccddd"])

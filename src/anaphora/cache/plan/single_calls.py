@@ -17,7 +17,7 @@ from anaphora.rendered.chunks import Stretches, same_bytes
 
 from .changes import SHARED
 from .marking import reuse_requested
-from .memory import AppMemory, ConversationState, Gaps
+from .memory import AppMemory, ConversationState
 from .planner import MarkerPlanner
 
 #: Calls whose continuation is recognised: how many, and how many bytes of prompts.
@@ -172,15 +172,6 @@ class MatchedCallPlanner(_CallPlanner):
         if not self.reuse_expected and (long_enough := self._long_prompt(rendered)) is not None:
             prompt, shared = long_enough
             self.reuse_expected = shared is not None and prompt.key(shared) in memory.beginnings
-
-    def known_beginning(self, rendered: Rendered) -> tuple[int, Gaps] | None:
-        """The end of the beginning that other prompts have as well, and the pauses between them;
-        None if no other one had it."""
-        shared = self._candidates_of(rendered).shared
-        if shared is None:
-            return None
-        same = self._memory.beginnings.get(self._prompt_of(rendered).key(shared))
-        return None if same is None or not same.gaps.count else (shared, same.gaps)
 
     def sent_matched(self, rendered: Rendered, plan: Plan, *, at: float) -> None:
         """Records the call, for later ones of the conversation or with the same beginning."""
