@@ -171,7 +171,7 @@ def test_lifetime_stays_where_a_longer_one_would_not_have_paid(pauses: tuple[int
     assert not placer.fixes["longer_ttl"]
 
 
-# ── What it costs ────────────────────────────────────────────────────────────────────────────────
+# ── Never dearer ─────────────────────────────────────────────────────────────────────────────────
 
 
 def costs(place: Place, calls: list[tuple[float, bytes]]) -> tuple[Decimal, Decimal]:
@@ -216,9 +216,8 @@ def test_message_that_moves_behind_each_turn(turns: int, marked: bool) -> None:
     assert having <= without
 
 
-def test_text_that_changes_at_the_beginning_is_not_marked_for_long() -> None:
-    """A clock in the system prompt: nothing is read again. The planner has seen it after two calls,
-    and their prompts are all that was written for nothing."""
+def test_text_that_changes_at_the_beginning_is_not_marked() -> None:
+    """A clock in the system prompt: nothing is read again, so that nothing is worth writing."""
     calls = []
     for turn in range(8):
         prompt = spec() | {"marked": False}
@@ -228,11 +227,7 @@ def test_text_that_changes_at_the_beginning_is_not_marked_for_long() -> None:
         prompt["tools"] = []
         calls.append((BEGIN + 30 * turn, body(ANTHROPIC, prompt)))
     without, having = costs(ANTHROPIC, calls)
-    first, _ = costs(ANTHROPIC, calls[:2])
-    assert having - without <= first / 4
-    placer = Placer(fix=True)
-    placed = [placer(request(ANTHROPIC, data, at)) is not None for at, data in calls]
-    assert not any(placed[2:])
+    assert having <= without
 
 
 @each_row("clocks", ["aaaabcdddd", "aaaabcddddefgggg", "aaabbbcccddd"])

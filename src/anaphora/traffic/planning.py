@@ -176,7 +176,8 @@ class ConversationPlans:
         *,
         fix: bool = False,
     ) -> None:
-        """`fix`: the request's own markers get longer lifetimes as well."""
+        """`fix`: only prompts that repeat or begin like an earlier one are marked, none that the
+        provider caches anyway; and the request's own markers get longer lifetimes."""
         self._own_markers = own_markers
         self._fix = fix
         self._index: PrefixIndex[PlannedCall] = PrefixIndex(_MOST_CALLS, _MOST_BYTES)
@@ -217,7 +218,7 @@ class ConversationPlans:
         memory: AppMemory,
         at: float,
     ) -> PlannedCall:
-        rendered, state = request.rendered, None
+        rendered, state, repeats = request.rendered, None, False
         if self._own_markers == "replace":
             rendered = replace(rendered, marks=())
         if found is not None and found.continues:
@@ -227,6 +228,7 @@ class ConversationPlans:
             call.changing = before.chunks - found.chunks
             call.seen = before.seen + 1 if call.changing == before.changing else 1
             rendered = _without_changing_end(rendered, call)
+            repeats = call.changing <= _MOST_CHANGING and found.chunks >= _leading(rendered)
         if not request.takes_markers:
             if request.continues_stored:
                 call.plan = MatchedCallPlanner(memory, rendered, call.state).key_plan(
@@ -241,7 +243,11 @@ class ConversationPlans:
         plan = Plan(marks=rendered.marks)
         if planner.reuse_expected:
             plan = call.plan = planner.plan(rendered, at=at)
-            if self._fix and plan.only_marks and not plan.marks:  # the provider's own may still pay
+            unsure = not repeats and not planner.begins_like_another(rendered)
+            if memory.rules.unmarked_caching is not None:  # in a cache of their own
+                unsure = not rendered.marks
+            unsure = unsure or (plan.only_marks and not plan.marks)
+            if self._fix and unsure and plan.key is None:
                 call.plan = None
                 plan = Plan(marks=rendered.marks, automatic=rendered.automatic)
         elif (keyed := planner.key_plan(rendered, at=at)) is not None:
@@ -328,5 +334,9 @@ def _without_changing_end(rendered: Rendered, call: PlannedCall) -> Rendered:
     entry written there is never read."""
     if not 0 < call.changing <= _MOST_CHANGING or call.seen < _TIMES_SEEN:
         return rendered
-    leading = sum(run.count for run in rendered.runs if run.section != "messages")
-    return replace(rendered, cacheable=max(leading, len(rendered) - call.changing))
+    return replace(rendered, cacheable=max(_leading(rendered), len(rendered) - call.changing))
+
+
+def _leading(rendered: Rendered) -> int:
+    """The number of blocks of tools and system prompt."""
+    return sum(run.count for run in rendered.runs if run.section != "messages")

@@ -262,18 +262,17 @@ def test_uuid_at_the_beginning_of_unmarked_prompts(turns: int) -> None:
 
 
 def test_second_change_ends_what_a_moved_text_would_save() -> None:
-    """A UUID in the first of two system blocks, and a clock in the middle of the second."""
-    calls = []
-    for turn in (1, 2):
-        system = [f"0000000{turn}-6d2f-4f0e-9a51-0c3e8b7d1d1c. {GUIDE}", GUIDE]
-        if turn == 2:
-            system[1] = f"It is 10:02. {GUIDE}"
-        prompt = spec() | {"system": system, "tools": [], "marked": False}
-        calls.append(split(ANTHROPIC, body(ANTHROPIC, prompt if turn == 1 else grown(prompt))))
-    verdict, remedy = verdict_on(ANTHROPIC, calls, [BEGIN, BEGIN + 60])
+    """A UUID in the first of two system blocks, and a clock in the second."""
+    calls, prompt = [], spec() | {"tools": [], "marked": False}
+    for turn in range(3):
+        uuid, clock = f"{turn:08x}-6d2f-4f0e-9a51-0c3e8b7d1d1c", f"It is 10:0{turn}."
+        system = [f"{uuid}. {GUIDE}", f"{clock} {GUIDE}"]
+        calls.append(split(ANTHROPIC, body(ANTHROPIC, prompt | {"system": system})))
+        prompt = grown(prompt)
+    verdict, remedy = verdict_on(ANTHROPIC, calls, [BEGIN, BEGIN + 60, BEGIN + 120])
     assert [cause.kind for cause in verdict.causes] == ["no_marker", "changed"]
     assert remedy.kind == "move_to_end"
-    whole = Counts(calls[1]).total
+    whole = Counts(calls[-1]).total
     assert 0.4 * whole < remedy.tokens < 0.6 * whole
 
 

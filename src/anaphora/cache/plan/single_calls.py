@@ -169,9 +169,16 @@ class MatchedCallPlanner(_CallPlanner):
         self.reuse_expected = self._continues or reuse_requested(rendered)
         """Whether the prompt requests caching, continues an earlier call or begins like one, or is
         part of a conversation: it has tools or contains a reply."""
-        if not self.reuse_expected and (long_enough := self._long_prompt(rendered)) is not None:
-            prompt, shared = long_enough
-            self.reuse_expected = shared is not None and prompt.key(shared) in memory.beginnings
+        if not self.reuse_expected:
+            self.reuse_expected = self.begins_like_another(rendered)
+
+    def begins_like_another(self, rendered: Rendered) -> bool:
+        """Whether an earlier prompt had the same tools and system prompt."""
+        long_enough = self._long_prompt(rendered)
+        if long_enough is None:
+            return False
+        prompt, shared = long_enough
+        return shared is not None and prompt.key(shared) in self._memory.beginnings
 
     def sent_matched(self, rendered: Rendered, plan: Plan, *, at: float) -> None:
         """Records the call, for later ones of the conversation or with the same beginning."""
