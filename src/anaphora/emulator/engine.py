@@ -31,7 +31,6 @@ from .journal import Billing, Journal, JournalEntry, ModelFacts, UsageWindow, Us
 from .models import ModelClock, check_model, model_error
 from .replies.text import IdGenerator
 from .routers import RouterHosts
-from .signatures import SignatureCheck
 
 if TYPE_CHECKING:
     from anaphora.dashboard.values import ShownCall
@@ -63,7 +62,6 @@ class Engine:
         self.journal = Journal(options.remembered, show_calls)
         self._faults = options.faults.selector(options.seed, by_header=options.fault_headers)
         self._ids = IdGenerator(options.seed)
-        self._signatures = SignatureCheck(options.aws_keys)
         self._routers = RouterHosts(options.router_hosts, options.seed)
         self._windows = UsageWindows()
         self._billing = Billing(options.rows)
@@ -137,7 +135,6 @@ class Engine:
             query=request.query,
             headers=request.headers,
             body=request.body,
-            target=request.target,
             now=now,
             route=route,
             host=route.host,
@@ -151,7 +148,6 @@ class Engine:
         window, fault = None, None
         try:
             _check_encoding(request)
-            self._signatures.check(request, request.now - self.offset)
             entry.workspace = host.workspace(request, self.options.keys)
             fault = self._faults.next(request, route.provider)
             if fault is None and route.operation in _GENERATING:
