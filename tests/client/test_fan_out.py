@@ -45,7 +45,7 @@ PROVIDERS = ("anthropic", "openai_responses", "gemini")
 
 @pytest.fixture(scope="module")
 def emu() -> Iterator[Emulator]:
-    options = EmulatorOptions(background=0, fault_headers=True)
+    options = EmulatorOptions(batch_seconds=0, fault_headers=True)
     with emulator.running(options) as running:
         yield running
 

@@ -54,7 +54,7 @@ CANCELED = {"status": "cancelled"}
 
 @pytest.fixture
 def emu() -> Iterator[Emulator]:
-    options = EmulatorOptions(background=5.0, latency=Latency(first=0.0))
+    options = EmulatorOptions(latency=Latency(first=0.0))
     with emulator.running(options) as running:
         yield running
 

@@ -27,6 +27,7 @@ from .fault_effects import KINDS, Fault
 from .generator import EmulatorOptions, Generator
 from .hosts import HostRoutes
 from .hosts.host import EmulatorRoute, RoutedRequest
+from .hosts.stored import check_one_page
 from .journal import Billing, Journal, JournalEntry, ModelFacts, UsageWindow, UsageWindows
 from .models import ModelClock, check_model, model_error
 from .replies.text import IdGenerator
@@ -37,8 +38,6 @@ if TYPE_CHECKING:
 
 #: The latest time of the clock: the year 9000. Dates a few centuries later can still be written.
 _LATEST = 221_845_392_000.0
-#: Operations that generate a reply; the others look something up.
-_GENERATING = ("generate", "compact")
 
 
 def show_calls() -> Callable[[JournalEntry], ShownCall | None]:
@@ -67,7 +66,7 @@ class Engine:
         self._billing = Billing(options.rows)
         self.routes = HostRoutes(self._billing, self._ids)
         for host in self.routes.hosts.values():
-            host.run, host.background = self._run_batched, options.background
+            host.run, host.batch_seconds = self._run_batched, options.batch_seconds
         self._generator = Generator(options, self._billing, self._ids, self.journal)
         self._passed = strict.PassedFields()
 
@@ -150,11 +149,11 @@ class Engine:
             _check_encoding(request)
             entry.workspace = host.workspace(request, self.options.keys)
             fault = self._faults.next(request, route.provider)
-            if fault is None and route.operation in _GENERATING:
+            if fault is None and route.operation == "generate":
                 request, fault = self._at_host(request)
             if fault is not None and KINDS[fault.name].unbilled:
                 response = json_response(b"")
-            elif route.operation in _GENERATING:
+            elif route.operation == "generate":
                 response = self._generate(host.rewrite(request))
             else:
                 body = self._other_body(request)
@@ -205,10 +204,11 @@ class Engine:
 
     def _other_body(self, request: RoutedRequest) -> bytes | EmulatorResponse:
         host, route = request.host, request.route
+        check_one_page(request.query)
         if route.operation == "count":
             return host.count_body(self._count(host.rewrite(request)))
         if route.operation == "models":
-            return host.list_models(self._models(request), request.query)
+            return host.list_models(self._models(request))
         if route.operation != "model":
             return host.handle(request)
         for profile in self._models(request):

@@ -72,8 +72,8 @@ class EmulatorOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Inject the fault that a request names in its header `x-emulator-fault`."""
     strict: bool = True
     """Reject all requests that the provider rejects; otherwise only unreadable ones."""
-    background: float = 1.0
-    """Seconds by the emulator's clock that background responses and batches take."""
+    batch_seconds: float = 1.0
+    """Seconds by the emulator's clock that batches take."""
     any_model: bool = False
     """Accept models that the provider would not know, or has retired."""
     tool_calls: bool = True
@@ -326,8 +326,7 @@ def _extra_fields(context: ReplyContext, others: list[GeneratedReply]) -> dict[s
 
 def _whole_response(request: RoutedRequest, reply: Reply, latency: Latency) -> EmulatorResponse:
     host = request.host
-    body = host.first_body(request, reply) or request.route.codec.write_reply(reply)
-    chunk = ResponseChunk(latency.first or 0.0, body)
+    chunk = ResponseChunk(latency.first or 0.0, request.route.codec.write_reply(reply))
     return EmulatorResponse(headers={"content-type": host.content_type}, chunks=[chunk])
 
 

@@ -53,12 +53,9 @@ from .stored import (
     FilesAndBatches,
     Operations,
     StoredFile,
-    anthropic_pages,
-    page_of,
+    whole_list,
 )
 from .threads import MessageThreads
-
-_PAGES = anthropic_pages()
 
 
 class AnthropicHost(Host):
@@ -186,9 +183,8 @@ class AnthropicHost(Host):
         ping = ResponseChunk(last.delay, sse.encode_event("ping", b'{"type":"ping"}'))
         response.chunks.insert(1, ping)
 
-    def list_models(self, profiles: Sequence[Profile], query: Mapping[str, str]) -> bytes:
-        page, ends = page_of(profiles, [profile.id for profile in profiles], query, _PAGES)
-        return dumps({"data": [self.model_fields(profile) for profile in page], **ends})
+    def list_models(self, profiles: Sequence[Profile]) -> bytes:
+        return dumps(whole_list([self.model_fields(profile) for profile in profiles]))
 
     def model_fields(self, profile: Profile) -> dict[str, Any]:
         return {
@@ -212,7 +208,6 @@ class AnthropicFiles(FilesAndBatches):
         ("GET", True, "results"): "batch_results",
     }
     file_prefix = "file_01"
-    pages = _PAGES
     deleted_file: ClassVar = {"type": "file_deleted"}
 
     def file_fields(self, file: StoredFile) -> dict[str, Any]:
@@ -227,16 +222,7 @@ class AnthropicFiles(FilesAndBatches):
         }
 
     def list_files(self, files: list[StoredFile], query: Mapping[str, str]) -> dict[str, Any]:
-        """A page's cursor is the id of its last file; older clients send that id itself."""
-        cursor = query.get("page", "").removeprefix("page_")
-        query = {**query, "after_id": cursor} if cursor else query
-        page, ends = page_of(files, [file.id for file in files], query, _PAGES)
-        cursor = f"page_{ends['last_id']}" if ends["has_more"] else ""
-        return {
-            "data": [self.file_fields(file) for file in page],
-            **ends,
-            "next_page": cursor or None,
-        }
+        return {**whole_list([self.file_fields(file) for file in files]), "next_page": None}
 
     def file_content(self, file: StoredFile) -> EmulatorResponse:
         reason = "only files that a tool generated can be downloaded"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -46,7 +46,7 @@ from .host import (
     Thought,
     thinking_text,
 )
-from .stored import StoredObjects, openai_page
+from .stored import StoredObjects, openai_list
 
 _CREATED = int(datetime.datetime.fromisoformat(MODELS_CREATED).timestamp())
 #: Hosts that report usage in every stream, without `include_usage`.
@@ -97,7 +97,7 @@ class OpenAIHost(Host):
         model = msgspec.Raw(dumps(deployment))
         return request.with_body(msgspec.json.encode({**request.fields, "model": model}))
 
-    def list_models(self, profiles: Sequence[Profile], query: Mapping[str, str]) -> bytes:
+    def list_models(self, profiles: Sequence[Profile]) -> bytes:
         data = [self.model_fields(profile) for profile in profiles]
         return dumps({"object": "list", "data": data})
 
@@ -257,7 +257,7 @@ class StoredCompletions:
         if request.route.operation == "stored_items":
             messages = enumerate(decode_value(stored.messages, "messages"))
             listed = [{"id": f"{name}-{at}", **message} for at, message in messages]
-            return openai_page(request.query, listed)
+            return openai_list(request.query, listed)
         if request.method == "DELETE":
             self._stored.delete(request.workspace, name)
             return dumps({"object": "chat.completion.deleted", "id": name, "deleted": True})
@@ -282,4 +282,4 @@ class StoredCompletions:
             labelled = all(own.get(name) == value for name, value in labels.items())
             if labelled and model in (None, fields["model"]):
                 found.append(fields)
-        return openai_page(query, found)
+        return openai_list(query, found)
