@@ -335,7 +335,7 @@ def start(*args: str) -> subprocess.Popen[str]:
 
 def test_command_serves_until_interrupted(tmp_path: Path) -> None:
     faults = tmp_path / "faults.yaml"
-    faults.write_text("faults: [{fault: '503', nth: 1}]")
+    faults.write_text("faults: [{fault: '529', nth: 1}]")
     with start(
         "--port", str(free_port()), "--faults", str(faults), "--providers", "openai"
     ) as child:
@@ -350,7 +350,7 @@ def test_command_serves_until_interrupted(tmp_path: Path) -> None:
         ]
         os.kill(child.pid, signal.SIGINT)
         assert child.wait(PATIENCE) == 0
-    assert statuses == [503, 200, 404, 200]
+    assert statuses == [529, 200, 404, 200]
 
 
 def test_port_in_use_raises(emu: Emulator) -> None:

@@ -31,7 +31,10 @@ from anaphora.traffic.calls import KEPT_BYTES
 from anaphora.traffic.judging import Judge
 from anaphora.traffic.spend_limit import ProgramLimit
 
-pytestmark = pytest.mark.filterwarnings("ignore:Inheritance class:DeprecationWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:Inheritance class:DeprecationWarning"),
+    pytest.mark.usefixtures("more_faults"),
+]
 
 every = pytest.mark.parametrize("name", PROGRAMS)
 either = pytest.mark.parametrize("stream", [False, True], ids=["single", "stream"])
@@ -250,7 +253,7 @@ def test_an_answer_in_the_background_counts_at_its_upper_end(emu: Emulator) -> N
 
 def test_errors_of_the_provider_cost_nothing(emu: Emulator) -> None:
     with limited(emu, "5") as run:
-        assert post(run, "/v1/messages", message(), **{HEADER: "503"})[0] == 503
+        assert post(run, "/v1/messages", message(), **{HEADER: "529"})[0] == 529
         assert post(run, "/v1/messages", message(max_tokens=-1))[0] >= 400
         limit = run.settled()
         assert limit.spent_usd == limit.held_usd == 0

@@ -69,7 +69,6 @@ class AnthropicHost(Host):
     reports_writes = True
     overloaded_code = "overloaded_error"
     spend_cap_code = "enforced_spend_limit_reached"
-    unknown_event = ("emulator_unknown", b'{"type":"emulator_unknown","data":{}}')
 
     def __init__(self, billing: Billing, ids: IdGenerator) -> None:
         super().__init__(billing, ids)

@@ -72,10 +72,6 @@ class InvokeHost(RuntimeHost, AnthropicHost):
     call_id_prefix = script_call_id_prefix = "toolu_bdrk_01"
     overloaded_code = "ServiceUnavailableException"
     spend_cap_code = "ServiceQuotaExceededException"
-    unknown_event = (
-        "chunk",
-        dumps({"bytes": base64.b64encode(b'{"type":"emulator_unknown"}').decode()}),
-    )
 
     def rewrite(self, request: RoutedRequest) -> RoutedRequest:
         model, fields = request.route.name, request.fields
@@ -131,7 +127,6 @@ class BedrockHost(RuntimeHost):
     checks = CHECKS
     call_id_prefix = script_call_id_prefix = "tooluse_"
     reports_writes = True
-    unknown_event = ("emulatorUnknown", b'{"emulatorUnknown":{}}')
 
     def __init__(self, billing: Billing, ids: IdGenerator) -> None:
         super().__init__(billing, ids)

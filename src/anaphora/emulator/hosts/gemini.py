@@ -73,7 +73,6 @@ class GeminiHost(Host):
     checks = CHECKS
     content_type = _JSON
     choices_field = "candidates"
-    unknown_event = ("", b'{"emulatorUnknown":{}}')
 
     def __init__(self, billing: Billing, ids: IdGenerator) -> None:
         super().__init__(billing, ids)

@@ -133,8 +133,6 @@ class Host:
     key_error_code: ClassVar[str | None] = None
     overloaded_code: ClassVar[str | None] = None
     spend_cap_code: ClassVar[str | None] = None
-    unknown_event: ClassVar[tuple[str, bytes]]
-    """Name and data of a harmless event that no client knows."""
 
     run: Callable[[RoutedRequest, str, bytes], EmulatorResponse]
     """Answers a request of a batch, given by path and body."""

@@ -112,10 +112,6 @@ class OpenAIChatHost(OpenAIHost):
     generate_path = "/chat/completions"
     reply_id_prefix = "chatcmpl-"
     choices_field = "choices"
-    unknown_event = (
-        "",
-        b'{"id":"","object":"emulator.unknown","created":0,"model":"","choices":[]}',
-    )
 
     def __init__(self, billing: Billing, ids: IdGenerator) -> None:
         super().__init__(billing, ids)

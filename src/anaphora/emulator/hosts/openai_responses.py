@@ -89,10 +89,6 @@ class OpenAIResponsesHost(OpenAIHost):
     generate_path = "/responses"
     count_path = "/responses/input_tokens"
     reply_id_prefix = "resp_"
-    unknown_event = (
-        "response.emulator_unknown",
-        b'{"type":"response.emulator_unknown","sequence_number":0}',
-    )
 
     def __init__(self, billing: Billing, ids: IdGenerator) -> None:
         super().__init__(billing, ids)
