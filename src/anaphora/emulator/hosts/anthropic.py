@@ -114,7 +114,7 @@ class AnthropicHost(Host):
         return Thinking(text, signature=random.id(64), provider=self.wire), 0
 
     def text_part(self, call: Call, text: str) -> Text:
-        return cited_text(call, text)
+        return cited_text(call, text, self.wire)
 
     def bind_thinking(
         self, parts: tuple[Part, ...], profile: Profile, prompt: Rendered
