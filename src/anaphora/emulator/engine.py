@@ -42,7 +42,7 @@ _LATEST = 221_845_392_000.0
 
 def show_calls() -> Callable[[JournalEntry], ShownCall | None]:
     """Converts entries of a journal for pages."""
-    from .shown_calls import ShownCalls  # imports the dashboard, which only pages need
+    from .page import ShownCalls  # imports the dashboard, which only pages need
 
     return ShownCalls().make
 
@@ -68,7 +68,6 @@ class Engine:
         for host in self.routes.hosts.values():
             host.run, host.batch_seconds = self._run_batched, options.batch_seconds
         self._generator = Generator(options, self._billing, self._ids, self.journal)
-        self._passed = strict.PassedFields()
 
     def set_offset(self, offset: float, now: float) -> None:
         """Sets the virtual clock to `offset` seconds after `now`."""
@@ -246,12 +245,8 @@ class Engine:
         params: Params | None = None,
         tokens: int = 0,
     ) -> None:
-        counts = request.route.operation == "count"
-        checks = request.host.checks
-        passed = None if counts else self._passed
-        strict.check(
-            checks, request, facts, params=params, tokens=tokens, counts=counts, passed=passed
-        )
+        counts, checks = request.route.operation == "count", request.host.checks
+        strict.check(checks, request, facts, params=params, tokens=tokens, counts=counts)
 
     def _check_model(self, request: RoutedRequest, facts: ModelFacts) -> None:
         # The name of a deployment is its owner's.

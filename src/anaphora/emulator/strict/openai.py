@@ -310,9 +310,6 @@ CHAT_CHECKS = WireChecks(
         tool_choice,
         partial(too_long, param="messages"),
     ),
-    of_fields=frozenset(
-        (_chat_fields, _replies, _chat_schemas, _features, stream_options, tool_choice)
-    ),
     provider_checks=(_deepseek_content, _chat_schemas),
 )
 
