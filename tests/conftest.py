@@ -192,6 +192,15 @@ def emu(running_emulator: Emulator) -> Emulator:
     return running_emulator
 
 
+@pytest.fixture
+def more_faults() -> Iterator[None]:
+    """Faults of support/more_faults.py, beside those of the emulator."""
+    from support.more_faults import more_faults
+
+    with more_faults():
+        yield
+
+
 @pytest.fixture(scope="module")
 def new_objects_only() -> Iterator[None]:
     """For tests that look at all objects: those that earlier tests left, which may be a million,

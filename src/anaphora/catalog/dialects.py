@@ -227,7 +227,9 @@ class Dialect(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     """The start of request paths that the base URL of the provider's SDK includes."""
     own_paths: tuple[str, ...] = ()
     """Path prefixes that a proxy accepts without the provider's name; the longest match counts.
-    Stated on the provider's first row, like the next two fields."""
+    Stated on the provider's first row, like the next three fields."""
+    unread_path: str = ""
+    """A path prefix of an API that a proxy passes on, and does not read."""
     own_header: str = ""
     """A header that only clients of the provider send."""
     short_path: str = ""

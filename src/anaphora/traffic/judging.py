@@ -36,11 +36,11 @@ from anaphora.wire.request_bodies import RequestBodies
 from . import clouds
 from .accounts import Accounts, Credentials, credentials, keys_in
 from .calls import (
-    OLLAMA_API,
     RealtimeBill,
     RelayedCall,
     as_logged,
     decoded_path,
+    is_unread,
     kind_of,
     named_model,
     whole_answer,
@@ -59,7 +59,7 @@ _MOST_CALLS = 10_000
 _MOST_REDACTORS = 16
 #: The steps of a verdict but the last, which publishes it; those that read request and response.
 _STEPS, _READING_STEPS = 5, 3
-_UNREAD_API = Notice("not_read", f"Ollama's {OLLAMA_API} is passed on, not read; /v1 is read.")
+_UNREAD_API = Notice("not_read", "Ollama's /api/ is passed on, not read; /v1 is read.")
 #: The texts of a change, which may quote the prompt.
 _TEXTS = ("before", "after", "detail", "label", "path")
 
@@ -157,7 +157,8 @@ class CallJudge:
         redact: Redactor,
     ) -> Iterator[None]:
         judged.kind, judged.reason = kind_of(call, judged.wire, path)
-        if path.startswith(OLLAMA_API) and judged.kind == "other" and not self._told_unread:
+        unread = judged.kind == "other" and is_unread(call.route.provider, path)
+        if unread and not self._told_unread:
             self._told_unread = True
             judged.notices += (_UNREAD_API,)
         if judged.kind == "judged":

@@ -19,12 +19,11 @@ from anaphora.emulator.replies.text import IdGenerator
 from anaphora.wire import Wire
 
 from .anthropic import AnthropicHost
-from .bedrock import BedrockHost, InvokeHost
+from .clouds import BedrockHost, InvokeHost, VertexHost
 from .gemini import GeminiHost
 from .host import EmulatorRoute, Host
 from .openai import OpenAIChatHost
 from .openai_responses import OpenAIResponsesHost
-from .vertex import VertexHost
 
 #: By wire, or by the surface of dialects that differ in more than fields.
 HOSTS: dict[str, type[Host]] = {
