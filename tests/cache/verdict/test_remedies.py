@@ -196,14 +196,14 @@ def promised(prompts: list[Rendered], times: list[float], kind: str) -> Decimal:
             prompts[end - 1],
             catalog.rules("anthropic", ANTHROPIC.model),
         )
-        sent = [
+        before, sent = (
             SentCall(rendered=each, at=at)
             for each, at in ((one, times[end - 2]), (two, times[end - 1]))
-        ]
+        )
         price = catalog.price("anthropic", ANTHROPIC.model, NOW)
         since = times[end - 3] if end > 2 else None
         verdict = with_remedy(
-            judge(*sent, rules, price=price), *sent, rules, price=price, since=since
+            judge(before, sent, rules, price=price), before, sent, rules, price=price, since=since
         )
         remedy = verdict.remedy
         if remedy is not None and remedy.kind == kind:

@@ -14,7 +14,6 @@ import pytest
 pytest.importorskip("dspy")
 
 import dspy
-from dspy_adapter import AnaphoraLM
 from support.emulated_client import KEY, LONG, MODELS, settings
 from support.unread_prefix import CALLS, assert_noticed, never_readable
 
@@ -23,6 +22,7 @@ from anaphora import emulator
 from anaphora.emulator import EmulatorOptions, Latency, Script
 from anaphora.emulator.server import Emulator
 from anaphora.errors import InvalidRequest
+from dspy_adapter import AnaphoraLM
 
 WIRES = ("anthropic", "openai_chat", "openai_responses", "gemini")
 

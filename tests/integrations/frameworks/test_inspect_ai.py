@@ -16,7 +16,6 @@ import pytest
 
 pytest.importorskip("inspect_ai")
 
-import inspect_ai_adapter as adapter
 from inspect_ai import Task
 from inspect_ai import eval as evaluate
 from inspect_ai.dataset import Sample
@@ -41,6 +40,7 @@ from support.framework_pages import installed_path
 from support.unread_prefix import CALLS, assert_noticed, never_readable
 
 import anaphora
+import inspect_ai_adapter as adapter
 from anaphora.emulator.server import Emulator
 from anaphora.errors import InvalidRequest
 from anaphora.values import Thinking
