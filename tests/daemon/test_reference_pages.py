@@ -13,7 +13,7 @@ from support.tables import each_row
 from anaphora.client.config import ClientConfig
 from anaphora.daemon.home import LLM_YAML
 from anaphora.daemon.home.config import DaemonConfig, TlsConfig, UiConfig, schema
-from anaphora.daemon.home.extensions import AppTable, Grants, KeepWarmTable, LlmTable
+from anaphora.daemon.home.extensions import AppTable, Grants, LlmTable
 from anaphora.daemon.home.groups import AlertRules, GroupTable, Webhook
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -22,7 +22,6 @@ CONFIG = (DOCS / "config.md").read_text()
 SECTIONS: list[tuple[str, str, type[msgspec.Struct]]] = [
     (EXTENSIONS, "<app>", AppTable),
     (EXTENSIONS, "<app>.llm", LlmTable),
-    (EXTENSIONS, "<app>.llm.keep_warm", KeepWarmTable),
     (EXTENSIONS, "groups.<name>", GroupTable),
     (EXTENSIONS, "alerts", AlertRules),
     (EXTENSIONS, "alerts.webhook", Webhook),

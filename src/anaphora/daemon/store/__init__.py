@@ -21,9 +21,8 @@ EntryKind: TypeAlias = Settled | Literal["correction"]
 #: Kinds of amounts without a bill.
 ESTIMATED_KINDS: frozenset[EntryKind] = frozenset(("estimated", "bound", "disputed"))
 
-HandleKind: TypeAlias = StoredKind | Literal["signature"]
-"""`item`: of a stored response. `prefix`: the beginning of a prompt, by its keyed digest.
-`signature`: of a request, which is accepted once. `alert`: its state, so that it is sent once."""
+HandleKind: TypeAlias = StoredKind
+"""`item`: of a stored response."""
 
 
 class SpendLimits(msgspec.Struct, frozen=True):
