@@ -232,8 +232,9 @@ class LoggedLosses:
         sums = Counter[tuple[str, ...]]()
         for key, amount in self._amounts.items():
             names = dict(zip(self._BY, key, strict=True))
-            if of.app not in (None, names["app"]) or of.group not in (None, names["group"]):
+            if of.app not in (None, names["app"]):
                 continue
+            names["group"] = of.groups.get(names["app"], "")
             if of.since <= names["day"] <= (of.until or names["day"]):
                 sums[tuple(names[name] for name in by)] += amount
         return [replace(row, lost=sums[tuple(getattr(row, name) for name in by)]) for row in rows]
