@@ -365,10 +365,10 @@ class MarkerPlanner:
             if limit is not None and end is not None and end >= 0:
                 state.cache_key = self._prompt_of(rendered).key(end).hex()
                 if self._memory.calls_per_minute(at) >= limit.value:
-                    state.cache_key = self.split_key(rendered, state.cache_key)
+                    state.cache_key = self._split_key(rendered, state.cache_key)
         return state.cache_key
 
-    def split_key(self, rendered: Rendered, shared: str) -> str:
+    def _split_key(self, rendered: Rendered, shared: str) -> str:
         """The cache key of one conversation among many with the same beginning: by its first
         message, so that any process gives it the same one."""
         prompt, end = self._prompt_of(rendered), marking.stable_end(rendered)
