@@ -24,15 +24,13 @@ from anaphora.serving.exchange import ConnectionEnded
 
 #: Faults, and the share of requests that each befalls.
 FAULTS = {
-    "503": 0.01,
-    "529": 0.005,
+    "529": 0.015,
     "reset": 0.004,
     "cut": 0.01,
     "stream-error": 0.004,
     "broken-json": 0.002,
     "ok-error": 0.002,
     "spend-cap": 0.002,
-    "unknown-events": 0.005,
 }
 
 _LIMITS = (b"anthropic-ratelimit-", b"x-ratelimit-")
@@ -41,7 +39,7 @@ _LIMITS = (b"anthropic-ratelimit-", b"x-ratelimit-")
 def options() -> EmulatorOptions:
     rows = "".join(f'  - {{fault: "{name}", rate: {rate}}}\n' for name, rate in FAULTS.items())
     faults = Faults.decode("faults:\n" + rows, "faults.yaml")
-    return EmulatorOptions(faults=faults, fault_headers=True, latency=Latency(first=0.0))
+    return EmulatorOptions(faults=faults, latency=Latency(first=0.0))
 
 
 class Unlimited:

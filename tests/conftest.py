@@ -180,7 +180,7 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
 @pytest.fixture(scope="session")
 def running_emulator() -> Iterator[Emulator]:
-    options = EmulatorOptions(fault_headers=True, latency=Latency(first=0.0), any_model=True)
+    options = EmulatorOptions(latency=Latency(first=0.0), any_model=True)
     with emulator.running(options) as running:
         yield running
 
@@ -190,6 +190,15 @@ def emu(running_emulator: Emulator) -> Emulator:
     """One emulator for all tests of a process, emptied before each."""
     running_emulator.reset()
     return running_emulator
+
+
+@pytest.fixture
+def more_faults() -> Iterator[None]:
+    """Faults of support/more_faults.py, beside those of the emulator."""
+    from support.more_faults import more_faults
+
+    with more_faults():
+        yield
 
 
 @pytest.fixture(scope="module")

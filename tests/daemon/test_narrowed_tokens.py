@@ -657,7 +657,7 @@ def test_command_on_a_stopped_and_a_running_daemon(emu: Emulator, tmp_path: Path
         }
     checked = json.loads(run("grants", "check", "demo", "--json", home=home).stdout)
     assert (checked["may_call"], "llm_narrow" in checked["capabilities"]) == (True, True)
-    run("apps", "revoke", "demo", "--id", made[0]["token_id"], home=home)
+    run("apps", "revoke", made[0]["token_id"], home=home)
     left = json.loads(run("apps", "list", "--json", home=home).stdout)["apps"][0]["narrowed"]
     assert [each["label"] for each in left] == ["task 4711"]
 

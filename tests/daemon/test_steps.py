@@ -97,13 +97,13 @@ def test_each_attempt_is_held_and_settled(emu: Emulator, tmp_path: Path) -> None
     async def main() -> None:
         async with delegating(emu, tmp_path, ["anthropic"], retry=retry) as daemon:
             seen = recorded(daemon)
-            daemon.transport.faults = ["503", "503"]
+            daemon.transport.faults = ["529", "529"]
             with pytest.raises(Overloaded):
                 await asked(daemon, False)
             assert seen.count("before plan") == 1, "the request is prepared once a target"
             assert seen.count("before hold") == seen.count("after settle") == 2
             assert seen.count("after audit") == 1
-            daemon.transport.faults = ["503", None]
+            daemon.transport.faults = ["529", None]
             await asked(daemon, False)
             assert seen.count("before hold") == seen.count("after settle") == 4
 

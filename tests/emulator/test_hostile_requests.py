@@ -164,9 +164,6 @@ TOO_DEEP = b'{"model":"m","messages":' + b"[" * 100_000
         ("GET", "/_emulator/requests?last=", b"", {}),
         ("GET", "/_emulator/%FF", b"", {}),
         ("PUT", "/_emulator/clock", b"", {}),
-        ("GET", "/anthropic/v1/models?limit=%C2%B2", b"", {}),
-        ("GET", f"/anthropic/v1/models?limit={LONG_NUMBER}", b"", {}),
-        ("GET", "/v1beta/cachedContents?pageSize=%C2%B2", b"", {}),
         ("GET", "/v1beta/cachedContents?pageToken=%D9%A3", b"", {}),
         ("GET", "/v1/%FF%FE/%00", b"", {}),
         ("GET", "/v1/models/%F0%28%8C%28", b"", {}),
@@ -177,7 +174,7 @@ TOO_DEEP = b'{"model":"m","messages":' + b"[" * 100_000
         ("POST", "/v1/messages", CALL, {"content_length": "x"}),
         ("POST", "/v1/messages", CALL, {"content_length": "9" * 30}),
         ("POST", "/v1/messages", TOO_DEEP, {}),
-        ("POST", "/v1/messages", CALL, {"x_emulator_fault": "rate-limit-date; seconds=1e300"}),
+        ("POST", "/v1/messages", CALL, {"x_emulator_fault": "rate-limit; seconds=1e300"}),
         ("POST", "/v1beta/cachedContents", b'{"model":"models/gemini-2.5-flash","ttl":1e400}', {}),
         (
             "POST",
@@ -218,10 +215,10 @@ def test_wrong_values_anywhere_are_the_caller_s_error(seed: int, strict: bool) -
     assert len(json.dumps(engine.journal.entries())) > 1000
 
 
-@pytest.mark.parametrize("fault", ["wrong-form", "duplicate-events", "broken-utf8", "cut; after=9"])
+@pytest.mark.parametrize("fault", ["broken-json", "ok-error", "cut; after=9"])
 def test_fault_of_any_response(fault: str) -> None:
     """Faults are made for replies; they also meet errors and lists of models."""
-    engine = Engine(EmulatorOptions(fault_headers=True))
+    engine = Engine(EmulatorOptions())
     for method, path, body in BODIES:
         request = EmulatorRequest(
             method=method,
@@ -244,21 +241,6 @@ def test_bug_is_an_error_of_the_wire_and_in_the_journal(
     assert "internal error: ZeroDivisionError" in str(error_of("/v1/messages", answer))
     assert emu.requests()[0]["error"] == "internal error: ZeroDivisionError"
     assert "POST /v1/messages: ZeroDivisionError at " in caplog.text
-
-
-# ── Fault headers ────────────────────────────────────────────────────────────────────────────────
-
-
-@pytest.mark.parametrize("path", list(WIRES)[:-1])
-def test_fault_header_needs_the_option(path: str) -> None:
-    with emulator.running() as emu:
-        data = request_bytes("POST", path, CALL, **KEYED, x_emulator_fault="529")
-        answer = exchange(emu.port, data)
-        assert answer.status == 400
-        text = str(error_of(path, answer))
-        assert "--fault-headers" in text
-        assert "EmulatorOptions(fault_headers=True)" in text
-        assert [call["fault"] for call in emu.requests()] == [""]
 
 
 def test_two_responses_on_one_connection(emu: Emulator) -> None:

@@ -23,6 +23,8 @@ from anaphora.emulator import EmulatorOptions
 from anaphora.emulator.replies.script import Script
 from anaphora.values import Reply
 
+pytestmark = pytest.mark.usefixtures("more_faults")
+
 T = TypeVar("T")
 
 KEY = "key-canary-51c7"
@@ -59,9 +61,7 @@ PERSON = {
 @pytest.fixture(scope="module")
 def url() -> Any:
     with emulator.running(
-        EmulatorOptions(
-            latency=AT_ONCE, fault_headers=True, script=Script.decode(SCRIPT, "script.yaml")
-        )
+        EmulatorOptions(latency=AT_ONCE, script=Script.decode(SCRIPT, "script.yaml"))
     ) as running:
         yield running.url
 

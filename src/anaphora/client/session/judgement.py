@@ -87,11 +87,11 @@ class TurnFacts(msgspec.Struct, eq=False):
             profile=target.profile,
             diagnosis=self.diagnosis,
         )
-        past, at = list[float](), later.at
-        if self.pauses is not None and at is not None and verdict.causes:
-            for pause in reversed(self.pauses.until(self.count)):
-                at -= pause
-                past.append(at)
+        since = None
+        if self.pauses is not None and earlier is not None and verdict.causes:
+            pauses = self.pauses.until(self.count)
+            if earlier.at is not None and len(pauses) > 1:
+                since = earlier.at - pauses[-2]
         return with_remedy(
             verdict,
             earlier,
@@ -99,7 +99,7 @@ class TurnFacts(msgspec.Struct, eq=False):
             target.rules,
             price=self.price,
             profile=target.profile,
-            past=past[::-1],
+            since=since,
         )
 
 

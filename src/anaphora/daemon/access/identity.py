@@ -261,8 +261,8 @@ class Directory:
         self.use(row)
         return NewToken(row=row, token=token)
 
-    def narrowed_tokens(self, app: str) -> list[TokenRow]:
-        """The narrowed tokens of an app that are known here."""
+    def narrowed_tokens(self, app: str | None = None) -> list[TokenRow]:
+        """The narrowed tokens of an app, or all, that are known here."""
         return self._rows.narrowed(app)
 
     async def narrow(self, app: str, wanted: NarrowedToken, *, parent: str = "") -> NewToken:

@@ -89,13 +89,7 @@ class PlanRequest(CallStep):
             store, provider = tools.ledger.store, target.endpoint.id
             call.stored_tokens = await stored_tokens(store, app.owner, facts, provider)
         try:
-            if call.is_large:
-                # For its bill, and kept until then.
-                shares = await self.work(call, lambda: largest_shares(prepared.block_shares()))
-                prepared.known_shares = shares
-                call.bound = await self.work(call, lambda: bound_of(call, prepared, target))
-            else:
-                call.bound = bound_of(call, prepared, target)
+            call.bound = await self.work(call, lambda: bound_of(call, prepared, target))
         except NotGranted as error:
             raise no_bound_error(error, target, tools.granted.models(app)) from None
         grant = app.grant.llm
@@ -272,9 +266,11 @@ def _split(
 
 def bound_of(call: AppCall, prepared: PreparedRequest, target: Target) -> CostBound:
     """The maximum cost of an attempt. Raises `NotGranted` if it is unknown and the grant limits
-    spend."""
+    spend. The shares of a large prompt are counted for the bill as well."""
     facts = call.facts
     assert facts is not None
+    if call.is_large:
+        prepared.known_shares = largest_shares(prepared.block_shares())
     bound = cost_bound(
         facts,
         prepared.rendered,
