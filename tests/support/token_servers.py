@@ -25,7 +25,8 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from anaphora.client.config.secrets import Secret
-from anaphora.client.credentials.sigv4 import SignatureProblem, SignedRequest, verify
+
+from .sigv4_verifier import SignatureProblem, SignedRequest, verify
 
 #: Key pairs that STS knows.
 KNOWN = {"AKIDBASE": "base-secret-7Hq2Zt9v", "AKIDOTHER": "other-secret-3Mx8Rb5k"}

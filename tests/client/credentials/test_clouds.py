@@ -18,6 +18,7 @@ import openai
 import pytest
 from support.bedrock_server import BedrockServer, bedrock_server
 from support.local_server import SeenRequest, local_server
+from support.sigv4_verifier import SignedRequest, Verified, verify
 from support.token_servers import KNOWN, TokenServer, service_account, token_server
 
 import anaphora
@@ -25,7 +26,6 @@ from anaphora import AsyncClient, Client, Message, catalog, wire
 from anaphora.client.config import ClientConfig
 from anaphora.client.config.environment import Environment
 from anaphora.client.config.secrets import Secret
-from anaphora.client.credentials.sigv4 import SignedRequest, Verified, verify
 from anaphora.emulator.server import Emulator
 from anaphora.errors import InvalidConfig, InvalidRequest, MissingSecret, Unauthenticated
 from anaphora.rendered import Plan

@@ -12,16 +12,10 @@ import botocore.auth
 import pytest
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials as BotoCredentials
+from support.sigv4_verifier import SignatureProblem, SignedRequest, Verified, verify
 
 from anaphora.client.config.secrets import Secret
-from anaphora.client.credentials.sigv4 import (
-    AwsKeys,
-    SignatureProblem,
-    SignedRequest,
-    Signer,
-    Verified,
-    verify,
-)
+from anaphora.client.credentials.sigv4 import AwsKeys, Signer
 
 ACCESS, SECRET = "AKIDEXAMPLE", "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY"
 TOKEN = "IQoJb3JpZ2luX2VjEJr//////////wEaCXVzLWVhc3QtMSJ/abc+def=="
