@@ -39,7 +39,7 @@ _LIMITS = (b"anthropic-ratelimit-", b"x-ratelimit-")
 def options() -> EmulatorOptions:
     rows = "".join(f'  - {{fault: "{name}", rate: {rate}}}\n' for name, rate in FAULTS.items())
     faults = Faults.decode("faults:\n" + rows, "faults.yaml")
-    return EmulatorOptions(faults=faults, fault_headers=True, latency=Latency(first=0.0))
+    return EmulatorOptions(faults=faults, latency=Latency(first=0.0))
 
 
 class Unlimited:

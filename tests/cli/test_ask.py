@@ -61,9 +61,7 @@ class CommandResult(NamedTuple):
 @pytest.fixture(scope="module")
 def running() -> Iterator[Emulator]:
     with emulator.running(
-        EmulatorOptions(
-            latency=AT_ONCE, fault_headers=True, script=Script.decode(SCRIPT, "script.yaml")
-        )
+        EmulatorOptions(latency=AT_ONCE, script=Script.decode(SCRIPT, "script.yaml"))
     ) as emu:
         yield emu
 

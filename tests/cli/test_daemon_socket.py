@@ -90,9 +90,10 @@ def test_only_administrators_reach_methods_of_administrators(daemon: TestedDaemo
 
 
 def test_a_token_of_an_administrator_over_tcp(daemon: TestedDaemon) -> None:
-    message = {"jsonrpc": "2.0", "id": 1, "method": "admin.token.list", "params": {}}
+    message = {"jsonrpc": "2.0", "id": 1, "method": "admin.apps.list", "params": {}}
     with daemon.client(ADMIN) as client:
-        assert client.post("/rpc", json=message).json()["result"]["tokens"][0]["state"] == "valid"
+        [row] = client.post("/rpc", json=message).json()["result"]["administrators"]
+        assert row["state"] == "valid"
     with daemon.client("demo") as client:
         assert client.post("/rpc", json=message).json()["error"]["code"] == -32601
     with daemon.client(None) as client:
@@ -106,6 +107,8 @@ def test_a_token_of_an_administrator_over_tcp(daemon: TestedDaemon) -> None:
         ("admin.apps.add", {"app": 1}),
         ("admin.apps.add", {"app": "x", "more": 1}),
         ("admin.apps.rotate", {"app": "demo", "overlap": -1}),
+        ("admin.apps.revoke", {}),
+        ("admin.apps.revoke", {"app": "another", "token": "tok_0123456789ab"}),
         ("admin.token.create", {"lifetime": 0}),
         ("admin.token.create", {"lifetime": 1e12}),
     ],

@@ -23,9 +23,9 @@ from anaphora.usage import bounded_files, log_files
 from anaphora.usage.collect import usage
 from anaphora.usage.fleet import shuffle, sources, usage_of_logs
 from anaphora.usage.log_files import lines_of, records_of
+from anaphora.usage.pieces import read_file
 from anaphora.usage.places import FOLDERS, session_files
 from anaphora.usage.report import UsageReport
-from anaphora.usage.whole_files import read_file
 
 PACKED = Path(__file__).parents[1] / "analysis" / "trace" / "sessions" / "opencode.db.gz"
 SECRET = "secret-of-another-file"

@@ -123,7 +123,7 @@ def test_sessions_of_all_programs_are_found_and_counted(sessions: Path) -> None:
 
 
 def test_the_newest_sessions_are_explained(sessions: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("anaphora.cli.session_files._NEWEST", 2)
+    monkeypatch.setattr("anaphora.cli.log_files._NEWEST", 2)
     ran = explain("--json")
     places = {turn["place"].rpartition(":")[0] for turn in json.loads(ran.stdout)["turns"]}
     claude = sessions / ".claude" / "projects" / "-work" / "one.jsonl"

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shlex
-import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -86,9 +82,9 @@ def test_tokens_of_apps_and_administrators(nodes: Nodes, run: Run, place: int) -
     assert values(run("apps", "revoke", app, "--home", home, "--json"))["revoked"]
     wait_until(lambda: call(token) == call(second) == 401)
     admin = values(run("admin", "token", "--home", home, "--json"))
-    revoked = run("admin", "revoke", admin["token_id"], "--home", home)
+    revoked = run("apps", "revoke", admin["token_id"], "--home", home)
     assert revoked.stdout == f"revoked {admin['token_id']}\n"
-    assert f"{admin['token_id']}  revoked" in run("admin", "list", "--home", home).stdout
+    assert f"{admin['token_id']}  revoked" in run("apps", "list", "--home", home).stdout
 
 
 @pytest.mark.parametrize("place", [0, 1], ids=["with a daemon", "without one"])
@@ -115,31 +111,10 @@ def test_grants_and_spend(nodes: Nodes, run: Run, place: int, tmp_path: Path) ->
     assert "demo" in page.read_text()
 
 
-@pytest.mark.soak
-def test_spend_is_watched(nodes: Nodes, environment: Callable[..., dict[str, str]]) -> None:
-    words = ["spend", "--watch", "--json", "--by", "", "--home", str(nodes.idle)]
-    with subprocess.Popen(
-        [sys.executable, "-m", "anaphora", *words],
-        stdout=subprocess.PIPE,
-        env=environment(PYTHONPATH=os.pathsep.join(filter(None, sys.path))),
-    ) as process:
-        assert process.stdout is not None
-        first = json.loads(process.stdout.readline())["total"]["billed_nano_usd"]
-        with nodes.running.client() as client:
-            assert client.post("/v1/messages", json=MESSAGE).status_code == 200
-        for line in process.stdout:
-            if json.loads(line)["total"]["billed_nano_usd"] > first:
-                break
-        process.send_signal(signal.SIGINT)
-        process.stdout.read()
-    assert process.returncode == 0
-
-
 @pytest.mark.parametrize("place", [0, 1], ids=["with a daemon", "without one"])
 def test_grants_apply(nodes: Nodes, run: Run, place: int, tmp_path: Path) -> None:
     home = str(nodes.homes[place])
-    before = values(run("grants", "history", "--home", home, "--json"))["generations"]
-    number = before[0]["generation"] + 1
+    number = values(run("grants", "show", "--home", home, "--json"))["generation"] + 1
     changed = {"demo": {**GRANT, "llm": {**GRANT["llm"], "usd_per_day": 40 + place}}}
     file = tmp_path / "grants.yaml"
     file.write_bytes(msgspec.json.encode(changed))
@@ -157,8 +132,6 @@ def test_grants_apply(nodes: Nodes, run: Run, place: int, tmp_path: Path) -> Non
     assert shown.stdout == file.read_text() + "\n"
     earlier = values(run("grants", "show", str(number - 1), "--home", home, "--json"))
     assert earlier["generation"] == number - 1
-    history = run("grants", "history", "--home", home).stdout.splitlines()
-    assert history[1].split()[0] == str(number)
     missing = run("grants", "show", "999", "--home", home)
     assert (missing.returncode, missing.stdout) == (2, "")
     assert "the store holds no generation 999" in missing.stderr
@@ -178,11 +151,11 @@ def test_grants_that_are_wrong_are_not_applied(
 ) -> None:
     home, file = str(nodes.homes[place]), tmp_path / "grants.yaml"
     file.write_text(text)
-    before = run("grants", "history", "--home", home).stdout
+    before = run("grants", "show", "--home", home, "--json").stdout
     refused = run("grants", "apply", str(file), "--home", home)
     assert (refused.returncode, refused.stdout) == (2, "")
     assert expected in refused.stderr
-    assert run("grants", "history", "--home", home).stdout == before
+    assert run("grants", "show", "--home", home, "--json").stdout == before
 
 
 @pytest.mark.parametrize("place", [0, 1], ids=["with a daemon", "without one"])
@@ -270,7 +243,6 @@ def test_serve_check_looks_at_the_store(nodes: Nodes, run: Run) -> None:
         ["nodes", "drain", "node-1"],
         ["grants", "apply", "extensions.yaml"],
         ["grants", "show"],
-        ["grants", "history"],
     ],
     ids=" ".join,
 )

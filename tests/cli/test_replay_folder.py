@@ -71,10 +71,9 @@ def test_list(run: Any, folder: Path) -> None:
     assert len(lines) == 7
     assert lines[5].split()[-3:] == ["429", "1", "5"]
     assert "2001-09-09" in lines[5]
-    rows = json.loads(run("replay", "list", str(folder), "--json", "--model", "n").stdout)
-    assert [(row["status"], row["model"], row["key"]) for row in rows] == [
-        (429, "n", key_of("old"))
-    ]
+    rows = json.loads(run("replay", "list", str(folder), "--json").stdout)
+    found = [(row["status"], row["model"], row["key"]) for row in rows if row["model"] == "n"]
+    assert found == [(429, "n", key_of("old"))]
 
 
 def test_show(run: Any, folder: Path) -> None:

@@ -21,11 +21,9 @@ def test_schema_describes_every_method(capsys: pytest.CaptureFixture[str]) -> No
 @pytest.mark.parametrize("options, message", [
     ([], "either --stdio or --schema"),
     (["--stdio", "--schema"], "either --stdio or --schema"),
-    (["--stdio", "--app", "a"], "--app needs --token-file"),
-    (["--stdio", "--token-fd", "0"], "--app needs --token-file"),
-    (["--stdio", "--app", "a", "--token-fd", "0", "--token-file", __file__], "either --token-file or --token-fd"),
+    (["--stdio", "--app", "a"], "--app and --token-file need each other"),
+    (["--stdio", "--token-file", __file__], "--app and --token-file need each other"),
     (["--stdio", "--app", "a", "--token-file", __file__], "holds no token"),
-    (["--stdio", "--app", "a", "--token-fd", "987"], "--token-fd: cannot be read"),
     (["--stdio", "--token", "ana_x"], "a key is never an argument"),
     (["--stdio"], "is not a daemon's home"),
 ])  # fmt: skip

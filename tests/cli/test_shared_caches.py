@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -24,7 +23,8 @@ def grants(*providers: str, models: str = "*", shares: bool = False) -> dict[str
 
 
 def warnings_of(run: Run, home: Path) -> list[str]:
-    found = json.loads(run("serve", "--home", str(home), "--check", "--json").stdout)["warnings"]
+    lines = run("serve", "--home", str(home), "--check", COLUMNS="1000").stdout.splitlines()
+    found = [line.removeprefix("warning: ") for line in lines if line.startswith("warning: ")]
     return [each for each in found if " use one key at " in each]
 
 

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import shutil
-import signal
-import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -113,11 +109,10 @@ def test_html_has_the_sums_and_is_private(run: Any, home: Path, tmp_path: Path) 
     assert run("spend", "--html", "-", "--home", str(home)).stdout.startswith("<!doctype html>")
 
 
-@pytest.mark.parametrize("other", ["--json", "--watch"])
-def test_html_is_one_report(run: Any, home: Path, other: str) -> None:
-    done = run("spend", "--html", "-", other, "--home", str(home))
+def test_html_is_one_report(run: Any, home: Path) -> None:
+    done = run("spend", "--html", "-", "--json", "--home", str(home))
     assert done.returncode == 2
-    assert other in done.stderr
+    assert "--json" in done.stderr
 
 
 def test_unknown_fields_and_days_are_named(run: Any, home: Path) -> None:
@@ -137,35 +132,6 @@ def test_a_home_without_a_store_has_spent_nothing(run: Any, tmp_path: Path) -> N
     assert (done.returncode, done.stdout) == (0, "nothing was spent\n\n$0, 0 calls\n")
     assert not (tmp_path / "store.sqlite").exists()
     assert "no such store" in run("store", "check", "--home", str(tmp_path)).stderr
-
-
-def test_watch_prints_a_line_for_each_change(
-    tmp_path: Path, environment: Callable[..., dict[str, str]]
-) -> None:
-    @in_event_loop
-    async def watch() -> None:
-        async with opened(tmp_path / "store.sqlite", Clock(NOON)) as ledger:
-            words = ["spend", "--watch", "--json", "--by", "", "--home", str(tmp_path)]
-            process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "anaphora", *words,
-                stdout=asyncio.subprocess.PIPE,
-                env=environment(PYTHONPATH=os.pathsep.join(filter(None, sys.path))),
-            )  # fmt: skip
-            assert process.stdout is not None
-            seen = []
-            for _ in range(2):
-                line = await process.stdout.readline()
-                seen.append(json.loads(line)["total"]["billed_nano_usd"])
-                await spend(ledger, "shop", "haiku", 7)
-            process.send_signal(signal.SIGINT)
-            await process.communicate()
-            assert process.returncode == 0
-            assert seen[0] == 0
-            assert seen[1] in (0, 7)  # the hold may be seen before its settlement
-
-    tmp_path.chmod(0o700)
-    (tmp_path / "llm.yaml").write_text("providers: {}\n")
-    watch()
 
 
 # ── anaphora store ───────────────────────────────────────────────────────────────────────────────

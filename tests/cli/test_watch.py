@@ -139,9 +139,7 @@ def test_a_command_without_calls_is_told_why(run: Run, tmp_path: Path, name: str
 def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[list[Json], Emulator]]:
     """The objects of one run of the agent, and the emulator that has answered it. The report of the
     run is beside its log."""
-    options = EmulatorOptions(
-        latency=AT_ONCE, faults=Faults.decode(FAULTS, "faults"), fault_headers=True
-    )
+    options = EmulatorOptions(latency=AT_ONCE, faults=Faults.decode(FAULTS, "faults"))
     log = tmp_path_factory.getbasetemp() / "watched" / "calls.jsonl"
     log.parent.mkdir()
     with more_faults(), running(options) as emulator, pytest.MonkeyPatch.context() as patch:

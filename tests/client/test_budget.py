@@ -53,7 +53,7 @@ NANO, NOTHING = Decimal(10) ** -9, Decimal(0)
 @pytest.fixture(scope="module")
 def _running() -> Iterator[Emulator]:
     script = Script.decode(SCRIPT, "script.yaml")
-    options = EmulatorOptions(batch_seconds=0, fault_headers=True, script=script)
+    options = EmulatorOptions(batch_seconds=0, script=script)
     with emulator.running(options) as running:
         yield running
 

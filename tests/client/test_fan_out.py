@@ -45,7 +45,7 @@ PROVIDERS = ("anthropic", "openai_responses", "gemini")
 
 @pytest.fixture(scope="module")
 def emu() -> Iterator[Emulator]:
-    options = EmulatorOptions(batch_seconds=0, fault_headers=True)
+    options = EmulatorOptions(batch_seconds=0)
     with emulator.running(options) as running:
         yield running
 
@@ -294,7 +294,7 @@ def test_one_failed_call_is_one_item_with_an_error(emu: Emulator) -> None:
 @pytest.mark.parametrize("fault", ["key", "spend-cap"])
 def test_what_fails_for_every_call_is_tried_once(fault: str) -> None:
     keys = frozenset(["another"]) if fault == "key" else None
-    with emulator.running(EmulatorOptions(keys=keys, fault_headers=True)) as emu:
+    with emulator.running(EmulatorOptions(keys=keys)) as emu:
 
         async def main() -> None:
             async with connected(emu, ["anthropic"]) as emulated:

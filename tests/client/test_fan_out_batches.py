@@ -41,9 +41,7 @@ PROVIDERS = ("anthropic", "openai_responses", "openai_chat")
 
 @pytest.fixture(scope="module")
 def emu() -> Iterator[Emulator]:
-    with emulator.running(
-        EmulatorOptions(latency=AT_ONCE, batch_seconds=30.0, fault_headers=True)
-    ) as running:
+    with emulator.running(EmulatorOptions(latency=AT_ONCE, batch_seconds=30.0)) as running:
         yield running
 
 

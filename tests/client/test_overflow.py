@@ -39,9 +39,7 @@ both = pytest.mark.parametrize("stream", [False, True], ids=["single", "stream"]
 
 @pytest.fixture(scope="module")
 def emu() -> Iterator[Emulator]:
-    with emulator.running(
-        EmulatorOptions(latency=AT_ONCE, fault_headers=True, any_model=True)
-    ) as running:
+    with emulator.running(EmulatorOptions(latency=AT_ONCE, any_model=True)) as running:
         yield running
 
 

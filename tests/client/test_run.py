@@ -56,9 +56,7 @@ HOME = "anthropic"
 @pytest.fixture(scope="module")
 def _scripted() -> Iterator[Emulator]:
     with emulator.running(
-        EmulatorOptions(
-            latency=AT_ONCE, script=Script.decode(SCRIPT, "script.yaml"), fault_headers=True
-        )
+        EmulatorOptions(latency=AT_ONCE, script=Script.decode(SCRIPT, "script.yaml"))
     ) as running:
         yield running
 

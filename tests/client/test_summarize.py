@@ -64,9 +64,7 @@ BUDGET = 2_600
 @pytest.fixture(scope="module")
 def _scripted() -> Iterator[Emulator]:
     script = Script.decode(SCRIPT, "script.yaml")
-    with emulator.running(
-        EmulatorOptions(latency=AT_ONCE, script=script, fault_headers=True)
-    ) as running:
+    with emulator.running(EmulatorOptions(latency=AT_ONCE, script=script)) as running:
         yield running
 
 

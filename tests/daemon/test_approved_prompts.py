@@ -68,7 +68,7 @@ def printed(folder: Path, wire: str, body: Json) -> str:
     """The fingerprint that the command prints."""
     file = folder / f"{wire}.json"
     file.write_text(json.dumps(body, indent=1))
-    arguments = ["grants", "fingerprint", str(file), "--from", wire, "--path", path_of(wire)]
+    arguments = ["grants", "fingerprint", str(file), "--from", wire]
     result = CliRunner().invoke(anaphora, arguments)
     assert result.exit_code == 0, result.output
     return result.output.strip()

@@ -13,6 +13,7 @@ from click.testing import CliRunner
 from support.daemon import GRANT, TestedDaemon, create_home, llm_yaml, running_daemon
 from support.failing_provider import failing_daemon
 from support.ui import viewer
+from support.waiting import wait_until
 
 from anaphora.cli.common import anaphora
 from anaphora.daemon.access.identity import ADMIN
@@ -97,10 +98,9 @@ def test_check_warns_of_a_token_without_a_grant(emu: Emulator, tmp_path: Path) -
     for app in ("demo", "forgotten"):
         assert run("apps", "add", app, "--home", str(home)).exit_code == 0
     assert run("admin", "token", "--home", str(home)).exit_code == 0  # needs no grant
-    done = run("serve", "--check", "--json", "--home", str(home))
+    done = run("serve", "--check", "--home", str(home))
     assert done.exit_code == 0, done.output
-    warnings = [each for each in json.loads(done.stdout)["warnings"] if "no grant" in each]
-    [warning] = warnings
+    [warning] = re.findall(r"^warning: (.*no grant.*)$", done.stdout, re.MULTILINE)
     assert "forgotten: has a token and no grant: all its calls are refused" in warning
     assert "anaphora apps revoke forgotten" in warning
     assert run("apps", "revoke", "forgotten", "--home", str(home)).exit_code == 0
@@ -164,6 +164,12 @@ def test_spend_shows_what_cache_misses_cost(emu: Emulator, tmp_path: Path) -> No
                 answer = client.post("/v1/messages", json={**MESSAGE, "system": [block]})
                 assert answer.status_code == 200
         home = str(daemon.home)
+
+        def logged() -> bool:  # rows are written behind the answers
+            total = json.loads(run("audit", "report", "--json", home).stdout)["total"]
+            return bool(total["lost_nano_usd"])
+
+        wait_until(logged)
         page = run("spend", "--home", home).stdout
         report = json.loads(run("spend", "--json", "--by", "app,day", "--home", home).stdout)
         html = run("spend", "--html", "-", "--home", home).stdout

@@ -78,12 +78,9 @@ def test_spend_by_group(daemon: TestedDaemon) -> None:
         ("support", "desk"): 1,
         ("support", "shop"): 1,
     }
-    only = spent(daemon, "--by", "app", "--group", "support")
-    assert only["group"] == "support"
-    assert [(row["app"], row["calls"]) for row in only["rows"]] == [("desk", 1), ("shop", 1)]
+    groups = {row["group"]: row for row in spent(daemon, "--by", "group")["rows"]}
     sums = [row["billed_nano_usd"] for row in report["rows"] if row["group"] == "support"]
-    assert only["total"]["billed_nano_usd"] == sum(sums) > 0
-    assert spent(daemon, "--group", "unknown")["rows"] == []
+    assert groups["support"]["billed_nano_usd"] == sum(sums) > 0
 
 
 def test_report_has_groups_if_there_are_any(daemon: TestedDaemon, tmp_path: Path) -> None:

@@ -156,6 +156,6 @@ def test_fault_has_the_format_of_the_dialect(provider: str, fault: str) -> None:
     headers = {"authorization": "Bearer k", HEADER: fault}
     body = json.dumps(body_of(row)).encode()
     request = EmulatorRequest(method="POST", path=path_of(row), headers=headers, body=body)
-    sent = json.loads(Engine(EmulatorOptions(fault_headers=True)).respond(request).body)
+    sent = json.loads(Engine(EmulatorOptions()).respond(request).body)
     for place, expected in FAULTS[provider, fault].items():
         assert expected.items() <= sent[place].items()

@@ -218,7 +218,7 @@ def test_wrong_values_anywhere_are_the_caller_s_error(seed: int, strict: bool) -
 @pytest.mark.parametrize("fault", ["broken-json", "ok-error", "cut; after=9"])
 def test_fault_of_any_response(fault: str) -> None:
     """Faults are made for replies; they also meet errors and lists of models."""
-    engine = Engine(EmulatorOptions(fault_headers=True))
+    engine = Engine(EmulatorOptions())
     for method, path, body in BODIES:
         request = EmulatorRequest(
             method=method,
@@ -241,21 +241,6 @@ def test_bug_is_an_error_of_the_wire_and_in_the_journal(
     assert "internal error: ZeroDivisionError" in str(error_of("/v1/messages", answer))
     assert emu.requests()[0]["error"] == "internal error: ZeroDivisionError"
     assert "POST /v1/messages: ZeroDivisionError at " in caplog.text
-
-
-# ── Fault headers ────────────────────────────────────────────────────────────────────────────────
-
-
-@pytest.mark.parametrize("path", list(WIRES)[:-1])
-def test_fault_header_needs_the_option(path: str) -> None:
-    with emulator.running() as emu:
-        data = request_bytes("POST", path, CALL, **KEYED, x_emulator_fault="529")
-        answer = exchange(emu.port, data)
-        assert answer.status == 400
-        text = str(error_of(path, answer))
-        assert "--fault-headers" in text
-        assert "EmulatorOptions(fault_headers=True)" in text
-        assert [call["fault"] for call in emu.requests()] == [""]
 
 
 def test_two_responses_on_one_connection(emu: Emulator) -> None:

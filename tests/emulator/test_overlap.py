@@ -159,7 +159,7 @@ def test_stream_is_readable_when_it_begins() -> None:
 
 def test_aborted_call_writes() -> None:
     """A response that never begins does not keep its entry unreadable."""
-    options = EmulatorOptions(fault_headers=True)
+    options = EmulatorOptions()
     with (
         emulator.running(options) as emu,
         anthropic.Anthropic(base_url=emu.url, api_key="k", max_retries=0) as client,

@@ -35,7 +35,7 @@ def test_web_backend_shares_the_prefix_between_users() -> None:
 
 
 def test_web_backend_reports_an_error_in_the_stream() -> None:
-    with emulator.running(emulator.EmulatorOptions(fault_headers=True)) as emu:
+    with emulator.running(emulator.EmulatorOptions()) as emu:
         config = web_backend.emulated_config(emu.url)
         config["providers"]["claude"] |= {
             "headers": {"x-emulator-fault": "529"},

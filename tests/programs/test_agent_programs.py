@@ -31,7 +31,6 @@ from support.program_checks import (
     check_watched,
 )
 from support.servers import ServerMissing
-from support.signing import keys_of
 from support.waiting import PATIENCE
 
 from anaphora import emulator
@@ -203,7 +202,7 @@ def test_claude_code_at_an_emulated_bedrock(folder: Path) -> None:
 
 
 def test_claude_code_on_bedrock_through_the_daemon(folder: Path) -> None:
-    """It signs InvokeModel with a key pair of its app; the provider speaks Converse."""
+    """It sends the token of its app with InvokeModel; the provider speaks Converse."""
     there = place_of(ON_BEDROCK, folder / "home")
     with emulator.running(ON_BEDROCK.options(keys=frozenset({KEY}))) as emu:
         llm = llm_yaml(emu.url)
@@ -217,11 +216,9 @@ def test_claude_code_on_bedrock_through_the_daemon(folder: Path) -> None:
         allow = ["service_tiers", {"fields": ["*"], "betas": ["*"]}]
         grant = {**GRANT, "llm": {**GRANT["llm"], **limits, "allow": allow}}
         with running_daemon(folder, emu, llm=llm, extensions={"demo": grant}) as daemon:
-            keys = keys_of(daemon)
             variables = {
                 "ANTHROPIC_BEDROCK_BASE_URL": daemon.url,
-                "AWS_ACCESS_KEY_ID": keys.access_key,
-                "AWS_SECRET_ACCESS_KEY": keys.secret.reveal(),
+                "AWS_BEARER_TOKEN_BEDROCK": daemon.token(),
             }
             done = there.run(key="", variables=variables)
             log = [line for line in daemon.log_lines() if line.get("path")]

@@ -31,7 +31,7 @@ from anaphora.traffic.judging import Judge
 pytestmark = pytest.mark.filterwarnings("ignore:Inheritance class:DeprecationWarning")
 
 CENT = Decimal("0.002")
-OPTIONS = EmulatorOptions(latency=AT_ONCE, fault_headers=True)
+OPTIONS = EmulatorOptions(latency=AT_ONCE)
 
 
 class Clock:

@@ -171,7 +171,7 @@ def test_attempts_that_an_sdk_retried_are_replayed(
 ) -> None:
     monkeypatch.setattr(anthropic.Anthropic, "_calculate_retry_timeout", lambda *_: 0.0)
     answers, attempts = [], []
-    with emulator.running(EmulatorOptions(fault_headers=True)) as emu:
+    with emulator.running(EmulatorOptions()) as emu:
         for url in (emu.url, NOWHERE):
             with proxied(url, tmp_path) as (proxy, player):
                 statuses: list[int] = []

@@ -44,7 +44,7 @@ CLAUDE = {"x-api-key": "any", "anthropic-version": "2023-06-01", "content-type":
 
 @pytest.fixture(scope="module")
 def _emulator() -> Iterator[Emulator]:
-    options = EmulatorOptions(latency=Latency(first=0.0), fault_headers=True)
+    options = EmulatorOptions(latency=Latency(first=0.0))
     with emulator.running(options) as emu:
         yield emu
 

@@ -60,7 +60,7 @@ def in_a_loop(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]
 @pytest.fixture(scope="module")
 def emu() -> Iterator[Emulator]:
     options = EmulatorOptions(
-        script=Script.decode(SCRIPT, "script.yaml"), fault_headers=True, latency=Latency(first=0.0)
+        script=Script.decode(SCRIPT, "script.yaml"), latency=Latency(first=0.0)
     )
     with emulator.running(options) as running:
         yield running

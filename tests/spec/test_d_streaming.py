@@ -403,7 +403,7 @@ def test_a_bridge_checks_daemon_token_and_app(daemon: TestedDaemon, tmp_path: Pa
         run(app="other")
 
 
-def test_the_command_takes_a_token_from_a_file_or_a_descriptor(
+def test_the_command_takes_a_token_from_a_file(
     daemon: TestedDaemon, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Never from an argument. Exit code 7 where the daemon does not accept it."""
@@ -415,14 +415,12 @@ def test_the_command_takes_a_token_from_a_file_or_a_descriptor(
     assert main(command) == 2
     assert "ana_wrong" not in capsys.readouterr().err
     file.write_text(daemon.token() + "\n")
-    with file.open() as opened:
-        ended = subprocess.run(
-            [sys.executable, "-m", "anaphora", *command, "--token-fd", str(opened.fileno())],
-            input=json.dumps(complete("count 1 9")).encode(),
-            capture_output=True,
-            pass_fds=[opened.fileno()],
-            check=False,
-        )
+    ended = subprocess.run(
+        [sys.executable, "-m", "anaphora", *command, "--token-file", str(file)],
+        input=json.dumps(complete("count 1 9")).encode(),
+        capture_output=True,
+        check=False,
+    )
     assert (ended.returncode, ended.stderr) == (0, b"")
     assert json.loads(ended.stdout.splitlines()[-1])["result"]["stop_reason"] == "end"
 

@@ -1,7 +1,8 @@
-"""Fixture folders for tests."""
+"""Fixture folders for tests, and what commands report of them."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from blake3 import blake3
@@ -30,3 +31,12 @@ def recorded_folder(folder: Path, count: int = 4) -> list[Path]:
     store = FixtureStore.open(folder, create=True, sync=False)
     store.add_all(small_fixture(str(number), f"answer {number}") for number in range(count))
     return [folder / entry.path for entry in store.entries]
+
+
+def reported(printed: str) -> tuple[int, int, int]:
+    """Recorded, replayed and missed exchanges in the report of `record` or `replay`."""
+    counts = dict.fromkeys(("recorded", "replayed"), 0)
+    for number, kind in re.findall(r"([\d,]+) exchanges? (recorded in|replayed from)", printed):
+        counts[kind.split()[0]] = int(number.replace(",", ""))
+    assert "exchange" in printed, printed
+    return counts["recorded"], counts["replayed"], printed.count("no recording: ")

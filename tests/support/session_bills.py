@@ -14,10 +14,10 @@ from anaphora.analysis import trace
 from anaphora.analysis.trace.format import TraceUsage
 from anaphora.analysis.trace.log_lines import FoundTrace, Problem, numbered
 from anaphora.analysis.trace.programs import ProgramName
+from anaphora.usage.pieces import is_whole, read_file
 from anaphora.usage.places import SessionFile
 from anaphora.usage.programs import READERS, bills
 from anaphora.usage.records import CallBill
-from anaphora.usage.whole_files import is_whole, read_file
 
 SHARED = Path(__file__).parents[3] / "shared" / "sessions"
 

@@ -15,9 +15,9 @@ from support.session_samples import CANARY, gemini, lines_of, opencode_message
 
 from anaphora.analysis.trace.log_lines import Problem
 from anaphora.usage.log_files import lines_of as lines_in
+from anaphora.usage.pieces import is_whole, read_file
 from anaphora.usage.places import session_files
 from anaphora.usage.records import CallBill
-from anaphora.usage.whole_files import is_whole, read_file
 
 PACKED = Path(__file__).parents[1] / "analysis" / "trace" / "sessions" / "opencode.db.gz"
 

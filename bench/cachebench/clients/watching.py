@@ -17,7 +17,7 @@ from pathlib import Path
 
 # The folder `bench`.
 sys.path.append(str(Path(__file__).resolve().parents[2]))
-_MODULES = ("cli.main", "cli.watch", "cli.watch_output", "cli.cold_watch", "proxy.server",
+_MODULES = ("cli.main", "cli.watch", "cli.watch_output", "proxy.server",
             "proxy.page", "proxy.launch", "traffic.judging", "traffic.placing")  # fmt: skip
 
 

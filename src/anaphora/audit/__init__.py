@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from .adapters import AuditedAdapter
     from .call_rows import labelled
     from .envelope import AuditBlock, AuditEnvelope, AuditUsage, StoredRow
-    from .log import AuditLog
-    from .pruning import prune
+    from .log import AuditLog, prune
     from .reading import CallFilter, VerifiedLog, calls, rows, verify
     from .writer import AuditError
 
@@ -51,7 +50,7 @@ _LAZY = {
     "VerifiedLog": ".reading",
     "calls": ".reading",
     "labelled": ".call_rows",
-    "prune": ".pruning",
+    "prune": ".log",
     "rows": ".reading",
     "verify": ".reading",
 }

@@ -10,7 +10,6 @@ import datetime
 import re
 from collections.abc import Container
 from fnmatch import fnmatchcase
-from functools import lru_cache
 from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
@@ -281,7 +280,7 @@ class Dialect(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
         own = self.path.partition("?")[0]
         if "{" not in own:
             return bool(own) and own == path
-        return _template(own).search(path) is not None
+        return re.search(_template(own), path) is not None
 
     def place(self, param: Param) -> ParamPlace | None:
         """The place of a parameter of `fields`; None: not sent."""
@@ -297,10 +296,9 @@ class Dialect(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
                 raise ValueError(f"fields.{param} needs either `at` or `header`")
 
 
-@lru_cache(maxsize=256)
-def _template(path: str) -> re.Pattern[str]:
+def _template(path: str) -> str:
     """Finds a path with placeholders at the end of another."""
-    return re.compile("[^/]+".join(map(re.escape, _FIELD.split(path))) + r"\Z")
+    return "[^/]+".join(map(re.escape, _FIELD.split(path))) + r"\Z"
 
 
 class Dialects(msgspec.Struct, frozen=True):

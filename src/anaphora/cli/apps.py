@@ -1,7 +1,8 @@
-"""`anaphora apps`, `admin` and `secrets`: tokens of apps and administrators, keys of providers."""
+"""`anaphora apps`, `admin token` and `secrets set`: tokens, and keys of providers."""
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator
 from decimal import Decimal
@@ -16,16 +17,15 @@ from anaphora.redaction import hides_arguments
 from anaphora.yaml_values import read_yaml
 
 from .app_setup import add_granted, add_program, daemon_address, print_aws
-from .cold_watch import Dollars
 from .common import CommandGroup, print_json, read_stdin, report_problems
 from .daemon_connection import call_admin, home_option, json_option, open_home, shown_time
-from .parameters import AppProgramName, Time
+from .parameters import AppProgramName, Dollars, Time
 from .terminal import Line, print_report, table
 
 DAY_HOURS = 24
 MOST_HOURS = 7 * DAY_HOURS
 _DAY = 86_400
-
+_TOKEN_ID = re.compile(r"tok_[0-9a-f]{12}")
 
 aws_option = click.option(
     "--aws", is_flag=True, help="Print the token as variables of the AWS SDKs, for Bedrock."
@@ -207,14 +207,16 @@ def narrow(
 
 
 @command.command()
-@click.argument("app")
-@click.option("--id", "token_id", metavar="ID", help="One token only, by its id.")
+@click.argument("name", metavar="APP|ID")
 @home_option
 @json_option
-def revoke(app: str, token_id: str | None, home: Path, as_json: bool) -> None:
-    """Revoke all tokens of APP immediately, with those narrowed from them. Streams that use them
-    end."""
-    params = {"app": app} if token_id is None else {"app": app, "token": token_id}
+def revoke(name: str, home: Path, as_json: bool) -> None:
+    """Revoke all tokens of APP immediately, or the one token with this ID, with those narrowed from
+    them. Streams that use them end.
+
+    The ID of an administrator's token also ends its logins to the dashboard.
+    """
+    params = {"token" if _TOKEN_ID.fullmatch(name) else "app": name}
     result = call_admin(open_home(home), "admin.apps.revoke", params)
     lines: list[Line] = [f"revoked {row['id']}" for row in result["revoked"]]
     print_report(result, lines, as_json=as_json)
@@ -224,15 +226,15 @@ def revoke(app: str, token_id: str | None, home: Path, as_json: bool) -> None:
 @home_option
 @json_option
 def list_apps(home: Path, as_json: bool) -> None:
-    """List apps with their grants and token ids. Tokens are stored as hashes only."""
+    """List apps with their grants and token ids, and tokens of administrators. Tokens are stored as
+    hashes only."""
     result = call_admin(open_home(home), "admin.apps.list", {})
-    print_report(result, _lines(result["apps"]), as_json=as_json)
+    print_report(result, _lines(**result), as_json=as_json)
 
 
-def _lines(apps: list[dict[str, Any]]) -> Iterator[Line]:
+def _lines(apps: list[dict[str, Any]], administrators: list[dict[str, Any]]) -> Iterator[Line]:
     if not apps:
         yield "no apps: extensions.yaml grants nothing, and there are no tokens"
-        return
     rows = table("app", "capabilities", "token", "state", "created", "expires")
     for one in apps:
         capabilities = ", ".join(one["capabilities"]) or "none"
@@ -242,7 +244,14 @@ def _lines(apps: list[dict[str, Any]]) -> Iterator[Line]:
             capabilities = "no grant"
         for cells in token_rows(one["tokens"]) or [("none", "", "", "")]:
             rows.add_row(one["app"], capabilities, *cells)
-    yield rows
+    if apps:
+        yield rows
+    if administrators:
+        yield ""
+        admins = table("administrators", "state", "created", "expires")
+        for cells in token_rows(administrators):
+            admins.add_row(*cells)
+        yield admins
     if narrowed := [(one["app"], row) for one in apps for row in one["narrowed"]]:
         yield ""
         yield _narrowed_table(narrowed)
@@ -259,7 +268,7 @@ def _narrowed_table(narrowed: list[tuple[str, dict[str, Any]]]) -> Line:
 
 @click.group(cls=CommandGroup)
 def admin() -> None:
-    """Create and revoke tokens of administrators.
+    """Create tokens of administrators.
 
     The owner of the home folder needs no token on the daemon's socket. Tokens are for other
     clients: the dashboard at /ui, a scraper of /metrics, a script on another machine.
@@ -279,33 +288,11 @@ def admin() -> None:
 def token(days: float, home: Path, as_json: bool) -> None:
     """Create a token of an administrator and print it. It is shown only once.
 
-    With it, log in to the dashboard: `anaphora serve` prints its address.
+    With it, log in to the dashboard: `anaphora serve` prints its address. `anaphora apps revoke ID`
+    ends it.
     """
     params = {"lifetime": days * _DAY}
     print_new_token(call_admin(open_home(home), "admin.token.create", params), as_json=as_json)
-
-
-@admin.command("revoke")
-@click.argument("token_id", metavar="ID")
-@home_option
-@json_option
-def revoke_token(token_id: str, home: Path, as_json: bool) -> None:
-    """Revoke a token of an administrator immediately, by its id."""
-    result = call_admin(open_home(home), "admin.token.revoke", {"token": token_id})
-    print_report(result, [f"revoked {result['id']}"], as_json=as_json)
-
-
-@admin.command("list")
-@home_option
-@json_option
-def list_tokens(home: Path, as_json: bool) -> None:
-    """List tokens of administrators by their ids."""
-    result = call_admin(open_home(home), "admin.token.list", {})
-    rows = table("token", "state", "created", "expires")
-    for cells in token_rows(result["tokens"]):
-        rows.add_row(*cells)
-    lines: list[Line] = [rows] if result["tokens"] else ["no tokens"]
-    print_report(result, lines, as_json=as_json)
 
 
 def print_new_token(result: dict[str, Any], *, as_json: bool) -> None:
@@ -375,18 +362,6 @@ def _names_secret(value: Any, name: str) -> bool:
     if isinstance(value, dict):
         return value.get("secret") == name or _names_secret([*value.values()], name)
     return isinstance(value, list) and any(_names_secret(each, name) for each in value)
-
-
-@secrets.command("list")
-@home_option
-@json_option
-def list_secrets(home: Path, as_json: bool) -> None:
-    """List the names of the stored keys."""
-    from anaphora.daemon.home.secrets import SecretsFolder
-
-    names = SecretsFolder(open_home(home).secrets).names()
-    lines: list[Line] = [*names] or ["no secrets"]
-    print_report({"secrets": names}, lines, as_json=as_json)
 
 
 @hides_arguments

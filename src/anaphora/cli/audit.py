@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
 
+from anaphora.audit.chain import RowKey
 from anaphora.audit.envelope import AuditEnvelope, StoredRow
-from anaphora.audit.pruning import prune as prune_log
+from anaphora.audit.log import prune as prune_log
 from anaphora.audit.reading import (
     CallFilter,
     VerifiedLog,
@@ -26,29 +29,94 @@ from anaphora.audit.reading import verify as verify_log
 from anaphora.errors import (
     AnchorMismatch,
     ChainBroken,
+    InvalidConfig,
     InvalidRequest,
     MacMismatch,
     NewerSchema,
 )
+from anaphora.wording import counted
 
-from .audit_logs import (
-    LOG,
-    call_filters,
-    key_to_check,
-    key_to_write,
-    row_progress,
-    tracked,
-)
 from .audit_report import (
     block_table,
     call_table,
     report_lines,
     verified_lines,
 )
-from .common import CHAIN, INTEGRITY, MISMATCH, CommandGroup, report_problems, stop
-from .html_file import html_option, write_html
-from .parameters import Time
+from .common import (
+    CHAIN,
+    INTEGRITY,
+    MISMATCH,
+    CommandGroup,
+    html_option,
+    report_problems,
+    stop,
+    write_html,
+)
+from .parameters import Time, past_moment
 from .terminal import Line, print_report, table
+
+if TYPE_CHECKING:
+    from anaphora.daemon.home import Home
+
+#: Rows after which a terminal shows how far the work is.
+_LONG = 20_000
+
+
+class _LogParameter(click.Path):
+    """A log, or the home of a daemon, which has one."""
+
+    name = "log"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        path = Path(str(super().convert(value, param, ctx)))
+        return path / "audit" if (path / "llm.yaml").is_file() else path
+
+
+def _home_of(log: Path) -> Home | None:
+    """The home of a daemon's log; None for another log, and if only its chain can be checked."""
+    if log.name != "audit" or not (log.parent / "llm.yaml").is_file():
+        return None
+    from anaphora.daemon.home import Home
+
+    try:
+        return Home.open(log.parent)
+    except InvalidConfig:
+        return None  # of another user, for example
+
+
+def _key_to_check(log: Path) -> RowKey | None:
+    """Key of the log's MACs; None if only the chain can be checked."""
+    if (home := _home_of(log)) is None:
+        return None
+    from anaphora.daemon.audit import checked_rows
+
+    return checked_rows(home)
+
+
+def _key_to_write(log: Path) -> bytes:
+    """Key for rows that a command adds to the log of a home."""
+    if (home := _home_of(log)) is None:
+        return b""
+    from anaphora.daemon.audit import row_key
+
+    return row_key(home)
+
+
+LOG = _LogParameter(exists=True, path_type=Path)
+
+
+def _call_filters(command: Callable[..., None]) -> Callable[..., None]:
+    for option in (
+        click.option("--until", callback=past_moment, help="Only calls before this time."),
+        click.option(
+            "--since", callback=past_moment, help="Only calls since this time: 2026-11-30, 7d."
+        ),
+        click.option("--outcome", help="Only calls with this outcome: ok, RateLimited."),
+        click.option("--label", help="Only calls or blocks with this label; may contain *."),
+        click.option("--model", help="Only calls of this model; may contain *."),
+    ):
+        command = option(command)
+    return command
 
 
 @click.group(cls=CommandGroup)
@@ -114,8 +182,8 @@ def verify(logs: tuple[Path, ...], anchor: Path | None, update: bool, as_json: b
 def _verified(log: Path, anchor: Path | None) -> tuple[VerifiedLog | dict[str, Any], int]:
     """What was found, and the exit code."""
     try:
-        with row_progress("verifying") as progress:
-            return verify_log(log, anchor=anchor, row_key=key_to_check(log), progress=progress), 0
+        with _row_progress("verifying") as progress:
+            return verify_log(log, anchor=anchor, row_key=_key_to_check(log), progress=progress), 0
     except (ChainBroken, AnchorMismatch, MacMismatch, NewerSchema) as problem:
         codes = {ChainBroken: CHAIN, AnchorMismatch: INTEGRITY, MacMismatch: INTEGRITY}
         row = getattr(problem, "row", None)
@@ -130,7 +198,7 @@ def _value(verified: VerifiedLog) -> dict[str, Any]:
 
 @command.command()
 @click.argument("log", type=LOG)
-@call_filters
+@_call_filters
 @click.option(
     "--last",
     type=click.IntRange(min=1),
@@ -151,8 +219,8 @@ def show(log: Path, last: int, number: int | None, as_json: bool, **filters: Any
         _show_row(log, number, as_json)
         return
     wanted = CallFilter(**filters)
-    with row_progress("reading") as progress:
-        found = deque(tracked(calls(log, wanted), progress), maxlen=last)
+    with _row_progress("reading") as progress:
+        found = deque(_tracked(calls(log, wanted), progress), maxlen=last)
     value = [_flat(row) for row, _ in found]
     print_report(value, [call_table(found)] if found else ["no calls"], as_json=as_json)
 
@@ -186,7 +254,7 @@ def _row_lines(row: StoredRow) -> Iterator[Line]:
 
 @command.command()
 @click.argument("logs", metavar="LOG...", type=LOG, nargs=-1, required=True)
-@call_filters
+@_call_filters
 @click.option("--json", "as_json", is_flag=True, help="Print every sum as JSON.")
 @html_option("Write a report with charts to FILE, a self-contained page; - is standard output.")
 def report(logs: tuple[Path, ...], as_json: bool, html: Path | None, **filters: Any) -> None:
@@ -204,8 +272,8 @@ def report(logs: tuple[Path, ...], as_json: bool, html: Path | None, **filters: 
         return
     from anaphora.dashboard.past_calls.memory import report as report_of
 
-    with row_progress("reading") as progress:
-        made = report_of(call for _, call in tracked(_all_calls(logs, wanted), progress))
+    with _row_progress("reading") as progress:
+        made = report_of(call for _, call in _tracked(_all_calls(logs, wanted), progress))
     print_report(made, report_lines(made), as_json=as_json)
 
 
@@ -219,8 +287,8 @@ def _write_report(logs: Sequence[Path], wanted: CallFilter, html: Path) -> None:
     from anaphora.dashboard.report import log_report
 
     def make() -> bytes:
-        with row_progress("reading") as progress:
-            found = (call for _, call in tracked(_all_calls(logs, wanted), progress))
+        with _row_progress("reading") as progress:
+            found = (call for _, call in _tracked(_all_calls(logs, wanted), progress))
             names = ", ".join(log.name for log in logs)
             return log_report(
                 f"Audit {'log' if len(logs) == 1 else 'logs'} {names}", found, time.time()
@@ -249,8 +317,44 @@ def prune(log: Path, keep_days: float, anchor: Path | None, as_json: bool) -> No
     Whole segments are deleted, after a row with the hash of the last deleted row was written. A log
     that a process is writing cannot be pruned: `AuditLog(keep_days=…)` does that.
     """
-    result = prune_log(log, keep_days=keep_days, anchor=anchor, row_key=key_to_write(log))
+    result = prune_log(log, keep_days=keep_days, anchor=anchor, row_key=_key_to_write(log))
     page = [f"no row is older than {keep_days:g} days"]
     if result.through:
         page = [f"pruned the rows up to {result.through:,}, whose last hash is {result.hash}"]
     print_report(result, page, as_json=as_json)
+
+
+@contextmanager
+def _row_progress(title: str) -> Iterator[Callable[[int], None] | None]:
+    """A function that shows how many rows were read, on a terminal."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+
+    status = Console(stderr=True).status(f"{title} …")
+    running = False
+
+    def show(count: int) -> None:
+        nonlocal running
+        if count < _LONG:
+            return
+        if not running:
+            running = True
+            status.start()
+        status.update(f"{title}: {counted(count, 'row')}")
+
+    try:
+        yield show
+    finally:
+        if running:
+            status.stop()
+
+
+def _tracked(
+    items: Iterator[tuple[StoredRow, AuditEnvelope]], progress: Callable[[int], None] | None
+) -> Iterator[tuple[StoredRow, AuditEnvelope]]:
+    for index, item in enumerate(items):
+        if progress is not None and not index % 1000:
+            progress(index)
+        yield item

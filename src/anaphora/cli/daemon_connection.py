@@ -303,14 +303,12 @@ _LONGEST_TOKEN = 4096
 @home_option
 @click.option("--app", metavar="ID", help="App that makes the calls.")
 @click.option("--token-file", type=EXISTING_FILE, help="File with the app's token.")
-@click.option("--token-fd", type=int, metavar="N", help="Open descriptor to read the token from.")
 def rpc(
     stdio: bool,
     schema: bool,
     home: Path,
     app: str | None,
     token_file: Path | None,
-    token_fd: int | None,
 ) -> None:
     """Send JSON-RPC messages to a running daemon.
 
@@ -335,16 +333,12 @@ def rpc(
 
         print_json(schemas())
         return
-    if token_file is not None and token_fd is not None:
-        raise click.UsageError("Give either --token-file or --token-fd.")
-    if (app is None) != (token_file is None and token_fd is None):
-        raise click.UsageError("--app needs --token-file or --token-fd.")
-    _run(home, app, _read_token(token_file, token_fd))
+    if (app is None) != (token_file is None):
+        raise click.UsageError("--app and --token-file need each other.")
+    _run(home, app, None if token_file is None else _read_token(token_file))
 
 
 def _run(home: Path, app: str | None, token: Secret | None) -> None:
-    import asyncio
-
     from anaphora.daemon.rpc.stdio import bridge
 
     asyncio.run(
@@ -353,16 +347,13 @@ def _run(home: Path, app: str | None, token: Secret | None) -> None:
 
 
 @hides_arguments
-def _read_token(file: Path | None, descriptor: int | None) -> Secret | None:
-    if file is None and descriptor is None:
-        return None
-    source = "--token-file" if file is not None else "--token-fd"
+def _read_token(file: Path) -> Secret:
     try:
-        with open(file if descriptor is None else descriptor, "rb") as opened:  # type: ignore[arg-type]
+        with file.open("rb") as opened:
             data = opened.read(_LONGEST_TOKEN + 1)
     except OSError as problem:
-        raise Io(f"{source}: cannot be read: {os.strerror(problem.errno or 0)}") from None
+        raise Io(f"--token-file: cannot be read: {os.strerror(problem.errno or 0)}") from None
     text = data.strip()
     if not text.isascii() or len(text.split()) != 1 or len(data) > _LONGEST_TOKEN:
-        raise InvalidRequest("holds no token: it must be one word (ana_…)", path=source)
+        raise InvalidRequest("holds no token: it must be one word (ana_…)", path="--token-file")
     return Secret(text.decode())

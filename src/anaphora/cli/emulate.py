@@ -34,17 +34,7 @@ from .parameters import selected
 @click.option("--providers", default="", help="Only these providers, comma-separated.")
 @click.option("--script", type=EXISTING_FILE, help="YAML file of scripted replies.")
 @click.option("--faults", type=EXISTING_FILE, help="YAML file of faults to inject.")
-@click.option("--fault-headers", is_flag=True, help="Inject faults that a request header names.")
 @click.option("--any-model", is_flag=True, help="Accept unknown models.")
-@click.option(
-    "--router-hosts",
-    default="",
-    metavar="NAMES",
-    help="Hosts behind routers such as OpenRouter, comma-separated, each with a cache of its own."
-    " Requests go to a random one, unless they ask for one.",
-)
-@click.option("--no-tool-calls", "tool_calls", is_flag=True, default=True, flag_value=False,
-              help="Call tools only if the request forces it.")  # fmt: skip
 @click.option("--seed", default=0, show_default=True, help="Seed of generated replies and ids.")
 @click.option(
     "--latency",
@@ -60,7 +50,6 @@ def command(
     script: Path | None,
     faults: Path | None,
     latency: str | None,
-    router_hosts: str,
     **options: Any,
 ) -> None:
     """Run a local emulator of every provider, with caching and billing.
@@ -81,7 +70,6 @@ def command(
         providers=selected(providers, (row.provider for row in catalog.dialects().rows)),
         script=Script() if script is None else Script.decode(read_text(script), str(script)),
         faults=Faults() if faults is None else Faults.decode(read_text(faults), str(faults)),
-        router_hosts=tuple(name.strip() for name in router_hosts.split(",") if name.strip()),
         **options,
     )
 

@@ -37,9 +37,8 @@ from anaphora.wire.reading import decode_reason
 
 from .common import read_bytes, report_problems
 from .explain_output import ExplainedCall, ExplainSummary, Explanation, page_lines
-from .log_files import answers_in, playable, stop_empty, stop_for
+from .log_files import answers_in, found_sessions, playable, stop_empty, stop_for
 from .parameters import Time, provider_option
-from .session_files import found_sessions
 from .terminal import RESULT_COLOURS, print_report
 
 _Pair: TypeAlias = tuple[EarlierCall[SentRequest] | None, SentRequest]

@@ -28,10 +28,9 @@ from .daemon_connection import (
     json_option,
     open_home,
     open_shared_home,
-    shown_time,
 )
 from .parameters import WireName
-from .terminal import Line, print_report, table
+from .terminal import Line, print_report
 
 #: Width of the texts before their source, if they are not longer.
 _TEXT = 42
@@ -112,20 +111,6 @@ def show(generation: int | None, home: Path, as_json: bool) -> None:
         click.echo(text, nl=not text.endswith("\n"))
 
 
-@command.command()
-@home_option
-@json_option
-def history(home: Path, as_json: bool) -> None:
-    """List the generations of the grants that were applied, the latest first."""
-    result = call_admin(open_shared_home(home), "admin.grants.history", {})
-    rows = table("generation", "applied", "by", "digest", right=("generation",))
-    for one in result["generations"]:
-        number, digest = str(one["generation"]), one["digest"][:16]
-        rows.add_row(number, shown_time(one["applied_at"]), one["applied_by"], digest)
-    lines: list[Line] = [rows] if result["generations"] else ["no grants were applied"]
-    print_report(result, lines, as_json=as_json)
-
-
 def _host() -> str:
     from anaphora.daemon.home.config import DaemonConfig
 
@@ -140,9 +125,7 @@ def _host() -> str:
     type=WireName(),
     help="Wire of the request; detected by default.",
 )
-@click.option("--path", default="", help="URL path it was sent to, for wires that use it.")
-@json_option
-def fingerprint(file: Path, origin: str | None, path: str, as_json: bool) -> None:
+def fingerprint(file: Path, origin: str | None) -> None:
     """Print the fingerprint of all instructions in a request.
 
     FILE holds the JSON body of a request (- reads standard input), in the format that the app
@@ -160,9 +143,9 @@ def fingerprint(file: Path, origin: str | None, path: str, as_json: bool) -> Non
         report_problems([detected.guess])
     decode_strict(body)
     members = decode_members(body)
-    facts = read_facts(detected.name, members, path)
+    facts = read_facts(detected.name, members, "")
     value = prompt_fingerprint(facts.wire, members, {tool.value for tool in facts.tools})
-    print_report({"approved_prompt": value}, [value], as_json=as_json)
+    click.echo(value)
 
 
 def _lines(result: dict[str, Any]) -> Iterator[Line]:
@@ -217,11 +200,6 @@ def _fields(result: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
     yield "cache", "shared with other apps" if result["share_cache"] else "its own", "share_cache"
     if (cold := result["cold_above_usd"]) is not None:
         yield "cold calls", f"refused once from ${cold} on", "cold_above_usd"
-    if (warm := result["keep_warm"]) is not None:
-        limit = warm["usd_per_day"]
-        limit = "no limit of its own" if limit == "unlimited" else f"up to ${limit} a day"
-        refreshes = counted(warm["refreshes"], "refresh", "refreshes")
-        yield "kept warm", f"{limit}, {refreshes} a pause", "keep_warm"
 
 
 def _dollars(result: dict[str, Any]) -> Iterator[tuple[str, str, str]]:

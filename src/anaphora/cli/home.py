@@ -36,8 +36,7 @@ _OWN = ("store.sqlite", "dashboard.sqlite", "sent.marks", "settlements.journal",
 
 @click.command()
 @click.argument("folder", type=click.Path(file_okay=False, path_type=Path), metavar="DIR")
-@click.option("--json", "as_json", is_flag=True, help="Print the created files as JSON.")
-def init(folder: Path, as_json: bool) -> None:
+def init(folder: Path) -> None:
     """Create the home folder of a daemon.
 
     Writes into DIR a commented llm.yaml (providers), a commented extensions.yaml (what each app may
@@ -56,8 +55,7 @@ def init(folder: Path, as_json: bool) -> None:
         f"  anaphora apps add my-app --home {folder}",
         f"  anaphora serve --home {folder}    (with --emulate no key is needed)",
     ]
-    report = {"home": str(folder.resolve()), "created": [str(path) for path in created]}
-    print_report(report, lines, as_json=as_json)
+    print_report(None, lines, as_json=False)
 
 
 @click.command()

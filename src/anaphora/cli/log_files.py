@@ -1,11 +1,14 @@
-"""Recorded calls in files: read, each answer once; and their prices."""
+"""Recorded calls in files: found, and read, each answer once; and their prices."""
 
 from __future__ import annotations
 
+import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
+import click
 import msgspec
 from msgspec.structs import replace
 
@@ -18,12 +21,15 @@ from anaphora.analysis.trace.programs import PROGRAMS
 from anaphora.traffic import log_traces
 from anaphora.traffic.request_log import why_no_request
 from anaphora.usage.log_files import detect, files_in, records_of, unrecognised
+from anaphora.usage.places import FOLDERS, TITLES, session_files
 from anaphora.wording import counted
 
 from .common import FOUND, USAGE, report_problems, stop
 
 #: How many models without a price a note names.
 _NAMED_MODELS = 5
+#: How many session files are read if none are given.
+_NEWEST = 20
 
 
 class SkippedInput(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,8 +71,7 @@ def _file_of(place: str) -> str:
 
 
 def gather(
-    places: list[Path],
-    provider: str | None = None,
+    places: list[Path], provider: str | None = None
 ) -> tuple[list[FoundTrace], list[Problem]]:
     """All conversations that can be simulated, and the problems with the others. `provider`
     replaces the recorded provider."""
@@ -153,3 +158,34 @@ def unpriced_note(unpriced: tuple[str, ...]) -> str:
     some = ", ".join(unpriced[:_NAMED_MODELS])
     more = f" and {len(unpriced) - _NAMED_MODELS} more" if len(unpriced) > _NAMED_MODELS else ""
     return f"no price is known for {some}{more} (price table of {catalog.price_table_date()})"
+
+
+# ── Session files of this machine ─────────────────────────────────────────────────────────────────
+
+
+def found_sessions(problems: list[Problem]) -> tuple[Path, ...]:
+    """The newest session files of all programs, the oldest of them first. How many there are of
+    each program is a notice. Raises if there is none."""
+    try:
+        home = Path.home()
+    except RuntimeError:
+        raise click.UsageError("no FILES are given, and no home folder is known") from None
+    files = [*session_files((), os.environ, home, problems)]
+    for (folder, program), number in Counter((one.folder, one.program) for one in files).items():
+        kept = f"{counted(number, 'session file')} of {TITLES[program]}"
+        problems.append(Problem(_shown(folder, home), kept, "notice"))
+    if not files:
+        places = (path for one in FOLDERS for path in one.paths(os.environ, home))
+        looked = ", ".join(_shown(path, home) for path in places)
+        raise click.UsageError(
+            f"no FILES are given, and no session file of an agent program is in {looked}"
+        )
+    files.sort(key=lambda one: (one.mtime, one.path))
+    if len(files) > _NEWEST:
+        reason = f"the newest {_NEWEST:,} of {len(files):,} are explained; name others as FILES"
+        problems.append(Problem("session files", reason, "notice"))
+    return tuple(one.path for one in files[-_NEWEST:])
+
+
+def _shown(path: Path, home: Path) -> str:
+    return f"~/{path.relative_to(home)}" if path.is_relative_to(home) else str(path)

@@ -26,19 +26,16 @@ _INTERVAL = 0.5
 
 
 @click.group(cls=CommandGroup, invoke_without_command=True)
-@click.option(
-    "--all", "show_all", is_flag=True, help="Also list starts of nodes that ended within a day."
-)
 @home_option
 @json_option
 @click.pass_context
-def command(ctx: click.Context, show_all: bool, home: Path, as_json: bool) -> None:
+def command(ctx: click.Context, home: Path, as_json: bool) -> None:
     """List the nodes of a daemon on several machines, and drain one.
 
     For each node: its version and address, the calls that run and those of the last minute, the
     seconds since its last report, the settlements that wait for PostgreSQL, and the generation of
     the grants that it serves. A node that stops reporting is declared dead, and the others charge
-    its open calls.
+    its open calls. --json also has the starts of nodes that ended within a day.
     """
     if ctx.invoked_subcommand is not None:
         for one in ctx.command.params:
@@ -46,16 +43,7 @@ def command(ctx: click.Context, show_all: bool, home: Path, as_json: bool) -> No
                 ctx.fail(f"write {one.opts[0]} after {ctx.invoked_subcommand}")
         return
     result = call_admin(open_shared_home(home), "admin.nodes.list", {})
-    if not show_all:
-        result["nodes"] = list({one["name"]: one for one in _running_last(result)}.values())
     print_report(result, _lines(result), as_json=as_json)
-
-
-def _running_last(result: dict[str, Any]) -> list[dict[str, Any]]:
-    """The starts of nodes by name, the running ones last."""
-    return sorted(
-        result["nodes"], key=lambda one: (one["name"], one["state"] in _RUNNING, one["id"])
-    )
 
 
 def _lines(result: dict[str, Any]) -> Iterator[Line]:
@@ -63,9 +51,13 @@ def _lines(result: dict[str, Any]) -> Iterator[Line]:
     if not result["nodes"]:
         yield "no node runs"
         return
+    starts = sorted(
+        result["nodes"], key=lambda one: (one["name"], one["state"] in _RUNNING, one["id"])
+    )
+    nodes = {one["name"]: one for one in starts}.values()  # of each, one that runs, or its last
     figures = ("calls", "a minute", "lag", "waiting", "grants")
     rows = table("node", "state", "version", "address", *figures, "started", right=figures)
-    for one in result["nodes"]:
+    for one in nodes:
         report, runs = one["report"], one["state"] in _RUNNING
         cells = [""] * len(figures)
         if runs:
@@ -82,7 +74,7 @@ def _lines(result: dict[str, Any]) -> Iterator[Line]:
             style={"alive": "", "draining": "yellow", "silent": "red"}.get(one["state"], "dim"),
         )  # fmt: skip
     yield rows
-    for one in result["nodes"]:
+    for one in nodes:
         if one["state"] in _RUNNING:
             yield from ((f"{one['name']}: {each}", "yellow") for each in one["report"]["problems"])
 

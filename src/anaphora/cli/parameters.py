@@ -6,11 +6,13 @@ import datetime
 import math
 import time
 from collections.abc import Callable, Iterable
-from typing import Any, Literal, TypeVar
+from decimal import Decimal, InvalidOperation
+from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar, get_args
 
 import click
 from click.shell_completion import CompletionItem
 
+ColdMode: TypeAlias = Literal["ask", "refuse", "warn"]
 T = TypeVar("T", bound=Callable[..., Any])
 
 
@@ -153,6 +155,45 @@ class Time(click.ParamType[float]):
             most = f" and at most {self._max:g} {unit}" if math.isfinite(self._max) else ""
             self.fail(f"{text!r} is out of range: {least}{most}", param, ctx)
         return number
+
+
+class Dollars(click.ParamType[Decimal]):
+    """An amount in dollars, 0 or more."""
+
+    name = "usd"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Decimal:
+        try:
+            amount = Decimal(str(value).removeprefix("$"))
+        except InvalidOperation:
+            amount = Decimal("NaN")
+        if not amount.is_finite() or amount < 0:
+            self.fail(f"{value!r} is not an amount in dollars, such as 0.50", param, ctx)
+        return amount
+
+
+class Cold(NamedTuple):
+    mode: ColdMode
+    above: Decimal | None
+    """The additional cost from which a call counts."""
+
+
+class ColdParameter(click.ParamType[Cold]):
+    """Of `watch --cold`: `refuse`, or with an amount `refuse:0.50`."""
+
+    name = "cold"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Cold:
+        if isinstance(value, Cold):
+            return value
+        mode, colon, usd = value.partition(":")
+        modes = click.Choice(get_args(ColdMode))
+        return Cold(
+            modes.convert(mode, param, ctx), Dollars().convert(usd, param, ctx) if colon else None
+        )
+
+    def shell_complete(self, ctx: Any, param: Any, incomplete: str) -> list[CompletionItem]:
+        return completions(get_args(ColdMode), incomplete)
 
 
 provider_option = click.option(

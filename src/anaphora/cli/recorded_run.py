@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from anaphora.wording import counted, visible_json
+from anaphora.wording import counted
 
-from .common import FOUND, print_error_line, report_problems, require, stop
+from .common import FOUND, report_problems, require, stop
 
 if TYPE_CHECKING:
     from anaphora.proxy.forward import Forwarding
@@ -60,7 +60,6 @@ class RecordedRun(NamedTuple):
     by_proxy: bool
     rules: Path | None
     port: int
-    as_json: bool
 
 
 def recording_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -72,9 +71,6 @@ def recording_options(command: Callable[..., None]) -> Callable[..., None]:
         command(*arguments, options=RecordedRun(**shared), **given)
 
     for option in (
-        click.option(
-            "--json", "as_json", is_flag=True, help="Print the report as JSON on standard error."
-        ),
         click.option(
             "--port",
             type=click.IntRange(0, 65_535),
@@ -146,7 +142,7 @@ def run_recorded(
             environ = with_placeholder_keys(environ, command)
             environ |= tokens.environment(folder, proxy.url)
         code = launch.run(words, environ)
-    problems = report_recorded(play, as_json=options.as_json)
+    problems = report_recorded(play)
     report = play.report
     if not (report.recorded or report.replayed or report.misses or report.failures):
         report_problems([why_no_calls(by_proxy, code)])
@@ -233,23 +229,16 @@ def why_no_calls(by_proxy: bool, code: int) -> str:
     )
 
 
-def report_recorded(player: Player, *, as_json: bool) -> bool:
+def report_recorded(player: Player) -> bool:
     """Print the player's report to standard error. True if a call was missed or not written."""
-    report = player.report
-    if as_json:
-        import msgspec
-
-        value = {"folder": str(player.store.folder), **msgspec.structs.asdict(report)}
-        print_error_line(visible_json(msgspec.json.encode(value)))
-    else:
-        done = []
-        if player.mode != "none":
-            done.append(f"{counted(report.recorded, 'exchange')} recorded in")
-        if report.replayed or player.mode == "none":
-            done.append(f"{counted(report.replayed, 'exchange')} replayed from")
-        report_problems(f"not recorded: {text}" for text in report.failures)
-        report_problems(f"no recording: {text}" for text in report.misses)
-        report_problems([f"{', '.join(done)} {player.store.folder}"])
+    report, done = player.report, []
+    if player.mode != "none":
+        done.append(f"{counted(report.recorded, 'exchange')} recorded in")
+    if report.replayed or player.mode == "none":
+        done.append(f"{counted(report.replayed, 'exchange')} replayed from")
+    report_problems(f"not recorded: {text}" for text in report.failures)
+    report_problems(f"no recording: {text}" for text in report.misses)
+    report_problems([f"{', '.join(done)} {player.store.folder}"])
     return bool(report.misses or report.failures)
 
 

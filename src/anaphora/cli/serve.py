@@ -21,9 +21,9 @@ from anaphora import catalog, wire
 from anaphora.client.config import ClientConfig
 from anaphora.client.config.resolve import check
 from anaphora.client.config.secrets import ResolvedProvider, Secret
-from anaphora.errors import AnaphoraError
 
 from .common import USAGE, report_problems, require, stop
+from .config import provider_lines
 from .daemon_connection import home_option
 
 if TYPE_CHECKING:
@@ -46,7 +46,9 @@ if TYPE_CHECKING:
     help="Let other nodes on this machine listen at the same port; the system spreads connections.",
 )
 @click.option(
-    "--check", is_flag=True, help="Validate files, keys, grants, prices and the store, and exit."
+    "--check",
+    is_flag=True,
+    help="Validate files, keys, grants, prices and the store, list the providers, and exit.",
 )
 @click.option(
     "--emulate",
@@ -62,7 +64,6 @@ if TYPE_CHECKING:
 @click.option(
     "--allow-env-keys", is_flag=True, help="Allow llm.yaml to take keys from environment variables."
 )
-@click.option("--json", "as_json", is_flag=True, help="With --check: print the result as JSON.")
 @click.pass_context
 def command(
     ctx: click.Context,
@@ -74,7 +75,6 @@ def command(
     emulate: bool,
     strict: bool,
     allow_env_keys: bool,
-    as_json: bool,
 ) -> None:
     """Run the daemon: it holds the keys, and calls models for apps.
 
@@ -93,8 +93,6 @@ def command(
     from anaphora.daemon.home.settings import ServeOptions
     from anaphora.daemon.server import serve
 
-    if as_json and not check:
-        raise click.UsageError("--json needs --check")
     options = ServeOptions(
         home=home,
         host=host,
@@ -110,7 +108,7 @@ def command(
             raise click.UsageError("--check or --emulate, not both")
         _serve_emulated(options, home if is_given else None)
     elif check:
-        _check(options, as_json)
+        _check(options)
     else:
         serve(options, _ready)
 
@@ -129,34 +127,20 @@ def _echo(text: str) -> None:
     click.echo(text, err=True)
 
 
-def _check(options: ServeOptions, as_json: bool) -> None:
+def _check(options: ServeOptions) -> None:
     from anaphora.daemon.checking import check_home
 
     from .terminal import print_report  # imports rich, which the daemon does not need
 
-    try:
-        found = check_home(options)
-    except AnaphoraError as problem:
-        if as_json:
-            report = {"ok": False, "home": str(options.home), "providers": [], "apps": []}
-            print_report(report | {"problems": [str(problem)], "warnings": []}, (), as_json=True)
-        raise
-    grants, providers = found.settings.grants, found.settings.providers
-    report = {
-        "ok": not found.problems,
-        "home": str(options.home),
-        "providers": sorted(providers),
-        "apps": sorted(grants.apps),
-        "problems": found.problems,
-        "warnings": found.warnings,
-    }
+    found = check_home(options)
+    settings = found.settings
     lines = [
-        f"providers: {', '.join(sorted(providers))}",
-        f"apps: {', '.join(sorted(grants.apps)) or 'none'}",
+        *provider_lines(settings.config, settings.providers),
+        f"apps: {', '.join(sorted(settings.grants.apps)) or 'none'}",
         *(f"warning: {warning}" for warning in found.warnings),
         *([] if found.problems else ["ok"]),
     ]
-    print_report(report, lines, as_json=as_json)
+    print_report(None, lines, as_json=False)
     report_problems(found.problems)
     if found.problems:
         stop(USAGE)

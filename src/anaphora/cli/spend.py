@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import time
-from collections.abc import AsyncGenerator, Iterator, Sequence
-from contextlib import aclosing, closing, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,21 +19,17 @@ from anaphora.daemon.store.reading import FIELDS, day_of, held, hour_rows, spend
 from anaphora.daemon.store.schema import connect_to_read, has_store
 from anaphora.errors import Io
 from anaphora.sqlite_files import transaction
-from anaphora.wording import counted, visible_json
+from anaphora.wording import counted
 
 from .audit_report import LoggedLosses, cost, share
-from .common import CommandGroup
+from .common import CommandGroup, html_option, write_html
 from .daemon_connection import home_option, json_option, open_home, store_address_of
-from .html_file import html_option, write_html
 from .parameters import past_moment
 from .spend_entries import correct, entries
-from .terminal import Line, Terminal, print_lines, print_report, table
+from .terminal import Line, print_report, table
 
 if TYPE_CHECKING:
     from anaphora.postgres.address import PostgresAddress
-
-#: Seconds between two checks of a store with --watch.
-_INTERVAL = 0.25
 
 
 class SpendReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,7 +39,6 @@ class SpendReport(msgspec.Struct, frozen=True, kw_only=True):
     since: str
     until: str
     app: str | None
-    group: str | None
     rows: tuple[SpendRow, ...]
     total: SpendRow
     held: int
@@ -74,10 +69,8 @@ class SpendGroup(CommandGroup):
     help=f"Fields to sum by, separated by commas: {', '.join(FIELDS)}.",
 )
 @click.option("--app", help="Only this app.")
-@click.option("--group", help="Only apps of this group, and the calls that they made in it.")
 @click.option("--since", callback=past_moment, help="Only from this day on: 2026-11-30, 7d.")
 @click.option("--until", callback=past_moment, help="Only up to and including this day.")
-@click.option("--watch", is_flag=True, help="Print again whenever something changes, until Ctrl-C.")
 @html_option("Write a report with charts to FILE, a self-contained page; - is standard output.")
 @home_option
 @json_option
@@ -86,10 +79,8 @@ def command(
     context: click.Context,
     by: str,
     app: str | None,
-    group: str | None,
     since: float | None,
     until: float | None,
-    watch: bool,
     html: Path | None,
     home: Path,
     as_json: bool,
@@ -101,8 +92,8 @@ def command(
     cannot be true. `corrected` is the sum of `anaphora spend correct`. `calls` are charged
     attempts: a retry after an attempt that may have been charged counts as well. `lost` is what
     cache misses cost, as the audit log says: `anaphora audit report` names their causes; it is left
-    out with --watch, and with a store in PostgreSQL. In `--by label`, output and unlabelled text
-    are in the row without a label. A group is the field `group` of an app in extensions.yaml; a
+    out with a store in PostgreSQL. In `--by label`, output and unlabelled text are in the row
+    without a label. A group is the field `group` of an app in extensions.yaml; a
     call stays in the group that its app had when the call began. In `--by budget`, calls of
     narrowed tokens (`anaphora apps narrow`) are summed by token, from the entries that were not
     pruned.
@@ -111,11 +102,9 @@ def command(
     anaphora spend --since 7d --by day,app
     anaphora spend --by label --app marketing
     anaphora spend --by budget --app marketing
-    anaphora spend --by app --group support
-    anaphora spend --watch
     anaphora spend --since 30d --html spend.html
 
-    With --json, amounts are nano-dollars; with --watch as well, each state is one line.
+    With --json, amounts are nano-dollars.
     """
     if context.invoked_subcommand is not None:
         return
@@ -126,19 +115,15 @@ def command(
         fields,
         SpendQuery(
             app=app,
-            group=group,
             since="" if since is None else day_of(since),
             until="" if until is None else day_of(until),
         ),
-        None if watch or store_address_of(opened) else LoggedLosses.of(opened.audit, since),
+        None if store_address_of(opened) else LoggedLosses.of(opened.audit, since),
     )
-    if html is not None and (watch or as_json):
-        other = "--watch" if watch else "--json"
-        raise click.UsageError(f"--html writes one report: leave {other} out")
+    if html is not None and as_json:
+        raise click.UsageError("--html writes one report: leave --json out")
     if html is not None:
         write_html(html, lambda: _html(query))
-    elif watch:
-        _watch(query, as_json=as_json)
     else:
         report = query.report()
         print_report(_json(report), _lines(report), as_json=as_json)
@@ -172,23 +157,24 @@ class _Query:
 
     def report(self) -> SpendReport:
         if not isinstance(self.store, Path):
-            return asyncio.run(_first(self.states()))
+            return asyncio.run(self._in_postgres(self.store))
         if not has_store(self.store):  # no daemon has run here
             return self._made((), (), 0)
         with closing(connect_to_read(self.store)) as database:
-            return self.read(database)
+            try:
+                with transaction(database, "BEGIN"):  # a snapshot, while a daemon writes
+                    rows, total = (spend_rows(database, by, self.of) for by in (self.by, ()))
+                    return self._made(rows, total, held(database, self.of))
+            except sqlite3.Error as error:
+                raise Io(f"{self.store}: cannot be read: {error}") from None
 
-    async def states(self) -> AsyncGenerator[SpendReport, None]:
-        """The spend in PostgreSQL, read again after each interval."""
+    async def _in_postgres(self, address: PostgresAddress) -> SpendReport:
         from anaphora.daemon.store.postgres import PostgresStore
 
-        assert not isinstance(self.store, Path)
-        store = await PostgresStore.open(self.store)
+        store = await PostgresStore.open(address)
         try:
-            while True:
-                rows, total = [await store.spend(by, self.of) for by in (self.by, ())]
-                yield self._made(rows, total, await store.held(self.of))
-                await asyncio.sleep(_INTERVAL)
+            rows, total = [await store.spend(by, self.of) for by in (self.by, ())]
+            return self._made(rows, total, await store.held(self.of))
         finally:
             await store.close()
 
@@ -212,14 +198,6 @@ class _Query:
         """The same query, summed by other fields."""
         return _Query(self.store, fields, self.of, self.losses)
 
-    def read(self, database: sqlite3.Connection) -> SpendReport:
-        try:
-            with transaction(database, "BEGIN"):  # a consistent snapshot, while a daemon writes
-                rows, total = (spend_rows(database, by, self.of) for by in (self.by, ()))
-                return self._made(rows, total, held(database, self.of))
-        except sqlite3.Error as error:
-            raise Io(f"{self.store}: cannot be read: {error}") from None
-
     def _made(self, rows: Sequence[SpendRow], total: Sequence[SpendRow], held: int) -> SpendReport:
         if self.losses is not None:
             rows, total = (
@@ -230,7 +208,6 @@ class _Query:
             since=self.of.since,
             until=self.of.until,
             app=self.of.app,
-            group=self.of.group,
             rows=tuple(rows),
             total=total[0] if total else SpendRow(),
             held=held,
@@ -264,7 +241,6 @@ def _json(report: SpendReport) -> dict[str, Any]:
         "since": report.since or None,
         "until": report.until or None,
         "app": report.app,
-        "group": report.group,
         "rows": [_json_row(row, report.by, tokens=not by_label) for row in report.rows],
         "total": _json_row(report.total, (), tokens=True),
         "held_nano_usd": report.held,
@@ -322,53 +298,3 @@ def _figures(row: SpendRow, *, tokens: bool) -> Iterator[str]:
     yield cost(row.billed)
     yield cost(row.estimated) if row.estimated else ""
     yield cost(row.saved) if row.saved else ""
-
-
-async def _first(states: AsyncGenerator[SpendReport, None]) -> SpendReport:
-    async with aclosing(states) as found:
-        return await anext(found)
-
-
-async def _watch_states(query: _Query, *, as_json: bool) -> None:
-    terminal, shown = Terminal(), None
-    async for report in query.states():
-        if report != shown:
-            _show(terminal, report, as_json=as_json)
-            shown = report
-
-
-def _watch(query: _Query, *, as_json: bool) -> None:
-    if not isinstance(query.store, Path):
-        with suppress(KeyboardInterrupt):  # Ctrl-C ends --watch
-            asyncio.run(_watch_states(query, as_json=as_json))
-        return
-    terminal = Terminal()
-    with closing(connect_to_read(query.store)) as database:
-        shown: SpendReport | None = None
-        try:
-            while True:
-                version = _version(database)
-                report = query.read(database)
-                if report != shown:
-                    _show(terminal, report, as_json=as_json)
-                    shown = report
-                while _version(database) == version:
-                    time.sleep(_INTERVAL)
-        except KeyboardInterrupt:  # Ctrl-C ends --watch
-            return
-
-
-def _show(terminal: Terminal, report: SpendReport, *, as_json: bool) -> None:
-    if as_json:
-        click.echo(visible_json(msgspec.json.encode(_json(report))))
-        return
-    if terminal.is_terminal:
-        terminal.clear()
-    now = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
-    print_lines(terminal, [(now, "dim"), *_lines(report)])
-
-
-def _version(database: sqlite3.Connection) -> int:
-    """Changes with every commit of another process."""
-    version: int = database.execute("PRAGMA data_version").fetchone()[0]
-    return version

@@ -15,7 +15,7 @@ import click
 
 from anaphora.daemon.access.grants import exact_usd
 from anaphora.daemon.home.amounts import nano_usd_of
-from anaphora.daemon.money.administration import MOST_ENTRIES, check_before, listed
+from anaphora.daemon.money.administration import MOST_ENTRIES, listed
 from anaphora.daemon.store import Entry, EntryQuery
 from anaphora.daemon.store.corrections import entry_rows
 from anaphora.daemon.store.schema import connect_to_read, has_store
@@ -42,21 +42,14 @@ _FEW = 50
 @click.command()
 @click.option("--app", help="Only this app.")
 @click.option(
-    "--since", callback=past_moment, help="Only calls since this time: 2026-11-30, 7d, 2h."
-)
-@click.option("--before", default="", metavar="ID", help="Only entries before this one.")
-@click.option(
-    "--limit",
-    type=click.IntRange(1, MOST_ENTRIES),
-    default=_FEW,
-    show_default=True,
-    help="Number of entries, newest first.",
+    "--since",
+    callback=past_moment,
+    help=f"All calls since this time, at most {MOST_ENTRIES:,}: 2026-11-30, 7d, 2h. By default"
+    f" the newest {_FEW}.",
 )
 @home_option
 @json_option
-def entries(
-    app: str | None, since: float | None, before: str, limit: int, home: Path, as_json: bool
-) -> None:
+def entries(app: str | None, since: float | None, home: Path, as_json: bool) -> None:
     """List the charges of single calls, newest first.
 
     Each attempt of a call is an entry, with the request id that the app got (anaphora-request-id).
@@ -67,11 +60,11 @@ def entries(
 
     \b
     anaphora spend entries --app marketing --since 2h
-    anaphora spend entries --limit 1000 --json
+    anaphora spend entries --since 30d --json
     """
-    check_before(before)
+    limit = _FEW if since is None else MOST_ENTRIES
     opened = open_home(home)
-    query = EntryQuery(app=app, since=since, before=before, limit=limit)
+    query = EntryQuery(app=app, since=since, limit=limit)
     found = _entries(store_address_of(opened) or opened.store, query)
     print_report(listed(found, limit), _lines(found, query), as_json=as_json)
 
@@ -117,8 +110,10 @@ def _lines(found: list[Entry], query: EntryQuery) -> Iterator[Line]:
         rows.add_row(one.id, shown_time(one.at), *made_by, one.model, one.kind, *counts, last)
     yield rows
     if len(found) > query.limit:
-        last_id = found[query.limit - 1].id
-        yield f"\nthere are more; continue with the same options and --before {last_id}", "bold"
+        more = (
+            "--since shows them" if query.since is None else "--app and a later --since show fewer"
+        )
+        yield f"\nthere are more, older ones; {more}", "bold"
 
 
 @click.command()

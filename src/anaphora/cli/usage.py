@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import datetime
+import json
+import os
+import shlex
+import shutil
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -13,15 +17,15 @@ import click
 import msgspec
 
 from anaphora.analysis.trace.programs import PROGRAMS
+from anaphora.errors import InvalidConfig, Io
 from anaphora.usage.report import Grouping, UsageReport
 from anaphora.wording import visible_json
 from anaphora.yaml_values import nearest
 
-from .common import INTERRUPTED, USAGE, stop
-from .html_file import html_option, write_html
+from .common import INTERRUPTED, USAGE, HtmlFile, MissingPackage, html_option, stop, write_html
 from .parameters import completions, past_moment
 from .terminal import Line, Terminal, print_lines, print_report
-from .usage_output import end_lines, loss_lines, next_steps, report_lines
+from .usage_output import end_lines, loss_lines, next_steps, report_lines, show_session
 from .usage_sources import GROUPINGS, UsageLogs, UsageOptions, UsageSessions, UsageWords, is_log
 
 _LOSSES = "losses"
@@ -30,6 +34,9 @@ VIEWS = (*GROUPINGS, _LOSSES)
 _TABLES: tuple[Grouping, ...] = ("program", "model", "project", "daily")
 #: Seconds between two looks at the files with --watch.
 _INTERVAL = 1.0
+_SCRIPT = "anaphora-statusline"
+#: Seconds after which Claude Code runs it again: minutes until the cache expires count down.
+_REFRESH = 30
 
 
 def _moment(context: click.Context, name: str, text: str | None, *, logs: bool) -> float | None:
@@ -121,8 +128,6 @@ def command(
     reports = found.reports(*(_TABLES if chosen.html else ()))
     report = reports[0]
     if asked.session:
-        from .usage_session import show_session
-
         show_session(asked.session, report, found.paths, as_json=chosen.as_json)
     else:
         _show(reports, asked, chosen)
@@ -247,10 +252,68 @@ def statusline(installing: bool) -> None:
     `anaphora-statusline` prints the same line and starts faster.
     """
     if installing:
-        from .usage_statusline import install
-
-        install()
+        _install()
         return
     import anaphora_statusline
 
     anaphora_statusline.main()
+
+
+def _install() -> None:
+    """Set `statusLine` in the user's settings; the old file is kept beside it."""
+    folder = os.environ.get("CLAUDE_CONFIG_DIR", "").partition(",")[0].strip() or "~/.claude"
+    path = (Path(folder).expanduser() / "settings.json").resolve()
+    settings = _settings(path)
+    wanted = {"type": "command", "command": _script(), "refreshInterval": _REFRESH}
+    old = settings.get("statusLine")
+    if old == wanted:
+        click.echo(f"{path}: the status line is already this one")
+        return
+    kept = _keep(path)
+    text = json.dumps({**settings, "statusLine": wanted}, indent=2, ensure_ascii=False)
+    mode = path.stat().st_mode & 0o777 if kept else 0o600
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with HtmlFile(path) as file:
+        file.write(text.encode() + b"\n")
+    path.chmod(mode)
+    click.echo(f"{path}: the status line is set. Claude Code shows it in new sessions.")
+    undo = f"cp {shlex.quote(str(kept))} {shlex.quote(str(path))}" if kept else f"rm {path}"
+    click.echo(f"To undo it: {undo}")
+
+
+def _settings(path: Path) -> dict[str, Any]:
+    try:
+        settings = json.loads(path.read_bytes().decode("utf-8-sig") or "{}")
+    except FileNotFoundError:
+        return {}
+    except OSError as problem:
+        raise Io(f"{path}: cannot be read: {problem.strerror or problem}") from None
+    except (ValueError, RecursionError) as problem:
+        raise InvalidConfig(f"not JSON ({problem}); nothing was changed", file=str(path)) from None
+    if not isinstance(settings, dict):
+        raise InvalidConfig("not a JSON object; nothing was changed", file=str(path))
+    return settings
+
+
+def _script() -> str:
+    """The script by its path: the shell of Claude Code may have another PATH."""
+    found = shutil.which(_SCRIPT, path=str(Path(sys.executable).parent)) or shutil.which(_SCRIPT)
+    folders = set(Path(sys.prefix).parts)
+    if found is None or "archive-v0" in folders or {"pipx", ".cache"} <= folders:  # uvx, pipx run
+        raise MissingPackage(
+            f"{_SCRIPT} is in no permanent environment, and the setting names its path. Install"
+            " anaphora first: pipx install anaphora, or uv tool install anaphora"
+        )
+    return shlex.quote(found)
+
+
+def _keep(path: Path) -> Path | None:
+    """A copy of the file, if there is one."""
+    if not path.exists():
+        return None
+    copy = path.with_name(f"{path.name}.{time.strftime('%Y%m%d-%H%M%S')}")
+    try:
+        shutil.copy2(path, copy)
+    except OSError as problem:
+        raise Io(f"{copy}: cannot be written: {problem.strerror or problem}") from None
+    return copy

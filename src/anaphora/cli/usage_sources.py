@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import datetime
+import json
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from decimal import Decimal
 from itertools import islice
 from pathlib import Path
@@ -17,22 +19,24 @@ from msgspec.structs import replace
 
 from anaphora.analysis import trace
 from anaphora.analysis.trace.log_lines import Problem, objects
-from anaphora.errors import InvalidRequest
+from anaphora.errors import AnaphoraError, InvalidRequest
 from anaphora.traffic.log_formats import calls_in
 from anaphora.usage.collect import usage_reports
+from anaphora.usage.index import index_file
 from anaphora.usage.log_files import DETECT_LINES, files_in, lines_of
 from anaphora.usage.places import FOLDERS, SessionFile, session_files
-from anaphora.usage.report import Grouping, UsageReport
+from anaphora.usage.report import Grouping, UsageReport, UsageRow
 from anaphora.usage.sums import UsageQuery
 from anaphora.wording import counted, format_usd, visible
 
-from .common import USAGE, print_error_line, report_problems, stop
+from .common import USAGE, HtmlFile, print_error_line, report_problems, stop
 from .usage_output import shown
-from .usage_statusline import keep_today
 
 GROUPINGS: tuple[Grouping, ...] = get_args(Grouping)
 #: Seconds before progress is shown.
 _PATIENCE = 0.5
+#: Seconds for which the cost of a session is kept for the status line.
+_KEPT = 7 * 86_400
 
 
 class UsageOptions(NamedTuple):
@@ -169,7 +173,7 @@ class UsageSessions:
         if is_everything:
             *reports, sessions, today = reports
             if today.complete:
-                keep_today(today.total.usd, sessions.rows)
+                _keep_today(today.total.usd, sessions.rows)
         first = reports[0]
         if not first.total.calls and (asked.since, asked.until) != (None, None) and first.complete:
             always = replace(asked, by="daily", since=None, until=None)
@@ -227,3 +231,18 @@ def _midnight() -> float:
 def _groupings(view: str, *more: Grouping) -> tuple[Grouping, ...]:
     first: Grouping = next((by for by in GROUPINGS if by == view), "daily")
     return tuple(dict.fromkeys((first, *more)))
+
+
+def _keep_today(usd: Decimal, sessions: Iterable[UsageRow]) -> None:
+    """Write what today cost, and each session until now; nothing if it cannot be written."""
+    now = time.time()
+    recent = [row for row in sessions if row.ended is not None and row.ended > now - _KEPT]
+    kept = {
+        "version": 1,
+        "day": time.strftime("%Y-%m-%d", time.localtime(now)),
+        "at": now,
+        "usd": float(usd),
+        "sessions": {row.name: float(row.usd) for row in recent},
+    }
+    with suppress(AnaphoraError, OSError), HtmlFile(index_file().with_name("today.json")) as file:
+        file.write(json.dumps(kept).encode())

@@ -6,18 +6,17 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from anaphora.wording import counted
+from anaphora.wording import counted, format_usd
 
-from .cold_watch import Cold, Dollars, cold_check, cold_option
-from .common import FOUND, require, stop
-from .html_file import HtmlFile, html_option
+from .common import FOUND, HtmlFile, html_option, require, stop
+from .parameters import Cold, ColdParameter, Dollars
 from .recorded_run import (
     forwarding_for,
     needs_proxy,
@@ -34,6 +33,7 @@ from .recorded_run import (
 from .watch_output import WatchOutput, announce, default_log, echo_exports, opened_log
 
 if TYPE_CHECKING:
+    from anaphora.proxy.cold_guard import ColdCheck
     from anaphora.proxy.forward import Forwarding
     from anaphora.proxy.observing import Observer
     from anaphora.proxy.page import WatchedCalls, WatchPage
@@ -46,6 +46,18 @@ if TYPE_CHECKING:
 
 #: The port without a command: variables that were exported stay valid for the next run.
 _PORT = 8788
+
+
+_PASSES = "the same call passes if it is sent again within 10 minutes"
+
+
+_cold_option = click.option(
+    "--cold",
+    type=ColdParameter(),
+    metavar="ask|refuse|warn[:USD]",
+    help="Before a call whose cached beginning is gone: ask, refuse it once, or warn, if it costs"
+    " this much more than from the cache.  [default: 0.50]",
+)
 
 
 class _WatchCommand(click.Command):
@@ -78,7 +90,7 @@ class _WatchCommand(click.Command):
     help="Change requests that lose their cache, if that saves money and changes no meaning:"
     " markers, lifetimes, cache key, host, order of tools.",
 )
-@cold_option
+@_cold_option
 @click.option(
     "--max-usd",
     type=Dollars(),
@@ -174,7 +186,7 @@ def _watch(words: tuple[str, ...], options: _WatchOptions) -> int:
         network = network_for(words)
         upstream = _recorded(options.record, network)
         observers = [judge, *_audited(stack, judge, options.audit)]
-        cold = cold_check(judge, options.cold, words, output.note)
+        cold = _cold_check(judge, options.cold, words, output.note)
         spend = _spend_check(judge, options.max_usd)
         observers += [each for each in (cold, spend, calls, placer) if each is not None]
         forwarding = stack.enter_context(forwarding_for(words, announce, by_proxy))
@@ -200,7 +212,7 @@ def _watch(words: tuple[str, ...], options: _WatchOptions) -> int:
             _report_fixes(placer)
         if spend is not None:
             announce(spend.limit.headline)
-        if upstream is not None and report_recorded(upstream.player, as_json=False):
+        if upstream is not None and report_recorded(upstream.player):
             code = code or FOUND
         if html is not None and calls is not None:
             _write_report(html, judge, calls)
@@ -333,3 +345,33 @@ def _serve(
 
     serve(running, ready)
     return 0
+
+
+# ── Before a cold call ────────────────────────────────────────────────────────────────────────────
+
+
+def _cold_check(
+    judge: Judge, cold: Cold | None, words: Sequence[str], report: Callable[[str], None]
+) -> ColdCheck | None:
+    """The check of `--cold`. Says how it asks."""
+    if cold is None:
+        return None
+    from anaphora.cache.cold import COLD_ABOVE_USD
+    from anaphora.proxy.asking import ask_on_terminal, has_terminal
+    from anaphora.proxy.cold_guard import ColdCheck
+    from anaphora.proxy.programs import owns_terminal
+
+    mode = cold.mode
+    limit = COLD_ABOVE_USD if cold.above is None else cold.above
+    what = f"calls that cost {format_usd(limit)} more than from the cache"
+    ask = None
+    if mode == "ask" and owns_terminal(words):
+        announce(f"the command draws on the terminal: {what} are refused there; {_PASSES}")
+    elif mode == "ask" and not has_terminal():
+        announce(f"there is no terminal to ask on: {what} are refused; {_PASSES}")
+    elif mode == "ask":
+        ask = ask_on_terminal
+        announce(f"before {what}, a question is asked here")
+    elif mode == "refuse":
+        announce(f"{what} are refused; {_PASSES}")
+    return ColdCheck(judge, mode, above_usd=limit, ask=ask, report=report)

@@ -20,6 +20,7 @@ from msgspec import Meta
 from anaphora.client.config import ClientConfig
 from anaphora.client.config.secrets import ResolvedProvider
 from anaphora.errors import InvalidConfig, InvalidRequest, StoreUnavailable
+from anaphora.redaction import shown_name
 from anaphora.yaml_values import from_python
 
 from .access.effective_grants import grant_sources, granted_provider, outer_limits
@@ -57,7 +58,8 @@ class RotateParams(AdminParams, frozen=True):
 
 
 class RevokeParams(AdminParams, frozen=True):
-    app: str
+    app: str | None = None
+    """By default any, and administrators."""
     token: str | None = None
     """The id of one token; by default all tokens of the app."""
 
@@ -74,10 +76,6 @@ class NarrowAppParams(AdminParams, frozen=True):
 
 class AdminTokenParams(AdminParams, frozen=True):
     lifetime: Annotated[float, Meta(gt=0, le=_MOST_SECONDS)] = _LIFETIME
-
-
-class TokenParams(AdminParams, frozen=True):
-    token: str
 
 
 class NoParams(AdminParams, frozen=True):
@@ -127,8 +125,6 @@ class Admin:
         self.register("admin.apps.narrow", NarrowAppParams, self.narrow_app)
         self.register("admin.apps.list", NoParams, self.list_apps)
         self.register("admin.token.create", AdminTokenParams, self.create_admin_token)
-        self.register("admin.token.revoke", TokenParams, self.revoke_admin_token)
-        self.register("admin.token.list", NoParams, self.list_admin_tokens)
         self.register("admin.grants.check", AppParams, self.check_grant)
 
     def methods(self) -> Mapping[str, AdminMethod]:
@@ -173,21 +169,24 @@ class Admin:
 
     async def revoke_app(self, params: RevokeParams) -> dict[str, Any]:
         """Revokes tokens at once, with those narrowed from them, and ends their running streams."""
-        app = _checked_id(params.app)
+        app = None if params.app is None else _checked_id(params.app)
+        if app is None and params.token is None:
+            raise InvalidRequest("name an app, or a token by its id", path="app")
         await self._refresh()
         valid = self._directory.is_valid
-        narrowed = [row for row in self._directory.narrowed_tokens(app) if valid(row.id)]
         rows = [
             row
-            for row in (*self._directory.tokens(app), *narrowed)
+            for row in (*self._directory.tokens(app), *self._directory.narrowed_tokens(app))
             if row.revoked is None
             and (row.id == params.token or (params.token is None and not row.parent))
+            and (row.nano_usd is None or valid(row.id))
         ]
         if not rows:
             which = "no token" if params.token is None else "no token of this id"
-            raise InvalidRequest(f"{app} has {which}", path="app")
+            holder = "there is" if app is None else f"{shown_name(app)} has"
+            raise InvalidRequest(f"{holder} {which}", path="app")
         revoked = [await self._directory.revoke_token(row.id) for row in rows]
-        return {"app": app, "revoked": [self._token(row) for row in revoked]}
+        return {"revoked": [self._token(row) | {"app": row.app} for row in revoked]}
 
     async def narrow_app(self, params: NarrowAppParams) -> dict[str, Any]:
         """Creates a token of an app with a budget of its own."""
@@ -204,7 +203,7 @@ class Admin:
         return {**self._shown_once(new), **_budget(new.row), "warnings": self._warnings(app)}
 
     async def list_apps(self, _params: NoParams) -> dict[str, Any]:
-        """Apps with a grant or a token."""
+        """Apps with a grant or a token, and the tokens of administrators."""
         await self._refresh()
         grants = self._directory.grants
         tokens: dict[str, list[TokenRow]] = {app: [] for app in grants.apps}
@@ -228,22 +227,13 @@ class Admin:
             }
             for app, rows in sorted(tokens.items())
         ]
-        return {"apps": apps}
+        admins = [self._token(row) for row in self._directory.tokens(ADMIN)]
+        return {"apps": apps, "administrators": admins}
 
     # ── Administrators ───────────────────────────────────────────────────────────────────────────
 
     async def create_admin_token(self, params: AdminTokenParams) -> dict[str, Any]:
         return self._shown_once(await self._directory.create_token(ADMIN, lifetime=params.lifetime))
-
-    async def revoke_admin_token(self, params: TokenParams) -> dict[str, Any]:
-        await self._refresh()
-        if all(row.id != params.token for row in self._directory.tokens(ADMIN)):
-            raise InvalidRequest("there is no administrator's token of this id", path="token")
-        return self._token(await self._directory.revoke_token(params.token))
-
-    async def list_admin_tokens(self, _params: NoParams) -> dict[str, Any]:
-        await self._refresh()
-        return {"tokens": [self._token(row) for row in self._directory.tokens(ADMIN)]}
 
     async def _refresh(self) -> None:
         """Reads what other nodes have written. If the store fails, the known tokens are used, so
@@ -293,12 +283,6 @@ class Admin:
             "place_markers": llm.place_markers,
             "share_cache": llm.share_cache,
             "cold_above_usd": None if llm.cold_above is None else dollars(llm.cold_above),
-            "keep_warm": None
-            if llm.keep_warm is None
-            else {
-                "usd_per_day": _limit(llm.keep_warm.nano_usd_per_day),
-                "refreshes": llm.keep_warm.refreshes,
-            },
             **await self._outer(app),
             "warnings": [*self._warnings(app), *self._shared(app)],
             "problems": [f"not in force: {each}" for each in self._problems()],

@@ -59,7 +59,7 @@ class Engine:
         options = self.options
         self.offset = 0.0
         self.journal = Journal(options.remembered, show_calls)
-        self._faults = options.faults.selector(options.seed, by_header=options.fault_headers)
+        self._faults = options.faults.selector(options.seed)
         self._ids = IdGenerator(options.seed)
         self._routers = RouterHosts(options.router_hosts, options.seed)
         self._windows = UsageWindows()

@@ -17,7 +17,7 @@ A file selects the requests of each fault:
         path: /v1/messages
         provider: anthropic
 
-If `EmulatorOptions.fault_headers` is set, a header of the request may select the fault:
+A header of the request may select the fault:
 `x-emulator-fault: slow-first-byte; seconds=0.5`.
 """
 
@@ -38,10 +38,6 @@ from .exchange import EmulatorRequest
 from .fault_effects import KINDS, Fault
 
 HEADER = "x-emulator-fault"
-_OFF = (
-    "this emulator takes no faults from requests; start it with --fault-headers, or with"
-    " EmulatorOptions(fault_headers=True)"
-)
 #: The largest value of a setting: a month of seconds.
 _LONGEST = 30 * 86_400
 _SELECTORS = ("nth", "every", "rate")
@@ -106,16 +102,15 @@ class Faults(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Reads a YAML file; errors name file and line."""
         return read_yaml(text, file, cls)[0]
 
-    def selector(self, seed: int = 0, *, by_header: bool = False) -> FaultSelector:
-        return FaultSelector(self, seed, by_header)
+    def selector(self, seed: int = 0) -> FaultSelector:
+        return FaultSelector(self, seed)
 
 
 class FaultSelector:
     """Selects the fault of each request. The same requests and seed give the same faults."""
 
-    def __init__(self, faults: Faults, seed: int, by_header: bool) -> None:
+    def __init__(self, faults: Faults, seed: int) -> None:
         self._rules = faults.rules
-        self._by_header = by_header
         self._seed = seed
         self._counts = [0] * len(faults.rules)
 
@@ -135,8 +130,6 @@ class FaultSelector:
                 fault = rule.to_fault()
         header = request.headers.get(HEADER)
         if header is not None and host is None:
-            if not self._by_header:
-                raise InvalidRequest(_OFF, path=HEADER)
             fault = parse_header(header)
         return fault
 

@@ -68,8 +68,6 @@ class EmulatorOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Scripted replies; requests that match no rule get a generated reply."""
     faults: Faults = Faults()
     """The faults to inject."""
-    fault_headers: bool = False
-    """Inject the fault that a request names in its header `x-emulator-fault`."""
     strict: bool = True
     """Reject all requests that the provider rejects; otherwise only unreadable ones."""
     batch_seconds: float = 1.0

@@ -19,12 +19,13 @@ from anaphora.analysis.trace.programs import ProgramName
 from anaphora.wire.reading import DECODE_ERRORS
 
 from .bounded_files import lines_in, too_long, unpacked
-from .opencode_files import is_database_file
+from .log_files import lines_of, records_of
+from .opencode_files import database_replies, is_database_file
 from .places import SessionFile
 from .programs import READERS, bills
 from .programs.lines import BillReader
+from .programs.opencode import OpencodeBills
 from .records import CallBill, moment
-from .whole_files import is_whole, read_file
 
 _GZIP = b"\x1f\x8b"
 _DAMAGED = EOFError, zlib.error, gzip.BadGzipFile
@@ -38,6 +39,8 @@ _COMPARED = 4096
 _NAMED = 5
 #: Nanoseconds: a file may change again without another time of change.
 _JUST_CHANGED = 2_000_000_000
+#: Seconds before the last reading in which a change may have been made, but not committed.
+_UNCOMMITTED = 60.0
 
 
 class ReadPosition(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
@@ -305,3 +308,37 @@ def _began(line: bytes) -> float | None:
         return moment(_decode_timed(line).timestamp)
     except DECODE_ERRORS:
         return None
+
+
+# ── Files that are read as a whole ───────────────────────────────────────────────────────────────
+
+
+def is_whole(path: Path, program: ProgramName) -> bool:
+    """Whether a file is read as a whole when it has changed, by `read_file`: not lines that a
+    program appends, but an older file of Gemini CLI, or opencode's database or tree."""
+    return program == "opencode" or path.suffix == ".json"
+
+
+def read_file(
+    path: Path, program: ProgramName, since: float | None = None
+) -> Iterator[CallBill | Problem]:
+    """The bills of a whole file. `since` is when it was read before: of a database, only replies
+    that were changed since then are read; other files are read again."""
+    problems: list[Problem] = []
+    if is_database_file(path):
+        changed = None if since is None else since - _UNCOMMITTED
+        opencode = OpencodeBills()
+        for reply in database_replies(path, problems, changed):
+            try:
+                yield from opencode.reply(reply)
+            except ValueError as problem:
+                yield Problem(f"{path}:{reply.number}", f"a message of the session: {problem}")
+    else:
+        reader = READERS[program]()
+        reader.begin(str(path))
+        for line in (lines_of if path.is_dir() else records_of)(path, problems):
+            try:
+                yield from reader.read(line.data, int(line.place.rpartition(":")[2]))
+            except ValueError as problem:
+                yield Problem(line.place, str(problem))
+    yield from problems

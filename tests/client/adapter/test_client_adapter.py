@@ -61,9 +61,7 @@ PERSON = {
 @pytest.fixture(scope="module")
 def url() -> Any:
     with emulator.running(
-        EmulatorOptions(
-            latency=AT_ONCE, fault_headers=True, script=Script.decode(SCRIPT, "script.yaml")
-        )
+        EmulatorOptions(latency=AT_ONCE, script=Script.decode(SCRIPT, "script.yaml"))
     ) as running:
         yield running.url
 

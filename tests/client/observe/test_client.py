@@ -52,7 +52,7 @@ class Seen:
 
 @pytest.fixture(scope="module")
 def running() -> Iterator[emulator.Emulator]:
-    with emulator.running(emulator.EmulatorOptions(latency=AT_ONCE, fault_headers=True)) as emu:
+    with emulator.running(emulator.EmulatorOptions(latency=AT_ONCE)) as emu:
         yield emu
 
 

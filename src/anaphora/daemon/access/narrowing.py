@@ -170,8 +170,9 @@ class TokenRows:
         rows = [] if found is None else self.narrowed(found.app)
         return [row for row in rows if any(one and one.id == id for one in self.above(row))]
 
-    def narrowed(self, app: str) -> list[TokenRow]:
-        return [self.by_id[id] for id in self._narrowed.get(app, ())]
+    def narrowed(self, app: str | None) -> list[TokenRow]:
+        found = self._narrowed.values() if app is None else [self._narrowed.get(app, set())]
+        return [self.by_id[id] for ids in found for id in ids]
 
     def app(self, row: TokenRow, grants: Mapping[str, AppGrant]) -> App:
         """The app as one of its tokens may act for it."""

@@ -110,13 +110,6 @@ class SecretsFolder:
         write_private(path, key)
         return path
 
-    def names(self) -> list[str]:
-        """Names of the existing secrets."""
-        if not self._folder.is_dir():
-            return []
-        found = (path.stem for path in self._folder.glob("*.txt"))
-        return sorted(name for name in found if SECRET_NAME.match(name))
-
 
 @hides_arguments
 def resolve_providers(

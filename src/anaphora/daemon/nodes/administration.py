@@ -61,7 +61,6 @@ class NodeAdmin:
         self._tokens = tokens
         admin.register("admin.grants.apply", ApplyParams, self.apply_grants)
         admin.register("admin.grants.show", ShowParams, self.show_grants)
-        admin.register("admin.grants.history", NoParams, self.grants_history)
         admin.register("admin.nodes.list", NoParams, self.list_nodes)
         admin.register("admin.nodes.drain", DrainParams, self.drain)
 
@@ -92,9 +91,6 @@ class NodeAdmin:
             )
             raise InvalidRequest(f"the store holds {which}; `anaphora grants apply FILE` adds them")
         return {**_generation(found), "text": found.text}
-
-    async def grants_history(self, _params: NoParams) -> dict[str, Any]:
-        return {"generations": [_generation(one) for one in await generations.history(self._lane)]}
 
     async def list_nodes(self, _params: NoParams) -> dict[str, Any]:
         latest = await generations.latest(self._lane)

@@ -49,12 +49,6 @@ async def find(lane: Lane, number: int) -> GrantGeneration | None:
     return None if found is None else _generation(found)
 
 
-async def history(lane: Lane) -> list[GrantGeneration]:
-    """All generations, the last one first."""
-    rows = await lane.fetch(f"SELECT {_FIELDS} FROM grant_generations ORDER BY number DESC")
-    return [_generation(row) for row in rows]
-
-
 async def apply(
     lane: Lane, text: str, *, by: str, only_first: bool = False
 ) -> tuple[GrantGeneration, bool]:

@@ -1,7 +1,7 @@
 """The hosts of all providers, and the routes of their paths.
 
 Each wire's own provider answers at its own paths: `/v1/messages`, `/v1/chat/completions`,
-`/v1/responses`, `/v1beta/models/…`, `/api/chat`, `/model/…/converse`. Every provider answers below
+`/v1/responses`, `/v1beta/models/…`, `/model/…/converse`. Every provider answers below
 its name, so that `http://…/deepseek` stands for `https://api.deepseek.com`; Vertex AI and Azure
 have names of their own. Azure's older paths are also answered without its name.
 """
