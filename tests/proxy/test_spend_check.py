@@ -238,13 +238,7 @@ def test_a_compaction_is_counted_by_its_bill() -> None:
 def test_an_answer_in_the_background_counts_at_its_upper_end(emu: Emulator) -> None:
     """Its bill comes with a later request, if at all."""
     body = {"model": "gpt-5.6", "input": "Rome?", "max_output_tokens": 5000}
-    queued: dict[str, Any] = {
-        "id": "resp_1",
-        "object": "response",
-        "status": "queued",
-        "output": [],
-        "usage": None,
-    }
+    queued: dict[str, Any] = {"id": "resp_1", "status": "queued", "output": [], "usage": None}
     with socket_upstream(answering(answered(queued))) as server, limited(server, "5") as run:
         waiting = body | {"background": True}
         status, _, answer = post(run, "/responses", waiting, "openai", authorization="Bearer any")

@@ -4,7 +4,6 @@ each."""
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, aclosing
@@ -27,7 +26,6 @@ from anaphora.values import Reply, ReplyEnd
 
 from .answer import JudgeCache, stream_head, stream_piece
 
-_log = logging.getLogger("anaphora.daemon")
 
 ADAPTER = "daemon"
 _ANSWERED = CallOutcome()
