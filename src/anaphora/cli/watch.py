@@ -248,8 +248,7 @@ def _placer(options: _WatchOptions, output: WatchOutput) -> Placer | None:
 def _spend_check(judge: Judge, limit: Decimal | None) -> SpendCheck | None:
     if limit is None:
         return None
-    from anaphora.proxy.spend_check import SpendCheck
-    from anaphora.traffic.spend_limit import ProgramLimit
+    from anaphora.proxy.spend_check import ProgramLimit, SpendCheck
 
     return SpendCheck(judge, ProgramLimit(limit))
 

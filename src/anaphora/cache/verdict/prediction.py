@@ -9,8 +9,8 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from anaphora.cache.history import removed_tokens
+from anaphora.cache.kept_texts import with_text_of
 from anaphora.cache.prefix_difference import first_difference
-from anaphora.cache.rebuilt_text import with_text_of
 from anaphora.cache.sent_call import (
     MadeCall,
     SentCall,

@@ -20,7 +20,7 @@ from anaphora.daemon.faces.face import JSON, Route
 from anaphora.errors import NotGranted
 from anaphora.serving.exchange import CompleteResponse
 from anaphora.tokens import tokens_in
-from anaphora.traffic.clouds import billed_usage
+from anaphora.traffic.sent_requests import billed_usage
 from anaphora.values import Usage
 
 from .body import read_json_bytes
