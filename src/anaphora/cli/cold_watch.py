@@ -77,8 +77,7 @@ def cold_check(
     if cold is None:
         return None
     from anaphora.cache.cold import COLD_ABOVE_USD
-    from anaphora.proxy.asking import ask_on_terminal, has_terminal
-    from anaphora.proxy.cold_guard import ColdCheck
+    from anaphora.proxy.cold_guard import ColdCheck, ask_on_terminal, has_terminal
     from anaphora.proxy.programs import owns_terminal
 
     mode = cold.mode
