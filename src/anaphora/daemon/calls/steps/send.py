@@ -26,7 +26,6 @@ from anaphora.values import Reply, ReplyEnd
 
 from .answer import JudgeCache, stream_head, stream_piece
 
-
 ADAPTER = "daemon"
 _ANSWERED = CallOutcome()
 
