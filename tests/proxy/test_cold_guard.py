@@ -20,7 +20,7 @@ from anaphora import emulator
 from anaphora.cache.cold import PASS_SECONDS
 from anaphora.emulator import EmulatorOptions
 from anaphora.emulator.server import Emulator
-from anaphora.proxy.call_checks import ColdCheck
+from anaphora.proxy.cold_guard import ColdCheck
 from anaphora.proxy.routes import NetworkUpstream, default_routes
 from anaphora.proxy.server import Proxy, running
 from anaphora.proxy.signing import RequestSigner

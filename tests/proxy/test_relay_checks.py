@@ -11,9 +11,9 @@ from support.raw_http import exchange, request_bytes
 from support.socket_upstream import SocketUpstream, answering, socket_upstream
 
 from anaphora.errors import ColdCallRefused, Denied
-from anaphora.proxy.call_checks import SpendCheck
 from anaphora.proxy.routes import default_routes
 from anaphora.proxy.server import running
+from anaphora.proxy.spend_check import SpendCheck
 from anaphora.traffic.calls import RelayedCall, UpstreamRequest
 from anaphora.traffic.judging import Judge
 from anaphora.traffic.spend_limit import ProgramLimit

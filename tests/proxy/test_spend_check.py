@@ -22,10 +22,10 @@ from anaphora import emulator
 from anaphora.emulator import EmulatorOptions, Latency
 from anaphora.emulator.faults import HEADER
 from anaphora.emulator.server import Emulator
-from anaphora.proxy.call_checks import SpendCheck
 from anaphora.proxy.routes import NetworkUpstream, default_routes
 from anaphora.proxy.server import Proxy, running
 from anaphora.proxy.signing import RequestSigner
+from anaphora.proxy.spend_check import SpendCheck
 from anaphora.traffic.calls import KEPT_BYTES
 from anaphora.traffic.judging import Judge
 from anaphora.traffic.spend_limit import ProgramLimit

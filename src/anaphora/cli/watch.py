@@ -33,13 +33,14 @@ from .recorded_run import (
 from .watch_output import WatchOutput, announce, default_log, echo_exports, opened_log
 
 if TYPE_CHECKING:
-    from anaphora.proxy.call_checks import ColdCheck, SpendCheck
+    from anaphora.proxy.cold_guard import ColdCheck
     from anaphora.proxy.forward import Forwarding
     from anaphora.proxy.observing import Observer
     from anaphora.proxy.page import WatchedCalls, WatchPage
     from anaphora.proxy.recording import RecordedUpstream
     from anaphora.proxy.routes import NetworkUpstream
     from anaphora.proxy.server import Proxy
+    from anaphora.proxy.spend_check import SpendCheck
     from anaphora.traffic.judging import Judge
     from anaphora.traffic.placing import Placer
 
@@ -259,7 +260,7 @@ def _placer(options: _WatchOptions, output: WatchOutput) -> Placer | None:
 def _spend_check(judge: Judge, limit: Decimal | None) -> SpendCheck | None:
     if limit is None:
         return None
-    from anaphora.proxy.call_checks import SpendCheck
+    from anaphora.proxy.spend_check import SpendCheck
     from anaphora.traffic.spend_limit import ProgramLimit
 
     return SpendCheck(judge, ProgramLimit(limit))
@@ -356,7 +357,8 @@ def _cold_check(
     if cold is None:
         return None
     from anaphora.cache.cold import COLD_ABOVE_USD
-    from anaphora.proxy.call_checks import ColdCheck, ask_on_terminal, has_terminal
+    from anaphora.proxy.asking import ask_on_terminal, has_terminal
+    from anaphora.proxy.cold_guard import ColdCheck
     from anaphora.proxy.programs import owns_terminal
 
     mode = cold.mode
