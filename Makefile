@@ -125,7 +125,7 @@ pins: setup ## rewrite the pinned requirements/*.txt (PINS=--upgrade)
 		$(BIN)/uv pip compile --quiet --no-config --universal --python-version 3.11 \
 		--generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate \
 		--custom-compile-command "make pins" $(PINS) --resolution $${end#*:} \
-		--extra dspy --extra emulator --extra fleet --extra inspect --extra langchain --extra pydantic-ai \
+		--extra emulator --extra fleet --extra langchain --extra pydantic-ai \
 		-o requirements/$${end%:*}.txt pyproject.toml requirements/integrations.in || exit 1; \
 	done
 	@echo "pins: wrote requirements/dev.txt, servers.txt, release.txt, docs.txt, integrations.txt and integrations-lowest.txt"

@@ -8,10 +8,11 @@ import msgspec
 
 from anaphora import catalog
 from anaphora.cache.simulator import RenderedPrompt, Simulator
-from anaphora.cache.simulator.stories import relative_cost
+from anaphora.catalog import CacheRules
 from anaphora.traffic.calls import ProxyRoute, UpstreamRequest
 from anaphora.traffic.placing import Placer
 from anaphora.traffic.planning import own_plan, read_request
+from anaphora.values import Usage
 from anaphora.wire.reading import object_members, request_error
 
 
@@ -76,6 +77,15 @@ def _bill(
     simulator = simulators.setdefault((read.rendered.model, fixed), Simulator(rules))
     outcome = simulator.call(RenderedPrompt(read.rendered, plan), at=request.at)
     marked = bool(plan.marks) or plan.automatic is not None
-    cost = relative_cost(rules)(outcome.usage(output=0), marked)
-    assert cost is not None
-    return float(cost)
+    return relative_cost(rules, outcome.usage(output=0), marked=marked)
+
+
+def relative_cost(rules: CacheRules, usage: Usage, *, marked: bool) -> float:
+    """The cost of input in multiples of a token's input price."""
+    read = rules.read_price
+    if not marked and rules.automatic_read_price is not None:
+        read = rules.automatic_read_price
+    total = (usage.uncached or 0) + (usage.read or 0) * read.value
+    for ttl, tokens in (usage.written or {}).items():
+        total += tokens * (1.0 if ttl == "unsplit" else rules.writing(ttl))
+    return total

@@ -28,7 +28,7 @@ from pathlib import Path
 from subprocess import PIPE, Popen
 from typing import Any
 
-from _lent import BYTES, CONVERSATION, KEY, MODEL, PATH, raw_request, raw_requests
+from _lent import BYTES, CONVERSATION, KEY, MESSAGES, MODEL, PATH, raw_request, raw_requests
 from _load import Connection, request_at
 from _served import HERE, Child, child
 
@@ -49,6 +49,8 @@ _TIMEOUT = 30.0
 APPS = ("bystander", "ordinary", "nothing", "slow", "failing")
 #: Bodies of small values: their connections, and their size below that of a large body.
 VALUE_SENDERS, VALUE_BYTES = 12, 250_000
+#: How often the app is measured beside them and alone, and the seconds before.
+VALUE_TURNS, _WARMING_SECONDS = 6, 2.0
 
 
 # ── The attacks ──────────────────────────────────────────────────────────────────────────────────
@@ -174,9 +176,13 @@ def fail_always(port: int) -> None:
 class Watched:
     """The health and the memory of a daemon, and the calls of an app, while others call."""
 
-    def __init__(self, daemon: Child, token: str, **size: Any) -> None:
+    def __init__(
+        self, daemon: Child, token: str, *, messages: int = MESSAGES, size: int = BYTES
+    ) -> None:
         self._daemon = daemon
-        self._requests = raw_requests({"authorization": f"Bearer {token}"}, **size)
+        self._requests = raw_requests(
+            {"authorization": f"Bearer {token}"}, messages=messages, size=size
+        )
         self.health: list[float] = []
         self.calls: list[float] = []
         self.failed: list[str] = []
@@ -185,6 +191,7 @@ class Watched:
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
+        self._ended.clear()
         works = (self._ask_health, self._call, self._read_memory)
         threads = [threading.Thread(target=each, daemon=True) for each in works]
         for thread in threads:
@@ -407,31 +414,38 @@ def measure(seconds: float) -> dict[str, Any]:
 
 
 def measure_small_values(seconds: float) -> dict[str, Any]:
-    """An app with calls of 1 KB beside one that sends small values, and alone."""
+    """An app with calls of 1 KB beside one that sends small values, and alone: of one daemon, in
+    turns, so that whatever else the machine does falls on both."""
     with contextlib.ExitStack() as stack:
         upstream = stack.enter_context(child("upstream", "_lent.py"))
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         tokens = hostile_home(folder / "home", upstream.port, upstream.port)
         file = folder / "values.json"
         file.write_text(json.dumps([each.decode() for each in small_values(tokens["ordinary"])]))
-        watched = []
-        for attacks in (True, False):
-            with child("daemon", "_lent.py", str(folder / "home")) as daemon:
-                watched.append(Watched(daemon, tokens["bystander"], messages=1, size=1_000))
-                with watched[-1].running(), contextlib.ExitStack() as ending:
-                    if attacks:
-                        numbers = (VALUE_SENDERS, 10**9, 0, VALUE_SENDERS)
-                        words = (str(daemon.port), str(file), *map(str, numbers))
-                        load = Popen([sys.executable, str(HERE / "_load.py"), *words])
-                        ending.callback(load.wait)
-                        ending.callback(load.kill)
-                    time.sleep(seconds)
-                _show("beside small values" if attacks else "alone", watched[-1], 0.0)
-    attacked, alone = watched
+        daemon = stack.enter_context(child("daemon", "_lent.py", str(folder / "home")))
+        both = [Watched(daemon, tokens["bystander"], messages=1, size=1_000) for _ in range(2)]
+        with Watched(daemon, tokens["bystander"], messages=1, size=1_000).running():
+            time.sleep(_WARMING_SECONDS)
+        for turn in range(VALUE_TURNS):
+            first = turn * 1_000_000
+            words = (VALUE_SENDERS, 10**9, first, VALUE_SENDERS)
+            command = [sys.executable, str(HERE / "_load.py"), str(daemon.port), str(file)]
+            for watched, attacks in zip(both, (True, False), strict=True):
+                load = Popen([*command, *map(str, words)]) if attacks else None
+                try:
+                    with watched.running():
+                        time.sleep(seconds / VALUE_TURNS)
+                finally:
+                    if load is not None:
+                        load.kill()
+                        load.wait()
+    attacked, alone = both
+    _show("beside small values", attacked, 0.0)
+    _show("alone", alone, 0.0)
     return {
         "small_values_bystander_p99_ratio": round(p99_ms(attacked.calls) / p99_ms(alone.calls), 2),
         "small_values_healthz_p99_ms": round(p99_ms(attacked.health), 1),
-        "small_values_bystander_p99_ms": [round(p99_ms(each.calls), 1) for each in watched],
+        "small_values_bystander_p99_ms": [round(p99_ms(each.calls), 1) for each in both],
         "small_values_failed": len(attacked.failed) + len(alone.failed),
     }
 

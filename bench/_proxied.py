@@ -132,9 +132,10 @@ class JudgedPage:
         from anaphora.serving.exchange import CompleteResponse
 
         wanted = int(exchange.query_string or 0)
-        compared = exchange.path == COMPARED
-        while self._count() < wanted or (compared and self._judge.savings.waiting):  # noqa: ASYNC110
+        while self._count() < wanted:  # noqa: ASYNC110
             await asyncio.sleep(_CHECK)
+        if exchange.path == COMPARED:
+            self._judge.savings.result()
         await exchange.respond(CompleteResponse(200, {}, b"%d" % self._count()))
 
     def _count(self) -> int:

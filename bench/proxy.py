@@ -13,7 +13,7 @@ of the relay, and a round begins when the last one's are done.
 - `vs_bare_sustained_400kb`: the same for the turns of 100 conversations of 400 KB that go on at the
   same time, on the chat wire.
 - `vs_bare_compared`: requests a second until also the costs with Anaphora's markers are known: they
-  are compared when no verdict waits. This is what the proxy keeps up with for hours.
+  are compared when the sums are read. This is what the proxy keeps up with for hours.
 
 First byte: one connection, a stream asked for again and again, directly and through each server in
 turn; `first_byte_ms` is what the proxy adds to the median, `bare_first_byte_ms` what the bare

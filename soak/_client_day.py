@@ -69,7 +69,7 @@ def settings(url: str) -> dict[str, Any]:
             "breaker": {"failures": 20, "open_for": 0.05},
             "timeouts": {"first_byte": 20, "total": 60},
         }
-    providers["broken"]["headers"] = {"x-emulator-fault": "503"}
+    providers["broken"]["headers"] = {"x-emulator-fault": "529"}
     providers["broken"]["retry"] = {"max_attempts": 2, "first_wait": 0.001}
     return {
         "providers": providers,

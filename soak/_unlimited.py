@@ -24,15 +24,13 @@ from anaphora.serving.exchange import ConnectionEnded
 
 #: Faults, and the share of requests that each befalls.
 FAULTS = {
-    "503": 0.01,
-    "529": 0.005,
+    "529": 0.015,
     "reset": 0.004,
     "cut": 0.01,
     "stream-error": 0.004,
     "broken-json": 0.002,
     "ok-error": 0.002,
     "spend-cap": 0.002,
-    "unknown-events": 0.005,
 }
 
 _LIMITS = (b"anthropic-ratelimit-", b"x-ratelimit-")

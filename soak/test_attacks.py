@@ -734,7 +734,7 @@ def small_values(name: str) -> dict[str, Any]:
     text = {"type": "text", "text": "x"}
     schema = {f"p{at}": {"type": "string"} for at in range(6_000)}
     described = {"type": "function", "function": {"name": "f", "parameters": schema}}
-    fields: dict[str, Any] = {
+    fields: dict[str, dict[str, Any]] = {
         "tools": {"tools": [function] * 5_000},
         "messages": {"messages": [asked] * 6_000},
         "blocks": {"messages": [{"role": "user", "content": [text] * 7_000}]},

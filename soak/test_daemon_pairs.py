@@ -34,7 +34,7 @@ GRANT: dict[str, Any] = {
         "n": 8,
         "usd_per_day": "unlimited",
         "allow": [
-            "server_tools", "remote_mcp", "background", "stored_responses", "service_tiers",
+            "server_tools", "remote_mcp", "stored_responses", "service_tiers",
         ],
     },
 }  # fmt: skip

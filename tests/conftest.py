@@ -119,7 +119,7 @@ LONG_FILES = """
     emulator/test_strict laws/test_across_wires emulator/test_server cli/test_simulate
     daemon/test_large_bodies daemon/nodes/test_nodes client/test_faults wire/test_sdk
     daemon/test_store_damage replay/test_guide daemon/test_store_postgres cli/test_demo_tour
-    cli/test_record daemon/test_calls_read_on daemon/test_keep_warm emulator/test_schema_value
+    cli/test_record daemon/test_calls_read_on emulator/test_schema_value
     postgres/test_connection cli/test_map daemon/test_cache_keys pytest_plugin/test_outcomes
     dashboard/test_pages cases/test_token_caches daemon/test_endpoint_sdks daemon/test_bound_law
     daemon/test_ledger client/test_every_wire daemon/test_endpoint_handles client/test_fan_out
@@ -190,6 +190,15 @@ def emu(running_emulator: Emulator) -> Emulator:
     """One emulator for all tests of a process, emptied before each."""
     running_emulator.reset()
     return running_emulator
+
+
+@pytest.fixture
+def more_faults() -> Iterator[None]:
+    """Faults of support/more_faults.py, beside those of the emulator."""
+    from support.more_faults import more_faults
+
+    with more_faults():
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -39,8 +39,8 @@ MODULES = """
 """.split()
 #: Adapters, which need their framework.
 ADAPTERS = """
-    anaphora.integrations.dspy.AnaphoraLM anaphora.integrations.langchain.ChatAnaphora
-    anaphora.integrations.pydantic_ai.AnaphoraModel
+    anaphora.integrations.framework_client.FrameworkClient
+    anaphora.integrations.langchain.ChatAnaphora anaphora.integrations.pydantic_ai.AnaphoraModel
 """.split()
 FIXTURES = ("anaphora_replay", "cache_contract", "emulator")
 

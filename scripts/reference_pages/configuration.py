@@ -56,7 +56,6 @@ _SECTIONS = {
     "extensions.md": {
         "AppTable": "<app>",
         "LlmTable": "<app>.llm",
-        "KeepWarmTable": "<app>.llm.keep_warm",
         "GroupTable": "groups.<name>",
         "AlertRules": "alerts",
         "CacheReadRule": "alerts.cache_read",

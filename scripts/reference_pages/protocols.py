@@ -12,6 +12,7 @@ import msgspec
 from anaphora import wire
 from anaphora.daemon import handler
 from anaphora.daemon.faces import FACES
+from anaphora.daemon.faces.not_lent import NOT_LENT
 from anaphora.daemon.rpc import completion, methods
 from anaphora.daemon.rpc.methods import METHODS, schemas
 
@@ -77,6 +78,12 @@ def _http() -> Iterator[str]:
         headers = [("request id in answers", face.request_id_header), ("betas", face.beta_header)]
         headers += [("version", face.version_header)]
         yield from table(("header", ""), [(code(name), what) for what, name in headers if name])
+    yield "## Not passed on"
+    yield ""
+    yield "A path is answered with 404, a field in a body with 403, and with this sentence."
+    yield ""
+    rows = [(code(what), sentence) for what, sentence in NOT_LENT.items()]
+    yield from table(("path or field", ""), rows)
 
 
 def _named(path: str) -> str:

@@ -38,6 +38,8 @@ _STEP = re.compile(r"\.([^.\[`]+)|\[(\d+|\.\.\.)\]")
 _WIDEST = 1023
 #: More than any configuration has; a few lines of aliases may expand to more.
 _MOST_VALUES = 100_000
+#: Brackets that may be open at a time.
+_MOST_OPEN = 100
 _TAG = "tag:yaml.org,2002:"
 #: Parts of PyYAML's messages, and their replacements.
 _REASONS = {
@@ -90,9 +92,16 @@ def read_yaml(text: str, file: str, kind: type[T]) -> tuple[T, Origin]:
     """The content of a file; an empty one is an empty mapping."""
     import yaml
 
+    class Loader(yaml.SafeLoader):
+        def fetch_flow_collection_start(self, token: type[yaml.Token]) -> None:
+            # PyYAML looks at every open bracket again with each character.
+            if self.flow_level == _MOST_OPEN:
+                raise RecursionError
+            super().fetch_flow_collection_start(token)
+
     origin = Origin(file, {}, {})
     try:
-        loader = yaml.SafeLoader(text)
+        loader = Loader(text)
         node = loader.get_single_node()
         if node is None:
             return msgspec.convert({}, kind), origin

@@ -257,7 +257,7 @@ async def test_a_break_names_the_block_that_changed(emu: Emulator, tmp_path: Pat
 
 @pytest.mark.parametrize(
     "fault, outcome, status",
-    [("503", "Overloaded", 503), ("spend-cap", "QuotaExhausted", 429), ("cut", "Transport", 200)],
+    [("529", "Overloaded", 529), ("spend-cap", "QuotaExhausted", 429), ("cut", "Transport", 200)],
 )
 @in_event_loop
 async def test_failed_calls_have_rows(

@@ -263,10 +263,10 @@ def test_the_daemon_learns_from_bills_that_apps_do_not_see(tmp_path: Path) -> No
     with running(EmulatorOptions(rows=MASKED_ROWS, latency=AT_ONCE)) as emulator:
         shown, learned = asyncio.run(main(emulator))
         billed = [call["read"] for call in reversed(emulator.requests())]
-    # The second app's first call reads what the first one wrote, and is not shown it: also after
-    # the steps were learned.
-    own, read = [0, *[3600] * (TURNS - 1)], [3600] * TURNS
-    assert shown == [*own, *own] * 4
-    assert billed == [*own, *read] * 4
+    # The second app's first call reads what the first one wrote, and is not shown it, nor more than
+    # it has written itself: also after the steps were learned.
+    own, second = [0, *[3600] * 3, *[4200] * 4], [0, 3600, 3600, 4096, *[4200] * 4]
+    assert shown == [*own, *second] * 4
+    assert billed == [*own, *[3600] * 3, *[4200] * 5] * 4
     (row,) = learned
     assert (row.granule_tokens, row.granule_offset, row.minimum_tokens) == (600, 0, 128)

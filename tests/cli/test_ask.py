@@ -112,7 +112,7 @@ providers:
     key: {{env: CLAUDE_FOR_THIS_TEST}}
     model: claude-sonnet-4-5
     retry: {{max_attempts: 2, first_wait: 0.001}}
-    headers: {{x-emulator-fault: "503"}}
+    headers: {{x-emulator-fault: "529"}}
 routes:
   main:
     - {{provider: claude, weight: 1}}

@@ -12,10 +12,9 @@ from pathlib import Path
 import pytest
 from support import cloud_agent
 from support.emulated_client import AT_ONCE
+from support.signed_emulator import signed_emulator
 
-from anaphora import emulator
 from anaphora.cli.main import main
-from anaphora.client.credentials.sigv4 import AwsKeys
 from anaphora.emulator import EmulatorOptions
 from anaphora.emulator.server import Emulator
 
@@ -26,8 +25,7 @@ AGENT = (sys.executable, cloud_agent.__file__)
 
 @pytest.fixture(scope="module")
 def emu() -> Iterator[Emulator]:
-    options = EmulatorOptions(latency=AT_ONCE, aws_keys=(AwsKeys(ACCESS, SECRET),))
-    with emulator.running(options) as running:
+    with signed_emulator(EmulatorOptions(latency=AT_ONCE), ACCESS, SECRET) as running:
         yield running
 
 

@@ -219,18 +219,6 @@ def test_what_is_required_and_not_granted(command: Command, home: Home) -> None:
     assert "none (requires llm_complete)" in command("apps", "list").stdout
 
 
-def test_keep_warm_is_explained(command: Command, home: Home) -> None:
-    text = home.extensions_yaml.read_text()
-    home.extensions_yaml.write_text(text.replace("# keep_warm:", "keep_warm:"))
-    command("apps", "add", "my-app")
-    lines = command("grants", "check", "my-app").stdout.splitlines()
-    shown, _, source = " ".join(lines[-1].split()).rpartition(" ")
-    assert shown == "kept warm up to $1.00 a day, 12 refreshes a pause"
-    assert source.startswith("extensions.yaml:")
-    checked = json.loads(command("grants", "check", "my-app", "--json").stdout)
-    assert checked["keep_warm"] == {"usd_per_day": "1.00", "refreshes": 12}
-
-
 def test_broken_grants_are_named_with_their_line(command: Command, home: Home) -> None:
     home.extensions_yaml.write_text("my-app:\n  llm: {usd_per_day: lots}\n")
     checked = command("grants", "check", "my-app")

@@ -175,7 +175,6 @@ def test_file_that_fails_while_it_is_read_is_named(
         ("admin token --days 0h", "'0h' is out of range: more than 0 and at most 366 days"),
         ("store prune --keep-days long", "'long' is not a time; write 12h, 30d, 8w"),
         ("audit prune log --keep-days long", "'long' is not a time; write 12h, 30d, 8w"),
-        ("emulate --background soon", "'soon' is not a time"),
         ("lint {prompt} --samples", "needs at least two samples"),
         ("translate {request} --to nosuch", "'nosuch'"),
         ("translate {request}", "--to"),

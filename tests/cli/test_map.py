@@ -44,7 +44,7 @@ def wait_for_results(process: subprocess.Popen[Any], file: Path, count: int) -> 
 
 @pytest.fixture(scope="module")
 def emu() -> Iterator[Emulator]:
-    with emulator.running(EmulatorOptions(background=0)) as running:
+    with emulator.running(EmulatorOptions(batch_seconds=0)) as running:
         yield running
 
 

@@ -25,6 +25,7 @@ from urllib.request import Request, urlopen
 import pytest
 from support import watched_agent
 from support.emulated_client import AT_ONCE
+from support.more_faults import more_faults
 from support.waiting import PATIENCE
 
 from anaphora.cli.main import main
@@ -40,7 +41,7 @@ KEY = "sk-ant-api03-canary-9aF3xLq8ZpQ"
 KEYS = {"ANTHROPIC_API_KEY": KEY, "OPENAI_API_KEY": KEY, "GEMINI_API_KEY": KEY}
 FAULTS = """
 faults:
-  - fault: rate-limit-seconds   # the SDK tries again
+  - fault: rate-limit   # the SDK tries again
     seconds: 0.05
     provider: anthropic
     nth: [1]
@@ -141,7 +142,7 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[list[Jso
     options = EmulatorOptions(latency=AT_ONCE, faults=Faults.decode(FAULTS, "faults"))
     log = tmp_path_factory.getbasetemp() / "watched" / "calls.jsonl"
     log.parent.mkdir()
-    with running(options) as emulator, pytest.MonkeyPatch.context() as patch:
+    with more_faults(), running(options) as emulator, pytest.MonkeyPatch.context() as patch:
         for name, value in KEYS.items():
             patch.setenv(name, value)
         arguments = upstreams(emulator.url, "anthropic", "openai")

@@ -25,6 +25,8 @@ from anaphora.emulator.server import Emulator
 from anaphora.errors import BudgetExceeded, InvalidRequest, Overloaded, Transport
 from anaphora.values import TextDelta
 
+pytestmark = pytest.mark.usefixtures("more_faults")
+
 #: Wires and dialects whose requests differ; Ollama's models have no price.
 PRICED = (
     "anthropic",
@@ -51,7 +53,7 @@ NANO, NOTHING = Decimal(10) ** -9, Decimal(0)
 @pytest.fixture(scope="module")
 def _running() -> Iterator[Emulator]:
     script = Script.decode(SCRIPT, "script.yaml")
-    options = EmulatorOptions(background=0, script=script)
+    options = EmulatorOptions(batch_seconds=0, script=script)
     with emulator.running(options) as running:
         yield running
 
@@ -401,7 +403,7 @@ def test_each_attempt_is_held(emu: Emulator) -> None:
         retry = {"first_wait": 0.001, "max_attempts": 3}
         async with connected(emu, ["anthropic"], retry=retry) as emulated:
             client = emulated.client
-            emulated.transport.faults = ["503", "503", None]
+            emulated.transport.faults = ["529", "529", None]
             async with client.budget(usd=1) as budget:
                 await client.complete("Hello", "anthropic", max_tokens=50)
             assert budget.calls == 3
@@ -423,7 +425,7 @@ def test_a_fallback_is_held_at_its_own_price(emu: Emulator) -> None:
         routes = {"both": [{"provider": name} for name in names]}
         retry = {"first_wait": 0.001, "max_attempts": 1}
         async with connected(emu, names, routes=routes, retry=retry) as emulated:
-            emulated.transport.faults = ["503", None]
+            emulated.transport.faults = ["529", None]
             async with emulated.client.budget(usd=1) as budget:
                 response = await emulated.client.complete("Hello", "both", max_tokens=50)
             assert response.record.provider == "openai_chat"
@@ -529,7 +531,7 @@ one_call = st.tuples(
     st.sampled_from(PRICED[:5]),
     st.integers(1, 400),  # max_tokens
     st.integers(0, 300),  # words
-    st.sampled_from(["complete", "stream", "leave", "cancel", "503", "run"]),
+    st.sampled_from(["complete", "stream", "leave", "cancel", "529", "run"]),
 )
 
 
@@ -574,8 +576,8 @@ def test_concurrent_calls_never_exceed_it(
                         async with asyncio.timeout(0.003):
                             await client.complete(text, name, max_tokens=most)
                     else:
-                        if how == "503":
-                            emulated.transport.faults = ["503", None]
+                        if how == "529":
+                            emulated.transport.faults = ["529", None]
                         await client.complete(text, name, max_tokens=most)
                 check()
 

@@ -24,7 +24,7 @@ PROVIDERS = ("anthropic", "openai_responses", "gemini")
 
 @pytest.fixture(scope="module")
 def emu() -> Iterator[Emulator]:
-    with emulator.running(EmulatorOptions(background=0)) as running:
+    with emulator.running(EmulatorOptions(batch_seconds=0)) as running:
         yield running
 
 

@@ -254,7 +254,7 @@ def test_conversation_stays_at_the_provider_that_it_moved_to(emu: Emulator) -> N
                 backend = Backend(client, "both")
                 backend.rows = rows
                 if number == 0:
-                    transport_of(client).faults = ["503", None]
+                    transport_of(client).faults = ["529", None]
                 response = await backend.session().send(TEXTS[number])
                 used.append(response.record.provider)
         assert used == ["openai_chat"] * 3

@@ -45,7 +45,7 @@ PROVIDERS = ("anthropic", "openai_responses", "gemini")
 
 @pytest.fixture(scope="module")
 def emu() -> Iterator[Emulator]:
-    options = EmulatorOptions(background=0)
+    options = EmulatorOptions(batch_seconds=0)
     with emulator.running(options) as running:
         yield running
 
@@ -278,7 +278,7 @@ def test_one_failed_call_is_one_item_with_an_error(emu: Emulator) -> None:
         retry = {"max_attempts": 1}
         async with connected(emu, ["anthropic"], retry=retry) as emulated:
             # The first call of the group fails, and another one writes the prefix.
-            emulated.transport.faults = ["503", None]
+            emulated.transport.faults = ["529", None]
             result = await emulated.client.map(QUESTIONS[:6], system=LONG, visibility_delay=0)
             assert [item.index for item in result.errors] == [0]
             assert isinstance(result.errors[0].error, Overloaded)
@@ -612,7 +612,7 @@ def test_failed_calls_are_in_the_file_and_are_made_again(emu: Emulator, tmp_path
             emulated.transport.faults = [fault, None]
             return await emulated.client.map(QUESTIONS[:3], results=file)
 
-    asyncio.run(run("503"))
+    asyncio.run(run("529"))
     failed = [line for line in lines(file) if "error" in line]
     assert [line["error"]["type"] for line in failed] == ["Overloaded"]
     assert not asyncio.run(run(None)).errors

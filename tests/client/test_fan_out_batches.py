@@ -41,7 +41,7 @@ PROVIDERS = ("anthropic", "openai_responses", "openai_chat")
 
 @pytest.fixture(scope="module")
 def emu() -> Iterator[Emulator]:
-    with emulator.running(EmulatorOptions(latency=AT_ONCE, background=30.0)) as running:
+    with emulator.running(EmulatorOptions(latency=AT_ONCE, batch_seconds=30.0)) as running:
         yield running
 
 
@@ -185,7 +185,7 @@ def test_a_batch_that_cannot_be_submitted_is_an_error_of_each_item() -> None:
         asyncio.run(main())
 
 
-@pytest.mark.parametrize("fault", ["503", "rate-limit", "reset"])
+@pytest.mark.parametrize("fault", ["529", "rate-limit", "reset"])
 def test_a_failed_look_at_a_batch_is_repeated(emu: Emulator, fault: str) -> None:
     async def main() -> None:
         async with connected(emu, ["anthropic"]) as emulated:
@@ -444,7 +444,7 @@ def test_a_batch_is_named_when_its_submission_may_have_arrived(
 def test_a_submission_that_did_not_arrive_is_repeated(emu: Emulator) -> None:
     async def main() -> None:
         async with connected(emu, ["anthropic"]) as emulated:
-            emulated.transport.faults = ["503", None]
+            emulated.transport.faults = ["529", None]
             result = await emulated.client.map(QUESTIONS, batch=True)
             assert not result.errors
 
@@ -479,7 +479,7 @@ def test_answers_that_were_collected_are_neither_lost_nor_counted_again(
         with pytest.raises(BaseException) as problem:  # noqa: PT011
             asyncio.run(run([]))
         assert "Killed" in repr(problem.value)
-    partly = asyncio.run(run(["503"] * 5))
+    partly = asyncio.run(run(["529"] * 5))
     assert (partly.progress.resumed, partly.progress.done, partly.progress.failed) == (5, 5, 15)
     result = asyncio.run(run([]))
     assert not result.errors

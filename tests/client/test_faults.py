@@ -36,6 +36,8 @@ from anaphora.values import (
     UsageUpdate,
 )
 
+pytestmark = pytest.mark.usefixtures("more_faults")
+
 MINUTE = 60.0
 #: Two attempts with small waits.
 BRISK: dict[str, Any] = {
@@ -76,7 +78,6 @@ FAULTS: dict[str, tuple[Seen, Seen]] = {
     "rate-limit-bare": (LIMITED, LIMITED),
     "spend-cap": (Seen(errors.QuotaExhausted, 1, 429),) * 2,
     "500": (FAILED, FAILED),
-    "503": (Seen(errors.Overloaded, 2, 503),) * 2,
     "529": (Seen(errors.Overloaded, 2, 529),) * 2,
     "ok-error": (Seen(errors.Overloaded, 2, 200),) * 2,
     "timeout": (LATE, LATE),
@@ -123,7 +124,7 @@ TWICE = {"anthropic", "openai_chat", "gemini", "ollama"}
 
 
 def test_every_fault_is_covered() -> None:
-    assert {fault.partition(";")[0] for fault in FAULTS} == set(KINDS)
+    assert {fault.partition(";")[0] for fault in FAULTS} == set(KINDS)  # with `more_faults`
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -261,7 +262,7 @@ async def check_next_turn(emulated: Connected, chat: Session, stream: bool) -> N
 
 @pytest.mark.parametrize("stream", [False, True], ids=["single", "stream"])
 @pytest.mark.parametrize("wire", WIRES)
-@pytest.mark.parametrize("fault", ["rate-limit-ms; seconds=0.02", "503", "reset", "cut; after=0"])
+@pytest.mark.parametrize("fault", ["rate-limit-ms; seconds=0.02", "529", "reset", "cut; after=0"])
 def test_second_attempt_succeeds(emu: Emulator, fault: str, wire: str, stream: bool) -> None:
     async def main() -> None:
         async with connected(emu, [wire], **BRISK) as emulated:
@@ -320,7 +321,7 @@ def test_max_attempts_counts_all_attempts(emu: Emulator) -> None:
             emu.reset()
             retry = {"max_attempts": most, "first_wait": 0.001}
             async with connected(emu, ["anthropic"], **(BRISK | {"retry": retry})) as emulated:
-                emulated.transport.faults = ["503"]
+                emulated.transport.faults = ["529"]
                 with pytest.raises(errors.Overloaded) as caught:
                     await emulated.client.complete("Hello", "anthropic")
                 assert len(caught.value.attempts) == len(emu.requests()) == most
@@ -589,7 +590,7 @@ def test_breaker_opens_and_allows_a_probe(emu: Emulator, later: Callable[[float]
         }
         async with connected(emu, ["anthropic"], **settings) as emulated:
             chat = emulated.client.session("anthropic")
-            emulated.transport.faults = ["503"]
+            emulated.transport.faults = ["529"]
             for _ in range(2):
                 problem, _ = await failing(chat, "Hello", stream=False)
                 assert isinstance(problem, errors.Overloaded)
@@ -630,7 +631,7 @@ def test_cancelled_probe_releases_its_slot(
         }
         async with connected(emu, ["anthropic"], **settings) as emulated:
             chat = emulated.client.session("anthropic")
-            emulated.transport.faults = ["503", "timeout", None]
+            emulated.transport.faults = ["529", "timeout", None]
             await failing(chat, "Hello", stream=False)
             later(MINUTE)
             await cancelled(chat, stream=stream, when=lambda: len(emulated.transport.sent) == 2)
@@ -651,7 +652,7 @@ def test_invalid_request_is_no_provider_failure(
         }
         async with connected(emu, ["anthropic"], **settings) as emulated:
             chat = emulated.client.session("anthropic")
-            emulated.transport.faults = ["503", None]
+            emulated.transport.faults = ["529", None]
             await failing(chat, "Hello", stream=False)
             later(MINUTE)
 
@@ -686,7 +687,7 @@ def test_fallback_renders_the_conversation_in_its_format(emu: Emulator, stream: 
             assert chat.provider == "anthropic"
             cached = chat.last
             assert cached is not None
-            emulated.transport.faults = ["503", "503", None]
+            emulated.transport.faults = ["529", "529", None]
             await ask(chat, "Two", stream=stream)
             assert chat.provider == "gemini"
             moved = chat.last
@@ -717,7 +718,7 @@ def test_first_error_is_raised_when_every_hop_fails(emu: Emulator) -> None:
     async def main() -> None:
         names = ("anthropic", "openai_responses", "gemini")
         async with connected(emu, names, routes=ROUTES, **BRISK) as emulated:
-            emulated.transport.faults = ["503", "503", "spend-cap", "reset", "reset"]
+            emulated.transport.faults = ["529", "529", "spend-cap", "reset", "reset"]
             chat = emulated.client.session("main")
             problem, _ = await failing(chat, "Hello", stream=False)
             assert isinstance(problem, errors.Overloaded)
@@ -820,7 +821,7 @@ def test_retries_of_a_call_share_an_idempotency_key(emu: Emulator) -> None:
         async with connected(
             emu, ["anthropic"], idempotency_header=header, retry=retry
         ) as emulated:
-            emulated.transport.faults = ["503", None]
+            emulated.transport.faults = ["529", None]
             chat = emulated.client.session("anthropic")
             await chat.send("One?")
             emulated.transport.faults = []

@@ -75,7 +75,7 @@ def test_handle_that_cannot_be_deleted_is_logged(
     async def run() -> None:
         async with connected(emu, ["gemini"], model=MODEL) as emulated:
             chat = await session_with_handle(emulated)
-            emulated.transport.faults = ["503"]
+            emulated.transport.faults = ["529"]
             await chat.close()
             emulated.transport.faults = []
 

@@ -23,7 +23,7 @@ from anaphora.wire.dialect.routers import answering_host
 HOSTS = ("DeepInfra", "Novita", "Google AI Studio")
 ROUTERS = {"openrouter": HOSTS, "vercel": HOSTS, "huggingface": ("deepinfra", "novita", "together")}
 TURNS = 6
-DOWN, LIMITED = 'fault: "503"', "fault: rate-limit, seconds: 0"
+DOWN, LIMITED = 'fault: "529"', "fault: rate-limit, seconds: 0"
 every_router = pytest.mark.parametrize("router", ROUTERS)
 
 

@@ -1,16 +1,17 @@
-"""Anthropic lists what it bills beyond a reply's usage as iterations: compaction, advisors, and
-models that declined."""
+"""Costs beyond the counts of a usage: Anthropic's iterations (compaction, advisors, and models that
+declined), and Gemini's tokens of audio, which have a price of their own."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+from datetime import UTC, datetime
 from decimal import Decimal
 
 import pytest
 from support.raw_server import answering, raw_server, reply
 
-from anaphora import AsyncClient, wire
+from anaphora import AsyncClient, catalog, wire
 from anaphora.values import Message, Reply
 from anaphora.wire.replies import reply_events
 
@@ -66,3 +67,33 @@ def test_iterations_are_part_of_the_cost(streamed: bool, session: bool) -> None:
     for iterations, usd in rows:
         cost = asyncio.run(cost_of(iterations, streamed=streamed, session=session))
         assert cost == usd, iterations
+
+
+def test_audio_has_its_own_price() -> None:
+    """For Flash-Lite three times that of text."""
+
+    async def cost(*modalities: dict[str, object]) -> Decimal:
+        usage = {
+            "promptTokenCount": 1000,
+            "candidatesTokenCount": 10,
+            "promptTokensDetails": modalities,
+        }
+        candidate = {"content": {"role": "model", "parts": [{"text": "It sings."}]}}
+        body = json.dumps({"candidates": [candidate], "usageMetadata": usage}).encode()
+        kind = "Content-Type: application/json"
+        async with raw_server(answering(reply(body, "200 OK", kind))) as server:
+            provider = {"wire": "gemini", "base_url": server.url, "key": {"env": "KEY"}}
+            settings = {"providers": {"gemini": provider}}
+            async with AsyncClient.from_config(settings, environ={"KEY": "k"}) as client:
+                response = await client.complete("Hi", "gemini", model="gemini-2.5-flash-lite")
+                assert response.cost_usd is not None
+                return response.cost_usd
+
+    text = asyncio.run(cost({"modality": "TEXT", "tokenCount": 1000}))
+    mixed = asyncio.run(
+        cost({"modality": "TEXT", "tokenCount": 200}, {"modality": "AUDIO", "tokenCount": 800})
+    )
+    price = catalog.price("google", "gemini-2.5-flash-lite", datetime.now(UTC))
+    assert price is not None
+    assert price.input
+    assert mixed - text == 2 * 800 * price.input / 1_000_000

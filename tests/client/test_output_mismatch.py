@@ -32,6 +32,8 @@ from anaphora.values import (
     Usage,
 )
 
+pytestmark = pytest.mark.usefixtures("more_faults")
+
 BRISK: dict[str, Any] = {"retry": {"max_attempts": 3, "first_wait": 0.001}}
 
 

@@ -36,7 +36,7 @@ def test_fallback_gets_a_model_that_it_has(
     async def main() -> None:
         names = ["anthropic", "openai_chat"]
         async with connected(emu, names, routes=ROUTES, retry={"max_attempts": 1}) as emulated:
-            emulated.transport.faults = ["503", None]
+            emulated.transport.faults = ["529", None]
             if not alone:
                 answered = await emulated.client.session(route, model=model).send("Hello")
             elif model is None:

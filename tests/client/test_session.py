@@ -444,7 +444,7 @@ def test_handle_that_cannot_be_created_is_reported(emu: Emulator) -> None:
         async with connected(emu, ["gemini"], **HOLDING) as emulated:
             chat = emulated.client.session("gemini", system=VERY_LONG)
             await chat.send("One")
-            emulated.transport.faults = ["503", None]
+            emulated.transport.faults = ["529", None]
             answered = await chat.send("Two")
             assert "handle_failed" in [notice.code for notice in answered.notices]
             assert "systemInstruction" in fields(emulated.transport.bodies[-1])
@@ -470,7 +470,7 @@ def test_handles_of_dropped_conversations_are_released(emu: Emulator) -> None:
             await forgotten()
             made = held(emu).count("POST")
             assert made
-            emulated.transport.faults = ["503"]
+            emulated.transport.faults = ["529"]
         assert held(emu).count("DELETE") == made
 
     asyncio.run(main())

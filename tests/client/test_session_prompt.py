@@ -201,7 +201,7 @@ def test_function_is_called_once_per_turn(emu: Emulator, stream: bool) -> None:
         async with connected(emu, names, routes=ROUTE, retry=retry) as emulated:
             chat = emulated.client.session("main", prompt=prompt)
             assert prompt.calls == 0
-            emulated.transport.faults = ["503", "503", None]
+            emulated.transport.faults = ["529", "529", None]
             if stream:
                 async for _ in chat.send("One"):
                     pass
@@ -383,7 +383,7 @@ def test_messages_appended_during_a_turn_are_kept(
                 return await send(outgoing)
 
             monkeypatch.setattr(emulated.transport, "send", appending)
-            emulated.transport.faults = ["503", None]
+            emulated.transport.faults = ["529", None]
             await chat.send("One")
             assert sent == 2
             assert texts(chat)[:2] == ["by the way", "One"]

@@ -249,7 +249,7 @@ def test_failed_call_changes_nothing(emu: Emulator, name: str) -> None:
         async with connected(emu, (name,), retry={"max_attempts": 1}) as emulated:
             chat = await begun(emulated, name)
             before, cost, last = chat.conversation, chat.cost_usd, chat.last
-            emulated.transport.faults = ["503"]
+            emulated.transport.faults = ["529"]
             with pytest.raises(Upstream):
                 await chat.summarize(BUDGET)
             emulated.transport.faults = []
@@ -267,7 +267,7 @@ def test_summary_does_not_move_to_a_provider_without_the_cache(emu: Emulator) ->
         names = ("anthropic", "openai_chat")
         async with connected(emu, names, routes=hops, retry={"max_attempts": 1}) as emulated:
             chat = await begun(emulated, "main")
-            emulated.transport.faults = ["503", None]
+            emulated.transport.faults = ["529", None]
             with pytest.raises(Upstream):
                 await chat.summarize(BUDGET)
             assert chat.provider == "anthropic"

@@ -99,14 +99,3 @@ def test_call_whose_time_is_over_while_the_connection_is_made_costs_nothing(
     assert response["error"]["code"] == -32008
     assert is_free(daemon, "timed")
     assert outcomes(daemon, "timed") == [("Timeout", 0)]
-
-
-def test_cached_content_of_a_provider_that_refuses_connections_costs_nothing(
-    daemon: TestedDaemon, server: Stalled
-) -> None:
-    server.listening.close()
-    with daemon.client("gone") as client:
-        response = client.post("/v1beta/cachedContents", json=CONTENT)
-    assert response.status_code == 502, response.text
-    assert is_free(daemon, "gone")
-    assert outcomes(daemon, "gone") == [("Transport", 0)]

@@ -22,7 +22,6 @@ CALLS: dict[str, dict[str, Any]] = {
     "/v1/chat/completions": {"model": "gpt-5.2", "messages": [USER]},
     "/v1/responses": {"model": "gpt-5.2", "input": "Hello", "store": False},
     "/v1beta/models/gemini-2.5-flash:generateContent": {"contents": [{"parts": [{"text": "Hi"}]}]},
-    "/api/chat": {"model": "qwen3:0.6b", "messages": [USER], "stream": False},
 }
 COMMANDS = (
     "spend", "spend --json", "apps list", "grants check demo", "store check",

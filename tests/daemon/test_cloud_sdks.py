@@ -14,7 +14,6 @@ import pytest
 from google import genai
 from support.bedrock_server import BedrockServer, bedrock_server
 from support.daemon import GRANT, TestedDaemon, llm_yaml, running_daemon
-from support.signing import keys_of
 from support.tables import each_row
 
 from anaphora.emulator.server import Emulator
@@ -102,24 +101,14 @@ def foundry(daemon: TestedDaemon) -> Any:
     return anthropic.AnthropicFoundry(base_url=f"{daemon.url}/anthropic", api_key=daemon.token())
 
 
-def bedrock_signed(daemon: TestedDaemon) -> Any:
-    keys = keys_of(daemon)
-    return anthropic.AnthropicBedrock(
-        base_url=daemon.url,
-        aws_access_key=keys.access_key,
-        aws_secret_key=keys.secret.reveal(),
-        aws_region="us-east-1",
-    )
-
-
-def bedrock_bearer(daemon: TestedDaemon) -> Any:
+def on_bedrock(daemon: TestedDaemon) -> Any:
     return anthropic.AnthropicBedrock(
         base_url=daemon.url, api_key=daemon.token(), aws_region="us-east-1"
     )
 
 
 @each_row("model", [CLAUDE, MODEL, "gemini-2.5-flash"])
-@each_row("make", [vertex, foundry, bedrock_signed, bedrock_bearer])
+@each_row("make", [vertex, foundry, on_bedrock])
 def test_tool_loop_of_anthropic(make: Any, model: str, daemon: TestedDaemon) -> None:
     choice = {"type": "tool", "name": "weather"}
     with make(daemon) as client:
@@ -170,7 +159,7 @@ def test_google_on_vertex(model: str, daemon: TestedDaemon) -> None:
 
 
 def test_refusals_have_the_form_of_the_sdk(daemon: TestedDaemon) -> None:
-    for make in (vertex, foundry, bedrock_signed, bedrock_bearer):
+    for make in (vertex, foundry, on_bedrock):
         with (
             make(daemon) as client,
             pytest.raises(anthropic.PermissionDeniedError, match="max_tokens"),

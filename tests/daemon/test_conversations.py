@@ -107,7 +107,7 @@ def test_failed_call_is_not_compared_with(emu: Emulator, tmp_path: Path) -> None
 
     async def main() -> None:
         async with delegating(emu, tmp_path, ["anthropic"], retry=retry) as daemon:
-            daemon.transport.faults = ["503", None]
+            daemon.transport.faults = ["529", None]
             request = body("One?", "1", "Two?")
             with pytest.raises(Overloaded):
                 await daemon.service.complete(daemon.request("anthropic", request))
@@ -141,7 +141,7 @@ def test_route_falls_back_and_is_named(emu: Emulator, tmp_path: Path) -> None:
     async def main() -> None:
         names = ["anthropic", "openai_chat"]
         async with delegating(emu, tmp_path, names, routes=routes, retry=retry) as daemon:
-            daemon.transport.faults = ["503", None]
+            daemon.transport.faults = ["529", None]
             call = daemon.request("anthropic", body("One?"), provider="safe")
             reply = await daemon.service.complete(call)
             assert (reply.provider, reply.wire, reply.body) == ("openai_chat", "openai_chat", None)

@@ -30,7 +30,6 @@ CASES: dict[str, tuple[SdkCase, str, str]] = {
 OWN: tuple[tuple[HandleKind, str, str], ...] = (
     ("file", "file_1", "anthropic"),
     ("file", "file_2", "anthropic"),
-    ("cached_content", "x", "gemini"),
     ("file", "file-2", "openai-chat"),
     ("file", "file-3", "openai"),
     ("response", "resp_1", "openai"),
@@ -46,7 +45,7 @@ GRANT: dict[str, Any] = {
         "place_markers": False,
         "share_cache": True,
         "allow": [
-            "server_tools", "remote_mcp", "background", "stored_responses", "service_tiers",
+            "server_tools", "remote_mcp", "stored_responses", "service_tiers",
             {"fields": ["fileData.fileUri"]},
         ],
     },
@@ -115,6 +114,10 @@ def test_bytes_and_replies_are_passed_through(
             )
             if b'"item_reference"' in data:  # to an item that no app is known to own
                 assert response.status_code == 404, response.text
+                assert len(upstream.requests) == before
+                continue
+            if b'"cachedContent"' in data:
+                assert response.status_code == 403, response.text
                 assert len(upstream.requests) == before
                 continue
             assert response.status_code == 200, response.text

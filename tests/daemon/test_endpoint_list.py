@@ -106,7 +106,7 @@ def test_other_paths_get_the_list_of_endpoints(
         "POST /v1/embeddings",
         "GET /v1/models/{model}",
         "POST /v1beta/models/{model}:countTokens",
-        "GET|POST /v1/batches",
+        "GET|POST /v1/files",
     ):
         assert endpoint in text.replace(",", ";").split("there are: ")[1].split("; "), endpoint
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from support.tables import each_row
 
 from anaphora.client.config import ClientConfig
-from anaphora.daemon.access.grants import AppGrant, GroupLimits, KeepWarmGrant, LlmGrant
+from anaphora.daemon.access.grants import AppGrant, GroupLimits, LlmGrant
 from anaphora.daemon.home import EXTENSIONS_YAML, LLM_YAML
 from anaphora.daemon.home.extensions import AppTable, Grants, LlmTable
 from anaphora.errors import InvalidConfig
@@ -37,7 +37,6 @@ marketing:
     approved_prompt: null
     place_markers: false
     share_cache: true
-    keep_warm: {usd_per_day: 0.25, refreshes: 3}
 """
 CONFIG = ClientConfig.from_text(
     "providers: {anthropic-default: {wire: anthropic}}\n"
@@ -79,7 +78,6 @@ def test_every_field() -> None:
             fields=frozenset({"top_k"}),
             place_markers=False,
             share_cache=True,
-            keep_warm=KeepWarmGrant(nano_usd_per_day=250_000_000, refreshes=3),
         ),
     )
 
@@ -114,21 +112,10 @@ def test_an_absent_field_grants_nothing() -> None:
         ("a: {uids: [-1]}", "1: a.uids[0]: expected a whole number >= 0, found -1"),
         (
             "a: {llm: {allow: [anything]}}",
-            "1: a.llm.allow: 'anything' is none of server_tools, remote_mcp, background,"
+            "1: a.llm.allow: 'anything' is none of server_tools, remote_mcp,"
             " stored_responses, stored_prompts, service_tiers, embeddings, betas: [...], fields: [...]",
         ),
         ("a: {llm: {allow: [{beta: [x]}]}}", "a.llm.allow[0]: unknown field 'beta'; did you mean"),
-        ("a: {llm: {keep_warm: {usd_a_day: 1}}}", "a.llm.keep_warm: unknown field 'usd_a_day'"),
-        ("a: {llm: {keep_warm: {refreshes: 0}}}", "a.llm.keep_warm.refreshes: expected a whole"),
-        (
-            "a: {llm: {keep_warm: {usd_per_day: much}}}",
-            "a.llm.keep_warm.usd_per_day: expected dollars",
-        ),
-        (
-            "a: {llm: {keep_warm: {usd_per_day: -1}}}",
-            "a.llm.keep_warm.usd_per_day: write dollars in",
-        ),
-        ("a: {llm: {keep_warm: auto}}", "a.llm.keep_warm: expected "),
         ("a: {llm: {share_cache: 1}}", "a.llm.share_cache: expected true or false, found a number"),
     ],
 )
@@ -145,21 +132,6 @@ def test_llm_complete_needs_a_dollar_limit(fields: str) -> None:
     message = refused(f"a:\n  capabilities_grant: [llm_complete]\n  llm: {{{fields}}}")
     assert message.startswith("extensions.yaml:3: a.llm: llm_complete needs a limit in dollars")
     llm(fields, capabilities="")
-
-
-@each_row(
-    "value, granted",
-    [
-        ("false", None),
-        ("true", KeepWarmGrant(nano_usd_per_day=10**9, refreshes=12)),
-        ("{}", KeepWarmGrant()),
-        ("{refreshes: 2}", KeepWarmGrant(refreshes=2)),
-        ("{usd_per_day: unlimited}", KeepWarmGrant(nano_usd_per_day=None)),
-    ],
-)
-def test_bounds_of_keep_warm(value: str, granted: KeepWarmGrant | None) -> None:
-    assert llm("usd_per_day: 1").keep_warm is None
-    assert llm(f"usd_per_day: 1, keep_warm: {value}").keep_warm == granted
 
 
 def test_unlimited_is_written_out() -> None:

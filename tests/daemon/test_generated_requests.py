@@ -23,7 +23,7 @@ OPERATIONS = [
     for path, methods in document()["paths"].items()
     for method in methods
 ]
-ALLOWED = ["server_tools", "remote_mcp", "background", "stored_responses", {"fields": ["*"]}]
+ALLOWED = ["server_tools", "remote_mcp", "stored_responses", {"fields": ["*"]}]
 
 
 @pytest.fixture(scope="module")

@@ -21,6 +21,8 @@ from anaphora.emulator.server import Emulator
 from anaphora.rendered import Mark, Plan
 from anaphora.values import Usage, UsageUpdate
 
+pytestmark = pytest.mark.usefixtures("more_faults")
+
 ONE, TWO = (app_of(name, providers=["anthropic"]) for name in ("one", "two"))
 MARKED = {"type": "text", "text": LONG, "cache_control": {"type": "ephemeral"}}
 

@@ -186,7 +186,7 @@ FUNCTION = {"type": "function", "function": {"name": "f"}}
         ("openai_chat", {"tools": [FUNCTION] * 500}),
         ("translated", {"messages": [_user("x")] * 500}),
         ("anthropic", {"system": [{"type": "text", "text": "x"}] * 500}),
-        ("ollama", {"options": {"stop": [""] * 2_500}}),
+        ("openai_chat", {"stop": [""] * 2_500}),
     ],
 )
 def test_calls_of_many_values_are_read_in_threads(

@@ -43,7 +43,7 @@ STRICT = {
 }
 LAX: dict[str, Any] = {
     **STRICT,
-    "permissions": frozenset({"server_tools", "remote_mcp", "background", "service_tiers"}),
+    "permissions": frozenset({"server_tools", "remote_mcp", "service_tiers"}),
     "fields": frozenset({"*"}),
 }
 
@@ -164,7 +164,7 @@ def check_sent(request: HttpRequest, wire: str, lax: bool) -> None:
     assert body.get("n") in (None, 1)
     assert config.get("candidateCount") in (None, 1)
     if not lax:
-        assert not {"mcp_servers", "background", "speed", "web_search_options"} & set(body)
+        assert not {"mcp_servers", "speed", "web_search_options"} & set(body)
 
 
 async def send(

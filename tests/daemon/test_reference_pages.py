@@ -14,7 +14,7 @@ from anaphora.client.config import ClientConfig
 from anaphora.daemon.home import LLM_YAML
 from anaphora.daemon.home.alerts import AlertRules, AlertTarget, CacheReadRule
 from anaphora.daemon.home.config import DaemonConfig, TlsConfig, UiConfig, schema
-from anaphora.daemon.home.extensions import AppTable, Grants, KeepWarmTable, LlmTable
+from anaphora.daemon.home.extensions import AppTable, Grants, LlmTable
 from anaphora.daemon.home.groups import GroupTable
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -23,7 +23,6 @@ CONFIG = (DOCS / "config.md").read_text()
 SECTIONS: list[tuple[str, str, type[msgspec.Struct]]] = [
     (EXTENSIONS, "<app>", AppTable),
     (EXTENSIONS, "<app>.llm", LlmTable),
-    (EXTENSIONS, "<app>.llm.keep_warm", KeepWarmTable),
     (EXTENSIONS, "groups.<name>", GroupTable),
     (EXTENSIONS, "alerts", AlertRules),
     (EXTENSIONS, "alerts.cache_read", CacheReadRule),

@@ -29,6 +29,8 @@ from anaphora.errors import (
     Transport,
 )
 
+pytestmark = pytest.mark.usefixtures("more_faults")
+
 BODY: dict[str, Any] = {
     "model": MODELS["anthropic"],
     "max_tokens": 200,
@@ -48,7 +50,7 @@ async def charged(daemon: Delegating) -> tuple[int, int]:
 def test_failure_before_any_output_is_free(emu: Emulator, tmp_path: Path) -> None:
     async def main() -> None:
         async with delegating(emu, tmp_path, ["anthropic"], retry=ONCE) as daemon:
-            daemon.transport.faults = ["503"]
+            daemon.transport.faults = ["529"]
             with pytest.raises(Overloaded):
                 await daemon.service.complete(daemon.request("anthropic", BODY))
             assert await charged(daemon) == (0, 0)
@@ -62,9 +64,9 @@ def test_retry_is_charged_once(emu: Emulator, tmp_path: Path) -> None:
 
     async def main() -> None:
         async with delegating(emu, tmp_path, ["anthropic"], retry=retry) as daemon:
-            daemon.transport.faults = ["503", None]
+            daemon.transport.faults = ["529", None]
             reply = await daemon.service.complete(daemon.request("anthropic", BODY))
-            assert [attempt.status for attempt in reply.attempts] == [503, 200]
+            assert [attempt.status for attempt in reply.attempts] == [529, 200]
             assert reply.cost_usd is not None
             assert await charged(daemon) == (nano_usd_up(reply.cost_usd), 0)
 
@@ -198,7 +200,7 @@ async def charged_in_rows(daemon: Delegating, folder: Path) -> tuple[int, int]:
 
 @pytest.mark.parametrize(
     "faults",
-    [["cut; after=0"], ["cut; after=0", None], ["503", None], ["cut; after=6"], [None]],
+    [["cut; after=0"], ["cut; after=0", None], ["529", None], ["cut; after=6"], [None]],
     ids=lambda faults: ", ".join(map(str, faults)),
 )
 def test_rows_hold_what_the_ledger_charges(
@@ -326,7 +328,7 @@ def test_rows_name_the_conversation_and_the_turn(emu: Emulator, tmp_path: Path) 
     async def main() -> None:
         async with delegating(emu, tmp_path, names, routes=routes, retry=ONCE) as daemon:
             daemon.service.use_grants([one.grant, two.grant])
-            daemon.transport.faults = [None, None, "503", None, None]
+            daemon.transport.faults = [None, None, "529", None, None]
             for app, messages in ((one, question), (two, question), (one, grown), (two, grown)):
                 body = {**BODY, "messages": messages}
                 call = daemon.request("anthropic", body, app=app, provider="safe")

@@ -16,7 +16,7 @@ from anaphora.audit.reading import rows
 from anaphora.daemon.calls import pipeline
 from anaphora.daemon.calls.behind import AnsweredCall, AnsweredCalls
 from anaphora.daemon.calls.call import AppCall, AppReply, CallOutcome
-from anaphora.daemon.calls.pipeline import AFTER, BEFORE, BEHIND, ORDER, CallStep
+from anaphora.daemon.calls.pipeline import AFTER, BEFORE, BEHIND, ORDER, CallPipeline, CallStep
 from anaphora.daemon.calls.steps.audit import AuditCall
 from anaphora.emulator.server import Emulator
 from anaphora.errors import Overloaded
@@ -97,13 +97,13 @@ def test_each_attempt_is_held_and_settled(emu: Emulator, tmp_path: Path) -> None
     async def main() -> None:
         async with delegating(emu, tmp_path, ["anthropic"], retry=retry) as daemon:
             seen = recorded(daemon)
-            daemon.transport.faults = ["503", "503"]
+            daemon.transport.faults = ["529", "529"]
             with pytest.raises(Overloaded):
                 await asked(daemon, False)
             assert seen.count("before plan") == 1, "the request is prepared once a target"
             assert seen.count("before hold") == seen.count("after settle") == 2
             assert seen.count("after audit") == 1
-            daemon.transport.faults = ["503", None]
+            daemon.transport.faults = ["529", None]
             await asked(daemon, False)
             assert seen.count("before hold") == seen.count("after settle") == 4
 
@@ -124,7 +124,8 @@ def test_steps_can_be_left_out(
             call = daemon.request("anthropic", {**BODY, "stream": stream})
             if "permit" in left_out:
                 await service.permit.before(call)  # what it finds is needed
-            service.pipeline = service.pipeline.without(*left_out)
+            kept = [step for name, step in service.pipeline.steps.items() if name not in left_out]
+            service.pipeline = CallPipeline(kept)
             if stream:
                 _, reply = await daemon.stream(call)
             else:

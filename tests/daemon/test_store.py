@@ -27,7 +27,7 @@ from support.ledgers import (
     version_1,
 )
 
-from anaphora.daemon.endpoints.kept import KeptObjects
+from anaphora.daemon.endpoints.stored import KeptObjects
 from anaphora.daemon.money.ledger import Ledger
 from anaphora.daemon.store import (
     EntryQuery,
@@ -185,9 +185,9 @@ async def test_looking_up_handles_does_not_read_those_of_others(path: Path) -> N
 
 @in_event_loop
 async def test_responses_are_forgotten_after_30_days(place: StorePlace) -> None:
-    """What an app has to delete itself stays, and so do containers."""
+    """What an app has to delete itself stays."""
     row = HandleRow(kind="file", id="file_1", app="shop", provider="p", created=DAY)
-    kinds: tuple[HandleKind, ...] = ("response", "item", "container")
+    kinds: tuple[HandleKind, ...] = ("response", "item")
     async with opened(place) as ledger:
         store, kept = ledger.store, KeptObjects(ledger.store)
         await store.add_handle(row)
@@ -196,8 +196,7 @@ async def test_responses_are_forgotten_after_30_days(place: StorePlace) -> None:
             await kept.add(now, [(kind, f"{kind}_{age}", 7) for kind in kinds])
         for kind in kinds:
             ids = [one.id for one in await store.handles(kind, "shop")]
-            first = 0 if kind == "container" else 1
-            assert ids == [f"{kind}_{age}" for age in range(first, 3)]
+            assert ids == [f"{kind}_{age}" for age in range(1, 3)]
         assert len(await store.handles("file", "shop")) == 1
 
 

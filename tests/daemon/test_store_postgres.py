@@ -436,7 +436,7 @@ async def test_two_nodes_bill_one_entry_at_once(postgres_place: PostgresPlace) -
             await blocking.execute(new_sums)
             moving = asyncio.create_task(late.settle(40, "billed", model="other"))
             await until(lambda: rows(postgres_place, WAITING) == [(1,)], "the model waits")
-            billed = asyncio.create_task(other.settled_hold(late.hold).settle(40, "billed"))
+            billed = asyncio.create_task(OpenHold(other, late.hold).settle(40, "billed"))
             await until(lambda: rows(postgres_place, WAITING) == [(2,)], "the bill waits")
             await blocking.execute("ROLLBACK")
             await asyncio.gather(moving, billed)

@@ -4,16 +4,19 @@ wires."""
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from support.daemon import TestedDaemon
 from support.failing_provider import FailingProvider, failing_daemon
 
 from anaphora import wire
 from anaphora.values import (
     Message,
+    Opaque,
     Part,
     Reply,
     ReplyEnd,
@@ -109,13 +112,12 @@ def asked(
 
 
 def meaning(reply: Reply) -> Any:
-    """What an app sees of an answer. A signature that came in a piece of its own has no text."""
+    """What an app sees of an answer."""
     parts = [
         (type(part).__name__, getattr(part, "text", ""))
         if not isinstance(part, ToolCall)
         else ("ToolCall", part.name, json.loads(part.arguments or "{}"))
         for part in reply.message.parts
-        if not (isinstance(part, Thinking) and part.signature and not part.text)
     ]
     return parts, reply.stop_reason, reply.usage.input, reply.usage.output
 
@@ -138,6 +140,24 @@ def test_answer_is_the_same_with_and_without_a_stream(
     assert meaning(last.reply) == meaning(whole)
     expected = [part.text for part in sent.message.parts if isinstance(part, Thinking)]
     assert [p.text for p in whole.message.parts if isinstance(p, Thinking)] == expected
+
+
+@pytest.mark.parametrize("caller", ["anthropic", "openai_responses"])
+def test_a_part_that_is_left_out_takes_no_number(
+    caller: str, failing: tuple[TestedDaemon, FailingProvider]
+) -> None:
+    """SDKs look for a block by its number."""
+    ran = Opaque(
+        "gemini", "codeExecutionResult", '{"codeExecutionResult":{"outcome":"OUTCOME_OK"}}'
+    )
+    parts = (Text("One."), ran, ToolCall("call_1", "look", "{}"))
+    sent = replace(answer("gemini", "nothing"), message=Message(role="assistant", parts=parts))
+    writer = wire.get("gemini").writer()
+    text = "".join(writer.write(event).decode() for event in reply_events(sent))
+    failing[1].stream_pieces(text)
+    body = asked(failing, "gemini", caller, stream=True).decode()
+    numbers = re.findall(r'"(?:output_)?index":(\d+)', body)
+    assert list(dict.fromkeys(numbers)) == ["0", "1"]
 
 
 def test_cited_files_may_be_sent_back(failing: tuple[TestedDaemon, FailingProvider]) -> None:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import base64
 import datetime
 import json
 from collections.abc import Callable
 from contextlib import suppress
-from email.utils import parsedate_to_datetime
 from typing import Any
 
 import pytest
@@ -97,7 +95,7 @@ def array() -> EmulatorResponse:
 
 
 def fault(name: str, **more: Any) -> Fault:
-    settings = {"seconds": KINDS[name].seconds or 0.0, "now": NOW.timestamp(), **more}
+    settings = {"seconds": KINDS[name].seconds or 0.0, **more}
     return Fault(name=name, **settings)
 
 
@@ -121,12 +119,8 @@ def text_of(answer: EmulatorResponse) -> str:
 
 ERRORS: list[tuple[str, int, type[Upstream], float | None]] = [
     ("rate-limit", 429, errors.RateLimited, 1.0),
-    ("rate-limit-seconds", 429, errors.RateLimited, 1.0),
-    ("rate-limit-ms", 429, errors.RateLimited, 1.0),
-    ("rate-limit-date", 429, errors.RateLimited, 1.0),
     ("rate-limit-bare", 429, errors.RateLimited, None),
     ("500", 500, errors.Overloaded, None),
-    ("503", 503, errors.Overloaded, None),
     ("529", 529, errors.Overloaded, None),
 ]
 
@@ -158,33 +152,11 @@ def test_spend_cap_is_not_a_rate_limit(name: str) -> None:
     assert answer.status == statuses.get(name, 429)
 
 
-@pytest.mark.parametrize(
-    "kind, header, value",
-    [
-        ("rate-limit-seconds", "retry-after", "1.5"),
-        ("rate-limit-ms", "retry-after-ms", "1500"),
-        ("rate-limit-date", "retry-after", "Sun, 15 Nov 2026 12:00:02 GMT"),
-    ],
-)
-def test_formats_of_retry_after(kind: str, header: str, value: str) -> None:
-    answer = fault(kind, seconds=1.5).apply(whole("anthropic"))
-    assert answer.headers[header] == value
-    waits = [name for name in answer.headers if name.startswith("retry-after")]
-    assert waits == [header]
-
-
 def test_google_sends_the_retry_delay_in_the_body() -> None:
     answer = fault("rate-limit", seconds=45.8379).apply(whole("gemini"))
     assert "retry-after" not in answer.headers
     details = json.loads(answer.body)["error"]["details"]
     assert [detail.get("retryDelay") for detail in details] == ["45.8379s"]
-
-
-@given(st.floats(1, 4e9))
-def test_retry_dates_are_http_dates_and_never_too_early(at: float) -> None:
-    answer = fault("rate-limit-date", seconds=0.0, now=at).apply(whole("anthropic"))
-    moment = parsedate_to_datetime(answer.headers["retry-after"])
-    assert 0 <= moment.timestamp() - at < 1
 
 
 @every_wire
@@ -204,10 +176,6 @@ def test_slow_responses_change_no_byte(name: str, made: Callable[[str], Emulator
     late = fault("slow-first-byte", seconds=3).apply(answer)
     assert late.body == answer.body
     assert [chunk.delay for chunk in late.chunks] == [3, *[0] * (len(answer.chunks) - 1)]
-    dripped = fault("slow-drip", seconds=0.5).apply(answer)
-    assert dripped.body == answer.body
-    assert len(dripped.chunks) > 1
-    assert {chunk.delay for chunk in dripped.chunks} == {0.5}
 
 
 @every_wire
@@ -254,14 +222,13 @@ def test_error_in_the_middle_of_a_stream(name: str) -> None:
 
 
 @every_wire
-@each_row("kind", ["broken-json", "broken-utf8"])
-def test_broken_content_cannot_be_read(name: str, kind: str) -> None:
-    single = fault(kind).apply(whole(name))
+def test_broken_content_cannot_be_read(name: str) -> None:
+    single = fault("broken-json").apply(whole(name))
     with pytest.raises(ValueError, match=r"."):
         json.loads(single.body.decode())
     with pytest.raises(errors.Parse):
         wire.get(name).read_reply(single.body)
-    broken = fault(kind).apply(stream(name))
+    broken = fault("broken-json").apply(stream(name))
     changed = [
         at
         for at, (a, b) in enumerate(zip(broken.chunks, stream(name).chunks, strict=True))
@@ -271,37 +238,10 @@ def test_broken_content_cannot_be_read(name: str, kind: str) -> None:
     assert isinstance(read(broken)[-1], ReplyFail)
 
 
-@every_wire
-def test_wrong_content_type(name: str) -> None:
-    answer = fault("wrong-content-type").apply(whole(name))
-    assert answer.headers["content-type"] == "text/html; charset=utf-8"
-    assert answer.body == whole(name).body
-
-
-@every_wire
-def test_unknown_events_and_fields_are_harmless(name: str) -> None:
-    answer = fault("unknown-events").apply(stream(name))
-    assert len(answer.chunks) == len(stream(name).chunks) + 1
-    added = next(chunk for chunk in answer.chunks if chunk not in stream(name).chunks)
-    assert b"mulator" in added.data or base64.b64encode(b'{"type":"emulator_') in added.data
-    assert text_of(answer).split() == TEXT.split()
-    single = fault("unknown-events").apply(whole(name))
-    assert "emulator_unknown" in json.loads(single.body)
-    assert wire.get(name).read_reply(single.body).text == TEXT
-
-
-@every_wire
-def test_duplicate_event(name: str) -> None:
-    before = stream(name).chunks
-    answer = fault("duplicate-events", after=2).apply(stream(name))
-    assert answer.chunks == [*before[:3], before[2], *before[3:]]
-    assert fault("duplicate-events").apply(whole(name)) == whole(name)
-
-
-@each_row("kind", ["duplicate-events", "unknown-events", "stream-error"])
 @each_row("after", [None, 0, 1])
-def test_array_stream_stays_an_array(kind: str, after: int | None) -> None:
-    before, now = json.loads(array().body), json.loads(fault(kind, after=after).apply(array()).body)
+def test_array_stream_stays_an_array(after: int | None) -> None:
+    broken = fault("stream-error", after=after).apply(array())
+    before, now = json.loads(array().body), json.loads(broken.body)
     assert isinstance(now, list)
     assert now != before
 
@@ -317,7 +257,7 @@ def test_every_fault_changes_the_response(kind: str, name: str) -> None:
 
 def request(path: str = "/v1/messages", header: str | None = None) -> EmulatorRequest:
     headers = {} if header is None else {HEADER: header}
-    return EmulatorRequest(method="POST", path=path, headers=headers, now=7.0)
+    return EmulatorRequest(method="POST", path=path, headers=headers)
 
 
 def hit(text: str, count: int, seed: int = 0, path: str = "/v1/messages") -> list[int]:
@@ -346,10 +286,10 @@ def test_rules_select_requests(which: str, expected: list[int]) -> None:
 
 
 def test_requests_are_counted_by_rule() -> None:
-    text = "faults:\n- {fault: 500, nth: 1, path: /a}\n- {fault: 503, nth: 1}\n"
+    text = "faults:\n- {fault: 500, nth: 1, path: /a}\n- {fault: 529, nth: 1}\n"
     chooser = Faults.decode(text, "f").selector()
     found = [chooser.next(request(path)) for path in ("/b", "/a", "/a")]
-    assert [fault.name if fault else None for fault in found] == ["503", "500", None]
+    assert [fault.name if fault else None for fault in found] == ["529", "500", None]
 
 
 @given(st.integers(0, 1000), st.floats(0.05, 0.95))
@@ -368,16 +308,15 @@ def test_seeds_differ() -> None:
 @pytest.mark.parametrize(
     "header, expected",
     [
-        ("503", Fault(name="503", now=7.0)),
-        ("rate-limit", Fault(name="rate-limit", seconds=1, now=7.0)),
-        ("rate-limit; seconds=2.5", Fault(name="rate-limit", seconds=2.5, now=7.0)),
-        ("cut; after=3", Fault(name="cut", after=3, now=7.0)),
+        ("rate-limit", Fault(name="rate-limit", seconds=1)),
+        ("rate-limit; seconds=2.5", Fault(name="rate-limit", seconds=2.5)),
+        ("cut; after=3", Fault(name="cut", after=3)),
     ],
 )
 def test_header_selects_the_fault(header: str, expected: Fault) -> None:
-    assert Faults().selector(by_header=True).next(request(header=header)) == expected
+    assert Faults().selector().next(request(header=header)) == expected
     # The header takes precedence over the rules.
-    always = Faults.decode("faults: [{fault: 500}]", "f").selector(by_header=True)
+    always = Faults.decode("faults: [{fault: 500}]", "f").selector()
     assert always.next(request(header=header)) == expected
 
 
@@ -389,13 +328,13 @@ def test_header_selects_the_fault(header: str, expected: Fault) -> None:
         "500; seconds=1",
         "cut; after=x",
         "cut; after=-1",
-        "slow-drip; seconds=inf",
+        "slow-first-byte; seconds=inf",
         "cut; 3",
     ],
 )
 def test_invalid_header_is_rejected(header: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
-        Faults().selector(by_header=True).next(request(header=header))
+        Faults().selector().next(request(header=header))
     assert caught.value.path == HEADER
 
 
@@ -416,7 +355,7 @@ def test_empty_file_has_no_faults() -> None:
         ("faults:\n- fault: 500\n  nth: []\n", 3, "expected a non-empty list"),
         ("faults:\n- fault: 500\n  seconds: 1\n", 3, "500 has no seconds"),
         ("faults:\n- fault: cut\n  after: soon\n", 3, "expected a whole number"),
-        ("faults:\n- fault: slow-drip\n  seconds: 3x\n", 3, "'3x' is not a time"),
+        ("faults:\n- fault: slow-first-byte\n  seconds: 3x\n", 3, "'3x' is not a time"),
         ("faults:\n- fault: 500\n  path: 3\n", 3, "expected a text"),
         ("faults:\n- fault: 500\n  provider: antropic\n", 3, "none of the providers"),
         ("faults:\n- fault: 500\n  path: a\n  path: b\n", 4, "path is given twice"),
@@ -441,5 +380,5 @@ def test_no_text_breaks_the_decoder(text: str) -> None:
 
 
 def test_durations_have_units() -> None:
-    text = "faults:\n- {fault: slow-drip, seconds: 20ms}\n- {fault: slow-drip, seconds: 1.5s}\n"
+    text = "faults:\n- {fault: slow-first-byte, seconds: 20ms}\n- {fault: slow-first-byte, seconds: 1.5s}\n"
     assert [rule.to_fault().seconds for rule in Faults.decode(text, "f").rules] == [0.02, 1.5]

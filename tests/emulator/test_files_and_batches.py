@@ -27,7 +27,7 @@ DATA = b"one\r\ntwo\r\n--three\x00\xff\r\n"
 
 @pytest.fixture(scope="module")
 def serving() -> Iterator[Emulator]:
-    options = EmulatorOptions(background=TAKES, latency=Latency(first=0.0), any_model=True)
+    options = EmulatorOptions(batch_seconds=TAKES, latency=Latency(first=0.0), any_model=True)
     with emulator.running(options) as running:
         yield running
 
@@ -242,22 +242,24 @@ def test_openai_batch_needs_requests_with_unique_ids(
 
 
 @pytest.mark.parametrize(
-    ("path", "most"),
+    ("path", "cursor"),
     [
-        ("/anthropic/v1/models", 1000),
-        ("/anthropic/v1/files", 1000),
-        ("/anthropic/v1/messages/batches", 1000),
-        ("/openai/v1/files", 10_000),
-        ("/openai/v1/batches", 100),
-        ("/openai/v1/chat/completions", 100),
+        ("/anthropic/v1/models", "after_id"),
+        ("/anthropic/v1/files", "page"),
+        ("/anthropic/v1/messages/batches", "before_id"),
+        ("/openai/v1/files", "after"),
+        ("/openai/v1/batches", "after"),
+        ("/openai/v1/chat/completions", "after"),
+        ("/v1beta/files", "pageToken"),
     ],
 )
-def test_limits_of_lists(emu: Emulator, path: str, most: int) -> None:
+def test_lists_have_one_page(emu: Emulator, path: str, cursor: str) -> None:
     headers = {"x-api-key": "k", "authorization": "Bearer k", "anthropic-version": "2023-06-01"}
-    for limit, status in ((0, 400), (1, 200), (most, 200), (most + 1, 400)):
-        answer = httpx.get(f"{emu.url}{path}", params={"limit": limit}, headers=headers)
-        assert answer.status_code == status, limit
-        if status == 400:
-            error = answer.json()["error"]
-            assert error["type"] == "invalid_request_error"
-            assert "limit" in error["message"]
+    if path.startswith("/v1beta"):
+        headers = {"x-goog-api-key": "k"}
+    answer = httpx.get(f"{emu.url}{path}", params={"limit": "1"}, headers=headers)
+    assert answer.status_code == 200
+    assert not answer.json().get("has_more")
+    answer = httpx.get(f"{emu.url}{path}", params={cursor: "x"}, headers=headers)
+    assert answer.status_code == 404
+    assert "one page" in answer.json()["error"]["message"]

@@ -164,9 +164,6 @@ TOO_DEEP = b'{"model":"m","messages":' + b"[" * 100_000
         ("GET", "/_emulator/requests?last=", b"", {}),
         ("GET", "/_emulator/%FF", b"", {}),
         ("PUT", "/_emulator/clock", b"", {}),
-        ("GET", "/anthropic/v1/models?limit=%C2%B2", b"", {}),
-        ("GET", f"/anthropic/v1/models?limit={LONG_NUMBER}", b"", {}),
-        ("GET", "/v1beta/cachedContents?pageSize=%C2%B2", b"", {}),
         ("GET", "/v1beta/cachedContents?pageToken=%D9%A3", b"", {}),
         ("GET", "/v1/%FF%FE/%00", b"", {}),
         ("GET", "/v1/models/%F0%28%8C%28", b"", {}),
@@ -177,7 +174,7 @@ TOO_DEEP = b'{"model":"m","messages":' + b"[" * 100_000
         ("POST", "/v1/messages", CALL, {"content_length": "x"}),
         ("POST", "/v1/messages", CALL, {"content_length": "9" * 30}),
         ("POST", "/v1/messages", TOO_DEEP, {}),
-        ("POST", "/v1/messages", CALL, {"x_emulator_fault": "rate-limit-date; seconds=1e300"}),
+        ("POST", "/v1/messages", CALL, {"x_emulator_fault": "rate-limit; seconds=1e300"}),
         ("POST", "/v1beta/cachedContents", b'{"model":"models/gemini-2.5-flash","ttl":1e400}', {}),
         (
             "POST",
@@ -218,7 +215,7 @@ def test_wrong_values_anywhere_are_the_caller_s_error(seed: int, strict: bool) -
     assert len(json.dumps(engine.journal.entries())) > 1000
 
 
-@pytest.mark.parametrize("fault", ["wrong-form", "duplicate-events", "broken-utf8", "cut; after=9"])
+@pytest.mark.parametrize("fault", ["broken-json", "ok-error", "cut; after=9"])
 def test_fault_of_any_response(fault: str) -> None:
     """Faults are made for replies; they also meet errors and lists of models."""
     engine = Engine(EmulatorOptions())

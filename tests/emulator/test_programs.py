@@ -90,9 +90,10 @@ def test_websocket_attempt_is_told_to_use_http(
     emu: Emulator, headers: dict[str, str], status: int
 ) -> None:
     """Codex uses HTTP at once after a 426, and after seven more attempts otherwise."""
-    response = httpx.get(f"{emu.url}/v1/responses", headers={**BEARER, **headers})
-    assert response.status_code == status
-    assert response.json()["error"]["message"]
+    for path in ("responses", "realtime?model=gpt-realtime-2"):
+        response = httpx.get(f"{emu.url}/v1/{path}", headers={**BEARER, **headers})
+        assert response.status_code == status
+        assert response.json()["error"]["message"]
 
 
 # ── Gemini CLI ───────────────────────────────────────────────────────────────────────────────────

@@ -105,12 +105,12 @@ def test_request_gets_the_host_that_it_asks_for(router: str, fields: dict[str, A
 
 
 def test_host_that_fails_is_left_unless_the_request_forbids_it() -> None:
-    server = engine('{fault: "503", host: Novita}')
+    server = engine('{fault: "529", host: Novita}')
     answered = {ask(server, provider={"order": ["novita"]})["provider"] for _ in range(20)}
     assert answered == {"Google AI Studio", "Together"}
     strict = {"order": ["novita"], "allow_fallbacks": False}
-    assert respond(server, "openrouter", provider=strict).status == 503
-    assert respond(server, "huggingface", model="some/model:novita").status == 503
+    assert respond(server, "openrouter", provider=strict).status == 529
+    assert respond(server, "huggingface", model="some/model:novita").status == 529
     assert host_of(server) == "Novita"
 
 

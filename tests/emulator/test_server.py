@@ -9,8 +9,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +21,6 @@ from support.tables import each_row
 from support.waiting import PATIENCE
 
 from anaphora import emulator
-from anaphora.client.credentials.sigv4 import AwsKeys, Signer
 from anaphora.emulator import EmulatorOptions, Latency
 from anaphora.emulator.engine import Engine, show_calls
 from anaphora.emulator.exchange import EmulatorRequest
@@ -338,7 +335,7 @@ def start(*args: str) -> subprocess.Popen[str]:
 
 def test_command_serves_until_interrupted(tmp_path: Path) -> None:
     faults = tmp_path / "faults.yaml"
-    faults.write_text("faults: [{fault: '503', nth: 1}]")
+    faults.write_text("faults: [{fault: '529', nth: 1}]")
     with start(
         "--port", str(free_port()), "--faults", str(faults), "--providers", "openai"
     ) as child:
@@ -353,7 +350,7 @@ def test_command_serves_until_interrupted(tmp_path: Path) -> None:
         ]
         os.kill(child.pid, signal.SIGINT)
         assert child.wait(PATIENCE) == 0
-    assert statuses == [503, 200, 404, 200]
+    assert statuses == [529, 200, 404, 200]
 
 
 def test_port_in_use_raises(emu: Emulator) -> None:
@@ -369,47 +366,6 @@ def test_bad_port_is_a_usage_error(port: str) -> None:
         assert child.wait(PATIENCE) == 2
         assert child.stderr is not None
         assert "--port" in child.stderr.read()
-
-
-def test_command_verifies_signatures_with_the_keys_of_the_environment(tmp_path: Path) -> None:
-    """Beside them, with those of every profile in the file of credentials."""
-    file = tmp_path / "credentials"
-    file.write_text("[one]\naws_access_key_id = AKIAONE\naws_secret_access_key = first\n")
-    environ = {**os.environ, "HOME": str(tmp_path), "AWS_SHARED_CREDENTIALS_FILE": str(file)}
-    keys = {"AWS_ACCESS_KEY_ID": "AKIATWO", "AWS_SECRET_ACCESS_KEY": "second"}
-    statuses = []
-    command = [sys.executable, "-u", "-m", "anaphora", "emulate", "--port", "0"]
-    with subprocess.Popen(
-        [*command, "--verify-signatures"], stdout=subprocess.PIPE, text=True, env=environ | keys
-    ) as child:
-        assert child.stdout is not None
-        found = re.search(r"http://[\d.:]+", child.stdout.readline())
-        assert found is not None
-        url = f"{found[0]}/model/us.anthropic.claude-sonnet-4-5-20250929-v1%3A0/converse"
-        body = b'{"messages":[{"role":"user","content":[{"text":"Hello"}]}]}'
-        for access, secret in (("AKIAONE", "first"), ("AKIATWO", "second"), ("AKIATWO", "first")):
-            signer = Signer(AwsKeys(access, secret), "us-east-1", "bedrock")
-            signed = signer.headers("POST", url, {}, sha256(body).hexdigest(), time.time())
-            answer = httpx.post(url, content=body, headers=dict(signed.items()))
-            statuses.append((answer.status_code, answer.headers.get("x-amzn-errortype", "")[:26]))
-        os.kill(child.pid, signal.SIGINT)
-        assert child.wait(PATIENCE) == 0
-    assert statuses == [(200, ""), (200, ""), (403, "InvalidSignatureException:")]
-
-
-def test_signatures_cannot_be_verified_without_keys(tmp_path: Path) -> None:
-    environ = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
-    command = [sys.executable, "-m", "anaphora", "emulate", "--verify-signatures"]
-    shown = subprocess.run(
-        command,
-        env=environ | {"HOME": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=PATIENCE,
-    )
-    assert shown.returncode == 2
-    assert "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or write" in shown.stderr
 
 
 @pytest.mark.parametrize("name", ["http://emulator", "emulator:80"])

@@ -61,7 +61,6 @@ def check(
     path: str | None = None,
     provider: str | None = None,
     tokens: int | None = None,
-    passed: strict.PassedFields | None = None,
 ) -> Upstream | None:
     """The answer to a request, as the engine asks for it: with what could be read of it."""
     provider = provider or wire.PROVIDERS[name]
@@ -83,8 +82,7 @@ def check(
         pass
     counts = path.endswith("/count_tokens")
     facts = ModelFacts(provider, name, profile, rules)
-    more = {"counts": counts, "passed": passed}
-    return error_of(name, request, facts, params=params, tokens=tokens or 0, **more)
+    return error_of(name, request, facts, params=params, tokens=tokens or 0, counts=counts)
 
 
 DAY = datetime.date(2026, 11, 14)
@@ -989,9 +987,6 @@ def test_body_that_is_no_object_is_rejected(name: str, body: bytes) -> None:
     error = check(name, body)
     assert isinstance(error, errors.RequestRejected)
     assert wire.get(name).write_error(error)[0] == 400
-    remembering = check(name, body, passed=strict.PassedFields())
-    assert remembering is not None
-    assert str(remembering) == str(error)
 
 
 def test_other_providers_follow_the_catalog_only() -> None:
@@ -1073,27 +1068,6 @@ def test_malformed_request_never_raises(name: str, bodies: list[Any]) -> None:
     for mutant in (mutant for body in (PLAIN[name], *bodies) for mutant in mutants(body)):
         error = checked(name, mutant)
         assert error is None or wire.get(name).write_error(error)[0] in (400, 413)
-
-
-@pytest.mark.parametrize("name, bodies", BODIES)
-def test_fields_that_passed_excuse_nothing_in_the_messages(name: str, bodies: list[Any]) -> None:
-    """The same error as without a memory, after the same fields passed beside plain messages."""
-    provider, model, plain = wire.PROVIDERS[name], MODELS[name], PLAIN[name]
-    rules, profile = catalog.rules(provider, model, name), catalog.profile(provider, model)
-    facts, passed = ModelFacts(provider, name, profile, rules), strict.PassedFields()
-    field, headers = HOSTS[name].checks.messages_field, {"anthropic-version": "2023-06-01"}
-
-    def answer(body: Any, memory: strict.PassedFields | None) -> tuple[str, str | None]:
-        data = json.dumps(body).encode()
-        request = EmulatorRequest(method="POST", path=PATHS[name], headers=headers, body=data)
-        error = error_of(name, request, facts, passed=memory)
-        return ("", None) if error is None else (str(error), error.param)
-
-    bodies = [*bodies, *({**plain, field: mutant} for mutant in mutants(plain[field]))]
-    for body in bodies:
-        if field in body:
-            answer({**body, field: plain[field]}, passed)
-        assert answer(body, passed) == answer(body, None), body
 
 
 @each_row("kind", [[], {}, 5, None, True])

@@ -38,7 +38,7 @@ def test_web_backend_reports_an_error_in_the_stream() -> None:
     with emulator.running(emulator.EmulatorOptions()) as emu:
         config = web_backend.emulated_config(emu.url)
         config["providers"]["claude"] |= {
-            "headers": {"x-emulator-fault": "503"},
+            "headers": {"x-emulator-fault": "529"},
             "retry": {"max_attempts": 1},
         }
         with TestClient(web_backend.create_app(config, environ={"KEY": "any"})) as client:

@@ -275,7 +275,7 @@ def test_watchers_get_records_as_those_of_the_client_do(emu: Emulator) -> None:
         for turn in (1, 2):
             client.messages.create(**claude(count=turn))
         with pytest.raises(anthropic.APIStatusError):
-            client.messages.create(**claude(), extra_headers={"x-emulator-fault": "503"})
+            client.messages.create(**claude(), extra_headers={"x-emulator-fault": "529"})
     text = generate_latest(registry).decode()
     read = emu.requests()[1]["read"]
     assert f'kind="read",model="claude-opus-5-5",provider="anthropic"}} {float(read)}' in text

@@ -349,10 +349,10 @@ def test_connection_that_fails_is_seen_and_the_error_passes() -> None:
 # ── Bills ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_retried_503_is_seen_and_not_judged(emu: Emulator) -> None:
+def test_retried_529_is_seen_and_not_judged(emu: Emulator) -> None:
     """The SDK retries; the second attempt is answered."""
     verdicts: list[JudgedCall] = []
-    faults = iter(["503", ""])
+    faults = iter(["529", ""])
 
     def first_fails(request: httpx2.Request) -> None:
         if fault := next(faults):
@@ -365,7 +365,7 @@ def test_retried_503_is_seen_and_not_judged(emu: Emulator) -> None:
         anthropic_client(emu.url, http_client=http, max_retries=1) as client,
     ):
         client.messages.create(**claude())
-    assert [(call.kind, call.status) for call in seen.calls] == [("error", 503), ("judged", 200)]
+    assert [(call.kind, call.status) for call in seen.calls] == [("error", 529), ("judged", 200)]
     assert [call.status for call in verdicts] == [200]
     assert seen.sums.calls == 1
 
@@ -631,7 +631,7 @@ def test_secrets_never_reach_an_observer(emu: Emulator, caplog: pytest.LogCaptur
         )
         for guide in (f"{GUIDE} {KEY}", f"{GUIDE} other {KEY}", GUIDE):
             client.messages.create(**claude(guide), extra_query={"key": KEY})
-        for fault in ("401", "503"):
+        for fault in ("401", "529"):
             with pytest.raises(anthropic.APIStatusError):
                 client.messages.create(**claude(), extra_headers={"x-emulator-fault": fault})
     with openai_client(emu.url, max_retries=0) as other:

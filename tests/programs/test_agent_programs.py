@@ -31,11 +31,9 @@ from support.program_checks import (
     check_watched,
 )
 from support.servers import ServerMissing
-from support.signing import keys_of
 from support.waiting import PATIENCE
 
 from anaphora import emulator
-from anaphora.client.credentials.sigv4 import AwsKeys
 
 
 @pytest.fixture
@@ -190,10 +188,9 @@ def test_claude_code_at_a_cloud_is_recorded_and_replayed(
 
 @pytest.mark.long
 def test_claude_code_at_an_emulated_bedrock(folder: Path) -> None:
-    """Its own signatures are verified, and each call of the loop after the first reads the cache."""
-    there, variables = place_of(ON_BEDROCK, folder / "home"), ON_BEDROCK.variables
-    keys = AwsKeys(variables["AWS_ACCESS_KEY_ID"], variables["AWS_SECRET_ACCESS_KEY"])
-    with emulator.running(ON_BEDROCK.options(aws_keys=(keys,))) as emu:
+    """Each call of the loop after the first reads the cache."""
+    there = place_of(ON_BEDROCK, folder / "home")
+    with emulator.running(ON_BEDROCK.options()) as emu:
         done = there.run(key="", variables={"ANTHROPIC_BEDROCK_BASE_URL": emu.url})
         calls = [call for call in reversed(emu.requests()) if call["stream"]]
     check_run(done)
@@ -205,7 +202,7 @@ def test_claude_code_at_an_emulated_bedrock(folder: Path) -> None:
 
 
 def test_claude_code_on_bedrock_through_the_daemon(folder: Path) -> None:
-    """It signs InvokeModel with a key pair of its app; the provider speaks Converse."""
+    """It sends the token of its app with InvokeModel; the provider speaks Converse."""
     there = place_of(ON_BEDROCK, folder / "home")
     with emulator.running(ON_BEDROCK.options(keys=frozenset({KEY}))) as emu:
         llm = llm_yaml(emu.url)
@@ -219,11 +216,9 @@ def test_claude_code_on_bedrock_through_the_daemon(folder: Path) -> None:
         allow = ["service_tiers", {"fields": ["*"], "betas": ["*"]}]
         grant = {**GRANT, "llm": {**GRANT["llm"], **limits, "allow": allow}}
         with running_daemon(folder, emu, llm=llm, extensions={"demo": grant}) as daemon:
-            keys = keys_of(daemon)
             variables = {
                 "ANTHROPIC_BEDROCK_BASE_URL": daemon.url,
-                "AWS_ACCESS_KEY_ID": keys.access_key,
-                "AWS_SECRET_ACCESS_KEY": keys.secret.reveal(),
+                "AWS_BEARER_TOKEN_BEDROCK": daemon.token(),
             }
             done = there.run(key="", variables=variables)
             log = [line for line in daemon.log_lines() if line.get("path")]

@@ -11,8 +11,7 @@ from support.agent_programs import PROGRAMS, ProgramPlace
 from support.missing import skip_without
 from support.program_checks import bills_of, check_bills, check_run
 from support.servers import ServerMissing
-
-from anaphora import emulator
+from support.websocket_emulator import websocket_emulator
 
 
 @pytest.fixture
@@ -29,7 +28,7 @@ def test_bills_of_a_resumed_session(name: str, folder: Path) -> None:
         there = ProgramPlace(PROGRAMS[name], folder / "home")
     except ServerMissing as missing:
         skip_without(missing)
-    with emulator.running(there.program.options(websockets=True)) as emu:
+    with websocket_emulator(there.program.options()) as emu:
         upstream = ("--upstream", f"{there.program.provider}={emu.url}")
         check_run(there.run("watch", *upstream))
         resumed = there.run("watch", *upstream, again=True)

@@ -11,8 +11,7 @@ import pytest
 from support.agent_programs import PROGRAMS, ProgramPlace
 from support.missing import skip_without
 from support.servers import ServerMissing
-
-from anaphora import emulator
+from support.websocket_emulator import websocket_emulator
 
 
 @pytest.fixture
@@ -29,7 +28,7 @@ def test_an_agent_is_stopped_at_the_limit(name: str, folder: Path) -> None:
     except ServerMissing as missing:
         skip_without(missing)
     log = folder / "calls.jsonl"
-    with emulator.running(there.program.options(websockets=name == "codex")) as emu:
+    with websocket_emulator(there.program.options()) as emu:
         upstream = ("--upstream", f"{there.program.provider}={emu.url}")
         options = ("--json", "--log", str(log), "--max-usd", "0.001", *upstream)
         done = there.run("watch", *options)

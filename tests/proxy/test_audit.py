@@ -106,7 +106,7 @@ def test_each_relayed_call_has_a_row(emu: Emulator, tmp_path: Path) -> None:
     assert 0 < one.output_nano_usd < one.cost_nano_usd
 
 
-@pytest.mark.parametrize("fault, status", [("503", 503), ("spend-cap", 429), ("cut", 200)])
+@pytest.mark.parametrize("fault, status", [("529", 529), ("spend-cap", 429), ("cut", 200)])
 def test_failed_calls_have_rows_without_text(
     fault: str, status: int, emu: Emulator, tmp_path: Path
 ) -> None:

@@ -17,10 +17,9 @@ import pytest
 from botocore.config import Config
 from support.cloud_agent import CLIENTS, GUIDE, QUESTIONS
 from support.emulated_client import AT_ONCE
+from support.signed_emulator import signed_emulator
 from support.socket_upstream import answering, socket_upstream
 
-from anaphora import emulator
-from anaphora.client.credentials.sigv4 import AwsKeys
 from anaphora.emulator import EmulatorOptions
 from anaphora.emulator.server import Emulator
 from anaphora.proxy.placeholders import PlaceholderTokens, with_placeholder_keys
@@ -41,8 +40,7 @@ NAMES = [name for name in CLIENTS if name != "converse-unmarked"]
 
 @pytest.fixture(scope="module")
 def emu() -> Iterator[Emulator]:
-    options = EmulatorOptions(latency=AT_ONCE, aws_keys=(AwsKeys(ACCESS, SECRET),))
-    with emulator.running(options) as running:
+    with signed_emulator(EmulatorOptions(latency=AT_ONCE), ACCESS, SECRET) as running:
         yield running
 
 

@@ -180,7 +180,7 @@ def test_attempts_that_an_sdk_retried_are_replayed(
                         "response": [lambda each, found=statuses: found.append(each.status_code)]
                     }
                 )
-                faults = ["503", "rate-limit-ms; seconds=0.01", "reset"]
+                faults = ["529", "rate-limit; seconds=0.01", "reset"]
 
                 def with_fault(request: Any, left: list[str] = faults) -> None:
                     if left:
@@ -193,7 +193,7 @@ def test_attempts_that_an_sdk_retried_are_replayed(
             assert player.report.misses == ()
     assert answers[0] == answers[1]
     for statuses in attempts:  # whether the head of a response that broke off was sent is a race
-        assert (statuses[:2], statuses[3:]) == ([503, 429], [200])
+        assert (statuses[:2], statuses[3:]) == ([529, 429], [200])
 
 
 def test_stream_keeps_its_cuts(emu: Emulator, tmp_path: Path) -> None:

@@ -106,7 +106,7 @@ def test_ollamas_own_api_passes_unread_and_says_so_once(upstream: SocketUpstream
     ]
     assert all(sent.endswith(data) for sent in upstream.requests)
     assert [call.kind for call in judge.calls] == ["other"] * 3
-    assert {call.reason for call in judge.calls} == {"Ollama's own API is not read"}
+    assert {call.reason for call in judge.calls} == {"this API of the provider is not read"}
     first, *others = [[notice.message for notice in call.notices] for call in judge.calls]
     assert first == ["Ollama's /api/ is passed on, not read; /v1 is read."]
     assert others == [[], []]

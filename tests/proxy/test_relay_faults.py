@@ -16,7 +16,7 @@ from anaphora.proxy.routes import default_routes
 from anaphora.proxy.server import Proxy, running
 
 #: Those that last.
-_LONG = {"timeout", "slow-first-byte", "slow-drip"}
+_LONG = {"timeout", "slow-first-byte"}
 FAULTS = sorted(name for name in KINDS if name not in _LONG)
 BODY = {
     "model": "claude-opus-5-5",

@@ -83,38 +83,6 @@ def test_new_calls_wait_where_too_much_waits_for_observers(
         assert len(upstream.requests) == 2
 
 
-def test_work_that_is_not_urgent_is_done_while_there_is_no_call() -> None:
-    done = threading.Event()
-
-    class Worker:
-        """It has three things to do after each call."""
-
-        def __init__(self) -> None:
-            self.left = 0
-
-        def call_ended(self, call: RelayedCall) -> None:
-            self.left = 3
-
-        def work_left(self) -> bool:
-            if self.left:  # it is asked before the call ends as well
-                self.left -= 1
-                if not self.left:
-                    done.set()
-            return self.left > 0
-
-    class Broken(Worker):
-        def work_left(self) -> bool:
-            raise RuntimeError("broken")
-
-    with (
-        socket_upstream(answering(OK)) as upstream,
-        running([upstream.route()], observers=[Broken(), worker := Worker()]) as proxy,
-    ):
-        exchange(proxy.port, request_bytes("POST", "/up/v1", b"{}"))
-        assert done.wait(PATIENCE)
-        assert worker.left == 0
-
-
 class Together(CallList):
     """Keeps the numbers of calls that it gets together, and waits at the first call."""
 

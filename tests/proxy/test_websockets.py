@@ -16,10 +16,11 @@ import pytest
 from aiohttp import web
 from support.raw_http import exchange, request_bytes
 from support.waiting import PATIENCE
+from support.websocket_emulator import websocket_emulator
 
 from anaphora import emulator
 from anaphora.cli.watch_output import call_lines
-from anaphora.emulator import Emulator, EmulatorOptions
+from anaphora.emulator import Emulator
 from anaphora.proxy.observing import Observer
 from anaphora.proxy.recording import RecordedUpstream
 from anaphora.proxy.routes import default_routes
@@ -34,7 +35,7 @@ KEY = "sk-canary-4Qm8"
 
 @pytest.fixture(scope="module")
 def provider() -> Iterator[Emulator]:
-    with emulator.running(EmulatorOptions(websockets=True)) as emu:
+    with websocket_emulator() as emu:
         yield emu
 
 
@@ -237,7 +238,7 @@ def test_a_message_that_cannot_be_read_is_relayed(
             for message in (
                 '{"type": "response.create", "model": "gpt-5.5", "input": [], "generate": false}',
                 '{"type": "response.create", "model": "gpt-5.5", "input": 5,'
-                ' "previous_response_id": "resp_warm1"}',
+                ' "previous_response_id": "resp_ahead0"}',
             ):
                 await socket.send_str(message)
                 while (event := (await socket.receive()).json()["type"]) == "response.created":
@@ -280,39 +281,35 @@ def test_two_streams_of_a_connection_are_two_calls(provider: Emulator) -> None:
 
 
 @sdk_warnings
-def test_realtime_is_counted_by_its_usage(provider: Emulator) -> None:
+def test_realtime_is_counted_by_its_usage() -> None:
     judge = Judge()
-    with running(default_routes({"openai": provider.url}), observers=[judge]) as proxy:
-        with sdk(proxy).realtime.connect(model="gpt-realtime-2") as connection:
-            connection.session.update(session={"type": "realtime", "output_modalities": ["text"]})
-            for text in ("Hello?", "Still there?"):
-                part = {"type": "input_text", "text": text}
-                item: Any = {"type": "message", "role": "user", "content": [part]}
-                connection.conversation.item.create(item=item)
-                done = ask(connection)
-            connection.conversation.item.create(
-                item={
-                    "type": "message",
-                    "role": "user",
-                    "content": [{"type": "input_audio", "audio": ""}],
-                }
-            )
-            assert "text alone" in next(e for e in connection if e.type == "error").error.message
-        assert proxy.settle(PATIENCE)
+    usage = {"input_tokens": 900, "output_tokens": 20, "total_tokens": 920}
+
+    async def talk(url: str) -> None:
+        base = f"{url}/openai/v1"
+        client = openai.AsyncOpenAI(
+            api_key=KEY, base_url=base, websocket_base_url=base.replace("http", "ws", 1)
+        )
+        async with client, client.realtime.connect(model="gpt-realtime-2") as connection:
+            for _ in range(2):
+                await connection.response.create()
+                async for event in connection:
+                    if event.type == "response.done":
+                        assert event.response.usage is not None
+                        assert event.response.usage.input_tokens == 900
+                        break
+
+    served(usage, talk, judge)
     one, two = judge.calls
     assert (one.kind, two.kind, two.model) == ("realtime", "realtime", "gpt-realtime-2")
     assert two.usage is not None
-    assert (two.usage.input, two.usage.output) == (
-        done.usage.input_tokens,
-        done.usage.output_tokens,
-    )
-    price = Decimal(4) * done.usage.input_tokens + Decimal(24) * done.usage.output_tokens
-    assert two.cost_usd == price / 1_000_000
+    assert (two.usage.input, two.usage.output) == (900, 20)
+    assert two.cost_usd == (Decimal(4) * 900 + Decimal(24) * 20) / 1_000_000
     summary = judge.summary()
     assert (summary.realtime.calls, summary.judged.calls) == (2, 0)
     assert summary.spent_usd == summary.realtime.cost_usd > 0
     [line] = [str(line) for line in call_lines(two)]
-    assert f"of {two.usage.input:,} tokens" in line
+    assert "of 900 tokens" in line
 
 
 @pytest.mark.parametrize(

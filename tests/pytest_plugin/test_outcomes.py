@@ -168,6 +168,7 @@ def test_a_project_may_have_an_emulator_of_its_own(project: pytest.Pytester) -> 
     project.runpytest_inprocess().assert_outcomes(passed=1)
 
 
+@pytest.mark.usefixtures("more_faults")
 def test_a_stream_that_is_left_open_is_no_call_of_the_next_test(
     project: pytest.Pytester, emu: Emulator, monkeypatch: pytest.MonkeyPatch
 ) -> None:

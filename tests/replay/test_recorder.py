@@ -26,6 +26,8 @@ from anaphora.emulator.server import Emulator
 from anaphora.replay import FixtureStore, Recorder
 from anaphora.tools import ToolRegistry
 
+pytestmark = pytest.mark.usefixtures("more_faults")
+
 #: Nothing listens there.
 NOWHERE = "http://127.0.0.1:9"
 SCRIPT = """
@@ -205,13 +207,13 @@ async def test_failed_attempts_are_repeated_offline(
 @in_a_loop
 async def test_retried_attempt_is_repeated_offline(emu: Emulator, tmp_path: Path) -> None:
     transport = RecordingTransport()
-    transport.faults = ["503", None]
+    transport.faults = ["529", None]
     async with client(
         emu.url, Recorder(tmp_path, transport=transport), "anthropic", **BRISK
     ) as live:
         expected = facts(await live.send("Hello?"))
     await transport.close()
-    assert [status for status, _ in expected[-1]] == [503, 200]
+    assert [status for status, _ in expected[-1]] == [529, 200]
     async with client(NOWHERE, Recorder(tmp_path), "anthropic", **BRISK) as offline:
         assert facts(await offline.send("Hello?")) == expected
 

@@ -91,16 +91,6 @@ BODIES: dict[str, Json] = {
     "/v1beta/models/gemini-2.5-flash:generateContent": _GEMINI,
     "/v1beta/models/gemini-2.5-flash:streamGenerateContent": _GEMINI,
     "/v1beta/models/{model}:countTokens": _GEMINI,
-    "/api/chat": _request(
-        "qwen3:0.6b",
-        "messages",
-        {
-            "type": "array",
-            "items": _closed(("role", "content"), role={"enum": ["user"]}, content=_TEXT),
-            "maxItems": 3,
-        },
-        options=_closed((), num_predict=_COUNT),
-    ),
 }
 
 

@@ -2,7 +2,7 @@
 
     async with connected(emu) as emulated:
         chat = emulated.client.session("anthropic")
-        emulated.transport.faults = ["503", None]  # the faults of the next requests
+        emulated.transport.faults = ["529", None]  # the faults of the next requests
         await chat.send("Hello")
         emulated.transport.sent, emulated.records
 

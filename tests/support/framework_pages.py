@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import tomllib
 from pathlib import Path
 from typing import NamedTuple
 
@@ -41,14 +40,13 @@ def program_of(framework: str) -> str:
 
 
 def installed_path(folder: Path) -> str:
-    """A PYTHONPATH on which the entry points of this checkout are found, as after an
-    installation."""
+    """A PYTHONPATH with the examples, as in an installed program that names the adapter for
+    inspect_ai among its entry points."""
     root = DOCS.parent
-    points = tomllib.loads((root / "pyproject.toml").read_text())["project"]["entry-points"]
-    made = folder / "site" / "anaphora-0.dist-info"
+    made = folder / "site" / "program-0.dist-info"
     made.mkdir(parents=True)
-    (made / "METADATA").write_text("Metadata-Version: 2.1\nName: anaphora\nVersion: 0\n")
-    lines = [f"{name} = {value}" for name, value in points["inspect_ai"].items()]
-    (made / "entry_points.txt").write_text("\n".join(["[inspect_ai]", *lines, ""]))
-    path = [str(root / "src"), str(folder / "site"), os.environ.get("PYTHONPATH", "")]
+    (made / "METADATA").write_text("Metadata-Version: 2.1\nName: program\nVersion: 0\n")
+    (made / "entry_points.txt").write_text("[inspect_ai]\nanaphora = inspect_ai_adapter\n")
+    folders = (root / "src", root / "examples", folder / "site")
+    path = [*map(str, folders), os.environ.get("PYTHONPATH", "")]
     return os.pathsep.join(path)

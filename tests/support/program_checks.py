@@ -19,6 +19,7 @@ from support.daemon import TestedDaemon, llm_yaml, running_daemon
 from support.recordings import reported
 from support.session_bills import calls_once
 from support.waiting import PATIENCE
+from support.websocket_emulator import websocket_emulator
 
 from anaphora import emulator
 from anaphora.analysis.trace.log_lines import Problem
@@ -61,7 +62,8 @@ def check_watched(
     has_sessions: bool = True,
 ) -> None:
     log = folder / "calls.jsonl"
-    with emulator.running(there.program.options(websockets=websockets)) as emu:
+    running = websocket_emulator if websockets else emulator.running
+    with running(there.program.options()) as emu:
         upstream = ("--upstream", f"{there.program.provider}={emu.url}")
         done = there.run("watch", "--json", "--log", str(log), *upstream)
         billed = bills_of(emu)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from anaphora import wire
+from anaphora.daemon.faces.not_lent import NOT_LENT
 from anaphora.wire.tables import BlockType, Effect, RequestTable, request_table
 
 INTRO = """\
@@ -29,6 +30,7 @@ _CHECKED = {
     Effect.STORED: "may name the app's own objects only; keeping answers needs `allow`",
     Effect.ASK: "needs `allow`",
 }
+_NOT_LENT = "[not passed on](reference/http.md#not-passed-on)"
 
 
 def page() -> str:
@@ -45,6 +47,7 @@ def _wire(name: str) -> Iterator[str]:
         members = ", ".join(f"`{each}`" for each in sorted(field.members or ()))
         what = "" if "." in field.name else field.effect.value
         grant = "" if "." in field.name else _CHECKED.get(field.effect, "")
+        grant = _NOT_LENT if field.name in NOT_LENT else grant
         beta = " (beta)" if field.beta else ""
         yield f"| `{field.name}`{beta} | {what} | {members} | {grant} |"
     yield ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import random
 import re
@@ -20,7 +21,6 @@ from support.tables import each_row
 
 from anaphora import catalog, emulator
 from anaphora.cache.simulator import RenderedPrompt, Simulator
-from anaphora.cache.simulator.stories import relative_cost
 from anaphora.catalog import dialects
 from anaphora.emulator import EmulatorOptions
 from anaphora.emulator.server import Emulator
@@ -37,6 +37,7 @@ from anaphora.wire.tool_order import tool_order, tools_in_order
 Json = dict[str, Any]
 ANTHROPIC = PLACES["anthropic"]
 BEGIN = 1_800_000_000.0
+NOW = datetime.datetime(2026, 11, 14, tzinfo=datetime.UTC)
 
 
 def path_of(place: Place) -> str:
@@ -187,8 +188,10 @@ def costs(place: Place, calls: list[tuple[float, bytes]]) -> tuple[Decimal, Deci
             plan = own_plan(read.rendered, rules, members)
             prompt = RenderedPrompt(read.rendered, plan)
             outcome = simulators[index].call(prompt, at=at)
+            price = catalog.price(place.provider, place.model, NOW)
+            assert price is not None
             marked = bool(plan.marks) or plan.automatic is not None
-            cost = relative_cost(rules)(outcome.usage(0), marked)
+            cost = price.of(outcome.usage(0), marked=marked)
             assert cost is not None
             total[index] += cost
     return total[0], total[1]

@@ -203,15 +203,15 @@ def test_calls_without_a_bill_or_a_price_are_left_out(emu: Emulator) -> None:
 def test_calls_that_wait_are_compared_when_asked_for(
     most: int, emu: Emulator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At most so many wait; the result is that of all calls."""
+    """At most so many wait; the result is that of all calls, a quick one that of a few more."""
     monkeypatch.setattr(savings_module, "_MOST_WAITING", most)
-    monkeypatch.setattr(Judge, "work_left", lambda _: False)
+    monkeypatch.setattr(savings_module, "_FEW", 1)
     place = PLACES["anthropic"]
     with watched(emu, place=False) as (proxy, judge):
         for _ in range(3):
             send(proxy, place, body(place, spec()))
     assert judge.savings.waiting == min(most, 3)
-    assert judge.savings.result(complete=False).calls == 3 - min(most, 3)
+    assert judge.savings.result(quick=True).calls == min(3, 4 - min(most, 3))
     assert judge.savings.result().calls == 3
     assert judge.savings.waiting == 0
 

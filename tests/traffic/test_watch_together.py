@@ -94,24 +94,14 @@ def test_verdicts_are_the_same_one_by_one(calls: list[RelayedCall], together: in
     assert shown(judged(calls, together)) == shown(alone)
 
 
-def test_remedies_found_later_are_those_found_at_once(calls: list[RelayedCall]) -> None:
-    """With a line for each call, verdicts have their remedies; otherwise when they are read, or
-    when there was time."""
+def test_verdicts_of_breaks_have_their_remedies(calls: list[RelayedCall]) -> None:
     lines: list[Any] = []
-    at_once = Judge(lambda call: lines.append(call.verdict and call.verdict.remedy))
-    idle, asked = Judge(), Judge()
+    judge = Judge(lambda call: lines.append(call.verdict and call.verdict.remedy))
     for call in calls:
-        for judge in (at_once, idle, asked):
-            judge.call_ended(call)
-    while idle.work_left():
-        pass
-    for judge in (idle, asked):
-        assert lines == [call.verdict and call.verdict.remedy for call in judge.calls]
-    assert all(remedy for remedy, call in zip(lines, asked.calls, strict=True) if call.broke)
-    summed = Judge()
-    for call in calls:
-        summed.call_ended(call)
-    worst = summed.summary().worst
+        judge.call_ended(call)
+    assert lines == [call.verdict and call.verdict.remedy for call in judge.calls]
+    assert all(remedy for remedy, call in zip(lines, judge.calls, strict=True) if call.broke)
+    worst = judge.summary().worst
     assert worst
     assert all(call.verdict and call.verdict.remedy for call in worst)
 

@@ -37,8 +37,8 @@ from .prefix_branches import Branch, BranchTree, CallEnd, Place
 from .simulator import RenderedPrompt
 from .simulator.prompt import UNMARKED
 
-#: What a call takes besides its text, and each of its runs and chunks, which a conversation's calls
-#: share.
+#: What a call takes besides its text, and each of its runs and chunks, which the calls of a
+#: conversation share.
 _CALL_BYTES, _RUN_BYTES, _CHUNK_BYTES = 3500, 2500, 130
 
 Call = TypeVar("Call")

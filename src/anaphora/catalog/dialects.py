@@ -10,7 +10,6 @@ import datetime
 import re
 from collections.abc import Container
 from fnmatch import fnmatchcase
-from functools import lru_cache
 from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
@@ -228,7 +227,9 @@ class Dialect(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     """The start of request paths that the base URL of the provider's SDK includes."""
     own_paths: tuple[str, ...] = ()
     """Path prefixes that a proxy accepts without the provider's name; the longest match counts.
-    Stated on the provider's first row, like the next two fields."""
+    Stated on the provider's first row, like the next three fields."""
+    unread_path: str = ""
+    """A path prefix of an API that a proxy passes on, and does not read."""
     own_header: str = ""
     """A header that only clients of the provider send."""
     short_path: str = ""
@@ -279,7 +280,7 @@ class Dialect(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
         own = self.path.partition("?")[0]
         if "{" not in own:
             return bool(own) and own == path
-        return _template(own).search(path) is not None
+        return re.search(_template(own), path) is not None
 
     def place(self, param: Param) -> ParamPlace | None:
         """The place of a parameter of `fields`; None: not sent."""
@@ -295,10 +296,9 @@ class Dialect(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
                 raise ValueError(f"fields.{param} needs either `at` or `header`")
 
 
-@lru_cache(maxsize=256)
-def _template(path: str) -> re.Pattern[str]:
+def _template(path: str) -> str:
     """Finds a path with placeholders at the end of another."""
-    return re.compile("[^/]+".join(map(re.escape, _FIELD.split(path))) + r"\Z")
+    return "[^/]+".join(map(re.escape, _FIELD.split(path))) + r"\Z"
 
 
 class Dialects(msgspec.Struct, frozen=True):

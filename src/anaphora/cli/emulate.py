@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from .common import EXISTING_FILE, print_json, read_text, require
-from .parameters import Time, selected
-
-if TYPE_CHECKING:
-    from anaphora.client.credentials.sigv4 import AwsKeys
+from .parameters import selected
 
 
 @click.command()
@@ -38,25 +34,7 @@ if TYPE_CHECKING:
 @click.option("--providers", default="", help="Only these providers, comma-separated.")
 @click.option("--script", type=EXISTING_FILE, help="YAML file of scripted replies.")
 @click.option("--faults", type=EXISTING_FILE, help="YAML file of faults to inject.")
-@click.option(
-    "--background",
-    type=Time("s"),
-    default="1s",
-    show_default=True,
-    help="Time that background responses and batches take, by the emulator's clock.",
-)
-@click.option(
-    "--websockets",
-    is_flag=True,
-    help="Take WebSockets at OpenAI's Responses and Realtime, instead of answering 426.",
-)
 @click.option("--any-model", is_flag=True, help="Accept unknown models.")
-@click.option(
-    "--verify-signatures",
-    is_flag=True,
-    help="Verify the signatures of requests to AWS, with the keys in AWS_ACCESS_KEY_ID and"
-    " AWS_SECRET_ACCESS_KEY and those in AWS's credentials file.",
-)
 @click.option("--seed", default=0, show_default=True, help="Seed of generated replies and ids.")
 @click.option(
     "--latency",
@@ -72,7 +50,6 @@ def command(
     script: Path | None,
     faults: Path | None,
     latency: str | None,
-    verify_signatures: bool,
     **options: Any,
 ) -> None:
     """Run a local emulator of every provider, with caching and billing.
@@ -93,7 +70,6 @@ def command(
         providers=selected(providers, (row.provider for row in catalog.dialects().rows)),
         script=Script() if script is None else Script.decode(read_text(script), str(script)),
         faults=Faults() if faults is None else Faults.decode(read_text(faults), str(faults)),
-        aws_keys=_aws_keys() if verify_signatures else None,
         **options,
     )
 
@@ -101,26 +77,6 @@ def command(
         click.echo(f"emulator: {emulator.url} (requests are listed at {emulator.url}/_emulator)")
 
     serve(emulated, host=host, port=port, allow_hosts=allow_hosts, ready=ready)
-
-
-def _aws_keys() -> tuple[AwsKeys, ...]:
-    """The key pairs of the environment, and of all profiles in the file of credentials."""
-    from anaphora.client.config.secrets import SecretVariables
-    from anaphora.client.credentials.aws_profiles import SharedFiles
-    from anaphora.client.credentials.sigv4 import AwsKeys
-
-    files = SharedFiles(SecretVariables())
-    found = [files.keys(name, in_config=False) for name in files.names()]
-    named = [os.environ.get(name) for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")]
-    if named[0] and named[1]:
-        found.append(AwsKeys(named[0], named[1]))
-    keys = tuple(pair for pair in found if pair is not None)
-    if not keys:
-        raise click.UsageError(
-            "--verify-signatures needs keys: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or "
-            f"write them into {files.paths[1]}"
-        )
-    return keys
 
 
 @click.command()

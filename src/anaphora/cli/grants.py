@@ -210,11 +210,6 @@ def _fields(result: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
     yield "cache", "shared with other apps" if result["share_cache"] else "its own", "share_cache"
     if (cold := result["cold_above_usd"]) is not None:
         yield "cold calls", f"refused once from ${cold} on", "cold_above_usd"
-    if (warm := result["keep_warm"]) is not None:
-        limit = warm["usd_per_day"]
-        limit = "no limit of its own" if limit == "unlimited" else f"up to ${limit} a day"
-        refreshes = counted(warm["refreshes"], "refresh", "refreshes")
-        yield "kept warm", f"{limit}, {refreshes} a pause", "keep_warm"
 
 
 def _dollars(result: dict[str, Any]) -> Iterator[tuple[str, str, str]]:

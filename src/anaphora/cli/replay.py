@@ -18,7 +18,7 @@ from anaphora.replay.fixture import Fixture
 from anaphora.replay.index import RULES, SIGNATURE, FixtureEntry
 from anaphora.replay.integrity import CheckedFolder, check_folder, rules_hash
 from anaphora.replay.rules import ReplaySettings
-from anaphora.replay.signing import IndexState, SigningKey, public_key, sign_folder, signer_of
+from anaphora.replay.signing import SigningKey, public_key, sign_folder, signer_of
 from anaphora.replay.store import FixtureStore
 from anaphora.wording import counted
 
@@ -190,7 +190,7 @@ def verify(folder: Path, signed_by: str | None, as_json: bool) -> None:
     try:
         with io_errors(folder, "cannot be read"), locked(folder, exclusive=False):
             checked = check_folder(folder, track=_track, deep=True)
-            signer = signer_of(folder, IndexState(checked.index), expected)
+            signer = signer_of(folder, checked.index, expected)
     except SignatureMismatch as problem:
         unsigned = str(problem)
     except NewerSchema as problem:

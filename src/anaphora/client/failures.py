@@ -41,7 +41,6 @@ STEPS = {
     "batch_cancel_failed": "canceling the batch",
     "results_failed": "writing the results",
     "settle_failed": "settling what the call cost",
-    "keep_warm_failed": "keeping the cached prefix alive",
 }
 
 

@@ -27,7 +27,14 @@ from .config import RetryConfig
 from .failures import reported
 from .limits import Admission
 from .observe import EndedCall
-from .prices import answering_model, cost_unknown, iterations_usd, price_of_model, served_tier
+from .prices import (
+    answering_model,
+    audio_usd,
+    cost_unknown,
+    iterations_usd,
+    price_of_model,
+    served_tier,
+)
 from .response import Attempt, BlockShare, Operation, Record, shares_of
 from .structured import Structured
 from .target import Target
@@ -256,7 +263,10 @@ class InFlight:
                 if served != tier:  # a flex or priority call that ran on the standard tier
                     price = self._price(served) or price
             self.cost_usd = cost_of(usage, price, prepared.plan)
-            if self.cost_usd is not None and usage.raw and '"iterations"' in usage.raw:
+            raw = usage.raw or ""
+            if self.cost_usd is not None and price is not None and '"AUDIO"' in raw:
+                self.cost_usd += audio_usd(raw, price, target.bounds.media.audio_factor)
+            if self.cost_usd is not None and '"iterations"' in raw:
                 self.cost_usd += iterations_usd(
                     usage, price, prepared.plan, partial(self._price, tier)
                 )

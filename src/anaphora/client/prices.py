@@ -189,3 +189,30 @@ def moving_message(left: str, reached: str, tokens_cached: int, cost_usd: Decima
     if cost_usd < 0:
         return f"{message}, and {format_usd(-cost_usd)} less for them"
     return f"{message}: {format_usd(cost_usd)}"
+
+
+class _Modality(msgspec.Struct):
+    modality: str = ""
+    tokenCount: int = 0
+
+
+class _Modalities(msgspec.Struct):
+    promptTokensDetails: list[_Modality] = []
+    cacheTokensDetails: list[_Modality] = []
+
+
+def audio_usd(raw: str, price: Price, factor: Decimal | None) -> Decimal:
+    """What audio tokens cost above the price of text, by Gemini's counts."""
+    rates = price.at(0)
+    if factor in (None, 1) or rates.input is None:
+        return Decimal(0)
+    try:
+        counts = msgspec.json.decode(raw, type=_Modalities)
+    except DECODE_ERRORS:
+        return Decimal(0)
+    audio, cached = (
+        sum(each.tokenCount for each in details if each.modality == "AUDIO")
+        for details in (counts.promptTokensDetails, counts.cacheTokensDetails)
+    )
+    read = rates.input if rates.read is None else rates.read
+    return ((audio - cached) * rates.input + cached * read).scaleb(-6) * (factor - 1)

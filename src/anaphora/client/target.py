@@ -213,14 +213,6 @@ class Endpoint:
         made = self.outgoing_body(name, request.headers, body, method=request.method)
         return replace(made, url=f"{base}/{location}{name}")
 
-    def repeated(self, request: HttpRequest, body: bytes) -> HttpRequest:
-        """An earlier request with another body, and with the current key."""
-        self.affinity.enter()
-        own = {name: value for name, value in self._headers.items() if name not in _LISTS}
-        headers = SecretHeaders({**request.headers, **own})
-        credentials = self.resolved.credentials
-        return replace(request, headers=headers, body=body, credentials=credentials)
-
     def _with_headers(self, headers: tuple[tuple[str, str], ...]) -> SecretHeaders:
         if headers is not self._last_headers[0]:
             self._last_headers = headers, _merged(self._headers, headers)

@@ -283,12 +283,6 @@ class Admin:
             "place_markers": llm.place_markers,
             "share_cache": llm.share_cache,
             "cold_above_usd": None if llm.cold_above is None else dollars(llm.cold_above),
-            "keep_warm": None
-            if llm.keep_warm is None
-            else {
-                "usd_per_day": _limit(llm.keep_warm.nano_usd_per_day),
-                "refreshes": llm.keep_warm.refreshes,
-            },
             **await self._outer(app),
             "warnings": [*self._warnings(app), *self._shared(app)],
             "problems": [f"not in force: {each}" for each in self._problems()],

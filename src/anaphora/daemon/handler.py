@@ -23,7 +23,6 @@ import msgspec
 
 from anaphora.client.config.secrets import Secret
 from anaphora.errors import (
-    Denied,
     Forbidden,
     NotFound,
     RequestRejected,
@@ -153,16 +152,11 @@ class DaemonHandler:
                 token = call.token = token or self._endpoints.token_of(exchange)
                 exchange.scope[TOKEN_KEY] = token
             await self._pipeline.before["arrive"](call)
+            self._slots.take(call.app.id)
             try:
-                self._slots.take(call.app.id)
-                try:
-                    await self._run(call, self._endpoints.handle(call))
-                finally:
-                    self._slots.release(call.app.id)
-            except Denied:  # too many are running
-                if call.signature and not exchange.started:
-                    await self._endpoints.release(call)
-                raise
+                await self._run(call, self._endpoints.handle(call))
+            finally:
+                self._slots.release(call.app.id)
         else:
             await exchange.respond(await self._page(exchange, token, peer))
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import gc
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -24,6 +25,9 @@ _THREADS = 2
 #: Maximum seconds that the event loop waits for a thread that computes: of 0.005 by default.
 #: It waits after each call of the system, so several times for each request.
 _SWITCH_SECONDS = 0.0002
+#: New objects before the garbage collector looks at them, in all threads: few at a time, since the
+#: values of a body are tens of thousands; and the same for its older generations.
+_YOUNG_OBJECTS = (5_000, 1, 100)
 
 
 class OffLoop:
@@ -36,8 +40,8 @@ class OffLoop:
         self.begun = 0
         """Number of tasks so far."""
         self._running = 0
-        self._interval = 0.0
-        """The interpreter's switch interval while no task runs."""
+        self._usual = 0.0, (0, 0, 0)
+        """The interpreter's switch interval and collections while no task runs."""
 
     async def run(self, app: str, act: Callable[[], T]) -> T:
         """The result of `act`. If the caller is cancelled, the thread still finishes, and the app's
@@ -71,8 +75,10 @@ class OffLoop:
             self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="anaphora-bodies")
         self.begun += 1
         if not self._running:
-            self._interval = sys.getswitchinterval()
-            sys.setswitchinterval(min(self._interval, _SWITCH_SECONDS))
+            interval, thresholds = self._usual = sys.getswitchinterval(), gc.get_threshold()
+            sys.setswitchinterval(min(interval, _SWITCH_SECONDS))
+            if thresholds[0]:  # zero: it is off
+                gc.set_threshold(*_YOUNG_OBJECTS)
         self._running += 1
         context = contextvars.copy_context()
         return asyncio.get_running_loop().run_in_executor(self._threads, context.run, act)
@@ -80,7 +86,8 @@ class OffLoop:
     def _ended(self, lock: asyncio.Lock) -> None:
         self._running -= 1
         if not self._running:
-            sys.setswitchinterval(self._interval)
+            sys.setswitchinterval(self._usual[0])
+            gc.set_threshold(*self._usual[1])
         self._free.release()
         lock.release()
 

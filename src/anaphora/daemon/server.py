@@ -29,8 +29,7 @@ from anaphora.serving.server import (
 )
 
 from .access.checks import UnreadBytes
-from .access.signatures import Signatures
-from .calls.steps.authenticate import READY, AuthenticateApp, Peers, Readiness
+from .calls.steps.authenticate import AuthenticateApp, Peers, Readiness
 from .checking import check_required, price_warnings, without_grant
 from .draining import Drain
 from .handler import DaemonHandler
@@ -131,7 +130,6 @@ class Daemon:
                 services.directory,
                 self.readiness,
                 self.unread,
-                Signatures(services.directory, services.store, self.unread, services.off_loop),
                 changed=self._files.changed,
                 reload=self.reload,
             )
@@ -232,8 +230,6 @@ class Daemon:
                 self.services.calls.prefixes.remove_old(self.services.ledger.clock())
                 if self.alerts:
                     self.alerts.look()
-                if self.readiness.status == READY:
-                    self.services.calls.refresh_prefixes(self.services.directory.is_valid)
                 if certificate is not None and certificate.reload():
                     _log.info("the certificate was read again")
             except AnaphoraError as problem:

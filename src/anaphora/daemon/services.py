@@ -83,7 +83,7 @@ async def open_services(
         home, settings, ledger, audit, clock=clock, watchers=watchers, off_loop=off_loop
     )
     stack.push_async_callback(calls.close)
-    slots = _begin_calls(calls, settings, directory)
+    slots = _begin_calls(calls, settings)
     return Services(
         store=store,
         node=node,
@@ -123,9 +123,8 @@ def _open_calls(
     )
 
 
-def _begin_calls(calls: CallService, settings: Settings, directory: Directory) -> CallSlots:
+def _begin_calls(calls: CallService, settings: Settings) -> CallSlots:
     calls.use_grants(settings.grants.apps.values())
-    directory.on_revoke(calls.forget)
     most = settings.daemon.max_streams_per_app
     calls.read_on.slots = slots = CallSlots(most, calls.deny_slot)
     return slots
@@ -165,7 +164,6 @@ def _endpoints(
 ) -> Endpoints:
     from .endpoints.embeddings import Embeddings
     from .endpoints.forwarding import Forwarder
-    from .endpoints.invocations import Invocations
     from .endpoints.service import Endpoints
     from .endpoints.stored import ObjectRequests
 
@@ -174,19 +172,15 @@ def _endpoints(
     stored = ObjectRequests(
         store,
         forwarder,
-        tools.ledger,
-        tools.late_bills,
         isolates=tools.shared.isolates,
         reaches=tools.granted.reaches,
-        audit=audit,
         off_loop=tools.off_loop,
         clock=clock,
     )
     stack.push_async_callback(stored.close)
     embeddings = Embeddings(tools, calls.permit, forwarder, audit=audit, clock=clock)
     stack.push_async_callback(embeddings.close)
-    invocations = Invocations(tools, calls.permit, forwarder, audit=audit, clock=clock)
-    return Endpoints(calls, store, stored, embeddings, invocations, clock=clock)
+    return Endpoints(calls, store, stored, embeddings, clock=clock)
 
 
 async def _open_audit(

@@ -29,8 +29,6 @@ ERROR_KEY = "anaphora.error"
 """In the scope of a request: the kind of its error, for the log."""
 REQUEST_ID_KEY = "anaphora.request_id"
 """In the scope of a request, for errors that the server writes."""
-SIGNED_KEY = "anaphora.signed"
-"""In the scope of a request with an AWS signature: a `SignedRequest`, until it is checked."""
 TOKEN_KEY = "anaphora.token"
 """In the scope of a request that may begin an upload: its token, as a `Secret`."""
 

@@ -27,24 +27,22 @@ from .fault_effects import KINDS, Fault
 from .generator import EmulatorOptions, Generator
 from .hosts import HostRoutes
 from .hosts.host import EmulatorRoute, RoutedRequest
+from .hosts.stored import check_one_page
 from .journal import Billing, Journal, JournalEntry, ModelFacts, UsageWindow, UsageWindows
 from .models import ModelClock, check_model, model_error
 from .replies.text import IdGenerator
 from .routers import RouterHosts
-from .signatures import SignatureCheck
 
 if TYPE_CHECKING:
     from anaphora.dashboard.values import ShownCall
 
 #: The latest time of the clock: the year 9000. Dates a few centuries later can still be written.
 _LATEST = 221_845_392_000.0
-#: Operations that generate a reply; the others look something up.
-_GENERATING = ("generate", "compact")
 
 
 def show_calls() -> Callable[[JournalEntry], ShownCall | None]:
     """Converts entries of a journal for pages."""
-    from .shown_calls import ShownCalls  # imports the dashboard, which only pages need
+    from .page import ShownCalls  # imports the dashboard, which only pages need
 
     return ShownCalls().make
 
@@ -63,15 +61,13 @@ class Engine:
         self.journal = Journal(options.remembered, show_calls)
         self._faults = options.faults.selector(options.seed)
         self._ids = IdGenerator(options.seed)
-        self._signatures = SignatureCheck(options.aws_keys)
         self._routers = RouterHosts(options.router_hosts, options.seed)
         self._windows = UsageWindows()
         self._billing = Billing(options.rows)
         self.routes = HostRoutes(self._billing, self._ids)
         for host in self.routes.hosts.values():
-            host.run, host.background = self._run_batched, options.background
+            host.run, host.batch_seconds = self._run_batched, options.batch_seconds
         self._generator = Generator(options, self._billing, self._ids, self.journal)
-        self._passed = strict.PassedFields()
 
     def set_offset(self, offset: float, now: float) -> None:
         """Sets the virtual clock to `offset` seconds after `now`."""
@@ -137,7 +133,6 @@ class Engine:
             query=request.query,
             headers=request.headers,
             body=request.body,
-            target=request.target,
             now=now,
             route=route,
             host=route.host,
@@ -151,14 +146,13 @@ class Engine:
         window, fault = None, None
         try:
             _check_encoding(request)
-            self._signatures.check(request, request.now - self.offset)
             entry.workspace = host.workspace(request, self.options.keys)
             fault = self._faults.next(request, route.provider)
-            if fault is None and route.operation in _GENERATING:
+            if fault is None and route.operation == "generate":
                 request, fault = self._at_host(request)
             if fault is not None and KINDS[fault.name].unbilled:
                 response = json_response(b"")
-            elif route.operation in _GENERATING:
+            elif route.operation == "generate":
                 response = self._generate(host.rewrite(request))
             else:
                 body = self._other_body(request)
@@ -209,10 +203,11 @@ class Engine:
 
     def _other_body(self, request: RoutedRequest) -> bytes | EmulatorResponse:
         host, route = request.host, request.route
+        check_one_page(request.query)
         if route.operation == "count":
             return host.count_body(self._count(host.rewrite(request)))
         if route.operation == "models":
-            return host.list_models(self._models(request), request.query)
+            return host.list_models(self._models(request))
         if route.operation != "model":
             return host.handle(request)
         for profile in self._models(request):
@@ -250,12 +245,8 @@ class Engine:
         params: Params | None = None,
         tokens: int = 0,
     ) -> None:
-        counts = request.route.operation == "count"
-        checks = request.host.checks
-        passed = None if counts else self._passed
-        strict.check(
-            checks, request, facts, params=params, tokens=tokens, counts=counts, passed=passed
-        )
+        counts, checks = request.route.operation == "count", request.host.checks
+        strict.check(checks, request, facts, params=params, tokens=tokens, counts=counts)
 
     def _check_model(self, request: RoutedRequest, facts: ModelFacts) -> None:
         # The name of a deployment is its owner's.

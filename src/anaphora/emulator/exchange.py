@@ -27,8 +27,6 @@ class EmulatorRequest(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     method: str
     path: str
     """Without the query."""
-    target: str = ""
-    """The path and query as they were sent; only if signatures are verified."""
     query: dict[str, str] = {}
     headers: dict[str, str] = {}
     """Names in lower case."""

@@ -18,7 +18,7 @@ A file selects the requests of each fault:
         provider: anthropic
 
 A header of the request may select the fault:
-`x-emulator-fault: slow-drip; seconds=0.5`.
+`x-emulator-fault: slow-first-byte; seconds=0.5`.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ class FaultSelector:
         header = request.headers.get(HEADER)
         if header is not None and host is None:
             fault = parse_header(header)
-        return None if fault is None else msgspec.structs.replace(fault, now=request.now)
+        return fault
 
 
 def parse_header(text: str) -> Fault:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -19,9 +19,6 @@ from anaphora.tokens import for_model
 from anaphora.values import Message, Part, Reply, ToolCall
 from anaphora.wire.reading import Members
 from anaphora.yaml_values import seconds_in
-
-if TYPE_CHECKING:
-    from anaphora.client.credentials.sigv4 import AwsKeys
 
 from .exchange import EmulatorResponse, ResponseChunk
 from .faults import Faults
@@ -67,23 +64,18 @@ class EmulatorOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The providers to serve; empty: all."""
     keys: frozenset[str] | None = None
     """The API keys to accept; None: any."""
-    aws_keys: tuple[AwsKeys, ...] | None = None
-    """The key pairs whose signatures are accepted by AWS's services; None: any, unverified."""
     script: Script = Script()
     """Scripted replies; requests that match no rule get a generated reply."""
     faults: Faults = Faults()
     """The faults to inject."""
     strict: bool = True
     """Reject all requests that the provider rejects; otherwise only unreadable ones."""
-    background: float = 1.0
-    """Seconds by the emulator's clock that background responses and batches take."""
+    batch_seconds: float = 1.0
+    """Seconds by the emulator's clock that batches take."""
     any_model: bool = False
     """Accept models that the provider would not know, or has retired."""
     tool_calls: bool = True
     """Call tools in generated replies. Forced tools are called in any case."""
-    websockets: bool = False
-    """Take WebSockets at OpenAI's Responses and Realtime; otherwise they get a 426, after which
-    clients use HTTP."""
     router_hosts: tuple[str, ...] = ()
     """The hosts behind every router, such as OpenRouter, each with a cache of its own: requests go
     to a random one, unless they ask for one. Empty: routers have one host, and do not name it."""
@@ -332,8 +324,7 @@ def _extra_fields(context: ReplyContext, others: list[GeneratedReply]) -> dict[s
 
 def _whole_response(request: RoutedRequest, reply: Reply, latency: Latency) -> EmulatorResponse:
     host = request.host
-    body = host.first_body(request, reply) or request.route.codec.write_reply(reply)
-    chunk = ResponseChunk(latency.first or 0.0, body)
+    chunk = ResponseChunk(latency.first or 0.0, request.route.codec.write_reply(reply))
     return EmulatorResponse(headers={"content-type": host.content_type}, chunks=[chunk])
 
 

@@ -112,12 +112,7 @@ def application(
     require_extra(_EXTRA, "granian")
     # A link on another page may open the overview.
     guard = HostGuard(host, allow_hosts, pages=("/", CONTROL), hint=_HINT)
-    websocket = None
-    if engine.options.websockets:
-        from .websockets import EmulatorWebSockets
-
-        websocket = EmulatorWebSockets(engine).serve
-    return ServedApp(EmulatorHandler(engine), guard, limits, websocket=websocket)
+    return ServedApp(EmulatorHandler(engine), guard, limits)
 
 
 class EmulatorHandler:
@@ -134,13 +129,10 @@ class EmulatorHandler:
         if _is_control(exchange.path):
             await self._answer_control(exchange, body)
             return
-        query, target = exchange.query_string, ""
-        if self._engine.options.aws_keys is not None:
-            target = (exchange.scope["raw_path"] + b"?" + query).decode("latin-1")
+        query = exchange.query_string
         request = EmulatorRequest(
             method=exchange.method,
             path=exchange.path,
-            target=target,
             query=dict(parse_qsl(query.decode("latin-1"))) if query else {},
             headers=exchange.headers,
             body=body,

@@ -3,8 +3,6 @@
 sdk           hooks for the official SDKs, and for all calls on httpx, aiohttp and http.client
 langchain     ChatAnaphora, a chat model for LangChain
 pydantic_ai   AnaphoraModel, a model for agents of pydantic-ai
-inspect_ai    anaphora/…, models for evaluations of inspect_ai
-dspy          AnaphoraLM, a language model for programs of DSPy
 """
 
 from __future__ import annotations

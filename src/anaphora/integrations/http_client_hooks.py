@@ -17,7 +17,7 @@ from anaphora.traffic.calls import KEPT_BYTES, Headers, header_of
 
 from .addresses import RequestAddress
 from .observation import Observation, ObservedCall, active, begin, guarded, included
-from .replaced import Hook, ReplacedFunctions
+from .replaced import HOOKS, Hook
 
 #: Classes whose objects send by `http.client`, and the method that does.
 _SENDERS = {
@@ -185,15 +185,11 @@ class TeedFile:
 # ── Hooks ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _hooks() -> Iterator[Hook]:
+def hooks() -> Iterator[Hook]:
     connection = http.client.HTTPConnection
     yield connection, "putrequest", _putrequest_hook
     yield connection, "send", _send_hook
     yield connection, "getresponse", _getresponse_hook
-
-
-#: Shared by blocks of `observing` and by observed sessions, so that a call is seen once.
-HOOKS = ReplacedFunctions(_hooks)
 
 
 def _putrequest_hook(original: Any) -> Any:
@@ -279,7 +275,7 @@ def observe_sender(sender: Any, observation: Observation) -> None:
 
     @functools.wraps(original)
     def send(*args: Any, **options: Any) -> Any:
-        with HOOKS.in_use(), included(observation):
+        with HOOKS.in_use(hooks), included(observation):
             return original(*args, **options)
 
     setattr(send, _ORIGINAL, original)

@@ -22,7 +22,7 @@ from anaphora.traffic.sums import JudgedCall
 from . import http_client_hooks, httpx_transport
 from .httpx_transport import ObservedTransport
 from .observation import Observation, OnVerdict, activate
-from .replaced import Hook, ReplacedFunctions
+from .replaced import HOOKS, Hook
 
 __all__ = ["JudgedCall", "Observation", "observe", "observing", "transport"]
 
@@ -131,7 +131,7 @@ def observing(
     observation = Observation(
         on_verdict=on_verdict, watchers=watchers, mark=mark, addresses=addresses
     )
-    with _hooks().in_use(), http_client_hooks.HOOKS.in_use():
+    with HOOKS.in_use(_hooks), HOOKS.in_use(http_client_hooks.hooks):
         deactivate = activate(observation)
         try:
             yield observation
@@ -142,15 +142,11 @@ def observing(
 # ── Functions that are replaced in a block ───────────────────────────────────────────────────────
 
 
-@functools.cache
-def _hooks() -> ReplacedFunctions:
-    def hooks() -> Iterator[Hook]:
-        from . import aiohttp_hooks
+def _hooks() -> Iterator[Hook]:
+    from . import aiohttp_hooks
 
-        yield from httpx_transport.hooks()
-        yield from aiohttp_hooks.hooks()
-
-    return ReplacedFunctions(hooks)
+    yield from httpx_transport.hooks()
+    yield from aiohttp_hooks.hooks()
 
 
 # ── The HTTP clients of an SDK ───────────────────────────────────────────────────────────────────

@@ -53,9 +53,7 @@ class Observer(Protocol):
     do not affect the relay.
 
     An observer may also have `prepare(calls)`, which is called before `call_ended` when several
-    calls wait, and `work_left()`, which does a small part of non-urgent work while no call waits,
-    and returns whether there is more. One with `check(request)` may refuse requests before they
-    are sent (see `Check`).
+    calls wait. One with `check(request)` may refuse requests before they are sent (see `Check`).
     """
 
     def call_ended(self, call: RelayedCall) -> None: ...
@@ -67,7 +65,6 @@ class ObserverThread:
     def __init__(self, observers: Sequence[Observer]) -> None:
         found: tuple[Any, ...] = tuple(observers)
         self._observers: tuple[Observer, ...] = found
-        self._workers: list[Any] = [each for each in self._observers if hasattr(each, "work_left")]
         self.checks: list[Check] = [each.check for each in found if hasattr(each, "check")]
         self._preparing: list[Any] = [each for each in self._observers if hasattr(each, "prepare")]
         self._queue: queue.SimpleQueue[_Waiting | None] = queue.SimpleQueue()
@@ -143,14 +140,7 @@ class ObserverThread:
                     self._calls -= 1
 
     def _next(self) -> list[_Waiting]:
-        """The next calls, up to a limit. Until there is one, non-urgent work is done, except while
-        the relay is busy. Empty: there are no more calls."""
-        work = self._workers
-        while work and self._queue.empty() and not self._stopping:
-            if self._rate(time.monotonic()) >= _BUSY:
-                time.sleep(_LOOK)
-                continue
-            work = [each for each in work if self._has_more(each)]
+        """The next calls, up to a limit. Empty: there are no more calls."""
         found: list[_Waiting] = []
         size = 0
         while (waiting := self._queue.get()) is not None:
@@ -169,13 +159,6 @@ class ObserverThread:
             except Exception as problem:
                 name = type(observer).__name__
                 log(logging.ERROR, f"the observer {name} failed to prepare calls", problem)
-
-    def _has_more(self, worker: Any) -> bool:
-        try:
-            return bool(worker.work_left())
-        except Exception as problem:
-            log(logging.ERROR, f"{type(worker).__name__} failed while there was time", problem)
-            return False
 
     def _wait_for_relay(self, until: float) -> None:
         while not self._stopping and self._waiting < _PATIENT_BYTES:

@@ -159,7 +159,7 @@ class WatchOverview:
         return content
 
     def _summary(self) -> htpy.Node:
-        summary = self._judge.summary(savings=False)
+        summary = self._judge.summary(quick=True)
         if not summary.calls:
             return None
         notices = [htpy.li[f"Call {number}: {text}"] for number, text in tuple(self._calls.notices)]

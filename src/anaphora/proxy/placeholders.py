@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from anaphora.client.config.environment import default_rows, key_variables
-from anaphora.client.credentials.aws_profiles import REGION_VARIABLES
+from anaphora.client.credentials.aws_keys import REGION_VARIABLES
 from anaphora.serving.exchange import CompleteResponse, HttpExchange
 
 from .command_line import TABLES, parse

@@ -42,7 +42,7 @@ from anaphora.traffic.calls import (
     ProxyRoute,
     UpstreamRequest,
     checked_upstream,
-    is_ollama_api,
+    is_unread,
 )
 from anaphora.wire import Wire
 from anaphora.wire.cloud_paths import provider_at
@@ -152,7 +152,7 @@ class RouteTable:
         row = self._rows.get(route.provider)
         if row is not None and row.short_path and path == row.short_path:
             path = row.request_path
-        elif is_ollama_api(route.provider, path.removeprefix("/v1")):
+        elif is_unread(route.provider, path.removeprefix("/v1")):
             path = path.removeprefix("/v1")  # its own programs append it to any base URL
         return route, path
 

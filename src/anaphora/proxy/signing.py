@@ -21,10 +21,9 @@ from msgspec.structs import replace
 from anaphora.bounded import BoundedMap
 from anaphora.client.config.secrets import Secret, SecretHeaders, SecretVariables
 from anaphora.client.credentials.aws import AwsCredentials
-from anaphora.client.credentials.aws_profiles import AwsChain, SharedFiles, region_of, text_of
+from anaphora.client.credentials.aws_keys import AwsChain, profiles, region_of, text_of
 from anaphora.client.credentials.refreshing import Fetched
 from anaphora.client.credentials.sigv4 import AwsKeys, Scope, scope_in
-from anaphora.client.credentials.sts import StsClient
 from anaphora.errors import AnaphoraError, Forbidden, MissingSecret, TooLarge, Transport
 from anaphora.traffic.calls import UpstreamRequest, header_of
 from anaphora.traffic.clouds import SIGNED_SCHEME
@@ -70,7 +69,7 @@ def has_aws_credentials(environ: Mapping[str, str]) -> bool:
     if any(environ.get(name) for name in _SOURCES):
         return True
     try:
-        return "default" in SharedFiles(SecretVariables(environ))
+        return "default" in profiles(SecretVariables(environ))
     except AnaphoraError:  # the program says what is wrong with its files
         return True
 
@@ -136,10 +135,7 @@ class RequestSigner:
     def _of(self, scope: Scope, *, temporary: bool) -> AwsCredentials:
         found = self._credentials.use((scope, temporary))
         if found is None:
-            sts = StsClient(
-                scope.region, text_of(self._variables, "AWS_ENDPOINT_URL_STS", "AWS_ENDPOINT_URL")
-            )
-            keys = _KeysOf(scope.access_key, temporary, self._variables, sts)
+            keys = _KeysOf(scope, temporary, self._variables)
             found = AwsCredentials(keys, scope.region, scope.service)
             self._credentials[scope, temporary] = found
         return found
@@ -149,13 +145,11 @@ class _KeysOf:
     """The keys with an id: of the environment or a profile; or, for temporary ones, those of the
     environment's role, which have another id each time."""
 
-    def __init__(
-        self, access_key: str, temporary: bool, variables: SecretVariables, sts: StsClient
-    ) -> None:
-        self._access_key = access_key
+    def __init__(self, scope: Scope, temporary: bool, variables: SecretVariables) -> None:
+        self._access_key = scope.access_key
         self._temporary = temporary
         self._variables = variables
-        self._chain = AwsChain(variables, sts)
+        self._chain = AwsChain(variables, scope.region)
 
     def __call__(self) -> Fetched[AwsKeys]:
         keys = self._with_id()
@@ -176,15 +170,11 @@ class _KeysOf:
         if secret and text_of(self._variables, "AWS_ACCESS_KEY_ID") == self._access_key:
             token = text_of(self._variables, "AWS_SESSION_TOKEN")
             return AwsKeys(self._access_key, secret, token)
-        files = SharedFiles(self._variables)
-        for profile in files.names():
-            for in_config in (False, True):
-                try:
-                    keys = files.keys(profile, in_config=in_config)
-                except MissingSecret:
-                    continue
-                if keys is not None and keys.access_key == self._access_key:
-                    return keys
+        for fields in profiles(self._variables).values():
+            if fields.get("aws_access_key_id") == self._access_key:
+                names = ("aws_secret_access_key", "aws_session_token")
+                held = (fields.get(name) or Secret("") for name in names)
+                return AwsKeys(self._access_key, *(one.reveal() for one in held))
         return None
 
 

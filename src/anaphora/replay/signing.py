@@ -7,9 +7,8 @@
 Hashes detect accidental changes; a deliberate change can also replace the hash. A signature detects
 that, if the public key comes from elsewhere: `signed_by`.
 
-The signed text has the length and the BLAKE3 of the index without the line breaks at its end. While
-the index is written there are several signatures: for the index before, and after each entry that
-is added, since a kill may leave some of them."""
+The signature is that of the bytes of the index. While a change is written, that of the next index
+is beside it in `.pending-INDEX.toml.sig`: a kill leaves one of the two valid."""
 
 from __future__ import annotations
 
@@ -23,18 +22,17 @@ import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from blake3 import blake3
-
 from anaphora.errors import InvalidRequest, Io, MissingExtra, NewerSchema, SignatureMismatch
 
 from .disk import FILE_MODE, FolderWriter, io_errors, locked, write_all
 from .fixture import SCHEMA_VERSION
 from .index import SIGNATURE
-from .integrity import Track, check_folder, read_file
+from .integrity import Track, check_folder, pending_name, read_file
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+PENDING_SIGNATURE = pending_name(SIGNATURE)
 _PUBLIC = re.compile(r"ed25519:[A-Za-z0-9+/]{43}=")
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0)
 
@@ -110,49 +108,11 @@ class SigningKey:
                 "the private key must not be in the folder that it signs", path=str(self.path)
             )
 
-    def signature(self, *states: IndexState) -> bytes:
-        """The content of INDEX.toml.sig that is valid for each of these states of the index."""
-        lines = [f'schema_version = {SCHEMA_VERSION}\npublic_key = "{self.public}"\n']
-        for state in dict.fromkeys(states):
-            signed = base64.b64encode(self._key.sign(state.message())).decode()
-            lines.append(f'\n[[signature]]\nlength = {state.length}\ned25519 = "{signed}"\n')
-        return "".join(lines).encode()
-
-
-class IndexState:
-    """The hash of an index, updated when it grows."""
-
-    def __init__(self, data: bytes = b"") -> None:
-        self._hasher = blake3()
-        self._breaks = b""
-        """Line breaks at the end, which are hashed when something follows."""
-        self.length = 0
-        self.add(data)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, IndexState) and self.message() == other.message()
-
-    def __hash__(self) -> int:
-        return hash(self.message())
-
-    def add(self, data: bytes) -> None:
-        text = data.rstrip(b"\n")
-        if not text:
-            self._breaks += data
-            return
-        self._hasher.update(self._breaks + text)
-        self.length += len(self._breaks) + len(text)
-        self._breaks = data[len(text) :]
-
-    def after(self, data: bytes) -> IndexState:
-        made = IndexState()
-        made._hasher, made._breaks, made.length = self._hasher.copy(), self._breaks, self.length
-        made.add(data)
-        return made
-
-    def message(self) -> bytes:
-        digest = self._hasher.hexdigest()
-        return f"anaphora fixture index\n{self.length}\n{digest}\n".encode()
+    def signature(self, index: bytes) -> bytes:
+        """The content of INDEX.toml.sig for this index."""
+        signed = base64.b64encode(self._key.sign(index)).decode()
+        fields = f'public_key = "{self.public}"\ned25519 = "{signed}"\n'
+        return f"schema_version = {SCHEMA_VERSION}\n{fields}".encode()
 
 
 def public_key(text: str) -> str:
@@ -172,30 +132,38 @@ def public_key(text: str) -> str:
     return key
 
 
-def signer_of(folder: Path, state: IndexState, expected: str | None) -> str:
-    """The public key that signed this state of the index; empty if no key is expected and the
-    folder is not signed, or cryptography is not installed. Raises `SignatureMismatch`."""
-    place = folder / SIGNATURE
-    try:
-        if not stat.S_ISREG(os.lstat(place).st_mode):
-            raise SignatureMismatch(f"{place}: must be a file, not a link, a folder or a pipe")
-        data = read_file(str(place))
-    except FileNotFoundError:
-        if expected is None:
-            return ""
-        raise SignatureMismatch(f"{folder}: is not signed: there is no {SIGNATURE}") from None
-    except OSError as problem:
-        raise Io(f"{place}: cannot be read: {problem.strerror}") from None
+def signer_of(folder: Path, index: bytes, expected: str | None) -> str:
+    """The public key that signed this index; empty if no key is expected and the folder is not
+    signed, or cryptography is not installed. Raises `SignatureMismatch`."""
+    data = _content(folder / SIGNATURE)
+    if data is None and expected is None:
+        return ""
+    if data is None:
+        raise SignatureMismatch(f"{folder}: is not signed: there is no {SIGNATURE}")
     if expected is None and not _has_cryptography():
         return ""
     require_cryptography()
-    key, signatures = _read(data, place)
+    key, signed = _read(data, folder / SIGNATURE)
     if expected is not None and key != expected:
         raise SignatureMismatch(f"{folder}: is signed with {key}, not with {expected}")
-    signed = signatures.get(state.length, ())
-    if not any(_is_valid(key, each, state.message()) for each in signed):
+    if _is_valid(key, signed, index):
+        return key
+    data = _content(folder / PENDING_SIGNATURE)
+    if data is None or not _is_valid(key, _read(data, folder / PENDING_SIGNATURE)[1], index):
         raise SignatureMismatch(f"{folder}: the index has changed since it was signed with {key}")
     return key
+
+
+def _content(place: Path) -> bytes | None:
+    """None if there is no such file."""
+    try:
+        if not stat.S_ISREG(os.lstat(place).st_mode):
+            raise SignatureMismatch(f"{place}: must be a file, not a link, a folder or a pipe")
+        return read_file(str(place))
+    except FileNotFoundError:
+        return None
+    except OSError as problem:
+        raise Io(f"{place}: cannot be read: {problem.strerror}") from None
 
 
 def sign_folder(
@@ -210,7 +178,7 @@ def sign_folder(
         checked = check_folder(path, track=track)
         checked.raise_problems()
         writer = FolderWriter(path, sync=True)
-        writer.replace(SIGNATURE, key.signature(IndexState(checked.index)))
+        writer.replace(SIGNATURE, key.signature(checked.index))
     return len(checked.entries)
 
 
@@ -218,9 +186,8 @@ def is_signed(folder: Path) -> bool:
     return os.path.lexists(folder / SIGNATURE)
 
 
-def _read(data: bytes, place: Path) -> tuple[str, dict[int, list[bytes]]]:
-    """The key, and the signatures by the length of the index."""
-    signatures: dict[int, list[bytes]] = {}
+def _read(data: bytes, place: Path) -> tuple[str, bytes]:
+    """The key and the signature."""
     try:
         table = tomllib.loads(data.decode())
         version = table["schema_version"]
@@ -229,12 +196,9 @@ def _read(data: bytes, place: Path) -> tuple[str, dict[int, list[bytes]]]:
         key = table["public_key"]
         if not isinstance(key, str) or not _PUBLIC.fullmatch(key):
             raise ValueError
-        for row in table["signature"]:
-            signed = base64.b64decode(row["ed25519"], validate=True)
-            signatures.setdefault(int(row["length"]), []).append(signed)
+        return key, base64.b64decode(table["ed25519"], validate=True)
     except (ValueError, KeyError, TypeError, binascii.Error, RecursionError):
         raise SignatureMismatch(f"{place}: is not a signature") from None
-    return key, signatures
 
 
 def _is_valid(key: str, signed: bytes, message: bytes) -> bool:

@@ -5,7 +5,8 @@
     store.by_key(key)                the fixtures with this key, in the order they were recorded
 
 To add a fixture: its file under a temporary name, `.pending-NAME`, the rename to NAME, then the
-entry at the end of the index, then `.pending-NAME` is removed. A kill leaves at most a file that
+entry at the end of the index, then `.pending-NAME` is removed. A signed index is replaced by the
+next one as a whole, whose signature was written before. A kill leaves at most a file that
 has no entry and is named by `.pending-NAME`; it is ignored, and the next writer removes it. Several
 processes may write to one folder.
 """
@@ -46,7 +47,7 @@ from .integrity import (
     rules_hash,
     verified_file,
 )
-from .signing import IndexState, SigningKey, is_signed, signer_of
+from .signing import PENDING_SIGNATURE, SigningKey, is_signed, signer_of
 
 
 class FixtureStore:
@@ -93,7 +94,7 @@ class FixtureStore:
         with io_errors(path, "cannot be read"), locked(path, exclusive=False):
             checked = check_folder(path, track=track)
             if sign is None or checked.entries or is_signed(path):
-                signer_of(path, IndexState(checked.index), signed_by)
+                signer_of(path, checked.index, signed_by)
         if changed_rules:
             checked.problems = [found for found in checked.problems if found.path != RULES]
         checked.raise_problems()
@@ -105,7 +106,6 @@ class FixtureStore:
         """Size of the index."""
         self._identity = checked.identity
         """Device and inode of the index."""
-        self._state = IndexState(checked.index)
         self._recovered = False
         """Whether files of interrupted writers were removed."""
         self._arrange(checked.entries)
@@ -195,8 +195,8 @@ class FixtureStore:
         with self._mutex, io_errors(self.folder):
             while True:
                 with self._index() as index:
-                    self._refresh(index)
                     self._check_signed()
+                    self._refresh(index)
                     if self._checked.own_form and self._lists_rules:
                         return self._add(index, fixtures)
                     # Nothing can be appended to some indexes that were written by hand.
@@ -228,8 +228,8 @@ class FixtureStore:
             for path in wanted:
                 if path not in self._entries:
                     raise InvalidRequest(f"no fixture of {self.folder}", path=path)
-            self._refresh(index)
             self._check_signed()
+            self._refresh(index)
             gone = dict.fromkeys(path for path in wanted if path in self._entries)
             if not gone:
                 return
@@ -244,27 +244,42 @@ class FixtureStore:
         """Replace the index by one without these paths, and keep it locked."""
         left = [entry for path, entry in self._entries.items() if path not in gone]
         rules = rules_hash(self.rules)
-        data = whole(left, rules)
-        state = IndexState(data)
         with contextlib.ExitStack() as stack:
             try:
                 for path in gone:
                     self._writer.touch(pending_name(path))
                 self._writer.sync_folder()
-                self._write_signature(self._state, state)
-                index = stack.enter_context(self._writer.replace_locked(INDEX, data))
+                stack.enter_context(self._replaced(whole(left, rules)))
             except BaseException:
                 for path in gone:
                     remove(self._writer.place(pending_name(path)))
                 raise
-            with contextlib.suppress(OSError):
-                self._write_signature(state)
             self._arrange(left)
-            self._state, self._size = state, len(data)
             self._checked.own_form = True
             self._checked.listed_rules = rules
+            yield
+
+    @contextlib.contextmanager
+    def _replaced(self, data: bytes) -> Iterator[None]:
+        """Replace the index, and its signature after it; the new index stays locked."""
+        writer, sign = self._writer, self._sign
+        pending = writer.place(PENDING_SIGNATURE)
+        with contextlib.ExitStack() as stack:
+            try:
+                if sign is not None:
+                    if not is_signed(self.folder):
+                        writer.replace(SIGNATURE, sign.signature(self._checked.index))
+                    writer.replace(PENDING_SIGNATURE, sign.signature(data))
+                index = stack.enter_context(writer.replace_locked(INDEX, data))
+            except BaseException:
+                remove(pending)
+                raise
             found = os.fstat(index)
-            self._identity = found.st_dev, found.st_ino
+            self._identity, self._size = (found.st_dev, found.st_ino), len(data)
+            self._checked.index = data
+            if sign is not None:
+                with contextlib.suppress(OSError):  # the pending one is also valid
+                    os.replace(pending, writer.place(SIGNATURE))
             yield
 
     @contextlib.contextmanager
@@ -278,20 +293,18 @@ class FixtureStore:
     def _refresh(self, index: int) -> None:
         """Read the entries that other processes have written since, and remove unfinished files."""
         now = os.fstat(index)
-        if (now.st_dev, now.st_ino) != self._identity or now.st_size < self._size:
+        grown = now.st_size - self._size
+        if (now.st_dev, now.st_ino) != self._identity or grown < 0 or (grown and self._sign):
             return self._start_over(index)
-        if now.st_size > self._size:
+        if grown:
             if self._checked.cut_off:
                 return self._start_over(index)
-            tail = os.pread(index, now.st_size - self._size, self._size)
+            tail = os.pread(index, grown, self._size)
             entries = read_entries(tail)
             if entries is None:
                 return self._start_over(index)
-            state = self._state.after(tail)
-            self._check_signature(state)
             for entry in entries:
                 self._include(entry, verified_file(self.folder, entry))
-            self._state = state
             self._size = now.st_size
         elif not self._recovered:
             self._recover(index)
@@ -299,7 +312,8 @@ class FixtureStore:
 
     def _start_over(self, index: int) -> None:
         checked = check_folder(self.folder)
-        self._check_signature(IndexState(checked.index))
+        if self._sign is not None:
+            signer_of(self.folder, checked.index, self._sign.public)
         checked.raise_problems()
         self._use(checked)
         self._recover(index)
@@ -310,6 +324,8 @@ class FixtureStore:
             os.ftruncate(index, self._size - self._checked.cut_off)
             self._size -= self._checked.cut_off
             self._checked.cut_off = 0
+        if self._sign is not None and PENDING_SIGNATURE in self._checked.interrupted:
+            self._writer.replace(SIGNATURE, self._sign.signature(self._checked.index))
         for path in self._checked.interrupted:
             remove(self._writer.place(path))
         self._recovered = True
@@ -336,11 +352,14 @@ class FixtureStore:
             for path, entry in zip(temporary, entries, strict=True):
                 os.replace(path, writer.place(entry.path))
             writer.sync_folder()
-            added = appended(entries, self._size)
-            state = self._state.after(added)
-            if self._sign is not None:
-                self._write_signature(self._state, *self._states_while(entries))
-            writer.append(index, added, self._size)
+            if self._sign is None:
+                added = appended(entries, self._size)
+                writer.append(index, added, self._size)
+                self._size += len(added)
+            else:
+                data = whole([*self._entries.values(), *entries], self._checked.listed_rules)
+                with self._replaced(data):
+                    pass
         except BaseException:
             for path in (*temporary, *(writer.place(entry.path) for entry in entries)):
                 remove(path)
@@ -348,33 +367,11 @@ class FixtureStore:
         finally:
             for entry in entries:
                 remove(writer.place(pending_name(entry.path)))
-        self._size += len(added)
-        self._state = state
-        with contextlib.suppress(OSError):  # the signature of all states is also valid
-            self._write_signature(state)
-
-    def _states_while(self, entries: Sequence[FixtureEntry]) -> Iterator[IndexState]:
-        """The state of the index after each appended entry: a killed writer may leave any of
-        them."""
-        state, size = self._state, self._size
-        for entry in entries:
-            added = appended([entry], size)
-            state, size = state.after(added), size + len(added)
-            yield state
-
-    def _check_signature(self, state: IndexState) -> None:
-        """Raises if other processes have written entries that are not signed with the same key."""
-        if self._sign is not None:
-            signer_of(self.folder, state, self._sign.public)
 
     def _check_signed(self) -> None:
         if self._sign is None and is_signed(self.folder):
             reason = "is signed, so a change needs a signature: give the key that signs it"
             raise InvalidRequest(f"{reason}, or remove {SIGNATURE}", path=str(self.folder))
-
-    def _write_signature(self, *states: IndexState) -> None:
-        if self._sign is not None:
-            self._writer.replace(SIGNATURE, self._sign.signature(*states))
 
 
 class _Fixtures(Sequence[Fixture]):

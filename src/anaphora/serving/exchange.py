@@ -76,7 +76,7 @@ class HttpExchange:
     __slots__ = (
         "_ended", "_limits", "_reading", "_reason", "_send", "_timer", "_unread", "_watcher",
         "_working", "_writer", "_writing_since",
-        "account", "body", "header_pairs", "headers", "max_body", "method", "path", "query_string",
+        "account", "header_pairs", "headers", "max_body", "method", "path", "query_string",
         "receive", "response_headers", "scope", "started", "status",
     )  # fmt: skip
 
@@ -104,8 +104,6 @@ class HttpExchange:
         self._limits = limits
         #: Maximum size that `read_body` reads; a handler may lower it.
         self.max_body = limits.size
-        #: The whole body, if it was read to check its signature.
-        self.body: bytes | None = None
         #: Counts the bytes as they arrive.
         self.account: BodyAccount | None = None
         self._ended: asyncio.Event | None = None
@@ -120,18 +118,11 @@ class HttpExchange:
         self._writer: asyncio.Task[Any] | None = None
         self._writing_since = 0.0
 
-    @property
-    def has_body(self) -> bool:
-        """Whether an announced body has not been read to its end."""
-        return self._unread
-
     # ── The request ──────────────────────────────────────────────────────────────────────────────
 
     async def read_body(self) -> bytes:
         """The whole body. Raises `TooLarge`, `RequestRejected` if it takes too long, and
         `UploadAborted`."""
-        if self.body is not None:
-            return self.body
         declared = self.headers.get("content-length", "")
         if declared.isascii() and declared.isdecimal() and _exceeds(declared, self.max_body):
             raise self._too_large()
@@ -144,8 +135,6 @@ class HttpExchange:
         forwarded, never collected. Raises `UploadAborted` and `ServerStopping`."""
         if self._reason is not None:
             raise self._reason
-        if self.body is not None:
-            return self.body, False
         assert self._timer is not None
         message = await self._within(Deadline(inf, self._timer), self._next_piece())
         return message.get("body", b""), message.get("more_body", False)
@@ -188,7 +177,6 @@ class HttpExchange:
 
     def end_reading(self) -> None:
         """The body has been decoded, and no longer counts against a budget."""
-        self.body = None
         if self.account is not None:
             self.account.end()
 

@@ -33,9 +33,6 @@ _ENDS = (
     (":streamgeneratecontent", "gemini"),
 )
 
-#: The beginning of the paths of Ollama's own API, which is passed on unread.
-OLLAMA_API = "/api/"
-
 #: Larger bodies are relayed, but not kept for observers.
 KEPT_BYTES = 32 * 1024 * 1024
 
@@ -43,9 +40,10 @@ KEPT_BYTES = 32 * 1024 * 1024
 Headers: TypeAlias = tuple[tuple[str, str], ...]
 
 
-def is_ollama_api(provider: str, path: str) -> bool:
-    """Whether a path is of Ollama's own API, which is passed on and not read."""
-    return provider == "ollama" and path.startswith(OLLAMA_API)
+def is_unread(provider: str, path: str) -> bool:
+    """Whether a path is of an API of the provider that is passed on, and not read."""
+    rows = (row for row in catalog.dialects().rows if row.unread_path)
+    return any(row.provider == provider and path.startswith(row.unread_path) for row in rows)
 
 
 def header_of(headers: Headers, name: str) -> str:
@@ -292,8 +290,8 @@ def kind_of(call: RelayedCall, wire: str, path: str) -> tuple[CallKind, str]:
         return "error", _error(call, wire, path)
     if model := cloud_paths.unread_model(path):
         return "not_judged", f"InvokeModel bodies of {model} are not read"
-    if is_ollama_api(call.route.provider, path):
-        return "other", "Ollama's own API is not read"
+    if is_unread(call.route.provider, path):
+        return "other", "this API of the provider is not read"
     if call.method != "POST" or not wire:
         return "other", "not a call of a model"
     if not call.route.provider:

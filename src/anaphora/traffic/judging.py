@@ -36,11 +36,11 @@ from anaphora.wire.request_bodies import RequestBodies
 from . import clouds
 from .accounts import Accounts, Credentials, credentials, keys_in
 from .calls import (
-    OLLAMA_API,
     RealtimeBill,
     RelayedCall,
     as_logged,
     decoded_path,
+    is_unread,
     kind_of,
     named_model,
     whole_answer,
@@ -51,7 +51,7 @@ from .matching import RequestPairs, judge_request
 from .savings import Savings
 from .sent_requests import ResponseChains, SentRequest, read_reply, request_of
 from .summary import WatchSummary, summary_of
-from .sums import JudgedCall, LaterRemedies, Totals
+from .sums import JudgedCall, Totals
 
 #: Calls whose verdicts are kept.
 _MOST_CALLS = 10_000
@@ -59,7 +59,7 @@ _MOST_CALLS = 10_000
 _MOST_REDACTORS = 16
 #: The steps of a verdict but the last, which publishes it; those that read request and response.
 _STEPS, _READING_STEPS = 5, 3
-_UNREAD_API = Notice("not_read", f"Ollama's {OLLAMA_API} is passed on, not read; /v1 is read.")
+_UNREAD_API = Notice("not_read", "Ollama's /api/ is passed on, not read; /v1 is read.")
 #: The texts of a change, which may quote the prompt.
 _TEXTS = ("before", "after", "detail", "label", "path")
 
@@ -73,14 +73,11 @@ class CallJudge:
         most_bytes: int = 64 * 1024 * 1024,
         totals: Totals | None = None,
         savings: Savings | None = None,
-        remedies: LaterRemedies | None = None,
     ) -> None:
         """`most_bytes` limits the prompts kept to compare later calls with. `totals` gets the
-        conversations, `savings` the calls that have a verdict, `remedies` those with a loss;
-        without it, verdicts have their remedies at once."""
+        conversations, `savings` the calls that have a verdict."""
         self._totals = totals
         self._savings = savings
-        self._remedies = remedies
         self._pairs = RequestPairs(most_bytes=most_bytes)
         self._chains = ResponseChains(most_bytes=most_bytes)
         self._bodies = RequestBodies(most_bytes=most_bytes // 4)
@@ -160,7 +157,8 @@ class CallJudge:
         redact: Redactor,
     ) -> Iterator[None]:
         judged.kind, judged.reason = kind_of(call, judged.wire, path)
-        if path.startswith(OLLAMA_API) and judged.kind == "other" and not self._told_unread:
+        unread = judged.kind == "other" and is_unread(call.route.provider, path)
+        if unread and not self._told_unread:
             self._told_unread = True
             judged.notices += (_UNREAD_API,)
         if judged.kind == "judged":
@@ -304,15 +302,8 @@ class CallJudge:
         redact: Redactor,
     ) -> tuple[SentCall | None, Prediction | None]:
         """The call that it is judged against, and the prediction, if the verdict needed it."""
-        at_once = self._remedies is None
-        before, verdict, expected = judge_request(earlier, request, price, remedy=at_once)
+        before, verdict, expected = judge_request(earlier, request, price)
         judged.verdict = _redacted(verdict, redact)
-        if self._remedies is not None and verdict.causes:
-            if verdict.result != "hit":
-                request.played_calls()  # of the calls after it, too
-            sent, rules, profile = request.sent, request.rules, request.profile
-            remedied = partial(request.remedied, verdict, before, sent, rules, price, profile)
-            self._remedies.add(judged, remedied, sent.rendered.size)
         return before, expected
 
 
@@ -332,13 +323,7 @@ class Judge:
         self.totals = Totals()
         self.savings = Savings()
         """The cost of the same calls with Anaphora's markers."""
-        self._remedies = LaterRemedies()
-        self._judge = CallJudge(
-            most_bytes=most_bytes,
-            totals=self.totals,
-            savings=self.savings,
-            remedies=self._remedies,
-        )
+        self._judge = CallJudge(most_bytes=most_bytes, totals=self.totals, savings=self.savings)
         self.prepare = self._judge.prepare
         self.last: JudgedCall | None = None
         """The last ended call, for observers after this one."""
@@ -346,7 +331,6 @@ class Judge:
     @property
     def calls(self) -> tuple[JudgedCall, ...]:
         """The latest calls, in the order they ended."""
-        self._remedies.find_all()
         with self.totals.lock:
             return tuple(self._calls)
 
@@ -367,21 +351,14 @@ class Judge:
             self._calls.append(judged)
             self.totals.add(judged)
         if self._on_call is not None:
-            self._remedies.find_all()
             self._on_call(judged)
 
-    def work_left(self) -> bool:
-        """Finds the remedy of a call, or compares its cost with that with Anaphora's markers, while
-        no call waits."""
-        return self._remedies.find() or self.savings.compare_next()
-
-    def summary(self, *, savings: bool = True) -> WatchSummary:
-        """The sums of all calls so far. Comparing the costs of all calls takes time: without
-        `savings` the result covers those compared before, and calls are not grouped."""
-        self._remedies.find_all()
-        compared = self.savings.result(complete=savings)
+    def summary(self, *, quick: bool = False) -> WatchSummary:
+        """The sums of all calls so far. Comparing the costs of many calls takes time: a quick one
+        compares only a few that wait, and does not group the calls."""
+        compared = self.savings.result(quick=quick)
         with self.totals.lock:
-            return summary_of(self.totals, compared, self._judge.unpriced, grouped=savings)
+            return summary_of(self.totals, compared, self._judge.unpriced, grouped=not quick)
 
 
 def _raise(problem: Exception) -> None:

@@ -152,11 +152,9 @@ def judge_request(
     earlier: EarlierCall[SentRequest] | None,
     request: SentRequest,
     price: Price | None,
-    *,
-    remedy: bool = True,
 ) -> JudgedPair:
     """The verdict on a request, the request it is judged against, and the prediction by their
-    markers, if the verdict needed it. Without `remedy`, the verdict has none yet."""
+    markers, if the verdict needed it."""
     sent, rules = request.sent, request.rules
     pair = judge_matched(
         earlier,
@@ -166,10 +164,8 @@ def judge_request(
         profile=request.profile,
         diagnosis=request.diagnosis,
     )
-    if remedy:
-        profile = request.profile
-        verdict = request.remedied(pair.verdict, pair.before, sent, rules, price, profile)
-        pair = pair._replace(verdict=verdict)
+    verdict = request.remedied(pair.verdict, pair.before, sent, rules, price, request.profile)
+    pair = pair._replace(verdict=verdict)
     if rules.slots.value:
         return pair
     marked = (each.marks.marks or each.marks.automatic for each in (pair.before, sent) if each)

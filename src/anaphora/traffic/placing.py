@@ -78,11 +78,10 @@ class Placer:
     ) -> None:
         """`own_markers`: markers that the program places itself are kept, and take slots first; or
         all are replaced by the planner's. `fix` applies the other remedies that change no meaning
-        as well, and each only where it has paid; `on_fix` gets each, before the first request that
-        it changes."""
+        as well; `on_fix` gets each, before the first request that it changes."""
         self._replace = own_markers == "replace"
         self._fix, self._on_fix = fix, on_fix
-        self._plans = ConversationPlans(own_markers, proven=fix)
+        self._plans = ConversationPlans(own_markers, fix=fix)
         self._routed = BoundedMap[int, tuple[PlannedCall, ReadRequest]](_MOST_ROUTED)
         """Calls to routers that are not answered yet."""
         self._announced = BoundedMap[tuple[str, str], bool](_MOST_ANNOUNCED)

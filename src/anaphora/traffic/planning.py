@@ -13,7 +13,6 @@ or begins like an earlier one, that contains tools or a reply, or that itself as
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
-from functools import partial
 from typing import Literal, TypeAlias
 
 import msgspec
@@ -24,8 +23,6 @@ from anaphora.bounded import BoundedMap
 from anaphora.cache import CallHints, EarlierCall, PrefixIndex, hints_of
 from anaphora.cache.plan import AppMemory, Gaps, MatchedCallPlanner, has_replies
 from anaphora.cache.plan.memory import ConversationState
-from anaphora.cache.simulator import RenderedPrompt
-from anaphora.cache.simulator.stories import MOST_CALLS, story_of
 from anaphora.catalog import CacheRules, Dialect
 from anaphora.rendered import Mark, Plan, Rendered
 from anaphora.tokens import Bills, for_model
@@ -37,7 +34,6 @@ from anaphora.wire.reading import Members, object_members, request_error
 from anaphora.wire.tool_order import ToolOrder
 
 from .calls import LoggedCall, counts_tokens, wire_at
-from .fixing import CallsSoFar, Known, longer_ttl, proven_plan
 
 OwnMarkers: TypeAlias = Literal["keep", "replace"]
 """How markers that a program places itself are treated."""
@@ -88,12 +84,8 @@ class PlannedCall(msgspec.Struct, kw_only=True, eq=False):
     """(estimated, billed) tokens of the conversation."""
     beginning: bytes | None = None
     """The key of the part of its prompt that others share."""
-    proven: Known = frozenset()
-    """What has saved over the conversation so far."""
     longer: Ttl | None = None
     """The lifetime that the request's own markers get."""
-    kept: tuple[int | None, ...] = ()
-    """How many bytes of the latest prompts were as in the prompt before each; None: all of it."""
     tools: ToolOrder = ()
     """The order of its tools, and"""
     host: tuple[str, float] = ("", 0.0)
@@ -182,12 +174,12 @@ class ConversationPlans:
         self,
         own_markers: OwnMarkers = "keep",
         *,
-        proven: bool = False,
+        fix: bool = False,
     ) -> None:
-        """`proven`: only what would have saved over the conversation so far, and longer lifetimes
-        for the request's own markers."""
+        """`fix`: only prompts that repeat or begin like an earlier one are marked, none that the
+        provider caches anyway; and the request's own markers get longer lifetimes."""
         self._own_markers = own_markers
-        self._proven = proven
+        self._fix = fix
         self._index: PrefixIndex[PlannedCall] = PrefixIndex(_MOST_CALLS, _MOST_BYTES)
         self._memories = BoundedMap[Hashable, AppMemory](_MOST_MEMORIES)
 
@@ -226,7 +218,7 @@ class ConversationPlans:
         memory: AppMemory,
         at: float,
     ) -> PlannedCall:
-        rendered, state = request.rendered, None
+        rendered, state, repeats = request.rendered, None, False
         if self._own_markers == "replace":
             rendered = replace(rendered, marks=())
         if found is not None and found.continues:
@@ -235,37 +227,29 @@ class ConversationPlans:
             call.bills = before.bills
             call.changing = before.chunks - found.chunks
             call.seen = before.seen + 1 if call.changing == before.changing else 1
-            rendered = _without_changing_end(rendered, call, 1 if self._proven else _TIMES_SEEN)
-            if self._proven:
-                _keep_past(call, before, rendered, found.chunks)
-                if state.gaps.last is not None:
-                    memory.pauses.add(max(0.0, at - state.gaps.last))
+            rendered = _without_changing_end(rendered, call)
+            repeats = call.changing <= _MOST_CHANGING and found.chunks >= _leading(rendered)
         if not request.takes_markers:
             if request.continues_stored:
                 call.plan = MatchedCallPlanner(memory, rendered, call.state).key_plan(
                     rendered, at=at
                 )
             return call
-        so_far = own = None
-        if self._proven and memory.rules.slots.value and memory.rules.ttls.value:
-            own = Plan(marks=rendered.marks, automatic=rendered.automatic)
-            gaps = Gaps() if state is None else state.gaps
-            prompt = partial(story_of, RenderedPrompt(rendered, own), kept=call.kept)
-            so_far = CallsSoFar(memory.rules, gaps, at, prompt, known=call.proven)
-            if rendered.marks or rendered.automatic in rendered.request_markers:
-                call.longer = longer_ttl(memory, gaps, so_far)
-                rendered = _lengthened(rendered, call.longer)
+        if self._fix and (rendered.marks or rendered.automatic in rendered.request_markers):
+            call.longer = _longer_ttl(memory, Gaps() if state is None else state.gaps, at)
+            rendered = _lengthened(rendered, call.longer)
         planner = MatchedCallPlanner(memory, rendered, state)
         call.state = planner.state
         plan = Plan(marks=rendered.marks)
         if planner.reuse_expected:
             plan = call.plan = planner.plan(rendered, at=at)
-            if so_far is not None and own is not None:
-                known = planner.known_beginning(rendered)
-                state = planner.state
-                call.plan = proven_plan(plan, own, rendered, memory, state, so_far, known)
-                plan = call.plan or own
-                call.proven = frozenset(so_far.known)
+            unsure = not repeats and not planner.begins_like_another(rendered)
+            if memory.rules.unmarked_caching is not None:  # in a cache of their own
+                unsure = not rendered.marks
+            unsure = unsure or (plan.only_marks and not plan.marks)
+            if self._fix and unsure and plan.key is None:
+                call.plan = None
+                plan = Plan(marks=rendered.marks, automatic=rendered.automatic)
         elif (keyed := planner.key_plan(rendered, at=at)) is not None:
             plan = call.plan = keyed
         planner.sent_matched(rendered, plan, at=at)
@@ -286,12 +270,6 @@ class ConversationPlans:
             planner = MatchedCallPlanner(memory, request.rendered, call.state)
             key = planner.split_key(request.rendered, key)
         call.state.cache_key, call.plan = key, replace(plan, key=key)
-
-    def refreshed(self, call: PlannedCall, seconds: float) -> None:
-        """Extends the lifetime of a call's cache entry by so many seconds."""
-        if (written := call.state.written) is not None:
-            chunk, key, expires = written
-            call.state.written = chunk, key, expires + seconds
 
     def _memory_of(self, request: ReadRequest, scope: Hashable) -> AppMemory:
         return self._memory(_own_scope(request, scope), request.rules)
@@ -322,13 +300,15 @@ def _own_scope(request: ReadRequest, scope: Hashable) -> Hashable:
     return scope, request.provider, request.rendered.wire, request.rendered.model
 
 
-def _keep_past(call: PlannedCall, before: PlannedCall, rendered: Rendered, chunks: int) -> None:
-    """Remembers how much of the prompt before is in this one, but for an end that changes."""
-    leading = sum(run.count for run in rendered.runs if run.section != "messages")
-    whole = call.changing <= _MOST_CHANGING and chunks >= leading
-    size = None if whole else rendered.offset(min(chunks, len(rendered)))
-    call.kept = (*before.kept[1 - MOST_CALLS :], size)
-    call.proven = before.proven if size is None else call.proven
+def _longer_ttl(memory: AppMemory, gaps: Gaps, at: float) -> Ttl | None:
+    """The lifetime that the program's own markers should have, if a pause was longer than theirs
+    and a longer one pays."""
+    shortest = TTL_SECONDS[memory.rules.ttls.value[-1]] if memory.rules.ttls.value else 0
+    pauses = [*gaps.lengths, *([] if gaps.last is None else [at - gaps.last])]
+    if not shortest or max(pauses, default=0.0) <= shortest:
+        return None
+    best = memory.costs.best_ttl(gaps, at)
+    return best if best is not None and TTL_SECONDS[best] > shortest else None
 
 
 def _lengthened(rendered: Rendered, ttl: Ttl | None) -> Rendered:
@@ -343,10 +323,14 @@ def _lengthened(rendered: Rendered, ttl: Ttl | None) -> Rendered:
     return replace(rendered, marks=tuple(marks), automatic=ttl if asked else rendered.automatic)
 
 
-def _without_changing_end(rendered: Rendered, call: PlannedCall, times: int) -> Rendered:
+def _without_changing_end(rendered: Rendered, call: PlannedCall) -> Rendered:
     """The plan without a marker on the last blocks, if earlier calls show that they change: an
     entry written there is never read."""
-    if not 0 < call.changing <= _MOST_CHANGING or call.seen < times:
+    if not 0 < call.changing <= _MOST_CHANGING or call.seen < _TIMES_SEEN:
         return rendered
-    leading = sum(run.count for run in rendered.runs if run.section != "messages")
-    return replace(rendered, cacheable=max(leading, len(rendered) - call.changing))
+    return replace(rendered, cacheable=max(_leading(rendered), len(rendered) - call.changing))
+
+
+def _leading(rendered: Rendered) -> int:
+    """The number of blocks of tools and system prompt."""
+    return sum(run.count for run in rendered.runs if run.section != "messages")

@@ -4,8 +4,8 @@
     savings.add(call, request, members, earlier, price)     each call, when it was judged
     print(savings.result())
 
-A verdict does not need the comparison, so `add` only stores its input. `compare_next` compares one
-call, when there is time; `result` compares the rest.
+A verdict does not need the comparison: calls are compared when the sums are read, or when many
+wait.
 
 The simulator plays the same requests twice, at the times they were made: as the program sent them,
 and with the planner's markers (`Placer` places the same). Both scale tokens to the bill of each
@@ -58,8 +58,9 @@ _MOST_MODELS, _MOST_PREFIXES = 64, 10_000
 _ENCODING = "content-encoding"
 #: Fields of a request that the planner uses.
 _FIELDS = (*STORED_FIELDS, "prompt_cache_key", "prompt_cache_options")
-#: Maximum number of calls that wait to be compared, and bytes of their prompts.
-_MOST_WAITING, _MOST_WAITING_BYTES = 4096, 32 * 1024 * 1024
+#: Maximum number of calls that wait to be compared, and bytes of their prompts; and how many of
+#: them are compared for a quick result.
+_MOST_WAITING, _MOST_WAITING_BYTES, _FEW = 1024, 32 * 1024 * 1024, 16
 
 
 class TokenCosts(msgspec.Struct):
@@ -157,7 +158,7 @@ class Savings:
     """Adds up calls one by one. Bounded and thread-safe."""
 
     def __init__(self, own_markers: OwnMarkers = "keep") -> None:
-        self._plans = ConversationPlans(own_markers, proven=True)
+        self._plans = ConversationPlans(own_markers, fix=True)
         self._simulators = BoundedMap[tuple[str, str, str], _Simulators](_MOST_MODELS)
         self._billed, self._simulated, self._with_markers = TokenCosts(), TokenCosts(), TokenCosts()
         self._calls = self._left_out = self._placed = 0
@@ -209,17 +210,10 @@ class Savings:
             while len(self._waiting) > _MOST_WAITING or self._waiting_bytes > _MOST_WAITING_BYTES:
                 self._compare_first()
 
-    def compare_next(self) -> bool:
-        """Compares the call that has waited longest; False if none waits."""
+    def result(self, *, quick: bool = False) -> SavingsResult:
+        """The sums of all calls; a quick one compares only a few of those that wait."""
         with self._lock:
-            if self._waiting:
-                self._compare_first()
-            return bool(self._waiting)
-
-    def result(self, *, complete: bool = True) -> SavingsResult:
-        """The sums of all calls or, if it need not be complete, of those compared so far."""
-        with self._lock:
-            while complete and self._waiting:
+            for _ in range(min(len(self._waiting), _FEW) if quick else len(self._waiting)):
                 self._compare_first()
             return SavingsResult(
                 calls=self._calls,

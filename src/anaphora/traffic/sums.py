@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections import deque
-from collections.abc import Callable
 from decimal import Decimal
 from typing import Any, TypeAlias
 
 import msgspec
-from msgspec.structs import replace
 
 from anaphora.cache.verdict import CauseKind, Change, Verdict, as_side_call
 from anaphora.cache.verdict.values import CHANGED, VOLATILE
-from anaphora.client.failures import log_error
-from anaphora.errors import AnaphoraError
 from anaphora.values import Notice, Usage
 from anaphora.wording import format_usd
 
@@ -121,49 +116,6 @@ class JudgedCall(msgspec.Struct, kw_only=True, eq=False):
         lost_usd = None if self.lost_usd is None else str(self.lost_usd)
         fields |= {"lost": self.lost, "lost_usd": lost_usd, "broke": self.broke}
         return fields | {"sentence": self.sentence}
-
-
-#: Maximum number of calls that wait for their remedies, and bytes of their prompts.
-_MOST_WAITING, _MOST_WAITING_BYTES = 4096, 32 * 1024 * 1024
-
-
-class LaterRemedies:
-    """Calls with a loss, whose remedies are looked for when they are asked for, or while no call
-    waits. Bounded and thread-safe."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._waiting: deque[tuple[JudgedCall, Callable[[], Verdict], int]] = deque()
-        self._bytes = 0
-
-    def add(self, judged: JudgedCall, remedied: Callable[[], Verdict], size: int) -> None:
-        """`remedied` returns the verdict with its remedy, `size` is that of what it keeps."""
-        with self._lock:
-            self._waiting.append((judged, remedied, size))
-            self._bytes += size
-            while len(self._waiting) > _MOST_WAITING or self._bytes > _MOST_WAITING_BYTES:
-                self._find_next()
-
-    def find(self, count: int = 1) -> bool:
-        """Finds the remedies of the calls that have waited longest; whether more wait."""
-        with self._lock:
-            for _ in range(min(count, len(self._waiting))):
-                self._find_next()
-            return bool(self._waiting)
-
-    def find_all(self) -> None:
-        self.find(_MOST_WAITING)
-
-    def _find_next(self) -> None:
-        judged, remedied, size = self._waiting.popleft()
-        self._bytes -= size
-        try:
-            remedy = remedied().remedy
-        except (AnaphoraError, ValueError) as problem:
-            log_error("the remedy of a lost cache was not found", problem)
-            return
-        if judged.verdict is not None and remedy is not None:
-            judged.verdict = replace(judged.verdict, remedy=remedy)
 
 
 class CallSums(msgspec.Struct):

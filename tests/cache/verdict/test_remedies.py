@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import datetime
-import gc
 from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
@@ -18,11 +17,11 @@ from support.tables import each_row
 
 from anaphora import catalog
 from anaphora.cache.simulator import RenderedPrompt, Simulator
-from anaphora.cache.simulator.stories import StoryPlayer
 from anaphora.cache.verdict import Remedy, SentCall, Verdict, judge, with_remedy
 from anaphora.cache.verdict.judgement import ComparedCall, ComparedCalls
 from anaphora.cache.verdict.remedy import REMEDIES
 from anaphora.rendered import Mark, Plan, Rendered
+from anaphora.tokens import Counts
 from anaphora.usage.advice import GENERAL, REMEDY
 from anaphora.values import Ttl
 
@@ -50,9 +49,8 @@ def verdict_on(
     later = SentCall(rendered=prompts[-1], at=times[-1], **own)
     profile = catalog.profile(place.provider, place.model)
     verdict = judge(earlier, later, rules, price=price, profile=profile)
-    verdict = with_remedy(
-        verdict, earlier, later, rules, price=price, profile=profile, past=times[:-2]
-    )
+    since = times[-3] if len(times) > 2 else None
+    verdict = with_remedy(verdict, earlier, later, rules, price=price, profile=profile, since=since)
     assert verdict.remedy is not None
     return verdict, verdict.remedy
 
@@ -141,7 +139,7 @@ def test_hit_and_unknown_have_none() -> None:
 def test_pause_is_shorter_than_a_longer_lifetime() -> None:
     times = [BEGIN, BEGIN + 60, BEGIN + 120, BEGIN + 900]
     _, remedy = verdict_on(ANTHROPIC, story(ANTHROPIC, 4), times)
-    assert (remedy.kind, remedy.ttl, remedy.fixable, remedy.calls) == ("longer_ttl", "1h", True, 4)
+    assert (remedy.kind, remedy.ttl, remedy.fixable, remedy.calls) == ("longer_ttl", "1h", True, 2)
     assert "Cache for 60 min instead of 5 min" in str(remedy)
 
 
@@ -150,15 +148,14 @@ def test_lifetime_is_not_raised_if_it_costs_more() -> None:
     prompts = story(ANTHROPIC, 2)
     short = [split(ANTHROPIC, body(ANTHROPIC, spec() | {"messages": [("user", ["Hi"])]}))]
     _, remedy = verdict_on(ANTHROPIC, [*short, *prompts], [BEGIN, BEGIN + 60, BEGIN + 90_000])
-    assert remedy.kind in ("nothing", "keep_warm")
-    assert not remedy.fixable
+    assert (remedy.kind, remedy.fixable) == ("nothing", False)
 
 
-def test_provider_without_lifetimes_is_kept_warm() -> None:
+def test_pause_that_no_lifetime_covers_has_no_remedy() -> None:
     place = PLACES["openai_chat"]
     _, remedy = verdict_on(place, story(place, 2), [BEGIN, BEGIN + 2 * 86_400])
-    assert remedy.kind in ("keep_warm", "nothing")
-    assert remedy.ttl is None
+    assert (remedy.kind, remedy.ttl) == ("nothing", None)
+    assert str(remedy) == "Nothing to do: the pause was too long."
 
 
 def test_unknown_price_leaves_the_tokens() -> None:
@@ -171,38 +168,124 @@ def test_unknown_price_leaves_the_tokens() -> None:
     assert verdict.remedy.tokens > 1000
 
 
+def cost_of(prompts: list[Rendered], times: list[float], ttl: Ttl | None) -> Decimal:
+    """The input of these calls as billed by the rules, with markers of this lifetime; None: without
+    markers."""
+    rules = catalog.rules("anthropic", ANTHROPIC.model)
+    price = catalog.price("anthropic", ANTHROPIC.model, NOW)
+    assert price is not None
+    simulator, total = Simulator(rules), Decimal(0)
+    for prompt, at in zip(prompts, times, strict=True):
+        marks: tuple[Mark, ...] = ()
+        if ttl is not None:
+            marks = tuple(Mark(mark.chunk, ttl, mark.splice) for mark in prompt.marks)
+        usage = simulator.call(RenderedPrompt(prompt, Plan(marks=marks)), at=at).usage(0)
+        each = price.of(usage)
+        assert each is not None
+        total += each
+    return total
+
+
+def promised(prompts: list[Rendered], times: list[float], kind: str) -> Decimal:
+    """What a remedy would have saved in a conversation: the sum over its calls. At each it is at
+    most what was lost."""
+    total = Decimal(0)
+    for end in range(2, len(prompts) + 1):
+        one, two, rules = (
+            prompts[end - 2],
+            prompts[end - 1],
+            catalog.rules("anthropic", ANTHROPIC.model),
+        )
+        before, sent = (
+            SentCall(rendered=each, at=at)
+            for each, at in ((one, times[end - 2]), (two, times[end - 1]))
+        )
+        price = catalog.price("anthropic", ANTHROPIC.model, NOW)
+        since = times[end - 3] if end > 2 else None
+        verdict = with_remedy(
+            judge(before, sent, rules, price=price), before, sent, rules, price=price, since=since
+        )
+        remedy = verdict.remedy
+        if remedy is not None and remedy.kind == kind:
+            assert remedy.saving is not None
+            total += remedy.saving.expected
+            if verdict.left:
+                assert verdict.cost_usd is not None
+                assert 0 < remedy.saving.expected <= verdict.cost_usd
+    return total
+
+
 @given(
     st.lists(
         st.floats(5, 3000).filter(lambda gap: abs(gap - 300) > 15), min_size=1, max_size=12
     ).filter(lambda gaps: gaps[-1] > 300)
 )
-def test_saving_is_that_of_the_simulated_requests(gaps: list[float]) -> None:
+def test_saving_is_at_most_that_of_the_simulated_requests(gaps: list[float]) -> None:
     """The same calls with real requests: what they cost with 5 min and with 1 h."""
     times = [BEGIN]
     for gap in gaps:
         times.append(times[-1] + gap)
     prompts = story(ANTHROPIC, len(times))
+    saving = cost_of(prompts, times, "5m") - cost_of(prompts, times, "1h")
+    sum_usd = promised(prompts, times, "longer_ttl")
+    assert sum_usd <= max(saving, Decimal(0)) + cost_of(prompts, times, "1h") / 100
+    if all(gap > 300 for gap in gaps):  # each pause is a loss: it is to the token
+        assert abs(sum_usd - saving) <= saving / 20
+
+
+@pytest.mark.parametrize("turns", [2, 3, 8])
+def test_uuid_at_the_beginning_of_unmarked_prompts(turns: int) -> None:
+    """Neither markers nor another place of the UUID would have saved anything alone: together they
+    save most of the bill, which is what the simulator says of the same prompts."""
+    shown, fixed, prompts = (
+        spec() | {"marked": False, "tools": []},
+        list[Rendered](),
+        list[Rendered](),
+    )
+    for turn in range(turns):
+        id = f"{turn:08x}-6d2f-4f0e-9a51-0c3e8b7d{turn:04x}"
+        system = [f"{id} is this request. {GUIDE}"]
+        prompts.append(split(ANTHROPIC, body(ANTHROPIC, shown | {"system": system})))
+        marked = shown | {"system": [GUIDE], "marked": True}
+        fixed.append(split(ANTHROPIC, body(ANTHROPIC, marked)))
+        shown = grown(shown)
+    times = [BEGIN + 60 * turn for turn in range(turns)]
     _, remedy = verdict_on(ANTHROPIC, prompts, times)
-    rules = catalog.rules("anthropic", ANTHROPIC.model)
-    price = catalog.price("anthropic", ANTHROPIC.model, NOW)
-    assert price is not None
+    assert (remedy.kind, remedy.fixable) == ("move_to_end", False)
+    text = "Move the UUID into the newest message, and let Anaphora place the markers: saves $"
+    assert str(remedy).startswith(text)
+    bill = cost_of(prompts, times, None)
+    saving, sum_usd = bill - cost_of(fixed, times, "5m"), promised(prompts, times, "move_to_end")
+    assert abs(sum_usd - saving) <= bill / 50
+    if turns == 8:
+        assert sum_usd > bill * Decimal("0.74")
 
-    def cost(ttl: Ttl) -> Decimal:
-        simulator, total = Simulator(rules), Decimal(0)
-        for prompt, at in zip(prompts, times, strict=True):
-            marks = tuple(Mark(mark.chunk, ttl, mark.splice) for mark in prompt.marks)
-            usage = simulator.call(RenderedPrompt(prompt, Plan(marks=marks)), at=at).usage(0)
-            each = price.of(usage)
-            assert each is not None
-            total += each
-        return total
 
-    saving = cost("5m") - cost("1h")
-    if remedy.kind == "longer_ttl":
-        assert remedy.saving is not None
-        assert abs(saving - remedy.saving.expected) <= abs(saving) / 10 + cost("1h") / 100
-    else:
-        assert saving <= cost("1h") / 50
+def test_second_change_ends_what_a_moved_text_would_save() -> None:
+    """A UUID in the first of two system blocks, and a clock in the second."""
+    calls, prompt = [], spec() | {"tools": [], "marked": False}
+    for turn in range(3):
+        uuid, clock = f"{turn:08x}-6d2f-4f0e-9a51-0c3e8b7d1d1c", f"It is 10:0{turn}."
+        system = [f"{uuid}. {GUIDE}", f"{clock} {GUIDE}"]
+        calls.append(split(ANTHROPIC, body(ANTHROPIC, prompt | {"system": system})))
+        prompt = grown(prompt)
+    verdict, remedy = verdict_on(ANTHROPIC, calls, [BEGIN, BEGIN + 60, BEGIN + 120])
+    assert [cause.kind for cause in verdict.causes] == ["no_marker", "changed"]
+    assert remedy.kind == "move_to_end"
+    whole = Counts(calls[-1]).total
+    assert 0.4 * whole < remedy.tokens < 0.6 * whole
+
+
+@each_row(
+    ("gap", "earlier"),
+    [(0.5, {"began": BEGIN + 2.0}), (4000.0, {})],
+)
+def test_what_could_not_be_read_in_time_is_not_promised(gap: float, earlier: Json) -> None:
+    """Before the first response began, and after the entry would have expired."""
+    prompts = changed(new_date)
+    facts = {f"earlier_{name}": value for name, value in earlier.items()}
+    _, remedy = verdict_on(ANTHROPIC, prompts, [BEGIN, BEGIN + gap], **facts)
+    assert (remedy.kind, remedy.tokens) == ("nothing", 0)
 
 
 def test_one_vocabulary() -> None:
@@ -221,29 +304,24 @@ def test_remedy_is_part_of_the_json(excerpts: bool) -> None:
     assert copy.copy(verdict).remedy == remedy
 
 
-def players() -> int:
-    gc.collect()
-    return sum(type(each) is StoryPlayer for each in gc.get_objects())
-
-
-@pytest.mark.long
-def test_played_calls_are_kept_for_the_latest_losses() -> None:
-    """Each takes far more than a remembered call, of which there may be thousands."""
+def test_savings_add_up_over_a_conversation() -> None:
     rules = catalog.rules(ANTHROPIC.provider, ANTHROPIC.model)
     profile = catalog.profile(ANTHROPIC.provider, ANTHROPIC.model)
-    calls, remedies, first = ComparedCalls(), list[str](), 0
-    for number in range(300):
-        prompts = story(ANTHROPIC, 2, system=[f"You help customer {number}.", GUIDE])
-        for turn, prompt in enumerate(prompts):
-            verdict = calls.judge(
-                ComparedCall(sent=SentCall(rendered=prompt, at=BEGIN + 400 * turn)),
-                f"msg_{number}_{turn}",
-                scope=f"app {number}",
-                rules=rules,
-                price=None,
-                profile=profile,
-            )
-        remedies.append("" if verdict.remedy is None else verdict.remedy.kind)
-        first = first or players()
-    assert remedies == ["longer_ttl"] * 300
-    assert players() <= 256 * first
+    price = catalog.price("anthropic", ANTHROPIC.model, NOW)
+    calls, prompts = ComparedCalls(), story(ANTHROPIC, 4)
+    times = [BEGIN + 400 * turn for turn in range(4)]
+    for turn, prompt in enumerate(prompts):
+        verdict = calls.judge(
+            ComparedCall(sent=SentCall(rendered=prompt, at=times[turn])),
+            f"msg_{turn}",
+            scope="app",
+            rules=rules,
+            price=price,
+            profile=profile,
+        )
+    assert verdict.remedy is not None
+    assert verdict.remedy.saving is not None
+    assert (verdict.remedy.kind, verdict.remedy.calls) == ("longer_ttl", 4)
+    error = promised(prompts, times, "longer_ttl") / 100
+    assert abs(verdict.remedy.saving.expected - promised(prompts, times, "longer_ttl")) <= error
+    assert "over 4 calls" in str(verdict.remedy)

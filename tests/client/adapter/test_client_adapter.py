@@ -23,6 +23,8 @@ from anaphora.emulator import EmulatorOptions
 from anaphora.emulator.replies.script import Script
 from anaphora.values import Reply
 
+pytestmark = pytest.mark.usefixtures("more_faults")
+
 T = TypeVar("T")
 
 KEY = "key-canary-51c7"

@@ -1,23 +1,27 @@
-"""Keys of AWS are those that botocore finds, from the same variables, files and services."""
+"""Keys of AWS: those of variables, and those that botocore finds in files and at services."""
 
 from __future__ import annotations
 
 import asyncio
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import botocore.session
 import pytest
+from support.bedrock_server import bedrock_server
 from support.token_servers import KNOWN, WEB_TOKEN, TokenServer, token_server
 
+from anaphora import Client
+from anaphora.client.config import ClientConfig
 from anaphora.client.config.secrets import SecretVariables
-from anaphora.client.credentials.aws_profiles import AwsChain, Role, region_of
+from anaphora.client.credentials.aws_keys import AwsChain, Role, region_of
 from anaphora.client.credentials.refreshing import Fetched
 from anaphora.client.credentials.sigv4 import AwsKeys
-from anaphora.client.credentials.sts import StsClient
-from anaphora.errors import AnaphoraError, MissingExtra, MissingSecret, Transport, Unauthenticated
+from anaphora.emulator.server import Emulator
+from anaphora.errors import MissingExtra, MissingSecret, Transport, Unauthenticated
 
 BASE = ("AKIDBASE", KNOWN["AKIDBASE"])
 ARN = "arn:aws:iam::000000000000:role/reader"
@@ -113,8 +117,7 @@ class Place:
             self.monkeypatch.setenv(name, self.filled(value))
 
     def chain(self, profile: str | None = None, **more: Any) -> AwsChain:
-        sts = StsClient("us-east-1", self.server.url)
-        return AwsChain(SecretVariables(), sts, profile, **more)
+        return AwsChain(SecretVariables(), "us-east-1", profile, **more)
 
 
 @pytest.fixture
@@ -164,21 +167,21 @@ BAD = {
     "no such profile": ("", f"[b]\n{KEYS}", {"AWS_PROFILE": "nope"}, MissingSecret, "no AWS profile 'nope'.*there are: b"),
     "a circle": (
         f"[profile a]\nrole_arn={ARN}\nsource_profile=b\n[profile b]\nrole_arn={ARN}\nsource_profile=a\n", "",
-        {"AWS_PROFILE": "a"}, MissingSecret, "a → b → a are a circle",
+        {"AWS_PROFILE": "a"}, MissingSecret, "InfiniteLoopConfigError.*a",
     ),
-    "no source": (f"[profile a]\nrole_arn={ARN}\n", "", {"AWS_PROFILE": "a"}, MissingSecret, "neither source_profile"),
+    "no source": (f"[profile a]\nrole_arn={ARN}\n", "", {"AWS_PROFILE": "a"}, MissingSecret, "source_profile or credential_source"),
     "a missing source": (
-        f"[profile a]\nrole_arn={ARN}\nsource_profile=gone\n", "", {"AWS_PROFILE": "a"}, MissingSecret, "'gone', which is missing",
+        f"[profile a]\nrole_arn={ARN}\nsource_profile=gone\n", "", {"AWS_PROFILE": "a"}, MissingSecret, "source_profile \"gone\".*does not exist",
     ),
     "MFA": (
         f"[profile a]\nrole_arn={ARN}\nsource_profile=b\nmfa_serial=m\n", f"[b]\n{KEYS}", {"AWS_PROFILE": "a"}, MissingSecret, "MFA",
     ),
     "half a pair": ("", "", {"AWS_ACCESS_KEY_ID": "AKIDBASE"}, MissingSecret, "AWS_SECRET_ACCESS_KEY is not"),
-    "half a pair in a file": ("", "[default]\naws_access_key_id = x\n", {}, MissingSecret, "no aws_secret_access_key"),
-    "not a file of profiles": ("", f"{BASE[1]}\n", {}, MissingSecret, "not a file of AWS profiles"),
+    "half a pair in a file": ("", "[default]\naws_access_key_id = x\n", {}, MissingSecret, "PartialCredentials.*aws_secret_access_key"),
+    "not a file of profiles": ("", f"{BASE[1]}\n", {}, MissingSecret, "Unable to parse config file: .*credentials"),
     "a refused role": (
         f"[profile a]\nrole_arn={ARN}-denied\nsource_profile=b\n", f"[b]\n{KEYS}", {"AWS_PROFILE": "a"},
-        Unauthenticated, "STS refused AssumeRole of .*AccessDenied",
+        Unauthenticated, "AccessDenied.* AssumeRole",
     ),
     "a wrong secret": (
         f"[profile a]\nrole_arn={ARN}\nsource_profile=b\n",
@@ -211,18 +214,21 @@ def test_without_botocore_the_error_names_the_extra(
         assert caught.value.extra == "aws"
 
 
-def test_sts_that_fails_or_is_gone_may_be_asked_again(place: Place, server: TokenServer) -> None:
+def test_sts_that_fails_or_is_gone_may_be_asked_again(
+    place: Place, server: TokenServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
     place.write(*CHAINS["a role"][:3])
     server.failing = 503
     try:
-        with pytest.raises(Transport, match="STS failed") as caught:
+        with pytest.raises(Transport, match="cannot be read") as caught:
             place.chain()()
         assert caught.value.retryable
     finally:
         server.failing = 0
-    gone = AwsChain(SecretVariables(), StsClient("us-east-1", "http://127.0.0.1:9"))
+    monkeypatch.setenv("AWS_ENDPOINT_URL_STS", "http://127.0.0.1:9")
     with pytest.raises(Transport):
-        gone()
+        place.chain()()
 
 
 def test_the_region_is_that_of_the_variables_or_the_profile(
@@ -240,9 +246,19 @@ def test_the_region_is_that_of_the_variables_or_the_profile(
 
 def test_variables_of_a_mapping_never_reach_botocore(place: Place) -> None:
     place.write("", "", {"AWS_CONTAINER_CREDENTIALS_FULL_URI": "{server}/container"})
-    chain = AwsChain(SecretVariables({"HOME": str(place.folder)}), StsClient("us-east-1"))
-    with pytest.raises(AnaphoraError, match="no AWS credentials in the environment"):
+    chain = AwsChain(SecretVariables({"HOME": str(place.folder)}))
+    with pytest.raises(MissingSecret, match="no AWS credentials in these variables"):
         chain()
+    (place.folder / "config").write_text(
+        f"[profile r]\nrole_arn = {ARN}\ncredential_source = Environment\n[profile a]\n{OTHER}"
+    )
+    for name, value in STATIC.items():
+        place.monkeypatch.setenv(name, value)
+    file = {"AWS_CONFIG_FILE": str(place.folder / "config")}
+    with pytest.raises(MissingSecret, match="'r' has a credential_source"):
+        AwsChain(SecretVariables({**file, "AWS_PROFILE": "r"}))()
+    found = AwsChain(SecretVariables({**file, "AWS_PROFILE": "a"}))()
+    assert found.value.access_key == "AKIDOTHER"
 
 
 def test_keys_are_fetched_in_a_thread(place: Place) -> None:
@@ -261,6 +277,48 @@ def test_keys_are_fetched_in_a_thread(place: Place) -> None:
     assert place.server.count("sts") == before + 1
     assert {headers["x-amz-security-token"] for headers in signed} == {f"token-sts-{before + 1}+/="}
     assert set(signs.secrets()) >= {f"secret-sts-{before + 1}", f"token-sts-{before + 1}+/="}
+
+
+def test_keys_of_a_role_are_renewed_before_they_expire(place: Place) -> None:
+    from anaphora.client.config.secrets import SecretHeaders
+    from anaphora.client.credentials.aws import AHEAD, AwsCredentials
+
+    place.write(*CHAINS["a web identity of the profile"][:3])
+    now = time.time()
+    signs = AwsCredentials(place.chain(), "us-east-1", "bedrock", clock=lambda: now)
+
+    async def access_key() -> str:
+        signed = await signs.headers("POST", "https://x.example/a", SecretHeaders(), b"{}")
+        return signed["authorization"].partition("Credential=")[2].partition("/")[0]
+
+    first = asyncio.run(access_key())
+    now += place.server.seconds - AHEAD + 60
+    assert asyncio.run(access_key()) == first, "it is valid, and nothing waits"
+    deadline = time.monotonic() + 60
+    while asyncio.run(access_key()) == first:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+CLAUDE = "us.anthropic.claude-sonnet-4-5-20250929-v1:0"
+AT_AWS = {"dialect": "bedrock", "region": "us-east-1", "model": CLAUDE}
+
+
+def test_a_client_without_botocore(
+    place: Place, emu: Emulator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A profile is refused where it is named; key pairs and bearer tokens need no SDK."""
+    monkeypatch.setitem(sys.modules, "botocore.session", None)
+    for aws in ({"profile": "llm"}, {"ambient": True, "role": ARN}):
+        entry = {**AT_AWS, "credentials": {"aws": aws}}
+        with pytest.raises(MissingExtra, match=r"providers\.b\.credentials: .*anaphora\[aws\]"):
+            Client.from_config(ClientConfig.from_mapping({"providers": {"b": entry}}))
+    for variables in (STATIC, {"AWS_BEARER_TOKEN_BEDROCK": "token"}):
+        with bedrock_server(emu.url) as server:
+            here = {"AWS_REGION": "us-east-1", "AWS_ENDPOINT_URL_BEDROCK_RUNTIME": server.url}
+            with Client.from_env({**variables, **here}) as client:
+                assert client.complete("Hi", model=f"bedrock/{CLAUDE}").text
+            assert len(server.requests) == 1
 
 
 def test_values_show_nothing() -> None:

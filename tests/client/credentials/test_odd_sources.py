@@ -7,9 +7,6 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
-from email.utils import formatdate
-from hashlib import sha256
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +15,9 @@ from support.local_server import local_server
 
 from anaphora.client.config.secrets import Secret, SecretHeaders, SecretVariables
 from anaphora.client.credentials.aws import AwsCredentials
-from anaphora.client.credentials.aws_profiles import AwsChain, SharedFiles, region_of
+from anaphora.client.credentials.aws_keys import AwsChain, Role, region_of
 from anaphora.client.credentials.refreshing import Fetched, RefreshedValue
-from anaphora.client.credentials.sigv4 import AwsKeys, SignedRequest, Verified, verify
-from anaphora.client.credentials.sts import RoleRequest, StsClient
+from anaphora.client.credentials.sigv4 import AwsKeys
 from anaphora.client.credentials.tokens import EntraClient, azure_credentials, google_credentials
 from anaphora.errors import AnaphoraError, MissingSecret, Transport
 
@@ -56,7 +52,7 @@ def test_a_process_that_prints_something_else(
     (tmp_path / "config").write_text(f"[default]\ncredential_process = cat {tmp_path}/output\n")
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
-    chain = AwsChain(SecretVariables(), StsClient("us-east-1"))
+    chain = AwsChain(SecretVariables(), "us-east-1")
     error = failure(AwsCredentials(chain, "us-east-1", "bedrock"))
     assert isinstance(error, MissingSecret)
 
@@ -80,55 +76,19 @@ def test_a_tenant_of_entra_that_is_none() -> None:
     assert "Invalid tenant" in str(failure(azure_credentials("scope", client)))
 
 
-# ── STS ──────────────────────────────────────────────────────────────────────────────────────────
-
-Answer = tuple[int, dict[str, str], Any]
-
-
-class Sts:
-    """Verifies signatures by a clock that is `ahead` of ours."""
-
-    def __init__(self, ahead: float, expiration: str | None = None) -> None:
-        self.ahead, self.expiration = ahead, expiration
-        self.verified: list[bool] = []
-
-    def __call__(self, request: BaseHTTPRequestHandler) -> Answer:
-        now = time.time() + self.ahead
-        body: bytes = request.body  # type: ignore[attr-defined]
-        pairs = list(request.headers.items())
-        signed = SignedRequest("POST", "/", "", pairs, sha256(body).hexdigest())
-        good = isinstance(verify(signed, lambda _: Secret("base-secret"), now), Verified)
-        self.verified.append(good)
-        headers = {"Date": formatdate(now, usegmt=True)}
-        if not good:
-            return 403, headers, "<Code>SignatureDoesNotMatch</Code>"
-        end = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now + 3600))
-        fields = {"AccessKeyId": "A", "SecretAccessKey": CANARY, "SessionToken": "t"}
-        fields["Expiration"] = self.expiration or end
-        return 200, headers, "".join(f"<{name}>{value}</{name}>" for name, value in fields.items())
+def test_an_answer_of_sts_that_is_damaged(monkeypatch: pytest.MonkeyPatch) -> None:
+    answer = f"<Credentials><SecretAccessKey>{CANARY}</SecretAccessKey>"
+    with local_server(lambda _: (200, {}, answer)) as server:
+        monkeypatch.setenv("AWS_ENDPOINT_URL_STS", server.url)
+        role = Role("arn:aws:iam::0:role/reader")
+        chain = AwsChain(SecretVariables(), "us-east-1", keys=KEYS, role=role)
+        assert isinstance(failure(AwsCredentials(chain, "us-east-1", "bedrock")), Transport)
 
 
-@pytest.mark.parametrize("ahead", [0.0, 7200.0, -7200.0])
-def test_a_wrong_clock_is_corrected_for_sts(ahead: float) -> None:
-    sts = Sts(ahead)
-    with local_server(sts) as server:
-        fetched = StsClient("us-east-1", server.url).fetch(RoleRequest("AssumeRole", "arn:x"), KEYS)
-    assert sts.verified == ([False] if ahead else []) + [True]
-    assert fetched.expires_at is not None
-    assert abs(fetched.expires_at - time.time() - 3600) < 300  # by this machine's clock
-
-
-def test_sts_that_states_no_time() -> None:
-    with local_server(Sts(0.0, "soon")) as server:
-        client = StsClient("us-east-1", server.url)
-        with pytest.raises(Transport, match="not a time"):
-            client.fetch(RoleRequest("AssumeRole", "arn:x"), KEYS)
-
-
-@pytest.mark.parametrize("region", ["evil.example/#", "evil.example", "us-east-1@e", ""])
+@pytest.mark.parametrize("region", ["evil.example/#", "evil.example", "us-east-1@e"])
 def test_a_region_names_no_other_host(region: str) -> None:
-    with pytest.raises(MissingSecret, match="not a region"):
-        StsClient(region).fetch(RoleRequest("AssumeRole", "arn:x"), KEYS)
+    chain = AwsChain(SecretVariables(), region, keys=KEYS, role=Role("arn:aws:iam::0:role/reader"))
+    assert isinstance(failure(AwsCredentials(chain, region, "bedrock")), MissingSecret)
 
 
 # ── Clocks, threads, files ───────────────────────────────────────────────────────────────────────
@@ -175,17 +135,6 @@ def test_without_a_thread_the_next_use_tries_again(monkeypatch: pytest.MonkeyPat
         asyncio.run(value.get())
     monkeypatch.undo()
     assert asyncio.run(asyncio.wait_for(value.get(), 60)) == 7
-
-
-def test_files_with_a_mark_of_byte_order_or_empty_keys(tmp_path: Path) -> None:
-    file = tmp_path / "credentials"
-    file.write_bytes(b"\xef\xbb\xbf[default]\naws_access_key_id = A\naws_secret_access_key = S\n")
-    variables = SecretVariables(
-        {"AWS_SHARED_CREDENTIALS_FILE": str(file), "AWS_CONFIG_FILE": str(tmp_path / "none")}
-    )
-    assert SharedFiles(variables).keys("default", in_config=False) == AwsKeys("A", "S")
-    file.write_text("[default]\naws_access_key_id =\naws_secret_access_key =\n")
-    assert SharedFiles(variables).keys("default", in_config=False) is None
 
 
 def test_a_profile_without_a_region_takes_that_of_the_variables(tmp_path: Path) -> None:

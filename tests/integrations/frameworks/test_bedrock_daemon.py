@@ -14,8 +14,8 @@ pytest.importorskip("langchain_aws")
 from langchain_aws import ChatBedrockConverse
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 from langchain_core.tools import tool
+from support.bedrock_sdk import bedrock_client
 from support.daemon import GRANT, running_daemon
-from support.signing import keys_of
 
 from anaphora import emulator
 from anaphora.emulator import EmulatorOptions, Script
@@ -50,14 +50,11 @@ def test_tool_loop_under_a_grant(provider: str, tmp_path: Path) -> None:
         }
         grant = {**GRANT, "llm": {**GRANT["llm"], "providers": [provider]}}
         with running_daemon(tmp_path, emu, llm=llm, extensions={"demo": grant}) as daemon:
-            keys = keys_of(daemon)
             model = ChatBedrockConverse(
                 model=llm["providers"][provider]["model"],
                 provider="anthropic",
-                endpoint_url=daemon.url,
+                client=bedrock_client(daemon),
                 region_name="us-east-1",
-                aws_access_key_id=keys.access_key,
-                aws_secret_access_key=keys.secret.reveal(),
             ).bind_tools([look])
             system: list[Any] = [{"text": GUIDE}, {"cachePoint": {"type": "default"}}]
             messages: list[BaseMessage] = [SystemMessage(content=system), HumanMessage("Look")]

@@ -14,7 +14,6 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, System
 from langchain_core.tools import tool
 
 from anaphora import emulator
-from anaphora.client.credentials.sigv4 import AwsKeys
 from anaphora.emulator import EmulatorOptions, Script
 
 ACCESS, SECRET = "AKIAEMULATED00000000", "emulated/secret+key"
@@ -37,7 +36,7 @@ def look(place: str) -> str:
 @pytest.mark.parametrize("stream", [False, True])
 def test_tool_loop_reads_the_cache_at_turn_two(stream: bool) -> None:
     script = Script.decode(json.dumps({"replies": REPLIES}), "the script")
-    options = EmulatorOptions(script=script, aws_keys=(AwsKeys(ACCESS, SECRET),))
+    options = EmulatorOptions(script=script)
     with emulator.running(options) as emu:
         model = ChatBedrockConverse(
             model="us.anthropic.claude-sonnet-4-5-20250929-v1:0",

@@ -22,7 +22,7 @@ from anaphora import emulator
 from anaphora.emulator import EmulatorOptions, Latency, Script
 from anaphora.emulator.server import Emulator
 from anaphora.errors import InvalidRequest
-from anaphora.integrations.dspy import AnaphoraLM
+from dspy_adapter import AnaphoraLM
 
 WIRES = ("anthropic", "openai_chat", "openai_responses", "gemini")
 

@@ -40,9 +40,9 @@ from support.framework_pages import installed_path
 from support.unread_prefix import CALLS, assert_noticed, never_readable
 
 import anaphora
+import inspect_ai_adapter as adapter
 from anaphora.emulator.server import Emulator
 from anaphora.errors import InvalidRequest
-from anaphora.integrations import inspect_ai as adapter
 from anaphora.values import Thinking
 
 WIRES = ("anthropic", "openai_chat", "openai_responses", "gemini")

@@ -1,4 +1,4 @@
-"""The frameworks that are installed here are those that the extras allow.
+"""The frameworks that are installed here are those that the extras and the examples allow.
 
 The tests of this folder run in environments of their own: `make integrations`, `make soak`.
 """
@@ -14,14 +14,17 @@ import pytest
 from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[3]
-EXTRAS = ("dspy", "inspect", "langchain", "pydantic-ai")
+EXTRAS = ("langchain", "pydantic-ai")
+EXAMPLES = ("dspy", "inspect-ai")
 
 
-@pytest.mark.parametrize("extra", EXTRAS)
-def test_installed_framework_is_within_the_range_of_its_extra(extra: str) -> None:
+@pytest.mark.parametrize("name", [*EXTRAS, *EXAMPLES])
+def test_installed_framework_is_within_its_range(name: str) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    (line,) = project["optional-dependencies"][extra]
-    requirement = Requirement(line)
+    lines = (ROOT / "requirements" / "integrations.in").read_text().splitlines()
+    if name in EXTRAS:
+        lines = project["optional-dependencies"][name]
+    requirement = next(Requirement(line) for line in lines if line.startswith(name))
     operators = {each.operator for each in requirement.specifier}
     assert operators == {">=", "<"}, "a framework has a lower and an upper bound"
     try:

@@ -27,6 +27,7 @@ from anaphora.cache.verdict import (
     with_remedy,
 )
 from anaphora.cache.verdict.judgement import NEARLY
+from anaphora.cache.verdict.remedy import Remedy, RemedyKind, summed
 from anaphora.catalog import CacheRules, Price
 from anaphora.rendered import ChunkLog, ChunkRun, Envelope, Mark, Plan, Rendered
 from anaphora.values import SegmentRole, Ttl
@@ -143,6 +144,10 @@ class _RenderedTrace:
         """The TTL of writes by calls without recorded markers, by their bills."""
         self._entries: set[int] = set()
         """What each call before the last left in the cache."""
+        self._since: float | None = None
+        """When the call before the last was sent."""
+        self._remedies: dict[RemedyKind, Remedy] = {}
+        """What each would have saved so far."""
 
     @cached_property
     def _log(self) -> tuple[ChunkLog, list[int]]:
@@ -177,10 +182,14 @@ class _RenderedTrace:
             profile=profile,
             diagnosis=call.diagnosis,
         )
-        past = [each.at for each in self.trace.calls[: predicted.call] if each.at is not None]
         verdict = with_remedy(
-            verdict, earlier, later, rules, price=paid, profile=profile, past=past
+            verdict, earlier, later, rules, price=paid, profile=profile, since=self._since
         )
+        if verdict.remedy is not None:
+            remedy = summed(verdict.remedy, self._remedies, predicted.call + 1)
+            self._remedies[remedy.kind] = remedy
+            verdict = replace(verdict, remedy=remedy)
+        self._since = None if earlier is None else earlier.at
         self._follow(made)
         return TraceVerdict(predicted, model, verdict)
 

@@ -44,34 +44,8 @@ __all__ = [
 ]
 
 
-#: The maximum P(another call): any conversation may end.
-_MAX_PROBABILITY = 0.95
-
-
 class Planner(MarkerPlanner):
     """The breakpoints of one conversation. Predicts its calls, and is saved and forked with it."""
-
-    def refreshed(
-        self, rendered: Rendered, plan: Plan, *, at: float, began: float | None = None
-    ) -> Outcome:
-        """Records a call that kept the prefix of the last one alive."""
-        with self._memory.lock:
-            simulator = self._memory.current()  # before the prompt of the last call is marked again
-            prompt = self._marked(rendered, plan)
-            self._write(prompt, plan, at)
-            return simulator.call(prompt, at=at, began=began)
-
-    @property
-    def pauses(self) -> Gaps:
-        """The pauses of the conversation, or of others before its first one."""
-        return self.gaps if self.gaps.lengths else self._memory.pauses
-
-    def goes_on(self, rendered: Rendered) -> float:
-        """P(the conversation has another call), from conversations with the same beginning and its
-        own number of calls. `rendered` is its last prompt."""
-        usual = self._memory.usual_calls(self._beginning_of(rendered))
-        count = max(1, self.state.gaps.count)
-        return min(_MAX_PROBABILITY, (1 - 1 / usual + count - 1) / count)
 
     def _beginning_of(self, rendered: Rendered) -> bytes | None:
         """The key of the beginning that the prompt shares with others."""

@@ -7,20 +7,19 @@ from array import array
 from bisect import bisect_left, bisect_right, insort
 from collections import OrderedDict, deque
 from collections.abc import Hashable, Iterable, Sequence
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from anaphora.bounded import BoundedMap
-from anaphora.cache.simulator import PromptView, Simulator
+from anaphora.cache.simulator import PromptView, RenderedPrompt, Simulator
+from anaphora.cache.simulator.prompt import share_keys
 from anaphora.catalog import CacheRules
+from anaphora.rendered import Rendered
+from anaphora.rendered.chunks import Stretches, same_bytes
 from anaphora.values import TTL_SECONDS, Ttl
 
 from .changes import UNKNOWN, SentBoundary
 from .deferred import DeferredCalls, SentTurn
-
-if TYPE_CHECKING:
-    from .single_calls import SingleCallStore
 
 #: Prior P(next call within t): most calls follow within minutes.
 _PRIOR = ((300.0, 0.9), (3600.0, 0.98))
@@ -41,6 +40,9 @@ MOST_OPEN = 1024
 _SILENCE = 600.0
 #: How many conversations with the same beginning the average of the app is worth.
 _APP_WEIGHT = 0.03
+#: Single calls whose continuation is recognised: how many, and how many bytes of prompts; and how
+#: many wait to be simulated.
+_MOST_CALLS, _MOST_BYTES, _MOST_PENDING = 256, 4_000_000, 8
 
 
 class Gaps:
@@ -171,6 +173,46 @@ class ConversationUses:
         self.continued = 0
         self.ended = 0
         self.gaps = Gaps()
+
+
+class SingleCallStore:
+    """Prompts of recent single calls. Bytes are compared, since hashing would cost more."""
+
+    def __init__(self) -> None:
+        self._prompts = BoundedMap[tuple[str, int, int], tuple[Stretches, ConversationState, int]](
+            _MOST_CALLS, most_size=_MOST_BYTES, size_of=lambda kept: kept[2]
+        )
+        """The prompts by wire, number of chunks and bytes."""
+        self.last: RenderedPrompt | None = None
+        """The last prompt, whose tools and system blocks are mostly those of the next one."""
+        self.pending: deque[tuple[PromptView, float, float | None]] = deque(maxlen=_MOST_PENDING)
+        """Calls to be simulated when a session needs a prediction."""
+        self.begun = BoundedMap[bytes, ConversationState](_MOST_CALLS)
+        """The last state of conversations, by their first message."""
+
+    def keep(self, rendered: Rendered, state: ConversationState) -> None:
+        """Keep the part of a call's prompt that a later call may continue."""
+        chunks = rendered.cacheable
+        size = rendered.offset(chunks)
+        shape = rendered.wire, chunks, size
+        if size > _MOST_BYTES:
+            self._prompts.pop(shape, None)
+        else:
+            self._prompts[shape] = rendered.stretches(chunks), state, size
+
+    def continued(self, rendered: Rendered, ends: Iterable[int]) -> ConversationState | None:
+        """The state of the call whose prompt this one continues or repeats, if that prompt ended
+        with one of these chunks."""
+        wire, prompts = rendered.wire, self._prompts
+        for end in ends:
+            earlier = prompts.get((wire, end + 1, rendered.offset(end + 1)))
+            if earlier is None:
+                continue
+            stretches = rendered.stretches(end + 1)
+            if same_bytes(earlier[0], stretches):
+                share_keys(earlier[0], stretches)
+                return earlier[1]
+        return None
 
 
 class AppMemory:

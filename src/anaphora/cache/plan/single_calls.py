@@ -3,73 +3,24 @@
 from __future__ import annotations
 
 import itertools
-from collections import deque
-from collections.abc import Iterable
 
 from blake3 import blake3
 
-from anaphora.bounded import BoundedMap
 from anaphora.cache.simulator import PromptView, RenderedPrompt
-from anaphora.cache.simulator.prompt import share_keys
 from anaphora.catalog import CacheRules
 from anaphora.rendered import Plan, Rendered
-from anaphora.rendered.chunks import Stretches, same_bytes
 
 from .changes import SHARED
 from .marking import reuse_requested
-from .memory import AppMemory, ConversationState, Gaps
+from .memory import AppMemory, ConversationState, SingleCallStore
 from .planner import MarkerPlanner
 
-#: Calls whose continuation is recognised: how many, and how many bytes of prompts.
-_MOST_CALLS, _MOST_BYTES = 256, 4_000_000
 #: How many earlier turns are compared to recognise the call that a prompt continues.
 _EARLIER_TURNS = 32
-#: Calls that wait to be simulated.
-_MOST_PENDING = 8
 #: From this many calls with one beginning on, none of them continued, they are single calls.
 _SINGLE_CALLS = 4
 #: Roles of messages that are no reply.
 _ASKING_ROLES = ("user", "system", "developer")
-
-
-class SingleCallStore:
-    """Prompts of recent single calls. Bytes are compared, since hashing would cost more."""
-
-    def __init__(self) -> None:
-        self._prompts = BoundedMap[tuple[str, int, int], tuple[Stretches, ConversationState, int]](
-            _MOST_CALLS, most_size=_MOST_BYTES, size_of=lambda kept: kept[2]
-        )
-        """The prompts by wire, number of chunks and bytes."""
-        self.last: RenderedPrompt | None = None
-        """The last prompt, whose tools and system blocks are mostly those of the next one."""
-        self.pending: deque[tuple[PromptView, float, float | None]] = deque(maxlen=_MOST_PENDING)
-        """Calls to be simulated when a session needs a prediction."""
-        self.begun = BoundedMap[bytes, ConversationState](_MOST_CALLS)
-        """The last state of conversations, by their first message."""
-
-    def keep(self, rendered: Rendered, state: ConversationState) -> None:
-        """Keep the part of a call's prompt that a later call may continue."""
-        chunks = rendered.cacheable
-        size = rendered.offset(chunks)
-        shape = rendered.wire, chunks, size
-        if size > _MOST_BYTES:
-            self._prompts.pop(shape, None)
-        else:
-            self._prompts[shape] = rendered.stretches(chunks), state, size
-
-    def continued(self, rendered: Rendered, ends: Iterable[int]) -> ConversationState | None:
-        """The state of the call whose prompt this one continues or repeats, if that prompt ended
-        with one of these chunks."""
-        wire, prompts = rendered.wire, self._prompts
-        for end in ends:
-            earlier = prompts.get((wire, end + 1, rendered.offset(end + 1)))
-            if earlier is None:
-                continue
-            stretches = rendered.stretches(end + 1)
-            if same_bytes(earlier[0], stretches):
-                share_keys(earlier[0], stretches)
-                return earlier[1]
-        return None
 
 
 class _CallPlanner(MarkerPlanner):
@@ -169,18 +120,16 @@ class MatchedCallPlanner(_CallPlanner):
         self.reuse_expected = self._continues or reuse_requested(rendered)
         """Whether the prompt requests caching, continues an earlier call or begins like one, or is
         part of a conversation: it has tools or contains a reply."""
-        if not self.reuse_expected and (long_enough := self._long_prompt(rendered)) is not None:
-            prompt, shared = long_enough
-            self.reuse_expected = shared is not None and prompt.key(shared) in memory.beginnings
+        if not self.reuse_expected:
+            self.reuse_expected = self.begins_like_another(rendered)
 
-    def known_beginning(self, rendered: Rendered) -> tuple[int, Gaps] | None:
-        """The end of the beginning that other prompts have as well, and the pauses between them;
-        None if no other one had it."""
-        shared = self._candidates_of(rendered).shared
-        if shared is None:
-            return None
-        same = self._memory.beginnings.get(self._prompt_of(rendered).key(shared))
-        return None if same is None or not same.gaps.count else (shared, same.gaps)
+    def begins_like_another(self, rendered: Rendered) -> bool:
+        """Whether an earlier prompt had the same tools and system prompt."""
+        long_enough = self._long_prompt(rendered)
+        if long_enough is None:
+            return False
+        prompt, shared = long_enough
+        return shared is not None and prompt.key(shared) in self._memory.beginnings
 
     def sent_matched(self, rendered: Rendered, plan: Plan, *, at: float) -> None:
         """Records the call, for later ones of the conversation or with the same beginning."""

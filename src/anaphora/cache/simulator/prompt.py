@@ -20,14 +20,25 @@ from anaphora.rendered.log import KEY
 from anaphora.tokens import Counts
 from anaphora.values import Section, Ttl
 
-from .view import MODEL_KINDS, RESULT, is_from_model
-
 #: Bytes up to which SHA-256 is faster than BLAKE3, which works on many kilobytes at once.
 _SHORT = 2048
 #: Copied for each block, which is faster than a new one.
 _SHA256 = sha256()
 #: The plan of a prompt of which only the blocks are looked at.
 UNMARKED = Plan()
+RESULT = Kind.TOOL_RESULT  # access to an enum member is slow, and every turn needs it
+_MODEL_KINDS = (Kind.TOOL_CALL, Kind.THINKING)
+
+
+def is_from_model(run: ChunkRun, index: int) -> bool:
+    """Whether the model wrote a chunk of a run."""
+    if run.section != "messages":
+        return False
+    log = run.log
+    # Some wires send tool calls and reasoning outside of any message.
+    if log.kinds[index] in _MODEL_KINDS:
+        return True
+    return log.role_of(index) in ("assistant", "model")
 
 
 class RenderedPrompt:
@@ -213,7 +224,7 @@ class RenderedPrompt:
                 if kind is RESULT:
                     ends = next_kind is not RESULT
                 else:
-                    ends = kind not in MODEL_KINDS and log.roles[message] == "user"
+                    ends = kind not in _MODEL_KINDS and log.roles[message] == "user"
                 if ends:
                     yield first + end - 1
                 end = log.opens[message]

@@ -7,7 +7,6 @@ import itertools
 from bisect import bisect_left
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import (
-    TYPE_CHECKING,
     Annotated,
     Any,
     Generic,
@@ -22,18 +21,12 @@ from msgspec import Meta
 
 from anaphora.bounded import BoundedMap
 from anaphora.catalog import CacheRules, LookbackUnit
-from anaphora.rendered import ChunkRun, Kind, Mark
+from anaphora.rendered import Kind, Mark
 from anaphora.values import Section, Ttl
 
-if TYPE_CHECKING:
-    from .prompt import RenderedPrompt
+from .prompt import RESULT, RenderedPrompt
 
-RESULT = Kind.TOOL_RESULT  # access to an enum member is slow, and every turn needs it
-MODEL_KINDS = (Kind.TOOL_CALL, Kind.THINKING)
 _RUN_KINDS = (Kind.TOOL_CALL, Kind.TOOL_RESULT)
-
-PromptView: TypeAlias = "RenderedPrompt | TokenRuns"
-"""A request as the simulator reads it."""
 
 KeyOf: TypeAlias = Callable[[int], Hashable]
 """The key of the cache entry that ends with a block, by the block's position."""
@@ -51,17 +44,6 @@ def salt_of(key: Hashable) -> Hashable:
     if isinstance(key, bytes):
         return key[:SALT]
     return key[0] if isinstance(key, tuple) else None
-
-
-def is_from_model(run: ChunkRun, index: int) -> bool:
-    """Whether the model wrote a chunk of a run."""
-    if run.section != "messages":
-        return False
-    log = run.log
-    # Some wires send tool calls and reasoning outside of any message.
-    if log.kinds[index] in MODEL_KINDS:
-        return True
-    return log.role_of(index) in ("assistant", "model")
 
 
 class TokenBlock(msgspec.Struct, frozen=True, eq=False):
@@ -215,6 +197,10 @@ def _run_steps(kinds: Iterable[Kind]) -> Iterator[int]:
         steps += kind not in _RUN_KINDS or kind is not last
         last = kind
         yield steps
+
+
+PromptView: TypeAlias = RenderedPrompt | TokenRuns
+"""A request as the simulator reads it."""
 
 
 def tool_run_positions(prompt: PromptView, marker: int, reach: int) -> Iterator[int]:

@@ -1,46 +1,44 @@
-"""Which remedy avoids a loss, and what it would have saved over the conversation so far.
+"""Which remedy avoids a loss, and what it would have saved at this call.
 
-    verdict = with_remedy(judge(earlier, later, rules), earlier, later, rules, price=price, past=…)
+    verdict = with_remedy(judge(earlier, later, rules), earlier, later, rules, price=price)
     verdict.remedy.kind, verdict.remedy.saving
 
-The simulator plays the calls of the conversation twice: as they were lost, and with the remedy. A
-verdict without a loss costs nothing; `played` keeps what was played until an earlier loss, so that
-each call is played once.
+`avoidable` looks at two calls and never promises more than was lost; what a remedy would have saved
+in a conversation is the sum over its losses. A verdict without a loss costs nothing.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator
 from decimal import Decimal
-from functools import cached_property, partial
+from typing import NamedTuple
 
-import msgspec
 from msgspec.structs import replace
 
 from anaphora.cache.compared_prompt import run_hashes
-from anaphora.cache.sent_call import SentCall, last_ttl, ttl_seconds
-from anaphora.cache.simulator import RenderedPrompt
-from anaphora.cache.simulator.stories import (
-    CallStory,
-    StoryCaching,
-    StoryPlayer,
-    last_calls,
-    saving,
-    story_of,
+from anaphora.cache.prefix_difference import common_length, equal_around
+from anaphora.cache.sent_call import (
+    SentCall,
+    expiry,
+    is_alive,
+    last_ttl,
+    made_call,
+    ttl_seconds,
 )
+from anaphora.cache.simulator.chances import CostRange
 from anaphora.catalog import CacheRules, Price, Profile
-from anaphora.rendered import Plan
+from anaphora.catalog.prices import EXACT
+from anaphora.rendered import Rendered
 from anaphora.tokens import Counts
-from anaphora.values import TTL_SECONDS, Usage
+from anaphora.values import TTL_SECONDS, Ttl, Usage
 from anaphora.wording import format_duration
 
 from .causes import TOKEN_ERROR
+from .prediction import lost_usd
 from .remedy import REMEDIES, Remedy, RemedyKind
 from .values import CHANGED, VOLATILE, Change, Verdict
 
-#: Between two calls whose times are unknown.
-_UNKNOWN_GAP = 60.0
 #: Words for text that changes by itself.
 _VOLATILE = {"date": "the date", "clock": "the time", "uuid": "the UUID", "nonce": "the id"}
 
@@ -60,55 +58,127 @@ _BY_CAUSE: dict[str, RemedyKind] = {
     "other_route": "pin_host",
     "not_yet_visible": "send_first",
 }
-#: Losses of calls that went to another cache.
-_ELSEWHERE = frozenset(("keep_parameters", "cache_key", "pin_host"))
 
 
-class PlayedCalls(msgspec.Struct, eq=False, weakref=True):
-    """The calls of a conversation as they were played for its earlier losses, in pairs: as they
-    were, and with a remedy. A pair takes 20 KB and more."""
+class Avoidable(NamedTuple):
+    """What a remedy would have changed at a call."""
 
-    rules: CacheRules | None = None
-    price: Price | None = None
-    pairs: dict[tuple[StoryCaching, StoryCaching], tuple[StoryPlayer, StoryPlayer]] = msgspec.field(
-        default_factory=dict
-    )
-
-    def keep(self) -> None:
-        """Keeps it until there were losses in many other conversations."""
-        if not _recent or _recent[-1] is not self:
-            _recent.append(self)
-
-    def clear(self, rules: CacheRules, price: Price | None) -> None:
-        """Forgets what was played by other rules or prices."""
-        if rules is not self.rules or price is not self.price:
-            self.rules, self.price, self.pairs = rules, price, {}
-
-    def play(
-        self, lost: StoryCaching, avoided: StoryCaching, story: _Story
-    ) -> tuple[StoryPlayer, StoryPlayer]:
-        """Both ways to play a story. Calls that were played are not played again."""
-        assert self.rules is not None
-        known = self.pairs.get((lost, avoided))
-        if known is not None:
-            short = known[0].at == story.before_at and not avoided.changed
-            latest = story.latest if short else story.whole
-            if all(player.follow(latest) for player in known):
-                return known
-        whole = last_calls(story.whole) if lost.only_last else story.whole
-        cost = partial(_cost, self.price)
-        was, now = (StoryPlayer(self.rules, whole, how, cost) for how in (lost, avoided))
-        if not lost.only_last:
-            self.pairs[lost, avoided] = was, now
-        return was, now
+    tokens: int
+    """Tokens that would have been read in addition."""
+    usd: Decimal | None
+    """Their cost, less that of reading them and of the writes that this takes; None: unknown."""
 
 
-#: Those of the latest losses, whose conversations hold weak references.
-_recent = deque[PlayedCalls](maxlen=256)
+def avoidable(
+    earlier: SentCall,
+    later: SentCall,
+    remedy: Remedy,
+    *,
+    verdict: Verdict,
+    rules: CacheRules,
+    price: Price | None,
+    since: float | None = None,
+) -> Avoidable:
+    """The tokens of the later prompt that would have been read if the text that the remedy names
+    stood at the end and the planner's markers were there: at most what both prompts share behind
+    the change. `since` is when the call before the earlier one was sent; None if there was none.
+    """
+    read = (verdict.predicted if verdict.billed is None else verdict.billed) or 0
+    total = Counts(later.rendered).total if verdict.total is None else verdict.total
+    left, change = verdict.left or 0, verdict.change
+    ttl = _usual_ttl(earlier, rules) if remedy.ttl is None else remedy.ttl
+    most = verdict.lost
+    if change is not None and (not left or remedy.kind in ("place_markers", "move_to_end")):
+        shared = _shared_tokens(earlier, later, remedy, change, total)
+        most = min(most, shared - read) if left else shared
+        most = most if left or shared >= rules.shortest_prefix else 0
+    if not _would_live(earlier, later, ttl, rules):
+        most = 0
+    tokens = max(0, min(most, total - read, rules.longest_prefix - read))
+    gain = verdict.cost_usd
+    if later.usage is None and verdict.lost and gain is not None:
+        gain = gain * tokens / verdict.lost
+    elif tokens != verdict.lost:
+        usage = later.usage or Usage(uncached=total - read, read=read, written={}, output=None)
+        gain = lost_usd(usage, tokens, price)
+    if gain is None or price is None or (left and remedy.ttl is None):
+        return Avoidable(tokens, gain)
+    writes, rates = total - read - tokens, price.at(total)
+    if not _was_written(earlier, since, remedy.ttl, ttl, rules):
+        writes += left or Counts(earlier.rendered, later.rendered.bills).total
+    was = rates.writing(last_ttl(earlier.marks, rules)) if left else rates.input
+    now = rates.writing(ttl)
+    if was is None or now is None:
+        return Avoidable(tokens, None)
+    more = EXACT.multiply(EXACT.subtract(now, was), writes).scaleb(-6, EXACT)
+    return Avoidable(tokens, EXACT.subtract(gain, more))
 
 
-def _cost(price: Price | None, usage: Usage, marked: bool) -> Decimal | None:
-    return None if price is None else price.of(usage, marked=marked)
+def _usual_ttl(earlier: SentCall, rules: CacheRules) -> Ttl | None:
+    """The lifetime of the markers of a call, or that of the planner's if it has none."""
+    ttl = last_ttl(earlier.marks, rules) if earlier.is_marked else None
+    if ttl is not None or not rules.ttls.value:
+        return ttl
+    return rules.ttls.value[-1] if rules.default_ttl is None else rules.default_ttl.value
+
+
+def _would_live(earlier: SentCall, later: SentCall, ttl: Ttl | None, rules: CacheRules) -> bool:
+    """Whether the later call would find what the earlier one writes for that lifetime."""
+    seconds = ttl_seconds(rules, ttl)
+    if earlier.at is None or later.at is None or not seconds:
+        return True
+    made = made_call(rules, earlier.at, began=earlier.began, ended=earlier.ended)
+    return made.readable <= later.at and is_alive(expiry(made.lives_from, seconds), later.at)
+
+
+def _was_written(
+    earlier: SentCall, since: float | None, longer: Ttl | None, ttl: Ttl | None, rules: CacheRules
+) -> bool:
+    """Whether the earlier prompt would have been written before: it is paid in the sum of another
+    call. With a longer lifetime it is, if the pause before was a loss as well."""
+    if since is None or earlier.at is None:
+        return False
+    pause, short = earlier.at - since, ttl_seconds(rules, last_ttl(earlier.marks, rules))
+    return pause <= ttl_seconds(rules, ttl) and (longer is None or pause > short)
+
+
+def _shared_tokens(
+    earlier: SentCall, later: SentCall, remedy: Remedy, change: Change, total: int
+) -> int:
+    """The tokens of the later prompt that the earlier one has as well: those before the change, and
+    behind it if the remedy avoids it. Text that moves to the end is one; the next change ends what
+    is shared."""
+    prompt, begin = later.rendered, change.chunk
+    counts = Counts(prompt)
+    if remedy.kind == "place_markers":
+        shared = float(counts.tokens(min(begin, len(prompt))))
+    else:
+        shared = float(counts.before(change.offset))
+        known, blocks = Counter(_hashes(earlier.rendered, begin)), _hashes(prompt, begin)
+        if blocks and not known[blocks[0]]:
+            shared += _rest(earlier.rendered, prompt, change, counts)
+        for chunk, block in enumerate(blocks, begin):
+            if known[block] > 0:
+                known[block] -= 1
+                shared += counts.tokens(chunk + 1) - counts.tokens(chunk)
+            elif chunk > begin and remedy.kind == "move_to_end":
+                break
+    return int(shared * total / max(1, counts.total))
+
+
+def _rest(earlier: Rendered, later: Rendered, change: Change, counts: Counts) -> float:
+    """The tokens behind the changed text in its own block, if that text is known."""
+    chunk = change.chunk
+    if not earlier.has_text or chunk >= min(len(earlier), len(later)):
+        return 0
+    was, now = earlier.chunk_data(chunk), later.chunk_data(chunk)
+    behind = equal_around(was, now) - common_length(was, now)
+    return (counts.tokens(chunk + 1) - counts.tokens(chunk)) * behind / max(1, len(now))
+
+
+def _hashes(rendered: Rendered, begin: int) -> list[int]:
+    """Those of the blocks from `begin` on: the text may have been dropped."""
+    return [each for run in rendered.runs for each in run_hashes(run)[: run.count]][begin:]
 
 
 def with_remedy(
@@ -119,44 +189,58 @@ def with_remedy(
     *,
     price: Price | None,
     profile: Profile | None = None,
-    past: Sequence[float] = (),
-    played: PlayedCalls | None = None,
+    since: float | None = None,
 ) -> Verdict:
-    """The verdict with its remedy, if it is one of a loss whose cause is known. `past` is when
-    the calls of the conversation before the last two were sent, in their order; `played` is one
-    object for all of them."""
+    """The verdict with its remedy, if it is one of a loss whose cause is known. `since` is when the
+    call before the earlier one was sent; None if that one began the conversation."""
     if earlier is None or not verdict.causes or verdict.result in ("first", "hit", "unknown"):
         return verdict
     found = _remedy(verdict, earlier, later, rules)
     if found.kind in ("nothing", "send_first"):
         return replace(verdict, remedy=found)
-    played = PlayedCalls() if played is None else played
-    played.clear(rules, price)
-    story = _Story(verdict.change, earlier, later, past)
-    error = 0.0
-    if later.usage is None:
-        error = TOKEN_ERROR if profile is None else profile.token_error.value
-    best: Remedy | None = None
-    for remedy, lost, avoided in _scenarios(found, story, rules):
+    best, most = None, Decimal(0)
+    for remedy in _choices(found, verdict, earlier, later, rules):
         if best is not None and remedy.kind != best.kind:
             break  # the first kind that pays
-        was, now = played.play(lost, avoided, story)
-        new = replace(
-            remedy,
-            calls=len(story.whole.times) if lost.only_last else now.calls,
-            tokens=max(0, now.read - was.read),
-            saving=saving(was.cost_usd, now.cost_usd, error),
+        tokens, usd = avoidable(
+            earlier, later, remedy, verdict=verdict, rules=rules, price=price, since=since
         )
-        if now.last_read > was.last_read and _worth(new) > (0 if best is None else _worth(best)):
-            best = new
+        worth = Decimal(tokens) if usd is None else usd
+        if tokens and worth > most:
+            saving = None if usd is None else _saving(usd, later, profile)
+            best, most = replace(remedy, calls=2, tokens=tokens, saving=saving), worth
     if best is None:
         why = "the pause was too long" if found.kind == "longer_ttl" else "it would cost more"
         best = Remedy(kind="nothing", text=f"nothing to do: {why}")
     return replace(verdict, remedy=best)
 
 
-def _worth(remedy: Remedy) -> Decimal:
-    return Decimal(remedy.tokens) if remedy.saving is None else remedy.saving.expected
+def _saving(usd: Decimal, later: SentCall, profile: Profile | None) -> CostRange:
+    """With the error of an estimated length if there is no bill."""
+    error = Decimal(0)
+    if later.usage is None:
+        error = Decimal(str(TOKEN_ERROR if profile is None else profile.token_error.value))
+    return CostRange(usd, usd * (1 - error), usd * (1 + error))
+
+
+def _choices(
+    found: Remedy, verdict: Verdict, earlier: SentCall, later: SentCall, rules: CacheRules
+) -> Iterator[Remedy]:
+    """The ways to avoid a loss."""
+    if found.kind == "longer_ttl":
+        marked = rules.slots.value > 0 and rules.mechanism.value != "implicit"
+        seconds = ttl_seconds(rules, last_ttl(earlier.marks, rules))
+        for longer in rules.ttls.value if marked else ():
+            if TTL_SECONDS[longer] > seconds:
+                was, new = (format_duration(each) for each in (seconds, TTL_SECONDS[longer]))
+                text = f"cache for {new} instead of {was}"
+                yield replace(found, text=text, ttl=longer, fixable=True)
+        return
+    yield found
+    if found.kind == "place_markers" and not earlier.is_marked and verdict.change is not None:
+        both = _of_change(verdict.change, earlier, later)
+        text = f"{both.text}, and {REMEDIES['place_markers']}"
+        yield replace(both, text=text, fixable=False)
 
 
 # ── Which remedy ─────────────────────────────────────────────────────────────────────────────────
@@ -187,107 +271,14 @@ def _of_change(change: Change, earlier: SentCall, later: SentCall) -> Remedy:
     if change.section == "messages":
         return Remedy(kind="keep_history", text=REMEDIES["keep_history"])
     if change.section == "tools":
-        if same_tools(earlier, later):
+        was, now = (_tools(each.rendered) for each in (earlier, later))
+        if was != now and sorted(was) == sorted(now):
             text = "send the tools in the order of the earlier call"
             return Remedy(kind="keep_tools", text=text, fixable=True)
         return Remedy(kind="keep_tools", text=REMEDIES["keep_tools"])
     return Remedy(kind="move_to_end", text=REMEDIES["move_to_end"])
 
 
-def same_tools(earlier: SentCall, later: SentCall) -> bool:
-    """Whether two calls have the same tools in another order."""
-    was, now = _tools(earlier), _tools(later)
-    return was != now and sorted(was) == sorted(now)
-
-
-def _tools(sent: SentCall) -> list[int]:
-    """Their hashes: the text may have been dropped."""
-    runs = (run for run in sent.rendered.runs if run.section == "tools")
+def _tools(rendered: Rendered) -> list[int]:
+    runs = (run for run in rendered.runs if run.section == "tools")
     return [each for run in runs for each in run_hashes(run)[: run.count]]
-
-
-def _scenarios(
-    remedy: Remedy, story: _Story, rules: CacheRules
-) -> Iterator[tuple[Remedy, StoryCaching, StoryCaching]]:
-    """Each way to avoid the loss: the calls as they were, and as they would be."""
-    earlier, change = story.earlier, story.change
-    marked = rules.slots.value > 0 and rules.mechanism.value != "implicit"
-    ttl = last_ttl(earlier.marks, rules) if marked and earlier.is_marked else None
-    usual = None
-    if marked:
-        known = rules.default_ttl
-        usual = ttl or (rules.ttls.value[-1] if known is None else known.value)
-    match remedy.kind:
-        case "longer_ttl":
-            lost, seconds = StoryCaching(ttl), ttl_seconds(rules, last_ttl(earlier.marks, rules))
-            for longer in rules.ttls.value if marked else ():
-                if TTL_SECONDS[longer] > seconds:
-                    was, new = (format_duration(each) for each in (seconds, TTL_SECONDS[longer]))
-                    text = f"cache for {new} instead of {was}"
-                    better = replace(remedy, text=text, ttl=longer, fixable=True)
-                    yield better, lost, StoryCaching(longer)
-            warm = Remedy(kind="keep_warm", text=REMEDIES["keep_warm"])
-            for lifetime in rules.ttls.value if ttl is not None else (None,):
-                yield warm, lost, StoryCaching(lifetime, refreshed=True)
-        case "place_markers" if earlier.is_marked:
-            yield remedy, StoryCaching(usual, changed=True), StoryCaching(usual)
-        case "place_markers":
-            yield remedy, StoryCaching(None), StoryCaching(usual, changed=change is not None)
-            if change is None:
-                return
-            both = _of_change(change, earlier, story.later)
-            text = f"{both.text}, and {REMEDIES['place_markers']}"
-            yield (
-                replace(both, text=text, fixable=False),
-                StoryCaching(None),
-                StoryCaching(usual),
-            )
-        case kind if kind in _ELSEWHERE:
-            yield remedy, StoryCaching(usual, elsewhere=True), StoryCaching(usual)
-        case _:
-            unmarked = earlier.marks.changing
-            lost = StoryCaching(None if unmarked else usual, changed=True)
-            yield remedy, lost, StoryCaching(usual)
-
-
-# ── The saving ───────────────────────────────────────────────────────────────────────────────────
-
-
-class _Story:
-    """The calls so far: all of them, and the last two, which need no look at the prompts."""
-
-    def __init__(
-        self,
-        change: Change | None,
-        earlier: SentCall,
-        later: SentCall,
-        past: Sequence[float],
-    ) -> None:
-        self.change, self.earlier, self.later, self._past = change, earlier, later, past
-        self.before_at = earlier.at
-
-    @property
-    def latest(self) -> CallStory:
-        usage = self.later.usage
-        if usage is None or not usage.input:
-            return self.whole
-        return CallStory(_times((), self.earlier, self.later), (0, usage.input))
-
-    @cached_property
-    def whole(self) -> CallStory:
-        change, earlier, later = self.change, self.earlier, self.later
-        before = None if earlier.usage is None else earlier.usage.input
-        return story_of(
-            RenderedPrompt(later.rendered, Plan()),
-            _times(self._past, earlier, later),
-            total=None if later.usage is None else later.usage.input,
-            before=before or Counts(earlier.rendered, later.rendered.bills).total,
-            kept=() if change is None else (change.offset,),
-        )
-
-
-def _times(past: Sequence[float], earlier: SentCall, later: SentCall) -> tuple[float, ...]:
-    if earlier.at is None or later.at is None:
-        return 0.0, _UNKNOWN_GAP
-    before = [at for at in past if at < earlier.at]
-    return *before, earlier.at, max(earlier.at, later.at)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from decimal import Decimal
 from typing import NamedTuple, Protocol, Self, TypeVar
-from weakref import ReferenceType, ref
 
 import msgspec
 from msgspec.structs import replace
@@ -20,19 +19,18 @@ from anaphora.rendered import Plan, Rendered
 from anaphora.tokens import Counts
 from anaphora.values import Usage
 
-from .avoiding import PlayedCalls, with_remedy
+from .avoiding import with_remedy
 from .causes import recorded_cause
 from .changes import joined_names
 from .diagnosis import Diagnosis
 from .prediction import Loss, explain_loss, lost_usd, predict_after, unmarked
+from .remedy import Remedy, RemedyKind, summed
 from .values import Cause, Result, Verdict, agrees, reported_cause
 
 #: The share of a prefix that an implicit cache without granules reads when it finds all of it.
 NEARLY = 0.92
 #: Calls of conversations that are remembered, and the bytes of their prompts.
 _MOST_CALLS, _MOST_BYTES = 2048, 32 * 1024 * 1024
-#: Calls of a conversation that a remedy looks back to.
-_MOST_TIMES = 63
 
 
 class SentRecord(Protocol):
@@ -54,10 +52,10 @@ class ComparedCall(msgspec.Struct, kw_only=True, eq=False):
     conversation: Hashable = None
     turn: int = 1
     """The number of this call in its conversation."""
-    past: tuple[float, ...] = ()
-    """When the latest calls of the conversation before this one were sent, in their order."""
-    played: ReferenceType[PlayedCalls] | None = None
-    """The calls of the conversation as they were played for its losses, if there was one lately."""
+    past: tuple[float | None, ...] = ()
+    """When the two calls of the conversation before this one were sent."""
+    remedies: Mapping[RemedyKind, Remedy] = msgspec.field(default_factory=dict)
+    """What each would have saved at the losses of the conversation so far."""
 
     def follow(self, earlier: EarlierCall[Self] | None) -> bool:
         """Joins the conversation that it continues; False if it begins one."""
@@ -65,19 +63,9 @@ class ComparedCall(msgspec.Struct, kw_only=True, eq=False):
             return False
         before = earlier.call
         self.conversation, self.turn = before.conversation, before.turn + 1
-        self.rules, self.played = before.rules, before.played
-        if before.sent.at is not None:
-            self.past = (*before.past[-_MOST_TIMES:], before.sent.at)
+        self.rules, self.remedies = before.rules, before.remedies
+        self.past = *before.past[-1:], before.sent.at
         return True
-
-    def played_calls(self) -> PlayedCalls:
-        """What was played for losses of the conversation, for the calls that continue it, too."""
-        played = None if self.played is None else self.played()
-        if played is None:
-            played = PlayedCalls()
-            self.played = ref(played)
-        played.keep()
-        return played
 
     def remedied(
         self,
@@ -88,18 +76,16 @@ class ComparedCall(msgspec.Struct, kw_only=True, eq=False):
         price: Price | None,
         profile: Profile | None,
     ) -> Verdict:
-        """The verdict on this call with what would have avoided a loss."""
-        played = self.played_calls() if verdict.causes and verdict.result != "hit" else None
-        return with_remedy(
-            verdict,
-            before,
-            sent,
-            rules,
-            price=price,
-            profile=profile,
-            past=self.past,
-            played=played,
+        """The verdict on this call with what would have avoided its losses so far."""
+        since = self.past[0] if len(self.past) > 1 else None
+        verdict = with_remedy(
+            verdict, before, sent, rules, price=price, profile=profile, since=since
         )
+        if verdict.remedy is None:
+            return verdict
+        remedy = summed(verdict.remedy, self.remedies, self.turn)
+        self.remedies = {**self.remedies, remedy.kind: remedy}
+        return replace(verdict, remedy=remedy)
 
 
 def comparable(

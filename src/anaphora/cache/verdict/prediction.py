@@ -30,7 +30,7 @@ from anaphora.cache.simulator.outcome import (
     writing_marks,
 )
 from anaphora.cache.simulator.prefixes import prefix_outcome
-from anaphora.cache.simulator.view import is_from_model
+from anaphora.cache.simulator.prompt import is_from_model
 from anaphora.catalog import CacheRules, Price, Profile
 from anaphora.catalog.prices import EXACT
 from anaphora.rendered import Plan, Rendered

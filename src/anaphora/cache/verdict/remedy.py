@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any, Literal, TypeAlias
 
 import msgspec
+from msgspec.structs import replace
 
 from anaphora.cache.simulator.chances import CostRange
 from anaphora.values import Ttl
@@ -13,7 +15,6 @@ from anaphora.wording import counted, format_usd
 
 RemedyKind: TypeAlias = Literal[
     "longer_ttl",
-    "keep_warm",
     "keep_tools",
     "move_to_end",
     "keep_history",
@@ -29,7 +30,6 @@ RemedyKind: TypeAlias = Literal[
 #: What each asks for.
 REMEDIES: dict[RemedyKind, str] = {
     "longer_ttl": "cache for longer",
-    "keep_warm": "keep the prefix warm during pauses",
     "keep_tools": "send the same tools in the same order from the first call on",
     "move_to_end": "move text that changes into the newest message",
     "keep_history": "change earlier messages rarely, all at once and near the end",
@@ -52,11 +52,11 @@ class Remedy(msgspec.Struct, frozen=True, kw_only=True):
     fixable: bool = False
     """Whether `anaphora watch --fix` does it, since it changes no meaning."""
     calls: int = 0
-    """The calls of the conversation so far for which the saving was simulated."""
+    """The calls that the saving is for: two, or those of the conversation so far."""
     tokens: int = 0
     """How many more tokens these would have read."""
     saving: CostRange | None = None
-    """In dollars, with the range of nine cases in ten; None if a price is unknown or there is
+    """In dollars, with the error of prompts without a bill; None if a price is unknown or there is
     nothing to do."""
 
     def fields(self) -> dict[str, Any]:
@@ -70,6 +70,22 @@ class Remedy(msgspec.Struct, frozen=True, kw_only=True):
             text += f": saves {_range(self.saving)} over {counted(self.calls, 'call')}"
         text += "."
         return f"{text} `anaphora watch --fix` does it." if self.fixable else text
+
+
+def summed(remedy: Remedy, before: Mapping[RemedyKind, Remedy], calls: int) -> Remedy:
+    """The remedy with what the same one would have saved at earlier losses of the conversation,
+    which has so many calls so far."""
+    if not remedy.calls:
+        return remedy
+    known, saving = before.get(remedy.kind), remedy.saving
+    if known is None:
+        return replace(remedy, calls=max(calls, remedy.calls))
+    if saving is not None and known.saving is not None:
+        more = known.saving
+        figures = saving.expected + more.expected, saving.low + more.low, saving.high + more.high
+        saving = CostRange(*figures)
+    tokens = remedy.tokens + known.tokens
+    return replace(remedy, calls=max(calls, remedy.calls), tokens=tokens, saving=saving)
 
 
 def _range(saving: CostRange) -> str:

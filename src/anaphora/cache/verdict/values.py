@@ -181,8 +181,6 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     """The cost of the lost tokens; None: unknown."""
     saved: Decimal | None = None
     """What the cache saved on this bill, less the cost of writing to it."""
-    kept_warm_usd: Decimal | None = None
-    """The cost of calls since the previous one that kept its prefix alive; not in `saved`."""
     diagnosis: Diagnosis | None = None
     agrees: bool | None = None
     """Whether the provider's diagnosis agrees; None if there is none."""
@@ -222,10 +220,6 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
             text += f" Not verified: {', '.join(doubts)} in the catalog."
         if self.lost:
             text += f" {_loss(self)}: {format_loss(self.cost_usd)}."
-        if self.kept_warm_usd is not None:
-            text += (
-                f" Keeping the prefix alive until this call cost {format_usd(self.kept_warm_usd)}."
-            )
         if self.pinned:
             text += f" Pinned to {self.host}."
         if self.diagnosis is not None and reported_cause(self.diagnosis) not in self.causes:

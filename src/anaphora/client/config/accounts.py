@@ -9,7 +9,7 @@ credentials: {ambient: true}            what the cloud's SDK would find on this 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import ClassVar, Literal, TypeAlias
+from typing import ClassVar, Literal, TypeAlias, get_args
 
 from .tables import Key, Name, Table
 
@@ -104,8 +104,7 @@ class CloudCredentials(Table, frozen=True):
     @property
     def clouds(self) -> tuple[Cloud, ...]:
         """The clouds that are named."""
-        given: dict[Cloud, object] = {"aws": self.aws, "google": self.google, "azure": self.azure}
-        return tuple(name for name, value in given.items() if value is not None)
+        return tuple(name for name in get_args(Cloud) if getattr(self, name) is not None)
 
     def names(self) -> Iterator[tuple[str, tuple[str, ...]]]:
         """The texts in it, each with its path."""

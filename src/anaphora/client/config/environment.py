@@ -11,14 +11,15 @@ import functools
 import os
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import msgspec
 
 from anaphora import catalog
 from anaphora.catalog import Dialect, is_maker, maker_of
-from anaphora.client.credentials.aws_profiles import SharedFiles, region_of
-from anaphora.errors import InvalidConfig, MissingSecret
+from anaphora.client.credentials.aws_keys import region_of, require_profile
+from anaphora.errors import AnaphoraError, InvalidConfig, MissingSecret
 
 from . import ClientConfig
 from .resolve import resolve_each
@@ -76,8 +77,10 @@ class Environment:
             row = self._rows[name]
             if not is_local(row) and not (row.cloud is not None and self._has_address(row)):
                 if row.cloud is not None and row.cloud.kind == "aws":
+                    variables = SecretVariables(self._variables)
                     if profile := self._variables.get("AWS_PROFILE"):
-                        SharedFiles(SecretVariables(self._variables)).require(profile)
+                        require_profile(variables, profile)
+                    region_of(variables)  # raises if its files cannot be read
                     raise MissingSecret(
                         f"no region for {name} in the environment: set AWS_REGION, or `region` in"
                         " ~/.aws/config; the credentials are those of AWS, or a key in "
@@ -110,9 +113,7 @@ class Environment:
         return chosen and "GOOGLE_API_KEY" in self._variables and self._first(projects) is None
 
     def _is_set(self, row: Dialect) -> bool:
-        if not self._has_address(row):
-            return False
-        return self._has_credentials(row)
+        return self._has_credentials(row) and self._has_address(row)
 
     def _has_credentials(self, row: Dialect) -> bool:
         needed = url_variables(row) if is_local(row) else key_variables(row)
@@ -133,7 +134,9 @@ class Environment:
         if found is not None:
             return self._variables[found]
         if row.cloud is not None and row.cloud.kind == "aws" and name == "region":
-            return region_of(SecretVariables(self._variables))
+            with suppress(AnaphoraError):  # `find` raises it
+                return region_of(SecretVariables(self._variables))
+            return None
         return row.account_defaults.get(name)
 
     def _first(self, names: tuple[str, ...]) -> str | None:

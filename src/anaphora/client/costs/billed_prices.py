@@ -15,7 +15,13 @@ from anaphora import catalog
 from anaphora.catalog import Price
 from anaphora.catalog.api_limits import price_multiple, server_tool_of
 from anaphora.client.in_flight import InFlight, service_tier
-from anaphora.client.prices import answering_model, iterations_usd, price_of_model, served_tier
+from anaphora.client.prices import (
+    answering_model,
+    audio_usd,
+    iterations_usd,
+    price_of_model,
+    served_tier,
+)
 from anaphora.client.target import Target
 from anaphora.rendered import Plan
 from anaphora.values import Opaque, Reply
@@ -66,7 +72,7 @@ def rates_of(
         return price, NO_SURCHARGE
     surcharge, raw = surcharge_of(facts, target, reply), reply.usage.raw
     if surcharge is not None and facts.media.audio and raw is not None:
-        more = _audio_usd(raw, price, target.bounds.media.audio_factor)
+        more = audio_usd(raw, price, target.bounds.media.audio_factor)
         surcharge = Surcharge(surcharge.factor, surcharge.usd + surcharge.factor * more)
     if surcharge is not None and raw is not None and '"iterations"' in raw:
         more = iterations_usd(
@@ -106,33 +112,6 @@ def surcharge_of(facts: RequestFacts, target: Target, reply: Reply) -> Surcharge
         if calls or not tool.type.islower():  # Gemini's tools leave no part in a reply
             usd += row.usd_per_request
     return Surcharge(factor, usd) if usd or factor != 1 else NO_SURCHARGE
-
-
-class _Modality(msgspec.Struct):
-    modality: str = ""
-    tokenCount: int = 0
-
-
-class _Modalities(msgspec.Struct):
-    promptTokensDetails: list[_Modality] = []
-    cacheTokensDetails: list[_Modality] = []
-
-
-def _audio_usd(raw: str, price: Price, factor: Decimal | None) -> Decimal:
-    """What audio tokens cost above the price of text, by Gemini's counts."""
-    rates = price.at(0)
-    if factor in (None, _ONE) or rates.input is None:
-        return Decimal(0)
-    try:
-        counts = msgspec.json.decode(raw, type=_Modalities)
-    except DECODE_ERRORS:
-        return Decimal(0)
-    audio, cached = (
-        sum(each.tokenCount for each in details if each.modality == "AUDIO")
-        for details in (counts.promptTokensDetails, counts.cacheTokensDetails)
-    )
-    read = rates.input if rates.read is None else rates.read
-    return ((audio - cached) * rates.input + cached * read).scaleb(-6) * (factor - 1)
 
 
 def price_factor(

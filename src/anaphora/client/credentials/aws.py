@@ -1,9 +1,4 @@
-"""AWS: requests signed with the key pair of a chain of sources, as botocore has it.
-
-Keys of the environment, of shared files, of an assumed role and of a web identity need no SDK
-(aws_profiles.py). The others (SSO, a process, containers, instances) come from botocore, in the
-extra `aws`.
-"""
+"""AWS: requests signed with a key pair (aws_keys.py)."""
 
 from __future__ import annotations
 
@@ -11,11 +6,8 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable, Mapping
 from hashlib import sha256
-from typing import Any
 
 from anaphora.client.config.secrets import SecretHeaders
-from anaphora.errors import MissingExtra, MissingSecret, Transport, Unauthenticated
-from anaphora.redaction import shown_name, shown_text
 
 from .refreshing import Fetched, RefreshedValue
 from .sigv4 import SKEW, AwsKeys, Signer, clock_offset
@@ -89,55 +81,3 @@ class AwsCredentials:
 
 def _hash(body: bytes) -> str:
     return sha256(body).hexdigest()
-
-
-class BotocoreKeys:
-    """The keys of botocore's chain, or of one profile of it. `why` says for which keys botocore is
-    needed."""
-
-    def __init__(self, profile: str | None, why: str) -> None:
-        self._profile = profile
-        self._why = why
-        self._found: Any = None
-
-    def __call__(self) -> Fetched[AwsKeys]:
-        try:
-            import botocore.exceptions
-            import botocore.session
-        except ImportError:
-            command = "pip install 'anaphora[aws]'"
-            command += "" if self._profile is not None else f"; or {ADVICE}"
-            raise MissingExtra(
-                f"{self._why}, which needs the package botocore: {command}", extra="aws"
-            ) from None
-        name = "" if self._profile is None else f" of the profile {shown_name(self._profile)}"
-        unreachable = (
-            botocore.exceptions.HTTPClientError,
-            botocore.exceptions.MetadataRetrievalError,
-        )
-        try:
-            if self._found is None:
-                self._found = botocore.session.Session(profile=self._profile).get_credentials()
-            if self._found is None:
-                raise MissingSecret(f"no AWS credentials{name}: {ADVICE}")
-            keys = self._found.get_frozen_credentials()
-            expiry = getattr(self._found, "_expiry_time", None)
-            fetched = AwsKeys(keys.access_key, keys.secret_key, keys.token)
-            return Fetched(fetched, None if expiry is None else expiry.timestamp())
-        except unreachable as error:
-            failure: Exception = Transport(f"AWS credentials{name}: {_shown(error)}")
-        except botocore.exceptions.BotoCoreError as error:
-            failure = Unauthenticated(f"AWS credentials{name}: {_shown(error)}", status=401)
-        except botocore.exceptions.ClientError as error:
-            failure = Unauthenticated(f"AWS credentials{name}: {_shown(error)}", status=401)
-        raise failure
-
-
-ADVICE = (
-    "set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or"
-    " AWS_BEARER_TOKEN_BEDROCK, or run `aws configure`"
-)
-
-
-def _shown(error: Exception) -> str:
-    return f"{type(error).__name__}: {shown_text(str(error))}"[:400]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import NoReturn
 from urllib.parse import urlsplit
@@ -13,7 +14,7 @@ import msgspec
 from anaphora.client.config import Key
 from anaphora.client.config.accounts import AwsAccount, CloudCredentials
 from anaphora.client.config.secrets import ResolvedProvider, Secret, SecretVariables
-from anaphora.errors import InvalidConfig
+from anaphora.errors import InvalidConfig, MissingExtra
 from anaphora.yaml_values import Origin
 
 from . import Credentials
@@ -75,11 +76,17 @@ class CredentialSource(msgspec.Struct, frozen=True, kw_only=True):
 
     def _aws(self, one: ResolvedProvider, given: AwsAccount, service: str) -> Credentials:
         from .aws import AwsCredentials
-        from .aws_profiles import AwsChain, Role, region_of, text_of
+        from .aws_keys import AwsChain, Role, region_of
         from .sigv4 import AwsKeys
-        from .sts import StsClient
 
         config, keys = one.provider, None
+        if (given.profile or given.role) and find_spec("botocore.session") is None:
+            what = "a profile" if given.profile else "a role"
+            raise MissingExtra(
+                f"providers.{one.id}.credentials: {what} of AWS needs the package botocore: pip"
+                " install 'anaphora[aws]'",
+                extra="aws",
+            )
         region = config.region or config.account.get("region")
         region = region or region_of(self.variables, given.profile)
         if region is None:
@@ -92,12 +99,16 @@ class CredentialSource(msgspec.Struct, frozen=True, kw_only=True):
             keys = AwsKeys(
                 access.reveal(), secret.reveal(), None if token is None else token.reveal()
             )
-        role = None
-        if given.role is not None:
-            role = Role(arn=given.role, external_id=given.external_id)
-        url = text_of(self.variables, "AWS_ENDPOINT_URL_STS", "AWS_ENDPOINT_URL")
-        sts = StsClient(region, url, proxy=one.proxy, ca=config.ca if one.proxy else None)
-        chain = AwsChain(self.variables, sts, given.profile, role=role, keys=keys)
+        role = None if given.role is None else Role(given.role, given.external_id)
+        chain = AwsChain(
+            self.variables,
+            region,
+            given.profile,
+            keys=keys,
+            role=role,
+            proxy=one.proxy,
+            ca=config.ca if one.proxy else None,
+        )
         return AwsCredentials(chain, region, service)
 
     def _google_file(self, one: ResolvedProvider, given: CloudCredentials) -> str | None:

@@ -13,7 +13,6 @@ import email.utils
 import hmac
 import re
 from collections.abc import Callable, Iterable, Mapping
-from functools import lru_cache
 from hashlib import sha256
 from typing import NamedTuple
 from urllib.parse import quote, urlsplit
@@ -158,7 +157,6 @@ def _signature(key: bytes, stamp: str, scope: str, request: str) -> str:
     return hmac.digest(key, text.encode(), "sha256").hex()
 
 
-@lru_cache(maxsize=256)
 def _address(url: str) -> tuple[str, str, str]:
     """Host, canonical path and canonical query of a URL."""
     parts = urlsplit(url)

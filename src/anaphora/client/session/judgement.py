@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from decimal import Decimal
-
 import msgspec
 from msgspec.structs import replace
 
@@ -28,8 +26,6 @@ class Judgement(msgspec.Struct, eq=False, weakref=True):
     _verdict: Verdict | None = None
     _predicted: int | None = None
     _failure: Exception | Notice | None = None
-    kept_warm_usd: Decimal | None = None
-    """The cost of keeping the prefix alive until this call."""
 
     def __call__(self) -> None:
         """Makes the verdict. Never fails."""
@@ -91,11 +87,11 @@ class TurnFacts(msgspec.Struct, eq=False):
             profile=target.profile,
             diagnosis=self.diagnosis,
         )
-        past, at = list[float](), later.at
-        if self.pauses is not None and at is not None and verdict.causes:
-            for pause in reversed(self.pauses.until(self.count)):
-                at -= pause
-                past.append(at)
+        since = None
+        if self.pauses is not None and earlier is not None and verdict.causes:
+            pauses = self.pauses.until(self.count)
+            if earlier.at is not None and len(pauses) > 1:
+                since = earlier.at - pauses[-2]
         return with_remedy(
             verdict,
             earlier,
@@ -103,7 +99,7 @@ class TurnFacts(msgspec.Struct, eq=False):
             target.rules,
             price=self.price,
             profile=target.profile,
-            past=past[::-1],
+            since=since,
         )
 
 

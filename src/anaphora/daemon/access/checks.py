@@ -20,6 +20,7 @@ from collections.abc import Callable, Collection, Sequence
 from fnmatch import fnmatchcase
 
 from anaphora.daemon.faces import face_of
+from anaphora.daemon.faces.not_lent import check_background, check_kind
 from anaphora.errors import CapabilityDenied, GrantRateLimited, NotGranted, StoreUnavailable
 from anaphora.redaction import quoted
 from anaphora.wire.elements import ListElements
@@ -33,8 +34,6 @@ from .grants import MOST_DEPTH, NARROW, AppGrant, LlmGrant, Permission
 _TOOL_NAME = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
 #: Betas of `output_format` and `thread`.
 _CHECKED_BETAS = frozenset({"structured-outputs-2025-11-13", "message-threads-2026-08-12"})
-#: Stored objects that may hold tools and system text.
-_PROMPTS = frozenset({"cached_content", "conversation"})
 
 
 def check_grant(
@@ -50,6 +49,9 @@ def check_grant(
     for provider in provider_ids:
         if provider not in grant.providers:
             raise _missing(f"provider {provider!r}", "providers", "provider")
+    check_background(facts.background)
+    for param, kind, _ in facts.handles:
+        check_kind(kind, param)
     _check_models(facts, grant, models)
     check_limits(facts, grant)
     for param, name in facts.tools:
@@ -104,11 +106,6 @@ def check_prompt(
     if facts.late_tools:
         reason = "messages change the tools, but the grant approves one prompt"
         raise NotGranted(reason, param="messages")
-    for param, kind, _ in facts.handles:
-        if kind in _PROMPTS:
-            name = kind.replace("_", " ")
-            reason = f"a {name} may hold a system text, but the grant approves one prompt"
-            raise NotGranted(reason, param=param)
     tools = {tool.value for tool in facts.tools}
     fingerprint = prompt_fingerprint(facts.wire, members, tools, elements)
     if (problem := grant.prompt_problem) is not None:
@@ -175,14 +172,8 @@ def _permissions(facts: RequestFacts) -> list[tuple[Permission, list[tuple[str, 
         needed.append(
             ("remote_mcp", [("a remote MCP server", param) for param in facts.remote_mcp])
         )
-    if facts.background:
-        needed.append(("background", [("a background response", "background")]))
     stored = [("a stored response", "store")] if facts.store else []
-    for param, kind, _ in facts.handles:
-        if kind == "container":
-            needed.append(("server_tools", [("a container", param)]))
-        else:
-            stored.append((f"a stored {kind.replace('_', ' ')}", param))
+    stored += [(f"a stored {kind}", param) for param, kind, _ in facts.handles]
     if stored:
         needed.append(("stored_responses", stored))
     if facts.stored_prompt:

@@ -27,21 +27,11 @@ OverMaxTokens: TypeAlias = Literal["refuse", "clamp"]
 Permission: TypeAlias = Literal[
     "server_tools",
     "remote_mcp",
-    "background",
     "stored_responses",
     "stored_prompts",
     "service_tiers",
     "embeddings",
 ]
-
-
-class KeepWarmGrant(msgspec.Struct, frozen=True, kw_only=True):
-    """The bounds of `keep_warm`: calls that keep the cached prefixes of an app alive."""
-
-    nano_usd_per_day: int | None = NANO
-    """None for `unlimited`: only the app's own limits apply."""
-    refreshes: int = 12
-    """Per pause of a conversation."""
 
 
 class LlmGrant(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,7 +70,6 @@ class LlmGrant(msgspec.Struct, frozen=True, kw_only=True):
     approved_prompt: str | None = None
     place_markers: bool = True
     share_cache: bool = False
-    keep_warm: KeepWarmGrant | None = None
     cold_above: int | None = None
     """Calls that cost so many nano-dollars more because their cached beginning is gone are refused
     once; None: none are."""

@@ -19,13 +19,6 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from anaphora.client.config.secrets import Secret
-from anaphora.client.credentials.sigv4 import (
-    AwsKeys,
-    SignatureProblem,
-    SignedRequest,
-    access_key_in,
-    verify,
-)
 from anaphora.daemon.home.extensions import Grants
 from anaphora.daemon.money.ledger import spend_limits
 from anaphora.daemon.store import TokenBudget, TokenRow
@@ -38,7 +31,7 @@ from .failed_logins import FailedLogins
 from .grants import MOST_DEPTH, AppGrant
 from .narrowing import MOST_NARROWED, NarrowedToken, TokenRows, too_many
 from .steady_clock import SteadyClock
-from .token_hash import NARROWED_PREFIX, TokenHash, id_of, new_id, new_secret, refusal
+from .token_hash import NARROWED_PREFIX, TokenHash, new_id, new_secret, refusal
 
 if TYPE_CHECKING:
     from anaphora.daemon.home import Home
@@ -137,37 +130,6 @@ class Directory:
             self._keep(row)
         if any(None in self._rows.above(row) for row in rows):
             await self.refresh()  # the token of the app is new, too
-
-    def signing_app(self, request: SignedRequest, peer: Peer) -> App:
-        """The app whose access key a request names; its signature is not checked. Raises as
-        `authenticate` does."""
-        access = access_key_in(request)
-        row = self._signing(access)
-        if row is not None:
-            grant = self.grant(row.app) or AppGrant(app=row.app)
-            if _admits(grant, peer):
-                return App(id=row.app, grant=grant, token_id=row.id)
-        problem = verify(request, lambda _: None, self.now())
-        assert isinstance(problem, SignatureProblem)  # no secret is known
-        raise self.refused_signature(peer, problem)
-
-    def secret_of(self, access_key: str) -> Secret | None:
-        row = self._signing(access_key)
-        return None if row is None else self._hash.key_pair(row.id).secret
-
-    def key_pair(self, row: TokenRow) -> AwsKeys:
-        return self._hash.key_pair(row.id)
-
-    def _signing(self, access_key: str) -> TokenRow | None:
-        """The valid token of an app that an access key was derived from."""
-        row = self._rows.by_id.get(id_of(access_key))
-        if row is None or row.app == ADMIN or row.nano_usd is not None:
-            return None
-        return row if self._is_live(row) else None
-
-    def refused_signature(self, peer: Peer, problem: SignatureProblem) -> Unauthenticated:
-        self._failed.note(peer, self.now())
-        return Unauthenticated(problem.message, status=403, code=problem.code)
 
     def log_in(self, token: Secret, peer: Peer) -> TokenRow:
         """The token of an administrator or app, for the dashboard. Raises as `authenticate`

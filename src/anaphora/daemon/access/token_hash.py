@@ -2,29 +2,20 @@
 
 from __future__ import annotations
 
-import base64
 import hmac
 import secrets
 
 from blake3 import blake3
 
 from anaphora.client.config.secrets import Secret
-from anaphora.client.credentials.sigv4 import AwsKeys
 
 PREFIX = "ana_"
 ADMIN_PREFIX = "ana_admin_"
 NARROWED_PREFIX = PREFIX + "n_"
 ID_PREFIX = "tok_"
 
-ACCESS_KEY = "ANAK"
-"""The beginning of an access key. The rest is that of the token's id."""
-
 _TOKEN_BYTES, _ID_BYTES = 32, 6
 _CHECK_DIGITS = 16
-#: Bytes of a secret access key, 40 characters in base64 as AWS's.
-_SECRET_BYTES = 30
-
-
 #: The beginnings of keys that are no tokens of a daemon, and whose they are.
 _KEYS = {
     "sk-ant-": "of Anthropic",
@@ -62,26 +53,11 @@ def new_id() -> str:
     return ID_PREFIX + secrets.token_hex(_ID_BYTES)
 
 
-def id_of(access_key: str) -> str:
-    """The id of the token that an access key was derived from; empty if it is not one."""
-    if not access_key.startswith(ACCESS_KEY) or not access_key.isupper():
-        return ""
-    return ID_PREFIX + access_key[len(ACCESS_KEY) :].lower()
-
-
 class TokenHash:
-    """Keyed BLAKE3 of tokens, and the AWS key pairs derived from their ids with the same key."""
+    """Keyed BLAKE3 of tokens."""
 
     def __init__(self, key: Secret) -> None:
-        self._key = key
         self._keyed = blake3(key=bytes.fromhex(key.reveal()))
-
-    def key_pair(self, token_id: str) -> AwsKeys:
-        """The key pair of a token. It is stored nowhere."""
-        key = bytes.fromhex(self._key.reveal())
-        digest = hmac.digest(key, f"aws key pair {token_id}".encode(), "sha256")
-        secret = base64.b64encode(digest[:_SECRET_BYTES]).decode()
-        return AwsKeys(ACCESS_KEY + token_id.removeprefix(ID_PREFIX).upper(), secret)
 
     def new_narrowed(self) -> Secret:
         """A token that shows holders of the key that it was made with it."""

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from anaphora.daemon.access.rates import GrantRates, TakenRate
     from anaphora.daemon.endpoints.body import CallBody
     from anaphora.daemon.faces.face import Route
-    from anaphora.daemon.money.late_bills import GrowingConversation, LateBills, StoredHistory
     from anaphora.daemon.money.ledger import Ledger, OpenHold
     from anaphora.daemon.off_loop import OffLoop
     from anaphora.errors import Denied
@@ -44,7 +43,6 @@ if TYPE_CHECKING:
 
     from .cold_guard import ColdGate
     from .conversations import CallMemory
-    from .keep_warm import PrefixRefresher
     from .reading_on import WaitedCall
     from .steps.audit import CallTexts, Explanations
 
@@ -62,12 +60,8 @@ class CallTools(msgspec.Struct, kw_only=True, eq=False):
     denials: DenialLog
     explanations: Explanations
     texts: CallTexts
-    history: StoredHistory
-    late_bills: LateBills
     off_loop: OffLoop
     cold: ColdGate
-    refresher: PrefixRefresher | None = None
-    """Set if a grant has `keep_warm`."""
     draining: bool = False
     """New calls are refused."""
     _locks: WeakValueDictionary[tuple[str, str], asyncio.Lock] = msgspec.field(
@@ -160,12 +154,10 @@ class AppCall(msgspec.Struct, kw_only=True, eq=False):
     # ── authenticate ──
     request_id: str
     exchange: HttpExchange | None = None
-    """The HTTP request; None for calls of JSON-RPC and refreshes."""
+    """The HTTP request; None for calls of JSON-RPC."""
     peer: Peer | None = None
     token: Secret | None = None
     """Removed once the app is known."""
-    signature: str = ""
-    """Of a request that an app has signed."""
     app: App = NO_APP
     is_admin: bool = False
     """A token of an administrator, at `/rpc`."""
@@ -209,8 +201,6 @@ class AppCall(msgspec.Struct, kw_only=True, eq=False):
     """The facts of the app's request; None for a call of JSON-RPC."""
     stored_tokens: int | None = None
     """Tokens of the stored history that it refers to."""
-    refresher: PrefixRefresher | None = None
-    """Keeps the cached prefix alive afterwards, if the grant allows it."""
 
     # ── plan, for the target of the attempt at hand ──
     parsed: Call | None = None
@@ -227,8 +217,7 @@ class AppCall(msgspec.Struct, kw_only=True, eq=False):
     remembered: RememberedCall | None = None
     """The call in the memory of conversations."""
     conversation: tuple[str, int] | None = None
-    """Its conversation and turn at the first target that it was prepared for; or those of a
-    refresh."""
+    """Its conversation and turn at the first target that it was prepared for."""
     scope: PrefixScope | None = None
     """The scope of the target's cache."""
     found: FoundPrefix = NOT_FOUND
@@ -237,8 +226,6 @@ class AppCall(msgspec.Struct, kw_only=True, eq=False):
     """The maximum cost of the attempt."""
     rated: TakenRate | None = None
     """The call's share of the app's rates."""
-    grown: list[GrowingConversation] = []
-    """Stored conversations that the call belongs to."""
 
     # ── hold ──
     hold: OpenHold | None = None
@@ -257,8 +244,6 @@ class AppCall(msgspec.Struct, kw_only=True, eq=False):
     """An attempt may have reached a provider."""
     written: bool = False
     """The attempt's request may have been written to a connection."""
-    once: bool = False
-    """It is not sent again if the provider fails."""
 
     # ── relay ──
     waited: WaitedCall | None = None
@@ -278,8 +263,6 @@ class AppCall(msgspec.Struct, kw_only=True, eq=False):
     # ── settle ──
     disputed: bool = False
     """The reported usage is impossible."""
-    label: str = ""
-    """The ledger's label of the whole cost; empty: divided by the blocks of the prompt."""
     usage: Usage = Usage()
     """As the app sees it."""
     hidden: int = 0
@@ -300,8 +283,6 @@ class AppCall(msgspec.Struct, kw_only=True, eq=False):
     """The verdict by the bill was made ahead, in a thread."""
     judge_early: Callable[[], None] | None = None
     """Computes the early verdict of the attempt; None once that is done."""
-    refreshed: tuple[Notice, ...] = ()
-    """Notices about the pause of the conversation that the call ended."""
 
     @property
     def is_cold_guarded(self) -> bool:

@@ -9,8 +9,6 @@ from __future__ import annotations
 import secrets
 from collections import OrderedDict
 
-from msgspec.structs import replace
-
 from anaphora.cache import EarlierCall, PrefixIndex
 from anaphora.cache.sent_call import SentCall
 from anaphora.daemon.values import CallScope, cache_scope
@@ -92,12 +90,6 @@ class CallMemory:
         """Records an answered call: later calls are compared with it."""
         call.earlier = call.before = call.expected = None
         call.end()
-
-    def refreshed(self, call: RememberedCall, sent: SentCall) -> None:
-        """Records that the call's prefix was kept alive, at the time in `sent`."""
-        if call.planned is not None and sent.at is not None and call.sent.at is not None:
-            self._plans.refreshed(call.planned, sent.at - call.sent.at)
-        call.sent = replace(call.sent, at=sent.at, began=sent.began)
 
     def _index(self, scope: CallScope) -> PrefixIndex[RememberedCall]:
         scope = cache_scope(scope)  # one index for an app: many tokens do not drop those of others

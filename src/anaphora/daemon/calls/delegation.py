@@ -29,7 +29,6 @@ from anaphora.daemon.access.grants import AppGrant
 from anaphora.daemon.access.isolation import SharedProviders
 from anaphora.daemon.access.rates import GrantRates
 from anaphora.daemon.endpoints.errors import kept_message
-from anaphora.daemon.money.late_bills import LateBills, StoredHistory
 from anaphora.daemon.money.ledger import Ledger
 from anaphora.daemon.off_loop import OffLoop
 from anaphora.daemon.values import App, GrantedModel
@@ -87,8 +86,6 @@ class CallService:
             denials=DenialLog(audit, clock, texts.add_error),
             explanations=Explanations(),
             texts=texts,
-            history=StoredHistory(store),
-            late_bills=LateBills(),
             off_loop=off_loop or OffLoop(),
             cold=ColdGate(),
         )
@@ -126,23 +123,6 @@ class CallService:
         tools, pool = self.tools, self.tools.pool
         self._grants = tuple(grants)
         tools.shared.use(self._grants, pool.routes, pool.providers)
-        if tools.refresher is None and any(grant.llm.keep_warm for grant in self._grants):
-            from .keep_warm import PrefixRefresher
-
-            tools.refresher = PrefixRefresher(tools, self.pipeline)
-        if tools.refresher is not None:
-            tools.refresher.use_grants(self._grants)
-
-    def refresh_prefixes(self, is_valid: Callable[[str], bool]) -> None:
-        """Starts the refreshes of `keep_warm` that are due. `is_valid` tells whether a token may be
-        used."""
-        if self.tools.refresher is not None and not self.tools.draining:
-            self.tools.refresher.refresh_due(is_valid)
-
-    def forget(self, token_id: str) -> None:
-        """Stops refreshes for calls made with a token."""
-        if self.tools.refresher is not None:
-            self.tools.refresher.revoke(token_id)
 
     def drain(self) -> None:
         """Refuses new calls. Running calls continue."""
@@ -151,8 +131,6 @@ class CallService:
     async def close(self) -> None:
         self.drain()
         self.tools.denials.close()
-        if self.tools.refresher is not None:
-            await self.tools.refresher.close()
         await self.read_on.close()
         await asyncio.sleep(0)  # the tasks of the last answers end
         self.finish_answered()

@@ -79,7 +79,7 @@ def _joined(
 
 
 class CallPipeline:
-    """Runs the steps of calls. Benchmarks and tests can leave out any of them."""
+    """Runs the steps of calls. Any of them can be left out."""
 
     def __init__(self, steps: Iterable[CallStep] = ()) -> None:
         self.steps: dict[str, CallStep] = {}
@@ -104,9 +104,6 @@ class CallPipeline:
         """The steps of these names that override the method."""
         steps = [self.steps[name] for name in names if name in self.steps]
         return [step for step in steps if getattr(type(step), hook) is not getattr(CallStep, hook)]
-
-    def without(self, *names: str) -> CallPipeline:
-        return CallPipeline(step for name, step in self.steps.items() if name not in names)
 
     def after(self, moment: str, call: AppCall, outcome: CallOutcome) -> None:
         for step in self._after[moment]:

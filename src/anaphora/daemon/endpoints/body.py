@@ -88,11 +88,11 @@ class JsonBody(msgspec.Struct, frozen=True, eq=False):
     value: dict[str, Any]
 
 
-async def read_json_bytes(exchange: HttpExchange) -> bytes:
+async def read_json_bytes(exchange: HttpExchange, *, untyped: bool = False) -> bytes:
     """The body without its content encoding. Raises `RequestRejected` before reading if the content
-    type is not JSON, and `TooLarge`."""
-    if exchange.body is None or "content-type" in exchange.headers:
-        check_json_type(exchange.headers)  # botocore sends none with InvokeModel, and signs
+    type is not JSON, and `TooLarge`. `untyped`: it may be missing."""
+    if not untyped or "content-type" in exchange.headers:
+        check_json_type(exchange.headers)
     body = await exchange.read_body()
     encoding = exchange.headers.get("content-encoding")
     return body if encoding is None else await _decompressed(exchange, body, encoding)

@@ -1,4 +1,4 @@
-"""Charges for requests billed by input alone: embeddings, cached contents. The maximum cost is held
+"""Charges for requests billed by input alone: embeddings. The maximum cost is held
 while the request is sent, and settled by the tokens that the provider reports.
 
     async with charges.held(target, app, request_id, tokens, cost) as charge:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import re
 from collections.abc import Callable, Mapping
 from urllib.parse import urlsplit
 
@@ -20,7 +19,7 @@ from anaphora.errors import AnaphoraError
 from anaphora.values import Notice
 from anaphora.wire.reading import DECODE_ERRORS, decode_members
 
-from .masking import change_objects, without_accounts
+from .masking import without_accounts
 
 #: Members of stored objects with a provider's text about a failure.
 _ERROR_MEMBERS = ("error", "errors", "last_error", "status_details")
@@ -33,10 +32,6 @@ class ProviderResponse(msgspec.Struct, frozen=True, eq=False):
     headers: tuple[tuple[str, str], ...]
     body: bytes
     notices: tuple[Notice, ...] = ()
-
-    @property
-    def is_stream(self) -> bool:
-        return dict(self.headers).get("content-type", "").startswith("text/event-stream")
 
 
 class Forwarder:
@@ -113,20 +108,10 @@ class Forwarder:
         resolved = self._providers()[provider]
         return Endpoint(resolved, self._transport(resolved)).target(model)
 
-    def rewritten(self, provider: str, body: bytes, base: str) -> bytes:
-        """The JSON of an object with our addresses of results, and errors without keys and account
-        names."""
-        if any(mark in body for mark in _ERROR_MARKS):
-            body = change_objects(body, lambda one: self.without_accounts(provider, one))
-        if b'"results_url"' not in body:
-            return body
-        origin = urlsplit(self._providers()[provider].base_url)
-        theirs = re.escape(f"{origin.scheme}://{origin.netloc}".encode())
-        pattern = rb'("results_url"\s*:\s*")(?:%b|https?://[^/"]+)' % theirs
-        return re.sub(pattern, lambda match: match[1] + base.encode(), body)
-
-    def without_accounts(self, provider: str, body: bytes) -> bytes:
+    def cleaned(self, provider: str, body: bytes) -> bytes:
         """The JSON of an object with errors without keys and account names."""
+        if not any(mark in body for mark in _ERROR_MARKS):
+            return body
         try:
             members = decode_members(body)
         except DECODE_ERRORS:

@@ -47,10 +47,7 @@ _RESPONSE = frozenset(("openai-processing-ms", "openai-version", "anthropic-vers
 _FILE_RESPONSE = frozenset(("content-type", "content-disposition"))
 _FILE_TYPE = re.compile(r"[\w.+-]+/[\w.+-]+(; ?charset=[\w-]+)?", re.ASCII)
 #: Query fields of requests about stored objects.
-_QUERY = frozenset(
-    "after after_id before before_id limit order purpose include include[] starting_after stream"
-    " pageSize pageToken updateMask".split()
-)
+_QUERY = frozenset("after before limit order include include[]".split())
 _QUERY_VALUE = re.compile(r"[\w.,:@\[\]/-]{0,256}", re.ASCII)
 #: Maximum length of a header that the daemon writes.
 _MOST = 4096

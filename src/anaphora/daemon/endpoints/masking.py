@@ -1,11 +1,10 @@
 """Masks providers' answers for apps: removes keys, account names and the operator's own hosts from
-texts, and cache reads from stored responses and batch results of apps that share a cache. The app's
-own share of these reads is not known any more."""
+texts, and cache reads from stored responses of apps that share a cache. The app's own share of
+these reads is not known any more."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -56,8 +55,6 @@ _COUNTS = ("cached_tokens", "cache_write_tokens")
 _DETAILS = ("input_tokens_details", "prompt_tokens_details")
 #: Anthropic's counts of read and other input tokens.
 _READ, _UNCACHED = "cache_read_input_tokens", "input_tokens"
-_DATA = b"data:"
-_RESPONSE = "response"
 
 
 def without_accounts(text: str, own_host: str = "") -> str:
@@ -105,14 +102,6 @@ def masked(value: Any, own_host: str = "") -> Any:
 # ── Cache counts ─────────────────────────────────────────────────────────────────────────────────
 
 
-def change_objects(body: bytes, change: Callable[[bytes], bytes]) -> bytes:
-    """Changes a JSON object; in a stream of events, the response of each."""
-    if body.lstrip()[:1] == b"{":
-        return change(body)
-    lines = body.splitlines(keepends=True)
-    return b"".join(_changed_event(line, change) for line in lines)
-
-
 def without_cache_counts(body: bytes) -> bytes:
     """The JSON of a response as if nothing had been read from a cache or written to it."""
     try:
@@ -134,49 +123,6 @@ def without_cache_counts(body: bytes) -> bytes:
         usage.pop("iterations", None)
         changes["usage"] = encode_members(usage)
     return with_members(body, members, changes)
-
-
-def change_results(
-    data: bytes,
-    change: Callable[[bytes], bytes],
-    change_reply: Callable[[bytes], bytes],
-) -> bytes:
-    """The results of a batch, one object per line. `change` is applied to each object and to the
-    one that holds the reply or error, `change_reply` to the reply."""
-    return b"\n".join(_changed_result(line, change, change_reply) for line in data.split(b"\n"))
-
-
-def _changed_result(
-    line: bytes, change: Callable[[bytes], bytes], change_reply: Callable[[bytes], bytes]
-) -> bytes:
-    try:
-        members = decode_members(line)
-    except DECODE_ERRORS:
-        return line
-    for outer, inner in (("result", "message"), ("response", "body")):
-        if not (held := member_object(members, outer)):
-            continue
-        found = bytes(members[outer])
-        if bytes(held.get(inner, b""))[:1] == b"{":
-            found = with_members(found, held, {inner: change_reply(bytes(held[inner]))})
-        line = with_members(line, members, {outer: change(found)})
-    return change(line)
-
-
-def _changed_event(line: bytes, change: Callable[[bytes], bytes]) -> bytes:
-    if not line.startswith(_DATA):
-        return line
-    data = line[len(_DATA) :].strip()
-    try:
-        members = decode_members(data)
-    except DECODE_ERRORS:
-        return line
-    response = bytes(members.get(_RESPONSE, b""))
-    if response[:1] == b"{":
-        data = with_members(data, members, {_RESPONSE: change(response)})
-    else:
-        data = change(data)
-    return _DATA + b" " + data + b"\n"
 
 
 def _number(members: Members, name: str) -> int:

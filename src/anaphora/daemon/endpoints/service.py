@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Callable
 from functools import lru_cache
@@ -11,8 +10,7 @@ from typing import Any
 from anaphora.canonical import dumps
 from anaphora.client.config.secrets import Secret
 from anaphora.daemon.access.granted_models import with_nearest
-from anaphora.daemon.access.signatures import RETRIED
-from anaphora.daemon.calls.call import AppCall, AppReply, StreamHead
+from anaphora.daemon.calls.call import AppCall, AppReply
 from anaphora.daemon.calls.delegation import CallService, CallStream
 from anaphora.daemon.calls.steps.request import ReadBody
 from anaphora.daemon.faces import PLAIN_ROUTES, STARTS, face_at, face_of, find_route
@@ -25,8 +23,6 @@ from anaphora.errors import (
     Denied,
     NotFound,
     RequestRejected,
-    StoreUnavailable,
-    Upstream,
 )
 from anaphora.serving.exchange import CompleteResponse, HttpExchange
 from anaphora.values import Notice
@@ -36,13 +32,11 @@ from .body import check_headers
 from .embeddings import Embeddings
 from .errors import error_response, provider_error
 from .headers import BETA_NOT_GRANTED, own_headers, query_fields
-from .invocations import Invocations
-from .kept import KeptObjects
-from .stored import ObjectRequests
+from .stored import KeptObjects, ObjectRequests
 from .writing import StreamBody, stream_headers, write_model, write_models, write_reply
 
-#: With one of these permissions a reply may be stored or name a container.
-_KEEPING = frozenset({"stored_responses", "background", "server_tools"})
+#: With this permission a reply may be stored.
+_KEEPING = "stored_responses"
 #: Seconds after which a call is watched for its client disconnecting.
 _WATCH_SECONDS = 0.25
 #: Beginnings of paths that name a model, whose name may be percent-encoded.
@@ -50,8 +44,6 @@ _NAMING_MODELS = tuple(
     f"/{name}/"
     for name in "v1beta v1beta1 v1alpha v1/models v1/projects model openai/deployments".split()
 )
-#: Operations that set `AppCall.written`.
-_KNOWN_TO_BE_SENT = ("generate", "stream", "invoke")
 
 
 class Endpoints:
@@ -63,14 +55,13 @@ class Endpoints:
         store: Store,
         stored: ObjectRequests | None = None,
         embeddings: Embeddings | None = None,
-        invocations: Invocations | None = None,
         *,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._calls = calls
         self._store = store
         self._stored = stored
-        self._unplanned = {"embed": embeddings, "invoke": invocations}
+        self._embeddings = embeddings
         self._clock = clock
         self._kept = KeptObjects(store)
         self._checked_path = lru_cache(maxsize=512)(_checked_path)
@@ -102,14 +93,7 @@ class Endpoints:
             if exchange.started:
                 raise
             response = self.error(exchange, provider_error(problem))
-            if call.signature and response.status in RETRIED and _cost_nothing(call, problem):
-                await self.release(call)
             await exchange.respond(response)
-
-    async def release(self, call: AppCall) -> None:
-        """Lets the signature of a call be used again, by a retry."""
-        with contextlib.suppress(StoreUnavailable):
-            await self._store.remove_handle("signature", call.signature, call.request_id)
 
     async def _answer(self, exchange: HttpExchange, call: AppCall) -> None:
         check_headers(exchange.header_pairs)
@@ -121,8 +105,8 @@ class Endpoints:
         match route.operation:
             case "generate" | "stream" | "count":
                 await self._call(exchange, route, call)
-            case "embed" | "invoke":
-                await self._send_unplanned(route, call)
+            case "embed":
+                await self._embed(route, call)
             case "models" | "model":
                 body = self._model_data(route, app)
                 await self._respond(exchange, route, request_id, body)
@@ -135,15 +119,13 @@ class Endpoints:
                     self._calls.deny(app, route.path, error, request_id=request_id)
                     raise
 
-    async def _send_unplanned(self, route: Route, call: AppCall) -> None:
-        service = self._unplanned[route.operation]
-        if service is None:
+    async def _embed(self, route: Route, call: AppCall) -> None:
+        if self._embeddings is None:
             raise path_not_found(route.path)
         call.method = route.path
-        call.stream = route.path.endswith("-stream")
-        self._calls.permit.check_early(call, stream=call.stream)
+        self._calls.permit.check_early(call, stream=False)
         try:
-            await service.handle(route, call)
+            await self._embeddings.handle(route, call)
         except Denied as error:
             self._calls.tools.refuse(call, error)
             raise
@@ -170,7 +152,7 @@ class Endpoints:
             else:
                 reply = await self._calls.complete(call)
                 notices = call.notices
-                if not _KEEPING.isdisjoint(call.app.grant.llm.permissions):
+                if _KEEPING in call.app.grant.llm.permissions:
                     notices += await self._keep(call, reply)
                 head, data = write_reply(route.face, reply, notices)
                 await exchange.respond(CompleteResponse(200, head, data))
@@ -199,30 +181,19 @@ class Endpoints:
         assert call.body is not None
         value = call.body.value
         as_list = face_of(route.face).streams_as_list and not _wants_sse(exchange)
-        begun: StreamHead | None = None
+        head = await stream.head()
+        out = StreamBody(route.face, head, asks_usage=_asks_usage(value), as_list=as_list)
+        headers = stream_headers(route.face, head, call.notices, as_list=as_list)
+        await exchange.start(200, headers)
         try:
-            head = await stream.head()
-            asks = _asks_usage(value)
-            out = StreamBody(route.face, head, asks_usage=asks, as_list=as_list)
-            headers = stream_headers(route.face, head, call.notices, as_list=as_list)
-            if value.get("background") is True and head.wire == route.wire:
-                begun = head
-                await self._keep_begun(call, head)
-            await exchange.start(200, headers)
-            try:
-                async for piece in stream:
-                    if data := out.feed(piece):
-                        await exchange.write(data, more=True)
-            except AnaphoraError as problem:
-                await exchange.write(out.fail(problem), more=True)
-            keeps = not _KEEPING.isdisjoint(call.app.grant.llm.permissions)
-            if stream.reply is not None and keeps:
-                stream.reply.notices += await self._keep(call, stream.reply)
-            await exchange.write(out.finish(stream.reply))
-        finally:
-            if begun is not None and stream.reply is None:
-                await stream.aclose()
-                await self._keep_begun(call, begun)  # with what its bill is computed from
+            async for piece in stream:
+                if data := out.feed(piece):
+                    await exchange.write(data, more=True)
+        except AnaphoraError as problem:
+            await exchange.write(out.fail(problem), more=True)
+        if stream.reply is not None and _KEEPING in call.app.grant.llm.permissions:
+            stream.reply.notices += await self._keep(call, stream.reply)
+        await exchange.write(out.finish(stream.reply))
 
     async def _keep(self, call: AppCall, reply: AppReply) -> tuple[Notice, ...]:
         """Records the owner of a reply's stored objects. The answer is paid for, so a failing store
@@ -236,7 +207,6 @@ class Endpoints:
             app=call.app.owner,
             provider=reply.provider,
             created=self._clock(),
-            bill=self._late_bill(call, reply.reply.id),
         )
         try:
             usage = reply.most_usage or reply.usage
@@ -246,27 +216,6 @@ class Endpoints:
             text = "the stored response could not be recorded: its id cannot be used later"
             return (Notice("handle_not_stored", text),)
         return ()
-
-    async def _keep_begun(self, call: AppCall, head: StreamHead) -> None:
-        """Records a background response early: it can be fetched if its stream breaks off."""
-        if not head.reply_id:
-            return
-        with contextlib.suppress(StoreUnavailable):  # a notice at the end of the stream says so
-            await self._store.add_handle(
-                HandleRow(
-                    kind="response",
-                    id=head.reply_id,
-                    app=call.app.owner,
-                    provider=head.provider,
-                    created=self._clock(),
-                    bill=self._late_bill(call, head.reply_id),
-                )
-            )
-
-    def _late_bill(self, call: AppCall, id: str) -> str:
-        return (
-            "" if self._stored is None else self._stored.background.stored_bill(call.app.owner, id)
-        )
 
     async def _respond(
         self,
@@ -289,14 +238,6 @@ def _naming_left_out(
     if not left_out:
         return None
     return problem.restated(f"{problem} ({'; '.join(left_out)})")
-
-
-def _cost_nothing(call: AppCall, problem: AnaphoraError) -> bool:
-    """Whether a call that failed cost nothing: it was refused, or nothing was sent."""
-    if isinstance(problem, Upstream):
-        return not call.unbilled
-    known = call.route is not None and call.route.operation in _KNOWN_TO_BE_SENT
-    return known and not call.written and not call.unbilled
 
 
 def _checked_path(raw: bytes) -> str:

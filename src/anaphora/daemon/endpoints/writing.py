@@ -124,6 +124,8 @@ def _translated(part: Part, face: Face) -> Part:
     signatures and ids of stored reasoning are valid only at their own provider."""
     if isinstance(part, Thinking) and part.text:
         return replace(face.reasoning, text=part.text)
+    if isinstance(part, Thinking):
+        return replace(part, signature=None)
     if isinstance(part, ToolCall) and not face.shows_call_ids:
         return replace(part, id="")
     return part

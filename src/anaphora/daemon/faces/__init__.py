@@ -23,6 +23,7 @@ from .anthropic import AnthropicFace
 from .bedrock import ConverseFace, InvokeFace
 from .face import Face, Operation, Route, checked_model, path_not_found, wrong_method
 from .gemini import GeminiFace
+from .not_lent import path_not_lent
 from .openai import OpenAIChatFace, OpenAIResponsesFace
 
 #: The face for errors at paths that belong to none.
@@ -85,10 +86,15 @@ ENDPOINTS = _list_endpoints()
 
 
 def find_route(method: str, path: str, headers: Mapping[str, str]) -> Route:
-    """The operation at a path that has no percent-encoding. Raises `NotFound`, which lists all
-    paths, and `RequestRejected` for a wrong method."""
+    """The operation at a path that has no percent-encoding. Raises `NotFound`, which says why the
+    path is not lent or lists all paths, and `RequestRejected` for a wrong method."""
+    full = _full_path(path)
+    if (plain := PLAIN_ROUTES.get((method, full))) is not None:
+        return plain
+    if (refused := path_not_lent(full)) is not None:
+        raise refused
     try:
-        return _find_route(method, path, headers)
+        return _find_route(method, full, headers)
     except NotFound as problem:
         near = nearest(path[:100], _PATHS)
         hint = f" (did you mean {near}?)" if near else ""
@@ -96,10 +102,6 @@ def find_route(method: str, path: str, headers: Mapping[str, str]) -> Route:
 
 
 def _find_route(method: str, path: str, headers: Mapping[str, str]) -> Route:
-    path = _full_path(path)
-    plain = PLAIN_ROUTES.get((method, path))
-    if plain is not None:
-        return plain
     for face in FACES.values():
         if (named := face.named_route(method, path)) is not None:
             return named
@@ -169,6 +171,6 @@ def _stored_route(method: str, path: str, face: Face) -> Route | None:
         else:
             if method not in one.own:
                 raise wrong_method(method, path)
-            operation = {"GET": "get", "DELETE": "delete"}.get(method, "update")  # type: ignore[assignment]
+            operation = "delete" if method == "DELETE" else "get"
         return Route(wire=wire, operation=operation, path=path, kind=one.kind, name=name, rest=rest)
     return None

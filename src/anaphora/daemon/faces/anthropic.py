@@ -12,8 +12,6 @@ from msgspec.structs import replace
 
 from anaphora import wire
 from anaphora.canonical import dumps
-from anaphora.client.target import Target
-from anaphora.daemon.store import HandleKind
 from anaphora.daemon.values import GrantedModel
 from anaphora.errors import ContextOverflow, RequestRejected, Upstream
 from anaphora.values import Event, PartDelta, PartEnd, PartStart, Reply, Thinking, Usage
@@ -28,14 +26,9 @@ from .face import (
     Route,
     StoredKind,
     checked_model,
-    json_of,
     model_in,
     model_limits,
-    prewarm,
-    shortest,
     stored_kind,
-    value_of,
-    without,
     wrong_method,
 )
 
@@ -53,17 +46,6 @@ _TOO_LONG = "prompt is too long"
 _BLOCK_BEGINS = b'"type":"content_block_start"'
 
 
-class _Container(msgspec.Struct):
-    id: str = ""
-
-
-class _Extras(msgspec.Struct):
-    container: _Container | None = None
-
-
-_decode_extras = msgspec.json.Decoder(_Extras).decode
-
-
 class AnthropicFace(Face):
     wire = "anthropic"
     operations: ClassVar[Operations] = {
@@ -71,9 +53,6 @@ class AnthropicFace(Face):
         ("POST", _COUNT): "count",
     }
     stored: ClassVar[tuple[StoredKind, ...]] = (
-        stored_kind(
-            "batch", "/v1/messages/batches", "GET POST", "GET DELETE", "POST cancel|GET results"
-        ),
         stored_kind("file", "/v1/files", "GET POST", "GET DELETE", "GET content"),
     )
     named_paths: ClassVar[tuple[str, ...]] = (
@@ -111,15 +90,16 @@ class AnthropicFace(Face):
         """At clouds the path names the model, and versions and betas are fields."""
         if not route.name and not route.rest:
             return members, {}
-        model = route.name or model_in(value_of(members, "model"))
+        model = route.name or model_in(_value_of(members, "model"))
         for name, expected in (("model", model), ("stream", route.operation == "stream")):
-            if value_of(members, name) not in (None, expected):
+            if _value_of(members, name) not in (None, expected):
                 reason = f"{name}: is not what the path names"
                 raise RequestRejected(reason, status=400, param=name)
-        plain = {"model": json_of(model), **without(members, *_OF_CLOUDS)}
+        passed = {name: raw for name, raw in members.items() if name not in _OF_CLOUDS}
+        plain = {"model": _json_of(model), **passed}
         if route.operation == "stream":
-            plain["stream"] = json_of(True)
-        betas = value_of(members, "anthropic_beta")
+            plain["stream"] = _json_of(True)
+        betas = _value_of(members, "anthropic_beta")
         if betas is None:
             return plain, {}
         if not isinstance(betas, list) or not all(isinstance(each, str) for each in betas):
@@ -155,29 +135,11 @@ class AnthropicFace(Face):
         """Later requests with these fields name the preceding message."""
         if reply.id and ("diagnostics" in request or "thread" in request):
             yield "response", reply.id, usage.total
-        extras = (reply.extras or {}).get(self.wire)
-        container = None if extras is None else _decode_extras(extras).container
-        if container is not None and container.id:
-            yield "container", container.id, None
 
-    def stored_list(
-        self, kind: HandleKind, ids: list[str], objects: list[msgspec.Raw], after: str
-    ) -> dict[str, Any]:
-        listed = super().stored_list(kind, ids, objects, after)
+    def stored_list(self, ids: list[str], objects: list[msgspec.Raw], after: str) -> dict[str, Any]:
+        listed = super().stored_list(ids, objects, after)
         del listed["object"]
         return listed
-
-    def smallest_requests(
-        self, target: Target, members: Members, *, runs_tools: bool
-    ) -> Iterator[Members]:
-        answer = without(members, "stream")
-        thinks = _member(members, "thinking", "type") == "enabled"
-        formatted = "output_format" in members or _member(members, "output_config", "format")
-        forced = _member(members, "tool_choice", "type") in ("any", "tool")
-        if prewarm(target) == "max_tokens" and not (thinks or formatted or forced):
-            yield {**answer, "max_tokens": json_of(0)}
-        if not thinks and not runs_tools:  # an answer has to be longer than its thinking
-            yield {**answer, "max_tokens": shortest(target)}
 
 
 class BlockNumbers:
@@ -208,6 +170,10 @@ class BlockNumbers:
         return data
 
 
-def _member(members: Members, name: str, inner: str) -> object:
-    value = value_of(members, name)
-    return value.get(inner) if isinstance(value, dict) else None
+def _json_of(value: object) -> msgspec.Raw:
+    return msgspec.Raw(msgspec.json.encode(value))
+
+
+def _value_of(members: Members, name: str) -> object:
+    raw = members.get(name)
+    return None if raw is None else msgspec.json.decode(raw)

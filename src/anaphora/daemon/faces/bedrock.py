@@ -16,7 +16,7 @@ from anaphora import wire
 from anaphora.catalog.names import base_model
 from anaphora.errors import NotFound, RequestRejected, Unauthenticated, Upstream
 from anaphora.values import Event, Thinking
-from anaphora.wire.bedrock.params import path_of, quoted_model
+from anaphora.wire.bedrock.params import path_of
 from anaphora.wire.dialect.invoke import InvokeWriter
 from anaphora.wire.eventstream import CONTENT_TYPE
 from anaphora.wire.reading import DECODE_ERRORS, Members
@@ -24,6 +24,7 @@ from anaphora.wire.reading import DECODE_ERRORS, Members
 from .anthropic import MESSAGES, AnthropicFace, BlockNumbers
 from .face import Face, Operation, Operations, Route, checked_model, wrong_method
 from .framing import EventFrames, StreamFrame, WholeEvents, WholeFrames
+from .not_lent import INVOKE, not_lent
 
 _PATH = re.compile(r"/model/(.+)/([a-z-]+)")
 _INVOKE: dict[str, Operation] = {"invoke": "generate", "invoke-with-response-stream": "stream"}
@@ -141,11 +142,7 @@ class InvokeFace(AnthropicFace):
         if found is None:
             return None
         operation, model = found
-        maker, dot, _ = base_model("bedrock", model).partition(".")
-        target = MESSAGES
-        if dot and maker in _OTHER_MAKERS:
-            operation, target = "invoke", f"/model/{quoted_model(model)}/{path.rpartition('/')[2]}"
-        return Route(wire=self.wire, form=self.form, operation=operation, path=target, name=model)
+        return Route(wire=self.wire, form=self.form, operation=operation, path=MESSAGES, name=model)
 
     def own_error(self, error: Upstream) -> Upstream:
         return _aws_error(super().own_error(error))
@@ -161,6 +158,9 @@ class InvokeFace(AnthropicFace):
         return EventFrames()
 
     def plain_request(self, route: Route, members: Members) -> tuple[Members, Mapping[str, str]]:
+        maker, dot, _ = base_model("bedrock", route.name).partition(".")
+        if dot and maker in _OTHER_MAKERS:
+            raise not_lent(INVOKE)
         if "anthropic_version" not in members:
             reason = (
                 "anthropic_version: is missing; only requests of Claude are read here, others on"

@@ -14,8 +14,6 @@ from typing import Any, ClassVar, Literal, TypeAlias
 import msgspec
 
 from anaphora.canonical import dumps
-from anaphora.catalog.api_limits import output_limits
-from anaphora.client.target import Target
 from anaphora.daemon.store import HandleKind
 from anaphora.daemon.values import GrantedModel
 from anaphora.errors import NotFound, RequestRejected, Upstream
@@ -25,8 +23,8 @@ from anaphora.wire.reading import Members
 from .framing import StreamFrame, WholeEvents, WholeFrames
 
 Operation: TypeAlias = Literal[
-    "generate", "stream", "count", "models", "model", "create", "list", "get", "update", "delete",
-    "action", "upload", "embed", "invoke",
+    "generate", "stream", "count", "models", "model", "create", "list", "get", "delete",
+    "action", "upload", "embed",
 ]  # fmt: skip
 
 Operations: TypeAlias = Mapping[tuple[str, str], Operation]
@@ -58,7 +56,7 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     kind: HandleKind | None = None
     """The kind of stored objects."""
     rest: str = ""
-    """The path after the id: `cancel`, `items/msg_1`."""
+    """The path after the id: `content`."""
     form: str = ""
     """The dialect in which the caller writes and reads; empty: the wire itself."""
     face: str = ""
@@ -241,7 +239,6 @@ class Face:
     """Wires of providers that store this wire's objects."""
     gone_is_forbidden: ClassVar[bool] = False
     """The provider answers 403 for a deleted object."""
-    holds_results_in_files: ClassVar[bool] = False
 
     def kept_objects(
         self, request: Mapping[str, Any], reply: Reply, usage: Usage
@@ -249,9 +246,7 @@ class Face:
         """The objects that a provider stores with the reply to a request."""
         return iter(())
 
-    def stored_list(
-        self, kind: HandleKind, ids: list[str], objects: list[msgspec.Raw], after: str
-    ) -> dict[str, Any]:
+    def stored_list(self, ids: list[str], objects: list[msgspec.Raw], after: str) -> dict[str, Any]:
         """A page of stored objects. The next page begins after the id `after`, empty on the last
         page."""
         return {
@@ -286,14 +281,6 @@ class Face:
         """Corrects fields that the provider's SDK writes in a form that other wires reject."""
         return {}
 
-    def smallest_requests(
-        self, target: Target, members: Members, *, runs_tools: bool
-    ) -> Iterator[Members]:
-        """The request as the smallest call that refreshes its cached prefix: without an answer,
-        then with the shortest. Empty if reads do not refresh or nothing is billed. `runs_tools`:
-        even a short answer may run the provider's tools."""
-        return iter(())
-
 
 def model_in(value: Any) -> str:
     """The name of a model in a body."""
@@ -323,30 +310,3 @@ def model_limits(one: GrantedModel, context: str, output: str) -> dict[str, Any]
     """The known limits of a model, under these names."""
     limits = {context: one.context, output: one.max_output}
     return {name: value for name, value in limits.items() if value is not None}
-
-
-# ── Members of requests ──────────────────────────────────────────────────────────────────────────
-
-
-def without(members: Members, *names: str) -> Members:
-    return {name: value for name, value in members.items() if name not in names}
-
-
-def json_of(value: object) -> msgspec.Raw:
-    return msgspec.Raw(msgspec.json.encode(value))
-
-
-def value_of(members: Members, name: str) -> object:
-    raw = members.get(name)
-    return None if raw is None else msgspec.json.decode(raw)
-
-
-def shortest(target: Target) -> msgspec.Raw:
-    """The request with the smallest output limit that the provider accepts."""
-    return json_of(output_limits(target.endpoint.base_wire).least_tokens)
-
-
-def prewarm(target: Target) -> str | None:
-    """The request as a call without an answer."""
-    figure = target.rules.prewarm
-    return None if figure is None else figure.value

@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 import msgspec
 
 from anaphora.canonical import dumps
-from anaphora.daemon.store import HandleKind
 from anaphora.daemon.values import GrantedModel
 from anaphora.values import Thinking
 from anaphora.wire.gemini.params import path_of
@@ -41,11 +40,6 @@ _METHODS: dict[str, Operation] = {
     "streamGenerateContent": "stream",
     "countTokens": "count",
 }
-_LISTS: dict[HandleKind, str] = {
-    "cached_content": "cachedContents",
-    "file": "files",
-    "batch": "operations",
-}
 
 
 class _TextOnly(msgspec.Struct, forbid_unknown_fields=True):
@@ -70,11 +64,7 @@ class GeminiFace(Face):
     wire = "gemini"
     root = "/v1beta"
     operations: ClassVar[Operations] = {("GET", "/v1beta/models"): "models"}
-    stored = (
-        stored_kind("cached_content", "/v1beta/cachedContents", "GET POST", "GET PATCH DELETE"),
-        stored_kind("file", "/v1beta/files", "GET", "GET DELETE"),
-        stored_kind("batch", "/v1beta/batches", "GET", "GET DELETE"),
-    )
+    stored = (stored_kind("file", "/v1beta/files", "GET", "GET DELETE"),)
     named_paths = (
         *(f"POST /v1beta/models/{{model}}:{method}" for method in _METHODS),
         "POST /v1beta1/projects/{project}/locations/{location}/publishers/google/models/{model}"
@@ -149,14 +139,8 @@ class GeminiFace(Face):
     def models_body(self, rows: list[dict[str, Any]]) -> bytes:
         return dumps({"models": rows})
 
-    def stored_list(
-        self,
-        kind: HandleKind,
-        ids: list[str],
-        objects: list[msgspec.Raw],
-        after: str,
-    ) -> dict[str, Any]:
-        return {_LISTS[kind]: objects, **({"nextPageToken": after} if after else {})}
+    def stored_list(self, ids: list[str], objects: list[msgspec.Raw], after: str) -> dict[str, Any]:
+        return {"files": objects, **({"nextPageToken": after} if after else {})}
 
     def path_to(self, model: str, *, stream: bool) -> str:
         return path_of(model, stream=stream)

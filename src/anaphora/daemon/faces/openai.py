@@ -10,11 +10,9 @@ from typing import Any, ClassVar
 import msgspec
 
 from anaphora.catalog.api_limits import bounds_of
-from anaphora.client.target import Target
 from anaphora.values import Opaque, Part, Reply, Thinking, Usage
 from anaphora.wire.openai_chat.message_reader import reasoning_extras
 from anaphora.wire.openai_responses.types import ITEM, WIRE
-from anaphora.wire.reading import Members
 
 from .face import (
     Face,
@@ -22,12 +20,7 @@ from .face import (
     Operations,
     Route,
     checked_model,
-    json_of,
-    prewarm,
-    shortest,
     stored_kind,
-    value_of,
-    without,
 )
 from .framing import StreamFrame, UsageFilter
 
@@ -43,23 +36,8 @@ _MOST_ITEMS = 256
 
 class _OpenAIFace(Face):
     stored = (
-        stored_kind("response", "/v1/responses", "", "GET DELETE", "POST cancel|GET input_items"),
-        stored_kind(
-            "conversation",
-            "/v1/conversations",
-            "POST",
-            "GET POST DELETE",
-            r"(GET|POST) items|(GET|DELETE) items/[\w-]+",
-        ),
+        stored_kind("response", "/v1/responses", "", "GET DELETE", "GET input_items"),
         stored_kind("file", "/v1/files", "GET POST", "GET DELETE", "GET content"),
-        stored_kind("batch", "/v1/batches", "GET POST", "GET", "POST cancel"),
-        stored_kind(
-            "container",
-            "/v1/containers",
-            "GET POST",
-            "GET DELETE",
-            r"(GET|POST) files|(GET|DELETE) files/[\w-]+|GET files/[\w-]+/content",
-        ),
     )
     beta_header = "openai-beta"
     keepers = ("openai_responses", "openai_chat")
@@ -75,7 +53,6 @@ class OpenAIChatFace(_OpenAIFace):
     reasoning = Thinking(provider="openai_chat", extras=reasoning_extras(_REASONING))
     reasoning_field = _REASONING
     ends_texts_late = True
-    holds_results_in_files = True
     limit_place = ("", "max_completion_tokens")
     limit_names = ("max_completion_tokens", "max_tokens")
     usage_on_request = True
@@ -93,18 +70,6 @@ class OpenAIChatFace(_OpenAIFace):
     def frame(self, *, asks_usage: bool, passes: bool) -> StreamFrame | None:
         return None if asks_usage or passes else UsageFilter()
 
-    def smallest_requests(
-        self, target: Target, members: Members, *, runs_tools: bool
-    ) -> Iterator[Members]:
-        if runs_tools:
-            return
-        own = target.profile.max_tokens_field
-        default = self.limit_names[0] if own is None else own.value
-        given = (each for each in self.limit_names if value_of(members, each) is not None)
-        stored = {"store": json_of(False)} if "store" in members else {}
-        answer = without(members, "stream", "stream_options", "n")
-        yield {**answer, **stored, next(given, default): shortest(target)}
-
 
 class OpenAIResponsesFace(_OpenAIFace):
     wire = "openai_responses"
@@ -112,7 +77,7 @@ class OpenAIResponsesFace(_OpenAIFace):
         ("POST", "/v1/responses"): "generate",
         ("POST", "/v1/responses/input_tokens"): "count",
     }
-    starts = ("/v1/responses", "/v1/conversations")
+    starts = ("/v1/responses",)
     prompt_field = "input"
     unknown_model_status = 400
     comparison = ("prompt_cache_options", "comparison_response_id")
@@ -131,21 +96,13 @@ class OpenAIResponsesFace(_OpenAIFace):
     def kept_objects(
         self, request: Mapping[str, Any], reply: Reply, usage: Usage
     ) -> Iterator[Kept]:
-        stored = request.get("store") is not False and bool(reply.id)
-        return kept_of_response(reply, usage, stored=stored)
-
-    def smallest_requests(
-        self, target: Target, members: Members, *, runs_tools: bool
-    ) -> Iterator[Members]:
-        if value_of(members, "background"):
+        """The response, and its items."""
+        if request.get("store") is False or not reply.id:
             return
-        answer = {**without(members, "stream", "stream_options"), "store": json_of(False)}
-        if prewarm(target) == "option":
-            options = value_of(members, "prompt_cache_options")
-            known = options if isinstance(options, dict) else {}
-            yield {**answer, "prompt_cache_options": json_of({**known, "prewarm": True})}
-        if not runs_tools:
-            yield {**answer, "max_output_tokens": shortest(target)}
+        total = _continued_tokens(reply, usage.total)
+        yield "response", reply.id, total
+        for id, is_output in islice(_items(reply), _MOST_ITEMS):
+            yield "item", id, _continued_tokens(reply, usage.output) if is_output else total
 
 
 # ── Stored responses ─────────────────────────────────────────────────────────────────────────────
@@ -153,27 +110,12 @@ class OpenAIResponsesFace(_OpenAIFace):
 
 class _Item(msgspec.Struct):
     id: str = ""
-    container_id: str | None = None
 
 
 _decode_item = msgspec.json.Decoder(_Item).decode
 
 
-def kept_of_response(reply: Reply, usage: Usage, *, stored: bool = True) -> Iterator[Kept]:
-    """The objects that OpenAI stores with a response."""
-    if stored:
-        total = continued_tokens(reply, usage.total)
-        yield "response", reply.id, total
-        for id, is_output in islice(_items(reply), _MOST_ITEMS):
-            yield "item", id, continued_tokens(reply, usage.output) if is_output else total
-    for part in reply.message.parts:
-        if isinstance(part, Opaque) and part.kind == "code_interpreter_call":
-            container = _decode_item(part.json).container_id
-            if container:
-                yield "container", container, None
-
-
-def continued_tokens(reply: Reply, tokens: int | None) -> int | None:
+def _continued_tokens(reply: Reply, tokens: int | None) -> int | None:
     """The maximum input tokens billed for continuing a reply of `tokens`: its images become input
     only then."""
     images = sum(isinstance(part, Opaque) and part.kind == _IMAGE for part in reply.message.parts)

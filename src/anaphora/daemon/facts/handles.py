@@ -7,10 +7,13 @@ from typing import Any
 
 import msgspec
 
+from anaphora.client.costs.bounds import HISTORY_KINDS
+from anaphora.daemon.faces.not_lent import check_kind
 from anaphora.daemon.store import HandleKind, HandleRow
 from anaphora.daemon.store.interface import Store
 from anaphora.errors import NotFound, NotGranted, RequestRejected
-from anaphora.wire.facts.stored import stored_objects
+from anaphora.wire.facts.request import RequestFacts
+from anaphora.wire.facts.stored import stored_id, stored_objects
 
 _NOT_FOUND_CODES: dict[str, str] = {"response": "previous_response_not_found"}
 
@@ -25,6 +28,7 @@ def references(value: dict[str, Any]) -> Iterator[Reference]:
     """The stored objects named in a decoded request. Raises `NotGranted` for one that belongs to no
     app, and `RequestRejected` for an invalid id."""
     for found in stored_objects(value):
+        check_kind(found.kind, found.name)
         if found.problem:
             raise RequestRejected(found.problem, status=400, param=found.name)
         if found.shared:
@@ -43,9 +47,6 @@ async def own_rows(
     rows: dict[tuple[HandleKind, str], HandleRow] = {}
     for kind, some in ids.items():
         found = await store.own_handles(kind, some, app)
-        if kind == "item" and (rest := [id for id in some if id not in found]):
-            # Earlier versions stored items of reasoning as responses.
-            found |= await store.own_handles("response", rest, app)
         rows.update(((kind, id), row) for id, row in found.items())
     return rows
 
@@ -71,3 +72,20 @@ async def check_references(
         reason = "the request names stored objects of different providers"
         raise RequestRejected(reason, status=400)
     return tuple(rows.values())
+
+
+async def stored_tokens(
+    store: Store, app: str, facts: RequestFacts, provider: str | None = None
+) -> int | None:
+    """The maximum tokens of the history behind a request's handles; None if the size of one is
+    unknown. Raises `NotFound` for a handle that is not the app's own, or is at another provider."""
+    named = [(kind, stored_id(kind, text) or "") for _, kind, text in facts.handles]
+    rows = await own_rows(store, app, named)
+    total: int | None = 0
+    for (param, kind, text), key in zip(facts.handles, named, strict=True):
+        row = rows.get(key)
+        if row is None or provider not in (None, row.provider):
+            raise not_found(kind, text, param)
+        if kind in HISTORY_KINDS:
+            total = None if total is None or row.tokens is None else total + row.tokens
+    return total

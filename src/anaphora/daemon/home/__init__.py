@@ -79,13 +79,12 @@ my-app:
     # slow_from: 0.8                    # from 80 % of a limit on, calls wait up to 5 seconds
     # tools: [search_*]                 # names of function tools; none when absent
     allow: [stored_responses]           # threads of Anthropic's SDK; or server_tools, remote_mcp,
-    #                                   # background, stored_prompts, service_tiers, embeddings,
+    #                                   # stored_prompts, service_tiers, embeddings,
     #                                   # betas: [NAME], fields: [NAME]
     # approved_prompt: FINGERPRINT      # refuse any other instructions
     # place_markers: true               # let the planner place cache markers
     # share_cache: false                # share cached prefixes with other apps
     # max_body_bytes: 1000000           # of a request: enough without images and documents
-    # keep_warm: {usd_per_day: 1.00}    # refresh cached prefixes during pauses, if that saves money
   # requires: [llm_complete]            # warn if this is not granted
   # group: marketing                    # sums of several apps: anaphora spend --by group
   # uids: [1000]                        # on the Unix socket, only these users

@@ -8,7 +8,6 @@ setup.environment(token)                variables to start the program with
 
 from __future__ import annotations
 
-import functools
 import json
 import pkgutil
 import re
@@ -109,8 +108,7 @@ class _Tables(NamedTuple):
     makers: dict[str, ModelMaker]
 
 
-@functools.cache
-def _tables() -> _Tables:
+def _read_tables() -> _Tables:
     data = pkgutil.get_data(__package__, _FILE)
     assert data is not None
     rows, makers = decode_structs(
@@ -119,9 +117,12 @@ def _tables() -> _Tables:
     return _Tables({row.name: row for row in rows}, {row.provider: row for row in makers})
 
 
+_TABLES = _read_tables()
+
+
 def programs() -> dict[str, AppProgram]:
     """All programs by their names."""
-    return _tables().programs
+    return _TABLES.programs
 
 
 def program_setup(program: AppProgram, app: str, config: ClientConfig, *, url: str) -> ProgramSetup:
@@ -209,7 +210,7 @@ def _grant(program: AppProgram, providers: Iterable[ResolvedProvider]) -> dict[s
     listed = list(providers)
     models: dict[str, None] = {}
     for one in listed:
-        maker = _tables().makers.get(one.system)
+        maker = _TABLES.makers.get(one.system)
         models |= dict.fromkeys(
             one.provider.known_models or ("*" if maker is None else maker.models,)
         )

@@ -22,7 +22,6 @@ from anaphora.daemon.access.grants import (
     AppGrant,
     Capability,
     GroupLimits,
-    KeepWarmGrant,
     LlmGrant,
     OverMaxTokens,
     Permission,
@@ -53,13 +52,6 @@ class _AllowedNames(_Table, frozen=True):
     fields: tuple[Name, ...] = ()
 
 
-class KeepWarmTable(_Table, frozen=True):
-    example: ClassVar[str] = "write `keep_warm: true` or `keep_warm: {usd_per_day: 1.00}`"
-
-    usd_per_day: float | str | None = None
-    refreshes: Count | None = None
-
-
 class LlmTable(_Table, frozen=True):
     example: ClassVar[str] = "write `llm: {providers: [ID], models: [NAME], usd_per_day: 5.00}`"
 
@@ -79,7 +71,6 @@ class LlmTable(_Table, frozen=True):
     approved_prompt: Name | None = None
     place_markers: bool = True
     share_cache: bool = False
-    keep_warm: KeepWarmTable | bool = False
     cold_above_usd: float | str | None = None
 
     def __post_init__(self) -> None:
@@ -279,20 +270,8 @@ class _AppReader(msgspec.Struct, frozen=True):
                 approved_prompt=llm.approved_prompt,
                 place_markers=llm.place_markers,
                 share_cache=llm.share_cache,
-                keep_warm=self._keep_warm(llm.keep_warm),
                 cold_above=self._nano_dollars(llm.cold_above_usd, "cold_above_usd"),
             ),
-        )
-
-    def _keep_warm(self, table: KeepWarmTable | bool) -> KeepWarmGrant | None:
-        if isinstance(table, bool):
-            return KeepWarmGrant() if table else None
-        default = KeepWarmGrant()
-        per_day = default.nano_usd_per_day
-        if table.usd_per_day is not None:
-            per_day = self._nano_dollars(table.usd_per_day, "keep_warm", "usd_per_day")
-        return KeepWarmGrant(
-            nano_usd_per_day=per_day, refreshes=table.refreshes or default.refreshes
         )
 
     def _nano_dollars(self, value: float | str | None, *field: str) -> int | None:

@@ -173,12 +173,6 @@ class Ledger:
         if early:
             self.store.audited([id])
 
-    def settled_hold(self, hold: Hold) -> OpenHold:
-        """A hold that some node settled at its bound, to be settled to its bill."""
-        found = OpenHold(self, hold)
-        found._settled = True
-        return found
-
     async def spent(self, app: str) -> Spent:
         return await self.store.spent(app, self.clock())
 

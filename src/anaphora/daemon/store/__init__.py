@@ -21,9 +21,9 @@ EntryKind: TypeAlias = Settled | Literal["correction"]
 #: Kinds of amounts without a bill.
 ESTIMATED_KINDS: frozenset[EntryKind] = frozenset(("estimated", "bound", "disputed"))
 
-HandleKind: TypeAlias = StoredKind | Literal["prefix", "signature", "alert"]
+HandleKind: TypeAlias = StoredKind | Literal["prefix", "alert"]
 """`item`: of a stored response. `prefix`: the beginning of a prompt, by its keyed digest.
-`signature`: of a request, which is accepted once. `alert`: its state, so that it is sent once."""
+`alert`: its state, so that it is sent once."""
 
 
 class SpendLimits(msgspec.Struct, frozen=True):

@@ -1,7 +1,7 @@
 """The hosts of all providers, and the routes of their paths.
 
 Each wire's own provider answers at its own paths: `/v1/messages`, `/v1/chat/completions`,
-`/v1/responses`, `/v1beta/models/…`, `/api/chat`, `/model/…/converse`. Every provider answers below
+`/v1/responses`, `/v1beta/models/…`, `/model/…/converse`. Every provider answers below
 its name, so that `http://…/deepseek` stands for `https://api.deepseek.com`; Vertex AI and Azure
 have names of their own. Azure's older paths are also answered without its name.
 """
@@ -19,12 +19,11 @@ from anaphora.emulator.replies.text import IdGenerator
 from anaphora.wire import Wire
 
 from .anthropic import AnthropicHost
-from .bedrock import BedrockHost, InvokeHost
+from .clouds import BedrockHost, InvokeHost, VertexHost
 from .gemini import GeminiHost
 from .host import EmulatorRoute, Host
 from .openai import OpenAIChatHost
 from .openai_responses import OpenAIResponsesHost
-from .vertex import VertexHost
 
 #: By wire, or by the surface of dialects that differ in more than fields.
 HOSTS: dict[str, type[Host]] = {

@@ -53,12 +53,9 @@ from .stored import (
     FilesAndBatches,
     Operations,
     StoredFile,
-    anthropic_pages,
-    page_of,
+    whole_list,
 )
 from .threads import MessageThreads
-
-_PAGES = anthropic_pages()
 
 
 class AnthropicHost(Host):
@@ -72,7 +69,6 @@ class AnthropicHost(Host):
     reports_writes = True
     overloaded_code = "overloaded_error"
     spend_cap_code = "enforced_spend_limit_reached"
-    unknown_event = ("emulator_unknown", b'{"type":"emulator_unknown","data":{}}')
 
     def __init__(self, billing: Billing, ids: IdGenerator) -> None:
         super().__init__(billing, ids)
@@ -118,7 +114,7 @@ class AnthropicHost(Host):
         return Thinking(text, signature=random.id(64), provider=self.wire), 0
 
     def text_part(self, call: Call, text: str) -> Text:
-        return cited_text(call, text)
+        return cited_text(call, text, self.wire)
 
     def bind_thinking(
         self, parts: tuple[Part, ...], profile: Profile, prompt: Rendered
@@ -186,9 +182,8 @@ class AnthropicHost(Host):
         ping = ResponseChunk(last.delay, sse.encode_event("ping", b'{"type":"ping"}'))
         response.chunks.insert(1, ping)
 
-    def list_models(self, profiles: Sequence[Profile], query: Mapping[str, str]) -> bytes:
-        page, ends = page_of(profiles, [profile.id for profile in profiles], query, _PAGES)
-        return dumps({"data": [self.model_fields(profile) for profile in page], **ends})
+    def list_models(self, profiles: Sequence[Profile]) -> bytes:
+        return dumps(whole_list([self.model_fields(profile) for profile in profiles]))
 
     def model_fields(self, profile: Profile) -> dict[str, Any]:
         return {
@@ -212,7 +207,6 @@ class AnthropicFiles(FilesAndBatches):
         ("GET", True, "results"): "batch_results",
     }
     file_prefix = "file_01"
-    pages = _PAGES
     deleted_file: ClassVar = {"type": "file_deleted"}
 
     def file_fields(self, file: StoredFile) -> dict[str, Any]:
@@ -227,16 +221,7 @@ class AnthropicFiles(FilesAndBatches):
         }
 
     def list_files(self, files: list[StoredFile], query: Mapping[str, str]) -> dict[str, Any]:
-        """A page's cursor is the id of its last file; older clients send that id itself."""
-        cursor = query.get("page", "").removeprefix("page_")
-        query = {**query, "after_id": cursor} if cursor else query
-        page, ends = page_of(files, [file.id for file in files], query, _PAGES)
-        cursor = f"page_{ends['last_id']}" if ends["has_more"] else ""
-        return {
-            "data": [self.file_fields(file) for file in page],
-            **ends,
-            "next_page": cursor or None,
-        }
+        return {**whole_list([self.file_fields(file) for file in files]), "next_page": None}
 
     def file_content(self, file: StoredFile) -> EmulatorResponse:
         reason = "only files that a tool generated can be downloaded"

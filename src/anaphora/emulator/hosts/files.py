@@ -29,19 +29,16 @@ from anaphora.wire.reading import DECODE_ERRORS
 
 from .host import Operation, RoutedRequest
 from .stored import (
-    OPENAI_PAGES,
     Batch,
     BatchedRequest,
     FilesAndBatches,
     StoredFile,
     StoredObjects,
-    openai_pages,
-    page_of,
+    whole_list,
 )
 
 _ENDPOINTS = ("/v1/chat/completions", "/v1/responses")
 _JSONL = "application/jsonl"
-_FILE_PAGES = openai_pages(10_000, 10_000)
 
 
 class _BatchLine(msgspec.Struct):
@@ -54,7 +51,6 @@ class OpenAIFiles(FilesAndBatches):
     """OpenAI's files, and the batches that are made of them."""
 
     file_prefix = "file-"
-    pages = OPENAI_PAGES
     deleted_file: ClassVar = {"object": "file", "deleted": True}
     list_fields: ClassVar = {"object": "list"}
 
@@ -79,8 +75,7 @@ class OpenAIFiles(FilesAndBatches):
         own = [file for file in files if purpose in (None, file.purpose)]
         if query.get("order") == "asc":
             own.reverse()
-        page, ends = page_of(own, [file.id for file in own], query, _FILE_PAGES)
-        return {**self.list_fields, "data": [self.file_fields(file) for file in page], **ends}
+        return {**self.list_fields, **whole_list([self.file_fields(file) for file in own])}
 
     def file_content(self, file: StoredFile) -> EmulatorResponse:
         return json_response(file.data, headers={"content-type": "application/octet-stream"})
@@ -197,7 +192,6 @@ _MOST_FILES, _MOST_BYTES = 10_000, 256 * 1024 * 1024
 _MOST_UPLOADS = 100
 #: Size unit of all pieces of an upload but the last.
 _GRANULARITY = 262_144
-_PAGE_SIZE = 10
 _KEPT = datetime.timedelta(hours=48)
 _STATUS = "x-goog-upload-status"
 
@@ -241,7 +235,8 @@ class GeminiFiles:
             command = request.headers.get("x-goog-upload-command", "")
             return self._start(request) if command == "start" else self._continue(request, command)
         if request.route.operation == "files":
-            return self._list(request)
+            own = [_fields(file) for file in self._files.list(request.workspace)]
+            return dumps({"files": own} if own else {})
         file = self._files.find(request.workspace, request.route.name)
         if file is None:
             reason = "You do not have permission to access the File {} or it may not exist."
@@ -314,16 +309,6 @@ class GeminiFiles:
         )
         self._files.add(upload.workspace, file.id, file)
         return json_response(dumps({"file": _fields(file)}), headers={_STATUS: "final"})
-
-    def _list(self, request: RoutedRequest) -> bytes:
-        own, query = self._files.list(request.workspace), request.query
-        start = whole_number(query.get("pageToken") or "0", "pageToken")
-        size = whole_number(query.get("pageSize") or "0", "pageSize") or _PAGE_SIZE
-        page = own[start : start + size]
-        listed: dict[str, Any] = {"files": [_fields(file) for file in page]} if page else {}
-        if start + len(page) < len(own):
-            listed["nextPageToken"] = str(start + len(page))
-        return dumps(listed)
 
 
 def _fields(file: StoredFile) -> dict[str, Any]:

@@ -18,7 +18,6 @@ from anaphora.emulator.exchange import (
     ResponseChunk,
     decode_object,
     decode_value,
-    whole_number,
 )
 from anaphora.emulator.journal import Billing, ModelFacts
 from anaphora.emulator.replies import GeneratedReply
@@ -63,7 +62,6 @@ _DEFAULT_TTL = 3600.0
 #: A century: later dates cannot be written.
 _LONGEST_TTL = 100 * 365 * 86_400.0
 _MAX_CONTENTS = 10_000
-_PAGE_SIZE = 50
 _CACHED_FIELDS = ("systemInstruction", "tools", "toolConfig", "contents")
 #: Stands for a request's own contents while the tokens before it are counted.
 _PLACEHOLDER = b'{"role":"user","parts":[{"text":"."}]}'
@@ -75,7 +73,6 @@ class GeminiHost(Host):
     checks = CHECKS
     content_type = _JSON
     choices_field = "candidates"
-    unknown_event = ("", b'{"emulatorUnknown":{}}')
 
     def __init__(self, billing: Billing, ids: IdGenerator) -> None:
         super().__init__(billing, ids)
@@ -111,9 +108,7 @@ class GeminiHost(Host):
         return EmulatorRoute(self, dialect, wire.codec_for(dialect), operation, path, name)
 
     def workspace(self, request: RoutedRequest, keys: frozenset[str] | None) -> str:
-        found = None
-        if request.route.operation == "upload":
-            found = self._files.workspace(request.query)
+        found = self._files.workspace(request.query)
         return super().workspace(request, keys) if found is None else found
 
     def missing_key(self, auth: str) -> Upstream:
@@ -254,18 +249,9 @@ class GeminiHost(Host):
         return content
 
     def _list(self, request: RoutedRequest) -> dict[str, Any]:
-        query = request.query
-        own = [
-            content
-            for content in reversed(self._contents.list(request.workspace))
-            if content.expires > request.now
-        ]
-        start, size = _number(query, "pageToken", 0), _number(query, "pageSize", _PAGE_SIZE)
-        page = own[start : start + (size or _PAGE_SIZE)]
-        listed: dict[str, Any] = {"cachedContents": [content.resource for content in page]}
-        if start + len(page) < len(own):
-            listed["nextPageToken"] = str(start + len(page))
-        return listed
+        own = reversed(self._contents.list(request.workspace))
+        live = [content.resource for content in own if content.expires > request.now]
+        return {"cachedContents": live}
 
 
 class CachedContentResource(msgspec.Struct, eq=False):
@@ -325,10 +311,6 @@ def _elements(raw: bytes) -> list[bytes]:
 
 def _id(name: str) -> str:
     return name.rpartition("/")[2]
-
-
-def _number(query: Mapping[str, str], name: str, default: int) -> int:
-    return whole_number(query.get(name) or str(default), name)
 
 
 def _date(seconds: float) -> str:

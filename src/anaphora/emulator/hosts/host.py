@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar, Literal, TypeAlias
 
 import msgspec
@@ -32,7 +32,7 @@ from anaphora.wire import Wire
 Operation: TypeAlias = Literal[
     "generate", "count", "models", "model",
     "files", "file", "file_content", "batches", "batch", "batch_cancel", "batch_results",
-    "stored", "stored_items", "stored_cancel", "compact", "websocket", "model_delete",
+    "stored", "stored_items", "websocket", "model_delete",
     "caches", "cache", "upload", "embed",
 ]  # fmt: skip
 """The purpose of a route. All but the first four belong to one wire: see `Host.handle`."""
@@ -133,13 +133,11 @@ class Host:
     key_error_code: ClassVar[str | None] = None
     overloaded_code: ClassVar[str | None] = None
     spend_cap_code: ClassVar[str | None] = None
-    unknown_event: ClassVar[tuple[str, bytes]]
-    """Name and data of a harmless event that no client knows."""
 
     run: Callable[[RoutedRequest, str, bytes], EmulatorResponse]
     """Answers a request of a batch, given by path and body."""
-    background: float = 0.0
-    """Seconds that background responses and batches take."""
+    batch_seconds: float = 0.0
+    """How long batches take."""
 
     def __init__(self, billing: Billing, ids: IdGenerator) -> None:
         self.billing = billing
@@ -207,10 +205,6 @@ class Host:
         self, request: RoutedRequest, items: tuple[bytes, ...], response: EmulatorResponse
     ) -> None:
         """Changes the response to a request of another endpoint in place."""
-
-    def first_body(self, request: RoutedRequest, reply: Reply) -> bytes | None:
-        """The body that is sent before a background reply is complete; None for other replies."""
-        return None
 
     # ── Replies ──────────────────────────────────────────────────────────────────────────────────
 
@@ -309,7 +303,7 @@ class Host:
     def count_body(self, tokens: int) -> bytes:
         return dumps({"input_tokens": tokens})
 
-    def list_models(self, profiles: Sequence[Profile], query: Mapping[str, str]) -> bytes:
+    def list_models(self, profiles: Sequence[Profile]) -> bytes:
         return dumps({"models": [self.model_fields(profile) for profile in profiles]})
 
     def model_fields(self, profile: Profile) -> dict[str, Any]:

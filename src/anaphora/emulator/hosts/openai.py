@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import base64
 import datetime
-from collections.abc import Mapping, Sequence
-from typing import Any
+import math
+import struct
+from collections.abc import Sequence
+from typing import Any, TypeAlias
 
 import msgspec
+from blake3 import blake3
 
 from anaphora import catalog
 from anaphora.canonical import dumps
@@ -34,7 +38,6 @@ from anaphora.prompt import Reasoning
 from anaphora.values import Reply, Thinking, Usage
 from anaphora.wire.openai_chat.reply import write_choice, write_usage
 
-from .embeddings import openai_embeddings
 from .files import OpenAIFiles
 from .host import (
     MODELS_CREATED,
@@ -46,7 +49,7 @@ from .host import (
     Thought,
     thinking_text,
 )
-from .stored import StoredObjects, openai_page
+from .stored import StoredObjects, openai_list
 
 _CREATED = int(datetime.datetime.fromisoformat(MODELS_CREATED).timestamp())
 #: Hosts that report usage in every stream, without `include_usage`.
@@ -58,6 +61,17 @@ _PROVIDERS = ("openai", "azure")
 #: Limits of stored completions over all workspaces; the oldest goes first.
 _MAX_COMPLETIONS, _MAX_BYTES = 10_000, 32 * 1024 * 1024
 _Fields = dict[str, msgspec.Raw]
+EmbeddedInput: TypeAlias = str | list[int]
+"""A text, or its tokens."""
+
+#: How many inputs a request takes.
+_MAX_INPUTS = 2048
+#: The longest vectors of OpenAI's models; those of others have the default length.
+_DIMENSIONS = {"text-embedding-3-large": 3072}
+_DEFAULT_DIMENSIONS = 1536
+#: Models whose vectors can be shortened.
+_SHORTENED = "text-embedding-3-"
+_MOST_TOKENS = 8192
 
 
 class OpenAIHost(Host):
@@ -97,7 +111,7 @@ class OpenAIHost(Host):
         model = msgspec.Raw(dumps(deployment))
         return request.with_body(msgspec.json.encode({**request.fields, "model": model}))
 
-    def list_models(self, profiles: Sequence[Profile], query: Mapping[str, str]) -> bytes:
+    def list_models(self, profiles: Sequence[Profile]) -> bytes:
         data = [self.model_fields(profile) for profile in profiles]
         return dumps({"object": "list", "data": data})
 
@@ -112,10 +126,6 @@ class OpenAIChatHost(OpenAIHost):
     generate_path = "/chat/completions"
     reply_id_prefix = "chatcmpl-"
     choices_field = "choices"
-    unknown_event = (
-        "",
-        b'{"id":"","object":"emulator.unknown","created":0,"model":"","choices":[]}',
-    )
 
     def __init__(self, billing: Billing, ids: IdGenerator) -> None:
         super().__init__(billing, ids)
@@ -257,7 +267,7 @@ class StoredCompletions:
         if request.route.operation == "stored_items":
             messages = enumerate(decode_value(stored.messages, "messages"))
             listed = [{"id": f"{name}-{at}", **message} for at, message in messages]
-            return openai_page(request.query, listed)
+            return openai_list(request.query, listed)
         if request.method == "DELETE":
             self._stored.delete(request.workspace, name)
             return dumps({"object": "chat.completion.deleted", "id": name, "deleted": True})
@@ -282,4 +292,71 @@ class StoredCompletions:
             labelled = all(own.get(name) == value for name, value in labels.items())
             if labelled and model in (None, fields["model"]):
                 found.append(fields)
-        return openai_page(query, found)
+        return openai_list(query, found)
+
+
+# ── Embeddings: vectors of length 1 that depend only on the texts ─────────────────────────────────
+
+
+def unit_vector(value: EmbeddedInput, size: int) -> list[float]:
+    data = value.encode() if isinstance(value, str) else dumps(value)
+    digest = blake3(data).digest(size)
+    values = [byte - 127.5 for byte in digest]
+    length = math.sqrt(sum(value * value for value in values))
+    return [value / length for value in values]
+
+
+def openai_embeddings(request: RoutedRequest, model: str, profile: Profile) -> bytes:
+    """The answer of `/v1/embeddings`. `profile` is that of the model."""
+    if profile.known:
+        reason = f"You are not allowed to generate embeddings from this model: {model}"
+        raise Forbidden(reason, status=403)
+    inputs = _inputs(request.value("input"))
+    size = _size(request.value("dimensions"), model)
+    encoding = request.value("encoding_format") or "float"
+    if encoding not in ("float", "base64"):
+        reason = f"Invalid value: {encoding!r}. Supported values are: 'float' and 'base64'."
+        raise rejected(reason, param="encoding_format")
+    counts = [count_text(one, profile) if isinstance(one, str) else len(one) for one in inputs]
+    if max(counts) > _MOST_TOKENS:
+        reason = f"This model's maximum context length is {_MOST_TOKENS} tokens per input"
+        raise rejected(reason, param="input")
+    data = [
+        {"object": "embedding", "index": index, "embedding": _encoded(one, size, encoding)}
+        for index, one in enumerate(inputs)
+    ]
+    usage = {"prompt_tokens": sum(counts), "total_tokens": sum(counts)}
+    return dumps({"object": "list", "data": data, "model": model, "usage": usage})
+
+
+def _encoded(value: EmbeddedInput, size: int, encoding: str) -> list[float] | str:
+    vector = unit_vector(value, size)
+    if encoding == "float":
+        return vector
+    return base64.b64encode(struct.pack(f"<{size}f", *vector)).decode()
+
+
+def _inputs(given: Any) -> list[EmbeddedInput]:
+    """A text, a list of texts, the tokens of a text, or a list of such."""
+    listed = given if isinstance(given, list) and given and not _are_tokens(given) else [given]
+    if not all((isinstance(one, str) and one) or _are_tokens(one) for one in listed):
+        raise rejected("'$.input' is invalid.", param="input")
+    if len(listed) > _MAX_INPUTS:
+        reason = f"'$.input' is too long: it has at most {_MAX_INPUTS:,} elements."
+        raise rejected(reason, param="input")
+    return listed
+
+
+def _are_tokens(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(type(one) is int for one in value)
+
+
+def _size(asked: Any, model: str) -> int:
+    most = _DIMENSIONS.get(model, _DEFAULT_DIMENSIONS)
+    if asked is None:
+        return most
+    if not model.startswith(_SHORTENED):
+        raise rejected("This model does not support specifying dimensions.", param="dimensions")
+    if type(asked) is not int or not 0 < asked <= most:
+        raise rejected(f"dimensions must be between 1 and {most}.", param="dimensions")
+    return asked

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -13,17 +12,14 @@ from anaphora.canonical import dumps
 from anaphora.catalog import Profile
 from anaphora.emulator.exchange import (
     NULL,
-    SSE,
     EmulatorRequest,
     EmulatorResponse,
-    ResponseChunk,
     decode_object,
     decode_value,
     nested,
-    whole_number,
 )
 from anaphora.emulator.journal import Billing
-from anaphora.emulator.replies.text import IdGenerator, SeededRandom, stream_events
+from anaphora.emulator.replies.text import IdGenerator, SeededRandom
 from anaphora.emulator.strict import rejected
 from anaphora.emulator.strict.responses import RESPONSES_CHECKS
 from anaphora.errors import NotFound, RequestRejected, Upstream
@@ -45,7 +41,7 @@ from .host import (
     thinking_text,
 )
 from .openai import OpenAIHost
-from .stored import StoredObjects, openai_page
+from .stored import StoredObjects, openai_list
 
 #: Counts a prompt that names no model.
 _ANY_MODEL = msgspec.Raw(b'"gpt-5.6"')
@@ -74,7 +70,6 @@ _RAW_DEFAULTS = {name: msgspec.Raw(dumps(value)) for name, value in _DEFAULTS.it
 _OPTIONAL = (
     "background prompt_cache_key prompt_cache_options prompt_cache_retention safety_identifier"
 ).split()
-_USER = msgspec.Raw(b'"user"')
 #: The reason that OpenAI gives for each changed parameter, in the order it checks them.
 _PARAM_REASONS = (
     ("model", "model_changed"),
@@ -86,8 +81,6 @@ _PARAM_REASONS = (
 )
 #: Approximate bytes of a response without its input and its echoed request fields.
 _RESPONSE_BYTES = 2_000
-#: The share of its time that a background response is queued.
-_QUEUED = 0.2
 
 
 class OpenAIResponsesHost(OpenAIHost):
@@ -96,10 +89,6 @@ class OpenAIResponsesHost(OpenAIHost):
     generate_path = "/responses"
     count_path = "/responses/input_tokens"
     reply_id_prefix = "resp_"
-    unknown_event = (
-        "response.emulator_unknown",
-        b'{"type":"response.emulator_unknown","sequence_number":0}',
-    )
 
     def __init__(self, billing: Billing, ids: IdGenerator) -> None:
         super().__init__(billing, ids)
@@ -109,15 +98,13 @@ class OpenAIResponsesHost(OpenAIHost):
 
     def operation(self, method: str, path: str) -> tuple[Operation, str] | None:
         operation = super().operation(method, path)
-        if method == "GET" and path == self.generate_path:
+        if method == "GET" and path in (self.generate_path, "/realtime"):
             return "websocket", ""
         if operation is not None or not path.startswith("/responses/"):
             return operation
         name, _, rest = path.removeprefix("/responses/").partition("/")
         if rest == "input_items" and method == "GET":
             return "stored_items", name
-        if method == "POST" and (name == "compact" or rest == "cancel"):
-            return ("stored_cancel", name) if rest else ("compact", "")
         return ("stored", name) if not rest and method in ("GET", "DELETE") else None
 
     def handle(self, request: RoutedRequest) -> bytes | EmulatorResponse:
@@ -126,55 +113,19 @@ class OpenAIResponsesHost(OpenAIHost):
         workspace, name = request.workspace, request.route.name
         stored = self._stored.get(workspace, name)
         if request.route.operation == "stored_items":
-            return stored.list_items(request.query)
+            return openai_list(request.query, stored.listed_items(), "desc")
         if request.method == "DELETE":
             self._stored.delete(workspace, name)
             return dumps({"id": name, "object": "response", "deleted": True})
-        if request.route.operation == "stored_cancel":
-            stored.cancel(request.now)
-        elif request.query.get("stream") == "true":
-            return stored.stream(request.now, request.query.get("starting_after"))
-        return stored.shown(request.now)
-
-    def first_body(self, request: RoutedRequest, reply: Reply) -> bytes | None:
-        if request.value("background") is not True:
-            return None
-        return self._stored.get(request.workspace, reply.id).shown(request.now)
-
-    def finish(
-        self, request: RoutedRequest, items: tuple[bytes, ...], response: EmulatorResponse
-    ) -> None:
-        """The compaction of a conversation: its user messages, and an item in place of everything
-        else. Usage and id are those of a reply to it."""
-        if request.route.operation != "compact":
-            return
-        fields = msgspec.json.decode(response.body, type=dict[str, msgspec.Raw])
-        random = SeededRandom(b"".join(items))
-        item = {
-            "type": "compaction",
-            "id": f"cmp_{random.id()}",
-            "encrypted_content": opaque(random),
-        }
-        kept = [
-            _output_message(decode_value(one, "input"), f"msg_{random.id()}")
-            for one in items
-            if decode_object(one).get("role") == _USER
-        ]
-        body = {
-            "id": fields["id"],
-            "object": "response.compaction",
-            "created_at": int(request.now),
-            "output": [*kept, item],
-            "usage": fields["usage"],
-        }
-        delay = response.chunks[0].delay
-        response.chunks = [ResponseChunk(delay, msgspec.json.encode(body))]
+        if request.query.get("stream") == "true":
+            raise rejected("the emulator streams a response once, at its creation", param="stream")
+        return stored.response
 
     def complete_body(self, request: RoutedRequest) -> CompleteBody:
         """The input of the whole chain that `previous_response_id` continues."""
         fields = request.fields
-        if request.value("background") is True and request.value("store") is False:
-            reason = "background responses are stored: `store` must not be false"
+        if request.value("background") is True:
+            reason = "the emulator has no background responses: leave out `background`"
             raise rejected(reason, param="background")
         given = input_items(fields.get("input", NULL))
         items = tuple(self._referred(request.workspace, item) for item in given)
@@ -209,19 +160,9 @@ class OpenAIResponsesHost(OpenAIHost):
         raise NotFound(reason, status=404, code="not_found", param="input")
 
     def keep(self, request: RoutedRequest, items: tuple[bytes, ...], reply: Reply) -> None:
-        if request.value("store") is False or request.route.operation == "compact":
-            return
-        background = request.value("background") is True
-        waits = background and request.value("stream") is not True
-        stored = StoredResponse(
-            items,
-            reply,
-            request.route.codec,
-            background,
-            request.now,
-            request.now + (self.background if waits else 0.0),
-        )
-        self._stored.add(request.workspace, reply.id, stored)
+        if request.value("store") is not False:
+            stored = StoredResponse(items, reply, request.route.codec)
+            self._stored.add(request.workspace, reply.id, stored)
 
     def without_earlier_thinking(self, complete: CompleteBody, profile: Profile) -> bytes | None:
         strips = profile.strips_thinking
@@ -292,16 +233,8 @@ def _no_websocket(request: EmulatorRequest) -> Upstream:
     if request.headers.get("upgrade", "").lower() == "websocket":
         reason = "WebSocket is not supported here: POST the request to this path"
         return RequestRejected(reason, status=426)
-    return NotFound("no response is named in the path", status=404, code="not_found_error")
-
-
-def _output_message(message: dict[str, Any], item_id: str) -> dict[str, Any]:
-    """A message of the input as an output item."""
-    content = message.get("content")
-    if isinstance(content, str):
-        content = [{"type": "input_text", "text": content}]
-    fields = {"type": "message", "id": item_id, "status": "completed"}
-    return {**fields, "role": "user", "content": content}
+    reason = f"Not found: GET {request.path}; no response is named in the path"
+    return NotFound(reason, status=404, code="not_found_error")
 
 
 def _response_fields(request: EmulatorRequest, stop: StopReason) -> dict[str, Any]:
@@ -350,39 +283,6 @@ class StoredResponse(msgspec.Struct):
     items: tuple[bytes, ...]
     reply: Reply
     codec: Wire
-    background: bool
-    created: float
-    done: float
-    """When a background response is complete."""
-    canceled: bool = False
-
-    def shown(self, now: float) -> bytes:
-        """The response in its current state."""
-        if now >= self.done and not self.canceled:
-            return self.response
-        queued = now < self.created + (self.done - self.created) * _QUEUED
-        status = "cancelled" if self.canceled else "queued" if queued else "in_progress"
-        fields = msgspec.json.decode(self.response, type=dict[str, Any])
-        return dumps({**fields, "status": status, "output": [], "usage": None})
-
-    def cancel(self, now: float) -> None:
-        if not self.background:
-            raise rejected("Cannot cancel a synchronous response.")
-        self.canceled = self.canceled or now < self.done
-
-    def stream(self, now: float, after: str | None) -> EmulatorResponse:
-        """The events of a background response after event number `after`."""
-        if not self.background or self.canceled:
-            reason = "only background responses that are not cancelled can be streamed again"
-            raise rejected(reason, param="stream")
-        first = 0 if after is None else whole_number(after, "starting_after") + 1
-        writer = self.codec.writer()
-        data = b"".join(writer.write(event) for event in stream_events(self.reply, self.created))
-        events = [event + b"\n\n" for event in data.split(b"\n\n") if event]
-        chunks = [ResponseChunk(0.0, event) for event in events[first:]] or [ResponseChunk(0, b"")]
-        chunks[0].delay = max(0.0, self.done - now)
-        headers = {"content-type": SSE, "cache-control": "no-cache"}
-        return EmulatorResponse(headers=headers, chunks=chunks, stream=True)
 
     @property
     def response(self) -> bytes:
@@ -399,10 +299,8 @@ class StoredResponse(msgspec.Struct):
         extras = self.reply.extras or {}
         return _RESPONSE_BYTES + sum(map(len, self.items)) + sum(map(len, extras.values()))
 
-    def list_items(self, query: Mapping[str, str]) -> bytes:
-        """A page of the input items, the latest first."""
-        items = [_listed(at, decode_value(item, "input")) for at, item in enumerate(self.items)]
-        return openai_page(query, items, "desc")
+    def listed_items(self) -> list[dict[str, Any]]:
+        return [_listed(at, decode_value(item, "input")) for at, item in enumerate(self.items)]
 
 
 def _listed(index: int, item: dict[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
 
 import msgspec
 
-from anaphora.emulator.exchange import NULL, EmulatorRequest, EmulatorResponse, whole_number
+from anaphora.emulator.exchange import NULL, EmulatorRequest, EmulatorResponse
 from anaphora.emulator.journal import CallRecord
 from anaphora.emulator.replies.text import IdGenerator
 from anaphora.emulator.strict import rejected
@@ -145,71 +145,29 @@ def _form_parts(request: EmulatorRequest) -> Iterator[tuple[dict[str, str], byte
         yield {name.strip().lower(): value.strip() for name, _, value in lines}, data
 
 
-class PageSizes(msgspec.Struct, frozen=True):
-    """Limits of `limit` in list requests, and the errors for other values."""
-
-    default: int
-    most: int
-    too_small: str
-    too_large: str
-    codes: tuple[str, str] | None = None
-    """Of these errors."""
-
-    def limit(self, query: Mapping[str, str]) -> int:
-        number = whole_number(query.get("limit") or str(self.default), "limit")
-        if 1 <= number <= self.most:
-            return number
-        large = number > self.most
-        reason = (self.too_large if large else self.too_small).format(number, self.most)
-        code = None if self.codes is None else self.codes[large]
-        raise rejected(reason, code=code, param="limit")
+#: Parameters that name a later page.
+_CURSORS = ("after", "after_id", "before_id", "page", "pageToken")
 
 
-def anthropic_pages() -> PageSizes:
-    reason = "limit: Input should be {} than or equal to {}"
-    return PageSizes(20, 1000, reason.format("greater", 1), reason.format("less", 1000))
+def check_one_page(query: Mapping[str, str]) -> None:
+    """Raises for a request for another page of a list: all objects are on the first one."""
+    for name in _CURSORS:
+        if query.get(name):
+            reason = f"lists of the emulator have one page: leave out {name!r}"
+            raise NotFound(reason, status=404, code="not_found_error", param=name)
 
 
-def openai_pages(default: int = 20, most: int = 100) -> PageSizes:
-    return PageSizes(
-        default,
-        most,
-        "Invalid 'limit': integer below minimum value. Expected a value >= 1, but got {0} instead.",
-        "Invalid 'limit': integer above maximum value. Expected a value <= {1}, but got {0}"
-        " instead.",
-        ("integer_below_min_value", "integer_above_max_value"),
-    )
+def whole_list(objects: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The fields of a list with all of its objects."""
+    ids = [found["id"] for found in objects] or [None]
+    return {"data": objects, "first_id": ids[0], "last_id": ids[-1], "has_more": False}
 
 
-def page_of(
-    items: Sequence[T], ids: Sequence[str], query: Mapping[str, str], sizes: PageSizes
-) -> tuple[Sequence[T], dict[str, Any]]:
-    """A page of a list, and the fields that describe it. Anthropic's `after_id` and OpenAI's
-    `after` are the last id of the page before."""
-    after, before = query.get("after_id") or query.get("after"), query.get("before_id")
-    limit = sizes.limit(query)
-    start, end = ids.index(after) + 1 if after in ids else 0, len(items)
-    if before in ids:
-        end = ids.index(before)
-        start = max(start, end - limit)
-    stop = min(end, start + limit)
-    page = ids[start:stop]
-    return items[start:stop], {
-        "first_id": page[0] if page else None,
-        "last_id": page[-1] if page else None,
-        "has_more": start > 0 if before in ids else stop < end,
-    }
-
-
-OPENAI_PAGES = openai_pages()
-
-
-def openai_page(query: Mapping[str, str], items: list[dict[str, Any]], order: str = "asc") -> bytes:
-    """A page of a list in order of time; `order` is the default of the query's."""
+def openai_list(query: Mapping[str, str], items: list[dict[str, Any]], order: str = "asc") -> bytes:
+    """A list in order of time; `order` is the default of the query's."""
     if query.get("order", order) == "desc":
         items = items[::-1]
-    page, ends = page_of(items, [item["id"] for item in items], query, OPENAI_PAGES)
-    return msgspec.json.encode({"object": "list", "data": page, **ends})
+    return msgspec.json.encode({"object": "list", **whole_list(items)})
 
 
 class BatchedRequest(msgspec.Struct, frozen=True):
@@ -251,14 +209,13 @@ class Batch(msgspec.Struct, kw_only=True, eq=False):
 
 class FilesAndBatches:
     """The files and batches of one host. A batch runs at the first request about it that comes
-    `Host.background` seconds after its creation."""
+    `Host.batch_seconds` after its creation."""
 
     batches_path: ClassVar[str] = "/batches"
     batch_operations: ClassVar[Operations] = BATCH_OPERATIONS
     file_prefix: ClassVar[str]
     deleted_file: ClassVar[Mapping[str, Any]]
     """Fields after the id in the response to a deletion."""
-    pages: ClassVar[PageSizes]
     list_fields: ClassVar[Mapping[str, Any]] = {}
     """Fields before the objects of a list."""
 
@@ -320,9 +277,8 @@ class FilesAndBatches:
             own = self._batches.list(workspace)
             for batch in own:
                 self._advance(request, batch)
-            page, ends = page_of(own, [batch.id for batch in own], request.query, self.pages)
-            data = [self.batch_fields(batch, request) for batch in page]
-            return {**self.list_fields, "data": data, **ends}
+            listed = [self.batch_fields(batch, request) for batch in own]
+            return {**self.list_fields, **whole_list(listed)}
         batch = self._batches.get(workspace, name)
         self._advance(request, batch)
         if request.route.operation == "batch_results":
@@ -338,7 +294,7 @@ class FilesAndBatches:
 
     def _advance(self, request: RoutedRequest, batch: Batch) -> None:
         """Runs due requests. A canceled batch ends at the next request about it."""
-        if batch.ended is not None or request.now < batch.created + request.host.background:
+        if batch.ended is not None or request.now < batch.created + request.host.batch_seconds:
             return
         if batch.canceled is None:
             done, calls = len(batch.results), list[CallRecord]()

@@ -27,8 +27,7 @@ from anaphora.values import (
     ToolResult,
 )
 
-from .schema_parts import UnsatisfiableSchema
-from .schema_value import SchemaGenerator
+from .schema_value import SchemaGenerator, UnsatisfiableSchema
 from .text import SeededRandom, join_seed, sentences
 
 #: Characters at the end of the last turn that are searched for names of tools, and how many tools

@@ -152,13 +152,13 @@ def stream_events(reply: Reply, now: float | None = None) -> Iterator[Event]:
                 yield event
 
 
-def cited_text(call: Call, text: str) -> Text:
-    """A text of Anthropic, which cites the first sentence of the first document of text that has
+def cited_text(call: Call, text: str, wire: str) -> Text:
+    """A text that cites the first sentence of the first document of text that has
     citations."""
     parts = [part for message in call.ir.body_chat() for part in message.parts]
     documents = [part for part in parts if isinstance(part, Document)]
     for index, document in enumerate(documents):
-        source, wanted = document.source, own_members(document.extras, "anthropic")
+        source, wanted = document.source, own_members(document.extras, wire)
         enabled = nested(decode_value(wanted.get("citations", NULL), "citations"), "enabled")
         if not (enabled and isinstance(source, Bytes) and source.media_type == "text/plain"):
             continue
@@ -171,5 +171,5 @@ def cited_text(call: Call, text: str) -> Text:
             "start_char_index": 0,
             "end_char_index": len(cited),
         }
-        return Text(text, {"anthropic": dumps({"citations": [citation]}).decode()})
+        return Text(text, {wire: dumps({"citations": [citation]}).decode()})
     return Text(text)

@@ -16,15 +16,12 @@ import msgspec
 
 from anaphora import errors
 from anaphora import wire as wires
-from anaphora.bounded import BoundedMap
 from anaphora.catalog import Feature, Overflow, Profile, overflow_of
 from anaphora.catalog.request_errors import MediaKind, media_types
 from anaphora.emulator.exchange import EmulatorRequest, nested
 from anaphora.emulator.journal import ModelFacts
 from anaphora.errors import Upstream
 from anaphora.prompt import Params
-from anaphora.wire.elements import digest_of
-from anaphora.wire.reading import encode_members
 from anaphora.wire.tables import BlockType, request_table
 from anaphora.wire.walking import VALUES, Walk, WalkedBlock
 
@@ -66,7 +63,6 @@ class CheckedRequest(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 _WALKS = {name: Walk(request_table(name), VALUES) for name in wires.WIRES}
 _NESTED, _TEXT = frozenset((dict, list)), {"text"}
 _decode_object = msgspec.json.Decoder(Object).decode
-_decode = msgspec.json.Decoder().decode
 
 
 def _is_text(parts: Any) -> bool:
@@ -83,9 +79,6 @@ class WireChecks(msgspec.Struct, frozen=True, kw_only=True):
     messages_field: str
     checks: tuple[Check, ...]
     """Those of the wire's own provider, in its order."""
-    of_fields: frozenset[Check] = frozenset()
-    """Those that read neither messages nor tokens: once passed, they pass again for the same other
-    fields (`PassedFields`)."""
     provider_checks: tuple[Check, ...] = ()
     unreadable: str = "The request body is not valid JSON"
     unreadable_code: str | None = None
@@ -93,41 +86,6 @@ class WireChecks(msgspec.Struct, frozen=True, kw_only=True):
     """Also reject what the catalog says that the model rejects."""
     hosts: tuple[str, ...] = ()
     """Other providers that reject what the wire's own does."""
-
-
-#: Requests whose fields are remembered, and the largest such fields in bytes.
-_MOST_PASSED, _LARGEST_PASSED = 32, 256 * 1024
-_PassedKey: TypeAlias = tuple[str, str | None, str | None, bytes]
-
-
-class PassedFields:
-    """The fields beside the messages, such as tools, that passed their checks: an app sends them
-    with each turn, and they are neither decoded nor checked again."""
-
-    def __init__(self) -> None:
-        self._passed = BoundedMap[_PassedKey, tuple[ModelFacts, Object]](_MOST_PASSED)
-
-    def find(
-        self, checks: WireChecks, http: EmulatorRequest, facts: ModelFacts
-    ) -> tuple[_PassedKey | None, Object | None]:
-        """The key of a request's fields, unless they are too large, and its body if they passed."""
-        try:
-            others = http.fields.copy()
-        except errors.RequestRejected:
-            return None, None  # the provider's own error follows
-        messages = others.pop(checks.messages_field, None)
-        encoded, headers = encode_members(others), http.headers
-        if messages is None or len(encoded) > _LARGEST_PASSED:
-            return None, None
-        version, betas = headers.get("anthropic-version"), headers.get("anthropic-beta")
-        key = checks.messages_field, version, betas, digest_of(memoryview(encoded))
-        found = self._passed.use(key)
-        if found is None or found[0] is not facts:
-            return key, None
-        return key, {**found[1], checks.messages_field: _decode(messages)}
-
-    def add(self, key: _PassedKey, facts: ModelFacts, body: Object) -> None:
-        self._passed[key] = facts, {name: body[name] for name in body if name != key[0]}
 
 
 def check(
@@ -138,18 +96,14 @@ def check(
     params: Params | None = None,
     tokens: int = 0,
     counts: bool = False,
-    passed: PassedFields | None = None,
 ) -> CheckedRequest:
     """The request as it was read; raises the error for one that the provider rejects.
 
     `params` and `tokens` are of the parsed request; without them only its bytes are checked.
     """
     home = facts.provider == wires.PROVIDERS[facts.wire] or facts.provider in checks.hosts
-    key, known = None, None
     try:
-        if passed is not None and home and not counts:
-            key, known = passed.find(checks, http, facts)
-        body = _decode_object(http.body) if known is None else known
+        body = _decode_object(http.body)
         if counts and "generateContentRequest" in body:
             # Gemini's countTokens may hold a whole request.
             body = msgspec.convert(body["generateContentRequest"], Object)
@@ -166,10 +120,7 @@ def check(
         counts=counts,
     )
     for step in checks.checks if home else (too_long, *checks.provider_checks):
-        if known is None or step not in checks.of_fields:
-            step(request)
-    if passed is not None and key is not None and known is None:
-        passed.add(key, facts, body)
+        step(request)
     if params is not None and (not home or checks.by_profile):
         _rejected_features(request, params)
     return request

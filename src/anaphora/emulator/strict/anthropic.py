@@ -422,7 +422,6 @@ CHECKS = WireChecks(
         _message_features,
         too_long,
     ),
-    of_fields=frozenset((_unknown_fields, _limits, _deferred_tools, _prewarm, _features)),
     unreadable_code="invalid_request_error",
     hosts=("bedrock",),
 )

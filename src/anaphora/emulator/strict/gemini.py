@@ -192,7 +192,6 @@ CHECKS = WireChecks(
         _signatures,
         too_long,
     ),
-    of_fields=frozenset((_unknown_names, _temperature)),
     unreadable="Invalid JSON payload received.",
     unreadable_code=_INVALID,
 )

@@ -37,6 +37,8 @@ _SYSTEM_ROLES = ("system", "developer")
 _MODEL_ROLES = ("user", "assistant", "tool")
 #: Providers that check strict schemas by OpenAI's rules: OpenAI, and Azure (moeru-ai/xsai#202).
 STRICT_SCHEMAS = ("openai", "azure")
+#: Providers that take no message of reasoning alone.
+_NEEDS_CONTENT = ("deepseek",)
 
 
 # ── Both wires ───────────────────────────────────────────────────────────────────────────────────
@@ -280,7 +282,7 @@ def _features(request: CheckedRequest) -> None:
 
 def _deepseek_content(request: CheckedRequest) -> None:
     """DeepSeek's error for an assistant's message of reasoning alone, as its clients quote it."""
-    if request.facts.provider != "deepseek":
+    if request.facts.provider not in _NEEDS_CONTENT:
         return
     for index, message in request.messages:
         empty = all(message.get(name) is None for name in _CONTENT)
@@ -307,9 +309,6 @@ CHAT_CHECKS = WireChecks(
         stream_options,
         tool_choice,
         partial(too_long, param="messages"),
-    ),
-    of_fields=frozenset(
-        (_chat_fields, _replies, _chat_schemas, _features, stream_options, tool_choice)
     ),
     provider_checks=(_deepseek_content, _chat_schemas),
 )

@@ -200,16 +200,5 @@ RESPONSES_CHECKS = WireChecks(
         _tool_choice,
         _overflow,
     ),
-    of_fields=frozenset(
-        (
-            _responses_fields,
-            _continuation,
-            _responses_schemas,
-            _shortest_answer,
-            sampling,
-            stream_options,
-            _tool_choice,
-        )
-    ),
     provider_checks=(_shortest_answer, _responses_schemas),
 )

@@ -90,7 +90,8 @@ class StreamWriter:
         self._first_fields: Members = {}
         """Extras of the reply that belong into its first event."""
         self._starts: dict[int, PartStart] = {}
-        self._begun: set[int] = set()
+        self._numbers: dict[int, int] = {}
+        """The numbers of the blocks that have begun: a part that is not written takes none."""
 
     def write(self, event: Event) -> bytes:
         if isinstance(event, ReplyStart):
@@ -141,32 +142,39 @@ class StreamWriter:
         return self._begin_with(event.index, block + following(more) + b"}")
 
     def _begin_with(self, index: int, block: bytes) -> bytes:
-        self._begun.add(index)
-        return _event("content_block_start", b'"index":%d,"content_block":%b' % (index, block))
+        number = self._numbers[index] = len(self._numbers)
+        return _event("content_block_start", b'"index":%d,"content_block":%b' % (number, block))
 
     def _delta(self, event: PartDelta) -> bytes:
         start = self._starts.get(event.index) or PartStart(event.index, "text")
         if start.kind not in _DELTAS:
             return b""
-        begin = b"" if event.index in self._begun else self._begin(start)
-        return begin + _block_delta(event.index, *_DELTAS[start.kind], string(event.delta))
+        begin = b"" if event.index in self._numbers else self._begin(start)
+        number = self._numbers[event.index]
+        return begin + _block_delta(number, *_DELTAS[start.kind], string(event.delta))
 
     def _end_part(self, event: PartEnd) -> bytes:
         index, part = event.index, event.part
         written = b""
         if isinstance(part, Thinking) and part.signature is not None:
-            if index not in self._begun:
+            if index not in self._numbers:
                 written = self._begin(PartStart(index, "thinking", extras=part.extras))
             signature = string(part.signature)
-            written += _block_delta(index, b"signature_delta", b"signature", signature)
-        elif index not in self._begun:
+            written += _block_delta(
+                self._numbers[index], b"signature_delta", b"signature", signature
+            )
+        elif index not in self._numbers:
             block = encoder_for(part, assistant=True)[2](part, [])
-            return b"" if block is None else self._begin_with(index, block) + _block_stop(index)
+            if block is None:
+                return b""
+            written = self._begin_with(index, block)
+            return written + _block_stop(self._numbers[index])
+        number = self._numbers[index]
         if isinstance(part, Text) and part.extras is not None:
             citations = own_members(part.extras, WIRE).get("citations", msgspec.Raw(b"[]"))
             for citation in msgspec.json.decode(citations, type=list[msgspec.Raw]):
-                written += _block_delta(index, b"citations_delta", b"citation", bytes(citation))
-        return written + _block_stop(index)
+                written += _block_delta(number, b"citations_delta", b"citation", bytes(citation))
+        return written + _block_stop(number)
 
     def _end(self, reply: Reply) -> bytes:
         fields = own_members(reply.extras, WIRE)

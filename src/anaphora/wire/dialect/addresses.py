@@ -7,7 +7,6 @@ those of `constants`. Other placeholders are values of an account, which the cli
 from __future__ import annotations
 
 import re
-from functools import lru_cache
 
 import msgspec
 
@@ -41,18 +40,12 @@ def path_for(dialect: Dialect, plain: str, model: str, *, stream: bool) -> str:
     return path.replace("{model}", model).replace("{method}", method)
 
 
-@lru_cache(maxsize=256)
-def _pattern(path: str) -> re.Pattern[str]:
-    texts = _FIELD.split(path.partition("?")[0])
-    return re.compile(
-        "".join(
-            (rf"(?P<{text}>[^/]+)" if text in ("model", "method") else r"[^/]+")
-            if index % 2
-            else re.escape(text)
-            for index, text in enumerate(texts)
-        )
-        + r"\Z"
-    )
+def _pattern(path: str) -> str:
+    found = ""
+    for index, text in enumerate(_FIELD.split(path.partition("?")[0])):
+        named = f"(?P<{text}>[^/]+)" if text in ("model", "method") else "[^/]+"
+        found += named if index % 2 else re.escape(text)
+    return found + r"\Z"
 
 
 def names_model(dialect: Dialect) -> bool:
@@ -64,7 +57,7 @@ def from_path(members: Members, dialect: Dialect, path: str) -> Members:
     """The members of a request's body with what its path says; without the constants."""
     if not names_model(dialect):
         return members
-    found = _pattern(dialect.path).search(path.partition("?")[0])
+    found = re.search(_pattern(dialect.path), path.partition("?")[0])
     own: Members = {}
     if found is not None:
         if bytes(members.get("model", b"null")) == b"null":

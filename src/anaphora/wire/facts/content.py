@@ -11,7 +11,6 @@ its data may be billed as text. Excepted bytes are spans of the body that do not
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 from typing import Any, cast, get_args
 
 import msgspec
@@ -31,6 +30,16 @@ from anaphora.wire.tables import BlockType, Medium, RequestTable, request_table
 from anaphora.wire.walking import VALUES, Walk, WalkedBlock
 
 from .request import InlineSpan, MediaCounts, are_plain, is_plain
+from .shapes import (
+    CHANGED_TOOL,
+    DEFINING,
+    LISTINGS,
+    SENT_SOURCE,
+    TOOLS,
+    may_define_tools,
+    may_open_file,
+    read_members,
+)
 from .stored import GEMINI_FILE, StoredKind, owned_objects
 from .tools import FoundTools, read_tool
 
@@ -39,25 +48,6 @@ from .tools import FoundTools, read_tool
 _BEGIN = 64
 #: Members that hold an address, or the medium itself as a data URL.
 _ADDRESSES = frozenset({"url", "image_url", "video_url"})
-#: Blocks and items that define tools, and their members with these.
-_DEFINING = frozenset({"tool_addition", "tool_removal", "additional_tools", "tool_search_output"})
-_LISTINGS = frozenset({"mcp_list_tools", "mcp_tool_listing", "mcp_toolset"})
-_TOOLS = ("tools", "tool")
-#: Names that define tools or open files of the operator, in lowercase without underscores. In other
-#: places or spellings than those above, a provider may read what the facts do not show.
-_TOOL_MEMBERS = frozenset(
-    """additionaltools functiondeclarations functions inputschema mcpservers systemtool tool
-    tooladdition toolconfig tooldefinitions toolremoval tools toolspec""".split()
-)
-_TOOL_TYPES = frozenset(
-    """additionaltools custom function mcp mcplisttools mcptoollisting mcptoolset namespace
-    tooladdition toolremoval toolsearchoutput""".split()
-)
-_FILES = frozenset({"filedata", "fileuri", "s3location", "s3uri"})
-#: The members of a tool that Bedrock's messages add or remove, and of a source in the request.
-_CHANGED_TOOL = frozenset({"type", "name", "serverName"})
-_SENT_SOURCE = frozenset({"bytes", "text", "content"})
-
 #: Data of the app's own tools, not interpreted by providers, by the enclosing member.
 _ARGUMENTS = {"functionCall": "args", "functionResponse": "response", "function": "arguments"}
 
@@ -220,7 +210,7 @@ class _ContentScan:
         if isinstance(block.marker, dict):
             found.cache_ttls.add(_ttl(block.marker, self._own.marker))
         understood = {place.partition(".")[0] for place in (*row.inside, *row.data)}
-        understood.update(self._note_shapes(block.type, members))
+        understood.update(read_members(self._own, block.type, members, found.unknown))
         for inner in self._walk.inner(block):
             if isinstance(inner.raw, list):
                 self._loose(inner.raw, inner.path)
@@ -252,7 +242,7 @@ class _ContentScan:
             found.add("images")
         if row.changes_tools:
             found.changes_tools = True
-        if kind not in _DEFINING | _LISTINGS and _folded(kind) in _TOOL_TYPES:
+        if may_define_tools(kind):
             found.unknown.append(kind)
         self._note_tools(kind, members, block.path)
         if isinstance(members.get("fileData"), dict) and self._own.classify is not None:
@@ -279,7 +269,7 @@ class _ContentScan:
             found.changes_tools = True
             held = members[kind] if isinstance(members[kind], dict) else {}
             tool = held.get("tool")
-            if held.keys() != {"tool"} or not isinstance(tool, dict) or tool.keys() - _CHANGED_TOOL:
+            if held.keys() != {"tool"} or not isinstance(tool, dict) or tool.keys() - CHANGED_TOOL:
                 found.unknown.append(kind)
             elif kind == "toolAddition":
                 found.tools.functions.append((path, str(tool.get("name"))))
@@ -311,7 +301,8 @@ class _ContentScan:
                     self._address(item["fileData"])
                 if self._own.one_member:
                     self._note_members(item, name)
-                skipped = {*self._note_shapes(kind if isinstance(kind, str) else "", item)}
+                kind = kind if isinstance(kind, str) else ""
+                skipped = read_members(self._own, kind, item, self._found.unknown)
                 skipped |= set() if row is None else row.opaque
                 stack += [
                     (f"{where}.{inner}", inner, each)
@@ -322,44 +313,24 @@ class _ContentScan:
     def _note_members(self, members: dict[str, Any], field: str) -> None:
         """Media, and files that the operator's account can read, by the names of members."""
         if field == "source":
-            self._found.unknown += members.keys() - _SENT_SOURCE
+            self._found.unknown += members.keys() - SENT_SOURCE
             return
         for name in members:
             row = self._own.blocks.get(name)
             if row is not None and row.medium is not None:
                 self._found.add(row.medium)
-            elif _folded(name) in _FILES:
+            elif may_open_file(name):
                 self._found.unknown.append(name)
-
-    def _note_shapes(self, kind: str, members: dict[str, Any]) -> list[str]:
-        """Notes members that may define tools, but for those of a block that defines tools, which
-        are returned."""
-        if self._own.rename is not None:
-            files = [name for name in members if _folded(name) in _FILES]
-            self._found.unknown += [name for name in files if name not in ("fileData", "fileUri")]
-        defining = [name for name in members if _folded(name) in _TOOL_MEMBERS]
-        if not defining:
-            return []
-        read: tuple[str, ...] = _TOOLS if kind in _DEFINING or kind in _LISTINGS else ()
-        if self._own.one_member and kind in self._own.blocks:
-            read = (kind,)
-        self._found.unknown += [name for name in defining if name not in read and members[name]]
-        return [name for name in defining if name in read and kind != "tool_removal"]
 
     def _note_tools(self, kind: str, members: dict[str, Any], path: str) -> None:
         """Adds the tools that a block defines, or that a server has listed."""
-        if kind in _LISTINGS:
+        if kind in LISTINGS:
             self._found.tools.remote_mcp.append(path)
-        if kind in _DEFINING and kind != "tool_removal":
-            for name in _TOOLS:
+        if kind in DEFINING and kind != "tool_removal":
+            for name in TOOLS:
                 tools = members.get(name) or []
                 for tool in tools if isinstance(tools, list) else [tools]:
                     read_tool(self._own, path, tool, self._found.tools)
-
-
-@lru_cache(maxsize=512)
-def _folded(name: str) -> str:
-    return name.replace("_", "").casefold()
 
 
 def _renamed(value: Any, rename: Callable[[str], str], path: str, field: str = "") -> Any:

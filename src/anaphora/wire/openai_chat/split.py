@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from functools import partial
 
 import msgspec
@@ -115,7 +114,6 @@ def _is_explicit(members: Members) -> bool:
     return isinstance(options, dict) and options.get("mode") == "explicit"
 
 
-@functools.lru_cache(maxsize=1024)
 def _takes_breakpoints(provider: str, model: str) -> bool:
     if provider not in catalog.shipped().entries:
         return False

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from functools import partial
-from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -26,14 +25,10 @@ from anaphora.daemon.calls.pipeline import CallStep
 from anaphora.daemon.calls.slowing import slowed_notices
 from anaphora.daemon.off_loop import LARGE
 from anaphora.errors import Timeout
-from anaphora.traffic.matching import RememberedCall
 from anaphora.values import Event, Notice, Reply, ReplyEnd, ReplyStart, Usage, UsageUpdate
 from anaphora.wire.response_headers import REQUEST_IDS
 
 from .settle import own_reads
-
-if TYPE_CHECKING:
-    from anaphora.daemon.calls.keep_warm import PrefixRefresher
 
 
 class RelayAnswer(CallStep):
@@ -55,7 +50,7 @@ class RelayAnswer(CallStep):
         # The blocks of the prompt are added behind the answer.
         record = flight.build_record(
             prepared,
-            (*notices, *slowed_notices(call.slowed), *call.refreshed, *reply.notices),
+            (*notices, *slowed_notices(call.slowed), *reply.notices),
             observed=False,
         )
         if call.left is not None:
@@ -202,13 +197,8 @@ class JudgeCache(CallStep):
         if not call.judged:
             self._judge(call)
         remembered = call.remembered
-        if remembered is None:
-            return
-        flight.guarded("verdict_failed", None, self._memory.answered, remembered)
-        if (refresher := call.refresher) is not None:
-            call.refreshed = flight.guarded(
-                "keep_warm_failed", (), _paused, call, flight, refresher, remembered
-            )
+        if remembered is not None:
+            flight.guarded("verdict_failed", None, self._memory.answered, remembered)
 
     def _judge(self, call: AppCall) -> None:
         """The verdict by the bill."""
@@ -249,23 +239,3 @@ def charge(call: AppCall, flight: InFlight, reply: Reply) -> None:
     if flight.cost_usd is None and not call.disputed:
         price = flight.charge(flight.prepared[flight.index], reply.usage)
         flight.saved = flight.guarded("price_failed", None, saved_usd, reply.usage, price)
-
-
-def _paused(
-    call: AppCall, flight: InFlight, refresher: PrefixRefresher, remembered: RememberedCall
-) -> tuple[Notice, ...]:
-    """Ends a pause of the conversation and begins another."""
-    usd, notices = refresher.take_cost(remembered.conversation)
-    if usd is not None and flight.verdict is not None:
-        flight.verdict = replace(flight.verdict, kept_warm_usd=usd)
-    assert flight.reply is not None
-    refresher.answered(
-        call.app,
-        flight.target,
-        remembered,
-        call.facts,
-        flight.prepared[flight.index],
-        replace(flight.reply, usage=call.usage),
-        (flight.sent_at, flight.first_at),
-    )
-    return notices

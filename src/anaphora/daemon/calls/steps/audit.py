@@ -226,7 +226,6 @@ def _verdict(reply: AppReply) -> dict[str, Any]:
         "remedy": None if verdict.remedy is None else verdict.remedy.fields(),
         "lost_usd": None if verdict.cost_usd is None else str(verdict.cost_usd),
         "saved_usd": None if verdict.saved is None else str(verdict.saved),
-        "kept_warm_usd": None if verdict.kept_warm_usd is None else str(verdict.kept_warm_usd),
     }
 
 

@@ -11,14 +11,12 @@ from urllib.parse import unquote_plus
 import msgspec
 
 from anaphora.client.config.secrets import Secret
-from anaphora.client.credentials.sigv4 import SignedRequest
 from anaphora.daemon.access.checks import UnreadAccount, UnreadBytes
 from anaphora.daemon.access.identity import Directory
-from anaphora.daemon.access.signatures import Signatures
 from anaphora.daemon.calls.call import AppCall
 from anaphora.daemon.calls.pipeline import CallStep
 from anaphora.daemon.health import Outage
-from anaphora.daemon.values import SIGNED_KEY, SOCKET, Peer
+from anaphora.daemon.values import SOCKET, Peer
 from anaphora.errors import (
     Forbidden,
     GrantRateLimited,
@@ -29,7 +27,11 @@ from anaphora.redaction import hides_arguments
 from anaphora.serving.connection_limits import CONNECTION, ConnectionPlace
 from anaphora.serving.exchange import HttpExchange
 
-_BEARER = "bearer "
+_BEARER, _SIGNED = "bearer ", "AWS4-"
+_NOT_SIGNED = (
+    "requests signed with AWS keys are not accepted: set AWS_BEARER_TOKEN_BEDROCK to the token of"
+    " the app"
+)
 #: Headers that hold a token. All are removed here.
 _TOKEN_HEADERS = ("authorization", "x-api-key", "x-goog-api-key", "api-key")
 _TOKEN_FIELD = b"key"
@@ -112,7 +114,6 @@ def take_token(exchange: HttpExchange) -> Secret | None:
     it. Raises if there are two different ones."""
     tokens: set[str] = set()
     headers = exchange.headers
-    signed = _signed_request(exchange)
     repeated = len(headers) < len(exchange.header_pairs)
     for name in _TOKEN_HEADERS:
         value = headers.pop(name, None)
@@ -121,41 +122,22 @@ def take_token(exchange: HttpExchange) -> Secret | None:
         if repeated and sum(each == name for each, _ in exchange.header_pairs) > 1:
             raise RequestRejected(f"the header {name} is sent twice", status=400)
         if name == "authorization":
-            if signed is not None:
-                continue
+            if value.startswith(_SIGNED):
+                raise Unauthenticated(_NOT_SIGNED, status=401)
             value = value[len(_BEARER) :] if value[: len(_BEARER)].lower() == _BEARER else ""
         tokens.add(value.strip())
-    if tokens or signed is not None:
+    if tokens:
         pairs = exchange.header_pairs
         exchange.header_pairs = [pair for pair in pairs if pair[0] not in _TOKEN_HEADERS]
-    if _TOKEN_FIELD in exchange.query_string and signed is None:
+    if _TOKEN_FIELD in exchange.query_string:
         tokens |= _take_from_query(exchange)
     exchange.scope["headers"], exchange.scope["query_string"] = [], b""
-    if signed is not None:
-        exchange.scope[SIGNED_KEY] = signed
-        if tokens:
-            raise Unauthenticated("the request has a signature and a token", status=401)
     if len(tokens) > 1:
         tokens.discard("")
     if len(tokens) > 1:
         raise Unauthenticated("the request has two different tokens", status=401)
     # An empty token is invalid, and differs from no token.
     return Secret(tokens.pop()) if tokens else None
-
-
-def _signed_request(exchange: HttpExchange) -> SignedRequest | None:
-    """A request with an AWS signature, in a header or in the query; None for others."""
-    given, query = exchange.headers.get("authorization"), exchange.query_string
-    if given is None:
-        if not query or b"x-amz-" not in query.lower():
-            return None
-    elif not given.startswith("AWS4-"):
-        return None
-    path = (exchange.scope.get("raw_path") or exchange.path.encode()).partition(b"?")[0]
-    pairs = tuple(exchange.header_pairs)
-    return SignedRequest(
-        exchange.method, path.decode("latin-1"), query.decode("latin-1"), pairs, ""
-    )
 
 
 @hides_arguments
@@ -217,7 +199,6 @@ class AuthenticateApp(CallStep):
         directory: Directory,
         readiness: Readiness,
         unread: UnreadBytes,
-        signatures: Signatures,
         *,
         changed: Callable[[], bool] = lambda: False,
         reload: Callable[[], None] = lambda: None,
@@ -226,7 +207,6 @@ class AuthenticateApp(CallStep):
         self._directory = directory
         self._readiness = readiness
         self._unread = unread
-        self._signatures = signatures
         self._changed = changed
         self._reload = reload
         self._looked = 0.0
@@ -246,19 +226,15 @@ class AuthenticateApp(CallStep):
             call.is_admin = True
             _use_connection(exchange, ADMINISTRATORS)
         else:
-            signed = exchange.scope.pop(SIGNED_KEY, None)
-            if signed is not None and not is_rpc:
-                call.app = await self._signatures.app_of(call, signed)
-            elif token is None:
+            if token is None:
                 raise Unauthenticated("the request has no token", status=401)
-            else:
-                await self._directory.look_up(token)
-                call.app = self._directory.authenticate(token, peer)
+            await self._directory.look_up(token)
+            call.app = self._directory.authenticate(token, peer)
             _use_connection(exchange, call.app.id)
             if is_rpc and not call.app.grant.may_call:
                 exchange.max_body = min(exchange.max_body, MAX_BODY_WITHOUT_CALLS)
         # Counted in the budget of all bodies; administrators count as one app.
-        exchange.account = exchange.account or UnreadAccount(self._unread, call.app.id)
+        exchange.account = UnreadAccount(self._unread, call.app.id)
         most = call.app.grant.llm.max_body_bytes
         if most is not None:
             exchange.max_body = min(exchange.max_body, most)

@@ -34,6 +34,7 @@ from anaphora.daemon.calls.translation import (
     with_members,
 )
 from anaphora.daemon.faces import face_of
+from anaphora.daemon.facts.handles import stored_tokens
 from anaphora.daemon.values import WireRequest
 from anaphora.errors import NotGranted
 from anaphora.prompt import Call, Params, PromptIR
@@ -60,7 +61,6 @@ _PLAIN = frozenset(
     " metadata".split()
 )
 _NO_PROMPT = PromptIR()
-_CACHED_CONTENT = frozenset(("cachedContent", "cached_content"))
 _KEY = "prompt_cache_key"
 
 
@@ -87,23 +87,14 @@ class PlanRequest(CallStep):
             arrived = time.time() - (time.perf_counter() - call.started)
             tools.cold.check(app, call.remembered, target, prepared, known=known, arrived=arrived)
             call.remembered.failed = False
-        if call.refresher is not None and call.remembered is not None:
-            call.refresher.began(call.remembered.conversation, call.request_id)
         facts = call.facts
         if facts is not None and facts.handles:
-            call.stored_tokens = await tools.history.tokens(app.owner, facts, target.endpoint.id)
+            store, provider = tools.ledger.store, target.endpoint.id
+            call.stored_tokens = await stored_tokens(store, app.owner, facts, provider)
         try:
-            if call.is_large:
-                # For its bill, and kept until then.
-                shares = await self.work(call, lambda: largest_shares(prepared.block_shares()))
-                prepared.known_shares = shares
-                call.bound = await self.work(call, lambda: bound_of(call, prepared, target))
-            else:
-                call.bound = bound_of(call, prepared, target)
+            call.bound = await self.work(call, lambda: bound_of(call, prepared, target))
         except NotGranted as error:
             raise no_bound_error(error, target, tools.granted.models(app)) from None
-        if facts is not None and facts.handles and not call.grown:
-            call.grown = await tools.history.begin(app.owner, facts, call.bound.output_tokens)
         grant = app.grant.llm
         if call.rated is None and (grant.requests_per_minute or grant.tokens_per_minute):
             if call.is_large:
@@ -125,12 +116,7 @@ class PlanRequest(CallStep):
         call.hides_usage, call.found, call.scope = False, NOT_FOUND, None
         request = call.request
         grant, shared, name = call.app.grant, self._tools.shared, target.endpoint.id
-        # A cached content belongs to one app, and so do reads of it.
-        call.masked = (
-            shared.only_users.get(name) != grant.app
-            and not _names_cached_content(request)
-            and shared.isolates(grant, name)
-        )
+        call.masked = shared.only_users.get(name) != grant.app and shared.isolates(grant, name)
         call.passes_bytes = request is not None and _speaks(target, request)
         if request is not None and call.passes_bytes:
             prepared = await self._pass_through(call, target, request, stream)
@@ -283,9 +269,11 @@ def _split(
 
 def bound_of(call: AppCall, prepared: PreparedRequest, target: Target) -> CostBound:
     """The maximum cost of an attempt. Raises `NotGranted` if it is unknown and the grant limits
-    spend."""
+    spend. The shares of a large prompt are counted for the bill as well."""
     facts = call.facts
     assert facts is not None
+    if call.is_large:
+        prepared.known_shares = largest_shares(prepared.block_shares())
     bound = cost_bound(
         facts,
         prepared.rendered,
@@ -354,12 +342,6 @@ def _changes(
             notices.append(_own_key(name))
             call.masked = not salt and not keys_separate(target.rules)
     return changes
-
-
-def _names_cached_content(request: WireRequest | None) -> bool:
-    if request is None or _CACHED_CONTENT.isdisjoint(request.members):
-        return False
-    return any(known_text(request.members, name) for name in _CACHED_CONTENT)
 
 
 def _speaks(target: Target, request: WireRequest) -> bool:

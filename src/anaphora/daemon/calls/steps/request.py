@@ -39,7 +39,7 @@ from anaphora.daemon.endpoints.body import (
 from anaphora.daemon.endpoints.headers import PROVIDER, check_options, forwarded_headers
 from anaphora.daemon.faces import face_of
 from anaphora.daemon.faces.face import Face, Route
-from anaphora.daemon.facts.handles import Reference, check_references
+from anaphora.daemon.facts.handles import Reference, check_references, stored_tokens
 from anaphora.daemon.facts.strict_json import is_heavy
 from anaphora.daemon.store import HandleRow
 from anaphora.daemon.store.interface import Store
@@ -95,13 +95,11 @@ class PermitCall(CallStep):
             else:
                 facts = _checked(call, targets)
             if facts is not None and facts.handles:
-                call.stored_tokens = await tools.history.tokens(app.owner, facts)
+                call.stored_tokens = await stored_tokens(tools.ledger.store, app.owner, facts)
         except Denied as error:
             tools.refuse(call, error)
             raise
         call.targets, call.given, call.facts = targets, facts, facts
-        if tools.refresher is not None and app.grant.llm.keep_warm is not None:
-            call.refresher = tools.refresher
 
     def find_targets(self, call: AppCall) -> ChosenTargets:
         """The targets of a call. Raises `Denied` if the grant allows none."""
@@ -225,7 +223,9 @@ class ReadBody(CallStep):
         assert route is not None
         call.method = route.path
         self._permit.check_early(call, stream=route.operation == "stream")
-        face, data = face_of(route.face), await read_json_bytes(exchange)
+        # botocore sends no content type with InvokeModel.
+        data = await read_json_bytes(exchange, untyped=bool(route.form))
+        face = face_of(route.face)
         if route.operation == "count":
             data = face.counted_body(data)
         body = await self._read(call, route, data)

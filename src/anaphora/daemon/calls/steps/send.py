@@ -9,8 +9,6 @@ from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, aclosing
 from typing import TYPE_CHECKING
 
-from msgspec.structs import replace
-
 from anaphora.client.attempts import Attempts
 from anaphora.client.config import RetryConfig
 from anaphora.client.costs.settling import reads_on
@@ -23,7 +21,6 @@ from anaphora.daemon.calls.pipeline import CallStep
 from anaphora.daemon.calls.slowing import slowed_admission
 from anaphora.daemon.faces import face_of
 from anaphora.daemon.faces.framing import UsageFilter, WholeEvents, WholeFrames
-from anaphora.daemon.faces.openai import continued_tokens
 from anaphora.daemon.money.ledger import OpenHold
 from anaphora.errors import Timeout
 from anaphora.values import Reply, ReplyEnd
@@ -58,9 +55,9 @@ class ClientCall(AttemptCaller):
         self._tools = tools
         self._call = call
 
-    def _begin(self, *, stream: bool, prewarm: bool = False) -> InFlight:
+    def _begin(self, *, stream: bool) -> InFlight:
         call = self._call
-        request = TurnRequest(timeout=call.timeout, prewarm=prewarm, adapter=ADAPTER)
+        request = TurnRequest(timeout=call.timeout, adapter=ADAPTER)
         flight = call.flight = InFlight(request, call.targets, stream)
         call.began = time.monotonic()
         return flight
@@ -71,17 +68,14 @@ class ClientCall(AttemptCaller):
             timeout = flight.targets[0].endpoint.config.timeouts.total
         return Attempts(flight, self, timeout=timeout)
 
-    async def complete(self, *, prewarm: bool = False) -> AppReply:
-        """`prewarm`: the model gives no answer."""
-        call, flight = self._call, self._begin(stream=False, prewarm=prewarm)
+    async def complete(self) -> AppReply:
+        call, flight = self._call, self._begin(stream=False)
         try:
             await self._attempts(flight).complete()
             await self._answered(flight)
         except BaseException as problem:
             self._failed(flight, problem)
             raise
-        finally:
-            await self._over()
         assert call.reply is not None
         return call.reply
 
@@ -110,8 +104,6 @@ class ClientCall(AttemptCaller):
         except BaseException as problem:
             self._failed(flight, problem)
             raise
-        finally:
-            await self._over()
 
     async def _answered(self, flight: InFlight) -> None:
         judge = self._pipeline.steps.get("judge")
@@ -132,16 +124,6 @@ class ClientCall(AttemptCaller):
             flight.observed = True
             self._pipeline.after("reply", self._call, outcome)
 
-    async def _over(self) -> None:
-        call = self._call
-        if call.refresher is not None:
-            call.refresher.ended(call.request_id)
-        if call.grown:
-            reply = None if call.reply is None or call.disputed else call.reply.reply
-            size = None if reply is None else continued_tokens(reply, reply.usage.total)
-            grown, call.grown = call.grown, []
-            await self._tools.history.end(grown, sent=call.sent, size=size)
-
     # ── What the client asks for ─────────────────────────────────────────────────────────────────
 
     async def prepare(self, flight: InFlight, index: int, again: bool) -> PreparedRequest:  # noqa: ARG002
@@ -151,16 +133,13 @@ class ClientCall(AttemptCaller):
         return call.prepared
 
     def retry_of(self, target: Target) -> RetryConfig:
-        retry = target.endpoint.config.retry
-        return replace(retry, max_attempts=1) if self._call.once else retry
+        return target.endpoint.config.retry
 
     def admission(
         self, target: Target, tokens: int, deadline: float
     ) -> AbstractAsyncContextManager[Admission]:
         admission, call = self._rate_admission(target, tokens, deadline), self._call
         if call.app.grant.llm.slow_from is None or call.slowed is not None:
-            return admission
-        if call.flight is not None and call.flight.request.prewarm:
             return admission
         return slowed_admission(admission, call.app, self._hold, self._slowed, deadline)
 
@@ -222,12 +201,9 @@ class ClientCall(AttemptCaller):
 
 def seconds_to_read_on(call: AppCall) -> float:
     """How many seconds the answer of the current attempt is read on when the app has left. 0: the
-    connection is closed, for example if nothing was sent yet. A background response is billed when
-    it is fetched."""
-    flight, facts = call.flight, call.facts
+    connection is closed, for example if nothing was sent yet."""
+    flight = call.flight
     if flight is None or flight.reply is not None or call.hold is None or not call.written:
-        return 0.0
-    if facts is not None and facts.background:
         return 0.0
     if not reads_on(flight.target, stream=flight.stream):
         return 0.0

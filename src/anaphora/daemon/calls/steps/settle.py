@@ -26,9 +26,7 @@ from anaphora.client.in_flight import InFlight, PreparedRequest
 from anaphora.daemon.access.isolation import OwnReads, own_usage
 from anaphora.daemon.calls.call import AppCall, CallOutcome, CallTools
 from anaphora.daemon.calls.pipeline import CallStep
-from anaphora.daemon.money.late_bills import LateBill
 from anaphora.daemon.money.ledger import OpenHold
-from anaphora.errors import Upstream
 from anaphora.values import Reply
 from anaphora.wire.dialect.routers import answering_host
 
@@ -143,44 +141,18 @@ class SettleBill(CallStep):
         hold.settle_behind(
             cost.nano_usd,
             cost.kind,
-            partial(_labels, call.label, prepared, cost, price),
+            partial(_labels, prepared, cost, price),
             usage=usage,
             read_by_others=call.hidden,
             saved=0 if saved is None else nano_usd_up(saved),
             model=booked_model(call.facts, flight.target, reply),
         )
         flight.cost_usd, flight.saved = cost.usd, saved
-        if cost.kind == "bound":
-            self._bill_later(call, hold, flight, reply)
-
-    def _bill_later(
-        self, call: AppCall, hold: OpenHold, flight: InFlight, reply: Reply | None
-    ) -> bool:
-        """Whether the bill comes when the app fetches the response, because the provider makes it
-        in the background."""
-        facts = call.facts
-        if facts is None or not facts.background or reply is None or not reply.id:
-            return False
-        bill = LateBill.of(
-            reply.id,
-            hold,
-            facts,
-            flight,
-            most=call.bound,
-            masked=call.masked,
-            expected=self._own_reads(call) if call.masked else None,
-        )
-        self._tools.late_bills.add(call.app.owner, bill)
-        return True
 
     def _settle_failure(
         self, call: AppCall, hold: OpenHold, flight: InFlight, outcome: CallOutcome
     ) -> None:
         target, facts, error, partial = flight.target, call.facts, outcome.error, outcome.partial
-        if not isinstance(error, Upstream) and self._bill_later(call, hold, flight, partial):
-            _add_unbilled(call, hold.hold.bound)
-            hold.settle_at_bound()
-            return
         price, surcharge = billed_rates(facts, flight, partial)
         output = _failed_output(call, flight, outcome)
 
@@ -205,7 +177,7 @@ class SettleBill(CallStep):
             cost.kind,
             usage=cost.usage,
             read_by_others=hidden,
-            labels=_labels(call.label, flight.prepared[flight.index], cost, None),
+            labels=_labels(flight.prepared[flight.index], cost, None),
             model=booked_model(facts, target, partial),
         )
 
@@ -252,10 +224,6 @@ def _add_unbilled(call: AppCall, charged: int, shown: int | None = None) -> None
     call.shown_unbilled += charged if shown is None else shown
 
 
-def _labels(
-    label: str, prepared: PreparedRequest, cost: AttemptCost, price: Price | None
-) -> Mapping[str, int]:
-    """Nano-dollars by label, of the whole cost or by the blocks of the prompt."""
-    if label:
-        return {label: cost.nano_usd} if cost.nano_usd else {}
+def _labels(prepared: PreparedRequest, cost: AttemptCost, price: Price | None) -> Mapping[str, int]:
+    """Nano-dollars by the labels of the prompt's blocks."""
     return {} if price is None else label_costs(prepared.block_shares(), cost, price)

@@ -1,6 +1,8 @@
-"""Amazon Bedrock's runtime: Converse, InvokeModel with the bodies of Claude, and CountTokens.
+"""Claude at Vertex AI, with the model in the path and the version in the body, and Amazon Bedrock's
+runtime: Converse, InvokeModel with the bodies of Claude, and CountTokens.
 
-A model's id may be an ARN with slashes, so the operation is the last step of a decoded path.
+A model's id at Bedrock may be an ARN with slashes, so the operation is the last step of a decoded
+path.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from anaphora.cache.simulator import Outcome
 from anaphora.canonical import dumps
 from anaphora.catalog import Profile
 from anaphora.catalog.names import base_model, is_aws_id, is_inference_profile, is_opaque
-from anaphora.emulator.exchange import EmulatorResponse, decode_object, decode_value
+from anaphora.emulator.exchange import NULL, EmulatorResponse, decode_object, decode_value
 from anaphora.emulator.journal import Billing, ModelFacts, UsageWindow
 from anaphora.emulator.replies import GeneratedReply
 from anaphora.emulator.replies.text import IdGenerator, SeededRandom
@@ -30,7 +32,6 @@ from anaphora.wire.reading import decode_members
 
 from .anthropic import AnthropicHost
 from .host import EmulatorRoute, Host, Operation, RoutedRequest, Thought, opaque, thinking_text
-from .vertex import own_request
 
 _PATH = re.compile(
     r"/model/(?P<model>.+)/"
@@ -38,6 +39,40 @@ _PATH = re.compile(
     re.DOTALL,
 )
 _HEADER = "x-amzn-bedrock-"
+_VERTEX_PATH = re.compile(r"/models/([^/:]+):(?:rawPredict|streamRawPredict)")
+_VERSION = "2023-06-01"
+
+
+class VertexHost(AnthropicHost):
+    surface = "vertex"
+
+    def operation(self, method: str, path: str) -> tuple[Operation, str] | None:
+        found = _VERTEX_PATH.fullmatch(path) if method == "POST" else None
+        if found is None:
+            return None
+        return ("count", "") if found[1] == "count-tokens" else ("generate", found[1])
+
+    def rewrite(self, request: RoutedRequest) -> RoutedRequest:
+        return own_request(request, stream=request.path.endswith(":streamRawPredict"))
+
+
+def own_request(request: RoutedRequest, *, stream: bool) -> RoutedRequest:
+    """A cloud's request as one of Anthropic's own API: with the model of the path, and with headers
+    for the version and betas of the body."""
+    fields, headers = dict(request.fields), {**request.headers}
+    version = decode_value(fields.pop("anthropic_version", NULL), "anthropic_version")
+    if not isinstance(version, str):
+        raise rejected("anthropic_version: Field required", code="invalid_request_error")
+    # The clouds' own versions stand for the first one.
+    headers["anthropic-version"] = version if version[:2] == "20" else _VERSION
+    betas = decode_value(fields.pop("anthropic_beta", NULL), "anthropic_beta")
+    if isinstance(betas, list):
+        headers["anthropic-beta"] = ",".join(map(str, betas))
+    if request.route.name:
+        fields["model"] = msgspec.Raw(dumps(request.route.name))
+    if stream:
+        fields["stream"] = msgspec.Raw(b"true")
+    return request.with_body(msgspec.json.encode(fields), headers=headers)
 
 
 def _is_claude(profile: Profile) -> bool:
@@ -72,10 +107,6 @@ class InvokeHost(RuntimeHost, AnthropicHost):
     call_id_prefix = script_call_id_prefix = "toolu_bdrk_01"
     overloaded_code = "ServiceUnavailableException"
     spend_cap_code = "ServiceQuotaExceededException"
-    unknown_event = (
-        "chunk",
-        dumps({"bytes": base64.b64encode(b'{"type":"emulator_unknown"}').decode()}),
-    )
 
     def rewrite(self, request: RoutedRequest) -> RoutedRequest:
         model, fields = request.route.name, request.fields
@@ -131,7 +162,6 @@ class BedrockHost(RuntimeHost):
     checks = CHECKS
     call_id_prefix = script_call_id_prefix = "tooluse_"
     reports_writes = True
-    unknown_event = ("emulatorUnknown", b'{"emulatorUnknown":{}}')
 
     def __init__(self, billing: Billing, ids: IdGenerator) -> None:
         super().__init__(billing, ids)

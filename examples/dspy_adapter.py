@@ -1,4 +1,4 @@
-"""DSPy programs on Anaphora's client.
+"""DSPy programs on Anaphora's client. Copy this file, for DSPy 3.1 to 3.4.
 
     dspy.configure(lm=AnaphoraLM("claude-sonnet-5-5"))
 
@@ -11,20 +11,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import dspy
 
-from anaphora.client.options import CALL_KEYWORDS, CallOptions
-from anaphora.client.response import Response
-from anaphora.client.sync import Client
+from anaphora import Client, Params, Response, Text
 from anaphora.errors import InvalidRequest
-from anaphora.prompt import Params
-from anaphora.values import Refusal, StopReason, Text, Thinking
-
-from .framework_client import FrameworkClient, output_schema
-
-__all__ = ["AnaphoraLM"]
+from anaphora.integrations.framework_client import FrameworkClient, output_schema
+from anaphora.values import Refusal, StopReason, Thinking
 
 _FINISH: dict[StopReason, str] = {
     "end": "stop",
@@ -54,9 +48,8 @@ class AnaphoraLM(dspy.BaseLM):
         max_tokens: int | None = None,
         **kwargs: Any,
     ) -> None:
-        """`model` and `provider` are those of `Client.complete`: `anthropic/claude-sonnet-5-5`
-        names both. `client` is the application's client. Without it this model makes its own, from
-        `config` (llm.yaml) or the keys in the environment."""
+        """Without the application's `client`, the model makes its own from `config` (llm.yaml) or
+        the keys in the environment."""
         super().__init__(model, temperature=temperature, max_tokens=max_tokens, **kwargs)
         self._provider = provider
         self._config = config
@@ -69,7 +62,8 @@ class AnaphoraLM(dspy.BaseLM):
 
     @property
     def supported_params(self) -> set[str]:
-        return {*CALL_KEYWORDS, *_NAMES, "response_format", "n"}
+        sent = {"temperature", "max_tokens", "top_p", "stop", "tools", "tool_choice", "reasoning"}
+        return {*sent, *_NAMES, "response_format", "n"}
 
     def forward(
         self,
@@ -109,7 +103,7 @@ class AnaphoraLM(dspy.BaseLM):
         prompt: str | None,
         messages: Sequence[Mapping[str, Any]] | None,
         kwargs: Mapping[str, Any],
-    ) -> tuple[Any, CallOptions, int]:
+    ) -> tuple[Any, Any, int]:
         """The content, the keywords and the number of calls."""
         merged = {**self.kwargs, **kwargs}
         count = merged.get("n") or 1
@@ -123,7 +117,7 @@ class AnaphoraLM(dspy.BaseLM):
         if (schema := _schema(form)) is not None:
             options["params"] = Params(output=schema)
         content = [dict(each) for each in messages] if messages else prompt
-        return content, cast(CallOptions, options), count
+        return content, options, count
 
 
 def _schema(form: Any) -> Any:
