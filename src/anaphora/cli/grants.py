@@ -223,8 +223,6 @@ def _dollars(result: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
         month = _spent(group["spent_this_month"], group["usd_per_month"])
         yield "group today", today, "group_usd_per_day"
         yield "group this month", month, "group_usd_per_month"
-    if (share := result["slow_from"]) is not None:
-        yield "slowed", f"from {share * 100:.3g} % of a limit on", "slow_from"
 
 
 def _models(one: dict[str, Any]) -> str:

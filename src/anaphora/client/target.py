@@ -84,7 +84,9 @@ class Target(msgspec.Struct, frozen=True, eq=False):
         """The call rendered for the provider. An error names a parameter like the app:
         `tool_choice`, not `params.tool_choice`."""
         try:
-            call, notices = without_forced_choice(call, self.profile, previous)
+            notices: tuple[Notice, ...] = ()
+            if call.params.tool_choice is not None:
+                call, notices = without_forced_choice(call, self.profile, previous)
             rendered: Rendered = self.endpoint.wire.render(call, self.profile, previous)
             if notices:
                 rendered = replace(rendered, notices=(*notices, *rendered.notices))

@@ -61,7 +61,7 @@ class Drain:
             if seconds is None:
                 await self.open()
             elif not self.is_closed and seconds >= delay:
-                await self._port.stop_listening(delay)
+                await self._port.stop_listening()
                 closed_at = time.monotonic()
                 _log.info("drained: the port for apps refuses new connections")
             if self.is_closed and time.monotonic() - closed_at >= delay:
@@ -89,7 +89,7 @@ class Drain:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._hurried.wait(), delay)
         for server in (self._port, self._local):
-            await server.stop_listening(delay)
+            await server.stop_listening()
         closed_at = time.monotonic()
         while (now := time.monotonic()) < closed_at + timeout and not self._hurried.is_set():
             # A client may be about to use an idle connection.

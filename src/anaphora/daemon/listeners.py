@@ -65,13 +65,7 @@ class OpenedApp(msgspec.Struct, frozen=True, eq=False):
 
 
 def open_app(stack: contextlib.AsyncExitStack, daemon: Daemon, config: DaemonConfig) -> OpenedApp:
-    metrics, certificate = daemon.metrics, certificate_of(daemon.home, config)
-    if certificate is not None:
-        metrics.gauge(
-            "anaphora_daemon_certificate_expires_seconds",
-            "When the TLS certificate expires, since 1970",
-            lambda: certificate.expires,
-        )
+    certificate = certificate_of(daemon.home, config)
     ui: UiService | None = None
     pages: tuple[str, ...] = ()
     if config.ui.enabled:
@@ -159,6 +153,8 @@ async def _begin(
     stack: contextlib.AsyncExitStack, daemon: Daemon, drain: Drain, config: DaemonConfig
 ) -> None:
     """Accepts connections, unless an operator has drained this node."""
+    if daemon.alerts is not None:
+        await daemon.alerts.look_once()
     node = daemon.services.node
     drained = None if node is None else node.drained_for()
     if drained is None or drained < config.drain_delay:

@@ -15,7 +15,8 @@ from anaphora.rendered import Mark
 from anaphora.values import TTL_SECONDS, Ttl
 from anaphora.wording import counted
 
-from .outcome import Outcome, Reason, marked_outcome, writing_marks
+from .outcome import Outcome, Reason, marked_outcome
+from .prompt import writing_marks
 from .view import (
     MOST_SAVED,
     KeyOf,

@@ -27,10 +27,9 @@ from anaphora.cache.simulator.outcome import (
     Prediction,
     marked_outcome,
     predict_read,
-    writing_marks,
 )
 from anaphora.cache.simulator.prefixes import prefix_outcome
-from anaphora.cache.simulator.prompt import is_from_model
+from anaphora.cache.simulator.prompt import is_from_model, writing_marks
 from anaphora.catalog import CacheRules, Price, Profile
 from anaphora.catalog.prices import EXACT
 from anaphora.rendered import Plan, Rendered

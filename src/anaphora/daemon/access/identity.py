@@ -20,7 +20,6 @@ import msgspec
 
 from anaphora.client.config.secrets import Secret
 from anaphora.daemon.home.extensions import Grants
-from anaphora.daemon.money.ledger import spend_limits
 from anaphora.daemon.store import TokenBudget, TokenRow
 from anaphora.daemon.store.interface import Store
 from anaphora.daemon.values import SOCKET, App, Peer
@@ -153,10 +152,19 @@ class Directory:
         row = self._find(token)
         return row is not None and row.app == ADMIN
 
-    def is_valid(self, token_id: str) -> bool:
-        """Whether a token is neither revoked nor expired."""
+    def token(self, token_id: str) -> TokenRow | None:
+        """A token that is neither revoked nor expired."""
         row = self._rows.by_id.get(token_id)
-        return row is not None and self._is_live(row)
+        return row if row is not None and self._is_live(row) else None
+
+    async def find_token(self, token_id: str) -> TokenRow | None:
+        """The same; the store is asked for one that another node may just have made."""
+        if token_id not in self._rows.by_id:
+            await self.refresh()
+        return self.token(token_id)
+
+    def is_valid(self, token_id: str) -> bool:
+        return self.token(token_id) is not None
 
     def grant(self, app: str) -> AppGrant | None:
         return self._grants.apps.get(app)
@@ -179,20 +187,7 @@ class Directory:
 
     def set_grants(self, grants: Grants) -> None:
         """Applies to requests that arrive after this."""
-        before, self._grants = self._grants, grants
-        self.note_groups(before)
-
-    def note_groups(self, before: Grants | None = None) -> None:
-        """Stores the groups of apps that differ from `before`, or of all apps without it."""
-        known = {} if before is None else before.apps
-        self._store.note_groups(
-            {
-                app: grant.group
-                for app, grant in self._grants.apps.items()
-                if app not in known or known[app].group != grant.group
-            },
-            self._clock(),
-        )
+        self._grants = grants
 
     def on_revoke(self, callback: Callable[[str], None]) -> None:
         """Registers a function called with the id of a revoked token, to end its running
@@ -235,8 +230,7 @@ class Directory:
 
     async def narrow(self, app: str, wanted: NarrowedToken, *, parent: str = "") -> NewToken:
         """Creates a narrowed token of an app, or of one of its tokens, by its id. Raises
-        `InvalidRequest`, `GrantRateLimited` if the app has too many, and `GrantExceeded` if the
-        amount cannot be reserved."""
+        `InvalidRequest`, and `GrantRateLimited` if the app has too many."""
         now, above = self.now(), self._row(parent) if parent else None
         if next(self._made) % CLEAN_EVERY == 0:
             await self._store.remove_unused_budgets(now - _KEEP_UNUSED)
@@ -244,17 +238,7 @@ class Directory:
             raise too_many()
         token = self._hash.new_narrowed()
         row = wanted.row(new_id(), app, self._hash(token), now, above)
-        if row.reserved:
-            grant = self.grant(app) or AppGrant(app=app)
-            of = (
-                App(id=app, grant=grant)
-                if above is None
-                else self._rows.app(above, self._grants.apps)
-            )
-            group, limits = spend_limits(grant, of.budget_limits)
-            await self._store.reserve(row, limits, group=group, budgets=of.budgets)
-        else:
-            await self._store.add_token(row)
+        await self._store.add_token(row)
         self.use(row)
         return NewToken(row=row, token=token)
 

@@ -230,8 +230,6 @@ class AppCall(msgspec.Struct, kw_only=True, eq=False):
     # ── hold ──
     hold: OpenHold | None = None
     """Open until the attempt is settled."""
-    slowed: float | None = None
-    """Seconds that it waited because a limit in dollars is nearly used up; None: not yet known."""
     held_at: float = 0.0
     """Right before the attempt was sent, on the monotonic clock."""
 

@@ -13,11 +13,10 @@ from anaphora.cache import EarlierCall, PrefixIndex
 from anaphora.cache.sent_call import SentCall
 from anaphora.daemon.values import CallScope, cache_scope
 from anaphora.rendered import Plan
-from anaphora.tokens import Counts
 from anaphora.traffic.matching import RememberedCall, answered_call
 from anaphora.traffic.planning import ConversationPlans, ReadRequest
 
-from .own_prefixes import OwnPrefixes, PrefixScope
+from .own_prefixes import OwnPrefixes
 
 #: Limits per app and model: remembered calls, bytes of their texts, and bytes of what is remembered
 #: besides. A call is remembered longer than its text.
@@ -29,10 +28,9 @@ _MOST_SCOPES, _MOST_TEXTS, _MOST_MEMORIES = 256, 32 * 1024 * 1024, 48 * 1024 * 1
 class CallMemory:
     """The recent calls of all apps. Bounded. Used from one event loop."""
 
-    def __init__(self, prefixes: OwnPrefixes | None = None) -> None:
-        """`prefixes` are those that apps have sent, including on other nodes and before a
-        restart."""
-        self.prefixes = prefixes
+    def __init__(self) -> None:
+        self.prefixes = OwnPrefixes()
+        """Those that apps have sent."""
         self._plans = ConversationPlans()
         self._indexes: OrderedDict[CallScope, PrefixIndex[RememberedCall]] = OrderedDict()
 
@@ -65,26 +63,6 @@ class CallMemory:
         call.planned = self._plans.add_found(request, matched, scope=cache_scope(scope), at=at)
         self._trim()
         return call
-
-    async def keep_key(
-        self, call: RememberedCall, request: ReadRequest, place: PrefixScope, *, scope: CallScope
-    ) -> None:
-        """Gives a call the cache key that its conversation has on other nodes or had before a
-        restart. For a new conversation, the choice is saved once its prompt is long enough to be
-        cached."""
-        planned = call.planned
-        if self.prefixes is None or planned is None or planned.state.key_saved:
-            return
-        if planned.plan is None or planned.plan.key is None or not request.takes_markers:
-            return
-        if Counts(request.rendered).total < request.rules.minimum_tokens.value:
-            return
-        planned.state.key_saved = True
-        split = await self.prefixes.was_split(place, call.sent)
-        if split is None:
-            self.prefixes.save_split(place, call.sent, "-" in planned.plan.key)
-        else:
-            self._plans.split_key(planned, request, split, scope=cache_scope(scope))
 
     def answered(self, call: RememberedCall) -> None:
         """Records an answered call: later calls are compared with it."""

@@ -214,7 +214,7 @@ async def translate(
     own = Plan(marks=rendered.marks, automatic=rendered.automatic)
     if call.is_large:
         await work(call, lambda: hash_blocks(rendered))
-    plan = await planner.place_markers(call, target, read, own, now)
+    plan = planner.place_markers(call, target, read, own, now)
     codec = target.endpoint.wire
     request = await work(call, lambda: codec.assemble(rendered, plan))
     outgoing = target.endpoint.outgoing(request)

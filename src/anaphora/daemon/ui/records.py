@@ -83,7 +83,6 @@ class AppRecords:
                 token=token_state(one.token),
                 label=one.token.label,
                 limit_nano_usd=one.token.nano_usd or 0,
-                reserved=one.token.reserved,
                 spent_nano_usd=one.spent,
                 held_nano_usd=one.held,
             )

@@ -123,13 +123,13 @@ class PlanRequest(CallStep):
         else:
             prepared = await translation.translate(self, call, target, stream)
         if call.masked:
-            await self._find_own(call, target.rules)
+            self._find_own(call, target.rules)
         return prepared
 
-    async def _find_own(self, call: AppCall, rules: CacheRules) -> None:
-        prefixes = self._memory.prefixes
-        if prefixes is not None and call.remembered is not None and call.scope is not None:
-            call.found = await prefixes.find(call.scope, call.remembered.sent, rules)
+    def _find_own(self, call: AppCall, rules: CacheRules) -> None:
+        if call.remembered is not None and call.scope is not None:
+            sent = call.remembered.sent
+            call.found = self._memory.prefixes.find(call.scope, sent, rules)
 
     def _leave_target(self, call: AppCall, before: RememberedCall) -> None:
         """Resets what was planned for a target that failed."""
@@ -159,7 +159,7 @@ class PlanRequest(CallStep):
             body, decoded, own, read = await self.work(call, act)
         else:
             body, decoded, own, read = _split(call, target, request, path, stream, notices)
-        plan = await self.place_markers(call, target, read, own, now)
+        plan = self.place_markers(call, target, read, own, now)
         headers: tuple[tuple[str, str], ...] = ()
         if plan is not own:
             slots = rules.slots.value
@@ -210,7 +210,7 @@ class PlanRequest(CallStep):
             request.headers,
         )
 
-    async def place_markers(
+    def place_markers(
         self, call: AppCall, target: Target, read: ReadRequest, own: Plan, now: float
     ) -> Plan:
         """Remembers the call and returns the plan of the sent request: `own` if the request must
@@ -228,9 +228,7 @@ class PlanRequest(CallStep):
         if call.conversation is not None:
             remembered.conversation, remembered.turn = call.conversation
         name, accounts = target.endpoint.id, self._tools.shared.accounts
-        place = call.scope = PrefixScope(app.id, accounts.get(name, name), name, target.model)
-        if target.rules.key_requests is not None:
-            await self._memory.keep_key(remembered, read, place, scope=scope)
+        call.scope = PrefixScope(app.id, accounts.get(name, name), target.model)
         plan = remembered.plan or own
         if call.masked and rendered.key_place is not None and keys_separate(target.rules):
             key = app_key(app.id, plan.key or "")

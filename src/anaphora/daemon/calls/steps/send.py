@@ -3,7 +3,6 @@ each."""
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, aclosing
@@ -18,10 +17,8 @@ from anaphora.client.target import Target
 from anaphora.daemon.calls.call import AppCall, AppReply, CallOutcome, CallTools, StreamPiece
 from anaphora.daemon.calls.fair_admission import FairAdmission
 from anaphora.daemon.calls.pipeline import CallStep
-from anaphora.daemon.calls.slowing import slowed_admission
 from anaphora.daemon.faces import face_of
 from anaphora.daemon.faces.framing import UsageFilter, WholeEvents, WholeFrames
-from anaphora.daemon.money.ledger import OpenHold
 from anaphora.errors import Timeout
 from anaphora.values import Reply, ReplyEnd
 
@@ -29,8 +26,6 @@ from .answer import JudgeCache, stream_head, stream_piece
 
 if TYPE_CHECKING:
     from anaphora.daemon.calls.pipeline import CallPipeline
-
-_log = logging.getLogger("anaphora.daemon")
 
 ADAPTER = "daemon"
 _ANSWERED = CallOutcome()
@@ -136,27 +131,6 @@ class ClientCall(AttemptCaller):
         return target.endpoint.config.retry
 
     def admission(
-        self, target: Target, tokens: int, deadline: float
-    ) -> AbstractAsyncContextManager[Admission]:
-        admission, call = self._rate_admission(target, tokens, deadline), self._call
-        if call.app.grant.llm.slow_from is None or call.slowed is not None:
-            return admission
-        return slowed_admission(admission, call.app, self._hold, self._slowed, deadline)
-
-    async def _hold(self) -> OpenHold:
-        call = self._call
-        await self._pipeline.steps["hold"].before(call)
-        assert call.hold is not None
-        return call.hold
-
-    def _slowed(self, seconds: float) -> None:
-        call = self._call
-        call.slowed = seconds
-        if seconds and call.exchange is None:
-            # JSON-RPC: the line of its request may be of several calls.
-            _log.info("a call was slowed down by %.3f s", seconds)
-
-    def _rate_admission(
         self, target: Target, tokens: int, deadline: float
     ) -> AbstractAsyncContextManager[Admission]:
         tools, gate = self._tools, target.gate
