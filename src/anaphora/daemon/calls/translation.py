@@ -57,7 +57,7 @@ class Planning(Protocol):
     """What a translation needs of the step that plans."""
 
     async def work(self, call: AppCall, act: Callable[[], T]) -> T: ...
-    async def place_markers(
+    def place_markers(
         self, call: AppCall, target: Target, read: ReadRequest, own: Plan, now: float
     ) -> Plan: ...
 
