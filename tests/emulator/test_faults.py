@@ -314,9 +314,9 @@ def test_seeds_differ() -> None:
     ],
 )
 def test_header_selects_the_fault(header: str, expected: Fault) -> None:
-    assert Faults().selector(by_header=True).next(request(header=header)) == expected
+    assert Faults().selector().next(request(header=header)) == expected
     # The header takes precedence over the rules.
-    always = Faults.decode("faults: [{fault: 500}]", "f").selector(by_header=True)
+    always = Faults.decode("faults: [{fault: 500}]", "f").selector()
     assert always.next(request(header=header)) == expected
 
 
@@ -334,7 +334,7 @@ def test_header_selects_the_fault(header: str, expected: Fault) -> None:
 )
 def test_invalid_header_is_rejected(header: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
-        Faults().selector(by_header=True).next(request(header=header))
+        Faults().selector().next(request(header=header))
     assert caught.value.path == HEADER
 
 
