@@ -30,8 +30,13 @@ _PARAMS = (
     *("frequency_penalty", "presence_penalty", "verbosity"),
 )
 _REFUSED = ("best_of", "logit_bias", "num_choices", "logprobs", "top_logprobs", "prompt_logprobs")
-_STOPS = {"end": "stop", "stop_sequence": "stop", "tool_calls": "tool_calls"}
-_STOPS |= {"length": "max_tokens", "refusal": "content_filter", "context_overflow": "model_length"}
+_STOPS = dict(
+    zip(
+        ("end", "stop_sequence", "tool_calls", "length", "refusal", "context_overflow"),
+        ("stop", "stop", "tool_calls", "max_tokens", "content_filter", "model_length"),
+        strict=True,
+    )
+)
 #: Metadata key for reply content that inspect's types cannot hold.
 _KEPT = "anaphora"
 
@@ -94,8 +99,9 @@ def _options(config: Any) -> dict[str, Any]:
     if effort == "none":
         options["reasoning"] = Reasoning(mode="disabled")
     elif effort is not None or budget is not None:
-        mode = "adaptive" if budget is None else "enabled"
-        options["reasoning"] = Reasoning(mode=mode, effort=effort, budget_tokens=budget)
+        options["reasoning"] = Reasoning(
+            mode="adaptive" if budget is None else "enabled", effort=effort, budget_tokens=budget
+        )
     if (wanted := config.response_schema) is not None:
         schema = wanted.json_schema.model_dump(exclude_none=True, by_alias=True)
         form = adapters.output_schema(schema, wanted.name, strict=wanted.strict)
@@ -106,7 +112,7 @@ def _options(config: Any) -> dict[str, Any]:
 def _choice(choice: Any, parallel: bool | None) -> ToolChoice | None:
     if isinstance(choice, ToolFunction):
         return ToolChoice("tool", choice.name, parallel)
-    mode = "required" if choice == "any" else choice
+    mode: Any = "required" if choice == "any" else choice
     return None if mode == "auto" and parallel is None else ToolChoice(mode, None, parallel)
 
 
@@ -138,7 +144,9 @@ def _assistant(message: Any) -> Message:
 
 
 def _parts(content: str | Sequence[Any]) -> tuple[Any, ...]:
-    listed = [their.ContentText(text=content)] if isinstance(content, str) else content
+    listed: Sequence[Any] = (
+        [their.ContentText(text=content)] if isinstance(content, str) else content
+    )
     return tuple(_part(item) for item in listed if item.type != "reasoning")
 
 

@@ -83,7 +83,7 @@ def turns(
 
 @contextlib.contextmanager
 def clients(urls: list[str], tokens: dict[str, str]) -> Iterator[Callable[[Chat], httpx.Client]]:
-    """A client of any of the nodes for the app of a conversation."""
+    """A client of the node that a balancer would choose by the token of an app."""
     with contextlib.ExitStack() as stack:
         made = {
             app: [
@@ -99,7 +99,7 @@ def clients(urls: list[str], tokens: dict[str, str]) -> Iterator[Callable[[Chat]
             ]
             for app, token in tokens.items()
         }
-        yield lambda chat: random.choice(made[chat.app])
+        yield lambda chat: made[chat.app][APPS.index(chat.app) % len(urls)]
 
 
 def check(
@@ -146,7 +146,7 @@ def test_daemon_that_is_started_again() -> None:
 
 
 def test_nodes_that_are_stopped_in_turn() -> None:
-    """Conversations go from node to node; the nodes share a store and nothing else."""
+    """Apps go from node to node when theirs is stopped; the nodes share a store and nothing else."""
     seed = time.time_ns()
     extensions = dict.fromkeys(APPS, GRANT)
     with provider() as emu, PostgresServer() as postgres, memory_folder() as folder:

@@ -252,11 +252,11 @@ def database_url(postgres_server: PostgresServer) -> Iterator[str]:
 @pytest.fixture
 def postgres_place(postgres_server: PostgresServer, tmp_path: Path) -> Iterator[PostgresPlace]:
     """A database with the tables of a store."""
-    from support.ledgers import PostgresPlace, migrated
+    from support.ledgers import PostgresPlace, with_tables
 
     if not postgres_server.running:
         postgres_server.start()
-    url = postgres_server.create_database(migrated)
+    url = postgres_server.create_database(with_tables)
     yield PostgresPlace(url, tmp_path)
     postgres_server.resume()
     if not postgres_server.running:

@@ -168,9 +168,7 @@ def test_the_wheel_asks_for_no_price_package(unpacked: Path) -> None:
     (info,) = unpacked.glob("*.dist-info")
     dist = Distribution.at(info)
     assert "genai" not in " ".join(dist.requires or ())
-    extras = (
-        "all aws azure cli daemon emulator fleet google langchain mcp nodes".split()
-    )
+    extras = "all aws azure cli daemon emulator fleet google langchain mcp nodes".split()
     extras += "observe proxy pydantic-ai pytest sign".split()
     assert dist.metadata.get_all("Provides-Extra") == extras
 

@@ -11,8 +11,8 @@ import msgspec
 
 from anaphora.client import config
 from anaphora.client.config import accounts
-from anaphora.daemon.home import alerts, extensions, groups
 from anaphora.daemon.home import config as daemon
+from anaphora.daemon.home import extensions, groups
 from anaphora.daemon.home.config import schema
 
 from .markdown import page
@@ -58,8 +58,7 @@ _SECTIONS = {
         "LlmTable": "<app>.llm",
         "GroupTable": "groups.<name>",
         "AlertRules": "alerts",
-        "CacheReadRule": "alerts.cache_read",
-        "AlertTarget": "alerts.to.<name>",
+        "Webhook": "alerts.webhook",
     },
 }
 _ROW = re.compile(r"^\| `(\w+)` \| [^|]+ \| ([^|]*?) ?\|$", re.MULTILINE)
@@ -73,9 +72,9 @@ def _lines() -> Iterator[str]:
     yield from ("## llm.yaml", "", LLM_YAML, "")
     yield from _structs("config.md", schema()["$defs"], _all_structs(config, accounts, daemon))
     yield from ("## extensions.yaml", "", EXTENSIONS, "")
-    kinds = [extensions.AppTable, groups.GroupTable, alerts.AlertRules]
+    kinds = [extensions.AppTable, groups.GroupTable, groups.AlertRules]
     _, found = msgspec.json.schema_components(kinds, ref_template="#/$defs/{name}")
-    yield from _structs("extensions.md", found, _all_structs(extensions, groups, alerts))
+    yield from _structs("extensions.md", found, _all_structs(extensions, groups))
 
 
 def _all_structs(*modules: Any) -> dict[str, type[msgspec.Struct]]:

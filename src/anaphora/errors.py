@@ -44,6 +44,7 @@
     ├── ChainBroken               an audit log was changed; names the first row that does not fit
     ├── AnchorMismatch            an audit log does not hold the row that its anchor names
     ├── NewerSchema               a file of a newer schema_version than this package reads
+    ├── OlderSchema               a daemon's store of an older schema_version
     ├── MissingExtra              an optional package is not installed; names the command
     └── Io                        a local file could not be read or written
 
@@ -64,8 +65,9 @@ __all__ = [
     "FixtureIntegrityFailed", "Forbidden", "GrantExceeded", "GrantRateLimited",
     "InvalidCatalog", "InvalidConfig", "InvalidJson", "InvalidRequest", "InvalidTool", "Io",
     "MacMismatch", "MissingExtra", "MissingSecret", "NewerSchema", "NoFixture", "NotFound",
-    "NotGranted", "NotificationDenied", "Overloaded", "Parse", "PrefixBroken", "QuotaExhausted",
-    "RateLimited", "RequestRejected", "SignatureMismatch", "SpendLimitReached", "StoreRefused",
+    "NotGranted", "NotificationDenied", "OlderSchema", "Overloaded", "Parse", "PrefixBroken",
+    "QuotaExhausted", "RateLimited", "RequestRejected", "SignatureMismatch", "SpendLimitReached",
+    "StoreRefused",
     "StoreUnavailable", "SummaryFailed", "Throttled", "Timeout", "TooLarge", "Transport",
     "Unauthenticated", "Unavailable", "Upstream",
 ]  # fmt: skip
@@ -465,6 +467,18 @@ class NewerSchema(AnaphoraError):
         super().__init__(
             f"{place}: schema_version {version} is newer than {known}, the newest that this"
             " version of anaphora reads; upgrade anaphora"
+        )
+        self.version = version
+        self.known = known
+
+
+class OlderSchema(AnaphoraError):
+    """A daemon's store is of an older version of this package, which this one does not read."""
+
+    def __init__(self, place: str, *, version: int, known: int) -> None:
+        super().__init__(
+            f"{place}: has schema_version {version}, and this version of anaphora reads {known}"
+            " only: keep the folder, create a new home with `anaphora init`, and add the apps again"
         )
         self.version = version
         self.known = known

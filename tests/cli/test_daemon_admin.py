@@ -145,7 +145,7 @@ def test_grants_explained(command: Command) -> None:
         "today $0.00 of $1.00 extensions.yaml:12",
         "this month $0.00 of $10.00 extensions.yaml:13",
         "held $0.00 by calls that run the store",
-        "allowed stored_responses extensions.yaml:16",
+        "allowed stored_responses extensions.yaml:15",
         "markers placed by the planner default",
         "cache its own default",
     ]
@@ -161,7 +161,7 @@ def test_sources_of_a_grant_with_a_group(command: Command, home: Home) -> None:
         "daemon:\n  max_streams_per_app: 9\n"
     )
     home.extensions_yaml.write_text(
-        "groups:\n  lab:\n    usd_per_day: 20\n    slow_from: 0.8\n"
+        "groups:\n  lab:\n    usd_per_day: 20\n    usd_per_month: 90\n"
         "app:\n  group: lab\n  capabilities_grant: [llm_complete]\n"
         "  llm: {providers: [main], models: ['*'],\n    usd_per_day: 5, max_body_bytes: 1000,\n"
         "    cold_above_usd: 0.25}\n"
@@ -178,14 +178,13 @@ def test_sources_of_a_grant_with_a_group(command: Command, home: Home) -> None:
         "request up to 1,000 bytes extensions.yaml:9",
         "today $0.00 of $5.00 extensions.yaml:9",
         "group today $0.00 of $20.00 group lab, extensions.yaml:3",
-        "group this month $0.00 of unlimited default",
-        "slowed from 80 % of a limit on group lab, extensions.yaml:4",
+        "group this month $0.00 of $90.00 group lab, extensions.yaml:4",
         "cold calls refused once from $0.25 on extensions.yaml:10",
     }
     checked = json.loads(command("grants", "check", "app", "--json").stdout)
-    assert (checked["group"], checked["slow_from"], checked["max_streams"]) == ("lab", 0.8, 9)
+    assert (checked["group"], checked["max_streams"]) == ("lab", 9)
     assert checked["group_limits"]["usd_per_day"] == "20.00"
-    assert checked["sources"]["slow_from"] == "group lab, extensions.yaml:4"
+    assert checked["sources"]["group_usd_per_month"] == "group lab, extensions.yaml:4"
     assert checked["sources"]["max_tokens"] == "default"
     assert [one["most"] for one in checked["provider_limits"]] == [500, 7, 1000000]
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from support.event_loops import in_event_loop
-from support.ledgers import DAY, NOON, Clock, an_app, opened, version_1
+from support.ledgers import DAY, NOON, Clock, an_app, make_store, opened
 
 from anaphora.daemon.access.grants import NANO
 from anaphora.daemon.money.ledger import Ledger
@@ -144,23 +144,6 @@ def test_store_is_checked(run: Any, home: Path) -> None:
     assert (value["entries"], value["open_holds"]) == (4, 1)
 
 
-def test_clock_is_reset(run: Any, tmp_path: Path) -> None:
-    tmp_path.chmod(0o700)
-    (tmp_path / "llm.yaml").write_text("providers: {}\n")
-
-    @in_event_loop
-    async def fill() -> None:
-        async with opened(tmp_path / "store.sqlite", Clock(NOON + 40_000 * DAY)) as ledger:
-            await spend(ledger, "shop", "haiku", 1)
-
-    fill()
-    assert run("store", "check", "--home", str(tmp_path)).returncode == 1
-    for text in ("the latest day was 2136-", "the clock was never ahead"):
-        done = run("store", "reset-clock", "--home", str(tmp_path))
-        assert (done.returncode, text in done.stdout) == (0, True)
-    assert run("store", "check", "--home", str(tmp_path)).returncode == 0
-
-
 def test_pruned_entries_stay_in_what_was_spent(run: Any, home: Path, tmp_path: Path) -> None:
     copied = tmp_path / "home"
     shutil.copytree(home, copied)
@@ -180,29 +163,16 @@ def test_pruned_entries_stay_in_what_was_spent(run: Any, home: Path, tmp_path: P
         assert (refused.returncode, "'--keep-days'" in refused.stderr) == (2, True), refused.stderr
 
 
-def test_store_is_migrated_once(run: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("version", [VERSION - 1, VERSION + 1])
+def test_a_store_of_another_version_has_its_exit_code(
+    run: Any, tmp_path: Path, version: int
+) -> None:
     tmp_path.chmod(0o700)
-    (tmp_path / "llm.yaml").write_text("providers: {}\n")
-    version_1(tmp_path / "store.sqlite").close()
-    done = run("spend", "--home", str(tmp_path))
-    assert (done.returncode, "anaphora store migrate" in done.stderr) == (2, True)
-    for text in (
-        f"updated from schema_version 1 to {VERSION}",
-        f"schema_version {VERSION} already",
-    ):
-        done = run("store", "migrate", "--home", str(tmp_path))
-        assert (done.returncode, text in done.stdout) == (0, True)
-    done = run("store", "check", "--home", str(tmp_path))
-    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "ok")
-
-
-def test_a_newer_store_has_its_exit_code(run: Any, tmp_path: Path) -> None:
-    tmp_path.chmod(0o700)
-    (tmp_path / "llm.yaml").write_text("providers: {}\n")
-    database = version_1(tmp_path / "store.sqlite")
-    database.execute("PRAGMA user_version=99")
-    database.close()
-    for words in (["spend"], ["store", "check"], ["store", "migrate"]):
-        assert run(*words, "--home", str(tmp_path)).returncode == 4
-    done = run("backup", str(tmp_path / "../backup"), "--home", str(tmp_path))
-    assert (done.returncode, "schema_version" in done.stderr) == (4, True)
+    (tmp_path / "llm.yaml").write_text("providers: {local: {wire: openai_chat}}\n")
+    (tmp_path / "extensions.yaml").write_text("{}\n")
+    make_store(tmp_path / "store.sqlite", version)
+    backup = ["backup", str(tmp_path / "../backup")]
+    for words in (["spend"], ["store", "check"], backup, ["serve"]):
+        done = run(*words, "--home", str(tmp_path))
+        assert done.returncode == 4, (words, done.stderr)
+        assert f"schema_version {version}" in done.stderr

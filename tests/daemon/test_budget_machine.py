@@ -1,6 +1,6 @@
-"""Random narrowing, reserving, expiry, revocation, holds, settlements, late bills, corrections, kills,
-midnights and moves between groups, against a model of all levels: no limit is ever exceeded, nothing
-that is reserved is lost, and all sums are those of the entries."""
+"""Random narrowing, expiry, revocation, holds, settlements, late bills, corrections, kills, midnights
+and moves between groups, against a model of all levels: no limit is ever exceeded, and all sums are
+those of the entries."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ from support.ledgers import (
     an_app,
     copy_killed,
     memory_folder,
-    migrated,
     open_store,
     problems_of,
+    with_tables,
 )
 from support.servers import PostgresServer
 
 from anaphora.daemon.access.grants import GroupLimits
 from anaphora.daemon.money.ledger import Ledger, OpenHold
-from anaphora.daemon.store import Hold, SpendLimits, TokenRow
+from anaphora.daemon.store import Hold, TokenRow
 from anaphora.daemon.store.postgres import PostgresStore
 from anaphora.daemon.store.reading import day_of
 from anaphora.daemon.store.sqlite import SqliteStore
@@ -67,9 +67,6 @@ class Task(msgspec.Struct, eq=False):
     parent: Task | None = None
     amount: int = 0
     expires: float = 0.0
-    reserved: bool = False
-    group: str = ""
-    """Of the app when it was narrowed."""
     revoked: bool = False
 
     @property
@@ -168,50 +165,10 @@ class BudgetMachine(RuleBasedStateMachine):
             if one.counts_in(level) and one.day.startswith(period)
         )
 
-    def carved_from(self, task: Task) -> list[Task | str]:
-        """The levels out of which a reservation is carved."""
-        assert task.parent is not None
-        found: list[Task | str] = []
-        for one in reversed(task.parent.chain):
-            found.append(one)
-            if one.reserved:
-                return found
-        return [*found, f"app {task.app}", f"group {task.group}"]
-
-    def reserved(self, level: Task | str, period: str) -> dict[Task, int]:
-        """What is left of each reservation that is carved out of a level."""
-        return {
-            one: max(
-                0,
-                one.amount
-                - sum(
-                    charge.amount
-                    for charge in self.charges
-                    if charge.counts_in(one)
-                    and (charge.kind != "held" or charge.day.startswith(period))
-                ),
-            )
-            for one in self.narrowed
-            if one.reserved and one.is_live(self.clock.now) and level in self.carved_from(one)
-        }
-
     def fits(self, task: Task, bound: int) -> bool:
-        for level, period, limit in self.limits(task):
-            reserved = self.reserved(level, period)
-            others = 0 if reserved.keys() & set(task.chain) else sum(reserved.values())
-            if self.used(level, period) + others + bound > limit:
-                return False
-        return True
-
-    def fits_reservation(self, task: Task, bound: int) -> bool:
-        """Whether what is reserved for a call covers it: then nothing else may refuse it."""
-        kept = [one for one in task.chain if one.reserved]
-        if not kept or kept[0].group != self.groups[task.app] or kept[0].parent is None:
-            return False
-        if any(one.amount - self.used(one, "") < bound for one in task.chain):
-            return False
-        # Outside of the first reservation everything is covered; inside, only by further ones.
-        return task.chain[0] is kept[0] and task.chain == kept
+        return all(
+            self.used(level, period) + bound <= limit for level, period, limit in self.limits(task)
+        )
 
     # ── What happens ─────────────────────────────────────────────────────────────────────────────
 
@@ -219,56 +176,19 @@ class BudgetMachine(RuleBasedStateMachine):
         of=tasks,
         amount=st.sampled_from([60, 100, 140, 180]),
         hours=st.sampled_from([2.5, 30.0, 60.0, 60.0]),
-        reserved=st.sampled_from([True, True, False]),
     )
-    def narrow(self, of: tuple[str, int], amount: int, hours: float, reserved: bool) -> None:
+    def narrow(self, of: tuple[str, int], amount: int, hours: float) -> None:
         parent, now = self.task(*of), self.clock.now
         if len(parent.chain) == 3:
             return
         expires = min([now + hours * 3600, *(one.expires for one in parent.chain)])
-        task = Task(
-            f"t{len(self.narrowed)}", parent.app, parent, amount, expires, reserved,
-            self.groups[parent.app],
-        )  # fmt: skip
+        task = Task(f"t{len(self.narrowed)}", parent.app, parent, amount, expires)
         row = TokenRow(
             id=task.id, app=task.app, digest=task.id.encode(), created=now, expires=expires,
-            parent=parent.id, nano_usd=amount, label="task", reserved=reserved,
+            parent=parent.id, nano_usd=amount, label="task",
         )  # fmt: skip
-        if not reserved:
-            self.run(self.store.add_token(row))
-        elif not self.reserve(task, row):
-            return
+        self.run(self.store.add_token(row))
         self.narrowed.append(task)
-
-    def reserve(self, task: Task, row: TokenRow) -> bool:
-        parent = task.parent
-        assert parent is not None
-        app = self.app(parent)
-        grant, group = app.grant.llm, app.grant.group_limits
-        assert group is not None
-        limits = SpendLimits(
-            grant.nano_usd_per_day, grant.nano_usd_per_month,
-            group.nano_usd_per_day, group.nano_usd_per_month, app.budget_limits,
-        )  # fmt: skip
-        name = app.grant.group if group.is_limited else ""
-        self.narrowed.append(task)
-        carved = self.carved_from(task)
-        self.narrowed.remove(task)
-        today, self.day = self.day, max(self.day, day_of(self.clock.now))
-        fits = all(
-            self.used(level, period) + sum(self.reserved(level, period).values()) + task.amount
-            <= limit
-            for level, period, limit in self.limits(parent)
-            if level in carved
-        )
-        self.day = today
-        work = self.store.reserve(row, limits, group=name, budgets=app.budgets)
-        if fits:
-            self.run(work)
-        else:
-            with pytest.raises(GrantExceeded, match="has less left than the amount to reserve"):
-                self.run(work)
-        return fits
 
     def task(self, app: str, number: int) -> Task:
         live = [one for one in self.narrowed if one.app == app and one.is_live(self.clock.now)]
@@ -312,7 +232,6 @@ class BudgetMachine(RuleBasedStateMachine):
         for (task, bound), hold in zip(calls, self.run(together()), strict=True):
             fits = self.fits(task, bound)
             assert (hold is not None) == fits, (task.id, bound)
-            assert fits or self.corrected or not self.fits_reservation(task, bound)
             if hold is not None:
                 for level, period, limit in self.limits(task):
                     assert self.used(level, period) + bound <= limit
@@ -443,7 +362,7 @@ class PostgresBudgetMachine(BudgetMachine):
     server: ClassVar[PostgresServer]
 
     def new_place(self) -> StorePlace:
-        return PostgresPlace(self.server.create_database(migrated), self.root)
+        return PostgresPlace(self.server.create_database(with_tables), self.root)
 
     def kill(self) -> None:
         async def end() -> None:
@@ -467,9 +386,7 @@ def machine(kind: str, request: pytest.FixtureRequest) -> type[BudgetMachine]:
 
 
 @pytest.mark.parametrize(("kind", "examples"), [("sqlite", 12), ("postgres", 2)])
-def test_no_level_is_exceeded_and_nothing_reserved_is_lost(
-    kind: str, examples: int, request: pytest.FixtureRequest
-) -> None:
+def test_no_level_is_exceeded(kind: str, examples: int, request: pytest.FixtureRequest) -> None:
     run_state_machine_as_test(
         machine(kind, request), settings=settings(max_examples=examples, stateful_step_count=30)
     )

@@ -1,4 +1,4 @@
-"""Budgets of narrowed tokens, limits of groups, and reservations: in the ledger, on both stores."""
+"""Budgets of narrowed tokens, and limits of groups: in the ledger, on both stores."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from support.ledgers import (
 from anaphora.daemon.access.grants import GroupLimits
 from anaphora.daemon.audit import missing_row
 from anaphora.daemon.money.ledger import Ledger, OpenHold
-from anaphora.daemon.store import EntryQuery, SpendLimits, TokenRow
+from anaphora.daemon.store import EntryQuery, TokenRow
 from anaphora.daemon.values import App
 from anaphora.errors import GrantExceeded, InvalidRequest
 
@@ -40,13 +40,10 @@ def grouped(app: App, group: str, per_day: int | None, per_month: int | None = N
     )
 
 
-def token(
-    id: str, *, parent: str = "root", amount: int = 100, hours: float = 1.0, reserved: bool = False
-) -> TokenRow:
+def token(id: str, *, parent: str = "root", amount: int = 100, hours: float = 1.0) -> TokenRow:
     return TokenRow(
         id=id, app="shop", digest=id.encode(), created=NOON, expires=NOON + hours * 3600,
         parent=parent, nano_usd=amount, models=("claude-*",), label=f"task {id}",
-        reserved=reserved,
     )  # fmt: skip
 
 
@@ -78,7 +75,6 @@ async def test_every_level_of_a_call_is_checked(place: StorePlace) -> None:
         await ledger.store.add_token(token("inner", parent="outer"))
         app = narrowed(an_app("shop", 1000), ("outer", 100), ("inner", 60))
         first = await hold(ledger, app, 30)
-        assert first.share == 0.5
         await first.settle(20, "billed")
         await (await hold(ledger, app, 40)).settle(40, "billed")
         own = await refused(ledger, app, 1)
@@ -100,7 +96,6 @@ async def test_apps_of_a_group_share_its_limits(place: StorePlace) -> None:
     async with opened(place) as ledger:
         one, two = (grouped(an_app(id, 100), "team", 120) for id in ("one", "two"))
         first = await hold(ledger, one, 90)
-        assert first.share == 0.9
         problem = await refused(ledger, two, 40)
         assert (problem.limit, problem.resets_at) == ("group_usd_per_day", NOON + DAY / 2)
         second = await hold(ledger, two, 30)
@@ -115,100 +110,23 @@ async def test_apps_of_a_group_share_its_limits(place: StorePlace) -> None:
     assert problems_of(place) == ()
 
 
-LIMITS = SpendLimits(per_day=100)
-
-
 @in_event_loop
-async def test_a_reservation_is_there_for_its_token_only(place: StorePlace) -> None:
-    async with opened(place, clock := Clock()) as ledger:
-        await ledger.store.reserve(token("t1", amount=60, reserved=True), LIMITS)
-        with pytest.raises(GrantExceeded, match="usd_per_day has less left"):
-            await ledger.store.reserve(token("t2", amount=50, reserved=True), LIMITS)
-        app = an_app("shop", 100)
-        child = narrowed(app, ("t1", 60))
-        await (await hold(ledger, app, 40)).settle(40, "billed")
-        assert (await refused(ledger, app, 1)).limit == "usd_per_day"
-        await (await hold(ledger, child, 50)).settle(30, "billed")
-        assert (await refused(ledger, app, 1)).limit == "usd_per_day"
-        running = await hold(ledger, child, 20)
-        clock.now += 3600  # it expires: 10 come back, and 10 more when the call is settled
-        assert (await refused(ledger, app, 11)).limit == "usd_per_day"
-        await (await hold(ledger, app, 10)).settle(10, "billed")
-        assert (await refused(ledger, app, 1)).limit == "usd_per_day"
-        await running.settle(10, "billed")
-        await hold(ledger, app, 10)
-    assert problems_of(place) == ()
-
-
-#: 23:00 of the same day.
-EVENING = NOON + 11 * 3600
-
-
-@in_event_loop
-async def test_the_unspent_rest_moves_to_the_new_day(place: StorePlace) -> None:
-    async with opened(place, clock := Clock(EVENING)) as ledger:
-        await ledger.store.reserve(token("t1", amount=60, hours=48, reserved=True), LIMITS)
-        app, child = an_app("shop", 100), narrowed(an_app("shop", 100), ("t1", 60))
-        await (await hold(ledger, child, 20)).settle(20, "billed")
-        running = await hold(ledger, child, 30)
-        clock.now += 2 * 3600  # of the new day, 60 - 20 are reserved until the call has its bill
-        assert (await refused(ledger, app, 61)).limit == "usd_per_day"
-        own = await hold(ledger, app, 60)
-        assert (await refused(ledger, child, 11)).limit == "budget_usd"
-        await running.settle(5, "billed")  # on its day; the rest comes back to the reservation
-        await (await hold(ledger, child, 35)).settle(35, "billed")
-        assert (await refused(ledger, child, 1)).limit == "budget_usd"
-        assert (await refused(ledger, app, 6)).limit == "usd_per_day"
-        await own.settle(60, "billed")
-        assert (await ledger.spent("shop")).today == 95
-        (found,) = await ledger.store.budgets()
-        assert (found.spent, found.held) == (60, 0)
-    assert problems_of(place, clock.now) == ()
-
-
-@in_event_loop
-async def test_reservations_nest(place: StorePlace) -> None:
-    async with opened(place) as ledger:
-        app = an_app("shop", 100)
-        await ledger.store.reserve(token("t1", amount=80, reserved=True), LIMITS)
-        inside = SpendLimits(per_day=100, budgets=(80,))
-        inner = token("t2", parent="t1", amount=50, reserved=True)
-        await ledger.store.reserve(inner, inside, budgets=("t1",))  # not again out of the day
-        third = token("t3", parent="t1", amount=31, reserved=True)
-        with pytest.raises(GrantExceeded, match="budget_usd has less left"):
-            await ledger.store.reserve(third, inside, budgets=("t1",))
-        outer = narrowed(app, ("t1", 80))
-        assert (await refused(ledger, outer, 31)).limit == "budget_usd"
-        await (await hold(ledger, outer, 30)).settle(30, "billed")
-        await (await hold(ledger, narrowed(app, ("t1", 80), ("t2", 50)), 50)).settle(50, "billed")
-        assert (await refused(ledger, app, 21)).limit == "usd_per_day"
-        await (await hold(ledger, app, 20)).settle(20, "billed")
-    assert problems_of(place) == ()
-
-
-@in_event_loop
-async def test_revoking_a_token_gives_back_what_those_below_it_reserved(place: StorePlace) -> None:
+async def test_revoking_a_token_ends_those_below_it(place: StorePlace) -> None:
     async with opened(place) as ledger:
         root = TokenRow(id="root", app="shop", digest=b"root", created=NOON)
-        await ledger.store.add_token(root)
-        await ledger.store.add_token(token("t1"))
-        limits = SpendLimits(per_day=100, budgets=(100,))
-        child = token("t2", parent="t1", amount=60, reserved=True)
-        await ledger.store.reserve(child, limits, budgets=("t1",))
+        for row in (root, token("t1"), token("t2", parent="t1")):
+            await ledger.store.add_token(row)
         running = await hold(ledger, narrowed(an_app("shop", 100), ("t1", 100), ("t2", 60)), 20)
         await ledger.store.change_token("root", revoked=NOON + 1)
         revoked = {row.id: row.revoked for row in await ledger.store.tokens()}
         assert revoked == {"root": NOON + 1, "t1": NOON + 1, "t2": NOON + 1}
-        assert (await refused(ledger, an_app("shop", 100), 81)).limit == "usd_per_day"
-        own = await hold(ledger, an_app("shop", 100), 80)  # all but the call that is running
         await running.settle(20, "billed")
-        own.release()
     assert problems_of(place) == ()
 
 
 @pytest.mark.parametrize("parent", ["root", "t1"])
 @in_event_loop
-async def test_token_whose_parent_was_revoked_meanwhile_reserves_nothing(
+async def test_token_whose_parent_was_revoked_meanwhile_is_revoked(
     place: StorePlace, parent: str
 ) -> None:
     async with opened(place) as ledger:
@@ -216,12 +134,8 @@ async def test_token_whose_parent_was_revoked_meanwhile_reserves_nothing(
         await ledger.store.add_token(root)
         await ledger.store.add_token(token("t1"))
         await ledger.store.change_token(parent, revoked=NOON + 1)
-        limits = SpendLimits(per_day=100, budgets=(100,))
-        late = token("t2", parent="t1", amount=60, reserved=True)
-        await ledger.store.reserve(late, limits, budgets=("t1",))
         await ledger.store.add_token(token("t3", parent=parent))
         assert await ledger.store.count_narrowed("shop", NOON) == 0
-        (await hold(ledger, an_app("shop", 100), 100)).release()
     assert problems_of(place) == ()
 
 
@@ -258,20 +172,21 @@ async def test_corrections_and_late_bills_count_on_all_levels(place: StorePlace)
 @in_event_loop
 async def test_holds_of_a_killed_daemon_are_settled_on_all_levels(place: StorePlace) -> None:
     async with opened(place) as ledger:
-        await ledger.store.reserve(token("t1", amount=60, reserved=True), LIMITS)
+        await ledger.store.add_token(token("t1", amount=60))
         running = await hold(ledger, narrowed(an_app("shop", 100), ("t1", 60)), 40)
         running._settled = True  # the process ends
     async with opened(place) as ledger:
         (found,) = await ledger.store.budgets()
         assert (found.spent, found.held) == (40, 0)
-        assert (await refused(ledger, an_app("shop", 100), 41)).limit == "usd_per_day"
+        app = narrowed(an_app("shop", 100), ("t1", 60))
+        assert (await refused(ledger, app, 21)).limit == "budget_usd"
     assert problems_of(place) == ()
 
 
 @in_event_loop
 async def test_pruning_removes_budgets_that_ended_with_their_months(place: StorePlace) -> None:
     async with opened(place, clock := Clock()) as ledger:
-        await ledger.store.reserve(token("t1", amount=60, reserved=True), LIMITS)
+        await ledger.store.add_token(token("t1", amount=60))
         app = narrowed(an_app("shop", 100), ("t1", 60))
         await (await hold(ledger, app, 40)).settle(40, "billed")
         clock.now += 16.4 * DAY  # 21:36 of the month's last day
@@ -284,7 +199,6 @@ async def test_pruning_removes_budgets_that_ended_with_their_months(place: Store
     async with opened(place, clock) as ledger:
         (found,) = await ledger.store.budgets()
         assert (found.token, found.spent) == (live, 50)
-        assert rows(place, "SELECT * FROM reservations") == []
         assert rows(place, "SELECT * FROM balances WHERE app = 'budget:t1'") == []
         assert (await refused(ledger, app, 41)).limit == "budget_usd"
     assert problems_of(place, clock.now) == ()
@@ -294,15 +208,14 @@ async def test_pruning_removes_budgets_that_ended_with_their_months(place: Store
 async def test_budgets_that_ended_unused_are_removed(place: StorePlace) -> None:
     """Otherwise an app could fill the store with tokens that live for a moment."""
     async with opened(place, clock := Clock()) as ledger:
-        await ledger.store.reserve(token("unused", amount=10, reserved=True), LIMITS)
-        await ledger.store.reserve(token("used", amount=10, reserved=True), LIMITS)
+        await ledger.store.add_token(token("unused", amount=10))
+        await ledger.store.add_token(token("used", amount=10))
         await ledger.store.add_token(token("live", hours=9))
         app = narrowed(an_app("shop", 100), ("used", 10))
         await (await hold(ledger, app, 5)).settle(5, "billed")
         clock.now += 2 * 3600
         await ledger.store.remove_unused_budgets(clock.now)
         assert {one.token.id for one in await ledger.store.budgets()} == {"used", "live"}
-        assert set(rows(place, "SELECT budget FROM reservations")) == {("used",)}
     assert problems_of(place, clock.now) == ()
 
 
@@ -350,5 +263,5 @@ async def test_entries_without_an_audit_row_name_the_budget(place: StorePlace) -
         await ledger.recover()
         (found,) = await ledger.store.unaudited()
         assert (found.budget, found.budget_label) == (id, f"task {id}")
-        row = missing_row("r", [found], "node")
-        assert (row.budget, row.budget_label) == (id, f"task {id}")
+        row = missing_row("r", [found], "node", "team")
+        assert (row.budget, row.budget_label, row.group) == (id, f"task {id}", "team")

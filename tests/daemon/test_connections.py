@@ -99,7 +99,13 @@ def test_many_idle_connections_do_not_keep_a_new_one_out(
         if len(opened) % 50 == 0:
             with contextlib.closing(connect(daemon)) as new:
                 assert ask(new) == 200
-    wait_until(lambda: sum(map(is_closed, opened)) >= 300 - OF_PEER, "idle ones are closed")
+
+    def closes_old_ones() -> bool:
+        with contextlib.closing(connect(daemon)) as new:
+            assert ask(new) == 200
+        return sum(map(is_closed, opened)) >= 300 - OF_PEER
+
+    wait_until(closes_old_ones, "idle ones are closed for new ones")
 
 
 def test_connections_with_a_token_are_not_closed_for_those_without(
@@ -170,10 +176,13 @@ def test_a_connection_without_a_tls_handshake_takes_a_place(
     with running_daemon(tmp_path, running_emulator, llm=llm) as daemon:
         opened += [connect(daemon) for _ in range(2 * OF_PEER)]
         context = ssl.create_default_context(cafile=files.cert)
-        with context.wrap_socket(connect(daemon), server_hostname="127.0.0.1") as new:
-            assert ask(new) == 200
-            wait_until(lambda: is_closed(opened[0]), "the oldest one is closed")
-            assert ask(new) == 200
+
+        def closes_the_oldest() -> bool:
+            with context.wrap_socket(connect(daemon), server_hostname="127.0.0.1") as new:
+                assert ask(new) == 200
+            return is_closed(opened[0])
+
+        wait_until(closes_the_oldest, "the oldest one is closed for a new one")
 
 
 # ── Trusted proxies ──────────────────────────────────────────────────────────────────────────────
@@ -193,13 +202,12 @@ def behind_proxy(running_emulator: Emulator, tmp_path: Path) -> Iterator[TestedD
         yield tested
 
 
-def test_connections_of_a_trusted_proxy_have_places_of_their_own(
+def test_connections_of_a_trusted_proxy_are_not_closed(
     behind_proxy: TestedDaemon, opened: list[socket.socket]
 ) -> None:
-    """Half of max_connections: they are not closed for being idle, and further ones are not
-    accepted."""
-    opened += [connect(behind_proxy) for _ in range(50)]
-    assert [ask(each) for each in opened] == [200] * 50
+    """For being idle; further ones than max_connections are not accepted."""
+    opened += [connect(behind_proxy) for _ in range(100)]
+    assert [ask(each) for each in opened] == [200] * 100
     with contextlib.closing(connect(behind_proxy)) as further:
         with contextlib.suppress(ConnectionError):
             further.sendall(HEALTH)
@@ -251,52 +259,53 @@ def enter(table: ConnectionTable, peer: Peer, address: str) -> ConnectionPlace |
     return table.enter(address, peer.has_input, peer.close_idle)
 
 
-def test_places_of_an_app_are_limited_and_its_oldest_idle_one_is_closed() -> None:
-    table = ConnectionTable(ConnectionLimits(of_app=2, strangers_of_peer=3))
-    peers = [Peer() for _ in range(4)]
-    places = []
-    for peer in peers[:3]:
-        place = enter(table, peer, "192.0.2.1")
-        assert place is not None
-        place.begin()
-        places.append(place)
-    assert [place.use("app") for place in places] == [True, True, False]
-    places[1].end()
-    assert places[2].use("app")
-    assert [peer.closed for peer in peers] == [False, True, False, False]
-    assert places[0].use("app")
-
-
-def test_peers_of_one_ipv6_network_count_as_one_and_all_peers_have_a_limit() -> None:
-    table = ConnectionTable(ConnectionLimits(strangers=4, strangers_of_peer=2))
-    first, *others = [Peer() for _ in range(6)]
-    assert enter(table, first, "2001:db8::1")
-    for number, peer in enumerate(others):
-        assert enter(table, peer, f"2001:db8::{number + 2}" if number < 2 else f"192.0.2.{number}")
-    assert first.closed  # for the third one of its network
-    assert [peer.closed for peer in others] == [True, False, False, False, False]  # for the fifth
-    assert table.closed == 2
-
-
-def test_a_new_connection_is_not_idle_and_the_peer_with_the_most_gives_one_back() -> None:
+def test_peers_of_one_ipv6_network_count_as_one() -> None:
     now = 0.0
-    limits = ConnectionLimits(strangers=4, strangers_of_peer=2, new_seconds=2.0)
+    table = ConnectionTable(ConnectionLimits(strangers_of_peer=2), clock=lambda: now)
+    peers = [Peer() for _ in range(4)]
+    for number, peer in enumerate(peers):
+        now = 10.0 * number
+        assert enter(table, peer, "192.0.2.1" if number == 2 else f"2001:db8::{number}")
+    assert [peer.closed for peer in peers] == [True, False, False, False]
+
+
+def test_new_connections_are_not_closed_for_those_of_their_peer() -> None:
+    now = 0.0
+    limits = ConnectionLimits(strangers_of_peer=2, new_seconds=2.0)
     table = ConnectionTable(limits, clock=lambda: now)
-    other, *many = [Peer() for _ in range(6)]
+    other, *many = [Peer() for _ in range(7)]
     assert enter(table, other, "192.0.2.9")
-    places = [enter(table, peer, "192.0.2.1") for peer in many[:3]]
+    places = [enter(table, peer, "192.0.2.1") for peer in many[:4]]
     assert not any(peer.closed for peer in many)
-    assert enter(table, many[3], "192.0.2.1")
-    assert [peer.closed for peer in many] == [True, False, False, False, False]
-    assert not other.closed
+    assert places[0] is not None
+    places[0].use("app")  # has shown a token
     now = 1.0
-    assert places[1] is not None
-    assert places[1].is_surplus
-    places[1].close_surplus()
-    assert not many[1].closed
-    now = 3.0
-    places[1].close_surplus()
-    assert [peer.closed for peer in many] == [True, True, False, False, False]
     assert enter(table, many[4], "192.0.2.1")
-    assert [peer.closed for peer in many] == [True, True, True, False, False]
+    assert not any(peer.closed for peer in many)
+    now = 2.5
+    assert enter(table, many[5], "192.0.2.1")
+    assert [peer.closed for peer in many] == [False, True, True, True, False, False]
     assert not other.closed
+
+
+def test_a_full_table_closes_the_longest_unused_connection() -> None:
+    """Idle ones without a token first, then others that are idle, and none of a trusted proxy."""
+    table = ConnectionTable(ConnectionLimits(connections=5, trusted=("198.51.100.0/24",)))
+    proxy, *peers = [Peer() for _ in range(9)]
+    assert enter(table, proxy, "198.51.100.1")
+    places = [enter(table, peer, f"192.0.2.{number}") for number, peer in enumerate(peers[:4])]
+    kept, used, busy, idle = [place for place in places if place is not None]
+    kept.use("app")
+    for place in (used, busy):
+        place.begin()
+    used.end()  # later than `idle`
+    order = [idle, used, kept, busy]
+    for place, peer in zip(order, peers[4:], strict=True):
+        new = enter(table, peer, "192.0.2.200")
+        assert new is not None
+        assert place not in table.open
+        assert len(table.open) == 5
+        new.use("app")
+        new.begin()
+    assert not proxy.closed
+    assert enter(table, Peer(), "192.0.2.201") is None

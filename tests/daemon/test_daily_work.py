@@ -8,7 +8,6 @@ import json
 import os
 import re
 import shlex
-import sqlite3
 import subprocess
 from importlib import metadata
 from pathlib import Path
@@ -18,7 +17,6 @@ from click.testing import CliRunner
 from support.daemon import GRANT, create_home, llm_yaml, started_daemon
 
 from anaphora.cli.common import anaphora
-from anaphora.daemon.store.schema import SCHEMA_VERSION
 from anaphora.emulator.server import Emulator
 
 PAGE = (Path(__file__).parents[2] / "docs" / "daemon" / "daily-work.md").read_text()
@@ -127,13 +125,7 @@ def test_every_command_of_the_page(running_emulator: Emulator, tmp_path: Path) -
         rows = json.loads(run("anaphora spend --json --by group"))["rows"]
         assert [(row["group"], row["calls"]) for row in rows] == [("demo", 2)]
 
-        upgrade = commands("Upgrade from the last version")
-        at = upgrade.index("anaphora store migrate")
-        for line in upgrade[:at]:
-            run(line)
-        as_of_the_last_version(operator.home / "store.sqlite")
-        assert str(SCHEMA_VERSION) in run(upgrade[at])
-        for line in upgrade[at + 1 :]:
+        for line in commands("Upgrade"):
             run(line)
         assert operator.call(token)[0] == 200
 
@@ -170,18 +162,6 @@ def find_one_call(operator: Operator) -> None:
     assert call["cost_nano_usd"] == newest["billed_nano_usd"] > 0
     operator.run(correct.replace("0193f2a1c0de", newest["id"]))
     assert "as on the invoice" in operator.run("anaphora spend entries")
-
-
-def as_of_the_last_version(store: Path) -> None:
-    """Takes back the last step of the schema."""
-    database = sqlite3.connect(store)
-    with contextlib.closing(database):
-        database.execute("DROP TRIGGER end_reservations")
-        database.execute("DROP TABLE reservations")
-        database.execute("DROP TABLE budgets")
-        for table in ("holds", "entries"):
-            database.execute(f"ALTER TABLE {table} DROP COLUMN accounts")
-        database.execute(f"PRAGMA user_version={SCHEMA_VERSION - 1}")
 
 
 def test_export_names_the_home() -> None:

@@ -98,7 +98,7 @@ def unit(text: str) -> configparser.ConfigParser:
 def test_the_unit_runs_commands_that_exist() -> None:
     service = unit((DEPLOY / "systemd" / "anaphora.service").read_text())["Service"]
     check_command(shlex.split(service["ExecStart"])[1:])
-    assert service["RestartPreventExitStatus"] == "2 7"
+    assert service["RestartPreventExitStatus"] == "2 4 7"
     config = DaemonConfig()
     assert int(service["TimeoutStopSec"]) > config.drain_delay + config.drain_timeout
 

@@ -41,7 +41,9 @@ AT_OPENAI = {"anaphora-provider": "openai"}
 
 @pytest.fixture(scope="module")
 def emu() -> Iterator[Emulator]:
-    with emulator.running(EmulatorOptions(batch_seconds=0.0, latency=Latency(first=0.0))) as running:
+    with emulator.running(
+        EmulatorOptions(batch_seconds=0.0, latency=Latency(first=0.0))
+    ) as running:
         yield running
 
 

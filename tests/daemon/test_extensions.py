@@ -31,7 +31,6 @@ marketing:
     max_body_bytes: 1000000
     usd_per_day: 5.00
     usd_per_month: 60.00
-    slow_from: 0.8
     tools: [search_*]
     allow: [server_tools, betas: [files-api-2025-04-14], fields: [top_k]]
     approved_prompt: null
@@ -71,7 +70,6 @@ def test_every_field() -> None:
             max_body_bytes=1_000_000,
             nano_usd_per_day=5_000_000_000,
             nano_usd_per_month=60_000_000_000,
-            slow_from=0.8,
             tools=("search_*",),
             permissions=frozenset({"server_tools"}),
             betas=frozenset({"files-api-2025-04-14"}),
@@ -223,11 +221,11 @@ def test_a_key_in_the_file_is_not_shown() -> None:
 
 GROUPED = """
 groups:
-  sales: {usd_per_day: 20.5, usd_per_month: unlimited, slow_from: 0.5}
+  sales: {usd_per_day: 20.5, usd_per_month: unlimited}
   lab: {usd_per_month: 100}
   free: {usd_per_day: unlimited}
 shop: {group: sales, capabilities_grant: [llm_complete], llm: {usd_per_day: unlimited}}
-desk: {group: sales, capabilities_grant: [llm_complete], llm: {usd_per_day: 1, slow_from: 0.9}}
+desk: {group: sales, capabilities_grant: [llm_complete], llm: {usd_per_day: 1}}
 probe: {group: lab}
 bench: {group: free}
 alone: {capabilities_grant: [llm_complete], llm: {usd_per_day: unlimited}}
@@ -236,9 +234,8 @@ alone: {capabilities_grant: [llm_complete], llm: {usd_per_day: unlimited}}
 
 def test_apps_have_the_limits_of_their_group() -> None:
     apps = Grants.from_text(GROUPED).apps
-    sales = GroupLimits(nano_usd_per_day=20_500_000_000, slow_from=0.5)
+    sales = GroupLimits(nano_usd_per_day=20_500_000_000)
     assert apps["shop"].group_limits == apps["desk"].group_limits == sales
-    assert (apps["shop"].llm.slow_from, apps["desk"].llm.slow_from) == (0.5, 0.9)
     assert apps["probe"].group_limits == GroupLimits(nano_usd_per_month=100_000_000_000)
     assert apps["alone"].group_limits is None
     limited = {app for app, grant in apps.items() if grant.llm.has_spend_limit}
@@ -269,11 +266,6 @@ def test_without_the_section_groups_have_any_name_and_no_limit() -> None:
         ("groups: {x: 5}", "1: groups.x: expected a mapping, found a number; write `NAME: {usd"),
         ("groups: [x]", "1: groups: expected a mapping, found a list"),
         (
-            "groups: {x: {usd_per_day: 1, slow_from: 1}}",
-            "groups.x.slow_from: expected a number < 1",
-        ),
-        ("a: {llm: {slow_from: -0.1}}", "1: a.llm.slow_from: expected a number >= 0, found -0.1"),
-        (
             "a: {}\ngroups: {capabilities_grant: [llm_complete], llm: {usd_per_day: 1}}",
             "2: groups: is a section of this file and cannot be an app's id; rename the app, for"
             " example to groups-app, and create a token for the new id with: anaphora apps add"
@@ -292,53 +284,29 @@ def test_a_group_may_have_the_name_of_a_field() -> None:
 
 # ── Alerts ────────────────────────────────────────────────────────────────────────────────────────
 
-LOG = "to: {log: {log: info}}"
+HOOK = "webhook: {url: 'https://x', key: {secret: K}}"
 
 
-def test_alerts_without_rules_have_defaults() -> None:
-    rules = Grants.from_text(f"alerts: {{{LOG}}}\na: {{}}").alerts
+def test_alerts_without_levels_have_defaults() -> None:
+    rules = Grants.from_text(f"alerts: {{{HOOK}}}\na: {{}}").alerts
     assert rules is not None
-    assert (rules.limits, rules.cache_read, rules.provider_down) == ((50, 80, 100), None, True)
-    assert rules.to["log"].seconds == 10
+    assert (rules.limits, rules.budgets) == ((50, 80, 100), ())
 
 
 @each_row(
     "text, message",
     [
-        ("alerts: {}", "1: alerts: to is missing"),
-        ("alerts: {to: {}}", "1: alerts.to: names no target; write `to: {log: {log: warning}}`"),
-        ("alerts: {to: {'a b': {log: info}}}", "the name of a target has 1 to 64 letters"),
+        ("alerts: {}", "1: alerts: webhook is missing"),
+        ("alerts: {to: {}}", "1: alerts: unknown field 'to'"),
         (
-            "alerts: {to: {x: {}}}",
-            "alerts.to.x: name exactly one of `webhook`, `command` and `log`",
-        ),
-        ("alerts: {to: {x: {log: info, command: [ls]}}}", "name exactly one of `webhook`,"),
-        ("alerts: {to: {x: {log: debug}}}", "alerts.to.x.log: 'debug' is none of error, info"),
-        ("alerts: {to: {x: {command: ls}}}", "alerts.to.x.command: expected a list, found a text"),
-        ("alerts: {to: {x: {command: []}}}", "alerts.to.x.command: write `command: [PROGRAM,"),
-        (
-            "alerts: {to: {x: {log: info, timeout: 2m}}}",
-            "alerts.to.x.timeout: expected more than 0",
-        ),
-        ("alerts: {to: {x: {log: info, timeout: soon}}}", "alerts.to.x.timeout: 'soon' is not a"),
-        (
-            "alerts: {to: {x: {webhook: {url: 'ftp://x', key: {secret: K}}}}}",
-            "alerts.to.x.webhook.url: needs http:// or https://, and a host",
+            "alerts: {webhook: {url: 'ftp://x', key: {secret: K}}}",
+            "alerts.webhook.url: needs http:// or https://, and a host",
         ),
         (
-            "alerts: {to: {x: {webhook: {url: 'https://x', key: {env: K}}}}}",
-            "alerts.to.x.webhook.key: write `key: {secret: NAME}`",
+            "alerts: {webhook: {url: 'https://x', key: {env: K}}}",
+            "alerts.webhook.key: write `key: {secret: NAME}`",
         ),
-        (f"alerts: {{limits: [101], {LOG}}}", "alerts.limits[0]: expected a whole number <= 100"),
-        (f"alerts: {{cache_read: {{below: 0.5}}, {LOG}}}", "alerts.cache_read: calls is missing"),
-        (
-            f"alerts: {{cache_read: {{below: 0, calls: 5}}, {LOG}}}",
-            "alerts.cache_read.below: expected a number > 0, found 0",
-        ),
-        (
-            f"a: {{}}\nalerts:\n  cache_read: {{below: 1, calls: 5, apps: [b]}}\n  {LOG}",
-            "3: alerts.cache_read.apps[0]: this file has no app 'b'",
-        ),
+        (f"alerts: {{limits: [101], {HOOK}}}", "alerts.limits[0]: expected a whole number <= 100"),
         (
             "alerts:\n  capabilities_grant: [llm_complete]",
             "1: alerts: is a section of this file and cannot be an app's id; rename the app, for",

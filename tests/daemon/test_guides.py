@@ -234,28 +234,19 @@ def test_alerts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = "alerts.md"
     (extensions,), (program,), (text,) = (blocks(page, kind) for kind in ("yaml", "python", "text"))
     shell = Shell(tmp_path, "")
-    script = tmp_path / "bin" / "tell-the-team"
-    script.write_text(f"#!/bin/sh\necho $* > {tmp_path}/told; cat >> {tmp_path}/told\n")
-    script.chmod(0o755)
     shell.run("anaphora init llm; printf a-key | anaphora secrets set ANTHROPIC_API_KEY --home llm")
-    given = extensions.replace("/usr/local/bin/tell-the-team", str(script))
-    (tmp_path / "llm" / "extensions.yaml").write_text(given)
+    (tmp_path / "llm" / "extensions.yaml").write_text(extensions)
     module = ModuleType("guide")
     exec(program, module.__dict__)
     with webhook_receiver() as receiver:
-        url, key, check_files, test = commands(text)
+        url, key, check = commands(text)
         shell.run(url.replace("https://hooks.example/T0123/B4567", receiver.url))
         shell.run(key)
-        shell.run(check_files)
-        with shell.serving("anaphora serve --home llm"):
-            assert shell.run(test).split() == ["pager:", "sent", "script:", "sent", "log:", "sent"]
+        assert "alerts: a test was sent to the webhook" in shell.run(check)
     [(signature, body)] = receiver.requests
     used = (tmp_path / "llm" / "secrets" / "ALERT_KEY.txt").read_bytes().strip()
     assert module.is_from_the_daemon(signature, body, used, now=time.time())
     assert not module.is_from_the_daemon(signature, body + b" ", used, now=time.time())
-    words, _, facts = (tmp_path / "told").read_text().partition("\n")
-    assert words == "--channel llm"
-    assert json.loads(facts) == json.loads(body)
 
 
 @pytest.mark.long

@@ -75,6 +75,28 @@ def test_reads_of_what_another_app_wrote_are_hidden(
     asyncio.run(main())
 
 
+def test_failure_to_note_a_prefix_loses_no_answer(emu: Emulator, tmp_path: Path) -> None:
+    """Nor its bill: the answer has a notice."""
+
+    async def main() -> None:
+        async with delegating(emu, tmp_path, ["anthropic"]) as daemon:
+            daemon.service.use_grants([ONE.grant, TWO.grant])
+
+            def fail(*_: object) -> None:
+                raise RuntimeError("the prefixes cannot be noted")
+
+            daemon.service.tools.memory.prefixes.add = fail  # type: ignore[assignment, method-assign]
+            first = await ask(daemon, ONE, "Hello?")
+            again = await ask(daemon, ONE, "Hello?")
+            spent = await daemon.spent(ONE)
+        assert first.cost_usd is not None
+        assert "verdict_failed" in [notice.code for notice in again.notices]
+        assert first.reply.message.parts
+        assert spent.today > 0
+
+    asyncio.run(main())
+
+
 def test_audit_rows_have_both_views(emu: Emulator, tmp_path: Path) -> None:
     """The operator's figures, and what the app saw, where that differs."""
 

@@ -32,9 +32,9 @@ from support.ledgers import (
     an_app,
     copy_killed,
     memory_folder,
-    migrated,
     open_store,
     problems_of,
+    with_tables,
 )
 from support.servers import PostgresServer
 
@@ -238,7 +238,7 @@ class PostgresMachine(LedgerMachine):
     server: ClassVar[PostgresServer]
 
     def new_place(self) -> StorePlace:
-        return PostgresPlace(self.server.create_database(migrated), self.root)
+        return PostgresPlace(self.server.create_database(with_tables), self.root)
 
     def kill(self) -> None:
         async def end() -> None:

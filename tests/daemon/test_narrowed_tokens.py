@@ -108,7 +108,7 @@ def test_app_narrows_its_token(daemon: TestedDaemon, socket: bool) -> None:
         )
     assert made["token"].startswith("ana_n_")
     assert (made["usd"], made["models"]) == ("0.25", ["claude-haiku-*"])
-    assert (made["label"], made["reserved"]) == ("task 4711", False)
+    assert made["label"] == "task 4711"
     child = NarrowedApp(daemon, made)
     assert child.call("health")["app"] == "demo"
     with child.anthropic() as client:
@@ -159,7 +159,6 @@ def test_app_narrows_over_standard_input_and_output(daemon: TestedDaemon, tmp_pa
         ({"models": "claude-*"}, "models", "a list"),
         ({"label": "x" * 65}, "label", "64"),
         ({"label": "a\nb"}, "label", "printable"),
-        ({"reserve": 1}, "reserve", "true or false"),
     ],
 )
 def test_wrong_params_are_named(
@@ -244,14 +243,13 @@ def test_tokens_that_ended_unused_do_not_stay_in_the_store(
     now = 1_800_000_000.0
     options: dict[str, Any] = {"extensions": {"demo": grant()}, "clock": lambda: now}
     with running_daemon(tmp_path, emu, **options) as daemon:
-        used, _, _ = (narrowed(daemon, reserve=True, expires_s=60) for _ in range(3))
+        used, _, _ = (narrowed(daemon, expires_s=60) for _ in range(3))
         assert status(used) == 200
         now += 2 * 3600
         live = narrowed(daemon)
         with contextlib.closing(sqlite3.connect(Home(daemon.home).store)) as database:
             rows = database.execute("SELECT id FROM budgets ORDER BY created").fetchall()
             assert rows == [(used.id,), (live.id,)]
-            assert set(database.execute("SELECT budget FROM reservations")) == {(used.id,)}
 
 
 # ── What it may spend ────────────────────────────────────────────────────────────────────────────
@@ -317,20 +315,6 @@ def test_amounts_are_hidden_that_would_show_what_other_apps_cache(
         (budget,) = child.call("llm.budgets")["budgets"]
         assert (budget["spent_usd"], budget["held_usd"]) == (None, None)
         assert listed(daemon)[child.id]["spent_usd"] != "0.00"
-
-
-def test_reserved_amount_is_carved_out_of_the_day(emu: Emulator, tmp_path: Path) -> None:
-    apps = {"demo": grant(usd_per_day=1)}
-    with running_daemon(tmp_path, emu, extensions=apps) as daemon:
-        app = whole(daemon)
-        child = app.narrow(usd=0.999, reserve=True, label="kept")
-        error = app.rpc("llm.narrow", usd=0.5, expires_s=60, reserve=True)["error"]
-        assert (error["code"], error["data"]["kind"]) == (-32005, "grant_exceeded")
-        assert error["data"]["resets_at"] is not None
-        assert status(app, max_tokens=1000) == 402
-        assert status(child, max_tokens=1000) == 200
-        administrate(daemon, "admin.apps.revoke", app="demo", token=child.id)
-        assert status(app, max_tokens=1000) == 200
 
 
 def test_calls_without_a_bound_need_an_app_without_limits(daemon: TestedDaemon) -> None:
@@ -636,7 +620,7 @@ def test_command_on_a_stopped_and_a_running_daemon(emu: Emulator, tmp_path: Path
         json.loads(run(*options, "--models", "claude-haiku-*, gpt-*", "--json", home=home).stdout)
     ]
     with started_daemon(home, tokens) as daemon:
-        printed = run(*options, "--label", "task 4711", "--reserve", home=home)
+        printed = run(*options, "--label", "task 4711", home=home)
         assert printed.stdout.startswith("ana_n_")
         assert "valid until" in printed.stderr
         token = printed.stdout.strip()
@@ -647,7 +631,6 @@ def test_command_on_a_stopped_and_a_running_daemon(emu: Emulator, tmp_path: Path
             assert status(child, model="claude-opus-4-5") in (200, 403)
         text = run("apps", "list", home=home).stdout
         assert "task 4711" in text
-        assert "0.50 (reserved)" in text
         found = json.loads(run("apps", "list", "--json", home=home).stdout)["apps"]
         (one,) = [each for each in found if each["app"] == "demo"]
         assert {each["label"] for each in one["narrowed"]} == {"", "task 4711"}

@@ -12,10 +12,9 @@ from support.tables import each_row
 
 from anaphora.client.config import ClientConfig
 from anaphora.daemon.home import LLM_YAML
-from anaphora.daemon.home.alerts import AlertRules, AlertTarget, CacheReadRule
 from anaphora.daemon.home.config import DaemonConfig, TlsConfig, UiConfig, schema
 from anaphora.daemon.home.extensions import AppTable, Grants, LlmTable
-from anaphora.daemon.home.groups import GroupTable
+from anaphora.daemon.home.groups import AlertRules, GroupTable, Webhook
 
 DOCS = Path(__file__).parents[2] / "docs"
 EXTENSIONS = (DOCS / "extensions.md").read_text()
@@ -25,8 +24,7 @@ SECTIONS: list[tuple[str, str, type[msgspec.Struct]]] = [
     (EXTENSIONS, "<app>.llm", LlmTable),
     (EXTENSIONS, "groups.<name>", GroupTable),
     (EXTENSIONS, "alerts", AlertRules),
-    (EXTENSIONS, "alerts.cache_read", CacheReadRule),
-    (EXTENSIONS, "alerts.to.<name>", AlertTarget),
+    (EXTENSIONS, "alerts.webhook", Webhook),
     (CONFIG, "daemon", DaemonConfig),
     (CONFIG, "daemon.ui", UiConfig),
     (CONFIG, "daemon.tls", TlsConfig),

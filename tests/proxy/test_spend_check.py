@@ -26,10 +26,9 @@ from anaphora.emulator.server import Emulator
 from anaphora.proxy.routes import NetworkUpstream, default_routes
 from anaphora.proxy.server import Proxy, running
 from anaphora.proxy.signing import RequestSigner
-from anaphora.proxy.spend_check import SpendCheck
+from anaphora.proxy.spend_check import ProgramLimit, SpendCheck
 from anaphora.traffic.calls import KEPT_BYTES
 from anaphora.traffic.judging import Judge
-from anaphora.traffic.spend_limit import ProgramLimit
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:Inheritance class:DeprecationWarning"),

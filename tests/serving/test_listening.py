@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import sys
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, ClassVar
@@ -15,7 +14,7 @@ from support.waiting import PATIENCE, until
 from anaphora.errors import Io, Upstream
 from anaphora.serving.app import HostGuard, ServedApp
 from anaphora.serving.exchange import CompleteResponse, HttpExchange
-from anaphora.serving.listening import SocketServer, _ignores_new
+from anaphora.serving.listening import SocketServer
 
 REQUEST = b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n"
 
@@ -116,7 +115,7 @@ def test_connections_that_wait_to_be_accepted_are_served() -> None:
         for client in clients:  # made by the system; the event loop has accepted none so far
             client.sendall(REQUEST)
         server.connections.ends_each = lambda: True
-        await server.stop_listening(0.0)
+        await server.stop_listening()
         await until(lambda: server.close_idle(1000.0) == 0)
         for client in clients:
             with client:
@@ -124,30 +123,6 @@ def test_connections_that_wait_to_be_accepted_are_served() -> None:
         await server.close()
 
     run(main)
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="the filter is Linux's")
-@pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6])
-def test_filter_drops_new_connections_only(family: socket.AddressFamily) -> None:
-    host = "127.0.0.1" if family == socket.AF_INET else "::1"
-    with socket.socket(family) as listener:
-        try:
-            listener.bind((host, 0))
-        except OSError:
-            pytest.skip("no IPv6 here")
-        listener.listen()
-        place = listener.getsockname()[:2]
-        with socket.create_connection(place) as before, socket.socket(family) as late:
-            assert _ignores_new(listener)
-            late.setblocking(False)
-            late.connect_ex(place)
-            accepted, _ = listener.accept()
-            with accepted:
-                before.sendall(b"request")
-                assert accepted.recv(7) == b"request"
-            listener.setblocking(False)
-            with pytest.raises(BlockingIOError):
-                listener.accept()
 
 
 def test_only_idle_connections_are_closed() -> None:
@@ -177,7 +152,7 @@ def test_port_that_another_program_has_taken_is_named() -> None:
         server = served()
         port = server.port
         await server.listen()
-        await server.stop_listening(0.0)
+        await server.stop_listening()
         with socket.socket() as other:
             other.bind(("127.0.0.1", port))
             other.listen()

@@ -1,4 +1,4 @@
-"""Targets of alerts: a receiver of webhooks, and a command that appends what it gets to a file.
+"""A receiver of alerts.
 
 with webhook_receiver() as receiver:
     receiver.statuses = [500]          # of the next answers; afterwards 204
@@ -91,12 +91,4 @@ def add_secrets(home: Path, receiver: WebhookReceiver) -> None:
         file.write_text(value)
 
 
-HOOK: dict[str, Any] = {
-    "webhook": {"url": {"secret": "HOOK_URL"}, "key": {"secret": "HOOK_KEY"}},
-    "timeout": "1s",
-}
-
-
-def command(file: Path) -> dict[str, Any]:
-    """Appends its input, and its environment, to a file."""
-    return {"command": ["/bin/sh", "-c", f"cat >> {file}; env >> {file}.env"]}
+HOOK: dict[str, Any] = {"url": {"secret": "HOOK_URL"}, "key": {"secret": "HOOK_KEY"}}

@@ -282,7 +282,7 @@ class Cluster:
 
     def __enter__(self) -> Self:
         try:
-            self.nodes[0].start()  # it migrates the store
+            self.nodes[0].start()  # it creates the tables
             for node in self.nodes[1:]:
                 node.spawn()
             for app in self.grants:

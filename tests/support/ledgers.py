@@ -6,7 +6,6 @@ import json
 import os
 import random
 import signal
-import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -27,9 +26,10 @@ from anaphora.daemon.store import schema
 from anaphora.daemon.store.postgres import PostgresStore
 from anaphora.daemon.store.postgres import upkeep as upkeep_postgres
 from anaphora.daemon.store.sqlite import SqliteStore
-from anaphora.daemon.store.upkeep import PrunedStore, check, prune, reset_clock
+from anaphora.daemon.store.upkeep import PrunedStore, check, prune
 from anaphora.daemon.values import App
 from anaphora.errors import Io
+from anaphora.postgres import schema as schema_postgres
 from anaphora.postgres.address import PostgresAddress
 from anaphora.postgres.connection import connect
 
@@ -72,9 +72,17 @@ StorePlace: TypeAlias = Path | PostgresPlace
 """The file of a store in SQLite, or a database in PostgreSQL."""
 
 
-def migrated(url: str) -> None:
+def with_tables(url: str) -> None:
     """Makes the tables: a template for `PostgresServer.create_database`."""
-    run_in_thread(upkeep_postgres.migrate(PostgresAddress.parse(url)))
+    run_in_thread(_create(PostgresAddress.parse(url)))
+
+
+async def _create(address: PostgresAddress) -> None:
+    connection = await connect(address)
+    try:
+        await schema_postgres.create(connection)
+    finally:
+        await connection.close()
 
 
 async def open_store(
@@ -136,14 +144,6 @@ def problems_of(place: StorePlace, now: float = NOON) -> tuple[str, ...]:
     return check(place, now=now).problems
 
 
-def reset_clock_of(place: StorePlace, now: float) -> None:
-    """What `anaphora store reset-clock` does."""
-    if isinstance(place, PostgresPlace):
-        run_in_thread(upkeep_postgres.reset_clock(place.address, now=now))
-    else:
-        reset_clock(place, now=now)
-
-
 def prune_place(place: StorePlace, keep_days: float, now: float | None) -> PrunedStore:
     """What `anaphora store prune` does."""
     if isinstance(place, PostgresPlace):
@@ -168,15 +168,12 @@ def copy_killed(path: Path, target: Path) -> Path:
     return target / path.name
 
 
-def version_1(path: Path) -> sqlite3.Connection:
-    """A store of schema_version 1, as its daemon left it."""
+def make_store(path: Path, version: int) -> None:
+    """An empty store of a schema version."""
     schema.create(path)
-    database = schema.connect(path)
-    database.execute("PRAGMA journal_mode=WAL")
-    database.executescript(
-        f"BEGIN; {schema.TABLES_1} PRAGMA application_id=0x616E6173; PRAGMA user_version=1; COMMIT;"
-    )
-    return database
+    with closing(schema.connect(path)) as database:
+        schema.prepare(database, path)
+        database.execute(f"PRAGMA user_version={version}")
 
 
 # ── Kills ────────────────────────────────────────────────────────────────────────────────────────

@@ -24,7 +24,7 @@ from support.ledgers import DAY, NOON
 from support.waiting import until
 
 from anaphora.daemon.store.reading import day_of, end_of_month
-from anaphora.postgres import migrations
+from anaphora.postgres import schema
 from anaphora.postgres.address import PostgresAddress
 from anaphora.postgres.connection import connect
 
@@ -138,7 +138,7 @@ class LedgerNodes:
     async def run(self, kills: int) -> KillOutcome:
         """Ends when at least so many nodes were killed. All checks are assertions."""
         async with self._database() as database:
-            await migrations.migrate(database)
+            await schema.create(database)
             await database.execute(_WATCH)
         with self._workers():
             for node in self._nodes:

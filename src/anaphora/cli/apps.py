@@ -171,7 +171,6 @@ def rotate(app: str, overlap: float, url: str | None, aws: bool, home: Path, as_
     help="Models that it may use, separated by commas: 'claude-haiku-*'; by default all of APP.",
 )
 @click.option("--label", default="", metavar="TEXT", help="Name of its budget, for the reports.")
-@click.option("--reserve", is_flag=True, help="Carve the amount out of the limits of APP now.")
 @home_option
 @json_option
 def narrow(
@@ -180,7 +179,6 @@ def narrow(
     expires: float,
     models: str | None,
     label: str,
-    reserve: bool,
     home: Path,
     as_json: bool,
 ) -> None:
@@ -199,7 +197,6 @@ def narrow(
         "expires_s": expires * 3600,
         "models": None if models is None else split_globs(models),
         "label": label,
-        "reserve": reserve,
     }
     result = call_admin(open_home(home), "admin.apps.narrow", params)
     print_new_token(result, as_json=as_json)
@@ -260,8 +257,7 @@ def _lines(apps: list[dict[str, Any]], administrators: list[dict[str, Any]]) -> 
 def _narrowed_table(narrowed: list[tuple[str, dict[str, Any]]]) -> Line:
     rows = table("app", "narrowed token", "label", "budget", "spent", "held", "expires")
     for app, row in narrowed:
-        kept = " (reserved)" if row["reserved"] else ""
-        amounts = f"${row['usd']}{kept}", f"${row['spent_usd']}", f"${row['held_usd']}"
+        amounts = f"${row['usd']}", f"${row['spent_usd']}", f"${row['held_usd']}"
         rows.add_row(app, row["id"], row["label"], *amounts, shown_time(row["expires"]))
     return rows
 

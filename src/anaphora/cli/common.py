@@ -59,11 +59,10 @@ _GROUPS = {
         "serve": "Run the daemon: it holds the keys, and calls models for apps.",
         "spend": "Show what apps have spent, by group, app, model, block label, budget and day.",
         "audit": "Check and read audit logs: one row per call, in a hash chain.",
-        "alerts": "Send a test alert to each target of extensions.yaml.",
         "admin": "Create tokens of administrators.",
         "nodes": "List the nodes of a daemon on several machines, and drain one.",
         "backup": "Back up the home folder of a daemon to DIR, or restore it.",
-        "store": "Check, prune or migrate the store of a daemon.",
+        "store": "Check or prune the store of a daemon.",
         "rpc": "Send JSON-RPC messages to a running daemon.",
     },
     "Settings": {
@@ -79,6 +78,7 @@ _MODULES = {
     "demo": "emulate",
     "backup": "home",
     "init": "home",
+    "nodes": "grants",
     "record": "replay",
     "rpc": "daemon_connection",
     "secrets": "apps",
@@ -183,7 +183,7 @@ class Commands(CommandGroup):
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="Exit codes: 0 ok, 1 a check found something or a call failed, 2 invalid options or"
     " input, 3 an anchor or a signature does not match, 4 the answer does not conform to a schema,"
-    " or a file has a newer schema_version, 5 recordings failed their integrity check, 6 the chain"
+    " or a file has another schema_version, 5 recordings failed their integrity check, 6 the chain"
     " of an audit log is broken, 7 a key or a package is missing, 64 internal error, 130"
     " interrupted.",
 )

@@ -187,6 +187,31 @@ def store_address_of(home: Home) -> PostgresAddress | None:
         return None
 
 
+def groups_of(home: Home) -> dict[str, str]:
+    """The groups of apps, by the grants in force."""
+    from anaphora.daemon.home.extensions import Grants
+
+    address = store_address_of(home)
+    if address is None:
+        grants = Grants.read(home.extensions_yaml) if home.extensions_yaml.exists() else Grants()
+    else:
+        grants = asyncio.run(_stored_grants(address))
+    return {app: grant.group for app, grant in grants.apps.items()}
+
+
+async def _stored_grants(address: PostgresAddress) -> Grants:
+    from anaphora.daemon.home.extensions import Grants
+    from anaphora.daemon.nodes import generations
+    from anaphora.postgres.lane import Lane
+
+    lane = Lane(address, "command")
+    try:
+        found = await generations.latest(lane)
+    finally:
+        await lane.close()
+    return Grants() if found is None else Grants.from_text(found.text, found.name)
+
+
 def daemon_socket(home: Home) -> Path:
     """Socket of the daemon of a home, even if llm.yaml is broken."""
     from anaphora.daemon.home.config import DaemonConfig, daemon_config
@@ -211,7 +236,6 @@ async def _call_directly(home: Home, method: str, params: Mapping[str, Any]) -> 
     data. In PostgreSQL, other nodes may run and see the changes."""
     from anaphora.daemon.access.identity import Directory
     from anaphora.daemon.admin import Admin
-    from anaphora.daemon.alerts.targets import register_test
     from anaphora.daemon.home import HomeLock
     from anaphora.daemon.store.opening import store_address, store_for_command
 
@@ -234,8 +258,6 @@ async def _call_directly(home: Home, method: str, params: Mapping[str, Any]) -> 
         admin = Admin(directory, store, config=lambda: config, providers=providers)
         if method.startswith("admin.spend."):
             await _register_spend(stack, admin, home, daemon, store)
-        if method == "admin.alerts.test":
-            register_test(admin, home, lambda: grants, daemon.node_name)
         if nodes is not None:
             nodes.register(admin, directory)
         return await admin.methods()[method](params)

@@ -4,7 +4,7 @@
     1   a check found something, or the request could not be fulfilled
     2   usage: the command line or the input is invalid
     3   integrity: an anchor or a signature does not match
-    4   the answer does not conform to a schema, or a file has a newer schema_version
+    4   the answer does not conform to a schema, or a file has another schema_version
     5   a folder of recordings failed its integrity check
     6   the chain of an audit log is broken
     7   a precondition is not met: a key or a package is missing
@@ -31,6 +31,7 @@ from anaphora.errors import (
     MissingExtra,
     MissingSecret,
     NewerSchema,
+    OlderSchema,
     SignatureMismatch,
     StoreRefused,
     Unauthenticated,
@@ -48,6 +49,7 @@ _CODES: tuple[tuple[type[AnaphoraError], int], ...] = (
     (AnchorMismatch, INTEGRITY),
     (SignatureMismatch, INTEGRITY),
     (NewerSchema, MISMATCH),
+    (OlderSchema, MISMATCH),
     (FixtureIntegrityFailed, QUARANTINED),
     (ChainBroken, CHAIN),
     (InvalidRequest, USAGE),

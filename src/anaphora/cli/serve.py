@@ -86,8 +86,9 @@ def command(
     when running calls have ended. SIGINT ends it without that delay, SIGHUP reads the files again.
 
     A node waits while PostgreSQL cannot be reached. Exit codes: 2 when a file or a grant is invalid
-    (with --check also when a granted model has no price), 7 when a key is missing, or PostgreSQL
-    refuses the password or has another version or schema.
+    (with --check also when a granted model has no price) or the store was replaced, 4 when it
+    has another schema version, 7 when a key is missing, or PostgreSQL refuses the password or is of
+    another version.
     """
     require("the daemon", "prometheus_client", extra="daemon")
     from anaphora.daemon.home.settings import ServeOptions
@@ -137,6 +138,7 @@ def _check(options: ServeOptions) -> None:
     lines = [
         *provider_lines(settings.config, settings.providers),
         f"apps: {', '.join(sorted(settings.grants.apps)) or 'none'}",
+        *(["alerts: a test was sent to the webhook"] if found.sent else []),
         *(f"warning: {warning}" for warning in found.warnings),
         *([] if found.problems else ["ok"]),
     ]

@@ -23,7 +23,7 @@ from anaphora.wording import counted
 
 from .audit_report import LoggedLosses, cost, share
 from .common import CommandGroup, html_option, write_html
-from .daemon_connection import home_option, json_option, open_home, store_address_of
+from .daemon_connection import groups_of, home_option, json_option, open_home, store_address_of
 from .parameters import past_moment
 from .spend_entries import correct, entries
 from .terminal import Line, print_report, table
@@ -93,10 +93,9 @@ def command(
     attempts: a retry after an attempt that may have been charged counts as well. `lost` is what
     cache misses cost, as the audit log says: `anaphora audit report` names their causes; it is left
     out with a store in PostgreSQL. In `--by label`, output and unlabelled text are in the row
-    without a label. A group is the field `group` of an app in extensions.yaml; a
-    call stays in the group that its app had when the call began. In `--by budget`, calls of
-    narrowed tokens (`anaphora apps narrow`) are summed by token, from the entries that were not
-    pruned.
+    without a label. A group is the field `group` that an app has in extensions.yaml now. In `--by
+    budget`, calls of narrowed tokens (`anaphora apps narrow`) are summed by token, from the entries
+    that were not pruned.
 
     \b
     anaphora spend --since 7d --by day,app
@@ -109,19 +108,20 @@ def command(
     if context.invoked_subcommand is not None:
         return
     fields = _fields(by)
+    if html is not None and as_json:
+        raise click.UsageError("--html writes one report: leave --json out")
     opened = open_home(home)
     query = _Query(
         store_address_of(opened) or opened.store,
         fields,
         SpendQuery(
             app=app,
+            groups=groups_of(opened) if html or "group" in fields else {},
             since="" if since is None else day_of(since),
             until="" if until is None else day_of(until),
         ),
         None if store_address_of(opened) else LoggedLosses.of(opened.audit, since),
     )
-    if html is not None and as_json:
-        raise click.UsageError("--html writes one report: leave --json out")
     if html is not None:
         write_html(html, lambda: _html(query))
     else:

@@ -21,7 +21,7 @@ from .terminal import Line, print_report
 
 @click.group(cls=CommandGroup)
 def command() -> None:
-    """Check, prune or migrate the store of a daemon.
+    """Check or prune the store of a daemon.
 
     The store holds the ledger, the hashes of tokens, and which app owns which handle: in
     store.sqlite of the home folder, or in PostgreSQL if llm.yaml names it (`store:` in its section
@@ -97,40 +97,3 @@ def prune(keep_days: float, home: Path, as_json: bool) -> None:
     count = counted(done.entries, "entry", "entries")
     text = f"{done.store}: {count} before {done.until} deleted"
     print_report(msgspec.structs.asdict(done), [text], as_json=as_json)
-
-
-@command.command()
-@home_option
-@json_option
-def migrate(home: Path, as_json: bool) -> None:
-    """Update the store to the schema_version of this version of anaphora.
-
-    A daemon does this at start as well. If it fails, nothing is changed. In PostgreSQL, nodes of
-    the previous version can run during and after the migration.
-    """
-    done = _run(home, "migrate")
-    text = (
-        f"schema_version {done.after} already"
-        if done.before == done.after
-        else f"updated from schema_version {done.before} to {done.after}"
-    )
-    print_report(msgspec.structs.asdict(done), [f"{done.store}: {text}"], as_json=as_json)
-
-
-@command.command("reset-clock")
-@home_option
-@json_option
-def reset_clock(home: Path, as_json: bool) -> None:
-    """Charge calls to today again, after the clock was in the future.
-
-    A limit's day never begins twice, so that a clock that jumps back resets no limit. After the
-    clock was in the future, all calls are charged to that later day. This command ends that: today
-    starts with today's spend, and the later day will start with the amounts charged to it.
-    """
-    done = _run(home, "reset_clock")
-    text = (
-        "the clock was never ahead"
-        if done.before == done.after
-        else f"the latest day was {done.before}, and is now {done.after}"
-    )
-    print_report(msgspec.structs.asdict(done), [f"{done.store}: {text}"], as_json=as_json)

@@ -71,7 +71,6 @@ class NarrowAppParams(AdminParams, frozen=True):
     expires_s: float
     models: tuple[str, ...] | None = None
     label: str = ""
-    reserve: bool = False
 
 
 class AdminTokenParams(AdminParams, frozen=True):
@@ -196,7 +195,6 @@ class Admin:
             models=params.models,
             seconds=params.expires_s,
             label=params.label,
-            reserved=params.reserve,
         )
         await self._refresh()
         new = await self._directory.narrow(app, wanted)
@@ -307,7 +305,6 @@ class Admin:
         return {
             "group": grant.group,
             "group_limits": shown,
-            "slow_from": grant.llm.slow_from,
             **outer_limits(grants, app, config),
             "sources": grant_sources(grants, app, config),
         }
@@ -347,7 +344,6 @@ def _budget(row: TokenRow) -> dict[str, Any]:
         "label": row.label,
         "usd": dollars(row.nano_usd or 0),
         "models": list(row.models),
-        "reserved": row.reserved,
     }
 
 

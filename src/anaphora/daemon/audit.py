@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -32,7 +32,7 @@ from .home import Home, derived_key
 from .home.config import DaemonConfig, daemon_config
 from .store import UnauditedEntry
 from .store.opening import store_address
-from .store.schema import SCHEMA_VERSION, readable, version_of
+from .store.schema import readable, version_of
 from .store.tables import SIGNED_SINCE
 
 if TYPE_CHECKING:
@@ -73,8 +73,8 @@ def _signed_since(store: Path, log: str, key: str) -> int | None:
     if not store.is_file():
         return None
     with readable(store), closing(connect_read_only(store)) as database:
-        if version_of(database, store) < SCHEMA_VERSION:
-            return None  # no daemon of today's version has written the log
+        if not version_of(database, store):
+            return None  # no daemon has written the log
         found = database.execute(SIGNED_SINCE, numbered(log, key)).fetchone()
         return None if found is None else found[0]
 
@@ -106,7 +106,9 @@ async def open_audit(
 class AuditRecovery:
     """Writes missing audit rows."""
 
-    def __init__(self, ledger: Ledger, audit: AuditLog) -> None:
+    def __init__(self, ledger: Ledger, audit: AuditLog, group_of: Callable[[str], str]) -> None:
+        """`group_of` returns the group of an app."""
+        self._group_of = group_of
         self._ledger = ledger
         self._store = ledger.store
         self._audit = audit
@@ -130,7 +132,7 @@ class AuditRecovery:
         if written:
             self._store.audited(sorted(written))
         rows = [
-            missing_row(id, attempts, self._audit.node)
+            missing_row(id, attempts, self._audit.node, self._group_of(attempts[0].app))
             for id, attempts in found.items()
             if id not in written
         ]
@@ -154,7 +156,9 @@ class AuditRecovery:
         }
 
 
-def missing_row(id: str, attempts: Sequence[UnauditedEntry], node: str) -> AuditEnvelope:
+def missing_row(
+    id: str, attempts: Sequence[UnauditedEntry], node: str, group: str
+) -> AuditEnvelope:
     """The row of a call, made from the entries of its attempts."""
     first, last = attempts[0], attempts[-1]
     billed = [one for one in attempts if one.kind == "billed"]
@@ -165,7 +169,7 @@ def missing_row(id: str, attempts: Sequence[UnauditedEntry], node: str) -> Audit
     return AuditEnvelope(
         at=round(first.at, 6),
         app=label(first.app),
-        group=label(first.group) if first.group else "",
+        group=label(group) if group else "",
         budget=first.budget,
         budget_label=label(first.budget_label) if first.budget_label else "",
         adapter="daemon",

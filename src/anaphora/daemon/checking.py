@@ -1,5 +1,5 @@
 """The checks of `anaphora serve --check`: files, keys, grants, certificate, prices of granted
-models, the token key and the store. Sends and writes nothing."""
+models, the token key and the store, and a test of the alerts. Writes nothing."""
 
 from __future__ import annotations
 
@@ -15,20 +15,19 @@ import msgspec
 
 from anaphora import catalog
 from anaphora.client.pool import ProviderPool, TargetChooser
-from anaphora.errors import AnaphoraError, InvalidConfig, NewerSchema, StoreRefused
+from anaphora.errors import AnaphoraError, InvalidConfig
 from anaphora.redaction import shown_name
 from anaphora.sqlite_files import connect_read_only
 
 from .access.granted_models import models_of
 from .access.grants import AppGrant
 from .access.identity import ADMIN
-from .alerts.targets import AlertSender
 from .home import Home
 from .home.extensions import Grants
 from .home.settings import ServeOptions, Settings, SettingsFiles, effective_config
 from .home.tls import ServerCertificate
 from .store.opening import store_address
-from .store.schema import SCHEMA_VERSION, has_store, readable, version_of
+from .store.schema import has_store, readable, version_of
 
 if TYPE_CHECKING:
     from anaphora.client.transport import HttpRequest
@@ -45,6 +44,8 @@ class HomeCheck(msgspec.Struct, frozen=True, kw_only=True):
     problems: tuple[str, ...]
     """Reasons why calls fail that a grant allows, or alerts that are asked for."""
     warnings: tuple[str, ...]
+    sent: bool
+    """A test of the alerts has arrived."""
 
 
 def check_home(options: ServeOptions) -> HomeCheck:
@@ -63,10 +64,9 @@ def check_home(options: ServeOptions) -> HomeCheck:
         for app, grant in settings.grants.apps.items()
         for reason in unpriced(grant, settings, options.clock())
     ]
-    if settings.grants.alerts is not None:
-        found = AlertSender(home).problems(settings.grants.alerts, settings.grants.origin)
-        problems += map(str, found)
+    sent, alert_warnings = asyncio.run(_test_alerts(home, settings, problems))
     warnings = (
+        *alert_warnings,
         *settings.grants.warnings(token_apps),
         *without_grant(settings.grants, token_apps),
         *(f"not in force: {each}" for each in files.problems),
@@ -74,7 +74,30 @@ def check_home(options: ServeOptions) -> HomeCheck:
         *map(str, settings.shared_caches()),
         *price_warnings(options.clock()),
     )
-    return HomeCheck(settings=settings, problems=tuple(problems), warnings=warnings)
+    return HomeCheck(settings=settings, problems=tuple(problems), warnings=warnings, sent=sent)
+
+
+async def _test_alerts(
+    home: Home, settings: Settings, problems: list[str]
+) -> tuple[bool, tuple[str, ...]]:
+    """Sends a test to the webhook of the alerts, if there is one. Returns whether it arrived, and
+    warnings. A secret that is missing is a problem."""
+    grants = settings.grants
+    if grants.alerts is None:
+        return False, ()
+    from .alerts import NotSent, secrets_of, send_test
+
+    webhook = grants.alerts.webhook
+    try:
+        secrets_of(home, webhook)
+    except NotSent as problem:
+        problems.append(str(grants.origin.invalid(str(problem), "alerts", "webhook")))
+        return False, ()
+    try:
+        await send_test(home, webhook, settings.daemon.node_name)
+    except NotSent as problem:
+        return False, (f"a test of the alerts was not sent: {problem}",)
+    return True, ()
 
 
 def without_grant(grants: Grants, token_apps: Collection[str]) -> Iterator[str]:
@@ -86,8 +109,8 @@ def without_grant(grants: Grants, token_apps: Collection[str]) -> Iterator[str]:
 
 
 def _token_apps(home: Home, files: SettingsFiles, now: float) -> Collection[str]:
-    """Apps that have a valid token; all apps if the store has to be updated first. Raises if the
-    store cannot be used. With PostgreSQL, its grants are those in force."""
+    """Apps that have a valid token; all apps if there is no store yet. Raises if the store cannot
+    be used. With PostgreSQL, its grants are those in force."""
     settings = files.current
     address = store_address(home, settings.daemon)
     if address is not None:
@@ -98,7 +121,7 @@ def _token_apps(home: Home, files: SettingsFiles, now: float) -> Collection[str]
         readable(home.store),
         contextlib.closing(connect_read_only(home.store, any_thread=True)) as database,
     ):
-        if version_of(database, home.store) < SCHEMA_VERSION:
+        if not version_of(database, home.store):
             return settings.grants.apps
         rows = database.execute(_TOKEN_APPS.replace("$1", "?"), (now,))
         return {app for (app,) in rows}
@@ -113,17 +136,15 @@ async def _stored_apps(
     """All apps if no node has made the tables yet."""
     from anaphora.postgres.connection import connect
     from anaphora.postgres.lane import Lane
-    from anaphora.postgres.migrations import state
+    from anaphora.postgres.schema import version
 
     from .nodes import generations
 
     # Refused as for `serve`; a lane takes a refusal for one that passes.
     connection = await connect(address, name="check")
     try:
-        if (await state(connection)).pending:
+        if not await version(connection):
             return files.current.grants.apps
-    except NewerSchema as problem:
-        raise StoreRefused(str(problem)) from None
     finally:
         await connection.close()
     lane = Lane(address, "check")

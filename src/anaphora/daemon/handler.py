@@ -303,8 +303,6 @@ class DaemonHandler:
         }
         if error := exchange.scope.get(ERROR_KEY):
             fields["error"] = error
-        if call.slowed:
-            fields["slowed"] = round(call.slowed, 3)
         self._log.line(level, "request", **fields)
 
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from anaphora.client.failures import log
-from anaphora.errors import AnaphoraError
+from anaphora.errors import AnaphoraError, Io
 from anaphora.serving.server import (
     ServerAddress,
     in_thread,
@@ -31,7 +31,6 @@ from anaphora.serving.server import (
 from .access.checks import UnreadBytes
 from .calls.steps.authenticate import AuthenticateApp, Peers, Readiness
 from .checking import check_required, price_warnings, without_grant
-from .draining import Drain
 from .handler import DaemonHandler
 from .health import HealthChecks
 from .home import Home, HomeLock
@@ -39,14 +38,14 @@ from .home.config import DaemonConfig
 from .home.secrets import disable_core_dumps
 from .home.settings import ServeOptions, Settings, SettingsFiles, effective_config
 from .home.tls import ServerCertificate
-from .listeners import certificate_of, listen, socket_mode
+from .listeners import Drain, certificate_of, listen, socket_mode
 from .monitoring import DaemonMetrics, JsonLog, logging_to
 from .services import Services, open_services, parts_of, service_gauges
 from .starting import WaitingStart, waiting_pages
 from .tracing import call_traces
 
 if TYPE_CHECKING:
-    from .alerts.delivery import Alerts
+    from .alerts import Alerts
     from .ui.service import UiService
 
 #: Seconds between checks of files, certificates and expired tokens.
@@ -97,6 +96,10 @@ class Daemon:
         self._use_alerts()
         self._warned: tuple[str, ...] = ()
         """The warnings of the last check."""
+        self.failure: str | None = None
+        """Why the daemon cannot go on,"""
+        self.on_failure: Callable[[], None] = lambda: None
+        """and what is called then."""
         self._loop = asyncio.get_running_loop()
         self._woken = asyncio.Event()
 
@@ -187,11 +190,19 @@ class Daemon:
 
     def _use_alerts(self) -> None:
         if self.settings.grants.alerts is not None:
-            from .alerts.delivery import open_alerts
+            from .alerts import Alerts
 
-            parts = self.home, self._files, self.services, self.metrics
-            self.alerts = self.alerts or open_alerts(*parts)
-            self.alerts.log_problems()
+            if self.alerts is None:
+                services = self.services
+                self.alerts = Alerts(
+                    self.home,
+                    services.store,
+                    services.ledger,
+                    services.calls.tools.denials,
+                    lambda: self.settings.grants,
+                    node=self.settings.daemon.node_name,
+                )
+                self.metrics.gauges(self.alerts.gauge())
 
     def _set_socket_mode(self) -> None:
         with contextlib.suppress(OSError):
@@ -223,11 +234,11 @@ class Daemon:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._woken.wait(), _LOOK_SECONDS)
             self._woken.clear()
+            self._stop_if_replaced()
             try:
                 self.reload_if_changed()
                 handler.end_expired()
                 self.services.calls.tools.denials.write_minute()
-                self.services.calls.prefixes.remove_old(self.services.ledger.clock())
                 if self.alerts:
                     self.alerts.look()
                 if certificate is not None and certificate.reload():
@@ -236,6 +247,15 @@ class Daemon:
                 _log.error("%s", problem)
             except Exception as problem:
                 log(logging.ERROR, type(problem).__name__, problem)
+
+    def _stop_if_replaced(self) -> None:
+        replaced = self.services.store.replaced
+        if replaced is not None and self.failure is None:
+            self.failure = (
+                f"{replaced}: put the file back or restore a backup, and start the daemon again"
+            )
+            _log.critical("stopping: %s", self.failure)
+            self.on_failure()
 
     def _problems(self) -> list[str]:
         unmet = self.settings.grants.unmet.items()
@@ -351,9 +371,10 @@ def running(
 def serve(options: ServeOptions, ready: Callable[[Daemon], None] = lambda _: None) -> None:
     """A daemon in the foreground. SIGTERM and SIGINT drain and stop it, SIGHUP reloads its files
     and opens its log again. SIGTERM first gives balancers `drain_delay` seconds to notice; a second
-    signal ends it at once."""
+    signal ends it at once. Raises `Io` if its store was replaced."""
     disable_core_dumps()
     raise_file_limit()
+    failure: str | None = None
     ends = {signal.SIGINT, signal.SIGTERM}
     with (
         received_signals(*ends, signal.SIGHUP) as signals,
@@ -362,8 +383,12 @@ def serve(options: ServeOptions, ready: Callable[[Daemon], None] = lambda _: Non
         tuned_interpreter("asyncio"),
     ):
         ready(daemon)
+        daemon.on_failure = lambda: signals.add(signal.SIGINT)
         while (number := next(signals)) == signal.SIGHUP:
             daemon.hang_up()
         if number == signal.SIGTERM:
             daemon.drain_delay = daemon.settings.daemon.drain_delay
         signals.on_next = daemon.hurry
+        failure = daemon.failure
+    if failure is not None:
+        raise Io(failure)

@@ -11,17 +11,16 @@ import msgspec
 
 from anaphora.audit.log import AuditLog
 from anaphora.client.observe import Watcher
-from anaphora.errors import NewerSchema, StoreRefused, StoreUnavailable
+from anaphora.errors import StoreUnavailable
 
 from .access.checks import CallSlots
 from .access.grants import NANO
 from .access.identity import Directory
 from .admin import Admin
-from .alerts.targets import register_test
 from .audit import AuditRecovery, open_audit
 from .checking import price_table_days
 from .health import Part
-from .home import Home, derived_key
+from .home import Home
 from .home.settings import Settings, SettingsFiles
 from .money.administration import SpendAdmin
 from .money.ledger import Ledger
@@ -33,7 +32,6 @@ from .store.sqlite import SqliteStore
 if TYPE_CHECKING:
     from .calls.delegation import CallService
     from .endpoints.service import Endpoints
-    from .home.config import DaemonConfig
     from .nodes.membership import NodeMembership
     from .rpc.service import RpcService
     from .store.interface import Store
@@ -76,12 +74,10 @@ async def open_services(
     directory, admin = await _open_directory(home, files, store, clock)
     if node is not None:
         await _follow_changes(stack, node, directory, admin, files)
-    audit = await _open_audit(stack, home, settings.daemon, ledger)
+    audit = await _open_audit(stack, home, settings, ledger)
     SpendAdmin(store, audit, clock=clock).register(admin)
     off_loop = stack.enter_context(contextlib.closing(OffLoop()))
-    calls = _open_calls(
-        home, settings, ledger, audit, clock=clock, watchers=watchers, off_loop=off_loop
-    )
+    calls = _open_calls(settings, ledger, audit, clock=clock, watchers=watchers, off_loop=off_loop)
     stack.push_async_callback(calls.close)
     slots = _begin_calls(calls, settings)
     return Services(
@@ -100,7 +96,6 @@ async def open_services(
 
 
 def _open_calls(
-    home: Home,
     settings: Settings,
     ledger: Ledger,
     audit: AuditLog | None,
@@ -118,7 +113,6 @@ def _open_calls(
         audit,
         clock=clock,
         watchers=watchers,
-        prefix_key=derived_key(home, "prefixes of prompts"),
         off_loop=off_loop,
     )
 
@@ -141,7 +135,6 @@ async def _open_directory(
         failed_logins_per_minute=settings.daemon.failed_logins_per_minute,
         clock=clock,
     )
-    directory.note_groups()
     admin = Admin(
         directory,
         store,
@@ -150,7 +143,6 @@ async def _open_directory(
         problems=lambda: files.problems,
         clock=clock,
     )
-    register_test(admin, home, lambda: files.current.grants, settings.daemon.node_name)
     return directory, admin
 
 
@@ -186,15 +178,15 @@ def _endpoints(
 async def _open_audit(
     stack: contextlib.AsyncExitStack,
     home: Home,
-    config: DaemonConfig,
+    settings: Settings,
     ledger: Ledger,
 ) -> AuditLog | None:
     """The audit log, if there is to be one. Writes missing rows."""
-    if not config.audit:
+    if not settings.daemon.audit:
         await ledger.store.begin_audit(0)
         return None
-    audit = await open_audit(stack, home, ledger.store, config)
-    await AuditRecovery(ledger, audit).begin()
+    audit = await open_audit(stack, home, ledger.store, settings.daemon)
+    await AuditRecovery(ledger, audit, settings.grants.group_of).begin()
     return audit
 
 
@@ -216,17 +208,14 @@ async def _open_store(
     from .nodes.membership import NodeMembership
     from .store.postgres import MOST_SKEW, PostgresStore
 
-    try:
-        store = await PostgresStore.open(
-            address,
-            node=name,
-            version=__version__,
-            journal=home.settlements_journal,
-            clock=clock,
-            most_skew=MOST_SKEW,
-        )
-    except NewerSchema as problem:
-        raise StoreRefused(str(problem)) from None
+    store = await PostgresStore.open(
+        address,
+        node=name,
+        version=__version__,
+        journal=home.settlements_journal,
+        clock=clock,
+        most_skew=MOST_SKEW,
+    )
     stack.push_async_callback(store.close)
     node = await NodeMembership.join(address, name, home=home, files=files)
     node.clock = store.clock_check

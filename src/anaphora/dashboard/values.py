@@ -162,7 +162,6 @@ class BudgetRow(msgspec.Struct, frozen=True, kw_only=True):
     token: TokenState
     label: str
     limit_nano_usd: int
-    reserved: bool = False
     spent_nano_usd: int | None = 0
     """None: not shown to the app, since it has reads of other apps' cache writes in it."""
     held_nano_usd: int = 0

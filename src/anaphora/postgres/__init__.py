@@ -1,6 +1,6 @@
-"""PostgreSQL: addresses, connections and migrations, for the store that nodes share.
+"""PostgreSQL: addresses, connections and tables, for the store that nodes share.
 
 address = PostgresAddress.parse("postgresql://anaphora@db.example/anaphora", password)
-connection = await connect(address, name="migrate")
-await migrate(connection)
+connection = await connect(address, name="start")
+await schema.create(connection)
 """

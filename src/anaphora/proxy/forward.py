@@ -45,7 +45,7 @@ _HEAD_BYTES, _HEAD_SECONDS = 16 * 1024, 30.0
 _CONNECT_SECONDS, _HANDSHAKE_SECONDS = 30.0, 30.0
 _PIECE = 64 * 1024
 #: All tunnels belong to one program.
-_LIMITS = ConnectionLimits(connections=4096, strangers=4096, strangers_of_peer=4096)
+_LIMITS = ConnectionLimits(connections=4096, strangers_of_peer=4096)
 Serve: TypeAlias = Callable[[socket.socket], Awaitable[None]]
 _ESTABLISHED = b"HTTP/1.1 200 Connection established\r\n\r\n"
 

@@ -149,7 +149,6 @@ class _Connection(RequestHandler):
             auto_decompress=False,
         )
         self.idle_seconds = limits.idle_seconds
-        self._new_seconds = limits.new_seconds
         self.connections = connections
         self.idle_since: float | None = asyncio.get_running_loop().time()
         """When it was opened, last received data or was answered; None while a request is open."""
@@ -179,9 +178,6 @@ class _Connection(RequestHandler):
         self._scope[CONNECTION] = self.place
         if self.place.keeps:
             self._keepalive_timeout = _FOREVER
-        elif self.place.is_surplus:
-            # If it has sent nothing by then.
-            asyncio.get_running_loop().call_later(self._new_seconds, self.place.close_surplus)
         return True
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

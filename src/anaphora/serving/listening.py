@@ -7,22 +7,19 @@ await server.stop_listening()                   open connections are still serve
 server.close_idle(5.0)
 await server.close()
 
-A connection made before `stop_listening` is served: none is reset in the queue of the listening
-socket, as `close` alone would do. A later one is refused, so that a balancer knows that nothing
-was sent, and tries another server.
+A connection that waits in the queue of the listening socket at `stop_listening` is served; `close`
+alone would reset it. A later one is refused, so that a balancer knows that nothing was sent, and
+tries another server.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import os
 import select
 import socket
 import ssl
-import struct
-import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
@@ -36,21 +33,8 @@ from .server import ServerAddress, StoppableApp, bound_socket
 _LONGEST_PATH = 107
 #: Connections accepted at a time, and the length of the queue.
 _ACCEPTED_AT_ONCE, _WAITING = 16, 1024
-#: Seconds for handshakes that began before new ones are ignored.
-_HANDSHAKE_SECONDS = 0.05
 #: Seconds until an accepted connection is registered.
 _ACCEPT_SECONDS = 0.01
-#: Linux: attaches a filter to a socket.
-_ATTACH_FILTER = 26
-#: A filter (classic BPF) that drops the first packet of a new connection, which has SYN and no ACK
-#: among the flags in the 14th byte: load them; SYN? or accept; ACK? then accept; drop; accept.
-_DROP_NEW = (
-    (0x30, 0, 0, 13),
-    (0x45, 0, 2, 0x02),
-    (0x45, 1, 0, 0x10),
-    (6, 0, 0, 0),
-    (6, 0, 0, 2**31),
-)
 
 
 class SocketServer:
@@ -125,14 +109,11 @@ class SocketServer:
         )
         listener.listen(_WAITING)
 
-    async def stop_listening(self, seconds: float = _HANDSHAKE_SECONDS) -> None:
-        """Returns when new connections are refused. Existing connections are accepted, and those
-        whose handshake takes no longer than `seconds`, a few hundredths at most."""
+    async def stop_listening(self) -> None:
+        """Returns when new connections are refused. Those in the queue are accepted."""
         listener, server = self._socket, self._server
         if listener is None:
             return
-        if server is not None and _ignores_new(listener):
-            await asyncio.sleep(min(seconds, _HANDSHAKE_SECONDS))
         while server is not None:
             # The loop accepts connections, and serves them later: not after `server.close`.
             await asyncio.sleep(_ACCEPT_SECONDS)
@@ -223,21 +204,6 @@ def bound_path(path: Path, mode: int) -> socket.socket:
         listener.close()
         raise Io(f"cannot listen at {path}: {os.strerror(problem.errno or 0)}") from None
     return listener
-
-
-def _ignores_new(listener: socket.socket) -> bool:
-    """Makes the system drop the first packets of new connections; otherwise it would accept them
-    until the socket is closed, and then reset them. Clients send them again a second later, and are
-    refused. False if the system has no such filter."""
-    if sys.platform != "linux" or listener.family == socket.AF_UNIX:
-        return False
-    code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *one) for one in _DROP_NEW))
-    program = struct.pack("HL", len(_DROP_NEW), ctypes.addressof(code))
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, _ATTACH_FILTER, program)
-    except OSError:
-        return False
-    return True
 
 
 def _has_waiting(listener: socket.socket) -> bool:

@@ -256,21 +256,6 @@ class ConversationPlans:
         call.beginning = planner.beginning
         return call
 
-    def split_key(
-        self, call: PlannedCall, request: ReadRequest, split: bool, *, scope: Hashable
-    ) -> None:
-        """Gives a call the cache key that its conversation has in another process: its own
-        (`split`), or that of all conversations with the same beginning."""
-        plan, key = call.plan, call.state.cache_key
-        if plan is None or key is None or ("-" in key) is split:
-            return
-        key = key.partition("-")[0]
-        if split:
-            memory = self._memory_of(request, scope)
-            planner = MatchedCallPlanner(memory, request.rendered, call.state)
-            key = planner.split_key(request.rendered, key)
-        call.state.cache_key, call.plan = key, replace(plan, key=key)
-
     def _memory_of(self, request: ReadRequest, scope: Hashable) -> AppMemory:
         return self._memory(_own_scope(request, scope), request.rules)
 

@@ -1,5 +1,5 @@
-"""Groups, budgets and reservations of three nodes on one PostgreSQL: no level is exceeded at any commit,
-what is reserved is there for its task, and a node that dies leaves no wrong sum."""
+"""Groups and budgets of three nodes on one PostgreSQL: no level is exceeded at any commit, and a node
+that dies leaves no wrong sum."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from support.ledgers import NOON, Clock, PostgresPlace, abandon, an_app, opened,
 
 from anaphora.daemon.access.grants import GroupLimits
 from anaphora.daemon.money.ledger import Ledger
-from anaphora.daemon.store import SpendLimits, TokenRow
+from anaphora.daemon.store import TokenRow
 from anaphora.daemon.store.postgres import PostgresStore
 from anaphora.daemon.values import App
 from anaphora.errors import GrantExceeded
 from anaphora.postgres.connection import connect
 
-PER_DAY, GROUP_PER_DAY, BUDGET, RESERVED = 2_000, 2_600, 700, 400
+PER_DAY, GROUP_PER_DAY, BUDGET = 2_000, 2_600, 700
 _LIMITS = GroupLimits(nano_usd_per_day=GROUP_PER_DAY)
 
 #: Records each balance that exceeds its limit, in the transaction that wrote it.
@@ -29,7 +29,6 @@ BEGIN
     INSERT INTO anaphora.exceeded SELECT NEW.app, NEW.spent + NEW.held
     WHERE NEW.spent + NEW.held > CASE
         WHEN NEW.app LIKE 'group:%' THEN {GROUP_PER_DAY}
-        WHEN NEW.app = 'budget:kept' THEN {RESERVED}
         WHEN NEW.app LIKE 'budget:%' THEN {BUDGET} ELSE {PER_DAY} END;
     RETURN NULL;
 END $$;
@@ -51,7 +50,7 @@ def app(id: str, *budgets: tuple[str, int]) -> App:
 def token(id: str, parent: str, amount: int) -> TokenRow:
     return TokenRow(
         id=id, app="one", digest=id.encode(), created=NOON, expires=NOON + 3600, parent=parent,
-        nano_usd=amount, reserved=id == "kept",
+        nano_usd=amount,
     )  # fmt: skip
 
 
@@ -61,7 +60,6 @@ CALLERS = (
     app("one", ("task", BUDGET)),
     app("one", ("task", BUDGET), ("inner", BUDGET)),
 )
-KEPT = app("one", ("kept", RESERVED))
 
 
 async def call(ledger: Ledger, caller: App, bound: int, billed: int) -> bool:
@@ -99,20 +97,13 @@ async def test_no_level_is_exceeded_by_three_nodes(postgres_place: PostgresPlace
             nodes = (first, second, third)
             await first.store.add_token(token("task", "root", BUDGET))
             await second.store.add_token(token("inner", "task", BUDGET))
-            limits = SpendLimits(per_day=PER_DAY, group_per_day=GROUP_PER_DAY)
-            await third.store.reserve(token("kept", "root", RESERVED), limits, group="team")
 
             left = await third.hold(CALLERS[3], provider="p", model="m", request_id="r", bound=50)
             left._settled = True
 
-            async def kept() -> list[bool]:
-                """Its amount is there to the last nano-dollar, whatever the others do."""
-                return [await call(nodes[n % 3], KEPT, 20, 20) for n in range(RESERVED // 20)]
-
-            work = [load(node, random.Random(n)) for n, node in enumerate(nodes * 3)]
-            calls, _ = await asyncio.gather(kept(), asyncio.gather(*work))
-            assert all(calls)
-            assert not await call(first, KEPT, 1, 1)
+            await asyncio.gather(
+                *(load(node, random.Random(n)) for n, node in enumerate(nodes * 3))
+            )
             # The third node dies with its open call.
             assert isinstance(third.store, PostgresStore)
             abandon(third.store)
@@ -120,7 +111,6 @@ async def test_no_level_is_exceeded_by_three_nodes(postgres_place: PostgresPlace
             async with opened(third_place, clock, node="c") as third:
                 budgets = {one.token.id: one for one in await third.store.budgets()}
                 assert {one.held for one in budgets.values()} == {0}
-                assert budgets["kept"].spent == RESERVED
                 assert budgets["task"].spent >= budgets["inner"].spent >= 50
                 group = (await third.store.spent_by_group(NOON))["team"]
                 assert group.held == 0

@@ -16,17 +16,17 @@ from anaphora.daemon.home.settings import SettingsFiles
 from anaphora.daemon.nodes import directory, generations
 from anaphora.daemon.nodes.membership import ChangeFeed, check_token_key
 from anaphora.errors import InvalidConfig, InvalidRequest
+from anaphora.postgres import schema
 from anaphora.postgres.address import PostgresAddress
 from anaphora.postgres.connection import connect
 from anaphora.postgres.lane import Lane
-from anaphora.postgres.migrations import migrate
 
 
 @asynccontextmanager
 async def opened(url: str) -> AsyncIterator[Lane]:
     address = PostgresAddress.parse(url)
     connection = await connect(address)
-    await migrate(connection)
+    await schema.create(connection)
     await connection.close()
     lane = Lane(address, "test")
     try:

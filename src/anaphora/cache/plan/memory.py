@@ -153,8 +153,6 @@ class ConversationState(msgspec.Struct):
     is known to begin the same."""
     cache_key: str | None = None
     """The key chosen for providers that route requests by one."""
-    key_saved: bool = False
-    """Whether other processes know the key."""
     counted: bool = False
     """Whether its calls count towards the usual length of a conversation."""
     changes: tuple[int, ...] = UNKNOWN

@@ -15,9 +15,8 @@ from typing import TypeAlias
 
 import msgspec
 
-from anaphora.cache.sent_call import begins_with, expiry, is_alive, shared_chunks
+from anaphora.cache.sent_call import begins_with, expiry, is_alive, shared_chunks, writing_marks
 from anaphora.cache.simulator import RenderedPrompt
-from anaphora.cache.simulator.outcome import writing_marks
 from anaphora.cache.simulator.prompt import UNMARKED
 from anaphora.cache.simulator.view import automatic_position
 from anaphora.rendered import Mark, Plan, Rendered
@@ -366,10 +365,10 @@ class MarkerPlanner:
             if limit is not None and end is not None and end >= 0:
                 state.cache_key = self._prompt_of(rendered).key(end).hex()
                 if self._memory.calls_per_minute(at) >= limit.value:
-                    state.cache_key = self.split_key(rendered, state.cache_key)
+                    state.cache_key = self._split_key(rendered, state.cache_key)
         return state.cache_key
 
-    def split_key(self, rendered: Rendered, shared: str) -> str:
+    def _split_key(self, rendered: Rendered, shared: str) -> str:
         """The cache key of one conversation among many with the same beginning: by its first
         message, so that any process gives it the same one."""
         prompt, end = self._prompt_of(rendered), marking.stable_end(rendered)

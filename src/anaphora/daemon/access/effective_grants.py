@@ -32,7 +32,6 @@ def grant_sources(grants: Grants, app: str, config: ClientConfig) -> dict[str, s
     for name in GroupTable.__struct_fields__:
         line = _line(origin, "groups", group, name)
         found[f"group_{name}"] = f"group {group}, {line}" if line else ""
-    found["slow_from"] = found["slow_from"] or found["group_slow_from"]
     for name, field in _OF_DAEMON.items():
         line = _line(config.origin, "daemon", field) or "default"
         found[name] = found.get(name) or f"daemon, {line}"

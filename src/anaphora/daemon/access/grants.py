@@ -52,8 +52,6 @@ class LlmGrant(msgspec.Struct, frozen=True, kw_only=True):
     nano_usd_per_day: int | None = None
     """None for `unlimited`."""
     nano_usd_per_month: int | None = None
-    slow_from: float | None = None
-    """Used share of a limit from which on calls are delayed; the group's, if the app has none."""
     has_other_limit: bool = False
     """Whether another limit in dollars applies as well: that of the group, or of a narrowed
     token."""
@@ -95,8 +93,6 @@ class GroupLimits(msgspec.Struct, frozen=True, kw_only=True):
 
     nano_usd_per_day: int | None = None
     nano_usd_per_month: int | None = None
-    slow_from: float | None = None
-    """For apps without one of their own."""
 
     @property
     def is_limited(self) -> bool:

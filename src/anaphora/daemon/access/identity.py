@@ -18,16 +18,16 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from anaphora.bounded import BoundedMap
 from anaphora.client.config.secrets import Secret
 from anaphora.daemon.home.extensions import Grants
-from anaphora.daemon.money.ledger import spend_limits
 from anaphora.daemon.store import TokenBudget, TokenRow
 from anaphora.daemon.store.interface import Store
 from anaphora.daemon.values import SOCKET, App, Peer
-from anaphora.errors import Forbidden, InvalidRequest, Unauthenticated
+from anaphora.errors import Forbidden, GrantRateLimited, InvalidRequest, Unauthenticated
 from anaphora.redaction import shown_name
+from anaphora.serving.connection_limits import network_of
 
-from .failed_logins import FailedLogins
 from .grants import MOST_DEPTH, AppGrant
 from .narrowing import MOST_NARROWED, NarrowedToken, TokenRows, too_many
 from .steady_clock import SteadyClock
@@ -42,6 +42,37 @@ ADMIN = ""
 CLEAN_EVERY = 1000
 """After how many new narrowed tokens those that ended unused are removed from the store."""
 _KEEP_UNUSED = 3600.0
+_MINUTE = 60.0
+#: Maximum number of peers with failures; the one without a failure for longest is dropped.
+_MOST_PEERS = 10_000
+
+
+class FailedLogins:
+    """Limits the failed logins of a peer per minute. Peers of one IPv6 network (/64) count as
+    one."""
+
+    def __init__(self, per_minute: int) -> None:
+        self._most = per_minute
+        self._failures = BoundedMap[str, tuple[float, float]](_MOST_PEERS)
+        """The failures of each peer, less those that have expired, and since when."""
+
+    def note(self, peer: Peer, now: float) -> None:
+        """Counts a failed login. Raises `GrantRateLimited` if there are too many."""
+        rate, name = self._most / _MINUTE, _peer_name(peer)
+        used, since = self._failures.pop(name, (0.0, now))
+        used = max(0.0, used - max(0.0, now - since) * rate)
+        refuses = used + 1 > self._most
+        self._failures[name] = (used if refuses else used + 1, now)
+        if refuses:
+            raise GrantRateLimited(
+                "too many failed logins from this address",
+                limit="failed_logins",
+                retry_after=(used + 1 - self._most) / rate,
+            )
+
+
+def _peer_name(peer: Peer) -> str:
+    return f"uid {peer.uid}" if peer.address == SOCKET else network_of(peer.address)
 
 
 class NewToken(msgspec.Struct, frozen=True, kw_only=True):
@@ -153,10 +184,19 @@ class Directory:
         row = self._find(token)
         return row is not None and row.app == ADMIN
 
-    def is_valid(self, token_id: str) -> bool:
-        """Whether a token is neither revoked nor expired."""
+    def token(self, token_id: str) -> TokenRow | None:
+        """A token that is neither revoked nor expired."""
         row = self._rows.by_id.get(token_id)
-        return row is not None and self._is_live(row)
+        return row if row is not None and self._is_live(row) else None
+
+    async def find_token(self, token_id: str) -> TokenRow | None:
+        """The same; the store is asked for one that another node may just have made."""
+        if token_id not in self._rows.by_id:
+            await self.refresh()
+        return self.token(token_id)
+
+    def is_valid(self, token_id: str) -> bool:
+        return self.token(token_id) is not None
 
     def grant(self, app: str) -> AppGrant | None:
         return self._grants.apps.get(app)
@@ -179,20 +219,7 @@ class Directory:
 
     def set_grants(self, grants: Grants) -> None:
         """Applies to requests that arrive after this."""
-        before, self._grants = self._grants, grants
-        self.note_groups(before)
-
-    def note_groups(self, before: Grants | None = None) -> None:
-        """Stores the groups of apps that differ from `before`, or of all apps without it."""
-        known = {} if before is None else before.apps
-        self._store.note_groups(
-            {
-                app: grant.group
-                for app, grant in self._grants.apps.items()
-                if app not in known or known[app].group != grant.group
-            },
-            self._clock(),
-        )
+        self._grants = grants
 
     def on_revoke(self, callback: Callable[[str], None]) -> None:
         """Registers a function called with the id of a revoked token, to end its running
@@ -235,8 +262,7 @@ class Directory:
 
     async def narrow(self, app: str, wanted: NarrowedToken, *, parent: str = "") -> NewToken:
         """Creates a narrowed token of an app, or of one of its tokens, by its id. Raises
-        `InvalidRequest`, `GrantRateLimited` if the app has too many, and `GrantExceeded` if the
-        amount cannot be reserved."""
+        `InvalidRequest`, and `GrantRateLimited` if the app has too many."""
         now, above = self.now(), self._row(parent) if parent else None
         if next(self._made) % CLEAN_EVERY == 0:
             await self._store.remove_unused_budgets(now - _KEEP_UNUSED)
@@ -244,17 +270,7 @@ class Directory:
             raise too_many()
         token = self._hash.new_narrowed()
         row = wanted.row(new_id(), app, self._hash(token), now, above)
-        if row.reserved:
-            grant = self.grant(app) or AppGrant(app=app)
-            of = (
-                App(id=app, grant=grant)
-                if above is None
-                else self._rows.app(above, self._grants.apps)
-            )
-            group, limits = spend_limits(grant, of.budget_limits)
-            await self._store.reserve(row, limits, group=group, budgets=of.budgets)
-        else:
-            await self._store.add_token(row)
+        await self._store.add_token(row)
         self.use(row)
         return NewToken(row=row, token=token)
 

@@ -46,8 +46,6 @@ class NarrowedToken(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
     """Its life."""
     label: str = ""
-    reserved: bool = False
-    """Carve the amount out of what the token above it may spend."""
 
     @classmethod
     def checked(
@@ -57,7 +55,6 @@ class NarrowedToken(msgspec.Struct, frozen=True, kw_only=True):
         models: Sequence[str] | None,
         seconds: float,
         label: str = "",
-        reserved: bool = False,
     ) -> NarrowedToken:
         """Raises `InvalidRequest` with the name of the param."""
         nano = nano_usd_of(usd if isinstance(usd, str) else str(Decimal(repr(usd))))
@@ -69,13 +66,7 @@ class NarrowedToken(msgspec.Struct, frozen=True, kw_only=True):
             reason = f"must have at most {LONGEST_LABEL} characters, all of them printable"
             raise InvalidRequest(reason, path="label")
         _check_models(models)
-        return cls(
-            nano_usd=nano,
-            models=tuple(models or ()),
-            seconds=seconds,
-            label=label,
-            reserved=reserved,
-        )
+        return cls(nano_usd=nano, models=tuple(models or ()), seconds=seconds, label=label)
 
     def row(
         self, id: str, app: str, digest: bytes, now: float, parent: TokenRow | None
@@ -94,7 +85,6 @@ class NarrowedToken(msgspec.Struct, frozen=True, kw_only=True):
             nano_usd=self.nano_usd,
             models=self.models,
             label=self.label,
-            reserved=self.reserved,
         )
 
 

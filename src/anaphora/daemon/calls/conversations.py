@@ -7,17 +7,23 @@ A prompt is split once. One index finds the earlier call for the plan and for th
 from __future__ import annotations
 
 import secrets
+import time
 from collections import OrderedDict
+from decimal import Decimal
 
 from anaphora.cache import EarlierCall, PrefixIndex
+from anaphora.cache.cold import ColdPasses, refusal
 from anaphora.cache.sent_call import SentCall
-from anaphora.daemon.values import CallScope, cache_scope
+from anaphora.client.in_flight import PreparedRequest, service_tier
+from anaphora.client.target import Target
+from anaphora.daemon.access.grants import NANO
+from anaphora.daemon.values import App, CallScope, cache_scope
+from anaphora.errors import ColdCallRefused
 from anaphora.rendered import Plan
-from anaphora.tokens import Counts
 from anaphora.traffic.matching import RememberedCall, answered_call
 from anaphora.traffic.planning import ConversationPlans, ReadRequest
 
-from .own_prefixes import OwnPrefixes, PrefixScope
+from .own_prefixes import OwnPrefixes
 
 #: Limits per app and model: remembered calls, bytes of their texts, and bytes of what is remembered
 #: besides. A call is remembered longer than its text.
@@ -29,10 +35,9 @@ _MOST_SCOPES, _MOST_TEXTS, _MOST_MEMORIES = 256, 32 * 1024 * 1024, 48 * 1024 * 1
 class CallMemory:
     """The recent calls of all apps. Bounded. Used from one event loop."""
 
-    def __init__(self, prefixes: OwnPrefixes | None = None) -> None:
-        """`prefixes` are those that apps have sent, including on other nodes and before a
-        restart."""
-        self.prefixes = prefixes
+    def __init__(self) -> None:
+        self.prefixes = OwnPrefixes()
+        """Those that apps have sent."""
         self._plans = ConversationPlans()
         self._indexes: OrderedDict[CallScope, PrefixIndex[RememberedCall]] = OrderedDict()
 
@@ -66,26 +71,6 @@ class CallMemory:
         self._trim()
         return call
 
-    async def keep_key(
-        self, call: RememberedCall, request: ReadRequest, place: PrefixScope, *, scope: CallScope
-    ) -> None:
-        """Gives a call the cache key that its conversation has on other nodes or had before a
-        restart. For a new conversation, the choice is saved once its prompt is long enough to be
-        cached."""
-        planned = call.planned
-        if self.prefixes is None or planned is None or planned.state.key_saved:
-            return
-        if planned.plan is None or planned.plan.key is None or not request.takes_markers:
-            return
-        if Counts(request.rendered).total < request.rules.minimum_tokens.value:
-            return
-        planned.state.key_saved = True
-        split = await self.prefixes.was_split(place, call.sent)
-        if split is None:
-            self.prefixes.save_split(place, call.sent, "-" in planned.plan.key)
-        else:
-            self._plans.split_key(planned, request, split, scope=cache_scope(scope))
-
     def answered(self, call: RememberedCall) -> None:
         """Records an answered call: later calls are compared with it."""
         call.earlier = call.before = call.expected = None
@@ -118,3 +103,45 @@ class CallMemory:
             texts, memory = texts - index.size, memory - index.memory
             index.shrink(max(0, _MOST_TEXTS - texts), max(0, _MOST_MEMORIES - memory))
             texts, memory = texts + index.size, memory + index.memory
+
+
+class ColdGate:
+    """Refuses calls of apps whose cached beginning is gone, for grants with `cold_above_usd`.
+    Bounded. Used from one event loop.
+
+    The same call passes if it is sent again within some minutes. Calls that arrived before the
+    refusal are refused as well."""
+
+    def __init__(self) -> None:
+        self._passes = ColdPasses()
+
+    def check(
+        self,
+        app: App,
+        remembered: RememberedCall,
+        target: Target,
+        prepared: PreparedRequest,
+        *,
+        known: int,
+        arrived: float,
+    ) -> None:
+        """Raises `ColdCallRefused`. `known` are the tokens of the prompt that the app has sent
+        before; `arrived` is when the call came."""
+        limit, at = app.grant.llm.cold_above, prepared.at
+        if limit is None:
+            return
+        cold = remembered.cold(
+            remembered.rules or target.rules,
+            price=target.price(at, service_tier(prepared)),
+            profile=target.profile,
+            known=known,
+        )
+        if cold is None or not cold.costs_more_than(Decimal(limit) / NANO):
+            return
+        scope = app.owner, target.endpoint.id, target.model
+        rendered = remembered.sent.rendered
+        if self._passes.allows(scope, rendered, arrived):
+            return
+        now = time.time()
+        self._passes.add(self._passes.key(scope, rendered), now, since=now)
+        raise ColdCallRefused(refusal(cold), cold=cold)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import secrets
 import time
 from collections.abc import (
     AsyncGenerator,
@@ -35,14 +34,13 @@ from anaphora.daemon.values import App, GrantedModel
 from anaphora.errors import AnaphoraError, Denied
 from anaphora.tokens import Counts
 
-from .call import AppCall, AppReply, CallTools, StreamHead, StreamPiece
-from .cold_guard import ColdGate
-from .conversations import CallMemory
-from .own_prefixes import OwnPrefixes
-from .pipeline import CallPipeline
+from .behind import CallTexts, Explanations
+from .call import AppCall, AppReply, StreamHead, StreamPiece
+from .conversations import CallMemory, ColdGate
+from .pipeline import CallPipeline, CallTools
 from .reading_on import ReadOnCalls, WaitedCall
 from .steps.answer import JudgeCache, RelayAnswer
-from .steps.audit import AuditCall, CallTexts, Explanations
+from .steps.audit import AuditCall
 from .steps.plan import PlanRequest
 from .steps.request import PermitCall
 from .steps.send import ClientCall, SendAttempt
@@ -64,14 +62,10 @@ class CallService:
         clock: Callable[[], float] = time.time,
         watchers: Iterable[Watcher] = (),
         transport: HttpTransport | None = None,
-        prefix_key: bytes = b"",
         off_loop: OffLoop | None = None,
     ) -> None:
-        """`prefix_key` is the key of prompt digests in the store, the same on all nodes, by default
-        random. `off_loop` reads large requests in a thread."""
-        store = ledger.store
+        """`off_loop` reads large requests in a thread."""
         pool = ProviderPool(dict(providers), dict(config.routes), transport=transport)
-        self.prefixes = OwnPrefixes(store, prefix_key or secrets.token_bytes(32))
         self.read_on = ReadOnCalls()
         self._grants: tuple[AppGrant, ...] | None = None
         texts = CallTexts(kept_message)
@@ -80,7 +74,7 @@ class CallService:
             granted=GrantedTargets(pool),
             ledger=ledger,
             rates=GrantRates(),
-            memory=CallMemory(self.prefixes),
+            memory=CallMemory(),
             shared=SharedProviders(),
             watchers=Watchers(watchers, audit),
             denials=DenialLog(audit, clock, texts.add_error),
@@ -135,7 +129,6 @@ class CallService:
         await asyncio.sleep(0)  # the tasks of the last answers end
         self.finish_answered()
         await self.tools.pool.close()
-        await self.prefixes.close()
 
     # ── Calls ────────────────────────────────────────────────────────────────────────────────────
 

@@ -1,19 +1,16 @@
 """The prefixes that an app has sent itself, by account and model: reads of them are its own.
 
-Kept in memory and in the store, so that a restart or another node changes nothing. Contains keyed
-digests, token counts and times, no text. Bounded; a forgotten prefix counts as not sent.
+In the memory of this process: digests, token counts and times, no text. Bounded; a forgotten prefix
+counts as not sent, and so does one that was sent before a restart, or by another node.
 """
 
 from __future__ import annotations
 
-import asyncio
-import logging
 import math
 import time
 from collections.abc import Hashable, Iterator, Sequence
 
 import msgspec
-from blake3 import blake3
 
 from anaphora.bounded import BoundedMap
 from anaphora.cache.sent_call import SentCall, expiry, is_alive, ttl_seconds, updated_bills
@@ -21,14 +18,9 @@ from anaphora.cache.simulator import RenderedPrompt
 from anaphora.cache.simulator.view import ScopedKeys
 from anaphora.catalog import CacheRules
 from anaphora.daemon.access.isolation import NO_READS, OwnReads
-from anaphora.daemon.store import HandleRow
-from anaphora.daemon.store.interface import Store
-from anaphora.errors import StoreUnavailable
 from anaphora.rendered import Kind, Plan
 from anaphora.tokens import Counts
 from anaphora.values import Ttl
-
-_log = logging.getLogger("anaphora.daemon")
 
 #: Maximum number of prefixes in memory.
 _MOST = 32_768
@@ -40,10 +32,6 @@ _MOST_MARKS = 32
 _LOOK_BACK = 20
 #: Seconds that an entry can be read, if the rules do not say.
 _UNKNOWN_LIFETIME = 300.0
-#: The share of its lifetime after which a prefix that is still used is saved again.
-_SAVED_AGAIN = 0.125
-#: Seconds after which rows of the store are useless, and between removals of such rows.
-_LONGEST, _REMOVED_EVERY = 24 * 3600.0, 60.0
 #: Relative error of a token estimate.
 _ERROR = 0.05
 #: Earlier calls of a conversation that a prompt looks for.
@@ -52,8 +40,6 @@ _MOST_TURNS = 4
 _MOST_CHUNKS = 2_048
 #: Roles of messages that are no reply.
 _ASKING = ("user", "system", "developer", "tool")
-#: Stored values: the conversation has its own cache key, or shares one.
-_SPLIT, _SHARED = "split", "shared"
 
 
 class PrefixScope(msgspec.Struct, frozen=True):
@@ -61,8 +47,6 @@ class PrefixScope(msgspec.Struct, frozen=True):
 
     app: str
     account: Hashable
-    provider: str
-    """The entry of llm.yaml; several can use one account."""
     model: str
 
 
@@ -75,8 +59,6 @@ class _Prefix(msgspec.Struct):
     """Billed by the provider; otherwise estimated."""
     lifetime: float
     used: float
-    saved: float = -math.inf
-    """`used`, as the store has it."""
 
     def lives(self, at: float) -> bool:
         return is_alive(expiry(self.used, self.lifetime), at)
@@ -96,61 +78,29 @@ NOT_FOUND = FoundPrefix()
 class OwnPrefixes:
     """The prefixes of all apps. Used from one event loop."""
 
-    def __init__(self, store: Store, key: bytes) -> None:
-        """`key` must be the same on all nodes and after a restart."""
-        self._store = store
-        self._key = key
-        self._prefixes = BoundedMap[str, _Prefix](_MOST)
-        self._removed = 0.0
-        self._removing: asyncio.Task[None] | None = None
+    def __init__(self) -> None:
+        self._prefixes = BoundedMap[Hashable, _Prefix](_MOST)
 
-    # ── Reads ────────────────────────────────────────────────────────────────────────────────────
-
-    async def find(self, scope: PrefixScope, sent: SentCall, rules: CacheRules) -> FoundPrefix:
-        """How much of a call's prompt its app has sent before. Asks the store unless the prompt
-        continues a call of this node by one reply."""
+    def find(self, scope: PrefixScope, sent: SentCall, rules: CacheRules) -> FoundPrefix:
+        """How much of a call's prompt its app has sent before."""
         prompt, at = RenderedPrompt(sent.rendered, sent.marks), sent.at or time.time()
         if not len(prompt):
             return NOT_FOUND
-        names = self._names(scope, prompt, _looked_up(prompt, sent.marks), rules)
+        names = _names(scope, prompt, _looked_up(prompt, sent.marks), rules)
         deepest = self._deepest(names, at)
-        if (
-            deepest is None
-            or deepest[0] <= prompt.leading
-            or _replies_after(prompt, deepest[0] + 1) > 1
-        ):
-            await self._read(scope.app, [name for _, name in names], at)
-            deepest = self._deepest(names, at)
         end = -1 if deepest is None else deepest[0]
         kept = self._deepest(names, at, kept=True)
         reads = NO_READS if kept is None else _reads(prompt, *kept, rules)
         return FoundPrefix(reads, end)
 
     def _deepest(
-        self, names: Sequence[tuple[int, str]], at: float, *, kept: bool = False
+        self, names: Sequence[tuple[int, Hashable]], at: float, *, kept: bool = False
     ) -> tuple[int, _Prefix] | None:
         for position, name in names:
             known = self._prefixes.get(name)
             if known is not None and known.lives(at) and (known.tokens or not kept):
                 return position, known
         return None
-
-    async def _read(self, app: str, names: list[str], at: float) -> None:
-        """Reads the store's rows of names that are unknown here or expired."""
-        wanted = [
-            name
-            for name in names
-            if (known := self._prefixes.get(name)) is None or not known.lives(at)
-        ]
-        try:
-            rows = await self._store.own_handles("prefix", wanted, app)
-        except StoreUnavailable:
-            return  # nothing is known to be its own; without the store no call is sent anyway
-        for name, row in rows.items():
-            if (read := _prefix_of(row)) is not None:
-                self._prefixes[name] = read
-
-    # ── Writes ───────────────────────────────────────────────────────────────────────────────────
 
     def add(self, scope: PrefixScope, sent: SentCall, rules: CacheRules, common: int = -1) -> None:
         """Records an answered call. `sent` has its bill, and `common` is the end of the prefix that
@@ -164,8 +114,7 @@ class OwnPrefixes:
         units, last = rules.automatic_breakpoint.value == "units", max(lifetimes)
         if units and 0 <= common < last:  # noticed, and kept from now on
             lifetimes[common] = lifetimes[last]
-        rows = []
-        for position, name in self._names(scope, prompt, sorted(lifetimes, reverse=True), rules):
+        for position, name in _names(scope, prompt, sorted(lifetimes, reverse=True), rules):
             known, exact = self._prefixes.get(name), billed and position == last
             kept = not units or position in (common, last)
             if known is None or (kept and not known.tokens) or (exact and not known.exact):
@@ -174,84 +123,13 @@ class OwnPrefixes:
             known.used = max(known.used, at)
             known.lifetime = max(known.lifetime, lifetimes[position])
             self._prefixes[name] = known
-            if known.used - known.saved > _SAVED_AGAIN * known.lifetime:
-                known.saved = known.used
-                rows.append(_row_of(name, scope, known))
-        if rows:
-            self._store.add_handles_later(rows)
-
-    def remove_old(self, now: float) -> None:
-        """Removes old rows of the store in the background. Called periodically."""
-        if 0 <= now - self._removed < _REMOVED_EVERY or self._removing is not None:
-            return
-        self._removed = now
-        self._removing = asyncio.get_running_loop().create_task(self._remove(now))
-
-    async def close(self) -> None:
-        if self._removing is not None:
-            self._removing.cancel()
-            await asyncio.wait([self._removing])
-
-    async def _remove(self, now: float) -> None:
-        try:
-            await self._store.remove_old_handles("prefix", now - _LONGEST)
-        except StoreUnavailable as problem:
-            _log.warning("old prefixes stay in the store: %s", problem)
-        finally:
-            self._removing = None
-
-    # ── Cache keys ───────────────────────────────────────────────────────────────────────────────
-
-    async def was_split(self, scope: PrefixScope, sent: SentCall) -> bool | None:
-        """Whether a conversation got its own cache key when it began; None if it begins now or this
-        is unknown."""
-        prompt = RenderedPrompt(sent.rendered, Plan())
-        first = prompt.leading + 1
-        looked_at = range(first, min(len(prompt), first + _MOST_CHUNKS))
-        if not any(_is_reply(prompt, position) for position in looked_at):
-            return None
-        name = self._split_name(scope, prompt)
-        try:
-            rows = await self._store.own_handles("prefix", [name], scope.app)
-        except StoreUnavailable:
-            return None
-        return rows[name].bill == _SPLIT if name in rows else None
-
-    def save_split(self, scope: PrefixScope, sent: SentCall, split: bool) -> None:
-        """Saves whether a conversation has its own cache key (`split`) or a shared one."""
-        name = self._split_name(scope, RenderedPrompt(sent.rendered, Plan()))
-        row = HandleRow(
-            kind="prefix",
-            id=name,
-            app=scope.app,
-            provider=scope.provider,
-            created=sent.at or time.time(),
-            bill=_SPLIT if split else _SHARED,
-        )
-        self._store.add_handles_later([row])
-
-    def _split_name(self, scope: PrefixScope, prompt: RenderedPrompt) -> str:
-        """The row's name, from the first message, which all calls of the conversation have."""
-        opening = prompt.key(min(prompt.leading + 1, len(prompt) - 1))
-        named = repr((_SPLIT, scope.app, scope.account, scope.model)).encode(errors="replace")
-        return blake3(named + opening, key=self._key).hexdigest(length=16)
-
-    def _names(
-        self,
-        scope: PrefixScope,
-        prompt: RenderedPrompt,
-        positions: Sequence[int],
-        rules: CacheRules,
-    ) -> list[tuple[int, str]]:
-        key_of = ScopedKeys(rules).of(prompt, (scope.app, scope.account, scope.model))
-        return [
-            (position, blake3(_bytes(key_of(position)), key=self._key).hexdigest(length=16))
-            for position in positions
-        ]
 
 
-def _bytes(key: Hashable) -> bytes:
-    return key if isinstance(key, bytes) else repr(key).encode()
+def _names(
+    scope: PrefixScope, prompt: RenderedPrompt, positions: Sequence[int], rules: CacheRules
+) -> list[tuple[int, Hashable]]:
+    key_of = ScopedKeys(rules).of(prompt, (scope.app, scope.account, scope.model))
+    return [(position, key_of(position)) for position in positions]
 
 
 def _looked_up(prompt: RenderedPrompt, plan: Plan) -> list[int]:
@@ -279,21 +157,6 @@ def _earlier_ends(prompt: RenderedPrompt) -> Iterator[int]:
             found += 1
             yield position - 1
         position -= 1
-
-
-def _replies_after(prompt: RenderedPrompt, chunks: int) -> int:
-    """How many replies of the model are after the first chunks, counted up to 2."""
-    replies, before = 0, False
-    first = max(chunks, prompt.leading + 1)
-    if len(prompt) - first > _MOST_CHUNKS:
-        return 2
-    for position in range(first, len(prompt)):
-        reply = _is_reply(prompt, position)
-        replies += reply and not before
-        if replies == 2:
-            break
-        before = reply
-    return replies
 
 
 def _is_reply(prompt: RenderedPrompt, position: int) -> bool:
@@ -348,24 +211,3 @@ def _in_loop(prompt: RenderedPrompt, position: int, end: int) -> bool:
     """Whether a reply is part of a tool loop: only then is it sent back unchanged."""
     ends = (position, end + 1) if end + 1 < len(prompt) else (position,)
     return any(prompt.kind(each) is Kind.TOOL_RESULT for each in ends)
-
-
-def _row_of(name: str, scope: PrefixScope, known: _Prefix) -> HandleRow:
-    return HandleRow(
-        kind="prefix",
-        id=name,
-        app=scope.app,
-        provider=scope.provider,
-        created=known.used,
-        tokens=known.tokens,
-        bill=f"{known.lifetime:.0f}{'' if known.exact else '~'}",
-    )
-
-
-def _prefix_of(row: HandleRow) -> _Prefix | None:
-    """None for a row of another kind."""
-    lifetime = row.bill.removesuffix("~")
-    if row.tokens is None or not lifetime.isdigit():
-        return None
-    exact = lifetime == row.bill
-    return _Prefix(row.tokens, exact, float(lifetime), row.created, row.created)

@@ -8,7 +8,6 @@ while the request is sent, and settled by the tokens that the provider reports.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable
@@ -18,7 +17,6 @@ from anaphora.audit.envelope import AuditEnvelope, AuditUsage
 from anaphora.client.failures import log
 from anaphora.client.observe.export import label, outcome, word
 from anaphora.client.target import Target
-from anaphora.daemon.calls.slowing import delay
 from anaphora.daemon.money.ledger import Ledger, OpenHold
 from anaphora.daemon.store import LARGEST_AMOUNT, Hold
 from anaphora.daemon.values import App
@@ -120,8 +118,6 @@ class ProviderCharges:
         charge = ProviderCharge(hold, cost, LARGEST_AMOUNT if most is None else most)
         error: BaseException | None = None
         try:
-            if seconds := delay(app, hold):
-                await asyncio.sleep(seconds)
             yield charge
         except Upstream as problem:
             charge.release()  # the provider refused it

@@ -76,7 +76,6 @@ my-app:
     tokens_per_minute: 200000
     usd_per_day: 1.00                   # or `unlimited`, written out
     usd_per_month: 10.00
-    # slow_from: 0.8                    # from 80 % of a limit on, calls wait up to 5 seconds
     # tools: [search_*]                 # names of function tools; none when absent
     allow: [stored_responses]           # threads of Anthropic's SDK; or server_tools, remote_mcp,
     #                                   # stored_prompts, service_tiers, embeddings,
@@ -90,7 +89,7 @@ my-app:
   # uids: [1000]                        # on the Unix socket, only these users
 
 # groups: {marketing: {usd_per_day: 5.00}}   # limits of all apps of a group together
-# alerts: {to: {log: {log: warning}}}        # of used limits and more
+# alerts: {webhook: {url: {secret: ALERT_URL}, key: {secret: ALERT_KEY}}}   # of used limits
 """
 
 

@@ -30,9 +30,8 @@ from anaphora.errors import AnaphoraError, InvalidConfig
 from anaphora.redaction import hides_arguments, quoted, shown_name
 from anaphora.yaml_values import Origin, from_python, nearest, read_yaml
 
-from .alerts import AlertRules, checked_alerts
 from .amounts import UNLIMITED, nano_dollars
-from .groups import Share, read_groups, split_sections, with_group_limits
+from .groups import AlertRules, read_groups, split_sections, with_group_limits
 
 PERMISSIONS: tuple[Permission, ...] = get_args(Permission)
 
@@ -65,7 +64,6 @@ class LlmTable(_Table, frozen=True):
     max_body_bytes: Count | None = None
     usd_per_day: float | str | None = None
     usd_per_month: float | str | None = None
-    slow_from: Share | None = None
     tools: tuple[Name, ...] = ()
     allow: tuple[_AllowedNames | str, ...] = ()
     approved_prompt: Name | None = None
@@ -129,10 +127,12 @@ class Grants(msgspec.Struct, frozen=True, kw_only=True):
         groups = read_groups(sections.groups or {}, origin)
         if sections.groups is not None:
             apps = with_group_limits(apps, groups, origin)
-        alerts = sections.alerts
-        if alerts is not None:
-            alerts = checked_alerts(alerts, frozenset(apps), origin)
-        return cls(apps=apps, groups=groups, alerts=alerts, origin=origin)
+        return cls(apps=apps, groups=groups, alerts=sections.alerts, origin=origin)
+
+    def group_of(self, app: str) -> str:
+        """The group of an app; empty: none."""
+        grant = self.apps.get(app)
+        return "" if grant is None else grant.group
 
     def equals(self, other: Grants) -> bool:
         """Whether both say the same, wherever they were read."""
@@ -158,21 +158,6 @@ class Grants(msgspec.Struct, frozen=True, kw_only=True):
                     if name not in known
                 ]  # fmt: skip
         return msgspec.structs.replace(self, apps=apps), problems
-
-    def without_commands(self, own: Grants) -> tuple[Grants, list[AnaphoraError]]:
-        """Grants of the store without commands of alerts that the file of this node lacks, and an
-        error for each: an administrator's token may apply grants, and must run no program."""
-        if self.alerts is None:
-            return self, []
-        known = {target.command for target in (own.alerts.to.values() if own.alerts else ())}
-        to = {name: one for name, one in self.alerts.to.items() if one.command in {None, *known}}
-        text = "a command runs only on nodes whose own extensions.yaml has it as a target of alerts"
-        problems: list[AnaphoraError] = [
-            self.origin.invalid(text, "alerts", "to", name, "command")
-            for name in self.alerts.to.keys() - to.keys()
-        ]
-        alerts = msgspec.structs.replace(self.alerts, to=to)
-        return msgspec.structs.replace(self, alerts=alerts), problems
 
     @property
     def unmet(self) -> dict[str, frozenset[str]]:
@@ -262,7 +247,6 @@ class _AppReader(msgspec.Struct, frozen=True):
                 max_body_bytes=llm.max_body_bytes,
                 nano_usd_per_day=per_day,
                 nano_usd_per_month=per_month,
-                slow_from=llm.slow_from,
                 tools=llm.tools,
                 permissions=frozenset(words),
                 betas=frozenset(name for each in named for name in each.betas),

@@ -5,21 +5,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar
+from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Meta
 
+from anaphora.client.config import Key
 from anaphora.daemon.access.grants import APP_ID, AppGrant, GroupLimits
 from anaphora.redaction import quoted
 from anaphora.yaml_values import Origin, from_python, nearest
 
-from .alerts import AlertRules
 from .amounts import nano_dollars
+
+Percent = Annotated[int, Meta(ge=1, le=100)]
 
 SECTIONS = ("groups", "alerts")
 """Names at the top of the file that are no app's id."""
-
-Share = Annotated[float, Meta(ge=0, lt=1)]
 
 
 class GroupTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -27,7 +28,41 @@ class GroupTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
     usd_per_day: float | str | None = None
     usd_per_month: float | str | None = None
-    slow_from: Share | None = None
+
+
+class Webhook(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    example: ClassVar[str] = (
+        "write `webhook: {url: https://…, key: {secret: NAME}}`, or `url: {secret: NAME}`"
+    )
+
+    url: Key | str
+    key: Key
+    """Signs each request."""
+
+    def __post_init__(self) -> None:
+        for name, value in (("url", self.url), ("key", self.key)):
+            if isinstance(value, Key) and value.secret is None:
+                raise ValueError(f"{name}: write `{name}: {{secret: NAME}}`")
+        if isinstance(self.url, str) and not is_url(self.url):
+            raise ValueError("url: needs http:// or https://, and a host")
+
+
+class AlertRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    example: ClassVar[str] = "write `alerts: {webhook: {url: https://…, key: {secret: NAME}}}`"
+
+    limits: tuple[Percent, ...] = (50, 80, 100)
+    """Percentages of each limit in dollars of apps and groups."""
+    budgets: tuple[Percent, ...] = ()
+    """Percentages of each budget of a narrowed token. Apps make these, and there may be many."""
+    webhook: Webhook
+
+
+def is_url(text: str) -> bool:
+    try:
+        parts = urlsplit(text)
+    except ValueError:
+        return False
+    return parts.scheme in ("http", "https") and bool(parts.hostname)
 
 
 class Sections(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,7 +117,6 @@ def _limits(name: str, table: GroupTable, origin: Origin) -> GroupLimits:
     return GroupLimits(
         nano_usd_per_day=nano_dollars(table.usd_per_day, origin, *path, "usd_per_day"),
         nano_usd_per_month=nano_dollars(table.usd_per_month, origin, *path, "usd_per_month"),
-        slow_from=table.slow_from,
     )
 
 
@@ -106,7 +140,5 @@ def _in_group(grant: AppGrant, groups: Mapping[str, GroupLimits], origin: Origin
         near = nearest(grant.group, groups)
         advice = f"; did you mean {near}?" if near else ""
         raise origin.invalid(f"`groups` has no {quoted(grant.group)}{advice}", grant.app, "group")
-    llm = grant.llm
-    slow_from = limits.slow_from if llm.slow_from is None else llm.slow_from
-    llm = msgspec.structs.replace(llm, slow_from=slow_from, has_other_limit=limits.is_limited)
+    llm = msgspec.structs.replace(grant.llm, has_other_limit=limits.is_limited)
     return msgspec.structs.replace(grant, llm=llm, group_limits=limits)

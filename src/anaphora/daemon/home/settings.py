@@ -157,9 +157,9 @@ class SettingsFiles:
         stored = Grants.from_text(generation.text, generation.name)
         self.generation = generation
         grants, problems = stored.known_to(config)
-        path, own = self._home.extensions_yaml, Grants()
+        path = self._home.extensions_yaml
         try:
-            if path.exists() and not (own := self._read_grants(config)).equals(stored):
+            if path.exists() and not self._read_grants(config).equals(stored):
                 text = (
                     f"differs from {generation.name} of the grants in the store, which all nodes"
                     " serve; apply this file with: anaphora grants apply, or replace it with the"
@@ -168,8 +168,7 @@ class SettingsFiles:
                 problems.append(InvalidConfig(text, file=str(path)))
         except AnaphoraError as problem:
             problems.append(problem)
-        grants, refused = grants.without_commands(own)
-        return grants, [*problems, *refused]
+        return grants, problems
 
     def _note_files(self) -> None:
         """Called before reading, so that later changes are detected."""

@@ -64,6 +64,8 @@ class Ledger:
         self._lock = threading.RLock()  # reentrant: a hold's `__del__` may run while it is held
         self._open: dict[str, int] = {}
         """Number of open holds by request id."""
+        self.charged: dict[str, float] = {}
+        """When each app was last charged here, on the monotonic clock."""
         self._early: set[str] = set()
         """Request ids of those whose audit row is durable."""
         self.shows_spend: Callable[[App], bool] = lambda _: False
@@ -105,7 +107,7 @@ class Ledger:
             budgets=app.budgets,
         )
         try:
-            share = await self.store.hold(hold, limits)
+            await self.store.hold(hold, limits)
         except Exception as problem:  # not if cancelled: the store decides on the hold later
             if self.marks is not None:
                 self.marks.free(hold.id)
@@ -113,7 +115,7 @@ class Ledger:
                 raise await self._with_amounts(problem, app, hold, limits) from None
             raise
         self._put_held(hold)
-        return OpenHold(self, hold, share)
+        return OpenHold(self, hold)
 
     async def _with_amounts(
         self, problem: GrantExceeded, app: App, hold: Hold, limits: SpendLimits
@@ -162,7 +164,7 @@ class Ledger:
 
     def put_settled(self, hold: Hold) -> None:
         """Called when the settlement of an open hold is queued."""
-        id = hold.request_id
+        id, self.charged[hold.app] = hold.request_id, time.monotonic()
         with self._lock:
             left = self._open.pop(id, 1) - 1
             if left:
@@ -192,12 +194,10 @@ class OpenHold:
     """A hold to be settled once. If it is dropped unsettled, it is settled at its bound: the
     attempt may have been charged."""
 
-    __slots__ = ("hold", "share", "_ledger", "_settled")
+    __slots__ = ("hold", "_ledger", "_settled")
 
-    def __init__(self, ledger: Ledger, hold: Hold, share: float = 0.0) -> None:
+    def __init__(self, ledger: Ledger, hold: Hold) -> None:
         self.hold = hold
-        self.share = share
-        """The highest share of a limit that was used with it."""
         self._ledger = ledger
         self._settled = False
 

@@ -54,8 +54,7 @@ class NodeAdmin:
         found = await generations.latest(self._lane)
         if found is None:
             return file
-        stored = Grants.from_text(found.text, found.name).known_to(self._config())[0]
-        return stored.without_commands(file)[0]
+        return Grants.from_text(found.text, found.name).known_to(self._config())[0]
 
     def register(self, admin: Admin, tokens: Directory) -> None:
         self._tokens = tokens

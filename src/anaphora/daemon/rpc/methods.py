@@ -55,8 +55,6 @@ class NarrowParams(msgspec.Struct, frozen=True, kw_only=True):
     """Globs of models that the calling token may use; by default all of those."""
     label: Annotated[str, Meta(extra_json_schema={"maxLength": LONGEST_LABEL})] = ""
     """For the spend, the audit log and pages: printable characters."""
-    reserve: bool = False
-    """Carve the amount out of what the calling token may spend."""
 
 
 class NarrowResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,7 +66,6 @@ class NarrowResult(msgspec.Struct, frozen=True, kw_only=True):
     models: tuple[str, ...]
     """The globs; empty: those of the calling token."""
     label: str
-    reserved: bool
     expires: float
     """Seconds since 1970."""
 
@@ -83,7 +80,6 @@ class RpcBudget(msgspec.Struct, frozen=True, kw_only=True):
     """With the tokens narrowed from it. None if that would show what other apps cache."""
     held_usd: str | None
     """For running calls; None as for `spent_usd`."""
-    reserved: bool
     expires: float
 
 
@@ -204,7 +200,6 @@ async def narrow(context: MethodContext, params: NarrowParams) -> NarrowResult:
         models=params.models,
         seconds=params.expires_s,
         label=params.label,
-        reserved=params.reserve,
     )
     if app.grant.llm.requests_per_minute is not None:
         context.calls.tools.rates.admit(app, 0)
@@ -216,7 +211,6 @@ async def narrow(context: MethodContext, params: NarrowParams) -> NarrowResult:
         usd=dollars(row.nano_usd or 0),
         models=row.models,
         label=row.label,
-        reserved=row.reserved,
         expires=row.expires or 0.0,
     )
 
@@ -236,7 +230,6 @@ async def budgets(context: MethodContext, _: EmptyParams) -> BudgetList:
                 usd=dollars(one.token.nano_usd or 0),
                 spent_usd=dollars(one.spent) if shows else None,
                 held_usd=dollars(one.held) if shows else None,
-                reserved=one.token.reserved,
                 expires=one.token.expires or 0.0,
             )
             for one in found

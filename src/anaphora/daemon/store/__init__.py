@@ -21,9 +21,8 @@ EntryKind: TypeAlias = Settled | Literal["correction"]
 #: Kinds of amounts without a bill.
 ESTIMATED_KINDS: frozenset[EntryKind] = frozenset(("estimated", "bound", "disputed"))
 
-HandleKind: TypeAlias = StoredKind | Literal["prefix", "alert"]
-"""`item`: of a stored response. `prefix`: the beginning of a prompt, by its keyed digest.
-`alert`: its state, so that it is sent once."""
+HandleKind: TypeAlias = StoredKind
+"""`item`: of a stored response."""
 
 
 class SpendLimits(msgspec.Struct, frozen=True):
@@ -157,8 +156,6 @@ class UnauditedEntry(SettledFigures, frozen=True, kw_only=True):
     epoch: int
     """The epoch of the audit log's writer."""
     app: str
-    group: str
-    """That the app had when it made the call."""
     budget: str = ""
     """The id of the narrowed token that made it,"""
     budget_label: str = ""
@@ -173,7 +170,7 @@ class SpendRow(msgspec.Struct, frozen=True, kw_only=True):
     the row with an empty label has the output and unlabelled text."""
 
     group: str = ""
-    """The app's group when the call began."""
+    """The app's group."""
     app: str = ""
     provider: str = ""
     model: str = ""
@@ -207,6 +204,8 @@ class SpendQuery(msgspec.Struct, frozen=True, kw_only=True):
     """The last day."""
     app: str | None = None
     group: str | None = None
+    groups: Mapping[str, str] = {}
+    """The groups of apps: those that extensions.yaml has now."""
 
 
 EVERYTHING = SpendQuery()
@@ -300,8 +299,6 @@ class TokenRow(msgspec.Struct, frozen=True, kw_only=True):
     models: tuple[str, ...] = ()
     """Of a narrowed token: globs; empty: those of its parent."""
     label: str = ""
-    reserved: bool = False
-    """Its amount is carved out of what its parent may spend."""
 
 
 class TokenBudget(msgspec.Struct, frozen=True, kw_only=True):

@@ -30,10 +30,9 @@ from .batch_rows import (
     is_stale,
     write_rows,
 )
-from .budget_rows import carved_until, charge, read_accounts, refused_hold, reserve, set_accounts
+from .budget_rows import charge, read_accounts, refused_hold, set_accounts
 from .budgets import (
     Further,
-    ReservationRequest,
     accounts_of,
     add_further,
     decoded_accounts,
@@ -43,7 +42,6 @@ from .budgets import (
     refusal,
 )
 from .corrections import Correction, book, is_corrected
-from .file_watch import StoreDamaged
 from .operations import AuditedCalls, HoldRequest, Operation, Outcome, TableChange, corrects
 from .reading import day_of, end_of_day, end_of_month
 from .schema import EntryRow, HoldRow
@@ -78,18 +76,18 @@ def apply(
     database: sqlite3.Connection,
     operations: Sequence[Operation],
     known: KnownRows,
-    check: Callable[[], bool] = lambda: False,
+    check: Callable[[], None] = lambda: None,
 ) -> list[Outcome]:
     """Durable when it returns; if it raises, nothing has changed. Settlements come first, since
     they make room for holds. `known` is the connection's cache. `check` raises if nothing may be
-    written, and returns whether no other process has written since the last batch."""
+    written."""
     batch = _Batch(database, known, operations)
     try:
-        if not batch.is_known or not _write_known(batch, check):
+        check()
+        if not (batch.is_known and known.check(database) and _write_known(batch)):
             batch = _Batch(database, known, operations)
             with transaction(database):
-                check()  # no other process can write meanwhile
-                known.check(database)
+                known.check(database)  # no other process can write meanwhile
                 batch.collect()
                 write_rows(database, batch.rows)
                 batch.change()
@@ -103,19 +101,16 @@ def apply(
     ]
 
 
-def _write_known(batch: _Batch, check: Callable[[], bool]) -> bool:
+def _write_known(batch: _Batch) -> bool:
     """Writes a batch that needs only known rows, with one statement. False if another process has
-    written, or seems to have damaged the files: that is certain only in a transaction. If one
-    writes right after `check`, the statement fails where it depends on that."""
+    just written something on which the statement depends."""
+    batch.collect()
+    if len(batch.rows) > MOST_ROWS:
+        return False
     try:
-        if not check():
-            return False
-        batch.collect()
-        if len(batch.rows) > MOST_ROWS:
-            return False
         write_rows(batch.database, batch.rows)
-    except (StoreDamaged, sqlite3.IntegrityError) as problem:
-        if isinstance(problem, StoreDamaged) or is_stale(problem):
+    except sqlite3.IntegrityError as problem:
+        if is_stale(problem):
             return False
         raise
     return True
@@ -149,7 +144,6 @@ class _Batch:
         self._audited: list[str] = []
         self._changes: list[TableChange] = []
         self._corrections: list[Correction] = []
-        self._reservations: list[ReservationRequest] = []
         self._held: list[HoldRow] = []
         self._settled: list[str] = []
         self.rows: list[Row] = []
@@ -179,27 +173,22 @@ class _Batch:
                     self._changes.append(one)
                 case Correction():
                     self._corrections.append(one)
-                case ReservationRequest():
-                    self._reservations.append(one)
 
     @property
     def is_known(self) -> bool:
         """Whether it only needs rows that are known, and no more than a statement writes."""
         known = self._known
-        if self._changes or self._corrections or self._reservations or self._has_further:
+        if self._changes or self._corrections or self._has_further:
             return False
         if known.latest_day is None or not self._settlements.keys() <= known.holds.keys():
             return False
         if known.further and not known.further.isdisjoint(self._settlements):
             return False
-        carved = known.carved
         for request in self._requests:
             today, month = _periods(request.hold.app, known.latest_day)
             if today not in known.balances or month not in known.balances:
                 return False
             if request.hold.at >= known.day_end:
-                return False
-            if carved and known.is_carved(request.hold):
                 return False
         self._reads = False
         return True
@@ -223,8 +212,6 @@ class _Batch:
             self.database.execute(change.sql, numbered(*change.values))
         for correction in self._corrections:
             self.wrong[id(correction)] = book(self.database, correction)
-        for wanted in self._reservations:
-            self.wrong[id(wanted)] = reserve(self.database, wanted)
 
     # ── Settlements ──────────────────────────────────────────────────────────────────────────────
 
@@ -281,7 +268,6 @@ class _Batch:
         known, requests = self._known, self._requests
         if known.latest_day is None:
             known.latest_day = latest_day(self.database)
-            known.carved = carved_until(self.database)
         latest = before = known.latest_day
         days = []
         for request in requests:
@@ -291,8 +277,7 @@ class _Batch:
             days.append(latest)
         if self._reads:
             self._read_balances(requests, days)
-        is_carved = known.carved and any(known.is_carved(request.hold) for request in requests)
-        if self._has_further or is_carved:
+        if self._has_further:
             self._take_checked(days)
         else:
             self._take(days)
@@ -315,15 +300,14 @@ class _Batch:
             self._add_hold(request, day, "")
 
     def _take_checked(self, days: Sequence[str]) -> None:
-        """The same if some count in further accounts, or something is reserved."""
+        """The same if some count in further accounts."""
         accounts = read_accounts(self.database, [request.hold for request in self._requests], days)
         accounts.add(self._balances, self._further)
         for request, day in zip(self._requests, days, strict=True):
             hold = request.hold
-            level, request.share = accounts.exceeded(
-                levels(hold.app, hold.group, hold.budgets, request.limits, day),
-                hold.bound, hold.at, hold.budgets,
-            )  # fmt: skip
+            level = accounts.exceeded(
+                levels(hold.app, hold.group, hold.budgets, request.limits, day), hold.bound
+            )
             if level is not None:
                 self.refused[hold.id] = refused_hold(self.database, level, hold.bound)
                 continue
@@ -366,7 +350,7 @@ class _Batch:
     def remember(self) -> None:
         """Updates the cache for the next batch, after the commit."""
         known = self._known
-        if self._corrections or self._reservations:
+        if self._corrections:
             known.clear()  # they change balances, and what is left of limits
             return
         for id in self._settled:
@@ -391,16 +375,10 @@ def _periods(app: str, day: str) -> tuple[tuple[str, str], tuple[str, str]]:
 
 
 def _exceeded(request: HoldRequest, day: str, today: int, month: int) -> GrantExceeded | None:
-    """The exceeded limit, the month's first, since it resets later. Notes the used share."""
+    """The exceeded limit, the month's first, since it resets later."""
     bound, limits = request.hold.bound, request.limits
-    share = 0.0
-    if (limit := limits.per_month) is not None:
-        if month + bound > limit:
-            return refusal("usd_per_month", limit, bound, end_of_month(day))
-        share = (month + bound) / (limit or 1)
-    if (limit := limits.per_day) is not None:
-        if today + bound > limit:
-            return refusal("usd_per_day", limit, bound, end_of_day(day))
-        share = max(share, (today + bound) / (limit or 1))
-    request.share = share
+    if (limit := limits.per_month) is not None and month + bound > limit:
+        return refusal("usd_per_month", limit, bound, end_of_month(day))
+    if (limit := limits.per_day) is not None and today + bound > limit:
+        return refusal("usd_per_day", limit, bound, end_of_day(day))
     return None

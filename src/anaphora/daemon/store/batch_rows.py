@@ -15,7 +15,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
-from . import ESTIMATED_KINDS, Hold
+from . import ESTIMATED_KINDS
 from .schema import EntryRow, HoldRow
 
 Row: TypeAlias = Sequence[Any]
@@ -58,20 +58,20 @@ class KnownRows:
         """By their ids."""
         self.further: set[str] = set()
         """Those of `holds` that count in further accounts."""
-        self.carved: dict[str, float] = {}
-        """Until when something is reserved out of the limits of an account."""
         self.audit_epoch = 0
         """Epoch of the audit log's writer: settlements are marked until their call has its row. 0
         without an audit log."""
         self._version: int | None = None
 
-    def check(self, database: sqlite3.Connection) -> None:
-        """Clears the cache if another connection has written."""
+    def check(self, database: sqlite3.Connection) -> bool:
+        """Clears the cache if another connection has written. Returns whether it is as it was."""
         version = database.execute("PRAGMA data_version").fetchone()[0]
         full = len(self.balances) > _MOST_KNOWN or len(self.holds) > _MOST_KNOWN
         if version != self._version or full:
             self.clear()
             self._version = version
+            return False
+        return True
 
     def clear(self) -> None:
         self.latest_day = self._version = None
@@ -79,10 +79,6 @@ class KnownRows:
         self.balances.clear()
         self.holds.clear()
         self.further.clear()
-
-    def is_carved(self, hold: Hold) -> bool:
-        """Whether something may be reserved out of the limits of an app."""
-        return hold.at < self.carved.get(hold.app, 0.0)
 
 
 # ── Writing ──────────────────────────────────────────────────────────────────────────────────────

@@ -1,10 +1,8 @@
-"""The limits of groups and narrowed tokens, and what is reserved out of a limit.
+"""The limits of groups and narrowed tokens.
 
 A call counts in several accounts: its app, its group, and the budget of each narrowed token above
 it. `balances` has a row for each account and period: day and month of apps and groups, days of
-budgets. A reservation is not an amount that is moved: it is computed from the balances of its
-budget, each time that a limit is checked. So it needs no step at midnight, at its expiry, or after
-a kill.
+budgets.
 """
 
 from __future__ import annotations
@@ -17,7 +15,7 @@ import msgspec
 
 from anaphora.errors import GrantExceeded
 
-from . import Hold, SpendLimits, TokenRow
+from . import Hold, SpendLimits
 from .reading import end_of_day, end_of_month
 
 #: Begin the names of accounts that are not an app: no id of an app has a colon.
@@ -46,61 +44,6 @@ class SpendLevel(msgspec.Struct, frozen=True, kw_only=True):
         """When its period ends."""
         period = self.period
         return end_of_day(period) if len(period) > 7 else end_of_month(f"{period}-01")
-
-
-class CarvedBudget(msgspec.Struct, frozen=True, array_like=True):
-    """A row of `reservations`: a budget that is carved out of the limits of an account."""
-
-    account: str
-    expires: float
-    budget: str
-    nano_usd: int
-
-
-class ReservationRequest(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """See `Store.reserve`."""
-
-    token: TokenRow
-    limits: SpendLimits
-    group: str
-    budgets: tuple[str, ...]
-    at: float
-
-    @property
-    def amount(self) -> int:
-        assert self.token.nano_usd is not None
-        return self.token.nano_usd
-
-    def carved(self, reserved: set[str]) -> list[str]:
-        """The accounts out of which it is carved: from its parent outwards to the first budget that
-        is reserved itself. `reserved`: those of `budgets` that are."""
-        found = []
-        for id in reversed(self.budgets):
-            found.append(BUDGET + id)
-            if id in reserved:
-                return found
-        return [*found, *accounts_of(self.group, ()), self.token.app]
-
-    def rows(self, carved: Iterable[str]) -> list[tuple[str, float | None, str, int]]:
-        """The rows of `reservations`."""
-        token = self.token
-        return [(account, token.expires, token.id, self.amount) for account in carved]
-
-    def decided(
-        self, accounts: AccountBalances, carved: Sequence[str], day: str
-    ) -> GrantExceeded | None:
-        """Why it does not fit."""
-        of = levels(self.token.app, self.group, self.budgets, self.limits, day)
-        concerned = (level for level in of if level.account in carved)
-        level, _ = accounts.exceeded(concerned, self.amount, self.at)
-        if level is None:
-            return None
-        message = f"{level.name} has less left than the amount to reserve"
-        if not level.period:
-            return GrantExceeded(message, limit=level.name)
-        end = level.ends
-        message += f"; reserve less, or again when the limit resets at {_moment(end)}"
-        return GrantExceeded(message, limit=level.name, resets_at=end)
 
 
 def accounts_of(group: str, budgets: Iterable[str]) -> tuple[str, ...]:
@@ -200,13 +143,10 @@ def _moment(at: float) -> str:
 
 
 class AccountBalances:
-    """Balances and reservations, as the checks of a batch find them one after the other."""
+    """Balances, as the checks of a batch find them one after the other."""
 
-    def __init__(self, balances: Balances, reservations: Iterable[CarvedBudget]) -> None:
+    def __init__(self, balances: Balances) -> None:
         self._balances = balances
-        self._reservations: dict[str, list[CarvedBudget]] = {}
-        for one in reservations:
-            self._reservations.setdefault(one.account, []).append(one)
 
     def add(self, balances: Mapping[tuple[str, str], int], further: Further) -> None:
         """What a batch has settled. `balances`: of apps, settled and held together."""
@@ -219,35 +159,13 @@ class AccountBalances:
     def charge(self, account: str, period: str, held: int) -> None:
         self._balances.setdefault(account, {}).setdefault(period, [0, 0])[1] += held
 
-    def exceeded(
-        self, levels: Iterable[SpendLevel], bound: int, at: float, budgets: Sequence[str] = ()
-    ) -> tuple[SpendLevel | None, float]:
-        """The first limit that `bound` would exceed, or the highest share that is used with it.
-        `budgets`: those that it counts in; what is reserved for one of them is there for it."""
-        share = 0.0
+    def exceeded(self, levels: Iterable[SpendLevel], bound: int) -> SpendLevel | None:
+        """The first limit that `bound` would exceed."""
         for level in levels:
-            used = bound + self._used(level.account, level.period)
-            used += self._reserved(level.account, level.period, at, budgets)
-            if used > level.limit:
-                return level, share
-            if level.limit:
-                share = max(share, used / level.limit)
-        return None, share
+            if bound + self._used(level.account, level.period) > level.limit:
+                return level
+        return None
 
     def _used(self, account: str, period: str) -> int:
         rows = self._balances.get(account, {})
         return sum(sum(row) for name, row in rows.items() if not period or name == period)
-
-    def _reserved(self, account: str, period: str, at: float, budgets: Sequence[str]) -> int:
-        """What is reserved out of an account for other calls. A call that is held on another day
-        does not count: if it costs less, the rest comes back to the reservation on this one."""
-        live = [one for one in self._reservations.get(account, ()) if one.expires > at]
-        if any(one.budget in budgets for one in live):
-            return 0
-        total = 0
-        for one in live:
-            rows: Mapping[str, list[int]] = self._balances.get(BUDGET + one.budget, {})
-            spent = sum(row[0] for row in rows.values())
-            held = sum(row[1] for name, row in rows.items() if name.startswith(period))
-            total += max(0, one.nano_usd - spent - held)
-        return total

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from . import (
@@ -36,6 +36,11 @@ class Store(Protocol):
         """Why the last write failed; None if it succeeded."""
         ...
 
+    @property
+    def replaced(self) -> str | None:
+        """Set when the store's file was replaced by another one, so that the daemon must stop."""
+        ...
+
     async def probe(self) -> None:
         """Checks that the store can be written. Raises `StoreUnavailable`."""
         ...
@@ -45,10 +50,9 @@ class Store(Protocol):
         """Number of settlements that could not be written yet."""
         ...
 
-    async def hold(self, hold: Hold, limits: SpendLimits) -> float:
-        """Durable when it returns. Raises `GrantExceeded` if settled, held, reserved and this
-        together exceed a limit; otherwise returns the highest share of a limit that is used now (0
-        without limits). Charged to the day of `hold.at` or the latest day of any hold, so that a
+    async def hold(self, hold: Hold, limits: SpendLimits) -> None:
+        """Durable when it returns. Raises `GrantExceeded` if settled, held and this together
+        exceed a limit. Charged to the day of `hold.at` or the latest day of any hold, so that a
         clock that jumps back reopens no day."""
         ...
 
@@ -123,10 +127,6 @@ class Store(Protocol):
         """Nano-dollars of open holds."""
         ...
 
-    def note_groups(self, groups: Mapping[str, str], at: float) -> None:
-        """Stores the groups of apps, by app, for later calls. Never raises."""
-        ...
-
     async def entries(self, query: EntryQuery) -> list[Entry]:
         """The newest entries first, and one more than `limit` if there are more."""
         ...
@@ -155,32 +155,17 @@ class Store(Protocol):
         nothing."""
         ...
 
-    async def add_token(self, token: TokenRow) -> None:
-        """A narrowed one without a reservation, or one of another kind."""
-        ...
-
-    async def reserve(
-        self, token: TokenRow, limits: SpendLimits, *, group: str = "", budgets: Sequence[str] = ()
-    ) -> None:
-        """Adds a narrowed token, and carves its amount out of what its parent may spend: `limits`
-        are those of the app, of its `group` and of `budgets`, the narrowed tokens above it, the
-        outermost first. One step. Raises `GrantExceeded` if less than the amount is left."""
-        ...
-
+    async def add_token(self, token: TokenRow) -> None: ...
     async def change_token(
         self, id: str, *, expires: float | None = None, revoked: float | None = None
     ) -> None:
-        """Revoking a token revokes those narrowed from it, and gives back what they reserved."""
+        """Revoking a token revokes those narrowed from it."""
         ...
 
     async def add_handle(self, handle: HandleRow) -> None:
         """Adds a row, or replaces the one of the same kind, provider and id if it is the same
         app's; another app's stays. If the disk is full, it is kept and written later, like a
         settlement."""
-        ...
-
-    def add_handles_later(self, handles: Iterable[HandleRow]) -> None:
-        """The same without waiting: written with the next hold or settlement. Never raises."""
         ...
 
     async def handle(self, kind: HandleKind, id: str, app: str) -> HandleRow | None:
@@ -194,13 +179,6 @@ class Store(Protocol):
         ...
 
     async def handles(self, kind: HandleKind, app: str) -> list[HandleRow]: ...
-    async def grow_handle(
-        self, row: HandleRow, growth: int | None, size: int | None = None
-    ) -> None:
-        """Sets the tokens of a handle to `size` if they are still those of `row`; otherwise adds
-        `growth`, None if unknown. If the disk is full, it is kept and written later."""
-        ...
-
     async def remove_handle(self, kind: HandleKind, id: str, app: str) -> None: ...
     async def remove_old_handles(self, kind: HandleKind, before: float) -> None:
         """Removes the oldest rows; only a part if there are many."""

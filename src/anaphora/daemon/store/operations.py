@@ -10,7 +10,6 @@ import msgspec
 from anaphora.errors import AnaphoraError, InvalidRequest
 
 from . import LARGEST_AMOUNT, Hold, Settled, Settlement, SpendLimits
-from .budgets import ReservationRequest
 from .corrections import Correction
 
 
@@ -19,8 +18,6 @@ class HoldRequest(msgspec.Struct, eq=False):
 
     hold: Hold
     limits: SpendLimits
-    share: float = 0.0
-    """Set by the store: the highest share of a limit that is used with it."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.hold.bound <= LARGEST_AMOUNT:
@@ -41,9 +38,7 @@ class AuditedCalls(msgspec.Struct, frozen=True):
     request_ids: Sequence[str]
 
 
-Operation: TypeAlias = (
-    HoldRequest | Settlement | TableChange | AuditedCalls | Correction | ReservationRequest
-)
+Operation: TypeAlias = HoldRequest | Settlement | TableChange | AuditedCalls | Correction
 Outcome: TypeAlias = AnaphoraError | None
 """Why an operation was refused. Others of its batch are not affected."""
 

@@ -75,8 +75,17 @@ SUMS = (
 
 def held(database: sqlite3.Connection, of: SpendQuery = EVERYTHING) -> int:
     """Nano-dollars of open holds."""
-    amount: int = database.execute(HELD, numbered(of.app, of.group)).fetchone()[0]
-    return amount
+    return held_of(of, database.execute(HELD, numbered(of.app)))
+
+
+def held_of(of: SpendQuery, rows: Iterable[Sequence[Any]]) -> int:
+    """Converts the rows of `HELD`."""
+    return sum(int(amount) for app, amount in rows if _is_in(of, app))
+
+
+def _is_in(of: SpendQuery, app: str) -> bool:
+    """Whether an app is in the group of a query."""
+    return of.group is None or of.groups.get(app, "") == of.group
 
 
 def spent_rows(database: sqlite3.Connection, day: str) -> dict[str, Spent]:
@@ -115,13 +124,6 @@ GROUPS = (
 )
 
 
-#: The group of an app at a time, from the history of its groups.
-_GROUP = (
-    "COALESCE((SELECT name FROM app_groups AS given WHERE given.app = {of}.app AND {when}"
-    " ORDER BY since DESC LIMIT 1), '')"
-)
-_AT = "given.since <= {of}.at"
-_GROUP_OF_ENTRY = _GROUP.format(of="entries", when=_AT.format(of="entries"))
 #: The narrowed token that made the call of an entry: the last of its accounts, which are like
 #: `["group:one","budget:tok_0123456789ab"]`. Ids of tokens have 16 characters.
 _BUDGET = (
@@ -129,7 +131,6 @@ _BUDGET = (
     " THEN substr(entries.accounts, length(entries.accounts) - 17, 16) ELSE '' END"
 )
 COMPUTED = {
-    "group": _GROUP_OF_ENTRY,
     "budget": _BUDGET,
     "budget_label": f"COALESCE((SELECT label FROM budgets WHERE budgets.id = {_BUDGET}), '')",
 }
@@ -171,29 +172,29 @@ def spend_rows(
     database: sqlite3.Connection, by: Sequence[str], of: SpendQuery = EVERYTHING
 ) -> list[SpendRow]:
     """Sums grouped by any of `FIELDS`."""
-    sql = spend_query(by, of, each="json_each")
-    return spend_rows_of(by, database.execute(sql, numbered(*spend_values(of))))
+    sql = spend_query(by, of)
+    return spend_rows_of(by, of, database.execute(sql, numbered(*spend_values(of))))
 
 
-def spend_query(by: Sequence[str], of: SpendQuery, *, each: str) -> str:
-    """A query for both stores, with values of `spend_values`. `each` is the store's function that
-    lists the labels of an entry. Raises `InvalidRequest` for a field not in `FIELDS`."""
-    fields = checked_fields(by)
-    by_group = "group" in fields or of.group is not None
-    if "budget" in fields:
-        part = _BY_BUDGET
-    else:
-        tables = _grouped(each) if by_group else _PLAIN
-        part = (_LABELLED if "label" in fields else _WHOLE).format(**tables)
-    names = ["app_group" if name == "group" else name for name in _with_label(fields)]
+def spend_query(by: Sequence[str], of: SpendQuery) -> str:
+    """A query for both stores, with values of `spend_values`. Raises `InvalidRequest` for a field
+    not in `FIELDS`."""
+    names = _columns(by, of)
+    part = _BY_BUDGET if "budget" in names else _LABELLED if "label" in names else _WHOLE
     columns = [*names, *(f"CAST(SUM({name}) AS bigint)" for name in SUMS)]
     group = f"GROUP BY {', '.join(names)} ORDER BY {', '.join(names)}" if names else ""
     return (
         f"SELECT {', '.join(columns)} FROM ({part}) AS part"
         " WHERE day BETWEEN $1 AND $2 AND (CAST($3 AS text) IS NULL OR app = CAST($3 AS text))"
-        f" AND (CAST($4 AS text) IS NULL{' OR app_group = CAST($4 AS text)' if by_group else ''})"
         f" {group}"
     )
+
+
+def _columns(by: Sequence[str], of: SpendQuery) -> list[str]:
+    """The columns to group by. The group of an app is not in the store: it follows from the app."""
+    fields = checked_fields(by)
+    found = ["app" if name == "group" else name for name in _with_label(fields)]
+    return list(dict.fromkeys([*found, *([] if of.group is None else ["app"])]))
 
 
 def _with_label(fields: Sequence[str]) -> list[str]:
@@ -201,116 +202,84 @@ def _with_label(fields: Sequence[str]) -> list[str]:
 
 
 def spend_values(of: SpendQuery) -> tuple[str | None, ...]:
-    return of.since, of.until or LAST_DAY, of.app, of.group
+    return of.since, of.until or LAST_DAY, of.app
 
 
-def spend_rows_of(by: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[SpendRow]:
+def spend_rows_of(
+    by: Sequence[str], of: SpendQuery, rows: Iterable[Sequence[Any]]
+) -> list[SpendRow]:
     """Converts the rows of `spend_query`."""
-    names = (*_with_label(checked_fields(by)), *SUMS)
-    found = [dict(zip(names, row, strict=True)) for row in rows]
-    return [SpendRow(**row) for row in found if row["calls"] or row["billed"] or row["corrected"]]
+    columns, fields = _columns(by, of), _with_label(checked_fields(by))
+    found: dict[tuple[str, ...], list[int]] = {}
+    for row in rows:
+        values = dict(zip(columns, row[: len(columns)], strict=True))
+        app = values.get("app", "")
+        if _is_in(of, app):
+            values["group"] = of.groups.get(app, "")
+            sums = found.setdefault(tuple(values[name] for name in fields), [0] * len(SUMS))
+            for at, figure in enumerate(row[len(columns) :]):
+                sums[at] += int(figure or 0)
+    made = [_spend_row((*fields, *SUMS), (*key, *found[key])) for key in sorted(found)]
+    return [row for row in made if row.calls or row.billed or row.corrected]
 
 
 def hour_rows(
     database: sqlite3.Connection, day: str, of: SpendQuery = EVERYTHING
 ) -> dict[float, SpendRow]:
     """The sums of a day by the beginning of each hour, from its entries."""
-    return hour_rows_of(database.execute(HOURS, numbered(day, of.app, of.group)))
+    return hour_rows_of(of, database.execute(HOURS, numbered(day, of.app)))
 
 
-def hour_rows_of(rows: Iterable[Sequence[Any]]) -> dict[float, SpendRow]:
+def hour_rows_of(of: SpendQuery, rows: Iterable[Sequence[Any]]) -> dict[float, SpendRow]:
     """Converts the rows of `HOURS`."""
-    found: dict[float, SpendRow] = {}
-    for hour, *sums in rows:
-        figures: dict[str, Any] = dict(zip(SUMS, map(int, sums), strict=True))
-        found[hour * 3_600.0] = SpendRow(**figures)
-    return found
+    found: dict[float, list[int]] = {}
+    for hour, app, *figures in rows:
+        if _is_in(of, app):
+            sums = found.setdefault(hour * 3_600.0, [0] * len(SUMS))
+            for at, figure in enumerate(figures):
+                sums[at] += int(figure)
+    return {hour: _spend_row(SUMS, sums) for hour, sums in found.items()}
+
+
+def _spend_row(names: Sequence[str], values: Sequence[Any]) -> SpendRow:
+    return SpendRow(**dict(zip(names, values, strict=True)))
 
 
 # ── SQL of both stores ────────────────────────────────────────────────────────────────────────────
 
-#: The tables of sums, with or without the group of each app.
-_PLAIN = {
-    "sums": "sums", "label_sums": "label_sums", "label_part": "label_sums AS part", "group": "",
-    "same": "",
-}  # fmt: skip
-_WHOLE = "SELECT * FROM {sums}"
+_WHOLE = "SELECT * FROM sums"
 #: The labels' part of each sum, and the rest.
 _LABELLED = """
-SELECT day, app, provider, model, label{group}, calls, billed, 0 AS estimated, 0 AS saved,
+SELECT day, app, provider, model, label, calls, billed, 0 AS estimated, 0 AS saved,
     0 AS input, 0 AS read, 0 AS written, 0 AS output, 0 AS corrected
-FROM {label_sums}
+FROM label_sums
 UNION ALL
-SELECT day, app, provider, model, ''{group}, calls,
+SELECT day, app, provider, model, '', calls,
     billed - COALESCE((
-        SELECT SUM(billed) FROM {label_part}
+        SELECT SUM(billed) FROM label_sums AS part
         WHERE part.day = sums.day AND part.app = sums.app AND part.provider = sums.provider
-            AND part.model = sums.model{same}
+            AND part.model = sums.model
     ), 0),
     estimated, saved, 0, 0, 0, 0, corrected
-FROM {sums}
+FROM sums
 """
 
 _BY_BUDGET = sums_of(
-    f"(SELECT entries.*, {COMPUTED['group']} AS app_group, {COMPUTED['budget']} AS budget,"
+    f"(SELECT entries.*, {COMPUTED['budget']} AS budget,"
     f" {COMPUTED['budget_label']} AS budget_label FROM entries) AS entries",
-    "app_group", "budget", "budget_label",
+    "budget", "budget_label",
 )  # fmt: skip
 
-#: On days when its group changed, an app's calls are summed by entry; on pruned days all count for
-#: the last group of the day.
-_CHANGED = (
-    "EXISTS (SELECT 1 FROM app_groups AS given WHERE given.app = {of}.app AND given.day = {of}.day)"
-    " AND {of}.day >= (SELECT pruned_until FROM clock)"
-)
 HELD = (
-    "SELECT CAST(COALESCE(SUM(bound), 0) AS bigint) FROM holds"
-    " WHERE (CAST($1 AS text) IS NULL OR app = CAST($1 AS text))"
-    " AND (CAST($2 AS text) IS NULL OR CAST($2 AS text) = "
-    + _GROUP.format(of="holds", when=_AT.format(of="holds"))
-    + ")"
+    "SELECT app, CAST(SUM(bound) AS bigint) FROM holds"
+    " WHERE CAST($1 AS text) IS NULL OR app = CAST($1 AS text) GROUP BY app"
 )
 
 
 #: PostgreSQL rounds to whole numbers, SQLite truncates.
 HOURS = (
     "SELECT (CAST(at AS bigint) - CASE WHEN CAST(at AS bigint) > at THEN 1 ELSE 0 END) / 3600 AS"
-    f" hour, {ENTRY_SUMS} FROM entries"
+    f" hour, app, {ENTRY_SUMS} FROM entries"
     " WHERE day = $1 AND (CAST($2 AS text) IS NULL OR app = CAST($2 AS text))"
-    " AND (CAST($3 AS text) IS NULL OR CAST($3 AS text) = "
-    f"{_GROUP_OF_ENTRY}) GROUP BY 1 ORDER BY 1"
+    " GROUP BY 1, 2 ORDER BY 1"
 )
-
-
-def _grouped(each: str) -> dict[str, str]:
-    """Both tables of sums with the group of each row."""
-    entries = (
-        f"(SELECT entries.*, {_GROUP_OF_ENTRY} AS app_group FROM entries"
-        f" WHERE {_CHANGED.format(of='entries')}) AS entries"
-    )
-    value = "CAST(label.value AS bigint)"
-    labels = (
-        "SELECT day, app, provider, model, app_group, label.key AS label,"
-        f" SUM(CASE WHEN kind = 'correction' THEN 0 ELSE 1 END) AS calls, SUM({value}) AS billed"
-        f" FROM {entries}, {each}(entries.labels) AS label"
-        " GROUP BY day, app, provider, model, app_group, label.key"
-    )
-    key = "day, app, provider, model, app_group"
-    both = f"({_quiet('label_sums', f'{key}, label', ('calls', 'billed'))} UNION ALL {labels})"
-    return {
-        "sums": f"({_quiet('sums', key, SUMS)} UNION ALL {sums_of(entries, 'app_group')}) AS sums",
-        "label_sums": f"{both} AS label_sums",
-        "label_part": f"{both} AS part",
-        "group": ", app_group",
-        "same": " AND part.app_group = sums.app_group",
-    }
-
-
-def _quiet(table: str, key: str, figures: Sequence[str]) -> str:
-    """The sums of days on which the group of the app did not change."""
-    group = _GROUP.format(of=table, when=f"given.day <= {table}.day")
-    columns = key.replace("app_group", f"{group} AS app_group")
-    return (
-        f"SELECT {columns}, {', '.join(figures)} FROM {table}"
-        f" WHERE NOT ({_CHANGED.format(of=table)})"
-    )

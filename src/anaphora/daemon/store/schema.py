@@ -1,4 +1,4 @@
-"""The tables of a store, its version, and the migration from each version to the next.
+"""The tables of a store, and its version.
 
 `holds` are open; settling one moves it to `entries`. `balances` has the sums for checking limits,
 by app and day or month, and those of groups and budgets (see `budgets`); `sums` and `label_sums`
@@ -16,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from anaphora.errors import Io, NewerSchema
+from anaphora.errors import Io, NewerSchema, OlderSchema
 from anaphora.sqlite_files import BUSY_SECONDS, connect_read_only, transaction
 
 from . import SettledFigures, Settlement
@@ -27,46 +27,42 @@ APPLICATION = 0x616E6173
 #: Page cache for writing in kilobytes: rows are appended, and old ones seldom read.
 _CACHE = 512
 
-#: Version 1 had no `saved`, `labels` and `read_by_others`, and no sums.
-TABLES_1 = """
-CREATE TABLE clock (one INTEGER PRIMARY KEY CHECK (one = 1), latest_day TEXT NOT NULL);
-INSERT INTO clock VALUES (1, '');
+#: `clock`: the latest day of any hold; entries of days before `pruned_until`, the first of a month,
+#: are deleted, and their sums kept; `audit_epoch` is that of the audit log's writer, 0 without one.
+#: `accounts` of a hold or entry: the further names in `balances` that it counts in, as JSON, or
+#: empty. An entry of the kind `correction` names the entry that it `corrects`: `billed` is the
+#: amount that it adds, `confirmed` the amount that was estimated until then. `budgets`: narrowed
+#: tokens. `audit_logs`: the first row of each log that has a MAC, and the id of the key.
+_TABLES = """
+CREATE TABLE clock (
+    one INTEGER PRIMARY KEY CHECK (one = 1), latest_day TEXT NOT NULL, pruned_until TEXT NOT NULL,
+    audit_epoch INTEGER NOT NULL
+);
+INSERT INTO clock VALUES (1, '', '', 0);
 CREATE TABLE balances (
     app TEXT NOT NULL, period TEXT NOT NULL, spent INTEGER NOT NULL, held INTEGER NOT NULL,
     PRIMARY KEY (app, period)
 ) WITHOUT ROWID;
 CREATE TABLE holds (
     id TEXT PRIMARY KEY, app TEXT NOT NULL, provider TEXT NOT NULL, model TEXT NOT NULL,
-    request_id TEXT NOT NULL, day TEXT NOT NULL, at REAL NOT NULL, bound INTEGER NOT NULL
+    request_id TEXT NOT NULL, day TEXT NOT NULL, at REAL NOT NULL, bound INTEGER NOT NULL,
+    accounts TEXT NOT NULL DEFAULT ''
 ) WITHOUT ROWID;
 CREATE TABLE entries (
     id TEXT PRIMARY KEY, app TEXT NOT NULL, provider TEXT NOT NULL, model TEXT NOT NULL,
     request_id TEXT NOT NULL, day TEXT NOT NULL, at REAL NOT NULL, bound INTEGER NOT NULL,
     settled_at REAL NOT NULL, billed INTEGER NOT NULL, kind TEXT NOT NULL,
     input INTEGER NOT NULL, read INTEGER NOT NULL, written INTEGER NOT NULL,
-    output INTEGER NOT NULL
+    output INTEGER NOT NULL, saved INTEGER NOT NULL, read_by_others INTEGER NOT NULL,
+    labels TEXT NOT NULL, corrects TEXT NOT NULL DEFAULT '', confirmed INTEGER NOT NULL DEFAULT 0,
+    reason TEXT NOT NULL DEFAULT '', accounts TEXT NOT NULL DEFAULT ''
 ) WITHOUT ROWID;
-CREATE TABLE tokens (
-    id TEXT PRIMARY KEY, app TEXT NOT NULL, digest BLOB NOT NULL, created REAL NOT NULL,
-    expires REAL, revoked REAL
-) WITHOUT ROWID;
-CREATE TABLE handles (
-    kind TEXT NOT NULL, id TEXT NOT NULL, provider TEXT NOT NULL, app TEXT NOT NULL,
-    created REAL NOT NULL, tokens INTEGER,
-    PRIMARY KEY (kind, id, provider)
-) WITHOUT ROWID;
-CREATE INDEX handles_of_app ON handles (app, kind);
-"""
-
-_STEP_2 = """
-ALTER TABLE entries ADD COLUMN saved INTEGER NOT NULL DEFAULT 0;
-ALTER TABLE entries ADD COLUMN read_by_others INTEGER NOT NULL DEFAULT 0;
-ALTER TABLE entries ADD COLUMN labels TEXT NOT NULL DEFAULT '{}';
+CREATE INDEX corrections ON entries (app, id) WHERE corrects <> '';
 CREATE TABLE sums (
     day TEXT NOT NULL, app TEXT NOT NULL, provider TEXT NOT NULL, model TEXT NOT NULL,
     calls INTEGER NOT NULL, billed INTEGER NOT NULL, estimated INTEGER NOT NULL,
     saved INTEGER NOT NULL, input INTEGER NOT NULL, read INTEGER NOT NULL,
-    written INTEGER NOT NULL, output INTEGER NOT NULL,
+    written INTEGER NOT NULL, output INTEGER NOT NULL, corrected INTEGER NOT NULL DEFAULT 0,
     PRIMARY KEY (day, app, provider, model)
 ) WITHOUT ROWID;
 CREATE TABLE label_sums (
@@ -74,74 +70,34 @@ CREATE TABLE label_sums (
     label TEXT NOT NULL, calls INTEGER NOT NULL, billed INTEGER NOT NULL,
     PRIMARY KEY (day, app, provider, model, label)
 ) WITHOUT ROWID;
-"""
-
-#: Entries of days before `pruned_until`, the first of a month, are deleted; their sums are kept.
-_STEP_3 = "ALTER TABLE clock ADD COLUMN pruned_until TEXT NOT NULL DEFAULT ''"
-
-_STEP_4 = """
-ALTER TABLE handles ADD COLUMN bill TEXT NOT NULL DEFAULT '';
-CREATE INDEX handles_by_age ON handles (kind, created)
-"""
-
-#: An entry of the kind `correction` names the entry that it `corrects`: `billed` is the amount that
-#: it adds, and `confirmed` the amount that was estimated until then.
-_STEP_5 = """
-ALTER TABLE entries ADD COLUMN corrects TEXT NOT NULL DEFAULT '';
-ALTER TABLE entries ADD COLUMN confirmed INTEGER NOT NULL DEFAULT 0;
-ALTER TABLE entries ADD COLUMN reason TEXT NOT NULL DEFAULT '';
-CREATE INDEX corrections ON entries (app, id) WHERE corrects <> '';
-ALTER TABLE sums ADD COLUMN corrected INTEGER NOT NULL DEFAULT 0
-"""
-
-#: The first row of each audit log that has a MAC, and the id of the key.
-_STEP_6 = """
+CREATE TABLE tokens (
+    id TEXT PRIMARY KEY, app TEXT NOT NULL, digest BLOB NOT NULL, created REAL NOT NULL,
+    expires REAL, revoked REAL
+) WITHOUT ROWID;
+CREATE TABLE budgets (
+    id TEXT PRIMARY KEY, app TEXT NOT NULL, digest BLOB NOT NULL, created REAL NOT NULL,
+    expires REAL NOT NULL, revoked REAL, parent TEXT NOT NULL, nano_usd INTEGER NOT NULL,
+    models TEXT NOT NULL, label TEXT NOT NULL
+) WITHOUT ROWID;
+CREATE INDEX budgets_by_expiry ON budgets (expires);
+CREATE INDEX budgets_of_parent ON budgets (parent);
+CREATE TABLE handles (
+    kind TEXT NOT NULL, id TEXT NOT NULL, provider TEXT NOT NULL, app TEXT NOT NULL,
+    created REAL NOT NULL, tokens INTEGER, bill TEXT NOT NULL DEFAULT '',
+    PRIMARY KEY (kind, id, provider)
+) WITHOUT ROWID;
+CREATE INDEX handles_of_app ON handles (app, kind);
+CREATE INDEX handles_by_age ON handles (kind, created);
 CREATE TABLE audit_logs (
     name TEXT PRIMARY KEY, signed_since INTEGER NOT NULL, key_id TEXT NOT NULL
-) WITHOUT ROWID
-"""
-
-#: Entries whose call has no durable row in the audit log yet. `audit_epoch`: the epoch of the log's
-#: current writer; 0 without a log.
-_STEP_7 = """
+) WITHOUT ROWID;
 CREATE TABLE unaudited (
     request_id TEXT NOT NULL, hold TEXT NOT NULL, epoch INTEGER NOT NULL,
     interrupted INTEGER NOT NULL,
     PRIMARY KEY (request_id, hold)
-) WITHOUT ROWID;
-ALTER TABLE clock ADD COLUMN audit_epoch INTEGER NOT NULL DEFAULT 0
-"""
-
-#: The groups of each app with their start; an app without a row has none.
-_STEP_8 = """
-CREATE TABLE app_groups (
-    app TEXT NOT NULL, since REAL NOT NULL, day TEXT NOT NULL, name TEXT NOT NULL,
-    PRIMARY KEY (app, since)
 ) WITHOUT ROWID
 """
-
-#: `accounts` of a hold or entry: the further names in `balances` that it counts in, as JSON, or
-#: empty. `budgets`: narrowed tokens. `reservations`: the accounts that a budget is carved out of.
-_STEP_9 = """
-ALTER TABLE holds ADD COLUMN accounts TEXT NOT NULL DEFAULT '';
-ALTER TABLE entries ADD COLUMN accounts TEXT NOT NULL DEFAULT '';
-CREATE TABLE budgets (
-    id TEXT PRIMARY KEY, app TEXT NOT NULL, digest BLOB NOT NULL, created REAL NOT NULL,
-    expires REAL NOT NULL, revoked REAL, parent TEXT NOT NULL, nano_usd INTEGER NOT NULL,
-    models TEXT NOT NULL, label TEXT NOT NULL, reserved INTEGER NOT NULL
-) WITHOUT ROWID;
-CREATE INDEX budgets_by_expiry ON budgets (expires);
-CREATE INDEX budgets_of_parent ON budgets (parent);
-CREATE TABLE reservations (
-    account TEXT NOT NULL, expires REAL NOT NULL, budget TEXT NOT NULL, nano_usd INTEGER NOT NULL,
-    PRIMARY KEY (account, expires, budget)
-) WITHOUT ROWID;
-CREATE INDEX reservations_of_budget ON reservations (budget);
-CREATE TRIGGER end_reservations AFTER UPDATE ON budgets BEGIN
-    DELETE FROM reservations WHERE budget = NEW.id AND NEW.revoked IS NOT NULL; \
-    UPDATE reservations SET expires = NEW.expires WHERE budget = NEW.id; \
-END
-"""
+SCHEMA_VERSION = 10
 
 #: The figures of the table `sums`, in the SQL of both stores.
 ENTRY_SUMS = """
@@ -162,35 +118,6 @@ def sums_of(entries: str, *key: str) -> str:
 
 #: The expected contents of the table `sums`.
 SUMS_OF_ENTRIES = sums_of("entries")
-#: The same of version 2.
-_SUMS_2 = """
-SELECT day, app, provider, model, SUM(kind <> 'free'), SUM(billed),
-    SUM(CASE WHEN kind IN ('estimated', 'bound') THEN billed ELSE 0 END), SUM(saved), SUM(input),
-    SUM(read), SUM(written), SUM(output)
-FROM entries GROUP BY day, app, provider, model
-"""
-
-
-#: Migrations to the next version; the first starts from an empty file.
-_STEPS = (
-    TABLES_1,
-    f"{_STEP_2};\nINSERT INTO sums {_SUMS_2}",
-    _STEP_3,
-    _STEP_4,
-    _STEP_5,
-    _STEP_6,
-    _STEP_7,
-    _STEP_8,
-    _STEP_9,
-)
-SCHEMA_VERSION = len(_STEPS)
-
-
-def _run(database: sqlite3.Connection, script: str) -> None:
-    """Runs a script. Unlike `executescript`, stays in the transaction."""
-    for statement in script.split(";\n"):
-        if statement.strip():
-            database.execute(statement)
 
 
 def connect(path: Path) -> sqlite3.Connection:
@@ -219,14 +146,8 @@ def connect_to_read(path: Path) -> sqlite3.Connection:
     with readable(path):
         database = connect_read_only(path, any_thread=True)
         try:
-            version = version_of(database, path)
-            if version == 0:
+            if not version_of(database, path):
                 raise Io(f"{path}: holds no store of anaphora")
-            if version < SCHEMA_VERSION:
-                raise Io(
-                    f"{path}: has schema_version {version}, before {SCHEMA_VERSION}; update it"
-                    " with: anaphora store migrate"
-                )
         except BaseException:
             database.close()
             raise
@@ -255,26 +176,25 @@ def create(path: Path) -> None:
     os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
 
 
-def prepare(database: sqlite3.Connection, path: Path) -> int:
-    """Creates the tables or migrates them to this version, atomically. Returns the earlier version;
-    0 for a new store."""
+def prepare(database: sqlite3.Connection, path: Path) -> None:
+    """Creates the tables of a new store, atomically."""
     version = version_of(database, path)
     mode = database.execute("PRAGMA journal_mode=WAL").fetchone()[0]  # a backup is not in this mode
     if mode != "wal":
         raise Io(f"{path}: SQLite's WAL mode does not work here; use a local disk")
-    if version == SCHEMA_VERSION:
-        return version
+    if version:
+        return
     with transaction(database):
-        version = version_of(database, path)  # another process may have been faster
-        for step in _STEPS[version:]:
-            _run(database, step)
+        if version_of(database, path):
+            return  # another process was faster
+        for statement in _TABLES.split(";\n"):
+            database.execute(statement)
         database.execute(f"PRAGMA application_id={APPLICATION}")
         database.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
-    return version
 
 
 def version_of(database: sqlite3.Connection, path: Path) -> int:
-    """The schema version; 0 for an empty file. Raises if the file is not a store or a newer one."""
+    """The schema version; 0 for an empty file. Raises if the file is no store of this version."""
     application = database.execute("PRAGMA application_id").fetchone()[0]
     if application != APPLICATION:
         if database.execute("SELECT 1 FROM sqlite_master").fetchone():
@@ -283,6 +203,8 @@ def version_of(database: sqlite3.Connection, path: Path) -> int:
     version: int = database.execute("PRAGMA user_version").fetchone()[0]
     if version > SCHEMA_VERSION:
         raise NewerSchema(str(path), version=version, known=SCHEMA_VERSION)
+    if version < SCHEMA_VERSION:
+        raise OlderSchema(str(path), version=version, known=SCHEMA_VERSION)
     return version
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import ctypes
+import errno
 import logging
+import os
 import sqlite3
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -28,18 +29,15 @@ from . import (
     SpendQuery,
     SpendRow,
     Spent,
-    TokenRow,
     UnauditedEntry,
     all_sent,
     interrupted,
     recovered,
 )
 from .batch import apply, latest_day, open_holds
-from .batch_queue import PROBE, SqliteCommits
+from .batch_queue import SqliteCommits
 from .batch_rows import KnownRows, create_view
-from .budgets import ReservationRequest
 from .corrections import Correction, entry_rows
-from .file_watch import StoreDamaged, WatchedFiles
 from .operations import AuditedCalls, HoldRequest, Operation, Outcome, TableChange
 from .reading import (
     day_of,
@@ -83,9 +81,9 @@ class SqliteStore(SmallTables):
         self._clock = clock
         self._writer = writer
         self._reader = reader
-        self._files = WatchedFiles(path)
-        self._damage: str | None = None
-        """How the files were damaged."""
+        self._identity = _identity(path)
+        self.replaced: str | None = None
+        """Set when the file was replaced or removed: nothing is written to another one."""
         self._known = KnownRows()
         # Until `begin_audit`, the epoch of the preceding daemon, whose holds are recovered.
         self._known.audit_epoch = reader.execute("SELECT audit_epoch FROM clock").fetchone()[0]
@@ -93,22 +91,19 @@ class SqliteStore(SmallTables):
 
     @classmethod
     def open(cls, path: Path, *, clock: Callable[[], float] = time.time) -> SqliteStore:
-        """Creates the file if there is none, and migrates an earlier version. Raises `Io`, and
-        `NewerSchema` for a newer version."""
+        """Creates the file if there is none. Raises `Io`, and `NewerSchema` or `OlderSchema` for a
+        file of another version."""
         with readable(path), ExitStack() as stack:
             refuse_lost_file(path)
             create(path)
             writer = connect(path)
             stack.callback(writer.close)
-            before = prepare(writer, path)
+            prepare(writer, path)
             create_view(writer)
             reader = connect_to_read(path)
             stack.callback(reader.close)
-            latest_day(reader)  # now the log and its index are there
             store = cls(path, writer, reader, clock)
             stack.pop_all()
-        if before == 1:
-            _log.warning("%s: updated from schema_version 1", path)
         return store
 
     @property
@@ -126,10 +121,8 @@ class SqliteStore(SmallTables):
 
     # ── Ledger ───────────────────────────────────────────────────────────────────────────────────
 
-    async def hold(self, hold: Hold, limits: SpendLimits) -> float:
-        request = HoldRequest(hold, limits)
-        await self._commits.commit(request)
-        return request.share
+    async def hold(self, hold: Hold, limits: SpendLimits) -> None:
+        await self._commits.commit(HoldRequest(hold, limits))
 
     async def settle(self, settlement: Settlement) -> None:
         await self._commits.commit(settlement, kept=True)
@@ -228,9 +221,9 @@ class SqliteStore(SmallTables):
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
-        """Raises `StoreUnavailable` if the files are damaged."""
-        if self._damage is not None:
-            raise StoreUnavailable(f"the store cannot be read: {self._damage}")
+        """Raises `StoreUnavailable` if the file is damaged, or is another one."""
+        if self.replaced is not None:
+            raise StoreUnavailable(f"the store cannot be read: {self.replaced}")
         try:
             yield
         except (sqlite3.DatabaseError, Io) as problem:
@@ -246,64 +239,33 @@ class SqliteStore(SmallTables):
     async def _flush(self) -> None:
         await self._commits.flush()
 
-    async def reserve(
-        self, token: TokenRow, limits: SpendLimits, *, group: str = "", budgets: Sequence[str] = ()
-    ) -> None:
-        await self._commits.commit(
-            ReservationRequest(
-                token=token, limits=limits, group=group, budgets=tuple(budgets), at=self._clock()
-            )
-        )
-
     async def _change(self, sql: str, *values: Any, kept: bool = False) -> None:
         await self._commits.commit(TableChange(sql, values), kept=kept)
-
-    def _change_later(self, sql: str, *values: Any) -> None:
-        self._commits.put(TableChange(sql, values))
 
     # ── Writing ──────────────────────────────────────────────────────────────────────────────────
 
     def _apply(self, operations: Sequence[Operation]) -> list[Outcome]:
         """Runs in the writing thread."""
-        before = self._writer.total_changes
-        try:
-            outcomes = apply(self._writer, operations, self._known, self._check)
-        except sqlite3.Error:
-            self._check()  # says why, if the files were changed
-            raise
-        wrote = self._writer.total_changes != before
-        if wrote and operations[0] is PROBE and len(operations) == 1:
-            wrote = False  # SQLite writes nothing where no value changes
-        if not self._files.note(wrote=wrote):
-            self._known.clear()
-        return outcomes
+        return apply(self._writer, operations, self._known, self._check)
 
-    def _check(self) -> bool:
-        """Raises if the files were damaged, so that nothing is written to them. Returns whether no
-        other process has written since the last batch."""
-        try:
-            alone = self._files.check()
-        except StoreDamaged as damage:
-            self._damage = damage.strerror
-            raise
-        self._damage = None
-        return alone
+    def _check(self) -> None:
+        """Raises if the path names another file than the open one: what is written to that would be
+        lost."""
+        if self.replaced is None and _identity(self.path) != self._identity:
+            self.replaced = f"{self.path.name} was replaced or removed while the daemon ran"
+        if self.replaced is not None:
+            raise OSError(errno.ESTALE, self.replaced)
 
     async def close(self) -> None:
         await self._commits.close()
-        with suppress(OSError):
-            self._check()
-        if self._damage is not None:
-            # Closing would copy the log into the file, and delete it.
-            never_close(self._writer)
-            never_close(self._reader)
-            return
         self._reader.close()
         self._writer.close()
-        self._files.close()
 
 
-def never_close(connection: sqlite3.Connection) -> None:
-    """Keeps a connection open until the process ends, even while the interpreter shuts down: an
-    extra reference prevents its finalization."""
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
+def _identity(path: Path) -> tuple[int, int] | None:
+    """The file that a path names; None: none."""
+    try:
+        found = os.stat(path, follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino

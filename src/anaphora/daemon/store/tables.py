@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import msgspec
 
 from . import HandleKind, HandleRow, TokenBudget, TokenRow
 from .budgets import BUDGET
-from .reading import day_of
 
 _HANDLE_FIELDS = "kind, id, app, provider, created, tokens, bill"
 ADD_HANDLE = (
@@ -23,24 +22,16 @@ _AT_ONCE = 32
 _OWN = f"kind = $1 AND app = $2 AND id IN ({', '.join(f'${3 + n}' for n in range(_AT_ONCE))})"
 #: Maximum number of removed rows at once, since all calls wait meanwhile.
 _REMOVED_AT_ONCE = 2_000
-#: Only if the app does not already have this group.
-_NOTE_GROUP = """
-INSERT INTO app_groups (app, since, day, name)
-SELECT CAST($1 AS text), CAST($2 AS double precision), CAST($3 AS text), CAST($4 AS text)
-WHERE coalesce((SELECT name FROM app_groups WHERE app = CAST($1 AS text)
-    ORDER BY since DESC LIMIT 1), '') <> CAST($4 AS text)
-ON CONFLICT DO NOTHING
-"""
 SIGNED_SINCE = "SELECT signed_since FROM audit_logs WHERE name = $1 AND key_id = $2"
 _SIGN = (
     "INSERT INTO audit_logs (name, signed_since, key_id) VALUES ($1, $2, $3) ON CONFLICT (name)"
     " DO UPDATE SET signed_since = excluded.signed_since, key_id = excluded.key_id"
 )
 _TOKEN_FIELDS = "id, app, digest, created, expires, revoked"
-BUDGET_FIELDS = (*_TOKEN_FIELDS.split(", "), "parent", "nano_usd", "models", "label", "reserved")
+BUDGET_FIELDS = (*_TOKEN_FIELDS.split(", "), "parent", "nano_usd", "models", "label")
 _BUDGET_FIELDS = ", ".join(BUDGET_FIELDS)
 ADD_BUDGET = (
-    f"INSERT INTO budgets ({_BUDGET_FIELDS}) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)"
+    f"INSERT INTO budgets ({_BUDGET_FIELDS}) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)"
 )
 #: A token, if it is narrowed, and all that were narrowed from it.
 _NARROWED = (
@@ -48,8 +39,7 @@ _NARROWED = (
     " SELECT budgets.id FROM budgets JOIN ended ON budgets.parent = ended.id) SELECT id FROM ended)"
 )
 _REVOKE_NARROWED = f"UPDATE budgets SET revoked = $2 WHERE revoked IS NULL AND id IN {_NARROWED}"
-#: Revokes a new token whose parent was revoked while it was made, which gives back what it has
-#: reserved.
+#: Revokes a new token whose parent was revoked while it was made.
 END_ORPHAN = (
     "UPDATE budgets SET revoked = created WHERE id = $1 AND parent IN (SELECT above.id FROM budgets"
     " AS above WHERE above.revoked IS NOT NULL AND above.id = budgets.parent UNION ALL"
@@ -88,10 +78,6 @@ class SmallTables(ABC):
     async def _change(self, sql: str, *values: Any, kept: bool = False) -> None:
         """`kept`: written later if the disk is full."""
 
-    @abstractmethod
-    def _change_later(self, sql: str, *values: Any) -> None:
-        """Queues a change without waiting. Never raises."""
-
     # ── The audit log ────────────────────────────────────────────────────────────────────────────
 
     async def record_signed_rows(self, log: str, first: int, key: str) -> None:
@@ -117,8 +103,7 @@ class SmallTables(ABC):
         return int(count)
 
     async def remove_unused_budgets(self, before: float) -> None:
-        for table, column in (("reservations", "budget"), ("budgets", "id")):
-            await self._change(f"DELETE FROM {table} WHERE {column} IN {_UNUSED}", before)
+        await self._change(f"DELETE FROM budgets WHERE id IN {_UNUSED}", before)
 
     async def add_token(self, token: TokenRow) -> None:
         if token.nano_usd is not None:
@@ -155,20 +140,10 @@ class SmallTables(ABC):
         )  # fmt: skip
         return [TokenBudget(token=_token(row[:-2]), spent=row[-2], held=row[-1]) for row in rows]
 
-    # ── Groups ───────────────────────────────────────────────────────────────────────────────────
-
-    def note_groups(self, groups: Mapping[str, str], at: float) -> None:
-        for app, group in groups.items():
-            self._change_later(_NOTE_GROUP, app, at, day_of(at), group)
-
     # ── Handles ──────────────────────────────────────────────────────────────────────────────────
 
     async def add_handle(self, handle: HandleRow) -> None:
         await self._change(ADD_HANDLE, *_values(handle), kept=True)
-
-    def add_handles_later(self, handles: Iterable[HandleRow]) -> None:
-        for handle in handles:
-            self._change_later(ADD_HANDLE, *_values(handle))
 
     async def handle(self, kind: HandleKind, id: str, app: str) -> HandleRow | None:
         rows = await self._handles("kind = $1 AND id = $2 AND app = $3", kind, id, app)
@@ -198,18 +173,6 @@ class SmallTables(ABC):
         # Not in SQL: to have them in order, SQLite would read all rows of the kind by their age.
         return sorted(found, key=lambda row: (row.created, row.id))
 
-    async def grow_handle(
-        self, row: HandleRow, growth: int | None, size: int | None = None
-    ) -> None:
-        await self._change(
-            "UPDATE handles SET tokens = CASE WHEN CAST($1 AS bigint) IS NOT NULL"
-            " AND coalesce(tokens, -1) = coalesce(CAST($2 AS bigint), -1)"
-            " THEN $1 ELSE tokens + $3 END"
-            " WHERE kind = $4 AND id = $5 AND provider = $6 AND app = $7",
-            size, row.tokens, growth, row.kind, row.id, row.provider, row.app,
-            kept=True,
-        )  # fmt: skip
-
     async def remove_handle(self, kind: HandleKind, id: str, app: str) -> None:
         await self._change(
             "DELETE FROM handles WHERE kind = $1 AND id = $2 AND app = $3", kind, id, app
@@ -238,9 +201,9 @@ def _token(row: Sequence[Any]) -> TokenRow:
     )
     if not narrowed:
         return token
-    parent, nano_usd, models, label, reserved = narrowed
+    parent, nano_usd, models, label = narrowed
     return msgspec.structs.replace(
-        token, parent=parent, nano_usd=nano_usd, label=label, reserved=bool(reserved),
+        token, parent=parent, nano_usd=nano_usd, label=label,
         models=msgspec.json.decode(models, type=tuple[str, ...]),
     )  # fmt: skip
 
@@ -250,5 +213,4 @@ def budget_values(token: TokenRow) -> tuple[Any, ...]:
     return (
         token.id, token.app, token.digest, token.created, token.expires, token.revoked,
         token.parent, token.nano_usd, msgspec.json.encode(token.models).decode(), token.label,
-        int(token.reserved),
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Backup, check, migration and pruning of a store's file, with or without a running daemon."""
+"""Backup, check and pruning of a store's file, with or without a running daemon."""
 
 from __future__ import annotations
 
@@ -17,14 +17,12 @@ from anaphora.sqlite_files import numbered, transaction
 from anaphora.wording import counted
 
 from .batch import latest_day
-from .reading import SUMS, day_of, month_after, pruning_day, start_of_day
+from .reading import SUMS, day_of, pruning_day, start_of_day
 from .schema import (
-    SCHEMA_VERSION,
     SUMS_OF_ENTRIES,
     connect,
     connect_to_read,
     described,
-    prepare,
     readable,
     version_of,
 )
@@ -47,24 +45,12 @@ class StoreReport(msgspec.Struct, frozen=True, kw_only=True):
     """Empty if the store is sound."""
 
 
-class ClockReset(msgspec.Struct, frozen=True, kw_only=True):
-    store: str
-    before: str
-    after: str
-
-
 class PrunedStore(msgspec.Struct, frozen=True, kw_only=True):
     store: str
     until: str
     """The first day whose entries are kept."""
     entries: int
     """Number of deleted entries."""
-
-
-class Migration(msgspec.Struct, frozen=True, kw_only=True):
-    store: str
-    before: int
-    after: int
 
 
 def back_up(path: Path, target: Path) -> None:
@@ -86,42 +72,6 @@ def _quick_check(database: sqlite3.Connection, path: Path) -> None:
     found = database.execute("PRAGMA quick_check(1)").fetchone()[0]
     if found != "ok":
         raise Io(f"{path}: is damaged: {found}")
-
-
-def migrate(path: Path) -> Migration:
-    """Migrates a store to this version. Raises `Io` if a process uses an older one."""
-    with readable(path):
-        if not path.is_file():
-            raise Io(f"{path}: no such store")
-        with closing(connect(path)) as database:
-            before = version_of(database, path)
-            if before == 0:
-                raise Io(f"{path}: holds no store of anaphora")
-            if before < SCHEMA_VERSION:
-                database.execute("PRAGMA busy_timeout=0")
-                database.execute("PRAGMA locking_mode=EXCLUSIVE")
-                try:
-                    prepare(database, path)
-                except sqlite3.OperationalError as error:
-                    if "locked" not in str(error):
-                        raise
-                    raise Io(f"{path}: is in use; stop the daemon first") from None
-    return Migration(store=str(path), before=before, after=SCHEMA_VERSION)
-
-
-def reset_clock(path: Path, *, now: float | None = None) -> ClockReset:
-    """Resets a day in the future, which a wrong clock has left, so that calls are charged to today
-    again. Past spend stays on its day. If entries were pruned by such a clock, those of the next
-    months are checked again."""
-    connect_to_read(path).close()
-    today = day_of(time.time() if now is None else now)
-    with readable(path), closing(connect(path)) as database, transaction(database):
-        before = latest_day(database)
-        database.execute(
-            "UPDATE clock SET latest_day = min(latest_day, ?), pruned_until = min(pruned_until, ?)",
-            (today, month_after(today)),
-        )
-        return ClockReset(store=str(path), before=before, after=min(before, today))
 
 
 def prune(path: Path, *, keep_days: float, now: float | None = None) -> PrunedStore:
@@ -157,7 +107,6 @@ def prune_budgets() -> tuple[str, ...]:
     some = "(SELECT id FROM budgets WHERE expires < $1 ORDER BY expires, id LIMIT 500)"
     return (
         f"DELETE FROM balances WHERE app IN (SELECT 'budget:' || id FROM {some} AS ended)",
-        f"DELETE FROM reservations WHERE budget IN {some}",
         f"DELETE FROM budgets WHERE id IN {some}",
     )
 
@@ -284,7 +233,7 @@ def sum_problems(wrong: Mapping[str, int], both: int, latest: str, now: float) -
     if latest > (today := day_of(now)):
         yield (
             f"the clock was at {latest} before, and is at {today}: calls are charged to {latest}"
-            " until then, or until: anaphora store reset-clock"
+            " until then"
         )
 
 

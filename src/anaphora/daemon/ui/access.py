@@ -1,19 +1,18 @@
 """Logins of the dashboard: a token is exchanged for a cookie that is valid for `/ui` only.
 
-    sessions = Sessions(directory, lifetime=43_200, idle=3_600, clock=time.time)
-    cookie, session = await sessions.open(directory.log_in(token, peer))
-    await sessions.find([cookie])               its session, or none
+    sessions = Sessions(directory, key, lifetime=43_200, idle=3_600, clock=time.time)
+    cookie, session = sessions.open(directory.log_in(token, peer))
+    await sessions.find([cookie])         its session, or none
 
-Sessions are in memory, by a keyed hash of their cookie: a restart of the daemon ends them all. With
-several nodes they are also in PostgreSQL, and every node accepts them. A session ends after its
-lifetime, when unused, at logout, and with the token that opened it.
+Sessions are not stored: the cookie has the id of the token and when it ends, signed with a key of
+the home. So it is valid on all nodes, and after a restart. The token is looked up for each page: a
+session ends with it.
 
 An administrator sees all pages, an app's token only the app's own pages (`Viewers`).
 """
 
 from __future__ import annotations
 
-import asyncio
 import hmac
 import re
 import secrets
@@ -32,46 +31,37 @@ from anaphora.daemon.access.steady_clock import SteadyClock
 from anaphora.daemon.store import TokenRow
 from anaphora.dashboard.page_site import PageSite
 from anaphora.dashboard.site import PageContent, PageRequest, Site
-from anaphora.errors import StoreUnavailable
 from anaphora.redaction import hides_arguments
 from anaphora.serving.exchange import CompleteResponse
-
-from .shared_logins import SharedLogin, SharedLogins
 
 ROOT = "/ui"
 LOGIN = f"{ROOT}/login"
 LINKED_PAGES = (ROOT, f"{ROOT}/", LOGIN)
 """Pages that a link on another site may open. Such a request has no cookie, so a login follows."""
 
-#: Maximum number of sessions in total and per token. The least recently used one ends for a new
-#: one.
-_MOST_SESSIONS, _MOST_PER_TOKEN = 1_000, 20
-#: Maximum number of open confirmations of one session.
-_MOST_CONFIRMATIONS = 32
-#: Seconds between checks for sessions that ended on another node.
-_FOLLOW_SECONDS = 0.4
-_RANDOM_BYTES = 32
+#: Maximum number of sessions that this process remembers as ended.
+_MOST_ENDED = 10_000
 _COOKIE = "anaphora_ui"
+#: Session id, token id, seconds since 1970 of the login and of the end, signature.
+_SIGNED = re.compile(r"([0-9a-f]{32})\.(\w{1,64})\.(\d{1,12})\.(\d{1,12})\.([0-9a-f]{64})")
+#: The part of the idle time after which a cookie is replaced by one that ends later.
+_RENEWED = 1 / 60
 #: A path of the dashboard with a query: nothing that a browser could read as another host.
 _OWN_PATH = re.compile(r"/ui(?:[/?][A-Za-z0-9/?&=%+:;,@!~*'()$._-]*)?\Z")
 _LONGEST_PATH = 2_000
 
 
-class LoginSession(msgspec.Struct, kw_only=True, eq=False):
+class LoginSession(msgspec.Struct, kw_only=True, frozen=True):
     """One login."""
 
-    digest: bytes
+    id: str
     token_id: str
     app: str
     """The app of the token; `ADMIN` for an administrator."""
     csrf: str
     """The CSRF token in every form of the session."""
     opened: float
-    used: float
-    confirmations: BoundedMap[str, tuple[str, ...]] = msgspec.field(
-        default_factory=lambda: BoundedMap(_MOST_CONFIRMATIONS)
-    )
-    """Actions of forms that have not been sent yet, by the form's number."""
+    until: float
 
     @property
     def is_admin(self) -> bool:
@@ -91,186 +81,97 @@ class Sessions:
     def __init__(
         self,
         directory: Directory,
+        key: bytes,
         *,
         lifetime: float,
         idle: float,
         clock: Callable[[], float],
-        shared: SharedLogins | None = None,
-        key: bytes | None = None,
     ) -> None:
-        """`lifetime` and `idle` are seconds after the login and after the last request. Logins
-        are valid on all nodes that have the same `shared` and `key`."""
+        """`lifetime` and `idle` are seconds after the login and after the last request. Logins are
+        valid on all nodes that have the same `key`."""
         self._directory = directory
+        self._key = key
         self.lifetime = lifetime
         self.idle = idle
-        self._shared = shared
-        self._key = key or secrets.token_bytes(32)
         self._now = SteadyClock(clock)
-        self._open: dict[bytes, LoginSession] = {}
-        """With several nodes, those that this one has seen."""
-        self._ended: list[Callable[[LoginSession], None]] = []
-        directory.on_revoke(self.end_token)
-
-    def on_end(self, callback: Callable[[LoginSession], None]) -> None:
-        """Registers a function called with each session that ends, to end its open streams."""
-        self._ended.append(callback)
+        self._ended = BoundedMap[str, None](_MOST_ENDED)
+        """Sessions that were logged out at this process."""
 
     @hides_arguments
     async def find(self, cookies: Iterable[str]) -> list[LoginSession]:
-        """The sessions of cookies, which count as used now."""
-        found = {self._hash(cookie): cookie for cookie in cookies}
-        if self._shared is not None:
-            self._apply_shared(found, await self._shared.find([*found]))
-        sessions = []
-        for digest in found:
-            session = self._open.get(digest)
-            if session is None:
-                continue
-            if not self.is_valid(session):
-                self.end(session)
-                continue
-            await self._use(session)
-            sessions.append(session)
-        return sessions
+        """The sessions of cookies."""
+        found = [await self._session(cookie) for cookie in cookies]
+        return [session for session in found if session is not None]
 
-    def _apply_shared(
-        self, cookies: Mapping[bytes, str], logins: Mapping[bytes, SharedLogin]
-    ) -> None:
-        """Applies logins, requests and logouts of other nodes."""
-        for digest, cookie in cookies.items():
-            login, session = logins.get(digest), self._open.get(digest)
-            if login is None:
-                if session is not None:
-                    self.end(session)
-            elif session is None:
-                self._open[digest] = LoginSession(
-                    digest=digest,
-                    token_id=login.token,
-                    app=login.app,
-                    csrf=self._csrf(cookie),
-                    opened=login.opened,
-                    used=login.used,
-                )
-            else:
-                session.used = max(session.used, login.used)
+    @hides_arguments
+    async def _session(self, cookie: str) -> LoginSession | None:
+        signed = _SIGNED.fullmatch(cookie)
+        if signed is None:
+            return None
+        id, token_id, opened, until, signature = signed.groups()
+        own = self._sign("login", id, token_id, opened, until)
+        if not hmac.compare_digest(own, signature):
+            return None
+        row = await self._directory.find_token(token_id)
+        if row is None:
+            return None
+        session = self._made(id, row, float(opened), float(until))
+        return session if self.is_valid(session) else None
 
-    async def _use(self, session: LoginSession) -> None:
-        now, before = self._now(), session.used
-        session.used = now
-        # Not for every request: other nodes need it only to a fraction of the idle time.
-        if self._shared is not None and now - before > min(self.idle / 60, 10.0):
-            await self._shared.use(session.digest, now)
-
-    async def open(self, row: TokenRow) -> tuple[Secret, LoginSession]:
-        """Opens a session of a token. Returns it with the random value of its cookie."""
-        now = self._now()
-        self.end_expired()
-        cookie = Secret(secrets.token_urlsafe(_RANDOM_BYTES))
-        session = LoginSession(
-            digest=self._hash(cookie.reveal()),
-            token_id=row.id,
-            app=row.app,
-            csrf=self._csrf(cookie.reveal()),
-            opened=now,
-            used=now,
+    def _made(self, id: str, row: TokenRow, opened: float, until: float) -> LoginSession:
+        csrf = self._sign("csrf", id)
+        return LoginSession(
+            id=id, token_id=row.id, app=row.app, csrf=csrf, opened=opened, until=until
         )
-        if self._shared is not None:
-            await self._shared.end_expired(opened=now - self.lifetime, used=now - self.idle)
-            login = SharedLogin(session.digest, row.id, row.app, now, now)
-            await self._shared.add(login, most=_MOST_SESSIONS, of_token=_MOST_PER_TOKEN)
-        own = [one for one in self._open.values() if one.token_id == row.id]
-        self._make_room(own, _MOST_PER_TOKEN)
-        self._make_room(self._open.values(), _MOST_SESSIONS)
-        self._open[session.digest] = session
-        return cookie, session
+
+    def open(self, row: TokenRow) -> tuple[Secret, LoginSession]:
+        """Opens a session of a token. Returns it with the value of its cookie."""
+        opened = float(int(self._now()))
+        session = self._made(secrets.token_hex(16), row, opened, self._end(opened))
+        return self._cookie(session), session
+
+    def renewed(self, session: LoginSession) -> Secret | None:
+        """A cookie that ends later, since the session is used; None if it would end hardly
+        later."""
+        until = self._end(session.opened)
+        if until - session.until < self.idle * _RENEWED:
+            return None
+        return self._cookie(replace(session, until=until))
 
     def is_valid(self, session: LoginSession) -> bool:
-        """Whether it is open, neither too old nor unused for too long, and its token valid."""
+        """Whether it has not ended, and its token is valid."""
         now = self._now()
         return (
-            session.digest in self._open
-            and now < session.opened + self.lifetime
-            and now < session.used + self.idle
+            session.id not in self._ended
+            and now < min(session.until, session.opened + self.lifetime)
             and self._directory.is_valid(session.token_id)
         )
 
-    # ── Ends ─────────────────────────────────────────────────────────────────────────────────────
-
-    async def log_out(self, *sessions: LoginSession) -> None:
-        """Ends a session on all nodes."""
-        for session in sessions:
-            self.end(session)
-        if self._shared is not None and sessions:
-            await self._shared.end(session.digest for session in sessions)
-
-    async def log_out_token(self, token_id: str) -> None:
-        """Ends all sessions of a token on all nodes."""
-        self.end_token(token_id)
-        if self._shared is not None:
-            await self._shared.end_token(token_id)
-
-    def end(self, session: LoginSession) -> None:
-        """Ends a session on this node. Other nodes find out by themselves or by `log_out`."""
-        if self._open.pop(session.digest, None) is not None:
-            for callback in self._ended:
-                callback(session)
-
-    def end_token(self, token_id: str) -> None:
-        """Ends all sessions of a revoked token."""
-        for session in [one for one in self._open.values() if one.token_id == token_id]:
-            self.end(session)
-
-    def end_expired(self) -> None:
-        for session in tuple(self._open.values()):
-            if not self.is_valid(session):
-                self.end(session)
-
-    async def follow(self) -> None:
-        """Ends sessions that were ended on other nodes, with their open pages. Never returns."""
-        assert self._shared is not None
-        while True:
-            await asyncio.sleep(_FOLLOW_SECONDS)
-            sessions = tuple(self._open.values())
-            try:
-                logins = await self._shared.find([session.digest for session in sessions])
-            except StoreUnavailable:  # they stay open until the store responds
-                continue
-            for session in sessions:
-                if (login := logins.get(session.digest)) is None:
-                    self.end(session)
-                else:
-                    session.used = max(session.used, login.used)
-
-    def _make_room(self, among: Iterable[LoginSession], most: int) -> None:
-        ordered = sorted(among, key=lambda one: one.used)
-        for session in ordered[: max(0, len(ordered) - most + 1)]:
-            self.end(session)
+    def log_out(self, session: LoginSession) -> None:
+        """Ends a session at this process. Elsewhere a copy of its cookie is valid until it ends."""
+        self._ended[session.id] = None
 
     # ── Forms ────────────────────────────────────────────────────────────────────────────────────
 
-    async def confirmation(self, session: LoginSession, *action: str) -> str:
-        """A number for a form that can be sent once, only for this action."""
-        number = secrets.token_urlsafe(16)
-        if self._shared is not None:
-            await self._shared.add_form(session.digest, number, action, most=_MOST_CONFIRMATIONS)
-            return number
-        session.confirmations[number] = action
-        return number
+    def confirmation(self, session: LoginSession, *action: str) -> str:
+        """A number for a form of this session that does only this action. The action says what it
+        changes, so that the number is worthless afterwards."""
+        return self._sign("form", session.id, *action)
 
-    async def confirm(self, session: LoginSession, number: str, *action: str) -> bool:
-        """Whether the form was made for this action and not sent before."""
-        if self._shared is not None:
-            return await self._shared.take_form(session.digest, number, action)
-        if session.confirmations.get(number) != action:
-            return False
-        del session.confirmations[number]
-        return True
+    def confirm(self, session: LoginSession, number: str, *action: str) -> bool:
+        own = self.confirmation(session, *action)
+        return hmac.compare_digest(own.encode(), number.encode(errors="replace"))
 
-    def _hash(self, cookie: str) -> bytes:
-        return blake3(cookie.encode(errors="replace"), key=self._key).digest()
+    def _end(self, opened: float) -> float:
+        return float(int(min(opened + self.lifetime, self._now() + self.idle)))
 
-    def _csrf(self, cookie: str) -> str:
-        return self._hash(f"csrf {cookie}").hex()
+    def _cookie(self, session: LoginSession) -> Secret:
+        times = f"{session.opened:.0f}", f"{session.until:.0f}"
+        fields = session.id, session.token_id, *times
+        return Secret(".".join((*fields, self._sign("login", *fields))))
+
+    def _sign(self, *fields: str) -> str:
+        return blake3(msgspec.json.encode(fields), key=self._key).hexdigest()
 
 
 class SessionCookie:

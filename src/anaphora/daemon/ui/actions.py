@@ -193,8 +193,14 @@ class AppTokens:
         ]
         if not tokens:
             raise NotFound("There is no valid token of this app.", status=404)
-        number = await self._sessions.confirmation(request.session, app, action, wanted)
+        number = self._sessions.confirmation(request.session, *self._changes(app, action, wanted))
         return confirm_page(site, app, action, tokens=tokens, only=wanted, confirmation=number)
+
+    def _changes(self, app: str, action: AppAction, wanted: str) -> tuple[str, ...]:
+        """What an action changes: the same form cannot do it again."""
+        rows = (*self._directory.live_tokens(app), *self._directory.narrowed_tokens(app))
+        valid = sorted(row.id for row in rows if self._directory.is_valid(row.id))
+        return app, action, wanted, *valid
 
     async def _write(
         self, app: str, action: AppAction, request: UiRequest, site: Site
@@ -202,7 +208,7 @@ class AppTokens:
         form, session = request.form, request.session
         wanted = form.get("id", "")
         number = form.get("confirmation", "")
-        if not await self._sessions.confirm(session, number, app, action, wanted):
+        if not self._sessions.confirm(session, number, *self._changes(app, action, wanted)):
             text = "This form was sent before, or is too old. Nothing was changed now."
             return done_page(site, app, "Not done", text, status=409)
         try:

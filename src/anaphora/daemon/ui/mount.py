@@ -19,8 +19,7 @@ from anaphora.dashboard.pages.apps import AppsPage, OwnAppPage
 from anaphora.dashboard.pages.audit import AuditPage
 from anaphora.dashboard.pages.blocks import BlocksPage
 from anaphora.dashboard.pages.conversations import ConversationPage, ConversationsPage
-from anaphora.dashboard.pages.overview import OverviewPage
-from anaphora.dashboard.pages.providers import ProvidersPage
+from anaphora.dashboard.pages.overview import OverviewPage, ProvidersPage
 from anaphora.dashboard.past_calls.source import LogCalls
 from anaphora.dashboard.site import Page, PageContent, PageRequest, Section, Site
 
@@ -30,7 +29,6 @@ from .audit_log import ChainVerifier, LogExport
 from .first_steps import FirstSteps
 from .records import AppRecords, ProviderRecords, TextConversationPage
 from .service import UiService
-from .shared_logins import SharedLogins
 
 if TYPE_CHECKING:
     from anaphora.daemon.server import Daemon
@@ -64,7 +62,13 @@ def open_ui(
         export = LogExport(services.audit.path)
         stack.callback(chain.close)
         stack.callback(export.close)
-    sessions = _open_sessions(stack, daemon, config)
+    sessions = Sessions(
+        services.directory,
+        derived_key(daemon.home, "dashboard logins"),
+        lifetime=config.ui.session_hours * _HOUR,
+        idle=config.ui.idle_minutes * _MINUTE,
+        clock=clock,
+    )
     tokens = AppTokens(services.admin, services.directory, sessions, log)
     actions = AdminActions(tokens, chain=chain, export=export, log=log)
     source = LogCalls(daemon.home.dashboard, daemon.home.audit, clock=clock)
@@ -81,29 +85,6 @@ def open_ui(
         clock=clock,
         before_page=filling.start,
     )
-
-
-def _open_sessions(
-    stack: contextlib.AsyncExitStack, daemon: Daemon, config: DaemonConfig
-) -> Sessions:
-    """The logins; with several nodes, of all nodes."""
-    services, shared, key = daemon.services, None, None
-    if services.node is not None:
-        shared = SharedLogins(services.node.address)
-        key = derived_key(daemon.home, "dashboard logins")
-        stack.push_async_callback(shared.close)
-    sessions = Sessions(
-        services.directory,
-        lifetime=config.ui.session_hours * _HOUR,
-        idle=config.ui.idle_minutes * _MINUTE,
-        clock=services.ledger.clock,
-        shared=shared,
-        key=key,
-    )
-    if shared is not None:
-        following = asyncio.create_task(sessions.follow(), name="anaphora logins")
-        stack.callback(following.cancel)
-    return sessions
 
 
 class _Filling:

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from anaphora.client.pool import ProviderPool
 from anaphora.daemon.access.grants import AppGrant
 from anaphora.daemon.access.identity import ADMIN, Directory
-from anaphora.daemon.calls.steps.audit import MOST_TEXTS, CallTexts
+from anaphora.daemon.calls.behind import MOST_TEXTS, CallTexts
 from anaphora.daemon.store import EntryQuery, Spent, TokenRow
 from anaphora.daemon.store.interface import Store
 from anaphora.dashboard.pages.conversations import ConversationPage
@@ -83,7 +83,6 @@ class AppRecords:
                 token=token_state(one.token),
                 label=one.token.label,
                 limit_nano_usd=one.token.nano_usd or 0,
-                reserved=one.token.reserved,
                 spent_nano_usd=one.spent,
                 held_nano_usd=one.held,
             )

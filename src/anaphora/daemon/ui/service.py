@@ -2,7 +2,7 @@
 
     GET  /ui/static/NAME          style and script; no login
     GET  /ui/login                the form for a token; POST exchanges it for a cookie
-    POST /ui/logout               ends this session; with `everywhere`, all of its token
+    POST /ui/logout               ends this session
     GET  /ui/session              who is logged in, and until when
     GET  /ui/events               changed parts of an open page
     GET  /ui/…                    pages
@@ -22,6 +22,8 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any
 from urllib.parse import parse_qs, quote
+
+from msgspec.structs import replace
 
 from anaphora.client.config.secrets import Secret
 from anaphora.daemon.access.identity import Directory
@@ -150,7 +152,7 @@ class UiService:
         self._open: dict[HttpExchange, LoginSession] = {}
         self._admin_queue = PageQueue(working=2, waiting=64, each=64)
         self._app_queue = PageQueue(working=1, waiting=64, each=8)
-        sessions.on_end(self._session_ended)
+        directory.on_revoke(self._token_ended)
 
     def serves(self, path: str) -> bool:
         return path == ROOT or path.startswith(f"{ROOT}/")
@@ -196,8 +198,9 @@ class UiService:
             exchange.scope[ERROR_KEY] = kind_of(problem)
             return self._login_form(next_path=next_path, problem=problem)
         # Ends the earlier session, so that a cookie set by another page becomes invalid.
-        await self._sessions.log_out(*await self._sessions_of(exchange))
-        cookie, _ = await self._sessions.open(row)
+        for before in await self._sessions_of(exchange):
+            self._end(before)
+        cookie, _ = self._sessions.open(row)
         self._log.line("info", "login", token=row.id, app=row.app)
         return redirect(next_path or ROOT, {"set-cookie": self._cookie.header(cookie)})
 
@@ -239,11 +242,8 @@ class UiService:
             return redirect(LOGIN)
         return redirect(f"{LOGIN}?next={quote(wanted, safe='/')}")
 
-    async def _log_out(self, session: LoginSession, form: dict[str, str]) -> CompleteResponse:
-        if form.get("everywhere"):
-            await self._sessions.log_out_token(session.token_id)
-        else:
-            await self._sessions.log_out(session)
+    def _log_out(self, session: LoginSession) -> CompleteResponse:
+        self._end(session)
         self._log.line("info", "logout", token=session.token_id, app=session.app)
         return redirect(LOGIN, {"set-cookie": self._cookie.removal})
 
@@ -253,9 +253,9 @@ class UiService:
         viewer = self._viewers.of(session)
         if path == "logout":
             check_method(exchange, "POST")
-            form = await self._form(exchange, session)
+            await self._form(exchange, session)
             del self._open[exchange]  # the response is sent after the end of the session
-            await exchange.respond(await self._log_out(session, form))
+            await exchange.respond(self._log_out(session))
             return
         self._before_page()
         action = viewer.action(path)
@@ -298,6 +298,10 @@ class UiService:
             made = await queue.run(session.app, pages.respond(request.page, site))
         if isinstance(made, PageContent):
             made = pages.show(made, request.page, site)
+        if (cookie := self._sessions.renewed(session)) is not None:
+            made = replace(
+                made, headers={**made.headers, "set-cookie": self._cookie.header(cookie)}
+            )
         if isinstance(made, CompleteResponse):
             await exchange.respond(made)
         else:
@@ -349,17 +353,25 @@ class UiService:
         self._open.pop(exchange, None)
 
     def end_expired(self) -> None:
-        """Ends sessions whose time or token has expired, with their open pages."""
-        self._sessions.end_expired()
+        """Ends the open pages of sessions whose time or token has expired."""
+        self._disconnect(lambda session: not self._sessions.is_valid(session))
 
     def stop(self) -> None:
         """Ends open streams: a stopping daemon does not wait for pages."""
         for exchange in tuple(self._open):
             exchange.disconnect(ServerStopping)
 
-    def _session_ended(self, session: LoginSession) -> None:
-        for exchange, one in tuple(self._open.items()):
-            if one is session:
+    def _end(self, session: LoginSession) -> None:
+        self._sessions.log_out(session)
+        self._disconnect(lambda one: one.id == session.id)
+
+    def _token_ended(self, token_id: str) -> None:
+        self._disconnect(lambda session: session.token_id == token_id)
+
+    def _disconnect(self, ended: Callable[[LoginSession], bool]) -> None:
+        """Ends open pages."""
+        for exchange, session in tuple(self._open.items()):
+            if ended(session):
                 exchange.disconnect(SessionEnded)
 
 

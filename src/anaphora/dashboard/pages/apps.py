@@ -225,7 +225,7 @@ def budgets_of(row: AppRow, site: Site | None = None) -> htpy.Node:
         if one.spent_nano_usd is not None:
             used = meter(one.spent_nano_usd, one.limit_nano_usd, held=one.held_nano_usd)
         line = [name(one.label), htpy.code[one.token.id]]
-        line.append([used, " ", tag("reserved")] if one.reserved else used)
+        line.append(used)
         line.append(NOTHING if one.token.expires is None else local_time(one.token.expires))
         if site is not None:
             line.append(_revoke_link(row.id, one.token.id, site))

@@ -52,16 +52,16 @@ def login_page(
 
 
 def session_page(site: Site, *, opened: float, ends: float, idle: float) -> PageContent:
-    """The session's user and end, and both ways to log out. `idle` are the seconds without a
+    """The session's user and end, and how to log out. `idle` are the seconds without a
     request after which the session ends early."""
 
-    def log_out(title: str, about: str, **fields: str) -> htpy.Element:
-        hidden = {"csrf": site.csrf, **fields}
-        return htpy.form(method="post", action=site.url("logout"))[
-            (htpy.input(type="hidden", name=each, value=value) for each, value in hidden.items()),
-            htpy.p[htpy.button(type="submit")[title], htpy.span(".dim")[" ", about]],
-        ]
-
+    log_out = htpy.form(method="post", action=site.url("logout"))[
+        htpy.input(type="hidden", name="csrf", value=site.csrf),
+        htpy.p[
+            htpy.button(type="submit")["Log out"],
+            htpy.span(".dim")[" removes the login from this browser"],
+        ],
+    ]
     pairs: list[tuple[str, htpy.Node]] = [
         ("Logged in as", name(site.viewer)),
         ("Since", local_time(opened)),
@@ -69,11 +69,6 @@ def session_page(site: Site, *, opened: float, ends: float, idle: float) -> Page
     ]
     main = [
         htpy.div(".title")[htpy.h1["Session"]],
-        card(
-            "Session",
-            facts(pairs),
-            log_out("Log out", "ends this session"),
-            log_out("Log out everywhere", "ends all sessions of the same token", everywhere="yes"),
-        ),
+        card("Session", facts(pairs), log_out),
     ]
     return PageContent(title="Session", main=main, filters=False)

@@ -17,12 +17,10 @@ from anaphora.daemon.calls.call import (
     AppCall,
     AppReply,
     CallOutcome,
-    CallTools,
     StreamHead,
     StreamPiece,
 )
-from anaphora.daemon.calls.pipeline import CallStep
-from anaphora.daemon.calls.slowing import slowed_notices
+from anaphora.daemon.calls.pipeline import CallStep, CallTools
 from anaphora.daemon.off_loop import LARGE
 from anaphora.errors import Timeout
 from anaphora.values import Event, Notice, Reply, ReplyEnd, ReplyStart, Usage, UsageUpdate
@@ -50,7 +48,7 @@ class RelayAnswer(CallStep):
         # The blocks of the prompt are added behind the answer.
         record = flight.build_record(
             prepared,
-            (*notices, *slowed_notices(call.slowed), *reply.notices),
+            (*notices, *reply.notices),
             observed=False,
         )
         if call.left is not None:
@@ -84,7 +82,6 @@ def stream_head(call: AppCall, flight: InFlight, events: tuple[Event, ...]) -> S
             *prepared.rendered.notices,
             *prepared.plan.notices,
             *prepared.notices,
-            *slowed_notices(call.slowed),
         ),
     )
 

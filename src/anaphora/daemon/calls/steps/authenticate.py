@@ -19,7 +19,6 @@ from anaphora.daemon.health import Outage
 from anaphora.daemon.values import SOCKET, Peer
 from anaphora.errors import (
     Forbidden,
-    GrantRateLimited,
     RequestRejected,
     Unauthenticated,
 )
@@ -241,11 +240,7 @@ class AuthenticateApp(CallStep):
 
 
 def _use_connection(exchange: HttpExchange, name: str) -> None:
-    """Counts the connection as the app's. Raises `GrantRateLimited` if the app has too many."""
+    """Counts the connection as the app's."""
     place: ConnectionPlace | None = exchange.scope.get(CONNECTION)
-    if place is not None and not place.use(name):
-        raise GrantRateLimited(
-            "this app has too many open connections: send more than one request over each",
-            limit="connections",
-            retry_after=1.0,
-        )
+    if place is not None:
+        place.use(name)

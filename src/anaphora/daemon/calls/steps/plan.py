@@ -6,7 +6,7 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -24,7 +24,7 @@ from anaphora.daemon.calls import translation
 from anaphora.daemon.calls.call import AppCall, CallOutcome
 from anaphora.daemon.calls.conversations import CallMemory
 from anaphora.daemon.calls.own_prefixes import NOT_FOUND, PrefixScope
-from anaphora.daemon.calls.pipeline import CallStep
+from anaphora.daemon.calls.pipeline import CallStep, CallTools
 from anaphora.daemon.calls.translation import (
     FilledBody,
     fill_max_tokens,
@@ -48,9 +48,6 @@ from anaphora.wire.elements import DecodedBody
 from anaphora.wire.facts.reading import read_facts
 from anaphora.wire.reading import Members, known_text
 from anaphora.wire.splicing import splice
-
-if TYPE_CHECKING:
-    from anaphora.daemon.calls.call import CallTools
 
 T = TypeVar("T")
 
@@ -123,13 +120,13 @@ class PlanRequest(CallStep):
         else:
             prepared = await translation.translate(self, call, target, stream)
         if call.masked:
-            await self._find_own(call, target.rules)
+            self._find_own(call, target.rules)
         return prepared
 
-    async def _find_own(self, call: AppCall, rules: CacheRules) -> None:
-        prefixes = self._memory.prefixes
-        if prefixes is not None and call.remembered is not None and call.scope is not None:
-            call.found = await prefixes.find(call.scope, call.remembered.sent, rules)
+    def _find_own(self, call: AppCall, rules: CacheRules) -> None:
+        if call.remembered is not None and call.scope is not None:
+            sent = call.remembered.sent
+            call.found = self._memory.prefixes.find(call.scope, sent, rules)
 
     def _leave_target(self, call: AppCall, before: RememberedCall) -> None:
         """Resets what was planned for a target that failed."""
@@ -159,7 +156,7 @@ class PlanRequest(CallStep):
             body, decoded, own, read = await self.work(call, act)
         else:
             body, decoded, own, read = _split(call, target, request, path, stream, notices)
-        plan = await self.place_markers(call, target, read, own, now)
+        plan = self.place_markers(call, target, read, own, now)
         headers: tuple[tuple[str, str], ...] = ()
         if plan is not own:
             slots = rules.slots.value
@@ -210,7 +207,7 @@ class PlanRequest(CallStep):
             request.headers,
         )
 
-    async def place_markers(
+    def place_markers(
         self, call: AppCall, target: Target, read: ReadRequest, own: Plan, now: float
     ) -> Plan:
         """Remembers the call and returns the plan of the sent request: `own` if the request must
@@ -228,9 +225,7 @@ class PlanRequest(CallStep):
         if call.conversation is not None:
             remembered.conversation, remembered.turn = call.conversation
         name, accounts = target.endpoint.id, self._tools.shared.accounts
-        place = call.scope = PrefixScope(app.id, accounts.get(name, name), name, target.model)
-        if target.rules.key_requests is not None:
-            await self._memory.keep_key(remembered, read, place, scope=scope)
+        call.scope = PrefixScope(app.id, accounts.get(name, name), target.model)
         plan = remembered.plan or own
         if call.masked and rendered.key_place is not None and keys_separate(target.rules):
             key = app_key(app.id, plan.key or "")

@@ -24,8 +24,8 @@ from anaphora.client.costs.settling import (
 )
 from anaphora.client.in_flight import InFlight, PreparedRequest
 from anaphora.daemon.access.isolation import OwnReads, own_usage
-from anaphora.daemon.calls.call import AppCall, CallOutcome, CallTools
-from anaphora.daemon.calls.pipeline import CallStep
+from anaphora.daemon.calls.call import AppCall, CallOutcome
+from anaphora.daemon.calls.pipeline import CallStep, CallTools
 from anaphora.daemon.money.ledger import OpenHold
 from anaphora.values import Reply
 from anaphora.wire.dialect.routers import answering_host
@@ -42,14 +42,13 @@ class HoldBound(CallStep):
     async def before(self, call: AppCall) -> None:
         assert call.flight is not None
         target = call.flight.target
-        if call.hold is None:  # else the call was slowed down
-            call.hold = await self._ledger.hold(
-                call.app,
-                provider=target.endpoint.id,
-                model=target.model,
-                request_id=call.request_id,
-                bound=call.bound.nano_usd or 0,
-            )
+        call.hold = await self._ledger.hold(
+            call.app,
+            provider=target.endpoint.id,
+            model=target.model,
+            request_id=call.request_id,
+            bound=call.bound.nano_usd or 0,
+        )
         call.held_at = time.monotonic()
 
 
@@ -117,11 +116,10 @@ class SettleBill(CallStep):
             flight.guarded("verdict_failed", None, self._note_prefixes, call)
 
     def _note_prefixes(self, call: AppCall) -> None:
-        """Records the prefixes that the call cached as the app's own, in the transaction of the
-        settlement."""
-        prefixes, remembered = self._tools.memory.prefixes, call.remembered
-        if prefixes is not None and remembered is not None and call.scope and call.flight:
-            rules = call.flight.target.rules
+        """Records the prefixes that the call cached as the app's own."""
+        remembered = call.remembered
+        if remembered is not None and call.scope and call.flight:
+            rules, prefixes = call.flight.target.rules, self._tools.memory.prefixes
             prefixes.add(call.scope, remembered.sent, rules, call.found.end)
 
     def _settle(self, call: AppCall, hold: OpenHold, flight: InFlight, reply: Reply) -> None:

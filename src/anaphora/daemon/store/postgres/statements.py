@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 #: SQLSTATE of `ledger_write`: the node was declared dead, or has a newer connection.
 FENCED = "AN001"
 
-_WRITE = f"SELECT * FROM ledger_write_2({', '.join(f'${number}' for number in range(1, 26))})"
+_WRITE = f"SELECT * FROM ledger_write({', '.join(f'${number}' for number in range(1, 26))})"
 
 #: A separate statement: a hold keeps the model that answered even if its settlement is lost.
 _ANSWERED = """
@@ -166,18 +166,14 @@ async def write(
         timeout=timeout,
     )
     refused: dict[str, GrantExceeded] = {}
-    for place, name, _, day, account, shares in rows:
-        if place:
-            request = requests[place - 1]
-            refused[request.hold.id] = await _refused(connection, request, name, account, day)
-        else:
-            for request, share in zip(requests, shares, strict=True):
-                request.share = share
+    for place, name, _, day, account in rows:
+        request = requests[place - 1]
+        refused[request.hold.id] = await _refused(connection, request, name, account, day)
     return refused
 
 
 def _levels(request: HoldRequest) -> str:
-    """All limits of a hold, for `ledger_write_2`. PostgreSQL decides on the day."""
+    """All limits of a hold, for `ledger_write`. PostgreSQL decides on the day."""
     hold = request.hold
     found = levels(hold.app, hold.group, hold.budgets, request.limits, _ANY_DAY)
     kinds = {_ANY_DAY: "day", _ANY_DAY[:7]: "month", "": ""}
@@ -251,7 +247,7 @@ async def unaudited_entries(lane: Lane, name: str, id: int) -> list[UnauditedEnt
 
 _FIELDS = ", ".join("labels::text" if name == "labels" else name for name in ENTRY_FIELDS)
 
-#: Like `ledger_write_2`, locks balances before what depends on them changes.
+#: Like `ledger_write`, locks balances before what depends on them changes.
 _LOCK = """
 SELECT 1 FROM unnest($1::text[], $2::text[]) AS wanted (app, period)
 JOIN balances AS row ON row.app = wanted.app AND row.period = wanted.period

@@ -22,11 +22,9 @@ from anaphora.daemon.store import (
     SpendQuery,
     SpendRow,
     Spent,
-    TokenRow,
     UnauditedEntry,
     all_sent,
 )
-from anaphora.daemon.store.budgets import ReservationRequest
 from anaphora.daemon.store.corrections import Correction
 from anaphora.daemon.store.operations import HoldRequest, TableChange
 from anaphora.daemon.store.reading import (
@@ -36,6 +34,7 @@ from anaphora.daemon.store.reading import (
     IS_APP,
     day_of,
     group_rows_of,
+    held_of,
     hour_rows_of,
     month_of,
     spend_query,
@@ -44,10 +43,10 @@ from anaphora.daemon.store.reading import (
 )
 from anaphora.daemon.store.tables import SmallTables
 from anaphora.errors import StoreUnavailable
+from anaphora.postgres import schema
 from anaphora.postgres.address import PostgresAddress
 from anaphora.postgres.connection import UNREACHABLE, connect
 from anaphora.postgres.lane import Lane
-from anaphora.postgres.migrations import migrate
 
 from .epoch import (
     BEAT_SECONDS,
@@ -59,7 +58,6 @@ from .epoch import (
     OnFenced,
 )
 from .journal import SettlementJournal
-from .reserving import reserve
 from .statements import AUDITED, book, entry_rows, unaudited_entries
 from .writer import STATEMENT_SECONDS, BatchWriter
 
@@ -82,6 +80,8 @@ _SETTINGS = (
 
 class PostgresStore(SmallTables):
     """Opened once by each node, or by a command. Used from one event loop."""
+
+    replaced = None
 
     def __init__(
         self,
@@ -125,12 +125,13 @@ class PostgresStore(SmallTables):
         silent: float = SILENT_SECONDS,
         most_skew: float | None = None,
     ) -> PostgresStore:
-        """Creates or updates the tables. A command has no `node` and cannot make holds. `most_skew`
-        is the allowed difference in seconds between the clocks of a node and PostgreSQL. Raises
-        `InvalidConfig` for problems that the operator must fix, and `StoreUnavailable`."""
-        connection = await connect(address, name="migrate")
+        """Creates the tables if there are none. A command has no `node` and cannot make holds.
+        `most_skew` is the allowed difference in seconds between the clocks of a node and
+        PostgreSQL. Raises `InvalidConfig` for problems that the operator must fix, and
+        `StoreUnavailable`."""
+        connection = await connect(address, name="start")
         try:
-            await migrate(connection)
+            await schema.create(connection)
         finally:
             connection.terminate()
         epoch = Epoch(node, version, listens_at) if node is not None else None
@@ -197,14 +198,12 @@ class PostgresStore(SmallTables):
 
     # ── Ledger ───────────────────────────────────────────────────────────────────────────────────
 
-    async def hold(self, hold: Hold, limits: SpendLimits) -> float:
+    async def hold(self, hold: Hold, limits: SpendLimits) -> None:
         if self._epoch is None:
             raise StoreUnavailable("the store was opened without a node: it takes no holds")
         if (wrong := self.clock_check.problem) is not None:
             raise StoreUnavailable(wrong, public=PUBLIC)
-        request = HoldRequest(hold, limits)
-        await self._writer.commit(request)
-        return request.share
+        await self._writer.commit(HoldRequest(hold, limits))
 
     async def settle(self, settlement: Settlement) -> None:
         await self._writer.commit(settlement, kept=True)
@@ -286,21 +285,20 @@ class PostgresStore(SmallTables):
         return group_rows_of(day, await self._reads.fetch(GROUPS, day, month_of(day)))
 
     async def spend(self, by: Sequence[str], of: SpendQuery = EVERYTHING) -> list[SpendRow]:
-        sql = spend_query(by, of, each="jsonb_each_text")
+        sql = spend_query(by, of)
         await self._writer.flush()
         await self._check_answers()
-        return spend_rows_of(by, await self._reports.fetch(sql, *spend_values(of)))
+        return spend_rows_of(by, of, await self._reports.fetch(sql, *spend_values(of)))
 
     async def spend_by_hour(self, day: str, of: SpendQuery = EVERYTHING) -> dict[float, SpendRow]:
         await self._writer.flush()
         await self._check_answers()
-        return hour_rows_of(await self._reports.fetch(HOURS, day, of.app, of.group))
+        return hour_rows_of(of, await self._reports.fetch(HOURS, day, of.app))
 
     async def held(self, of: SpendQuery = EVERYTHING) -> int:
         await self._writer.flush()
         await self._check_answers()
-        ((amount,),) = await self._reports.fetch(HELD, of.app, of.group)
-        return int(amount)
+        return held_of(of, await self._reports.fetch(HELD, of.app))
 
     async def entries(self, query: EntryQuery) -> list[Entry]:
         await self._writer.flush()
@@ -333,22 +331,8 @@ class PostgresStore(SmallTables):
     async def _flush(self) -> None:
         await self._writer.flush()
 
-    async def reserve(
-        self, token: TokenRow, limits: SpendLimits, *, group: str = "", budgets: Sequence[str] = ()
-    ) -> None:
-        await self._check_answers()
-        await reserve(
-            self._reports,
-            ReservationRequest(
-                token=token, limits=limits, group=group, budgets=tuple(budgets), at=self._clock()
-            ),
-        )
-
     async def _change(self, sql: str, *values: Any, kept: bool = False) -> None:
         await self._writer.commit(TableChange(sql, values), kept=kept)
-
-    def _change_later(self, sql: str, *values: Any) -> None:
-        self._writer.put(TableChange(sql, values))
 
     async def close(self) -> None:
         await self._writer.close()

@@ -1,4 +1,4 @@
-"""Check, migration, pruning and clock of a store in PostgreSQL, with or without running nodes."""
+"""Check and pruning of a store in PostgreSQL, with or without running nodes."""
 
 from __future__ import annotations
 
@@ -8,15 +8,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
-from anaphora.daemon.store.reading import day_of, month_after, pruning_day, start_of_day
+from anaphora.daemon.store.reading import pruning_day, start_of_day
 from anaphora.daemon.store.upkeep import (
     BOTH,
     MARK_PRUNED,
     POSTGRES_SUMS,
     PRUNE,
     PRUNED_UNTIL,
-    ClockReset,
-    Migration,
     PrunedStore,
     StoreReport,
     differences,
@@ -24,8 +22,8 @@ from anaphora.daemon.store.upkeep import (
     prune_values,
     sum_problems,
 )
-from anaphora.errors import InvalidConfig, StoreUnavailable
-from anaphora.postgres import migrations
+from anaphora.errors import InvalidConfig
+from anaphora.postgres import schema
 from anaphora.postgres.address import PostgresAddress
 from anaphora.postgres.connection import connect, connection_error, transaction
 
@@ -55,17 +53,10 @@ async def connected(address: PostgresAddress) -> AsyncIterator[Connection]:
         connection.terminate()
 
 
-async def migrate(address: PostgresAddress) -> Migration:
-    """Applies missing migrations. Nodes may be running."""
-    async with connected(address) as connection:
-        before = await migrations.migrate(connection)
-        return Migration(store=str(address), before=before.applied, after=before.known)
-
-
 async def check(address: PostgresAddress, *, now: float | None = None) -> StoreReport:
     """Checks in a snapshot that all sums agree with the entries. Changes nothing."""
     async with connected(address) as connection:
-        state = await checked_state(connection, address)
+        version = await _checked_version(connection, address)
         async with transaction(connection, isolation="repeatable_read", readonly=True):
             wrong = {
                 table: await connection.fetchval(sql) for table, sql in differences(POSTGRES_SUMS)
@@ -87,7 +78,7 @@ async def check(address: PostgresAddress, *, now: float | None = None) -> StoreR
     entries, holds, tokens, handles = counts
     return StoreReport(
         store=str(address),
-        schema_version=state.applied,
+        schema_version=version,
         bytes=size,
         entries=entries,
         open_holds=holds,
@@ -99,38 +90,13 @@ async def check(address: PostgresAddress, *, now: float | None = None) -> StoreR
     )
 
 
-async def checked_state(
-    connection: Connection, address: PostgresAddress
-) -> migrations.MigrationState:
-    """Raises `InvalidConfig` if the tables are missing or older than this version's."""
-    state = await migrations.state(connection)
-    if not state.applied:
+async def _checked_version(connection: Connection, address: PostgresAddress) -> int:
+    """Raises `InvalidConfig` if there are no tables."""
+    if not (found := await schema.version(connection)):
         raise InvalidConfig(
-            f"{address}: holds no store of anaphora; make one with: anaphora store migrate"
+            f"{address}: holds no store of anaphora; a node makes one when it starts"
         )
-    if state.pending:
-        raise InvalidConfig(
-            f"{address}: has schema_version {state.applied}, before {state.known}; update it with:"
-            " anaphora store migrate"
-        )
-    return state
-
-
-async def reset_clock(address: PostgresAddress, *, now: float | None = None) -> ClockReset:
-    """Resets a day in the future, which a wrong clock has left."""
-    today = day_of(time.time() if now is None else now)
-    async with connected(address) as connection:
-        await checked_state(connection, address)
-        before = await connection.fetchval("SELECT latest_day FROM clock")
-        after = await connection.fetchval(
-            "UPDATE clock SET latest_day = least(latest_day, $1),"
-            " pruned_until = least(pruned_until, $2) RETURNING latest_day",
-            today,
-            month_after(today),
-        )
-    if before is None or after is None:
-        raise StoreUnavailable(f"{address}: the table clock is empty")
-    return ClockReset(store=str(address), before=before, after=after)
+    return found
 
 
 async def prune(
@@ -140,7 +106,7 @@ async def prune(
     days of the entries."""
     deleted = 0
     async with connected(address) as connection:
-        await checked_state(connection, address)
+        await _checked_version(connection, address)
         if now is None:
             now = float(await connection.fetchval("SELECT extract(epoch FROM clock_timestamp())"))
         until = pruning_day(keep_days, now)

@@ -1,12 +1,146 @@
--- Limits of groups, and budgets: tokens that were narrowed from others. See daemon/store/budgets.py.
--- A call counts in further rows of `balances`, whose names have a prefix: its group, by day and
--- month, and the budgets above it, by day.
+-- The store of several nodes: ledger, tokens and handles as in SQLite's store, the nodes, and what
+-- they must agree on. Amounts are nano-dollars; `at`, `created`, `expires` and `revoked` are seconds
+-- since 1970.
 
--- Those names, as a JSON array; empty if there are none.
-ALTER TABLE holds ADD COLUMN accounts text NOT NULL DEFAULT '';
-ALTER TABLE entries ADD COLUMN accounts text NOT NULL DEFAULT '';
+CREATE TABLE schema_version (version int NOT NULL);
 
--- Not in `tokens`: a node of an earlier version would take them for tokens of their app.
+-- A row for each start of a node: its id is the fencing token of all that this node writes.
+CREATE TABLE nodes (
+    id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    name text NOT NULL,
+    version text NOT NULL,
+    address text NOT NULL DEFAULT '',
+    started timestamptz NOT NULL DEFAULT clock_timestamp(),
+    -- alive; ended: it stopped; dead: it was silent, and other nodes took over its holds.
+    state text NOT NULL DEFAULT 'alive' CHECK (state IN ('alive', 'ended', 'dead')),
+    ended timestamptz,
+    -- Counts the connections that took holds: a statement of an earlier one comes too late.
+    lane int NOT NULL DEFAULT 0,
+    -- Of the writer of its audit log; 0 without a log.
+    audit_epoch bigint NOT NULL DEFAULT 0
+);
+CREATE INDEX nodes_alive ON nodes (name) WHERE state = 'alive';
+
+CREATE TABLE beats (
+    node bigint PRIMARY KEY,
+    at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    report jsonb NOT NULL DEFAULT '{}'
+) WITH (fillfactor = 50);
+
+-- The latest day that any hold had: a clock that jumps back reopens no day.
+CREATE TABLE clock (
+    one boolean PRIMARY KEY DEFAULT true CHECK (one),
+    latest_day text COLLATE "C" NOT NULL,
+    -- Entries of earlier days, the first of a month, are deleted; their sums are not.
+    pruned_until text COLLATE "C" NOT NULL DEFAULT ''
+);
+INSERT INTO clock (latest_day) VALUES ('');
+
+-- What limits are checked against, by app and by day or month; also of groups and of budgets, whose
+-- names have a prefix (daemon/store/budgets.py). Changed by every call: room in each page, and no
+-- index on what changes.
+CREATE TABLE balances (
+    app text COLLATE "C" NOT NULL,
+    period text COLLATE "C" NOT NULL,
+    spent bigint NOT NULL DEFAULT 0,
+    held bigint NOT NULL DEFAULT 0,
+    PRIMARY KEY (app, period)
+) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
+
+CREATE TABLE holds (
+    id text COLLATE "C" PRIMARY KEY,
+    node bigint NOT NULL,
+    app text COLLATE "C" NOT NULL,
+    provider text COLLATE "C" NOT NULL,
+    model text COLLATE "C" NOT NULL,
+    request_id text NOT NULL,
+    day text COLLATE "C" NOT NULL,
+    at double precision NOT NULL,
+    bound bigint NOT NULL,
+    -- The further names in `balances` that it counts in, as a JSON array; empty if there are none.
+    accounts text NOT NULL DEFAULT ''
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000);
+
+CREATE TABLE entries (
+    id text COLLATE "C" PRIMARY KEY,
+    node bigint NOT NULL,
+    app text COLLATE "C" NOT NULL,
+    provider text COLLATE "C" NOT NULL,
+    model text COLLATE "C" NOT NULL,
+    request_id text NOT NULL,
+    day text COLLATE "C" NOT NULL,
+    at double precision NOT NULL,
+    bound bigint NOT NULL,
+    settled_at double precision NOT NULL,
+    billed bigint NOT NULL,
+    kind text NOT NULL,
+    input bigint NOT NULL,
+    read bigint NOT NULL,
+    written bigint NOT NULL,
+    output bigint NOT NULL,
+    saved bigint NOT NULL,
+    read_by_others bigint NOT NULL,
+    labels jsonb NOT NULL,
+    accounts text NOT NULL DEFAULT '',
+    -- Of an entry of the kind 'correction': the entry that it corrects, whose id it has with `.0001`,
+    -- `.0002` and so on. `billed` is what it adds, `confirmed` what was estimated until then.
+    corrects text COLLATE "C" NOT NULL DEFAULT '',
+    confirmed bigint NOT NULL DEFAULT 0,
+    reason text NOT NULL DEFAULT ''
+);
+CREATE INDEX corrections ON entries (app, id) WHERE corrects <> '';
+
+CREATE TABLE sums (
+    day text COLLATE "C" NOT NULL,
+    app text COLLATE "C" NOT NULL,
+    provider text COLLATE "C" NOT NULL,
+    model text COLLATE "C" NOT NULL,
+    calls bigint NOT NULL,
+    billed bigint NOT NULL,
+    estimated bigint NOT NULL,
+    saved bigint NOT NULL,
+    input bigint NOT NULL,
+    read bigint NOT NULL,
+    written bigint NOT NULL,
+    output bigint NOT NULL,
+    corrected bigint NOT NULL DEFAULT 0,
+    PRIMARY KEY (day, app, provider, model)
+) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
+
+CREATE TABLE label_sums (
+    day text COLLATE "C" NOT NULL,
+    app text COLLATE "C" NOT NULL,
+    provider text COLLATE "C" NOT NULL,
+    model text COLLATE "C" NOT NULL,
+    label text COLLATE "C" NOT NULL,
+    calls bigint NOT NULL,
+    billed bigint NOT NULL,
+    PRIMARY KEY (day, app, provider, model, label)
+) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
+
+CREATE TABLE tokens (
+    id text COLLATE "C" PRIMARY KEY,
+    app text COLLATE "C" NOT NULL,
+    digest bytea NOT NULL,
+    created double precision NOT NULL,
+    expires double precision,
+    revoked double precision
+);
+
+CREATE TABLE handles (
+    kind text COLLATE "C" NOT NULL,
+    id text COLLATE "C" NOT NULL,
+    provider text COLLATE "C" NOT NULL,
+    app text COLLATE "C" NOT NULL,
+    created double precision NOT NULL,
+    tokens bigint,
+    bill text COLLATE "C" NOT NULL DEFAULT '',
+    PRIMARY KEY (kind, id, provider)
+);
+CREATE INDEX handles_of_app ON handles (app, kind);
+CREATE INDEX handles_by_age ON handles (kind, created);
+
+-- Narrowed tokens.
 CREATE TABLE budgets (
     id text COLLATE "C" PRIMARY KEY,
     app text COLLATE "C" NOT NULL,
@@ -17,36 +151,93 @@ CREATE TABLE budgets (
     parent text COLLATE "C" NOT NULL,
     nano_usd bigint NOT NULL,
     models text NOT NULL,   -- a JSON array
-    label text NOT NULL,
-    reserved int NOT NULL
+    label text NOT NULL
 );
 CREATE INDEX budgets_by_expiry ON budgets (expires);
 CREATE INDEX budgets_of_parent ON budgets (parent);
+
+-- The first row of each node's audit log that has a MAC, and the id of the key.
+CREATE TABLE audit_logs (
+    name text COLLATE "C" PRIMARY KEY,
+    signed_since bigint NOT NULL,
+    key_id text NOT NULL
+);
+
+-- Entries whose call has no durable row in the audit log yet: marked by the transaction that settles
+-- them, if the node writes an audit log.
+CREATE TABLE unaudited (
+    request_id text NOT NULL,
+    hold text COLLATE "C" NOT NULL,
+    node bigint NOT NULL,
+    epoch bigint NOT NULL,
+    interrupted boolean NOT NULL DEFAULT false,   -- the call was under way when the node died
+    PRIMARY KEY (request_id, hold)
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000);
+
+CREATE FUNCTION mark_unaudited() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO unaudited (request_id, hold, node, epoch)
+    SELECT added.request_id, added.id, added.node, nodes.audit_epoch
+    FROM added JOIN nodes ON nodes.id = added.node
+    WHERE nodes.audit_epoch > 0 AND added.corrects = ''   -- a correction has a row of its own
+    ON CONFLICT DO NOTHING;
+    RETURN NULL;
+END
+$$;
+
+CREATE TRIGGER mark_unaudited AFTER INSERT ON entries
+REFERENCING NEW TABLE AS added FOR EACH STATEMENT EXECUTE FUNCTION mark_unaudited();
+
+
+
+-- Grants as generations, nodes that are drained, and what all nodes must agree on.
+CREATE TABLE grant_generations (
+    number bigint PRIMARY KEY,
+    -- Of the text, in hex.
+    digest text NOT NULL,
+    -- As in extensions.yaml.
+    text text NOT NULL,
+    applied_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    applied_by text NOT NULL
+);
+
+-- By the node's name: it stays drained when it is started again.
+CREATE TABLE drains (
+    node text COLLATE "C" PRIMARY KEY,
+    since timestamptz NOT NULL DEFAULT clock_timestamp()
+);
+
+CREATE TABLE settings (
+    name text COLLATE "C" PRIMARY KEY,
+    value text NOT NULL
+);
+
+-- A number for each kind of change. A node that missed a notification sees it in the number.
+CREATE TABLE changes (
+    name text COLLATE "C" PRIMARY KEY,
+    version bigint NOT NULL
+);
+
+CREATE FUNCTION note_change() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO anaphora.changes AS before (name, version) VALUES (TG_TABLE_NAME, 1)
+        ON CONFLICT (name) DO UPDATE SET version = before.version + 1;
+    PERFORM pg_notify('anaphora_changes', TG_TABLE_NAME);
+    RETURN NULL;
+END
+$$;
+
+CREATE TRIGGER note_change AFTER INSERT OR UPDATE OR DELETE ON tokens
+    FOR EACH STATEMENT EXECUTE FUNCTION note_change();
+CREATE TRIGGER note_change AFTER INSERT OR UPDATE OR DELETE ON grant_generations
+    FOR EACH STATEMENT EXECUTE FUNCTION note_change();
+CREATE TRIGGER note_change AFTER INSERT OR UPDATE OR DELETE ON drains
+    FOR EACH STATEMENT EXECUTE FUNCTION note_change();
 -- Not for new ones: a node reads those when they are used.
 CREATE TRIGGER note_change AFTER UPDATE ON budgets
     FOR EACH STATEMENT EXECUTE FUNCTION note_change();
 
--- The accounts out of whose limits a budget is carved.
-CREATE TABLE reservations (
-    account text COLLATE "C" NOT NULL,
-    expires double precision NOT NULL,
-    budget text COLLATE "C" NOT NULL,
-    nano_usd bigint NOT NULL,
-    PRIMARY KEY (account, expires, budget)
-);
-CREATE INDEX reservations_of_budget ON reservations (budget);
-
-CREATE FUNCTION end_reservations() RETURNS trigger LANGUAGE plpgsql AS $$
-BEGIN
-    DELETE FROM reservations WHERE budget = NEW.id AND NEW.revoked IS NOT NULL;
-    UPDATE reservations SET expires = NEW.expires
-    WHERE budget = NEW.id AND expires <> NEW.expires;
-    RETURN NULL;
-END
-$$;
-CREATE TRIGGER end_reservations AFTER UPDATE ON budgets
-    FOR EACH ROW EXECUTE FUNCTION end_reservations();
-
+-- The further names of `accounts`.
 CREATE FUNCTION ledger_names(accounts text) RETURNS text[] LANGUAGE sql IMMUTABLE AS $$
     SELECT coalesce(array_agg(value), '{}')
     FROM jsonb_array_elements_text(CASE accounts WHEN '' THEN '[]' ELSE accounts END::jsonb)
@@ -61,21 +252,9 @@ LANGUAGE sql IMMUTABLE AS $$
     WHERE length(span.period) > 7 OR given.name NOT LIKE 'budget:%'
 $$;
 
--- What is reserved out of an account, in a day, a month or (empty) its whole life. A call that is
--- held on another day does not count: if it costs less, the rest comes back to the reservation.
-CREATE FUNCTION ledger_reserved(p_account text, p_period text, p_at double precision)
-RETURNS bigint LANGUAGE sql STABLE AS $$
-    SELECT coalesce(sum(greatest(0, row.nano_usd - (
-        SELECT coalesce(sum(used.spent), 0)
-            + coalesce(sum(used.held) FILTER (WHERE starts_with(used.period, p_period)), 0)
-        FROM balances AS used WHERE used.app = 'budget:' || row.budget
-    ))), 0)::bigint
-    FROM reservations AS row WHERE row.account = p_account AND row.expires > p_at
-$$;
-
--- The functions of 0001_ledger.sql with further accounts; nodes of all versions use them.
-
-CREATE OR REPLACE FUNCTION ledger_correct(
+-- Late settlements: an entry at the bound becomes the real amount, unless it was corrected; any other
+-- is final.
+CREATE FUNCTION ledger_correct(
     s_id text[], s_billed bigint[], s_kind text[], s_at double precision[], s_input bigint[],
     s_read bigint[], s_written bigint[], s_output bigint[], s_saved bigint[], s_others bigint[],
     s_labels text[]
@@ -147,11 +326,18 @@ CREATE OR REPLACE FUNCTION ledger_correct(
         written = row.written + excluded.written, output = row.output + excluded.output
 $$;
 
--- As `ledger_write`. `h_accounts` as in `holds`; `h_levels`, if one of the holds has such accounts:
--- a JSON array of [account, name, "day", "month" or "", limit] for all limits of each hold, in the
--- order in which they are named in errors. Also returns a row for place 0: the highest share of a
--- limit that each hold uses.
-CREATE FUNCTION ledger_write_2(
+-- A batch of settlements and holds, in one round trip: the locks are held for as short as can be.
+--
+-- Locks are taken in one order by all: the node, the clock, budgets, balances by app and period.
+-- Whoever changes holds, entries or sums of an app and a day has locked their balances.
+--
+-- `h_accounts` as in `holds`; `h_levels`, if one of the holds has such accounts: a JSON array of
+-- [account, name, "day", "month" or "", limit] for all limits of each hold, in the order in which they
+-- are named in errors.
+--
+-- Raises AN001 if the node is not alive, or its connection is not the latest one. Returns the holds
+-- that were refused: their place in the batch (from 1), the limit, what is charged, the day.
+CREATE FUNCTION ledger_write(
     p_node bigint, p_lane int,
     s_id text[], s_billed bigint[], s_kind text[], s_at double precision[], s_input bigint[],
     s_read bigint[], s_written bigint[], s_output bigint[], s_saved bigint[], s_others bigint[],
@@ -160,7 +346,7 @@ CREATE FUNCTION ledger_write_2(
     h_at double precision[], h_bound bigint[], h_per_day bigint[], h_per_month bigint[],
     h_accounts text[], h_levels text[]
 ) RETURNS TABLE (
-    place int, limit_name text, charged bigint, charged_day text, account text, shares float8[]
+    place int, limit_name text, charged bigint, charged_day text, account text
 )
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -177,10 +363,8 @@ DECLARE
     month_taken bigint := 0;
     taken boolean[] := array_fill(false, ARRAY[cardinality(h_id)]);
     settled text[];
-    used float8[] := array_fill(0.0::float8, ARRAY[cardinality(h_id)]);
     has_further boolean := h_accounts <> array_fill(''::text, ARRAY[cardinality(h_id)]);
     level record;
-    chain text[];
 BEGIN
     IF p_node IS NOT NULL THEN
         PERFORM 1 FROM nodes WHERE id = p_node AND state = 'alive' AND lane = p_lane FOR SHARE;
@@ -325,13 +509,9 @@ BEGIN
         -- One after the other, as they arrived; a refused one takes nothing.
         FOR one IN
             SELECT given.n, given.app, given.day, given.bound, given.per_day, given.per_month,
-                given.at, today.spent + today.held AS today, month.spent + month.held AS month,
-                EXISTS (
-                    SELECT FROM reservations AS row
-                    WHERE row.account = given.app AND row.expires > given.at
-                ) AS carved
-            FROM unnest(h_app, days, h_at, h_bound, h_per_day, h_per_month) WITH ORDINALITY
-                AS given (app, day, at, bound, per_day, per_month, n)
+                today.spent + today.held AS today, month.spent + month.held AS month
+            FROM unnest(h_app, days, h_bound, h_per_day, h_per_month) WITH ORDINALITY
+                AS given (app, day, bound, per_day, per_month, n)
             JOIN balances AS today ON today.app = given.app AND today.period = given.day
             JOIN balances AS month ON month.app = given.app AND month.period = left(given.day, 7)
             ORDER BY given.app, given.n
@@ -344,10 +524,6 @@ BEGIN
             END IF;
             last_app := one.app;
             last_day := one.day;
-            IF one.carved THEN
-                one.today := one.today + ledger_reserved(one.app, one.day, one.at);
-                one.month := one.month + ledger_reserved(one.app, left(one.day, 7), one.at);
-            END IF;
             -- The month first: its limit opens later.
             IF one.month + month_taken + one.bound > one.per_month THEN
                 place := one.n; limit_name := 'usd_per_month';
@@ -359,10 +535,6 @@ BEGIN
                 RETURN NEXT;
             ELSE
                 taken[one.n] := true;
-                used[one.n] := greatest(
-                    (one.month + month_taken + one.bound)::float8 / nullif(one.per_month, 0),
-                    (one.today + day_taken + one.bound)::float8 / nullif(one.per_day, 0), 0
-                );
                 day_taken := day_taken + one.bound;
                 month_taken := month_taken + one.bound;
             END IF;
@@ -393,18 +565,13 @@ BEGIN
                 levels, n
             ) ORDER BY n
         LOOP
-            chain := ledger_names(one.accounts);
             limit_name := NULL;
             FOR level IN
                 SELECT wanted.name, wanted.account, wanted.amount, one.bound + (
                     SELECT coalesce(sum(row.spent + row.held), 0) FROM balances AS row
                     WHERE row.app = wanted.account AND row.period >= wanted.period
                         AND row.period <= coalesce(nullif(wanted.period, ''), '9')
-                ) + CASE WHEN EXISTS (
-                    SELECT FROM reservations AS row
-                    WHERE row.account = wanted.account AND row.expires > one.at
-                        AND 'budget:' || row.budget = ANY (chain)
-                ) THEN 0 ELSE ledger_reserved(wanted.account, wanted.period, one.at) END AS needed
+                ) AS needed
                 FROM (
                     SELECT value ->> 0 AS account, value ->> 1 AS name,
                         CASE value ->> 2 WHEN 'day' THEN one.day
@@ -419,9 +586,6 @@ BEGIN
                     RETURN NEXT;
                     EXIT;
                 END IF;
-                used[one.n] := greatest(
-                    used[one.n], level.needed::float8 / nullif(level.amount, 0)
-                );
             END LOOP;
             IF limit_name IS NULL THEN
                 INSERT INTO holds (
@@ -441,28 +605,5 @@ BEGIN
             END IF;
         END LOOP;
     END IF;
-    IF cardinality(h_id) > 0 THEN
-        place := 0; limit_name := NULL; charged := NULL; charged_day := NULL; account := NULL;
-        shares := used;
-        RETURN NEXT;
-    END IF;
 END
-$$;
-
--- For nodes of earlier versions.
-CREATE OR REPLACE FUNCTION ledger_write(
-    p_node bigint, p_lane int,
-    s_id text[], s_billed bigint[], s_kind text[], s_at double precision[], s_input bigint[],
-    s_read bigint[], s_written bigint[], s_output bigint[], s_saved bigint[], s_others bigint[],
-    s_labels text[],
-    h_id text[], h_app text[], h_provider text[], h_model text[], h_request text[], h_day text[],
-    h_at double precision[], h_bound bigint[], h_per_day bigint[], h_per_month bigint[]
-) RETURNS TABLE (place int, limit_name text, charged bigint, charged_day text)
-LANGUAGE sql AS $$
-    SELECT place, limit_name, charged, charged_day FROM ledger_write_2(
-        p_node, p_lane, s_id, s_billed, s_kind, s_at, s_input, s_read, s_written, s_output,
-        s_saved, s_others, s_labels, h_id, h_app, h_provider, h_model, h_request, h_day, h_at,
-        h_bound, h_per_day, h_per_month, array_fill(''::text, ARRAY[cardinality(h_id)]),
-        array_fill(''::text, ARRAY[cardinality(h_id)])
-    ) WHERE place > 0
 $$;
