@@ -232,7 +232,7 @@ class LoggedLosses:
         sums = Counter[tuple[str, ...]]()
         for key, amount in self._amounts.items():
             names = dict(zip(self._BY, key, strict=True))
-            if of.app not in (None, names["app"]) or of.group not in (None, names["group"]):
+            if of.app not in (None, names["app"]):
                 continue
             if of.since <= names["day"] <= (of.until or names["day"]):
                 sums[tuple(names[name] for name in by)] += amount

@@ -203,7 +203,6 @@ class SpendQuery(msgspec.Struct, frozen=True, kw_only=True):
     until: str = ""
     """The last day."""
     app: str | None = None
-    group: str | None = None
     groups: Mapping[str, str] = {}
     """The groups of apps: those that extensions.yaml has now."""
 

@@ -75,17 +75,8 @@ SUMS = (
 
 def held(database: sqlite3.Connection, of: SpendQuery = EVERYTHING) -> int:
     """Nano-dollars of open holds."""
-    return held_of(of, database.execute(HELD, numbered(of.app)))
-
-
-def held_of(of: SpendQuery, rows: Iterable[Sequence[Any]]) -> int:
-    """Converts the rows of `HELD`."""
-    return sum(int(amount) for app, amount in rows if _is_in(of, app))
-
-
-def _is_in(of: SpendQuery, app: str) -> bool:
-    """Whether an app is in the group of a query."""
-    return of.group is None or of.groups.get(app, "") == of.group
+    amount: int = database.execute(HELD, numbered(of.app)).fetchone()[0]
+    return amount
 
 
 def spent_rows(database: sqlite3.Connection, day: str) -> dict[str, Spent]:
@@ -172,14 +163,14 @@ def spend_rows(
     database: sqlite3.Connection, by: Sequence[str], of: SpendQuery = EVERYTHING
 ) -> list[SpendRow]:
     """Sums grouped by any of `FIELDS`."""
-    sql = spend_query(by, of)
+    sql = spend_query(by)
     return spend_rows_of(by, of, database.execute(sql, numbered(*spend_values(of))))
 
 
-def spend_query(by: Sequence[str], of: SpendQuery) -> str:
+def spend_query(by: Sequence[str]) -> str:
     """A query for both stores, with values of `spend_values`. Raises `InvalidRequest` for a field
     not in `FIELDS`."""
-    names = _columns(by, of)
+    names = _columns(by)
     part = _BY_BUDGET if "budget" in names else _LABELLED if "label" in names else _WHOLE
     columns = [*names, *(f"CAST(SUM({name}) AS bigint)" for name in SUMS)]
     group = f"GROUP BY {', '.join(names)} ORDER BY {', '.join(names)}" if names else ""
@@ -190,11 +181,10 @@ def spend_query(by: Sequence[str], of: SpendQuery) -> str:
     )
 
 
-def _columns(by: Sequence[str], of: SpendQuery) -> list[str]:
+def _columns(by: Sequence[str]) -> list[str]:
     """The columns to group by. The group of an app is not in the store: it follows from the app."""
-    fields = checked_fields(by)
-    found = ["app" if name == "group" else name for name in _with_label(fields)]
-    return list(dict.fromkeys([*found, *([] if of.group is None else ["app"])]))
+    fields = _with_label(checked_fields(by))
+    return list(dict.fromkeys("app" if name == "group" else name for name in fields))
 
 
 def _with_label(fields: Sequence[str]) -> list[str]:
@@ -209,16 +199,14 @@ def spend_rows_of(
     by: Sequence[str], of: SpendQuery, rows: Iterable[Sequence[Any]]
 ) -> list[SpendRow]:
     """Converts the rows of `spend_query`."""
-    columns, fields = _columns(by, of), _with_label(checked_fields(by))
+    columns, fields = _columns(by), _with_label(checked_fields(by))
     found: dict[tuple[str, ...], list[int]] = {}
     for row in rows:
         values = dict(zip(columns, row[: len(columns)], strict=True))
-        app = values.get("app", "")
-        if _is_in(of, app):
-            values["group"] = of.groups.get(app, "")
-            sums = found.setdefault(tuple(values[name] for name in fields), [0] * len(SUMS))
-            for at, figure in enumerate(row[len(columns) :]):
-                sums[at] += int(figure or 0)
+        values["group"] = of.groups.get(values.get("app", ""), "")
+        sums = found.setdefault(tuple(values[name] for name in fields), [0] * len(SUMS))
+        for at, figure in enumerate(row[len(columns) :]):
+            sums[at] += int(figure or 0)
     made = [_spend_row((*fields, *SUMS), (*key, *found[key])) for key in sorted(found)]
     return [row for row in made if row.calls or row.billed or row.corrected]
 
@@ -227,18 +215,12 @@ def hour_rows(
     database: sqlite3.Connection, day: str, of: SpendQuery = EVERYTHING
 ) -> dict[float, SpendRow]:
     """The sums of a day by the beginning of each hour, from its entries."""
-    return hour_rows_of(of, database.execute(HOURS, numbered(day, of.app)))
+    return hour_rows_of(database.execute(HOURS, numbered(day, of.app)))
 
 
-def hour_rows_of(of: SpendQuery, rows: Iterable[Sequence[Any]]) -> dict[float, SpendRow]:
+def hour_rows_of(rows: Iterable[Sequence[Any]]) -> dict[float, SpendRow]:
     """Converts the rows of `HOURS`."""
-    found: dict[float, list[int]] = {}
-    for hour, app, *figures in rows:
-        if _is_in(of, app):
-            sums = found.setdefault(hour * 3_600.0, [0] * len(SUMS))
-            for at, figure in enumerate(figures):
-                sums[at] += int(figure)
-    return {hour: _spend_row(SUMS, sums) for hour, sums in found.items()}
+    return {hour * 3_600.0: _spend_row(SUMS, [*map(int, sums)]) for hour, *sums in rows}
 
 
 def _spend_row(names: Sequence[str], values: Sequence[Any]) -> SpendRow:
@@ -271,15 +253,15 @@ _BY_BUDGET = sums_of(
 )  # fmt: skip
 
 HELD = (
-    "SELECT app, CAST(SUM(bound) AS bigint) FROM holds"
-    " WHERE CAST($1 AS text) IS NULL OR app = CAST($1 AS text) GROUP BY app"
+    "SELECT CAST(COALESCE(SUM(bound), 0) AS bigint) FROM holds"
+    " WHERE CAST($1 AS text) IS NULL OR app = CAST($1 AS text)"
 )
 
 
 #: PostgreSQL rounds to whole numbers, SQLite truncates.
 HOURS = (
     "SELECT (CAST(at AS bigint) - CASE WHEN CAST(at AS bigint) > at THEN 1 ELSE 0 END) / 3600 AS"
-    f" hour, app, {ENTRY_SUMS} FROM entries"
+    f" hour, {ENTRY_SUMS} FROM entries"
     " WHERE day = $1 AND (CAST($2 AS text) IS NULL OR app = CAST($2 AS text))"
-    " GROUP BY 1, 2 ORDER BY 1"
+    " GROUP BY 1 ORDER BY 1"
 )

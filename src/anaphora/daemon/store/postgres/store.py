@@ -34,7 +34,6 @@ from anaphora.daemon.store.reading import (
     IS_APP,
     day_of,
     group_rows_of,
-    held_of,
     hour_rows_of,
     month_of,
     spend_query,
@@ -285,7 +284,7 @@ class PostgresStore(SmallTables):
         return group_rows_of(day, await self._reads.fetch(GROUPS, day, month_of(day)))
 
     async def spend(self, by: Sequence[str], of: SpendQuery = EVERYTHING) -> list[SpendRow]:
-        sql = spend_query(by, of)
+        sql = spend_query(by)
         await self._writer.flush()
         await self._check_answers()
         return spend_rows_of(by, of, await self._reports.fetch(sql, *spend_values(of)))
@@ -293,12 +292,13 @@ class PostgresStore(SmallTables):
     async def spend_by_hour(self, day: str, of: SpendQuery = EVERYTHING) -> dict[float, SpendRow]:
         await self._writer.flush()
         await self._check_answers()
-        return hour_rows_of(of, await self._reports.fetch(HOURS, day, of.app))
+        return hour_rows_of(await self._reports.fetch(HOURS, day, of.app))
 
     async def held(self, of: SpendQuery = EVERYTHING) -> int:
         await self._writer.flush()
         await self._check_answers()
-        return held_of(of, await self._reports.fetch(HELD, of.app))
+        [(amount,)] = await self._reports.fetch(HELD, of.app)
+        return int(amount)
 
     async def entries(self, query: EntryQuery) -> list[Entry]:
         await self._writer.flush()
