@@ -28,8 +28,7 @@ from anaphora.dashboard.page_site import PageSite
 from anaphora.dashboard.pages.audit import AuditPage
 from anaphora.dashboard.pages.blocks import BlocksPage
 from anaphora.dashboard.pages.conversations import ConversationPage, ConversationsPage
-from anaphora.dashboard.pages.overview import OverviewPage
-from anaphora.dashboard.pages.providers import ProvidersPage
+from anaphora.dashboard.pages.overview import OverviewPage, ProvidersPage
 from anaphora.dashboard.past_calls.source import LogCalls
 from anaphora.dashboard.site import Page, Section, Site, page_request
 

@@ -78,6 +78,7 @@ _MODULES = {
     "demo": "emulate",
     "backup": "home",
     "init": "home",
+    "nodes": "grants",
     "record": "replay",
     "rpc": "daemon_connection",
     "secrets": "apps",

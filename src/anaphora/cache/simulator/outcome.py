@@ -134,20 +134,6 @@ def spans_of(*spans: Span) -> tuple[Span, ...]:
     return tuple([span for span in spans if span.end > span.start])
 
 
-def writing_marks(
-    rules: CacheRules, marks: tuple[Mark, ...], tokens: Callable[[int], int]
-) -> tuple[Mark, ...]:
-    """The markers that write: those of prefixes that are long enough and not too long, the latest
-    if there are more than slots. `tokens` counts those up to the end of a block."""
-    minimum, slots, first = rules.minimum_tokens.value, rules.slots.value, 0
-    while first < len(marks) and tokens(marks[first].chunk) < minimum:
-        first += 1
-    if rules.maximum_tokens is not None:
-        while first < len(marks) and tokens(marks[-1].chunk) > rules.longest_prefix:
-            marks = marks[:-1]
-    return marks[first:][-slots:] if slots else ()
-
-
 def marked_outcome(
     writes: tuple[Mark, ...],
     tokens: Callable[[int], int],

@@ -15,9 +15,9 @@ from typing import Any
 from blake3 import blake3
 
 from anaphora.rendered import ChunkRun, Kind, Mark, Plan, Rendered
-from anaphora.rendered.chunks import Stretches, are_like
+from anaphora.rendered.chunks import Stretches
 from anaphora.rendered.log import KEY
-from anaphora.tokens import Counts
+from anaphora.tokens import Counts, are_like
 from anaphora.values import Section, Ttl
 
 #: Bytes up to which SHA-256 is faster than BLAKE3, which works on many kilobytes at once.

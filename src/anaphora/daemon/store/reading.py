@@ -75,7 +75,8 @@ SUMS = (
 
 def held(database: sqlite3.Connection, of: SpendQuery = EVERYTHING) -> int:
     """Nano-dollars of open holds."""
-    return int(database.execute(HELD, numbered(of.app)).fetchone()[0])
+    amount: int = database.execute(HELD, numbered(of.app)).fetchone()[0]
+    return amount
 
 
 def spent_rows(database: sqlite3.Connection, day: str) -> dict[str, Spent]:
@@ -182,8 +183,8 @@ def spend_query(by: Sequence[str]) -> str:
 
 def _columns(by: Sequence[str]) -> list[str]:
     """The columns to group by. The group of an app is not in the store: it follows from the app."""
-    fields = checked_fields(by)
-    return list(dict.fromkeys("app" if name == "group" else name for name in _with_label(fields)))
+    fields = _with_label(checked_fields(by))
+    return list(dict.fromkeys("app" if name == "group" else name for name in fields))
 
 
 def _with_label(fields: Sequence[str]) -> list[str]:
@@ -219,10 +220,7 @@ def hour_rows(
 
 def hour_rows_of(rows: Iterable[Sequence[Any]]) -> dict[float, SpendRow]:
     """Converts the rows of `HOURS`."""
-    return {
-        hour * 3_600.0: _spend_row(SUMS, [int(figure) for figure in figures])
-        for hour, *figures in rows
-    }
+    return {hour * 3_600.0: _spend_row(SUMS, [*map(int, sums)]) for hour, *sums in rows}
 
 
 def _spend_row(names: Sequence[str], values: Sequence[Any]) -> SpendRow:

@@ -19,8 +19,7 @@ from anaphora.dashboard.pages.apps import AppsPage, OwnAppPage
 from anaphora.dashboard.pages.audit import AuditPage
 from anaphora.dashboard.pages.blocks import BlocksPage
 from anaphora.dashboard.pages.conversations import ConversationPage, ConversationsPage
-from anaphora.dashboard.pages.overview import OverviewPage
-from anaphora.dashboard.pages.providers import ProvidersPage
+from anaphora.dashboard.pages.overview import OverviewPage, ProvidersPage
 from anaphora.dashboard.past_calls.source import LogCalls
 from anaphora.dashboard.site import Page, PageContent, PageRequest, Section, Site
 

@@ -1,13 +1,25 @@
-"""The overview: money spent, saved and lost, by app and model, and the newest calls."""
+"""The overview: money spent, saved and lost, by app and model, and the newest calls. The page of
+providers: breaker, latency, retries, limits, refusals."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import htpy
 
 from anaphora.dashboard.charts import calls_bars, meter, saved_lost_bars, share_line, spend_bars
-from anaphora.dashboard.figures import UNKNOWN, count, lost_usd, name, percent, tokens, usd
+from anaphora.dashboard.figures import (
+    NOTHING,
+    UNKNOWN,
+    count,
+    lost_usd,
+    name,
+    percent,
+    seconds,
+    tokens,
+    unless_zero,
+    usd,
+)
 from anaphora.dashboard.past_calls.source import PastCalls
 from anaphora.dashboard.past_calls.sums import CallTotals
 from anaphora.dashboard.sentences import cause_words, what_to_do
@@ -15,6 +27,7 @@ from anaphora.dashboard.site import PageContent, PageRequest, Site
 from anaphora.dashboard.tables import (
     Heading,
     Stat,
+    Tone,
     app_url,
     calls_table,
     card,
@@ -26,7 +39,7 @@ from anaphora.dashboard.tables import (
     table,
     tag,
 )
-from anaphora.dashboard.values import AppRow, CallQuery, Overview, View
+from anaphora.dashboard.values import AppRow, CallQuery, Overview, ProviderRow, View
 from anaphora.dashboard.view import FILTERS, query_of
 from anaphora.wording import counted
 
@@ -237,3 +250,53 @@ def app_meter(app: AppRow, used: int, limit: int | None) -> htpy.Node:
 def _nearness(app: AppRow) -> float:
     pairs = ((app.today_nano_usd, app.day_limit), (app.month_nano_usd, app.month_limit))
     return max((used / limit for used, limit in pairs if limit), default=0.0)
+
+
+# ── Providers ────────────────────────────────────────────────────────────────────────────────────
+
+
+_BREAKERS: dict[str, Tone] = {"closed": "good", "open": "bad", "half open": "warn", "unused": ""}
+_ABOUT_PROVIDERS = (
+    "Breakers and rate limits are current. An open breaker: the provider failed"
+    " repeatedly, and gets no calls for a while; half open: a few calls test whether it has"
+    " recovered. Rate limits are shown if they are configured, or if the provider reports that"
+    " less than half is left."
+)
+
+
+class ProvidersPage:
+    def __init__(self, rows: Callable[[View], Sequence[ProviderRow]]) -> None:
+        self._rows = rows
+
+    def content(self, request: PageRequest, site: Site) -> PageContent:  # noqa: ARG002
+        request.refuse_below()
+        rows = self._rows(request.view)
+        headings = [Heading("Provider"), Heading("Breaker")]
+        headings += numbers("Calls", "Failed", "Retries", "First byte p50", "p99")
+        headings += [Heading("Left of rate limits"), Heading("Refusals")]
+        shown = empty("llm.yaml has no provider")
+        if rows:
+            listed = table("Providers", headings, [_provider_line(row) for row in rows])
+            shown = htpy.section(".card")[listed, htpy.p(".about")[_ABOUT_PROVIDERS]]
+        main = [htpy.div(".title")[htpy.h1["Providers"]], htpy.div("#providers")[shown]]
+        return PageContent(title="Providers", main=main, live=("providers",))
+
+
+def _provider_line(row: ProviderRow) -> list[htpy.Node]:
+    refusals = sorted(row.refusals.items(), key=lambda item: (-item[1], item[0]))
+    return [
+        name(row.name),
+        tag(row.breaker, _BREAKERS.get(row.breaker, "")),
+        count(row.calls),
+        unless_zero(row.failed),
+        unless_zero(row.retries),
+        NOTHING if row.first_p50 is None else seconds(row.first_p50),
+        NOTHING if row.first_p99 is None else seconds(row.first_p99),
+        _lines((what, percent(share)) for what, share in sorted(row.headroom.items())),
+        _lines((kind, count(calls)) for kind, calls in refusals),
+    ]
+
+
+def _lines(pairs: Iterable[tuple[str, str]]) -> htpy.Node:
+    items = [htpy.div[name(what), f":\N{NO-BREAK SPACE}{value}"] for what, value in pairs]
+    return htpy.div[items] if items else NOTHING
