@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 
 from blake3 import blake3
 
-from anaphora.analysis.trace.log_lines import seconds
 from anaphora.errors import InvalidRequest
 
 from .log_calls import Fields, LoggedBill, call_of, count_of, either, first_of, object_of, value_of
@@ -88,22 +87,6 @@ def _is_audit_row(fields: Fields) -> bool:
 def _audit_rows(fields: Fields) -> Iterator[Fields]:
     if fields["row"] == "call":
         yield fields
-
-
-def _is_audit_column(fields: Fields) -> bool:
-    return "prompt_hash" in fields and "cost_nano_usd" in fields and "row" not in fields
-
-
-def _audit_columns(fields: Fields) -> Iterator[Fields]:
-    """A row of `anaphora audit export`, whose columns are flat."""
-    kept = {k: v for k, v in fields.items() if v is not None}
-    usage: Fields = {
-        k: kept.pop(k) for k in ("uncached", "read", "output", "reasoning") if k in kept
-    }
-    if (written := kept.pop("written", None)) is not None:
-        usage["written"] = {"unsplit": written}
-    kept["at"] = seconds(kept["at"])
-    yield {**kept, "row": "call", "usage": usage}
 
 
 # ── LiteLLM ──────────────────────────────────────────────────────────────────────────────────────
@@ -238,7 +221,6 @@ _BEGINNINGS = (
 
 FORMATS = (
     LogFormat("audit rows", _is_audit_row, _audit_rows),
-    LogFormat("rows of `anaphora audit export`", _is_audit_column, _audit_columns),
     LogFormat("recordings", _is_recording, _recording),
     LogFormat("LiteLLM's logging payloads and spend logs", _is_litellm, _litellm),
     LogFormat("Langfuse's observations", _is_langfuse, _langfuse),
