@@ -3,9 +3,8 @@
     python bench/limits.py [--calls N]
 
 "open": the limits let the call start; it is settled with another number of tokens than it
-reserved. "full": the limits are used up; the call gets its place in the queue and the forecast of
-its start, and gives up. The time is an argument of the limiter, so nothing sleeps. The last line is
-one JSON object.
+reserved. "full": the limits are used up; the call gets its place in the queue and gives up. The
+time is an argument of the limiter, so nothing sleeps. The last line is one JSON object.
 """
 
 from __future__ import annotations

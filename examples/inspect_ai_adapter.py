@@ -30,8 +30,13 @@ _PARAMS = (
     *("frequency_penalty", "presence_penalty", "verbosity"),
 )
 _REFUSED = ("best_of", "logit_bias", "num_choices", "logprobs", "top_logprobs", "prompt_logprobs")
-_STOPS = {"end": "stop", "stop_sequence": "stop", "tool_calls": "tool_calls"}
-_STOPS |= {"length": "max_tokens", "refusal": "content_filter", "context_overflow": "model_length"}
+_STOPS = dict(
+    zip(
+        ("end", "stop_sequence", "tool_calls", "length", "refusal", "context_overflow"),
+        ("stop", "stop", "tool_calls", "max_tokens", "content_filter", "model_length"),
+        strict=True,
+    )
+)
 #: Metadata key for reply content that inspect's types cannot hold.
 _KEPT = "anaphora"
 

@@ -28,7 +28,6 @@ from msgspec.structs import replace
 
 from anaphora.catalog import Profile, tool_overhead
 from anaphora.rendered import ChunkLog, ChunkRun, Kind, Rendered
-from anaphora.rendered.chunks import are_like
 from anaphora.rendered.media import LONG, NOT_TEXT, Odd, Size, not_text, with_definitions
 
 #: Tokens of framing without bytes: recorded prompts were billed up to 70 more.
@@ -200,6 +199,22 @@ class Counts:
                 bills = learned(bills, prefix, cached)
                 total = cached if prefix == whole else total
         return learned(bills, whole, total)
+
+
+def are_like(first: tuple[ChunkRun, ...], runs: tuple[ChunkRun, ...]) -> bool:
+    """Whether runs begin with those, or with equal parts of another request, whose log has its own
+    text."""
+    if len(runs) < len(first):
+        return False
+    for mine, other in zip(first, runs, strict=False):
+        if mine is other:
+            continue
+        log, base = mine.log, mine.log.base
+        if base is not other.log.base or base is log:
+            return False
+        if mine.count != other.count or mine.lead != other.lead:
+            return False
+    return True
 
 
 class _Lead:

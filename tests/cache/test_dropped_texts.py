@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from anaphora import catalog, wire
 from anaphora.cache import PrefixIndex
-from anaphora.cache.rebuilt_text import with_text_of
+from anaphora.cache.kept_texts import with_text_of
 from anaphora.cache.sent_call import SentCall
 from anaphora.cache.simulator import RenderedPrompt
 from anaphora.cache.verdict import judge

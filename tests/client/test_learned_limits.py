@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 
 import pytest
-from support.raw_server import RawServer, answering, raw_server, reply
+from support.raw_server import answering, raw_server, reply
 
 import anaphora
 from anaphora.client.turn import Turn
@@ -103,45 +103,6 @@ def test_absurd_wait_is_not_believed(first: bytes) -> None:
     with pytest.raises(Throttled) as caught:  # an hour is longer than the call may take
         asyncio.run(main())
     assert 60 < caught.value.wait <= 3600
-
-
-@pytest.mark.parametrize("probe", [REFUSED, ANSWERED], ids=["refused again", "accepted"])
-def test_one_call_goes_first_when_an_absurd_wait_ends(probe: bytes) -> None:
-    before_probe_ended: list[int] = []
-
-    async def serve(
-        server: RawServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
-        while await server.read(reader):
-            number = len(server.requests)
-            if number == 2:
-                for _ in range(100):
-                    await asyncio.sleep(0)
-                before_probe_ended.append(len(server.requests))
-            writer.write({1: REFUSED, 2: probe}.get(number, ANSWERED))
-
-    async def main() -> list[object]:
-        async with raw_server(serve) as server:
-            provider = {
-                "wire": "anthropic",
-                "base_url": server.url,
-                "key": {"env": "KEY"},
-                "model": "claude-sonnet-5-5",
-                "limits": {"longest_wait": 0.1},
-            }
-            config = {"providers": {"claude": provider}}
-            async with anaphora.AsyncClient.from_config(config, environ={"KEY": "k"}) as client:
-                with pytest.raises(RateLimited, match="asks to wait 1,000,000,000 s"):
-                    await client.complete("Hello?", "claude")
-                assert len(server.requests) == 1, "the wait is longer than `retry.longest_wait`"
-                calls = [client.complete(f"Hello {index}?", "claude") for index in range(5)]
-                return await asyncio.gather(*calls, return_exceptions=True)
-
-    results = asyncio.run(main())
-    assert before_probe_ended == [2]
-    failed = [result for result in results if isinstance(result, BaseException)]
-    assert len(failed) == (probe is REFUSED)
-    assert all(isinstance(result, RateLimited) for result in failed)
 
 
 def test_wait_beyond_all_reason_is_written_briefly() -> None:

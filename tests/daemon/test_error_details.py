@@ -15,7 +15,7 @@ from support.exchanges import all_records, needs_exchanges
 from support.failing_provider import FailingProvider, failing_daemon
 from support.rpc_calls import RpcClient, audit_rows
 
-from anaphora.daemon.endpoints.masking import without_accounts
+from anaphora.daemon.endpoints.errors import without_accounts
 
 ASK = [{"role": "user", "content": "Hi"}]
 #: The provider, the path and the request of each wire.

@@ -20,12 +20,11 @@ from anaphora import emulator
 from anaphora.cache.cold import PASS_SECONDS
 from anaphora.emulator import EmulatorOptions
 from anaphora.emulator.server import Emulator
-from anaphora.proxy.cold_guard import ColdCheck
+from anaphora.proxy.cold_guard import ColdCalls, ColdCheck, ColdRequest
 from anaphora.proxy.routes import NetworkUpstream, default_routes
 from anaphora.proxy.server import Proxy, running
 from anaphora.proxy.signing import RequestSigner
 from anaphora.traffic.calls import RelayedCall, UpstreamRequest
-from anaphora.traffic.cold_calls import ColdCalls, ColdRequest
 from anaphora.traffic.judging import Judge
 
 pytestmark = pytest.mark.filterwarnings("ignore:Inheritance class:DeprecationWarning")

@@ -13,10 +13,9 @@ from support.socket_upstream import SocketUpstream, answering, socket_upstream
 from anaphora.errors import ColdCallRefused, Denied
 from anaphora.proxy.routes import default_routes
 from anaphora.proxy.server import running
-from anaphora.proxy.spend_check import SpendCheck
+from anaphora.proxy.spend_check import ProgramLimit, SpendCheck
 from anaphora.traffic.calls import RelayedCall, UpstreamRequest
 from anaphora.traffic.judging import Judge
-from anaphora.traffic.spend_limit import ProgramLimit
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
 BODY = b'{"model": "m", "messages": []}'

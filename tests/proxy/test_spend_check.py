@@ -26,10 +26,9 @@ from anaphora.emulator.server import Emulator
 from anaphora.proxy.routes import NetworkUpstream, default_routes
 from anaphora.proxy.server import Proxy, running
 from anaphora.proxy.signing import RequestSigner
-from anaphora.proxy.spend_check import SpendCheck
+from anaphora.proxy.spend_check import ProgramLimit, SpendCheck
 from anaphora.traffic.calls import KEPT_BYTES
 from anaphora.traffic.judging import Judge
-from anaphora.traffic.spend_limit import ProgramLimit
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:Inheritance class:DeprecationWarning"),
@@ -238,13 +237,7 @@ def test_a_compaction_is_counted_by_its_bill() -> None:
 def test_an_answer_in_the_background_counts_at_its_upper_end(emu: Emulator) -> None:
     """Its bill comes with a later request, if at all."""
     body = {"model": "gpt-5.6", "input": "Rome?", "max_output_tokens": 5000}
-    queued: dict[str, Any] = {
-        "id": "resp_1",
-        "object": "response",
-        "status": "queued",
-        "output": [],
-        "usage": None,
-    }
+    queued: dict[str, Any] = {"id": "resp_1", "status": "queued", "output": [], "usage": None}
     with socket_upstream(answering(answered(queued))) as server, limited(server, "5") as run:
         waiting = body | {"background": True}
         status, _, answer = post(run, "/responses", waiting, "openai", authorization="Bearer any")

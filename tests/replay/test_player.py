@@ -17,8 +17,7 @@ import pytest
 from anaphora.errors import FixtureIntegrityFailed, InvalidRequest, Io, NoFixture
 from anaphora.replay import Fixture, FixtureStore, Player
 from anaphora.replay.keys import ReplayRequest
-from anaphora.replay.player import Mode
-from anaphora.replay.recording import Recording
+from anaphora.replay.player import Mode, Recording
 
 KEY = "sk-ant-api03-canary-9aF3xLq8ZtP2"
 

@@ -18,7 +18,7 @@ from anaphora.replay import Fixture, FixtureStore, Player
 from anaphora.replay.fixture import FixturePiece
 from anaphora.replay.integrity import check_folder
 from anaphora.replay.keys import ReplayRequest
-from anaphora.replay.recording import Recording
+from anaphora.replay.player import Recording
 from anaphora.replay.variables import (
     BoundVariable,
     date_variables,

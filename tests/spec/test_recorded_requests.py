@@ -49,6 +49,8 @@ EXCEPT = {
     "0f73c7754428261b": "emulator",  # continues a response that it did not give
     "0b1f086a46bbbdfa": "emulator",  # the same
     "69334ac735ec6f5d": "emulator",  # names cached content that it does not have
+    "8422bcd68df928f6": "emulator",  # runs in the background
+    "22d12126b0439b98": "emulator",  # the same
     "4ab6e203345c3063": "daemon",  # its file was uploaded through another entry of llm.yaml
     "a5ac6c6c562c37d9": "daemon",  # searches a store of files, which no app owns
     "c59041035894a896": "daemon",  # the same

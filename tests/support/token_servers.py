@@ -14,7 +14,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from hashlib import sha256
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from ssl import SSLContext
@@ -24,8 +23,7 @@ from urllib.parse import parse_qs, urlsplit
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from anaphora.client.config.secrets import Secret
-from anaphora.client.credentials.sigv4 import SignatureProblem, SignedRequest, verify
+from .aws_signatures import SignatureProblem, signature_problem
 
 #: Key pairs that STS knows.
 KNOWN = {"AKIDBASE": "base-secret-7Hq2Zt9v", "AKIDOTHER": "other-secret-3Mx8Rb5k"}
@@ -107,11 +105,10 @@ def _answer(server: TokenServer, request: _Handler, body: bytes) -> Answer:
     path, headers = urlsplit(request.path), request.headers
     query = {name: values[0] for name, values in parse_qs(path.query).items()}
     if request.command == "POST" and path.path == "/":
-        pairs = list(headers.items())
-        signed = SignedRequest("POST", "/", "", pairs, sha256(body).hexdigest())
-        found = verify(signed, _secret_of, time.time())
+        lower = {name.lower(): value for name, value in headers.items()}
+        found = signature_problem("POST", "/", lower, body, KNOWN, time.time())
         form = {name: values[0] for name, values in parse_qs(body.decode()).items()}
-        return _sts(server, form, found if isinstance(found, SignatureProblem) else None)
+        return _sts(server, form, found)
     if path.path == "/":  # whether there is a metadata server
         return 200, ""
     if path.path == "/container":
@@ -145,10 +142,6 @@ def _answer(server: TokenServer, request: _Handler, body: bytes) -> Answer:
             "token_endpoint": f"{base}/oauth2/v2.0/token",
         }
     return 404, {"message": path.path}
-
-
-def _secret_of(access: str) -> Secret | None:
-    return Secret(KNOWN[access]) if access in KNOWN else None
 
 
 def _azure_token(server: TokenServer, resource: str) -> dict[str, Any]:

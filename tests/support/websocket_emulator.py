@@ -46,7 +46,7 @@ def _answers(engine: Engine, headers: Any, message: Any, ahead: Any) -> Iterator
         del body["previous_response_id"]
         body["input"] = [*ahead[previous], *given] if isinstance(given, list) else given
     if body.pop("generate", True) is False:
-        response: dict[str, Any] = {"id": f"resp_ahead{len(ahead)}", "output": [], "usage": None}
+        response: Any = {"id": f"resp_ahead{len(ahead)}", "output": [], "usage": None}
         ahead[response["id"]] = given
         yield {"type": "response.completed", "response": response, **stream}
         return

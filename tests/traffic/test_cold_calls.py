@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from anaphora.emulator import EmulatorOptions
 from anaphora.emulator.engine import Engine
 from anaphora.emulator.exchange import EmulatorRequest
+from anaphora.proxy.cold_guard import ColdCalls
 from anaphora.traffic.calls import LoggedCall, ProxyRoute, UpstreamRequest
-from anaphora.traffic.cold_calls import ColdCalls
 from anaphora.traffic.sent_requests import request_of
 
 START = datetime.datetime(2026, 11, 18, 12, tzinfo=datetime.UTC).timestamp()

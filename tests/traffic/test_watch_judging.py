@@ -89,6 +89,29 @@ def test_change_is_no_cause_where_nothing_was_cached_for_want_of_markers(emu: Em
         saved = remedy.saving.expected
 
 
+def test_uuid_before_a_prompt_without_markers_is_worth_most_of_the_bill(emu: Emulator) -> None:
+    """Neither change would save anything alone. The remedy of the last call says what both would
+    have saved over the conversation."""
+    place, prompt = PLACES["anthropic"], spec() | {"marked": False}
+    with watched(emu) as (proxy, judge):
+        for turn in range(8):
+            id = f"{turn:08x}-6d2f-4f0e-9a51-0c3e8b7d{turn:04x}"
+            system = [f"{id} is this request.", *prompt["system"]]
+            post(url_of(proxy, place), body(place, prompt | {"system": system, "tools": []}))
+            prompt = grown(prompt)
+    last, bills = judge.calls[-1], Decimal(0)
+    for call in judge.calls:
+        assert call.cost_usd is not None
+        bills += call.cost_usd - (call.output_usd or 0)
+    assert last.verdict is not None
+    remedy = last.verdict.remedy
+    assert remedy is not None
+    assert remedy.saving is not None
+    assert (remedy.kind, remedy.calls, remedy.fixable) == ("move_to_end", 8, False)
+    assert str(remedy).startswith("Move the UUID into the newest message, and let Anaphora place")
+    assert bills * Decimal("0.7") < remedy.saving.expected < bills
+
+
 def test_tools_with_another_field_are_named_at_the_first_call_of_a_conversation(
     emu: Emulator,
 ) -> None:

@@ -14,8 +14,8 @@ from anaphora.rendered import Plan, Rendered
 from anaphora.tokens import Counts
 
 from .compared_prompt import block_hashes, block_texts
+from .kept_texts import with_text_of
 from .prefix_difference import common_length
-from .rebuilt_text import with_text_of
 from .sent_call import SentCall, cached_chunks
 from .simulator import RenderedPrompt
 

@@ -12,12 +12,13 @@ verdicts, planner, client and daemon use these functions.
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Callable
 from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
 
 from anaphora.catalog import CacheRules, Moment
-from anaphora.rendered import ChunkLog, Plan, Rendered
+from anaphora.rendered import ChunkLog, Mark, Plan, Rendered
 from anaphora.rendered.log import KEY
 from anaphora.tokens import Bills, Counts
 from anaphora.values import TTL_SECONDS, Message, Ttl, Usage
@@ -133,6 +134,20 @@ def cached_chunks(sent: SentCall) -> int:
     for mark in plan.marks:
         last = max(last, mark.chunk)
     return min(rendered.cacheable, last + 1)
+
+
+def writing_marks(
+    rules: CacheRules, marks: tuple[Mark, ...], tokens: Callable[[int], int]
+) -> tuple[Mark, ...]:
+    """The markers that write: those of prefixes that are long enough and not too long, the latest
+    if there are more than slots. `tokens` counts those up to the end of a block."""
+    minimum, slots, first = rules.minimum_tokens.value, rules.slots.value, 0
+    while first < len(marks) and tokens(marks[first].chunk) < minimum:
+        first += 1
+    if rules.maximum_tokens is not None:
+        while first < len(marks) and tokens(marks[-1].chunk) > rules.longest_prefix:
+            marks = marks[:-1]
+    return marks[first:][-slots:] if slots else ()
 
 
 def begins_with(later: Rendered, earlier: Rendered) -> bool:

@@ -149,6 +149,16 @@ class ErrorShape(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     """The HTTP status, if always the same."""
 
 
+_CLOUD_VARIABLES: dict[Cloud, tuple[str, ...]] = {
+    "aws": (
+        *("AWS_ACCESS_KEY_ID", "AWS_PROFILE", "AWS_WEB_IDENTITY_TOKEN_FILE"),
+        *("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "AWS_CONTAINER_CREDENTIALS_FULL_URI"),
+    ),
+    "google": ("GOOGLE_CLOUD_PROJECT", "ANTHROPIC_VERTEX_PROJECT_ID", "GOOGLE_VERTEX_PROJECT"),
+    "azure": ("AZURE_OPENAI_ENDPOINT", "AZURE_RESOURCE_NAME", "ANTHROPIC_FOUNDRY_RESOURCE"),
+}
+
+
 class CloudAuth(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The cloud whose credentials authenticate requests without a key."""
 
@@ -157,6 +167,11 @@ class CloudAuth(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     """AWS: the name of the service in signatures."""
     scope: str = ""
     """Azure: the scope of tokens."""
+
+    @property
+    def variables(self) -> tuple[str, ...]:
+        """Environment variables that show that its credentials are meant to be used."""
+        return _CLOUD_VARIABLES[self.kind]
 
     def __post_init__(self) -> None:
         if bool(self.service) != (self.kind == "aws") or bool(self.scope) != (self.kind == "azure"):

@@ -260,8 +260,7 @@ def _placer(options: _WatchOptions, output: WatchOutput) -> Placer | None:
 def _spend_check(judge: Judge, limit: Decimal | None) -> SpendCheck | None:
     if limit is None:
         return None
-    from anaphora.proxy.spend_check import SpendCheck
-    from anaphora.traffic.spend_limit import ProgramLimit
+    from anaphora.proxy.spend_check import ProgramLimit, SpendCheck
 
     return SpendCheck(judge, ProgramLimit(limit))
 
@@ -357,8 +356,7 @@ def _cold_check(
     if cold is None:
         return None
     from anaphora.cache.cold import COLD_ABOVE_USD
-    from anaphora.proxy.asking import ask_on_terminal, has_terminal
-    from anaphora.proxy.cold_guard import ColdCheck
+    from anaphora.proxy.cold_guard import ColdCheck, ask_on_terminal, has_terminal
     from anaphora.proxy.programs import owns_terminal
 
     mode = cold.mode

@@ -302,7 +302,7 @@ class Attempts:
         headers = flight.headers = answer.headers
         self._admitted, self._digest = admission, blake3()
         try:
-            admission.update(answer.status, headers, now)
+            admission.update(headers, now)
         except Exception as problem:
             flight.failed("limits_failed", problem)
         if answer.status < 300:

@@ -9,7 +9,7 @@ from abc import abstractmethod
 from collections.abc import AsyncGenerator, Coroutine, Generator
 from contextvars import ContextVar
 from types import CodeType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import msgspec
 
@@ -39,6 +39,8 @@ class Pending(Coroutine[Any, Any, T]):
     missing."""
 
     _kind: str
+    _instead: ClassVar[dict[str, str]] = {}
+    """Messages for attributes of other kinds of calls."""
     _verb: str
     """The method that returns it."""
     _use = "await it, or iterate over it"
@@ -119,6 +121,8 @@ class Pending(Coroutine[Any, Any, T]):
     if not TYPE_CHECKING:  # for type checkers there are no such attributes
 
         def __getattr__(self, name: str) -> Any:
+            if name in self._instead:
+                raise AttributeError(self._instead[name])
             hint = ""
             if name == "result":
                 hint = f": {self._use}; only calls of Client, without async, have result()"

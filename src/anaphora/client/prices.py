@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Callable
 from decimal import Decimal
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from anaphora import catalog
-from anaphora.catalog import Price, PriceRows
-from anaphora.catalog.price_data import PriceRow, TierRow
+from anaphora.catalog import Price
 from anaphora.catalog.prices import cost_of
 from anaphora.catalog.pricing import STANDARD_TIERS
 from anaphora.rendered import Plan
@@ -19,23 +16,7 @@ from anaphora.values import Notice, Reply, Ttl, Usage
 from anaphora.wire.reading import DECODE_ERRORS
 from anaphora.wording import counted, format_usd
 
-if TYPE_CHECKING:
-    from .target import Endpoint, Target
-
-
-def find_price(target: Target, at: float, tier: str, *, batch: bool = False) -> Price | None:
-    """The price of a service tier at that time; None if it is unknown."""
-    endpoint = target.endpoint
-    return catalog.price(
-        endpoint.system,
-        endpoint.listed_model(target.model),
-        datetime.datetime.fromtimestamp(at, datetime.UTC),
-        rules=target.rules,
-        wire=endpoint.base_wire,
-        service_tier=tier,
-        batch=batch,
-        own=_configured_price(endpoint, target.model, tier),
-    )
+from .target import Target, find_price
 
 
 def answering_model(target: Target, answered: str) -> str:
@@ -114,33 +95,6 @@ def iterations_usd(
     except DECODE_ERRORS:
         return Decimal(0)
     return max(Decimal(0), total - whole)
-
-
-def _configured_price(endpoint: Endpoint, model: str, tier: str) -> PriceRows | None:
-    """The model's price in the configuration, for the standard service tier."""
-    prices = endpoint.config.prices
-    price = prices.get(model) or prices.get("*")
-    if price is None or tier not in STANDARD_TIERS:
-        return None
-    tiers = tuple(
-        TierRow(above=one.above, input=_decimal(one.input), output=_decimal(one.output))
-        for one in price.tiers
-    )
-    row = PriceRow(
-        provider=endpoint.system,
-        models=(model,),
-        source=f"prices of {endpoint.id} in the configuration",
-        date=None,
-        input=_decimal(price.input),
-        output=_decimal(price.output),
-        tiers=tiers,
-    )
-    return PriceRows((row,))
-
-
-def _decimal(value: float) -> Decimal:
-    """The number as written in the configuration, not the nearest double."""
-    return Decimal(repr(value))
 
 
 def cost_unknown(target: Target, tier: str, usage: Usage, price: Price | None) -> Notice:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Hashable
+from decimal import Decimal
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -13,8 +15,10 @@ from anaphora import catalog, wire
 from anaphora.bounded import BoundedMap
 from anaphora.cache.learned_steps import LearnedSteps
 from anaphora.cache.plan import AppMemory
-from anaphora.catalog import CacheRules, Price, Profile, names
+from anaphora.catalog import CacheRules, Price, PriceRows, Profile, names
 from anaphora.catalog.api_limits import ModelBounds, bounds_of
+from anaphora.catalog.price_data import PriceRow, TierRow
+from anaphora.catalog.pricing import STANDARD_TIERS
 from anaphora.errors import InvalidRequest
 from anaphora.prompt import Call, Params
 from anaphora.redaction import shown_url
@@ -27,7 +31,6 @@ from .forced_choice import without_forced_choice
 from .limits import Gate
 from .parameters import check_temperature
 from .pending import warn
-from .prices import find_price
 from .retry import CircuitBreaker
 from .transport import HttpRequest, HttpTransport
 from .transport.timer import LoopAffinity
@@ -305,3 +308,45 @@ def _merged(configured: SecretHeaders, headers: tuple[tuple[str, str], ...]) -> 
             value = f"{merged[name]},{value}"
         merged[name] = value
     return SecretHeaders(merged)
+
+
+def find_price(target: Target, at: float, tier: str, *, batch: bool = False) -> Price | None:
+    """The price of a service tier at that time; None if it is unknown."""
+    endpoint = target.endpoint
+    return catalog.price(
+        endpoint.system,
+        endpoint.listed_model(target.model),
+        datetime.datetime.fromtimestamp(at, datetime.UTC),
+        rules=target.rules,
+        wire=endpoint.base_wire,
+        service_tier=tier,
+        batch=batch,
+        own=_configured_price(endpoint, target.model, tier),
+    )
+
+
+def _configured_price(endpoint: Endpoint, model: str, tier: str) -> PriceRows | None:
+    """The model's price in the configuration, for the standard service tier."""
+    prices = endpoint.config.prices
+    price = prices.get(model) or prices.get("*")
+    if price is None or tier not in STANDARD_TIERS:
+        return None
+    tiers = tuple(
+        TierRow(above=one.above, input=_decimal(one.input), output=_decimal(one.output))
+        for one in price.tiers
+    )
+    row = PriceRow(
+        provider=endpoint.system,
+        models=(model,),
+        source=f"prices of {endpoint.id} in the configuration",
+        date=None,
+        input=_decimal(price.input),
+        output=_decimal(price.output),
+        tiers=tiers,
+    )
+    return PriceRows((row,))
+
+
+def _decimal(value: float) -> Decimal:
+    """The number as written in the configuration, not the nearest double."""
+    return Decimal(repr(value))

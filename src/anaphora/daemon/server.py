@@ -31,7 +31,6 @@ from anaphora.serving.server import (
 from .access.checks import UnreadBytes
 from .calls.steps.authenticate import AuthenticateApp, Peers, Readiness
 from .checking import check_required, price_warnings, without_grant
-from .draining import Drain
 from .handler import DaemonHandler
 from .health import HealthChecks
 from .home import Home, HomeLock
@@ -39,7 +38,7 @@ from .home.config import DaemonConfig
 from .home.secrets import disable_core_dumps
 from .home.settings import ServeOptions, Settings, SettingsFiles, effective_config
 from .home.tls import ServerCertificate
-from .listeners import certificate_of, listen, socket_mode
+from .listeners import Drain, certificate_of, listen, socket_mode
 from .monitoring import DaemonMetrics, JsonLog, logging_to
 from .services import Services, open_services, parts_of, service_gauges
 from .starting import WaitingStart, waiting_pages

@@ -28,7 +28,7 @@ from anaphora.client.failures import log
 from anaphora.client.observe import Watcher, Watchers
 from anaphora.client.response import Attempt, Record
 from anaphora.errors import InvalidRequest
-from anaphora.traffic import clouds
+from anaphora.traffic.accounts import is_signed
 from anaphora.traffic.calls import (
     KEPT_BYTES,
     OUTCOMES,
@@ -164,7 +164,7 @@ class ObservedCall:
     def place(self) -> None:
         """Places markers, unless the request is signed."""
         call = self._call
-        if call.request_body is None or clouds.is_signed(call.request_headers):
+        if call.request_body is None or is_signed(call.request_headers):
             return
         placed = shared().placer(
             UpstreamRequest(

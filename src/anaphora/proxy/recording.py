@@ -18,8 +18,7 @@ from anaphora.client.transport.decoding import ACCEPT_ENCODING
 from anaphora.errors import FixtureIntegrityFailed, NoFixture, Phase, RequestRejected, Transport
 from anaphora.replay.fixture import Fixture
 from anaphora.replay.keys import ReplayRequest
-from anaphora.replay.player import Player
-from anaphora.replay.recording import Recording
+from anaphora.replay.player import Player, Recording
 from anaphora.replay.transport import RecordedPieces, ReplayedBody, current_headers, look_up
 from anaphora.traffic.calls import KEPT_BYTES, Headers, UpstreamRequest
 

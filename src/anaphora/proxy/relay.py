@@ -39,6 +39,7 @@ from anaphora.serving.exchange import (
     UploadAborted,
 )
 from anaphora.serving.websocket import ServedWebSocket
+from anaphora.traffic.accounts import is_signed
 from anaphora.traffic.calls import (
     KEPT_BYTES,
     Headers,
@@ -47,7 +48,6 @@ from anaphora.traffic.calls import (
     ResponsePiece,
     UpstreamRequest,
 )
-from anaphora.traffic.clouds import is_signed
 
 from .observing import ObserverThread
 from .routes import NetworkResponse, NetworkUpstream, ResponseSource, RouteTable, UpstreamResponse

@@ -25,8 +25,8 @@ from anaphora.client.credentials.aws_keys import AwsChain, profiles, region_of, 
 from anaphora.client.credentials.refreshing import Fetched
 from anaphora.client.credentials.sigv4 import AwsKeys, Scope, scope_in
 from anaphora.errors import AnaphoraError, Forbidden, MissingSecret, TooLarge, Transport
+from anaphora.traffic.accounts import SIGNED_SCHEME
 from anaphora.traffic.calls import UpstreamRequest, header_of
-from anaphora.traffic.clouds import SIGNED_SCHEME
 
 BEARER = "AWS_BEARER_TOKEN_BEDROCK"
 #: The key pair of a program without one.

@@ -148,22 +148,6 @@ class ChunkRun(msgspec.Struct, frozen=True, eq=False, weakref=True):
         )
 
 
-def are_like(first: tuple[ChunkRun, ...], runs: tuple[ChunkRun, ...]) -> bool:
-    """Whether runs begin with those, or with equal parts of another request, whose log has its own
-    text."""
-    if len(runs) < len(first):
-        return False
-    for mine, other in zip(first, runs, strict=False):
-        if mine is other:
-            continue
-        log, base = mine.log, mine.log.base
-        if base is not other.log.base or base is log:
-            return False
-        if mine.count != other.count or mine.lead != other.lead:
-            return False
-    return True
-
-
 class Chunk(msgspec.Struct, frozen=True):
     """One block of the prompt, as sent."""
 

@@ -15,25 +15,24 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Literal, TypeAlias, get_args
 
 import msgspec
 
-from anaphora.errors import AnaphoraError, InvalidRequest, Io, NoFixture
+from anaphora.errors import AnaphoraError, InvalidRequest, Io, NoFixture, Phase
 from anaphora.wording import counted
 
-from .fixture import Fixture
+from .fixture import Fixture, FixtureHeaders, FixturePiece
 from .keys import ReplayRequest, RequestKey, exact_digest, key_of
-from .nearest import NearestSearch
-from .recording import Recording
+from .nearest import NearestSearch, VariableIndex
 from .redact import Redaction, fixture_of
 from .rules import MatchRules, settings_of
 from .signing import SigningKey
 from .store import FixtureStore
-from .variable_index import VariableIndex
 from .variables import (
     BoundVariable,
     differing_variables,
@@ -312,3 +311,68 @@ class Player:
         if new:
             count = counted(len(new), "answer was", "answers were")
             raise Io(f"{count} not recorded: {new[0]}")
+
+
+class Recording:
+    """Collects the answer to one request."""
+
+    def __init__(
+        self,
+        request: ReplayRequest,
+        key: RequestKey,
+        exact: str,
+        variables: Mapping[str, str],
+        ended: Callable[[Recording], None],
+        fail: Callable[[ReplayRequest, str], None],
+    ) -> None:
+        """`ended` is called at the end, `fail` with the reason if nothing can be recorded."""
+        self.request, self.key, self.exact = request, key, exact
+        self.fixture: Fixture | None = None
+        self.is_over = False
+        self._variables, self._ended, self._fail = variables, ended, fail
+        self._started, self._recorded = time.perf_counter(), time.time()
+        self._pieces: list[FixturePiece] = []
+
+    def add(self, data: bytes) -> None:
+        """Add a piece of the response's body that has just arrived."""
+        self._pieces.append(FixturePiece(time.perf_counter() - self._started, data))
+
+    def finish(
+        self, status: int = 0, headers: FixtureHeaders = (), failure: Phase | Literal[""] = ""
+    ) -> None:
+        """The response is complete, or the connection failed in phase `failure`. Calls after the
+        first have no effect."""
+        if self.is_over:
+            return
+        request = self.request
+        self.fixture = Fixture(
+            key=self.key.key,
+            exact=self.exact,
+            provider=request.provider,
+            model=self.key.model,
+            method=request.method.upper(),
+            path=request.path,
+            query=request.query,
+            request=request.body,
+            status=status,
+            headers=headers,
+            pieces=tuple(self._pieces),
+            failure=failure,
+            recorded=self._recorded,
+            variables=dict(self._variables),
+        )
+        self._end()
+
+    def discard(self, reason: str = "") -> None:
+        """End without a recording: no response began, or it cannot be stored for `reason`, which
+        the report names."""
+        if self.is_over:
+            return
+        if reason:
+            self._fail(self.request, reason)
+        self._end()
+
+    def _end(self) -> None:
+        self.is_over = True
+        self._pieces = []
+        self._ended(self)

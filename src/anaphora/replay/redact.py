@@ -34,10 +34,10 @@ from anaphora.errors import InvalidRequest, Parse
 from anaphora.redaction import MASK, Redactor, is_placeholder
 
 from .fixture import Fixture, FixtureHeaders, FixturePiece, joined_pieces
-from .frames import edited_body
 from .rules import user_pattern, without_surrogates
 from .secret_forms import (
     SecretForm,
+    edited_body,
     secret_patterns,
     spread_edits,
     strings_by_index,

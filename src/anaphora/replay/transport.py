@@ -23,8 +23,7 @@ from anaphora.errors import Phase, Transport
 
 from .fixture import Fixture, FixtureHeaders
 from .keys import ReplayRequest, RequestKey
-from .player import Mode, Player, Repeat, ReplayReport
-from .recording import Recording
+from .player import Mode, Player, Recording, Repeat, ReplayReport
 from .redact import NOT_STORED
 from .signing import SigningKey
 

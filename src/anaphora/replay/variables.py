@@ -27,10 +27,9 @@ import msgspec
 from anaphora.canonical import string
 
 from .fixture import Fixture, FixturePiece, joined_pieces
-from .frames import edited_body
 from .redact import Edit, edited
 from .rules import MatchRules, bounded, without_surrogates
-from .secret_forms import spread_edits, strings_by_index, strings_by_name
+from .secret_forms import edited_body, spread_edits, strings_by_index, strings_by_name
 
 #: Shorter values occur in ordinary text; `/` is in every path.
 _SHORTEST = 4

@@ -1,4 +1,5 @@
-"""The credentials of requests: they tell accounts apart, and are removed from texts."""
+"""The credentials of requests: they tell accounts apart, are removed from texts, and may sign the
+body."""
 
 from __future__ import annotations
 
@@ -21,6 +22,9 @@ _NO_ACCOUNT = ("cookie", "x-amz-security-token")
 #: Requests whose digests are kept.
 _MOST_KNOWN = 64
 
+#: Headers and scheme of signed requests.
+_SIGNED_HEADERS = ("x-amz-content-sha256", "signature", "signature-input")
+SIGNED_SCHEME = "AWS4-"
 #: Names and values.
 Credentials: TypeAlias = tuple[tuple[str, str], ...]
 
@@ -37,6 +41,14 @@ def _lasting(pair: tuple[str, str]) -> tuple[str, str]:
     """A credential; of a signature, which each request has its own of, the id of the key."""
     scope = scope_in(pair[1]) if pair[0] == "authorization" else None
     return pair if scope is None else (pair[0], f"{ALGORITHM} {scope.access_key}")
+
+
+def is_signed(headers: Headers) -> bool:
+    """Whether a request carries a signature of its body, which a change would invalidate."""
+    return any(
+        name in _SIGNED_HEADERS or (name == "authorization" and value.startswith(SIGNED_SCHEME))
+        for name, value in headers
+    )
 
 
 def keys_in(found: Credentials) -> list[str]:

@@ -33,7 +33,6 @@ from anaphora.wire import cloud_paths
 from anaphora.wire.reading import Members
 from anaphora.wire.request_bodies import RequestBodies
 
-from . import clouds
 from .accounts import Accounts, Credentials, credentials, keys_in
 from .calls import (
     RealtimeBill,
@@ -49,7 +48,7 @@ from .calls import (
 )
 from .matching import RequestPairs, judge_request
 from .savings import Savings
-from .sent_requests import ResponseChains, SentRequest, read_reply, request_of
+from .sent_requests import ResponseChains, SentRequest, billed_usage, read_reply, request_of
 from .summary import WatchSummary, summary_of
 from .sums import JudgedCall, Totals
 
@@ -182,7 +181,7 @@ class CallJudge:
             answer = whole_answer(call)
         except (InvalidCompression, UnknownCompression):
             answer = b""
-        usage = clouds.billed_usage(call.response_headers, answer)
+        usage = billed_usage(call.response_headers, answer)
         self._add_bill(judged, RealtimeBill(model, usage))
 
     def _add_bill(self, judged: JudgedCall, bill: RealtimeBill) -> None:

@@ -16,8 +16,18 @@ from blake3 import blake3
 
 from anaphora.errors import InvalidRequest
 
-from .log_calls import Fields, LoggedBill, call_of, count_of, either, first_of, object_of, value_of
-from .telemetry_logs import calls_of_telemetry, is_telemetry
+from .log_calls import (
+    Fields,
+    LoggedBill,
+    call_of,
+    calls_of_telemetry,
+    count_of,
+    either,
+    first_of,
+    is_telemetry,
+    object_of,
+    value_of,
+)
 
 _MADE_UP = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}").fullmatch
 #: Names in Langfuse's usage details.

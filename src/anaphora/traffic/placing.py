@@ -32,9 +32,8 @@ from anaphora.wire.splicing import SplicedBody, splice
 from anaphora.wire.tool_order import tool_order, tools_in_order
 from anaphora.wording import format_duration
 
-from .accounts import Accounts, credentials, keys_in
+from .accounts import Accounts, credentials, is_signed, keys_in
 from .calls import RelayedCall, UpstreamRequest, as_logged, decoded_path, whole_answer
-from .clouds import is_signed
 from .planning import ConversationPlans, OwnMarkers, PlannedCall, ReadRequest, read_request
 from .sent_requests import read_reply
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Callable
 from functools import partial
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 from msgspec.structs import replace
@@ -25,17 +26,19 @@ from anaphora.catalog.names import is_opaque
 from anaphora.client.transport.decoding import decoded
 from anaphora.errors import AnaphoraError, InvalidRequest
 from anaphora.tokens import for_model
-from anaphora.values import Reply
+from anaphora.values import Reply, Usage
 from anaphora.wire import Wire
 from anaphora.wire.cloud_paths import unread_model
 from anaphora.wire.dialect.routers import answering_host
 from anaphora.wire.elements import DecodedBody
+from anaphora.wire.eventstream import CONTENT_TYPE, FrameDecoder
 from anaphora.wire.openai_responses.parse import input_items
 from anaphora.wire.reading import Members, known_text, object_members, request_error
 from anaphora.wire.request_bodies import RequestBodies
 
 from .calls import (
     KEPT_BYTES,
+    Headers,
     LoggedCall,
     UpstreamRequest,
     counts_tokens,
@@ -47,6 +50,9 @@ from .planning import PlannedCall, own_plan
 
 _raw_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _NULL, _FALSE = msgspec.Raw(b"null"), msgspec.Raw(b"false")
+_COUNT = "x-amzn-bedrock-{}-token-count"
+#: In the last event of a stream.
+_METRICS = "amazon-bedrock-invocationMetrics"
 #: The fields that continue an earlier reply.
 _CONTINUES = ("previous_response_id", "thread")
 
@@ -307,3 +313,44 @@ def read_reply(logged: LoggedCall, codec: Wire | None = None) -> ReadReply:
         return logged.reply(logged.codec()[0] if codec is None else codec), ""
     except AnaphoraError as problem:
         return None, str(problem)
+
+
+# ── Bodies that are not read ─────────────────────────────────────────────────────────────────────
+
+
+def billed_usage(headers: Headers, answer: bytes) -> Usage | None:
+    """The usage that Bedrock itself reports of an InvokeModel call."""
+    found = dict(headers)
+    names = ("input", "output", "cache-read-input", "cache-write-input")
+    counts: list[Any] = [found.get(_COUNT.format(name)) for name in names]
+    if counts[0] is None and found.get("content-type", "").startswith(CONTENT_TYPE):
+        metrics = _metrics(answer)
+        counts = [metrics.get(f"{name}TokenCount") for name in ("input", "output")]
+        counts += [metrics.get(f"cache{name}InputTokenCount") for name in ("Read", "Write")]
+    uncached, output, read, written = map(_token_count, counts)
+    if uncached is None and output is None:
+        return None
+    return Usage(
+        uncached=uncached,
+        output=output or 0,  # an embedding has none
+        read=read,
+        written=None if written is None else {"unsplit": written} if written else {},
+    )
+
+
+def _metrics(stream: bytes) -> dict[str, Any]:
+    for frame in reversed(FrameDecoder().feed(stream)):
+        try:
+            event = base64.b64decode(msgspec.json.decode(frame.payload)["bytes"])
+            metrics = msgspec.json.decode(event)[_METRICS]
+        except (msgspec.DecodeError, ValueError, LookupError, TypeError):
+            continue
+        if isinstance(metrics, dict):
+            return metrics
+    return {}
+
+
+def _token_count(value: Any) -> int | None:
+    if isinstance(value, str) and value.isascii() and value.isdecimal():
+        value = int(value)
+    return value if type(value) is int and value >= 0 else None

@@ -190,21 +190,14 @@ def promised(prompts: list[Rendered], times: list[float], kind: str) -> Decimal:
     """What a remedy would have saved in a conversation: the sum over its calls. At each it is at
     most what was lost."""
     total = Decimal(0)
-    for end in range(2, len(prompts) + 1):
-        one, two, rules = (
-            prompts[end - 2],
-            prompts[end - 1],
-            catalog.rules("anthropic", ANTHROPIC.model),
-        )
-        before, sent = (
-            SentCall(rendered=each, at=at)
-            for each, at in ((one, times[end - 2]), (two, times[end - 1]))
-        )
-        price = catalog.price("anthropic", ANTHROPIC.model, NOW)
-        since = times[end - 3] if end > 2 else None
-        verdict = with_remedy(
-            judge(before, sent, rules, price=price), before, sent, rules, price=price, since=since
-        )
+    rules = catalog.rules("anthropic", ANTHROPIC.model)
+    price = catalog.price("anthropic", ANTHROPIC.model, NOW)
+    sent = [SentCall(rendered=one, at=at) for one, at in zip(prompts, times, strict=True)]
+    for end in range(1, len(sent)):
+        earlier, later = sent[end - 1], sent[end]
+        since = times[end - 2] if end > 1 else None
+        verdict = judge(earlier, later, rules, price=price)
+        verdict = with_remedy(verdict, earlier, later, rules, price=price, since=since)
         remedy = verdict.remedy
         if remedy is not None and remedy.kind == kind:
             assert remedy.saving is not None

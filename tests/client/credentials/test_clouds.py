@@ -8,7 +8,6 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from email.utils import formatdate
-from hashlib import sha256
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from typing import Any
 import anthropic
 import openai
 import pytest
+from support.aws_signatures import scope_of, signature_problem
 from support.bedrock_server import BedrockServer, bedrock_server
 from support.local_server import SeenRequest, local_server
 from support.token_servers import KNOWN, TokenServer, service_account, token_server
@@ -24,8 +24,6 @@ import anaphora
 from anaphora import AsyncClient, Client, Message, catalog, wire
 from anaphora.client.config import ClientConfig
 from anaphora.client.config.environment import Environment
-from anaphora.client.config.secrets import Secret
-from anaphora.client.credentials.sigv4 import SignedRequest, Verified, verify
 from anaphora.emulator.server import Emulator
 from anaphora.errors import InvalidConfig, InvalidRequest, MissingSecret, Unauthenticated
 from anaphora.rendered import Plan
@@ -409,17 +407,14 @@ class AwsDoor:
     def __call__(self, request: BaseHTTPRequestHandler) -> tuple[int, dict[str, str], Any]:
         now = time.time() + self.ahead
         body: bytes = request.body  # type: ignore[attr-defined]
-        path, _, query = request.path.partition("?")
-        pairs = list(request.headers.items())
-        signed = SignedRequest("POST", path, query, pairs, sha256(body).hexdigest())
-        found = verify(signed, lambda key: Secret(KNOWN[key]) if key in KNOWN else None, now)
-        good = isinstance(found, Verified)
-        self.verified.append(good)
+        given = {name.lower(): value for name, value in request.headers.items()}
+        found = signature_problem("POST", request.path, given, body, KNOWN, now)
+        self.verified.append(found is None)
         headers = {"Date": formatdate(now, usegmt=True)}
-        if not isinstance(found, Verified):
+        if found is not None:
             error = {"type": "error", "error": {"type": "forbidden", "message": found.message}}
             return 403, headers | {"x-amzn-errortype": found.code}, error
-        assert (found.region, found.service) == ("us-east-1", "aws-external-anthropic")
+        assert scope_of(given["authorization"])[1:] == ("us-east-1", "aws-external-anthropic")
         return 200, headers, messages_reply()
 
 

@@ -15,9 +15,9 @@ from typing import TypeAlias
 
 import msgspec
 
-from anaphora.cache.sent_call import begins_with, expiry, is_alive, shared_chunks
+from anaphora.cache.sent_call import begins_with, expiry, is_alive, shared_chunks, writing_marks
 from anaphora.cache.simulator import RenderedPrompt
-from anaphora.cache.simulator.prompt import UNMARKED, writing_marks
+from anaphora.cache.simulator.prompt import UNMARKED
 from anaphora.cache.simulator.view import automatic_position
 from anaphora.rendered import Mark, Plan, Rendered
 from anaphora.tokens import Counts

@@ -66,34 +66,18 @@ def distribution(predicted: float, others: Iterable[tuple[float, float]]) -> Dis
     return [(1.0 - sum(share for share, _ in known), predicted), *known]
 
 
-class RunningEstimate:
-    """Adds up calls that are independent of each other."""
-
-    __slots__ = ("least", "mean", "most", "variance")
-
-    def __init__(self) -> None:
-        self.mean = self.variance = self.least = self.most = 0.0
-
-    def add(self, outcomes: Distribution) -> None:
-        figures = [figure for share, figure in outcomes if share > 0]
-        expected = sum([share * figure for share, figure in outcomes])
-        self.mean += expected
-        if len(figures) > 1:
-            self.variance += sum([s * (figure - expected) ** 2 for s, figure in outcomes])
-        self.least, self.most = self.least + min(figures), self.most + max(figures)
-
-    @property
-    def result(self) -> Estimate:
-        mean, spread = self.mean, _DEVIATIONS * math.sqrt(self.variance)
-        return Estimate(mean, max(self.least, mean - spread), min(self.most, mean + spread))
-
-
 def estimate(calls: Iterable[Distribution]) -> Estimate:
     """The sum over calls that are independent of each other."""
-    found = RunningEstimate()
+    mean = variance = least = most = 0.0
     for outcomes in calls:
-        found.add(outcomes)
-    return found.result
+        figures = [figure for share, figure in outcomes if share > 0]
+        expected = sum([share * figure for share, figure in outcomes])
+        mean += expected
+        if len(figures) > 1:
+            variance += sum([s * (figure - expected) ** 2 for s, figure in outcomes])
+        least, most = least + min(figures), most + max(figures)
+    spread = _DEVIATIONS * math.sqrt(variance)
+    return Estimate(mean, max(least, mean - spread), min(most, mean + spread))
 
 
 class CallChance(msgspec.Struct, frozen=True, kw_only=True):
@@ -146,43 +130,22 @@ def expected_usage(calls: Sequence[SimulatedCall]) -> ExpectedUsage:
     )
 
 
-class CostSum:
-    """The cost of calls, with its range."""
-
-    __slots__ = ("_certain", "_others")
-
-    def __init__(self) -> None:
-        self._certain = Decimal(0)
-        self._others = RunningEstimate()
-
-    def add(self, cost_usd: Decimal, chances: Sequence[tuple[float, Decimal | None]] = ()) -> None:
-        """`chances` are the shares and costs of its other outcomes."""
-        # Differences, so that the certain part stays exact.
-        self._certain += cost_usd
-        if chances:
-            others = [
-                (share, 0.0 if cost is None else float(cost - cost_usd)) for share, cost in chances
-            ]
-            self._others.add(distribution(0.0, others))
-
-    @property
-    def range(self) -> CostRange:
-        certain = self._certain
-        figures = [
-            certain + Decimal(more).quantize(_PLACES) if more else certain
-            for more in self._others.result
-        ]
-        return CostRange(*figures)
-
-
 def _expected_cost(calls: Sequence[SimulatedCall]) -> CostRange | None:
     """None if the cost of one of the calls is unknown, or there are none."""
-    total = CostSum()
+    certain, others = Decimal(0), list[Distribution]()
     for call in calls:
         if call.cost_usd is None:
             return None
-        total.add(call.cost_usd, [(one.share, one.cost_usd) for one in call.chances])
-    return total.range if calls else None
+        certain += call.cost_usd  # differences below, so that this part stays exact
+        more = [
+            (each.share, 0.0 if each.cost_usd is None else float(each.cost_usd - call.cost_usd))
+            for each in call.chances
+        ]
+        others.append(distribution(0.0, more))
+    figures = (
+        certain + Decimal(more).quantize(_PLACES) if more else certain for more in estimate(others)
+    )
+    return CostRange(*figures) if calls else None
 
 
 def find_chances(
@@ -191,13 +154,11 @@ def find_chances(
     prompt: PromptView,
     key_of: KeyOf,
     at: float,
-    found: tuple[Outcome, Any] | None = None,
 ) -> tuple[Chance, ...]:
-    """The other outcomes of a call, by the shares that the rules state; none if nothing is read.
-    `found` are the outcome and what was looked up for it, if they are known."""
+    """The other outcomes of a call, by the shares that the rules state; none if nothing is read."""
     if rules.missed is None and rules.cut_short is None and rules.late_writes is None:
         return ()
-    outcome, lookup = cache.predict(prompt, key_of, at) if found is None else found
+    outcome, lookup = cache.predict(prompt, key_of, at)
     read = outcome.read
     if not read:
         return ()

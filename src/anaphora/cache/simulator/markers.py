@@ -9,14 +9,13 @@ from itertools import chain
 
 import msgspec
 
-from anaphora.cache.sent_call import MadeCall, expiry, is_alive
+from anaphora.cache.sent_call import MadeCall, expiry, is_alive, writing_marks
 from anaphora.catalog import CacheRules, LookbackUnit
 from anaphora.rendered import Mark
 from anaphora.values import TTL_SECONDS, Ttl
 from anaphora.wording import counted
 
 from .outcome import Outcome, Reason, marked_outcome
-from .prompt import writing_marks
 from .view import (
     MOST_SAVED,
     KeyOf,

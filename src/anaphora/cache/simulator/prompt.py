@@ -7,18 +7,17 @@ everything up to there. Keys and token counts are computed on demand.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from hashlib import sha256
 from itertools import takewhile
 from typing import Any
 
 from blake3 import blake3
 
-from anaphora.catalog import CacheRules
 from anaphora.rendered import ChunkRun, Kind, Mark, Plan, Rendered
-from anaphora.rendered.chunks import Stretches, are_like
+from anaphora.rendered.chunks import Stretches
 from anaphora.rendered.log import KEY
-from anaphora.tokens import Counts
+from anaphora.tokens import Counts, are_like
 from anaphora.values import Section, Ttl
 
 #: Bytes up to which SHA-256 is faster than BLAKE3, which works on many kilobytes at once.
@@ -309,17 +308,3 @@ def _chain(run: ChunkRun, before: bytes) -> bytearray:
         # In one step, since another thread may add the same keys.
         keys[KEY * done : KEY * run.count] = b"".join(added)
     return keys
-
-
-def writing_marks(
-    rules: CacheRules, marks: tuple[Mark, ...], tokens: Callable[[int], int]
-) -> tuple[Mark, ...]:
-    """The markers that write: those of prefixes that are long enough and not too long, the latest
-    if there are more than slots. `tokens` counts those up to the end of a block."""
-    minimum, slots, first = rules.minimum_tokens.value, rules.slots.value, 0
-    while first < len(marks) and tokens(marks[first].chunk) < minimum:
-        first += 1
-    if rules.maximum_tokens is not None:
-        while first < len(marks) and tokens(marks[-1].chunk) > rules.longest_prefix:
-            marks = marks[:-1]
-    return marks[first:][-slots:] if slots else ()

@@ -165,23 +165,10 @@ class Simulator:
         )
         return self._make(prompt, made, scope)[0]
 
-    def call_with_chances(
-        self, prompt: PromptView, *, at: float, scope: Hashable = ""
-    ) -> tuple[Outcome, tuple[Chance, ...]]:
-        """`call` and the `chances` of this call, with one look-up."""
-        chances: list[Chance] = []
-        made = made_call(self.rules, at, delay=self._delay)
-        return self._make(prompt, made, scope, chances)[0], tuple(chances)
-
     def _make(
-        self,
-        prompt: PromptView,
-        made: MadeCall,
-        scope: Hashable,
-        chances: list[Chance] | None = None,
+        self, prompt: PromptView, made: MadeCall, scope: Hashable
     ) -> tuple[Outcome, Sequence[Written], Callable[[float], None]]:
-        """The outcome, the written entry, and the function that restarts its lifetime. The other
-        outcomes are added to `chances`."""
+        """The outcome, the written entry, and the function that restarts its lifetime."""
         self._calls += 1
         if prompt.held:
             return self.read_handle(prompt, made.at), (), _restart_nothing
@@ -189,9 +176,6 @@ class Simulator:
         outcome, lookup = self._look_up(cache, prompt, key_of, made.at, scope)
         if self._loss and outcome.read and self._draw() < self._loss:
             outcome, lookup = cache.lose(prompt, lookup)
-        if chances is not None:
-            found = outcome, lookup
-            chances += find_chances(self.rules, cache, prompt, key_of, made.at, found)
         written = cache.commit(prompt, key_of, lookup, made)
         self._keys.remember(prompt, scope)
         return outcome, written, partial(cache.refresh, prompt, key_of, lookup)

@@ -75,12 +75,6 @@ class PlayedBlocks(Generic[Block]):
         self.keys.append(key)
         return key
 
-    def copy(self, count: int) -> PlayedBlocks[Block]:
-        """A copy of the first ones."""
-        copied: PlayedBlocks[Block] = PlayedBlocks()
-        copied.blocks, copied.keys = self.blocks[:count], self.keys[:count]
-        return copied
-
 
 class TokenRuns:
     """The prompt of one call, whose blocks are given by identity and size: for traces, logs of

@@ -9,8 +9,8 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from anaphora.cache.history import removed_tokens
+from anaphora.cache.kept_texts import with_text_of
 from anaphora.cache.prefix_difference import first_difference
-from anaphora.cache.rebuilt_text import with_text_of
 from anaphora.cache.sent_call import (
     MadeCall,
     SentCall,
@@ -21,6 +21,7 @@ from anaphora.cache.sent_call import (
     shared_chunks,
     ttl_seconds,
     updated_bills,
+    writing_marks,
 )
 from anaphora.cache.simulator import Outcome, RenderedPrompt, Simulator
 from anaphora.cache.simulator.outcome import (
@@ -29,7 +30,7 @@ from anaphora.cache.simulator.outcome import (
     predict_read,
 )
 from anaphora.cache.simulator.prefixes import prefix_outcome
-from anaphora.cache.simulator.prompt import is_from_model, writing_marks
+from anaphora.cache.simulator.prompt import is_from_model
 from anaphora.catalog import CacheRules, Price, Profile
 from anaphora.catalog.prices import EXACT
 from anaphora.rendered import Plan, Rendered

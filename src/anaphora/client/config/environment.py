@@ -28,15 +28,6 @@ from .secrets import ResolvedProvider, SecretVariables
 #: Output limit for wires that require one: room for a long answer.
 MAX_TOKENS = 8192
 
-#: Variables that show that credentials of a cloud are meant to be used.
-_CLOUDS = {
-    "aws": (
-        *("AWS_ACCESS_KEY_ID", "AWS_PROFILE", "AWS_WEB_IDENTITY_TOKEN_FILE"),
-        *("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "AWS_CONTAINER_CREDENTIALS_FULL_URI"),
-    ),
-    "google": ("GOOGLE_CLOUD_PROJECT", "ANTHROPIC_VERTEX_PROJECT_ID", "GOOGLE_VERTEX_PROJECT"),
-    "azure": ("AZURE_OPENAI_ENDPOINT", "AZURE_RESOURCE_NAME", "ANTHROPIC_FOUNDRY_RESOURCE"),
-}
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
 
 #: Variables by which Google's SDK calls Vertex AI, and the row of its express mode.
@@ -119,7 +110,7 @@ class Environment:
         needed = url_variables(row) if is_local(row) else key_variables(row)
         if self._first(needed) is not None:
             return True
-        return row.cloud is not None and self._first(_CLOUDS[row.cloud.kind]) is not None
+        return row.cloud is not None and self._first(row.cloud.variables) is not None
 
     def _has_address(self, row: Dialect) -> bool:
         """Whether the values of the account in the provider's URL are known."""
@@ -203,7 +194,8 @@ def _defaults() -> _Defaults:
     for row in every.values():
         read += (*key_variables(row), *url_variables(row), *row.header_variables)
         read += [name for names in row.account_variables.values() for name in names]
-    read += [*_VERTEX, *(name for names in _CLOUDS.values() for name in names)]
+        read += () if row.cloud is None else row.cloud.variables
+    read += _VERTEX
     return _Defaults(rows, every, frozenset(read))
 
 
@@ -283,7 +275,7 @@ def advice(name: str) -> str:
     ]
     if needed and _has_account_path(row):
         return f"set {' and '.join(needed)}; the credentials are those of Google Cloud"
-    if row.cloud is not None and row.cloud.kind == "azure":
+    if row.cloud is not None and row.cloud.scope:
         names = " or ".join((url_variables(row)[0], *needed))
         return f"set {names}, and {key_variables(row)[0]} unless Entra's tokens are used"
     if "{" in row.base_url and not row.url_variables:

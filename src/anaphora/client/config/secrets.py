@@ -16,7 +16,7 @@ import re
 import stat
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn, Protocol
 from urllib.parse import unquote, urlsplit
 
 import msgspec
@@ -37,9 +37,6 @@ from anaphora.values import Notice
 from anaphora.yaml_values import Origin
 
 from . import Key, ProviderConfig
-
-if TYPE_CHECKING:
-    from anaphora.client.credentials import Credentials
 
 #: A longer file is not a key.
 _MAX_BYTES = 16 * 1024
@@ -215,6 +212,26 @@ def _read(file: Path) -> tuple[Secret | None, str]:
         return None, f"{{}} cannot be read: {error.strerror}"
     except UnicodeDecodeError:
         return None, "{} is not UTF-8"
+
+
+class Credentials(Protocol):
+    """The credentials of one provider, shared by all its requests."""
+
+    async def headers(
+        self, method: str, url: str, headers: SecretHeaders, body: bytes
+    ) -> SecretHeaders:
+        """The headers to add to a request. Raises `MissingSecret` or `MissingExtra` if there are
+        no credentials, `Unauthenticated` if they are refused, `Transport` if nothing answers."""
+        ...
+
+    def renews(self, status: int, headers: Mapping[str, str]) -> bool:
+        """Whether a refused request may pass with new headers: the clock was wrong, or a token was
+        revoked. Called once for each request."""
+        ...
+
+    def secrets(self) -> Iterable[str]:
+        """The secrets in use, to remove them from a provider's texts."""
+        ...
 
 
 class ResolvedProvider(msgspec.Struct, frozen=True, kw_only=True, eq=False):

@@ -20,8 +20,7 @@ import msgspec
 from anaphora.catalog import PRICE_SLOT, Price, Rates
 from anaphora.catalog.api_limits import ModelBounds, server_tool_of
 from anaphora.catalog.prices import EXACT
-from anaphora.client.prices import find_price
-from anaphora.client.target import Target
+from anaphora.client.target import Target, find_price
 from anaphora.rendered import Plan, Rendered
 from anaphora.values import Ttl
 from anaphora.wire import features

@@ -13,11 +13,15 @@ import msgspec
 
 from anaphora.client.config import Key
 from anaphora.client.config.accounts import AwsAccount, CloudCredentials
-from anaphora.client.config.secrets import ResolvedProvider, Secret, SecretVariables
+from anaphora.client.config.secrets import (
+    Credentials,
+    ResolvedProvider,
+    Secret,
+    SecretVariables,
+)
 from anaphora.errors import InvalidConfig, MissingExtra
 from anaphora.yaml_values import Origin
 
-from . import Credentials
 from .tokens import EntraClient, azure_credentials, google_credentials
 
 AMBIENT = CloudCredentials(ambient=True)
@@ -55,9 +59,9 @@ class CredentialSource(msgspec.Struct, frozen=True, kw_only=True):
             self._fail(one, f"{one.wire} takes credentials of {cloud.kind}", *given.clouds)
         if cloud.kind == "aws":
             return self._aws(one, given.aws or AwsAccount(ambient=True), cloud.service)
-        if cloud.kind == "google":
-            return google_credentials(self._google_file(one, given))
-        return azure_credentials(cloud.scope, self._entra(one, given))
+        if cloud.scope:
+            return azure_credentials(cloud.scope, self._entra(one, given))
+        return google_credentials(self._google_file(one, given))
 
     def _signs_here(self, url: str) -> bool:
         """Whether requests to a server on this machine are signed: a daemon or an emulator, with

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from anaphora.client.config.secrets import SecretHeaders
+from anaphora.client.config.secrets import Credentials, SecretHeaders
 from anaphora.client.transport import HttpRequest, HttpResponse, HttpTransport
-
-from . import Credentials
 
 
 async def send_authenticated(

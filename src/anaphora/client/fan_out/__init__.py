@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Generic, NoReturn
+from typing import ClassVar, Generic, NoReturn
 
 from anaphora.cache.verdict.judgement import ComparedCalls
 from anaphora.client.oneshot import OneShot
@@ -24,7 +24,7 @@ from anaphora.client.pending import Pending
 from anaphora.client.response import Parsed
 from anaphora.values import Notice
 
-from .run import FanOutRun
+from .run import BatchWay, FanOutRun
 from .values import FanOutItem, FanOutResult, FanOutSettings
 
 __all__ = ["FanOut", "FanOutItem", "FanOutProgress", "FanOutResult", "FanOutSettings"]
@@ -34,6 +34,9 @@ class FanOut(Pending[FanOutResult[Parsed]], Generic[Parsed]):
     """Calls that are made when this is awaited or iterated over, once."""
 
     _kind, _verb = "FanOut", "map"
+    _instead: ClassVar = {
+        "text": "a map has no text; use `text` of its items, or `texts` of its result"
+    }
 
     def __init__(
         self,
@@ -57,15 +60,9 @@ class FanOut(Pending[FanOutResult[Parsed]], Generic[Parsed]):
     def notices(self) -> tuple[Notice, ...]:
         return tuple(self._run.notices)
 
-    text: NoReturn = property()  # type: ignore[assignment]
-
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> NoReturn:
-            if name == "text":
-                right = "use `text` of its items, or `texts` of its result"
-                raise AttributeError(f"a map has no text; {right}")
-            super().__getattr__(name)
+    @property
+    def text(self) -> NoReturn:
+        raise AttributeError  # for which `_instead` has the message
 
     def __aiter__(self) -> AsyncGenerator[FanOutItem[Parsed], None]:
         self._consume()
@@ -88,7 +85,7 @@ class FanOut(Pending[FanOutResult[Parsed]], Generic[Parsed]):
 
     async def _as_they_come(self) -> AsyncGenerator[FanOutItem[Parsed], None]:
         items: asyncio.Queue[FanOutItem[Parsed] | None] = asyncio.Queue()
-        task = asyncio.create_task(self._run.make(items.put_nowait))
+        task = asyncio.create_task(self._run.make(items.put_nowait, _batches()))
         task.add_done_callback(lambda _: items.put_nowait(None))
         try:
             while (item := await items.get()) is not None:
@@ -107,3 +104,9 @@ class FanOut(Pending[FanOutResult[Parsed]], Generic[Parsed]):
                 while following in early:
                     yield early.pop(following)
                     following += 1
+
+
+def _batches() -> BatchWay:
+    from .batches import collect_earlier, run_batches
+
+    return BatchWay(collect_earlier, run_batches)

@@ -13,7 +13,6 @@ import secrets
 import time
 from collections.abc import Iterator
 from decimal import Decimal
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -36,10 +35,8 @@ from .batch_apis import (
     may_have_arrived,
 )
 from .kept import SubmittedBatch
+from .run import FanOutRun
 from .values import FanOutItem
-
-if TYPE_CHECKING:
-    from .run import FanOutRun
 
 #: Seconds between two polls of a batch: the first, the factor for the next ones, and the maximum.
 _FIRST_WAIT, _FACTOR, _LONGEST_WAIT = 1.0, 1.5, 60.0

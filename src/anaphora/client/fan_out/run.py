@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from decimal import Decimal
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from anaphora.cache.plan.groups import PrefixGroup, shared_inside_chunks
 from anaphora.cache.verdict.judgement import ComparedCalls
@@ -44,6 +44,13 @@ _AT_ONCE = 50
 _FATAL = (Unauthenticated, QuotaExhausted)
 
 
+class BatchWay(NamedTuple):
+    """How calls are made by the Batch APIs."""
+
+    collect_earlier: Callable[[FanOutRun, list[int]], Awaitable[list[int]]]
+    run: Callable[[FanOutRun, dict[int, PrefixGroup | None]], Awaitable[None]]
+
+
 class FanOutRun:
     def __init__(
         self,
@@ -73,7 +80,7 @@ class FanOutRun:
         """By endpoint."""
         self._pool = CallPool(settings.concurrency, self.budget)
 
-    async def make(self, deliver: Deliver) -> None:
+    async def make(self, deliver: Deliver, batches: BatchWay) -> None:
         """Makes all calls; `deliver` gets an item for each prompt."""
         self._deliver = deliver
         prompts = await self._render()
@@ -82,18 +89,14 @@ class FanOutRun:
         try:
             left = self._resume(prompts)
             if self.kept is not None and (self.kept.batches or self.kept.unconfirmed):
-                from .batches import collect_earlier
-
-                left = await collect_earlier(self, left)
+                left = await batches.collect_earlier(self, left)
             self._check_prices(left)
             groups = self._groups(left, prompts)
             self._tokens = {index: self._tokens_of(index, prompts[index]) for index in left}
             del prompts
             await self._check_cold(left)
             if self.settings.batch:
-                from .batches import run_batches
-
-                await run_batches(self, groups)
+                await batches.run(self, groups)
             else:
                 release = GroupRelease(
                     self,

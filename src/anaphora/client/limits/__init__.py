@@ -3,7 +3,7 @@ for single models, from the configuration and from the provider's response heade
 
     async with gate.admit(tokens, deadline, on_wait) as admission:
         response = ...
-        admission.update(response.status, response.headers, time.time())
+        admission.update(response.headers, time.time())
         admission.settle(reply.usage)
 
 `Limiter` is the arithmetic, without a clock; `Gate` lets calls wait for it. A call that nothing
@@ -57,12 +57,13 @@ class Gate(msgspec.Struct, frozen=True, eq=False):
     def counts_tokens(self) -> bool:
         """Whether a call that arrives now may be limited, so that its tokens have to be counted."""
         limiter, lane = self.limiter, self.lane
-        if limiter.shared is not None or lane.own is not None or lane.stated or lane.unproven:
+        if limiter.shared is not None or lane.own is not None or lane.stated:
             return True
         return limiter.waiting > 0 or self.waiting.clock() < lane.blocked_until
 
     def wait(self, tokens: int) -> float:
-        """Seconds that a call arriving now would wait, as far as is known."""
+        """Seconds until the limits let a call arriving now start, with no regard to those that
+        wait."""
         return self.limiter.wait(self.lane, tokens, self.waiting.clock())
 
     def admit(
@@ -73,9 +74,9 @@ class Gate(msgspec.Struct, frozen=True, eq=False):
     ) -> Admission:
         """For `async with`. Raises `Throttled` at once if the wait would exceed the deadline.
 
-        `on_wait` is called with the seconds of the wait before it begins: 0.0 if the call waits for
-        a running call to end, which takes an unknown time. Such a wait ends with `Throttled` at the
-        deadline.
+        `on_wait` is called before the wait with the seconds that it takes at least: calls before
+        it, and running ones that have to end, take an unknown time. A wait that is longer ends with
+        `Throttled` at the deadline.
         """
         return Admission(self, tokens, deadline, on_wait)
 
@@ -114,13 +115,11 @@ class Admission(msgspec.Struct, eq=False):
         if self.call is not None:
             gate.waiting.settle(self.call, None)
 
-    def update(self, status: int, headers: Mapping[str, str], epoch: float) -> None:
+    def update(self, headers: Mapping[str, str], epoch: float) -> None:
         """The response began: learn the limits that its headers state. `epoch` is the Unix time."""
         gate = self.gate
         if gate.lane.stated or read_limits(headers, at_most=SCARCE):
             gate.waiting.update(gate.lane, headers, epoch)
-        if self.call is not None and status < 300:
-            gate.waiting.accepted(self.call)
 
     def settle(self, usage: Usage) -> None:
         if self.call is not None:

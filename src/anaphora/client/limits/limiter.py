@@ -1,24 +1,20 @@
 """Whether a call may start now, at one provider. Pure: the time is an argument.
 
     lane = limiter.lane("claude-sonnet-5-5")
-    call = limiter.reserve(lane, tokens, now)     started, or queued until `call.at`
+    call = limiter.reserve(lane, tokens, now)     started, or queued
     limiter.advance(now)                          start the queued calls that may start now
     limiter.settle(call, usage, now)              finished; corrected by the billed tokens
     limiter.cancel(call, now)                     nothing was sent
 
 Calls of a model start in order of arrival, and so do those of several models as far as they wait
 for shared limits. Other models overtake one that waits for its own limits, which goes first once it
-may start; it may start later than forecast if they used up the shared limits.
-
-A provider may state a wait of years, which `longest_wait` cuts short. Then one call is sent as a
-probe, and the others of its model wait until the provider has accepted or refused it.
+may start.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping
-from heapq import merge
 from typing import Literal
 
 import msgspec
@@ -28,27 +24,19 @@ from anaphora.errors import AnaphoraError, RateLimited, Throttled
 from anaphora.values import Usage
 from anaphora.wire.response_headers import read_limits, seconds_until
 
-from .windows import MINUTE, Forecast, RateWindow, StatedLimit
+from .windows import CountedCall, RateWindow, StatedLimit
 
 #: A stated limit is ignored while more than this share of it remains.
 SCARCE = 0.5
-#: With more waiting calls the forecast is renewed once a second, with fewer at every change.
-_FEW = 64
-_FORECAST_SECONDS = 1.0
-#: A start later than forecast by more than this outdates the forecast.
-_LATE = 0.05
 _INF = float("inf")
 
 
-class Reservation(msgspec.Struct, eq=False):
-    """One call, numbered in order of arrival. `at` is its start time: forecast while it waits,
-    actual once it has started."""
+class Reservation(CountedCall, eq=False, kw_only=True):
+    """One call, numbered in order of arrival. While it waits, `at` is the earliest time at which it
+    may start, with no regard to the calls before it."""
 
     lane: ModelLane
     number: int
-    tokens: int
-    at: float
-    requests: int = 1
     state: Literal["waiting", "started", "over"] = "waiting"
 
     def __repr__(self) -> str:
@@ -69,12 +57,6 @@ class ModelLane(msgspec.Struct, eq=False):
     """Limits from response headers, and whether they count tokens and not requests. Providers count
     each model separately."""
     blocked_until: float = 0.0
-    unproven: bool = False
-    """The wait of a refusal was cut short, and no call was accepted since."""
-    probe: Reservation | None = None
-    """The call whose outcome the others wait for."""
-    ignores_cut: bool = False
-    """Headers with a reset beyond `longest_wait` were wrong: a probe was accepted."""
     queue: OrderedDict[Reservation, None] = msgspec.field(default_factory=OrderedDict)
 
     @property
@@ -82,32 +64,16 @@ class ModelLane(msgspec.Struct, eq=False):
         return next(iter(self.queue))
 
     def is_open(self, tokens: int, now: float) -> bool:
-        if now < self.blocked_until or self.probe is not None:
-            return False
-        for by_token, stated in self.stated:
-            amount = tokens if by_token else 1
-            if stated.level < amount and stated.opens(amount, now) > now:
-                return False
-        return self.own is None or self.own.is_open(tokens, now)
+        full = self.own is not None and self.own.is_full
+        return not full and self.opens(tokens, now) <= now
 
     def opens(self, tokens: int, now: float) -> float:
-        """When a call may start if no other starts before; infinite while a probe runs, since its
-        end is unknown."""
-        if self.probe is not None:
-            return _INF
+        """When its limits let a call start if no other starts before."""
         then = max(now, self.blocked_until)
         for by_token, stated in self.stated:
             then = max(then, stated.opens(tokens if by_token else 1, then))
         # Stated amounts only grow until then, and so does the room in the last minute.
         return then if self.own is None else max(then, self.own.opens(tokens, now))
-
-    def start(self, call: Reservation, now: float) -> None:
-        """A call starts. It is a probe if the provider's stated limits do not allow it."""
-        if self.unproven or any(
-            stated.granted < (call.tokens if by_token else 1) for by_token, stated in self.stated
-        ):
-            self.probe = call
-        self.take(call.tokens, 1, now)
 
     def take(self, tokens: int, requests: int, now: float) -> None:
         """Count a call against the stated limits; negative amounts give it back."""
@@ -123,33 +89,18 @@ class ModelLane(msgspec.Struct, eq=False):
         self.stated = []
         for left in scarce:
             reset = seconds_until(left.reset, epoch)
-            if reset is not None and not (self.ignores_cut and reset > self.longest_wait):
-                stated = StatedLimit(left, reset, self.longest_wait, now)
-                self.stated.append((left.unit == "tokens", stated))
+            if reset is not None:
+                limit = StatedLimit(left, min(reset, self.longest_wait), now)
+                self.stated.append((left.unit == "tokens", limit))
         return True
 
-    def accept(self) -> None:
-        """The provider accepted the probe: the lane is open, and limits that would have forbidden
-        the probe are wrong."""
-        self.probe, self.unproven = None, False
-        kept = [(by_token, stated) for by_token, stated in self.stated if not stated.cut]
-        self.ignores_cut = self.ignores_cut or len(kept) < len(self.stated)
-        self.stated = kept
-
-    def block(self, error: AnaphoraError, now: float, call: Reservation | None = None) -> bool:
-        """Block the lane for a rate limit error's `retry_after`, or a minute if it refuses a probe
-        without one; return whether the lane is blocked."""
-        if not isinstance(error, RateLimited):
+    def block(self, error: AnaphoraError, now: float) -> bool:
+        """Block the lane for the `retry_after` of a rate limit error; return whether it is."""
+        if not isinstance(error, RateLimited) or error.retry_after is None:
             return False
-        wait = error.retry_after
-        if wait is None:
-            if call is None or self.probe is not call:
-                return False
-            wait = MINUTE
-        elif wait > self.longest_wait:
-            self.unproven = True
-        self.ignores_cut = False
-        self.blocked_until = max(self.blocked_until, now + min(wait, self.longest_wait))
+        self.blocked_until = max(
+            self.blocked_until, now + min(error.retry_after, self.longest_wait)
+        )
         return True
 
     def counted(self, usage: Usage) -> int | None:
@@ -170,16 +121,11 @@ class Limiter:
         self._lanes: dict[str, ModelLane] = {}
         self._number = 0
         self.waiting = 0
-        self._forecast: Forecast | None = None
-        self._forecast_at = -_INF
-        self.outdated = False
-        """Whether start times may have changed since the forecast."""
 
     def lane(self, model: str, *, counts_reads: bool = True) -> ModelLane:
         lane = self._lanes.get(model)
         if lane is None:
-            rate = self._limits.models.get(model)
-            own = None if rate is None else RateWindow.of(rate)
+            own = RateWindow.of(self._limits.models.get(model))
             longest = self._limits.longest_wait
             lane = self._lanes[model] = ModelLane(model, counts_reads, own, longest)
         return lane
@@ -204,28 +150,27 @@ class Limiter:
         return shares
 
     def wait(self, lane: ModelLane, tokens: int, now: float) -> float:
-        """Seconds until a call arriving now would start, without the wait for concurrent calls to
-        end. Infinite for a call larger than a minute's quota."""
-        if tokens > self._largest(lane):
-            return _INF
-        if self._may_start(lane, tokens, now):
-            return 0.0
-        return max(0.0, self._current_forecast(now).start_of(lane, tokens, now) - now)
+        """Seconds until the limits let a call arriving now start, without the wait for calls before
+        it or for concurrent calls to end. Infinite for a call larger than a minute's quota."""
+        return _INF if tokens > self._largest(lane) else self._opens(lane, tokens, now) - now
 
     def reserve(self, lane: ModelLane, tokens: int, now: float) -> Reservation:
         """Start a call, or queue it if it has to wait."""
-        self._number += 1
-        call = Reservation(lane, self._number, tokens, now)
-        if self._may_start(lane, tokens, now):
-            self._start(call, now)
-            self.outdated = True
-            return call
         if tokens > (largest := self._largest(lane)):
             reason = f"the call has about {tokens:,} tokens; the limit per minute is"
             raise Throttled(f"{reason} {largest:,.0f}", wait=_INF)
-        call.at = self._current_forecast(now).book(lane, tokens, now)
-        lane.queue[call] = None
-        self.waiting += 1
+        self._number += 1
+        call = Reservation(tokens, now, lane=lane, number=self._number)
+        # Behind calls of the same lane, and those that wait for shared limits.
+        behind = lane.queue or any(
+            other.is_open(other.first.tokens, now) for other in self._waiting_lanes()
+        )
+        if not behind and self._may_start(lane, tokens, now):
+            self._start(call, now)
+        else:
+            call.at = self._opens(lane, tokens, now)
+            lane.queue[call] = None
+            self.waiting += 1
         return call
 
     def advance(self, now: float) -> list[Reservation]:
@@ -238,11 +183,9 @@ class Limiter:
             if not lane.is_open(call.tokens, now):
                 lanes.remove(lane)
                 continue
-            if self.shared is not None and not self.shared.is_open(call.tokens, now):
+            if not self._may_start(lane, call.tokens, now):
                 break
             self._remove(call)
-            if now > call.at + _LATE:
-                self.outdated = True
             self._start(call, now)
             started.append(call)
             if not lane.queue:
@@ -255,11 +198,10 @@ class Limiter:
         soonest = _INF
         for lane in sorted(self._waiting_lanes(), key=_number_of_first):
             tokens = lane.first.tokens
+            if not any(window.is_full for window in self._windows(lane)):
+                soonest = min(soonest, self._opens(lane, tokens, now))
             if lane.is_open(tokens, now):
-                # All later calls wait for this one.
-                opens = now if self.shared is None else self.shared.opens(tokens, now)
-                return min(soonest, opens)
-            soonest = min(soonest, lane.opens(tokens, now))
+                break  # all later calls wait for this one
         return soonest
 
     def settle(self, call: Reservation, usage: Usage | None, now: float) -> None:
@@ -274,62 +216,43 @@ class Limiter:
         if call.state == "waiting":
             call.state = "over"
             self._remove(call)
-            self.outdated = True
         elif call.state == "started":
             call.lane.take(-call.tokens, -call.requests, now)
             self._end(call, now, 0, 0)
 
+    def _windows(self, lane: ModelLane) -> list[RateWindow]:
+        return [window for window in (self.shared, lane.own) if window is not None]
+
+    def _opens(self, lane: ModelLane, tokens: int, now: float) -> float:
+        then = lane.opens(tokens, now)
+        return then if self.shared is None else max(then, self.shared.opens(tokens, now))
+
     def _may_start(self, lane: ModelLane, tokens: int, now: float) -> bool:
-        if lane.queue or any(
-            other.is_open(other.first.tokens, now) for other in self._waiting_lanes()
-        ):
-            return False  # behind calls of the same lane, and those that wait for shared limits
-        if self.shared is not None and not self.shared.is_open(tokens, now):
-            return False
-        return lane.is_open(tokens, now)
+        shared = self.shared
+        return lane.is_open(tokens, now) and (shared is None or shared.is_open(tokens, now))
 
     def _start(self, call: Reservation, now: float) -> None:
         call.at = now
         call.state = "started"
-        for window in (self.shared, call.lane.own):
-            if window is not None:
-                window.enter(call)
-        call.lane.start(call, now)
+        for window in self._windows(call.lane):
+            window.enter(call)
+        call.lane.take(call.tokens, 1, now)
 
     def _end(self, call: Reservation, now: float, requests: int, tokens: int) -> None:
         call.state = "over"
-        if call.lane.probe is call:
-            call.lane.probe = None
-        more_requests, more_tokens = requests - call.requests, tokens - call.tokens
-        for window in (self.shared, call.lane.own):
-            if window is not None:
-                window.leave(call, more_requests, more_tokens, now)
+        for window in self._windows(call.lane):
+            window.leave(call, requests, tokens, now)
         call.requests, call.tokens = requests, tokens
-        if more_requests or more_tokens:
-            self.outdated = True
 
     def _remove(self, call: Reservation) -> None:
         del call.lane.queue[call]
         self.waiting -= 1
-        if not self.waiting:
-            self._forecast = None
 
     def _waiting_lanes(self) -> list[ModelLane]:
         return [lane for lane in self._lanes.values() if lane.queue] if self.waiting else []
 
     def _largest(self, lane: ModelLane) -> float:
-        windows = (window for window in (self.shared, lane.own) if window is not None)
-        return min((window.tokens for window in windows), default=_INF)
-
-    def _current_forecast(self, now: float) -> Forecast:
-        due = self.waiting <= _FEW or now >= self._forecast_at + _FORECAST_SECONDS
-        if self._forecast is None or (self.outdated and due):
-            self._forecast, self._forecast_at = Forecast(self.shared), now
-            self.outdated = False
-            queues = (lane.queue for lane in self._waiting_lanes())
-            for call in merge(*queues, key=lambda call: call.number):
-                call.at = self._forecast.book(call.lane, call.tokens, now)
-        return self._forecast
+        return min((window.tokens for window in self._windows(lane)), default=_INF)
 
 
 def _number_of_first(lane: ModelLane) -> int:

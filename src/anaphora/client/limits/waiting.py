@@ -21,10 +21,9 @@ class WaitingCalls:
     def __init__(self, limiter: Limiter, clock: Callable[[], float]) -> None:
         self.clock = clock
         self._limiter = limiter
-        self._futures: dict[Reservation, asyncio.Future[None]] = {}
-        self._deadlines: dict[Reservation, float] = {}
+        self._futures: dict[Reservation, tuple[asyncio.Future[None], float]] = {}
+        """With the deadline of each call."""
         self._timer: asyncio.TimerHandle | None = None
-        self._timer_at = _INF
 
     async def start_of(
         self,
@@ -33,29 +32,27 @@ class WaitingCalls:
         deadline: float | None,
         on_wait: Callable[[float], None] | None,
     ) -> None:
-        expiry: asyncio.TimerHandle | None = None
+        future = asyncio.get_running_loop().create_future()
+        seconds = None if deadline is None else max(0.0, deadline - now)
         try:
-            if deadline is not None and call.at > deadline:
+            if seconds is not None and call.at - now > seconds:
                 raise _throttled(call.at - now)
-            loop = asyncio.get_running_loop()
-            future = self._futures[call] = loop.create_future()
+            self._futures[call] = future, _INF if deadline is None else deadline
             if on_wait is not None:
                 on_wait(call.at - now)
-            if deadline is not None:
-                self._deadlines[call] = deadline
-                expiry = loop.call_later(max(0.0, deadline - now), self._expire, call)
             self.advance()
-            await future
+            try:
+                async with asyncio.timeout(seconds):
+                    await future
+            except TimeoutError:
+                raise _throttled(max(0.0, call.at - self.clock())) from None
         except BaseException:
             # Also when the call was started and its task was cancelled before it could run.
             self._limiter.cancel(call, self.clock())
             self.advance()
             raise
         finally:
-            if expiry is not None:
-                expiry.cancel()
             self._futures.pop(call, None)
-            self._deadlines.pop(call, None)
 
     def settle(self, call: Reservation, usage: Usage | None) -> None:
         self._limiter.settle(call, usage, self.clock())
@@ -70,56 +67,32 @@ class WaitingCalls:
         if unsent or isinstance(error, Denied):
             if call is not None:
                 self._limiter.cancel(call, now)
-        elif lane.block(error, now, call):
-            self._limiter.outdated = True
-            for each, future in self._futures.items():
-                late = self._deadlines.get(each, _INF) < lane.blocked_until
-                if each.lane is lane and late and each.state == "waiting" and not future.done():
+        elif lane.block(error, now):
+            for each, (future, deadline) in self._futures.items():
+                if each.lane is lane and deadline < lane.blocked_until and not future.done():
                     future.set_exception(_throttled(lane.blocked_until - now))
         if self._limiter.waiting:
             self.advance()
 
-    def accepted(self, call: Reservation) -> None:
-        """The provider began to answer the call."""
-        if call.lane.probe is call:
-            call.lane.accept()
-            self._limiter.outdated = True
-            if self._limiter.waiting:
-                self.advance()
-
     def update(self, lane: ModelLane, headers: Mapping[str, str], epoch: float) -> None:
         if lane.update(headers, self.clock(), epoch) and self._limiter.waiting:
-            self._limiter.outdated = True
             self.advance()
 
     def advance(self) -> None:
         """Start the calls that may start now, and set the timer for the next one."""
         now = self.clock()
         for call in self._limiter.advance(now):
-            future = self._futures[call]
+            future, _ = self._futures[call]
             # A call that was cancelled or has expired gives its start back itself.
             if not future.done():
                 future.set_result(None)
-        self._set_timer(self._limiter.next_at(now), now)
-
-    def _expire(self, call: Reservation) -> None:
-        future = self._futures.get(call)
-        if future is not None and not future.done():
-            future.set_exception(_throttled(max(0.0, call.at - self.clock())))
-
-    def _set_timer(self, then: float, now: float) -> None:
         if self._timer is not None:
-            if then == self._timer_at:
-                return
             self._timer.cancel()
             self._timer = None
-        self._timer_at = then
+        then = self._limiter.next_at(now)
         if then < _INF:
-            self._timer = asyncio.get_running_loop().call_later(max(0.0, then - now), self._wake)
-
-    def _wake(self) -> None:
-        self._timer = None
-        self.advance()
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(max(0.0, then - now), self.advance)
 
 
 def _throttled(seconds: float) -> Throttled:

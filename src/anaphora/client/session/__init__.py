@@ -39,7 +39,6 @@ from .call_builder import PromptSource
 from .compaction import compacted
 from .preview import (
     PrefixWarning,
-    prepared_now,
     preview_of,
 )
 from .run import Run, RunResult
@@ -126,7 +125,7 @@ class Session:
         request = turns.builder.request(content, output, options)
         turns.load_now()
         history.check_turn(request)
-        return preview_of(*prepared_now(turns, history.next_prompt(), request))
+        return preview_of(*turns.prepared_now(history.next_prompt(), request))
 
     @property
     def prompt(self) -> Prompt | Callable[[], Prompt]:

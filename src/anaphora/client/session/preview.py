@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import msgspec
 
@@ -15,7 +15,7 @@ from anaphora.cache.simulator.chances import (
 )
 from anaphora.cache.verdict import Change, Prediction, SentCall, find_change, preflight
 from anaphora.cache.verdict.judgement import ComparedCall, comparable
-from anaphora.client.in_flight import InFlight, PreparedRequest, TurnRequest, service_tier
+from anaphora.client.in_flight import PreparedRequest, TurnRequest, service_tier
 from anaphora.client.options import OnPrefixBreak
 from anaphora.client.pending import warn
 from anaphora.client.preview import Preview
@@ -26,12 +26,7 @@ from anaphora.rendered import Rendered
 from anaphora.tokens import Counts
 from anaphora.values import Image, Notice, SegmentRole, Usage
 
-from .keeper import NOT_LOADED
 from .provider_state import ProviderState
-from .turn_prompt import TurnPrompt
-
-if TYPE_CHECKING:
-    from .turns import SessionTurns
 
 #: Codes of `preflight` for a lost prefix; its other notices are about requests that may be refused.
 _LOSSES = frozenset(("prefix_breaks", "parameter_changed", "model_changed", "images_changed"))
@@ -39,21 +34,6 @@ _LOSSES = frozenset(("prefix_breaks", "parameter_changed", "model_changed", "ima
 
 class PrefixWarning(UserWarning):
     """The beginning of a prompt changed, and is billed again."""
-
-
-def prepared_now(
-    turns: SessionTurns, turn: TurnPrompt, request: TurnRequest
-) -> tuple[ProviderState, PreparedRequest]:
-    """A call as it would be sent now, and its target."""
-    state = turns.state(turns.order(request, lambda: turn)[0])
-    notices = turns.load_notices
-    if state.past is not None and turns.keeper is not None:
-        call = turns.builder.call(state, turn, request, whole=False)
-        if not turns.keeper.load_past_now(state, state.past, call):
-            state, notices = ProviderState(state.target), (*notices, NOT_LOADED)
-    prepared = turns.builder.prepare(state, turn, request)
-    prepared.notices += notices
-    return state, prepared
 
 
 def preview_of(state: ProviderState, prepared: PreparedRequest) -> Preview:
@@ -95,15 +75,6 @@ def preview_of(state: ProviderState, prepared: PreparedRequest) -> Preview:
         wait=target.gate.wait(state.tokens(prepared)),
         notices=(*prepared.notices, *rendered.notices, *plan.notices, *broken, *unknown),
     )
-
-
-async def preview_turn(turns: SessionTurns, flight: InFlight) -> Preview:
-    """The turn in flight, as it would be sent now to its first target."""
-    prompt, state = turns._prompt(), turns.state(flight.targets[0])
-    if state.past is not None and turns.keeper is not None:
-        call = turns.builder.call(state, prompt, flight.request, whole=False)
-        await turns.keeper.load_past(state, state.past, call)
-    return preview_of(*prepared_now(turns, prompt, flight.request))
 
 
 def preview_single(

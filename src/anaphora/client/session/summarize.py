@@ -29,7 +29,7 @@ from anaphora.values import Conversation, Event, Message, Notice, ReplyEnd
 from anaphora.wire.params import forces_tools
 
 from .compaction import PromptSizes, budget_of
-from .preview import prepared_now, preview_of
+from .preview import preview_of
 from .provider_state import ProviderState
 from .run import declined
 from .turn_prompt import TurnPrompt
@@ -135,7 +135,7 @@ class Summary(Pending[SummaryResult]):
         if droppable(prompt.history)[-1] == 0:
             reason = "no message can be replaced: the model has to answer all of them"
             raise InvalidRequest(reason, path="session")
-        state, prepared = prepared_now(turns, prompt, request)
+        state, prepared = turns.prepared_now(prompt, request)
         if forces_tools(prepared.call.params):
             raise InvalidRequest(
                 'the last call requires a tool call, and a summary is a text; give "auto", which'

@@ -14,6 +14,7 @@ import msgspec
 from anaphora.client.in_flight import InFlight, PreparedRequest, TurnRequest
 from anaphora.client.observe import EndedCall, Watchers
 from anaphora.client.options import OnPrefixBreak
+from anaphora.client.preview import Preview
 from anaphora.client.response import Record, Response
 from anaphora.client.routing import SessionRoute, conversation_key, release
 from anaphora.client.target import Target
@@ -25,7 +26,7 @@ from .call_builder import CallBuilder, check_prewarms, reasons_to_prepare_again
 from .handles import Handles
 from .history import SessionHistory
 from .keeper import NOT_LOADED, ConversationKeeper
-from .preview import check_prefix, preview_turn
+from .preview import check_prefix, preview_of
 from .provider_state import ProviderState
 from .saved import SavedConversation
 from .turn_prompt import TurnPrompt
@@ -157,7 +158,27 @@ class SessionTurns(Caller):
         prepared.prepare_again_on = reasons_to_prepare_again(state, prepared, compacts=compacts)
         return prepared
 
-    preview = preview_turn
+    def prepared_now(
+        self, prompt: TurnPrompt, request: TurnRequest
+    ) -> tuple[ProviderState, PreparedRequest]:
+        """A call as it would be sent now, and its target."""
+        state = self.state(self.order(request, lambda: prompt)[0])
+        notices = self.load_notices
+        if state.past is not None and self.keeper is not None:
+            call = self.builder.call(state, prompt, request, whole=False)
+            if not self.keeper.load_past_now(state, state.past, call):
+                state, notices = ProviderState(state.target), (*notices, NOT_LOADED)
+        prepared = self.builder.prepare(state, prompt, request)
+        prepared.notices += notices
+        return state, prepared
+
+    async def preview(self, flight: InFlight) -> Preview:
+        """The turn in flight, as it would be sent now to its first target."""
+        prompt, state = self._prompt(), self.state(flight.targets[0])
+        if state.past is not None and self.keeper is not None:
+            call = self.builder.call(state, prompt, flight.request, whole=False)
+            await self.keeper.load_past(state, state.past, call)
+        return preview_of(*self.prepared_now(prompt, flight.request))
 
     def count_tokens(self, target: Target, prepared: PreparedRequest) -> int:
         return self.state(target).tokens(prepared)

@@ -14,8 +14,7 @@ from typing import Any, Protocol, runtime_checkable
 import msgspec
 
 from anaphora.client.config import Timeouts
-from anaphora.client.config.secrets import SecretHeaders
-from anaphora.client.credentials import Credentials
+from anaphora.client.config.secrets import Credentials, SecretHeaders
 from anaphora.redaction import shown_url
 from anaphora.wire.errors import MAX_ERROR_BYTES
 

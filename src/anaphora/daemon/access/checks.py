@@ -20,7 +20,7 @@ from collections.abc import Callable, Collection, Sequence
 from fnmatch import fnmatchcase
 
 from anaphora.daemon.faces import face_of
-from anaphora.daemon.faces.not_lent import check_background, check_kind
+from anaphora.daemon.facts.handles import check_background, check_kind
 from anaphora.errors import CapabilityDenied, GrantRateLimited, NotGranted, StoreUnavailable
 from anaphora.redaction import quoted
 from anaphora.wire.elements import ListElements

@@ -18,15 +18,16 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from anaphora.bounded import BoundedMap
 from anaphora.client.config.secrets import Secret
 from anaphora.daemon.home.extensions import Grants
 from anaphora.daemon.store import TokenBudget, TokenRow
 from anaphora.daemon.store.interface import Store
 from anaphora.daemon.values import SOCKET, App, Peer
-from anaphora.errors import Forbidden, InvalidRequest, Unauthenticated
+from anaphora.errors import Forbidden, GrantRateLimited, InvalidRequest, Unauthenticated
 from anaphora.redaction import shown_name
+from anaphora.serving.connection_limits import network_of
 
-from .failed_logins import FailedLogins
 from .grants import MOST_DEPTH, AppGrant
 from .narrowing import MOST_NARROWED, NarrowedToken, TokenRows, too_many
 from .steady_clock import SteadyClock
@@ -41,6 +42,37 @@ ADMIN = ""
 CLEAN_EVERY = 1000
 """After how many new narrowed tokens those that ended unused are removed from the store."""
 _KEEP_UNUSED = 3600.0
+_MINUTE = 60.0
+#: Maximum number of peers with failures; the one without a failure for longest is dropped.
+_MOST_PEERS = 10_000
+
+
+class FailedLogins:
+    """Limits the failed logins of a peer per minute. Peers of one IPv6 network (/64) count as
+    one."""
+
+    def __init__(self, per_minute: int) -> None:
+        self._most = per_minute
+        self._failures = BoundedMap[str, tuple[float, float]](_MOST_PEERS)
+        """The failures of each peer, less those that have expired, and since when."""
+
+    def note(self, peer: Peer, now: float) -> None:
+        """Counts a failed login. Raises `GrantRateLimited` if there are too many."""
+        rate, name = self._most / _MINUTE, _peer_name(peer)
+        used, since = self._failures.pop(name, (0.0, now))
+        used = max(0.0, used - max(0.0, now - since) * rate)
+        refuses = used + 1 > self._most
+        self._failures[name] = (used if refuses else used + 1, now)
+        if refuses:
+            raise GrantRateLimited(
+                "too many failed logins from this address",
+                limit="failed_logins",
+                retry_after=(used + 1 - self._most) / rate,
+            )
+
+
+def _peer_name(peer: Peer) -> str:
+    return f"uid {peer.uid}" if peer.address == SOCKET else network_of(peer.address)
 
 
 class NewToken(msgspec.Struct, frozen=True, kw_only=True):

@@ -3,12 +3,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable, Sequence
 from decimal import Decimal
 from typing import TYPE_CHECKING
-from weakref import WeakValueDictionary
 
 import msgspec
 
@@ -23,69 +21,17 @@ if TYPE_CHECKING:
     from anaphora.cache.verdict import Verdict
     from anaphora.client.config.secrets import Secret
     from anaphora.client.in_flight import InFlight, PreparedRequest
-    from anaphora.client.observe import Watchers
-    from anaphora.client.pool import ProviderPool
     from anaphora.client.response import Attempt, Record
     from anaphora.client.target import Target
-    from anaphora.daemon.access.denials import DenialLog
-    from anaphora.daemon.access.granted_models import GrantedTargets
-    from anaphora.daemon.access.isolation import OwnReads, SharedProviders
-    from anaphora.daemon.access.rates import GrantRates, TakenRate
+    from anaphora.daemon.access.isolation import OwnReads
+    from anaphora.daemon.access.rates import TakenRate
     from anaphora.daemon.endpoints.body import CallBody
     from anaphora.daemon.faces.face import Route
-    from anaphora.daemon.money.ledger import Ledger, OpenHold
-    from anaphora.daemon.off_loop import OffLoop
-    from anaphora.errors import Denied
+    from anaphora.daemon.money.ledger import OpenHold
     from anaphora.prompt import Call
     from anaphora.serving.exchange import HttpExchange
     from anaphora.traffic.matching import RememberedCall
     from anaphora.wire.facts.request import RequestFacts
-
-    from .cold_guard import ColdGate
-    from .conversations import CallMemory
-    from .reading_on import WaitedCall
-    from .steps.audit import CallTexts, Explanations
-
-
-class CallTools(msgspec.Struct, kw_only=True, eq=False):
-    """Objects that all calls of a daemon share."""
-
-    pool: ProviderPool
-    granted: GrantedTargets
-    ledger: Ledger
-    rates: GrantRates
-    memory: CallMemory
-    shared: SharedProviders
-    watchers: Watchers
-    denials: DenialLog
-    explanations: Explanations
-    texts: CallTexts
-    off_loop: OffLoop
-    cold: ColdGate
-    draining: bool = False
-    """New calls are refused."""
-    _locks: WeakValueDictionary[tuple[str, str], asyncio.Lock] = msgspec.field(
-        default_factory=WeakValueDictionary
-    )
-
-    def refuse(self, call: AppCall, error: Denied) -> None:
-        """Notes a call that was refused before anything was sent."""
-        self.denials.add(
-            call.app,
-            call.method,
-            error,
-            request_id=call.request_id,
-            provider=call.provider or "",
-            model=call.model or "",
-            ignored=call.ignored,
-        )
-
-    def lock(self, app: str, provider: str) -> asyncio.Lock:
-        """The lock of the one call of an app that waits for a provider's rate limits."""
-        lock = self._locks.get((app, provider))
-        if lock is None:
-            lock = self._locks[app, provider] = asyncio.Lock()
-        return lock
 
 
 class AppReply(msgspec.Struct, kw_only=True, eq=False):
@@ -244,8 +190,8 @@ class AppCall(msgspec.Struct, kw_only=True, eq=False):
     """The attempt's request may have been written to a connection."""
 
     # ── relay ──
-    waited: WaitedCall | None = None
-    """The waiting app; None if no app waits."""
+    leave: Callable[[BaseException], bool] | None = None
+    """Ends the app's waiting, and returns whether the answer is read on; None if no app waits."""
     left: type[BaseException] | None = None
     """Why the app stopped waiting."""
     head: StreamHead | None = None

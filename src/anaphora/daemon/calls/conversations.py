@@ -7,11 +7,18 @@ A prompt is split once. One index finds the earlier call for the plan and for th
 from __future__ import annotations
 
 import secrets
+import time
 from collections import OrderedDict
+from decimal import Decimal
 
 from anaphora.cache import EarlierCall, PrefixIndex
+from anaphora.cache.cold import ColdPasses, refusal
 from anaphora.cache.sent_call import SentCall
-from anaphora.daemon.values import CallScope, cache_scope
+from anaphora.client.in_flight import PreparedRequest, service_tier
+from anaphora.client.target import Target
+from anaphora.daemon.access.grants import NANO
+from anaphora.daemon.values import App, CallScope, cache_scope
+from anaphora.errors import ColdCallRefused
 from anaphora.rendered import Plan
 from anaphora.traffic.matching import RememberedCall, answered_call
 from anaphora.traffic.planning import ConversationPlans, ReadRequest
@@ -96,3 +103,45 @@ class CallMemory:
             texts, memory = texts - index.size, memory - index.memory
             index.shrink(max(0, _MOST_TEXTS - texts), max(0, _MOST_MEMORIES - memory))
             texts, memory = texts + index.size, memory + index.memory
+
+
+class ColdGate:
+    """Refuses calls of apps whose cached beginning is gone, for grants with `cold_above_usd`.
+    Bounded. Used from one event loop.
+
+    The same call passes if it is sent again within some minutes. Calls that arrived before the
+    refusal are refused as well."""
+
+    def __init__(self) -> None:
+        self._passes = ColdPasses()
+
+    def check(
+        self,
+        app: App,
+        remembered: RememberedCall,
+        target: Target,
+        prepared: PreparedRequest,
+        *,
+        known: int,
+        arrived: float,
+    ) -> None:
+        """Raises `ColdCallRefused`. `known` are the tokens of the prompt that the app has sent
+        before; `arrived` is when the call came."""
+        limit, at = app.grant.llm.cold_above, prepared.at
+        if limit is None:
+            return
+        cold = remembered.cold(
+            remembered.rules or target.rules,
+            price=target.price(at, service_tier(prepared)),
+            profile=target.profile,
+            known=known,
+        )
+        if cold is None or not cold.costs_more_than(Decimal(limit) / NANO):
+            return
+        scope = app.owner, target.endpoint.id, target.model
+        rendered = remembered.sent.rendered
+        if self._passes.allows(scope, rendered, arrived):
+            return
+        now = time.time()
+        self._passes.add(self._passes.key(scope, rendered), now, since=now)
+        raise ColdCallRefused(refusal(cold), cold=cold)

@@ -34,13 +34,13 @@ from anaphora.daemon.values import App, GrantedModel
 from anaphora.errors import AnaphoraError, Denied
 from anaphora.tokens import Counts
 
-from .call import AppCall, AppReply, CallTools, StreamHead, StreamPiece
-from .cold_guard import ColdGate
-from .conversations import CallMemory
-from .pipeline import CallPipeline
+from .behind import CallTexts, Explanations
+from .call import AppCall, AppReply, StreamHead, StreamPiece
+from .conversations import CallMemory, ColdGate
+from .pipeline import CallPipeline, CallTools
 from .reading_on import ReadOnCalls, WaitedCall
 from .steps.answer import JudgeCache, RelayAnswer
-from .steps.audit import AuditCall, CallTexts, Explanations
+from .steps.audit import AuditCall
 from .steps.plan import PlanRequest
 from .steps.request import PermitCall
 from .steps.send import ClientCall, SendAttempt

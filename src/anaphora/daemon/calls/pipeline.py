@@ -27,13 +27,32 @@ written by the audit log's thread; a daemon killed before that writes them at it
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
+from weakref import WeakValueDictionary
+
+import msgspec
 
 from anaphora.client.failures import log
 
 from .call import AppCall, CallOutcome
+
+if TYPE_CHECKING:
+    from anaphora.client.observe import Watchers
+    from anaphora.client.pool import ProviderPool
+    from anaphora.daemon.access.denials import DenialLog
+    from anaphora.daemon.access.granted_models import GrantedTargets
+    from anaphora.daemon.access.isolation import SharedProviders
+    from anaphora.daemon.access.rates import GrantRates
+    from anaphora.daemon.money.ledger import Ledger
+    from anaphora.daemon.off_loop import OffLoop
+    from anaphora.errors import Denied
+
+    from .behind import CallTexts, Explanations
+    from .conversations import CallMemory, ColdGate
 
 ORDER = (
     "authenticate", "read", "permit", "plan", "hold", "send", "relay", "settle", "judge", "audit",
@@ -48,6 +67,47 @@ BEFORE = {
 }
 AFTER = {"end": ("settle",), "answer": ("plan", "judge"), "reply": ("relay", "audit")}
 BEHIND = ("audit",)
+
+
+class CallTools(msgspec.Struct, kw_only=True, eq=False):
+    """Objects that all calls of a daemon share."""
+
+    pool: ProviderPool
+    granted: GrantedTargets
+    ledger: Ledger
+    rates: GrantRates
+    memory: CallMemory
+    shared: SharedProviders
+    watchers: Watchers
+    denials: DenialLog
+    explanations: Explanations
+    texts: CallTexts
+    off_loop: OffLoop
+    cold: ColdGate
+    draining: bool = False
+    """New calls are refused."""
+    _locks: WeakValueDictionary[tuple[str, str], asyncio.Lock] = msgspec.field(
+        default_factory=WeakValueDictionary
+    )
+
+    def refuse(self, call: AppCall, error: Denied) -> None:
+        """Notes a call that was refused before anything was sent."""
+        self.denials.add(
+            call.app,
+            call.method,
+            error,
+            request_id=call.request_id,
+            provider=call.provider or "",
+            model=call.model or "",
+            ignored=call.ignored,
+        )
+
+    def lock(self, app: str, provider: str) -> asyncio.Lock:
+        """The lock of the one call of an app that waits for a provider's rate limits."""
+        lock = self._locks.get((app, provider))
+        if lock is None:
+            lock = self._locks[app, provider] = asyncio.Lock()
+        return lock
 
 
 class CallStep:

@@ -110,7 +110,7 @@ class WaitedCall:
         self._calls = calls
         self._pipeline = pipeline
         self._call = call
-        call.waited = self
+        call.leave = self.leave
         self.reading = reading
         """The task waits for the provider, not for the app."""
         self.is_left = self.reads_on = False
@@ -144,7 +144,7 @@ class WaitedCall:
             if (waiting := self._waiting) is not None and not waiting.done():
                 waiting.set_result(result)
         finally:
-            self._call.waited = None
+            self._call.leave = None
             self._pipeline.behind(self._call)  # the app is woken first
 
     def _fail(self, problem: BaseException) -> None:

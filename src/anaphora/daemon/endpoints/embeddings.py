@@ -20,7 +20,8 @@ from anaphora.client.costs.bounds import nano_usd
 from anaphora.client.target import Target
 from anaphora.daemon.access.checks import is_granted, is_model_granted
 from anaphora.daemon.access.grants import NANO, LlmGrant
-from anaphora.daemon.calls.call import AppCall, CallTools
+from anaphora.daemon.calls.call import AppCall
+from anaphora.daemon.calls.pipeline import CallTools
 from anaphora.daemon.calls.steps.request import PermitCall
 from anaphora.daemon.calls.translation import with_members
 from anaphora.daemon.faces import face_of

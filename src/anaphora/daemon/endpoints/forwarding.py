@@ -19,7 +19,7 @@ from anaphora.errors import AnaphoraError
 from anaphora.values import Notice
 from anaphora.wire.reading import DECODE_ERRORS, decode_members
 
-from .masking import without_accounts
+from .errors import without_accounts
 
 #: Members of stored objects with a provider's text about a failure.
 _ERROR_MEMBERS = ("error", "errors", "last_error", "status_details")

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from anaphora.daemon.access.checks import check_capabilities
 from anaphora.daemon.access.grants import AppGrant, LlmGrant
 from anaphora.daemon.access.isolation import keys_separate
+from anaphora.daemon.calls.translation import member_object, with_members
 from anaphora.daemon.faces import face_of
 from anaphora.daemon.faces.face import JSON, Kept, Route
 from anaphora.daemon.facts.handles import not_found
@@ -34,7 +35,7 @@ from anaphora.errors import (
 )
 from anaphora.serving.exchange import CompleteResponse, HttpExchange
 from anaphora.values import Notice
-from anaphora.wire.reading import DECODE_ERRORS
+from anaphora.wire.reading import DECODE_ERRORS, decode_members, encode_members
 
 from .body import MAX_BODY
 from .forwarding import Forwarder, ProviderResponse
@@ -46,7 +47,6 @@ from .headers import (
     query_fields,
     returned_headers,
 )
-from .masking import without_cache_counts
 from .uploads import ResumableUploads, check_upload
 
 _PERMISSION = "stored_responses"
@@ -58,6 +58,8 @@ _NOT_SHOWN = Notice(
     "cache reads of a stored response are not shown: other apps also use that cache",
     "usage.input_tokens_details",
 )
+_DIAGNOSTICS, _DETAILS = "prompt_cache_diagnostics", "input_tokens_details"
+_COUNTS = ("cached_tokens", "cache_write_tokens")
 #: Kinds that OpenAI keeps for 30 days, and seconds between removals of older rows.
 _FORGOTTEN: tuple[HandleKind, ...] = ("response", "item")
 _SECONDS, _REMOVAL_SECONDS = 30 * 86_400.0, 60.0
@@ -187,7 +189,7 @@ class ObjectRequests:
         model = fields_of(response.body).get("model")
         if isinstance(model, str) and keys_separate(self._forwarder.target(provider, model).rules):
             return response  # it was sent with the app's own cache key
-        body = without_cache_counts(response.body)
+        body = _without_cache_counts(response.body)
         notices = (_NOT_SHOWN,) if body != response.body else ()
         return ProviderResponse(response.headers, body, notices)
 
@@ -263,6 +265,24 @@ class ObjectRequests:
 def _is_file(route: Route) -> bool:
     """Whether a response is the content of a file, whose bytes are not changed."""
     return route.rest == "content"
+
+
+def _without_cache_counts(body: bytes) -> bytes:
+    """The JSON of a response as if nothing had been read from a cache or written to it. The app's
+    own share of these reads is not known any more."""
+    try:
+        members = decode_members(body)
+    except DECODE_ERRORS:
+        return body
+    changes = {}
+    if bytes(members.get(_DIAGNOSTICS, b"null")) != b"null":
+        changes[_DIAGNOSTICS] = b"null"
+    usage = member_object(members, "usage")
+    if details := member_object(usage, _DETAILS):
+        counts = {count: msgspec.Raw(b"0") for count in _COUNTS if count in details}
+        usage[_DETAILS] = msgspec.Raw(encode_members({**details, **counts}))
+        changes["usage"] = encode_members(usage)
+    return with_members(body, members, changes)
 
 
 def _page(rows: list[HandleRow], query: dict[str, str]) -> tuple[list[HandleRow], bool]:

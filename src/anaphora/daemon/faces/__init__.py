@@ -16,6 +16,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from anaphora.daemon.facts.handles import path_not_lent
 from anaphora.errors import NotFound, RequestRejected
 from anaphora.yaml_values import nearest
 
@@ -23,7 +24,6 @@ from .anthropic import AnthropicFace
 from .bedrock import ConverseFace, InvokeFace
 from .face import Face, Operation, Route, checked_model, path_not_found, wrong_method
 from .gemini import GeminiFace
-from .not_lent import path_not_lent
 from .openai import OpenAIChatFace, OpenAIResponsesFace
 
 #: The face for errors at paths that belong to none.

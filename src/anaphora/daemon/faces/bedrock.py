@@ -14,6 +14,7 @@ import msgspec
 
 from anaphora import wire
 from anaphora.catalog.names import base_model
+from anaphora.daemon.facts.handles import INVOKE, not_lent
 from anaphora.errors import NotFound, RequestRejected, Unauthenticated, Upstream
 from anaphora.values import Event, Thinking
 from anaphora.wire.bedrock.params import path_of
@@ -24,7 +25,6 @@ from anaphora.wire.reading import DECODE_ERRORS, Members
 from .anthropic import MESSAGES, AnthropicFace, BlockNumbers
 from .face import Face, Operation, Operations, Route, checked_model, wrong_method
 from .framing import EventFrames, StreamFrame, WholeEvents, WholeFrames
-from .not_lent import INVOKE, not_lent
 
 _PATH = re.compile(r"/model/(.+)/([a-z-]+)")
 _INVOKE: dict[str, Operation] = {"invoke": "generate", "invoke-with-response-stream": "stream"}

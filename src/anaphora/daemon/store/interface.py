@@ -179,13 +179,6 @@ class Store(Protocol):
         ...
 
     async def handles(self, kind: HandleKind, app: str) -> list[HandleRow]: ...
-    async def grow_handle(
-        self, row: HandleRow, growth: int | None, size: int | None = None
-    ) -> None:
-        """Sets the tokens of a handle to `size` if they are still those of `row`; otherwise adds
-        `growth`, None if unknown. If the disk is full, it is kept and written later."""
-        ...
-
     async def remove_handle(self, kind: HandleKind, id: str, app: str) -> None: ...
     async def remove_old_handles(self, kind: HandleKind, before: float) -> None:
         """Removes the oldest rows; only a part if there are many."""

@@ -173,18 +173,6 @@ class SmallTables(ABC):
         # Not in SQL: to have them in order, SQLite would read all rows of the kind by their age.
         return sorted(found, key=lambda row: (row.created, row.id))
 
-    async def grow_handle(
-        self, row: HandleRow, growth: int | None, size: int | None = None
-    ) -> None:
-        await self._change(
-            "UPDATE handles SET tokens = CASE WHEN CAST($1 AS bigint) IS NOT NULL"
-            " AND coalesce(tokens, -1) = coalesce(CAST($2 AS bigint), -1)"
-            " THEN $1 ELSE tokens + $3 END"
-            " WHERE kind = $4 AND id = $5 AND provider = $6 AND app = $7",
-            size, row.tokens, growth, row.kind, row.id, row.provider, row.app,
-            kept=True,
-        )  # fmt: skip
-
     async def remove_handle(self, kind: HandleKind, id: str, app: str) -> None:
         await self._change(
             "DELETE FROM handles WHERE kind = $1 AND id = $2 AND app = $3", kind, id, app

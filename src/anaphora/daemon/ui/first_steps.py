@@ -59,7 +59,7 @@ class FirstSteps:
         apps = [row for row in self._apps() if row.granted]
         ready = [row for row in apps if any(token.revoked is None for token in row.tokens)]
         app = next((row.id for row in (*ready, *apps)), _APP)
-        wires = {one.wire for one in providers.values()}
+        wires = {one.wire or "" for one in providers.values()}
         steps = [
             _step(
                 ["Store the key of each provider that ", htpy.code["llm.yaml"], " names"],

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from anaphora.client.pool import ProviderPool
 from anaphora.daemon.access.grants import AppGrant
 from anaphora.daemon.access.identity import ADMIN, Directory
-from anaphora.daemon.calls.steps.audit import MOST_TEXTS, CallTexts
+from anaphora.daemon.calls.behind import MOST_TEXTS, CallTexts
 from anaphora.daemon.store import EntryQuery, Spent, TokenRow
 from anaphora.daemon.store.interface import Store
 from anaphora.dashboard.pages.conversations import ConversationPage

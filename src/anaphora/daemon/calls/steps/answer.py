@@ -17,11 +17,10 @@ from anaphora.daemon.calls.call import (
     AppCall,
     AppReply,
     CallOutcome,
-    CallTools,
     StreamHead,
     StreamPiece,
 )
-from anaphora.daemon.calls.pipeline import CallStep
+from anaphora.daemon.calls.pipeline import CallStep, CallTools
 from anaphora.daemon.off_loop import LARGE
 from anaphora.errors import Timeout
 from anaphora.values import Event, Notice, Reply, ReplyEnd, ReplyStart, Usage, UsageUpdate

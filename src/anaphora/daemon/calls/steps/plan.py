@@ -6,7 +6,7 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -24,7 +24,7 @@ from anaphora.daemon.calls import translation
 from anaphora.daemon.calls.call import AppCall, CallOutcome
 from anaphora.daemon.calls.conversations import CallMemory
 from anaphora.daemon.calls.own_prefixes import NOT_FOUND, PrefixScope
-from anaphora.daemon.calls.pipeline import CallStep
+from anaphora.daemon.calls.pipeline import CallStep, CallTools
 from anaphora.daemon.calls.translation import (
     FilledBody,
     fill_max_tokens,
@@ -48,9 +48,6 @@ from anaphora.wire.elements import DecodedBody
 from anaphora.wire.facts.reading import read_facts
 from anaphora.wire.reading import Members, known_text
 from anaphora.wire.splicing import splice
-
-if TYPE_CHECKING:
-    from anaphora.daemon.calls.call import CallTools
 
 T = TypeVar("T")
 

@@ -26,9 +26,9 @@ from anaphora.daemon.access.granted_models import (
     refusal,
     storing_provider,
 )
-from anaphora.daemon.calls.call import AppCall, CallTools
+from anaphora.daemon.calls.call import AppCall
 from anaphora.daemon.calls.clamping import clamp_call, clamp_request
-from anaphora.daemon.calls.pipeline import CallStep
+from anaphora.daemon.calls.pipeline import CallStep, CallTools
 from anaphora.daemon.calls.translation import parse_request, with_members
 from anaphora.daemon.endpoints.body import (
     AppBodies,

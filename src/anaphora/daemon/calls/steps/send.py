@@ -3,10 +3,13 @@ each."""
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, aclosing
-from typing import TYPE_CHECKING
+from types import TracebackType
+
+import msgspec
 
 from anaphora.client.attempts import Attempts
 from anaphora.client.config import RetryConfig
@@ -14,21 +17,49 @@ from anaphora.client.costs.settling import reads_on
 from anaphora.client.in_flight import AttemptCaller, InFlight, PreparedRequest, TurnRequest
 from anaphora.client.limits import Admission
 from anaphora.client.target import Target
-from anaphora.daemon.calls.call import AppCall, AppReply, CallOutcome, CallTools, StreamPiece
-from anaphora.daemon.calls.fair_admission import FairAdmission
-from anaphora.daemon.calls.pipeline import CallStep
+from anaphora.daemon.calls.call import AppCall, AppReply, CallOutcome, StreamPiece
+from anaphora.daemon.calls.pipeline import CallPipeline, CallStep, CallTools
 from anaphora.daemon.faces import face_of
 from anaphora.daemon.faces.framing import UsageFilter, WholeEvents, WholeFrames
-from anaphora.errors import Timeout
+from anaphora.errors import Throttled, Timeout
 from anaphora.values import Reply, ReplyEnd
 
 from .answer import JudgeCache, stream_head, stream_piece
 
-if TYPE_CHECKING:
-    from anaphora.daemon.calls.pipeline import CallPipeline
-
 ADAPTER = "daemon"
 _ANSWERED = CallOutcome()
+
+
+class FairAdmission(msgspec.Struct, eq=False):
+    """At most one call of an app waits for the rate limits of a provider, so that the calls of
+    several apps start in turn. Wraps an `Admission`."""
+
+    _admission: Admission
+    lock: asyncio.Lock
+
+    async def __aenter__(self) -> Admission:
+        admission, began = self._admission, time.monotonic()
+        seconds = None if admission.deadline is None else max(0.0, admission.deadline - began)
+        try:
+            async with asyncio.timeout(seconds):
+                await self.lock.acquire()
+        except TimeoutError:
+            reason = "other calls of the app waited for the rate limits until the deadline"
+            raise Throttled(reason, wait=0.0) from None
+        try:
+            await admission.__aenter__()
+        finally:
+            self.lock.release()
+        admission.queued = time.monotonic() - began
+        return admission
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self._admission.__aexit__(kind, error, traceback)
 
 
 class SendAttempt(CallStep):
@@ -166,9 +197,9 @@ class ClientCall(AttemptCaller):
 
     def time_over(self) -> float:
         call = self._call
-        if call.waited is None or call.timeout is None:
+        if call.leave is None or call.timeout is None:
             return 0.0
-        if not call.waited.leave(Timeout(round(call.timeout * 1000))):
+        if not call.leave(Timeout(round(call.timeout * 1000))):
             return 0.0
         return seconds_to_read_on(call)
 

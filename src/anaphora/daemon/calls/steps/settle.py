@@ -24,8 +24,8 @@ from anaphora.client.costs.settling import (
 )
 from anaphora.client.in_flight import InFlight, PreparedRequest
 from anaphora.daemon.access.isolation import OwnReads, own_usage
-from anaphora.daemon.calls.call import AppCall, CallOutcome, CallTools
-from anaphora.daemon.calls.pipeline import CallStep
+from anaphora.daemon.calls.call import AppCall, CallOutcome
+from anaphora.daemon.calls.pipeline import CallStep, CallTools
 from anaphora.daemon.money.ledger import OpenHold
 from anaphora.values import Reply
 from anaphora.wire.dialect.routers import answering_host
