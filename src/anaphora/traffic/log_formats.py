@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from blake3 import blake3
 
+from anaphora.analysis.trace.log_lines import seconds
 from anaphora.errors import InvalidRequest
 
 from .log_calls import (
@@ -97,6 +98,22 @@ def _is_audit_row(fields: Fields) -> bool:
 def _audit_rows(fields: Fields) -> Iterator[Fields]:
     if fields["row"] == "call":
         yield fields
+
+
+def _is_audit_column(fields: Fields) -> bool:
+    return "prompt_hash" in fields and "cost_nano_usd" in fields and "row" not in fields
+
+
+def _audit_columns(fields: Fields) -> Iterator[Fields]:
+    """A row of `anaphora audit export`, whose columns are flat."""
+    kept = {k: v for k, v in fields.items() if v is not None}
+    usage: Fields = {
+        k: kept.pop(k) for k in ("uncached", "read", "output", "reasoning") if k in kept
+    }
+    if (written := kept.pop("written", None)) is not None:
+        usage["written"] = {"unsplit": written}
+    kept["at"] = seconds(kept["at"])
+    yield {**kept, "row": "call", "usage": usage}
 
 
 # ── LiteLLM ──────────────────────────────────────────────────────────────────────────────────────
@@ -231,6 +248,7 @@ _BEGINNINGS = (
 
 FORMATS = (
     LogFormat("audit rows", _is_audit_row, _audit_rows),
+    LogFormat("rows of `anaphora audit export`", _is_audit_column, _audit_columns),
     LogFormat("recordings", _is_recording, _recording),
     LogFormat("LiteLLM's logging payloads and spend logs", _is_litellm, _litellm),
     LogFormat("Langfuse's observations", _is_langfuse, _langfuse),
