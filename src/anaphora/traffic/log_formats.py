@@ -105,7 +105,7 @@ def _is_audit_column(fields: Fields) -> bool:
 
 
 def _audit_columns(fields: Fields) -> Iterator[Fields]:
-    """A row of `anaphora audit export`, whose columns are flat."""
+    """A row that `anaphora usage --out` wrote, whose columns are flat."""
     kept = {k: v for k, v in fields.items() if v is not None}
     usage: Fields = {
         k: kept.pop(k) for k in ("uncached", "read", "output", "reasoning") if k in kept
@@ -248,7 +248,7 @@ _BEGINNINGS = (
 
 FORMATS = (
     LogFormat("audit rows", _is_audit_row, _audit_rows),
-    LogFormat("rows of `anaphora audit export`", _is_audit_column, _audit_columns),
+    LogFormat("rows of `anaphora usage --out`", _is_audit_column, _audit_columns),
     LogFormat("recordings", _is_recording, _recording),
     LogFormat("LiteLLM's logging payloads and spend logs", _is_litellm, _litellm),
     LogFormat("Langfuse's observations", _is_langfuse, _langfuse),
