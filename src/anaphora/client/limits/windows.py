@@ -41,7 +41,8 @@ class RateWindow(msgspec.Struct, eq=False):
         if rate is None:
             return None
         given = (rate.requests_per_minute, rate.tokens_per_minute, rate.concurrency)
-        return cls(*(each or _INF for each in given)) if any(given) else None
+        requests, tokens, concurrency = (each or _INF for each in given)
+        return cls(requests, tokens, concurrency) if any(given) else None
 
     def headroom(self, now: float) -> dict[str, float]:
         """The remaining share of each configured limit."""
