@@ -1,9 +1,8 @@
 """Models of Anaphora's client for evaluations of inspect_ai. Copy this file into your package, and
-name it in pyproject.toml, so that `inspect` finds the prefix:
+name it in pyproject.toml for `inspect eval task.py --model anaphora/claude-sonnet-5-5`:
 
     [project.entry-points.inspect_ai]
     anaphora = "your_package.inspect_ai_adapter"
-    inspect eval task.py --model anaphora/claude-sonnet-5-5
 """
 
 from __future__ import annotations
