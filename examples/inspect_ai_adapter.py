@@ -1,10 +1,8 @@
 """Models of Anaphora's client for evaluations of inspect_ai. Copy this file into your package, and
-name it in pyproject.toml, so that `inspect` finds the prefix:
+name it in pyproject.toml for `inspect eval task.py --model anaphora/claude-sonnet-5-5`:
 
     [project.entry-points.inspect_ai]
     anaphora = "your_package.inspect_ai_adapter"
-
-    inspect eval task.py --model anaphora/claude-sonnet-5-5
 """
 
 from __future__ import annotations
@@ -84,7 +82,6 @@ class AnaphoraAPI(their.ModelAPI):
             return their.ModelOutput.from_content(self.model_name, str(problem), stop)
 
     def should_retry(self, ex: Exception) -> bool:
-        """The client has retried already; an evaluation continues to try."""
         return isinstance(ex, errors.AnaphoraError) and ex.retryable
 
 
@@ -99,9 +96,8 @@ def _options(config: Any) -> dict[str, Any]:
     if effort == "none":
         options["reasoning"] = Reasoning(mode="disabled")
     elif effort is not None or budget is not None:
-        options["reasoning"] = Reasoning(
-            mode="adaptive" if budget is None else "enabled", effort=effort, budget_tokens=budget
-        )
+        mode: Any = "adaptive" if budget is None else "enabled"
+        options["reasoning"] = Reasoning(mode=mode, effort=effort, budget_tokens=budget)
     if (wanted := config.response_schema) is not None:
         schema = wanted.json_schema.model_dump(exclude_none=True, by_alias=True)
         form = adapters.output_schema(schema, wanted.name, strict=wanted.strict)
@@ -117,7 +113,6 @@ def _choice(choice: Any, parallel: bool | None) -> ToolChoice | None:
 
 
 def _messages(input: Sequence[Any]) -> tuple[list[str], list[Message]]:
-    """The system prompt, and the other messages."""
     start = list(itertools.takewhile(lambda one: one.role == "system", input))
     content: list[Message] = []
     for one in input[len(start) :]:
@@ -144,9 +139,7 @@ def _assistant(message: Any) -> Message:
 
 
 def _parts(content: str | Sequence[Any]) -> tuple[Any, ...]:
-    listed: Sequence[Any] = (
-        [their.ContentText(text=content)] if isinstance(content, str) else content
-    )
+    listed: Any = [their.ContentText(text=content)] if isinstance(content, str) else content
     return tuple(_part(item) for item in listed if item.type != "reasoning")
 
 
@@ -169,8 +162,7 @@ def _content(part: Any) -> Any:
 def _output(response: Response[Any]) -> their.ModelOutput:
     parts = response.reply.message.parts
     content = [_content(part) for part in parts if isinstance(part, Text | Refusal | Thinking)]
-    kept = adapters.kept_reply(response.reply.message)
-    notices = [str(one) for one in response.notices]
+    kept, notices = adapters.kept_reply(response.reply.message), list(map(str, response.notices))
     message = their.ChatMessageAssistant(
         content=content,
         tool_calls=[_tool_call(one) for one in response.tool_calls] or None,

@@ -15,7 +15,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Awaitable, Sequence
-from typing import Any, Protocol, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 import msgspec
 
@@ -23,8 +23,7 @@ from anaphora.bounded import BoundedMap
 from anaphora.cache.plan import SingleCallPlanner
 from anaphora.cache.plan.groups import PrefixGroup, beginning_key
 from anaphora.cache.sent_call import expiry, is_alive
-from anaphora.cache.verdict.judgement import ComparedCalls
-from anaphora.client.cold_guard import ColdGuard, cold_guard_of
+from anaphora.client.cold_guard import cold_guard_of
 from anaphora.client.content import Content
 from anaphora.client.oneshot import CallWatch, OneShot
 from anaphora.client.options import CALL_KEYWORDS, CallOptions, check_keywords
@@ -40,6 +39,9 @@ from .release import GroupRelease, assign_groups
 from .run import PAUSE
 from .values import FanOutItem
 
+if TYPE_CHECKING:
+    from anaphora.client.client import AsyncClient
+
 #: Seconds without a new call after which the waiting ones are grouped, and the longest wait.
 _QUIET, _LONGEST = 0.02, 0.2
 #: Seconds after its last use that a beginning without a marker is expected to be readable.
@@ -48,22 +50,6 @@ _AUTOMATIC_SECONDS = 240.0
 _MARGIN = 0.9
 #: Beginnings that are remembered.
 _MOST_BEGINNINGS = 256
-
-
-class GatedClient(Protocol):
-    """What the gate needs of a client."""
-
-    _cold: ColdGuard | None
-    _compared: ComparedCalls
-
-    def single_call(
-        self,
-        prompt: Call | Content,
-        provider: str | None = None,
-        *,
-        output: Any = None,
-        **options: Unpack[CallOptions],
-    ) -> OneShot: ...
 
 
 class _Beginning(msgspec.Struct, eq=False):
@@ -103,7 +89,7 @@ class CallGate:
     """Sends single calls of any number of tasks in the cheapest order. Used in the event loop of
     its client."""
 
-    def __init__(self, client: GatedClient, *, visibility_delay: float | None = None) -> None:
+    def __init__(self, client: AsyncClient, *, visibility_delay: float | None = None) -> None:
         """`visibility_delay` is that of `client.map`."""
         self._client = client
         self._delay = visibility_delay

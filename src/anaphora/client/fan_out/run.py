@@ -45,8 +45,6 @@ _FATAL = (Unauthenticated, QuotaExhausted)
 
 
 class BatchWay(NamedTuple):
-    """How calls are made by the Batch APIs."""
-
     collect_earlier: Callable[[FanOutRun, list[int]], Awaitable[list[int]]]
     run: Callable[[FanOutRun, dict[int, PrefixGroup | None]], Awaitable[None]]
 

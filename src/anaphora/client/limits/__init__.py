@@ -29,8 +29,9 @@ from anaphora.errors import AnaphoraError
 from anaphora.values import Usage
 from anaphora.wire.response_headers import read_limits
 
-from .limiter import SCARCE, Limiter, ModelLane, Reservation
+from .limiter import Limiter
 from .waiting import WaitingCalls
+from .windows import SCARCE, ModelLane, Reservation
 
 __all__ = ["Admission", "Gate", "Limiter", "ModelLane", "Reservation"]
 

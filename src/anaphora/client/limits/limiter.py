@@ -13,103 +13,13 @@ may start.
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Mapping
-from typing import Literal
-
-import msgspec
-
 from anaphora.client.config import LimitsConfig
-from anaphora.errors import AnaphoraError, RateLimited, Throttled
+from anaphora.errors import Throttled
 from anaphora.values import Usage
-from anaphora.wire.response_headers import read_limits, seconds_until
 
-from .windows import CountedCall, RateWindow, StatedLimit
+from .windows import ModelLane, RateWindow, Reservation
 
-#: A stated limit is ignored while more than this share of it remains.
-SCARCE = 0.5
 _INF = float("inf")
-
-
-class Reservation(CountedCall, eq=False, kw_only=True):
-    """One call, numbered in order of arrival. While it waits, `at` is the earliest time at which it
-    may start, with no regard to the calls before it."""
-
-    lane: ModelLane
-    number: int
-    state: Literal["waiting", "started", "over"] = "waiting"
-
-    def __repr__(self) -> str:
-        return f"<Reservation {self.number}: {self.tokens} tokens, {self.state} at {self.at:g}>"
-
-
-class ModelLane(msgspec.Struct, eq=False):
-    """One model: its limits and its queue. Calls of a lane start in order of arrival."""
-
-    model: str
-    counts_reads: bool
-    """Whether the provider counts tokens read from its cache; if not, calls reserve only the
-    others."""
-    own: RateWindow | None
-    longest_wait: float
-    """The maximum for waits that the provider states."""
-    stated: list[tuple[bool, StatedLimit]] = []
-    """Limits from response headers, and whether they count tokens and not requests. Providers count
-    each model separately."""
-    blocked_until: float = 0.0
-    queue: OrderedDict[Reservation, None] = msgspec.field(default_factory=OrderedDict)
-
-    @property
-    def first(self) -> Reservation:
-        return next(iter(self.queue))
-
-    def is_open(self, tokens: int, now: float) -> bool:
-        full = self.own is not None and self.own.is_full
-        return not full and self.opens(tokens, now) <= now
-
-    def opens(self, tokens: int, now: float) -> float:
-        """When its limits let a call start if no other starts before."""
-        then = max(now, self.blocked_until)
-        for by_token, stated in self.stated:
-            then = max(then, stated.opens(tokens if by_token else 1, then))
-        # Stated amounts only grow until then, and so does the room in the last minute.
-        return then if self.own is None else max(then, self.own.opens(tokens, now))
-
-    def take(self, tokens: int, requests: int, now: float) -> None:
-        """Count a call against the stated limits; negative amounts give it back."""
-        for by_token, stated in self.stated:
-            stated.take(tokens if by_token else requests, now)
-
-    def update(self, headers: Mapping[str, str], now: float, epoch: float) -> bool:
-        """Learn from response headers; return whether they state any limit. `epoch` is the Unix
-        time, for headers with absolute reset times."""
-        scarce = read_limits(headers, at_most=SCARCE)
-        if not scarce and not (self.stated and read_limits(headers)):
-            return False
-        self.stated = []
-        for left in scarce:
-            reset = seconds_until(left.reset, epoch)
-            if reset is not None:
-                limit = StatedLimit(left, min(reset, self.longest_wait), now)
-                self.stated.append((left.unit == "tokens", limit))
-        return True
-
-    def block(self, error: AnaphoraError, now: float) -> bool:
-        """Block the lane for the `retry_after` of a rate limit error; return whether it is."""
-        if not isinstance(error, RateLimited) or error.retry_after is None:
-            return False
-        self.blocked_until = max(
-            self.blocked_until, now + min(error.retry_after, self.longest_wait)
-        )
-        return True
-
-    def counted(self, usage: Usage) -> int | None:
-        """The prompt's tokens as the provider counts them; None if not reported."""
-        uncached, read, written = usage.uncached, usage.read, usage.written
-        if uncached is None and read is None and written is None:
-            return None
-        counted = (uncached or 0) + (sum(written.values()) if written else 0)
-        return counted + (read or 0) if self.counts_reads else counted
 
 
 class Limiter:
@@ -160,7 +70,7 @@ class Limiter:
             reason = f"the call has about {tokens:,} tokens; the limit per minute is"
             raise Throttled(f"{reason} {largest:,.0f}", wait=_INF)
         self._number += 1
-        call = Reservation(tokens, now, lane=lane, number=self._number)
+        call = Reservation(lane, self._number, tokens, now)
         # Behind calls of the same lane, and those that wait for shared limits.
         behind = lane.queue or any(
             other.is_open(other.first.tokens, now) for other in self._waiting_lanes()

@@ -9,7 +9,8 @@ from collections.abc import Callable, Mapping
 from anaphora.errors import AnaphoraError, Denied, Throttled, Transport
 from anaphora.values import Usage
 
-from .limiter import Limiter, ModelLane, Reservation
+from .limiter import Limiter
+from .windows import ModelLane, Reservation
 
 _INF = float("inf")
 

@@ -3,25 +3,38 @@ argument, and never goes back."""
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
+from collections.abc import Mapping
+from typing import Literal
 
 import msgspec
 
 from anaphora.client.config import LimitsConfig, Rate
-from anaphora.wire.response_headers import RemainingLimit
+from anaphora.errors import AnaphoraError, RateLimited
+from anaphora.values import Usage
+from anaphora.wire.response_headers import RemainingLimit, read_limits, seconds_until
 
+#: A stated limit is ignored while more than this share of it remains.
+SCARCE = 0.5
 MINUTE = 60.0
 _INF = float("inf")
 #: Amounts are whole; a smaller shortfall is rounding.
 _ROUNDING = 1e-6
 
 
-class CountedCall(msgspec.Struct, eq=False):
-    """What a call counts, from its start `at`."""
+class Reservation(msgspec.Struct, eq=False):
+    """One call, numbered in order of arrival. `at` is when it started; while it waits, the earliest
+    time at which it may, with no regard to the calls before it."""
 
+    lane: ModelLane
+    number: int
     tokens: int
     at: float
     requests: int = 1
+    state: Literal["waiting", "started", "over"] = "waiting"
+
+    def __repr__(self) -> str:
+        return f"<Reservation {self.number}: {self.tokens} tokens, {self.state} at {self.at:g}>"
 
 
 class RateWindow(msgspec.Struct, eq=False):
@@ -30,7 +43,7 @@ class RateWindow(msgspec.Struct, eq=False):
     requests: float
     tokens: float
     concurrency: float
-    started: deque[CountedCall] = msgspec.field(default_factory=deque)
+    started: deque[Reservation] = msgspec.field(default_factory=deque)
     used_requests: int = 0
     used_tokens: int = 0
     running: int = 0
@@ -83,14 +96,14 @@ class RateWindow(msgspec.Struct, eq=False):
             used -= oldest.tokens
         return now
 
-    def enter(self, call: CountedCall) -> None:
+    def enter(self, call: Reservation) -> None:
         self.running += 1
         if min(self.requests, self.tokens) < _INF:
             self.started.append(call)
             self.used_requests += call.requests
             self.used_tokens += call.tokens
 
-    def leave(self, call: CountedCall, requests: int, tokens: int, now: float) -> None:
+    def leave(self, call: Reservation, requests: int, tokens: int, now: float) -> None:
         """The call is over, and counts as so many requests and tokens."""
         self.running -= 1
         self.forget(now)
@@ -161,3 +174,72 @@ class StatedLimit:
             return self._limit
         full = min(self._limit, self.level + self._rate * (self._full_at - self._at))
         return min(self._limit, full + self._rate_after_reset * (time - self._full_at))
+
+
+class ModelLane(msgspec.Struct, eq=False):
+    """One model: its limits and its queue. Calls of a lane start in order of arrival."""
+
+    model: str
+    counts_reads: bool
+    """Whether the provider counts tokens read from its cache; if not, calls reserve only the
+    others."""
+    own: RateWindow | None
+    longest_wait: float
+    """The maximum for waits that the provider states."""
+    stated: list[tuple[bool, StatedLimit]] = []
+    """Limits from response headers, and whether they count tokens and not requests. Providers count
+    each model separately."""
+    blocked_until: float = 0.0
+    queue: OrderedDict[Reservation, None] = msgspec.field(default_factory=OrderedDict)
+
+    @property
+    def first(self) -> Reservation:
+        return next(iter(self.queue))
+
+    def is_open(self, tokens: int, now: float) -> bool:
+        full = self.own is not None and self.own.is_full
+        return not full and self.opens(tokens, now) <= now
+
+    def opens(self, tokens: int, now: float) -> float:
+        """When its limits let a call start if no other starts before."""
+        then = max(now, self.blocked_until)
+        for by_token, stated in self.stated:
+            then = max(then, stated.opens(tokens if by_token else 1, then))
+        # Stated amounts only grow until then, and so does the room in the last minute.
+        return then if self.own is None else max(then, self.own.opens(tokens, now))
+
+    def take(self, tokens: int, requests: int, now: float) -> None:
+        """Count a call against the stated limits; negative amounts give it back."""
+        for by_token, stated in self.stated:
+            stated.take(tokens if by_token else requests, now)
+
+    def update(self, headers: Mapping[str, str], now: float, epoch: float) -> bool:
+        """Learn from response headers; return whether they state any limit. `epoch` is the Unix
+        time, for headers with absolute reset times."""
+        scarce = read_limits(headers, at_most=SCARCE)
+        if not scarce and not (self.stated and read_limits(headers)):
+            return False
+        self.stated = []
+        for left in scarce:
+            reset = seconds_until(left.reset, epoch)
+            if reset is not None:
+                limit = StatedLimit(left, min(reset, self.longest_wait), now)
+                self.stated.append((left.unit == "tokens", limit))
+        return True
+
+    def block(self, error: AnaphoraError, now: float) -> bool:
+        """Block the lane for the `retry_after` of a rate limit error; return whether it is."""
+        if not isinstance(error, RateLimited) or error.retry_after is None:
+            return False
+        self.blocked_until = max(
+            self.blocked_until, now + min(error.retry_after, self.longest_wait)
+        )
+        return True
+
+    def counted(self, usage: Usage) -> int | None:
+        """The prompt's tokens as the provider counts them; None if not reported."""
+        uncached, read, written = usage.uncached, usage.read, usage.written
+        if uncached is None and read is None and written is None:
+            return None
+        counted = (uncached or 0) + (sum(written.values()) if written else 0)
+        return counted + (read or 0) if self.counts_reads else counted
