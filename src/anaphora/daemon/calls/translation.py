@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Mapping
-from typing import Protocol, TypeVar
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec.structs import replace
@@ -46,20 +46,13 @@ from anaphora.wire.tables import request_table
 
 from .call import AppCall
 
+if TYPE_CHECKING:
+    from .steps.plan import PlanRequest
+
 #: The limit for providers that require one, if neither grant nor catalog has one.
 DEFAULT_MAX_TOKENS = 1024
 
-T = TypeVar("T")
 _NULL = msgspec.Raw(b"null")
-
-
-class Planning(Protocol):
-    """What a translation needs of the step that plans."""
-
-    async def work(self, call: AppCall, act: Callable[[], T]) -> T: ...
-    def place_markers(
-        self, call: AppCall, target: Target, read: ReadRequest, own: Plan, now: float
-    ) -> Plan: ...
 
 
 class FilledBody(msgspec.Struct, frozen=True, eq=False):
@@ -189,7 +182,7 @@ def member_object(members: Members, name: str) -> Members:
 
 
 async def translate(
-    planner: Planning, call: AppCall, target: Target, stream: bool
+    planner: PlanRequest, call: AppCall, target: Target, stream: bool
 ) -> PreparedRequest:
     work, given = planner.work, call.request
     asked = call.parsed
