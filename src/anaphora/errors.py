@@ -43,8 +43,7 @@
     │   └── MacMismatch           a row of an audit log has no MAC of the daemon's key
     ├── ChainBroken               an audit log was changed; names the first row that does not fit
     ├── AnchorMismatch            an audit log does not hold the row that its anchor names
-    ├── NewerSchema               a file of a newer schema_version than this package reads
-    ├── OlderSchema               a daemon's store of an older schema_version
+    ├── OtherSchema               a file of another schema_version than this package reads
     ├── MissingExtra              an optional package is not installed; names the command
     └── Io                        a local file could not be read or written
 
@@ -64,12 +63,15 @@ __all__ = [
     "ColdCache", "ColdCallRefused", "ContentRefused", "ContextOverflow", "Denied",
     "FixtureIntegrityFailed", "Forbidden", "GrantExceeded", "GrantRateLimited",
     "InvalidCatalog", "InvalidConfig", "InvalidJson", "InvalidRequest", "InvalidTool", "Io",
-    "MacMismatch", "MissingExtra", "MissingSecret", "NewerSchema", "NoFixture", "NotFound",
-    "NotGranted", "NotificationDenied", "OlderSchema", "Overloaded", "Parse", "PrefixBroken",
-    "QuotaExhausted", "RateLimited", "RequestRejected", "SignatureMismatch", "SpendLimitReached",
-    "StoreRefused",
-    "StoreUnavailable", "SummaryFailed", "Throttled", "Timeout", "TooLarge", "Transport",
-    "Unauthenticated", "Unavailable", "Upstream",
+    "MacMismatch", "MissingExtra", "MissingSecret", "NoFixture", "NotFound", "NotGranted",
+    "NotificationDenied", "OtherSchema", "Overloaded", "Parse", "PrefixBroken",
+    "QuotaExhausted", "RateLimited", "RequestRejected", "SignatureMismatch",
+    "SpendLimitReached", "StoreRefused", "StoreUnavailable", "SummaryFailed", "Throttled",
+    "Timeout", "TooLarge", "Transport", "Unauthenticated", "Unavailable", "Upstream", "body",
+    "capability_denied", "cold_cache", "connect", "denied", "empty", "first_byte",
+    "grant_exceeded", "grant_rate_limited", "history_changed", "idle", "message", "not_granted",
+    "notification", "over_budget", "paused", "refusal", "send", "spend_limit", "tool_call",
+    "truncated", "unavailable",
 ]  # fmt: skip
 
 Phase: TypeAlias = Literal["connect", "send", "first_byte", "body", "idle"]

@@ -21,7 +21,7 @@ from support.waiting import PATIENCE
 from anaphora.audit import AuditEnvelope, AuditLog, prune, rows, verify
 from anaphora.audit.envelope import LostRow, PrunedRow, RecoveryRow, SegmentRow, StartRow
 from anaphora.audit.writer import AuditError
-from anaphora.errors import AnchorMismatch, ChainBroken, InvalidRequest, Io, NewerSchema
+from anaphora.errors import AnchorMismatch, ChainBroken, InvalidRequest, Io, OtherSchema
 
 DAY = 86_400.0
 
@@ -195,7 +195,7 @@ def test_a_newer_log_is_not_continued(tmp_path: Path) -> None:
     path = written(tmp_path / "audit", 1)
     file = path / "000001.jsonl"
     file.write_bytes(file.read_bytes().replace(b'"schema_version":1', b'"schema_version":2'))
-    with pytest.raises(NewerSchema, match="upgrade anaphora"):
+    with pytest.raises(OtherSchema, match="upgrade anaphora"):
         AuditLog(path)
 
 

@@ -30,7 +30,7 @@ from anaphora.errors import (
     BudgetExceeded,
     InvalidRequest,
     Io,
-    NewerSchema,
+    OtherSchema,
     Overloaded,
     QuotaExhausted,
     Unauthenticated,
@@ -717,7 +717,7 @@ def test_two_runs_do_not_write_to_one_file(emu: Emulator, tmp_path: Path) -> Non
     [
         ("a.jsonl", '{"question": "mine"}\n', InvalidRequest),
         ("a.jsonl", "words\n", InvalidRequest),
-        ("a.state.jsonl", '{"version": 2}\n', NewerSchema),
+        ("a.state.jsonl", '{"version": 2}\n', OtherSchema),
     ],
 )
 def test_other_files_are_refused_and_not_changed(

@@ -41,7 +41,7 @@ from anaphora.daemon.store.reading import day_of
 from anaphora.daemon.store.schema import SCHEMA_VERSION
 from anaphora.daemon.store.sqlite import SqliteStore
 from anaphora.daemon.store.upkeep import back_up, check
-from anaphora.errors import InvalidRequest, Io, NewerSchema, OlderSchema
+from anaphora.errors import InvalidRequest, Io, OtherSchema
 from anaphora.values import Usage
 
 
@@ -396,10 +396,10 @@ async def test_attempts_that_are_not_charged_are_no_calls(place: StorePlace) -> 
 @pytest.mark.parametrize(
     ("version", "error", "message"),
     [
-        (SCHEMA_VERSION + 1, NewerSchema, f"is newer than {SCHEMA_VERSION}"),
+        (SCHEMA_VERSION + 1, OtherSchema, f"is newer than {SCHEMA_VERSION}"),
         (
             SCHEMA_VERSION - 1,
-            OlderSchema,
+            OtherSchema,
             "keep the folder, create a new home with `anaphora init`",
         ),
     ],

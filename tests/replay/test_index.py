@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.tables import each_row
 
-from anaphora.errors import FixtureIntegrityFailed, NewerSchema
+from anaphora.errors import FixtureIntegrityFailed, OtherSchema
 from anaphora.replay.index import (
     HEADER,
     FixtureEntry,
@@ -73,7 +73,7 @@ def test_a_changed_index_is_read_alike(rows: list[FixtureEntry], data: st.DataOb
 @each_row(
     "index, error, message",
     [
-        ("schema_version = 2", NewerSchema, "schema_version 2 is newer"),
+        ("schema_version = 2", OtherSchema, "schema_version 2 is newer"),
         ("schema_version = 0", FixtureIntegrityFailed, "schema_version must be a number"),
         ('schema_version = "1"', FixtureIntegrityFailed, "schema_version must be a number"),
         ("schema_version = true", FixtureIntegrityFailed, "schema_version must be a number"),

@@ -14,7 +14,7 @@ from blake3 import blake3
 from support.recordings import recorded_folder, small_fixture
 
 from anaphora.cli.main import main
-from anaphora.errors import FixtureIntegrityFailed, NewerSchema, SignatureMismatch
+from anaphora.errors import FixtureIntegrityFailed, OtherSchema, SignatureMismatch
 from anaphora.replay.fixture import from_file, to_file
 from anaphora.replay.index import FixtureEntry, file_name, written
 from anaphora.replay.signing import SigningKey, sign_folder
@@ -422,7 +422,7 @@ def test_newer_version_is_4(
     assert "schema_version 2 is newer" in capsys.readouterr().err
     assert main(["replay", "verify", str(tmp_path), "--json"]) == 4
     assert "schema_version 2" in json.loads(capsys.readouterr().out)["schema_problem"]
-    with pytest.raises(NewerSchema):
+    with pytest.raises(OtherSchema):
         FixtureStore.open(tmp_path)
 
 

@@ -14,7 +14,7 @@ from anaphora.audit.envelope import decode
 from anaphora.cli.main import main
 from anaphora.client.session.preview import PrefixWarning
 from anaphora.emulator.server import Emulator
-from anaphora.errors import NewerSchema
+from anaphora.errors import OtherSchema
 
 E7 = "adapter model prompt_hash raw_hash usage at first seconds outcome"
 E9 = "schema_version app request_id node epoch seq provider cost_nano_usd notices cause lost"
@@ -54,7 +54,7 @@ def test_e9_every_row_has_its_schema_version_and_a_newer_one_is_refused(tmp_path
     assert {row.schema_version for row in rows(path)} == {1}
     file = path / "000001.jsonl"
     file.write_bytes(file.read_bytes().replace(b'"schema_version":1', b'"schema_version":2'))
-    with pytest.raises(NewerSchema, match="schema_version 2 is newer than 1"):
+    with pytest.raises(OtherSchema, match="schema_version 2 is newer than 1"):
         list(rows(path))
     for command in ("verify", "show", "report"):
         assert main(["audit", command, str(path)]) == 4

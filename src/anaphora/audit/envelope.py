@@ -20,7 +20,7 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from anaphora import catalog
-from anaphora.errors import ChainBroken, NewerSchema
+from anaphora.errors import ChainBroken, OtherSchema
 from anaphora.values import Ttl
 
 #: The row version that this package writes, and the newest that it reads.
@@ -292,12 +292,12 @@ decode_number = msgspec.json.Decoder(RowNumber).decode
 
 
 def decode(line: bytes, place: str = "") -> StoredRow:
-    """The row of a line. Raises `NewerSchema`, or `ChainBroken` if it is not a row."""
+    """The row of a line. Raises `OtherSchema`, or `ChainBroken` if it is not a row."""
     try:
         numbered = decode_number(line)
         if numbered.schema_version > SCHEMA_VERSION:
             where = place or f"row {numbered.seq:,}"
-            raise NewerSchema(where, version=numbered.schema_version, known=SCHEMA_VERSION)
+            raise OtherSchema(where, version=numbered.schema_version, known=SCHEMA_VERSION)
         content = _decode_content(line)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise ChainBroken(f"not a row of an audit log: {error}", row=0, place=place) from None

@@ -52,7 +52,7 @@ def verify(
     row_key: RowKey | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> VerifiedLog:
-    """Checks every row. Raises `ChainBroken`, `AnchorMismatch`, `MacMismatch` or `NewerSchema`.
+    """Checks every row. Raises `ChainBroken`, `AnchorMismatch`, `MacMismatch` or `OtherSchema`.
     `progress` gets the number of rows, from time to time. With `row_key`, MACs are checked as
     well."""
     path = Path(path)

@@ -17,7 +17,7 @@ from weakref import WeakSet
 import msgspec
 from blake3 import blake3
 
-from anaphora.errors import AnchorMismatch, Io, NewerSchema
+from anaphora.errors import AnchorMismatch, Io, OtherSchema
 
 from .chain import ChainHead
 from .envelope import SCHEMA_VERSION
@@ -180,7 +180,7 @@ def read_anchor(path: Path) -> Anchor:
     except (msgspec.DecodeError, UnicodeError) as error:
         raise AnchorMismatch(f"{path}: not an anchor: {error}", row=0) from None
     if anchor.schema_version > SCHEMA_VERSION:
-        raise NewerSchema(str(path), version=anchor.schema_version, known=SCHEMA_VERSION)
+        raise OtherSchema(str(path), version=anchor.schema_version, known=SCHEMA_VERSION)
     return anchor
 
 

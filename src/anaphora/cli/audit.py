@@ -32,7 +32,7 @@ from anaphora.errors import (
     InvalidConfig,
     InvalidRequest,
     MacMismatch,
-    NewerSchema,
+    OtherSchema,
 )
 from anaphora.wording import counted
 
@@ -184,7 +184,7 @@ def _verified(log: Path, anchor: Path | None) -> tuple[VerifiedLog | dict[str, A
     try:
         with _row_progress("verifying") as progress:
             return verify_log(log, anchor=anchor, row_key=_key_to_check(log), progress=progress), 0
-    except (ChainBroken, AnchorMismatch, MacMismatch, NewerSchema) as problem:
+    except (ChainBroken, AnchorMismatch, MacMismatch, OtherSchema) as problem:
         codes = {ChainBroken: CHAIN, AnchorMismatch: INTEGRITY, MacMismatch: INTEGRITY}
         row = getattr(problem, "row", None)
         found = {"log": str(log), "ok": False, "row": row, "problem": str(problem)}

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from anaphora.errors import InvalidRequest, Io, NewerSchema, SignatureMismatch
+from anaphora.errors import InvalidRequest, Io, OtherSchema, SignatureMismatch
 from anaphora.replay.disk import io_errors, locked
 from anaphora.replay.fixture import Fixture
 from anaphora.replay.index import RULES, SIGNATURE, FixtureEntry
@@ -193,7 +193,7 @@ def verify(folder: Path, signed_by: str | None, as_json: bool) -> None:
             signer = signer_of(folder, checked.index, expected)
     except SignatureMismatch as problem:
         unsigned = str(problem)
-    except NewerSchema as problem:
+    except OtherSchema as problem:
         newer = str(problem)
     problems = checked.problems
     report = {

@@ -9,7 +9,7 @@ from __future__ import annotations
 from importlib import resources
 from typing import TYPE_CHECKING
 
-from anaphora.errors import NewerSchema, OlderSchema
+from anaphora.errors import OtherSchema
 
 from .connection import SCHEMA, transaction
 
@@ -24,7 +24,7 @@ _PLACE = "the store in PostgreSQL"
 
 
 async def version(connection: Connection) -> int:
-    """Raises `NewerSchema` or `OlderSchema` for tables of another version."""
+    """Raises `OtherSchema` for tables of another version."""
     found = 0
     for table, column in (("schema_version", "version"), ("migrations", "number")):
         # Not `to_regclass`: while a transaction waits for a lock, it does not notice new tables.
@@ -32,9 +32,9 @@ async def version(connection: Connection) -> int:
             found = await connection.fetchval(f"SELECT max({column}) FROM {SCHEMA}.{table}")
             break
     if found > SCHEMA_VERSION:
-        raise NewerSchema(_PLACE, version=found, known=SCHEMA_VERSION)
+        raise OtherSchema(_PLACE, version=found, known=SCHEMA_VERSION)
     if 0 < found < SCHEMA_VERSION:
-        raise OlderSchema(_PLACE, version=found, known=SCHEMA_VERSION)
+        raise OtherSchema(_PLACE, version=found, known=SCHEMA_VERSION)
     return found
 
 

@@ -27,7 +27,7 @@ import msgspec
 from blake3 import blake3
 
 from anaphora.canonical import dumps
-from anaphora.errors import FixtureIntegrityFailed, InvalidRequest, NewerSchema
+from anaphora.errors import FixtureIntegrityFailed, InvalidRequest, OtherSchema
 
 SCHEMA_VERSION = 1
 
@@ -196,7 +196,7 @@ def from_file(data: bytes, place: str, *, request: bool = True) -> Fixture:
         check_version(data, place)
         raise FixtureIntegrityFailed(f"{place}: not a fixture: {problem}") from None
     if stored.schema_version > SCHEMA_VERSION:
-        raise NewerSchema(place, version=stored.schema_version, known=SCHEMA_VERSION)
+        raise OtherSchema(place, version=stored.schema_version, known=SCHEMA_VERSION)
     if reason := _response_problem(stored):
         raise FixtureIntegrityFailed(f"{place}: not a fixture: {reason}")
     fields = msgspec.structs.asdict(stored)
@@ -233,7 +233,7 @@ def check_version(data: bytes, place: str) -> None:
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         return
     if version > SCHEMA_VERSION:
-        raise NewerSchema(place, version=version, known=SCHEMA_VERSION)
+        raise OtherSchema(place, version=version, known=SCHEMA_VERSION)
 
 
 def _bytes(body: _Body) -> bytes:

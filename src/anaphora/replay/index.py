@@ -27,7 +27,7 @@ from typing import Any
 
 import msgspec
 
-from anaphora.errors import FixtureIntegrityFailed, NewerSchema
+from anaphora.errors import FixtureIntegrityFailed, OtherSchema
 
 from .fixture import SCHEMA_VERSION
 
@@ -137,7 +137,7 @@ def read_entries(data: bytes, start: int = 0) -> list[FixtureEntry] | None:
 
 
 def read_toml(data: bytes, place: str) -> list[FixtureEntry]:
-    """The entries; raises `NewerSchema`, and `FixtureIntegrityFailed` for an invalid index."""
+    """The entries; raises `OtherSchema`, and `FixtureIntegrityFailed` for an invalid index."""
     try:
         table = tomllib.loads(data.decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as problem:
@@ -146,7 +146,7 @@ def read_toml(data: bytes, place: str) -> list[FixtureEntry]:
     if type(version) is not int or version < 1:
         raise FixtureIntegrityFailed(f"{place}: schema_version must be a number, 1 or more")
     if version > SCHEMA_VERSION:
-        raise NewerSchema(place, version=version, known=SCHEMA_VERSION)
+        raise OtherSchema(place, version=version, known=SCHEMA_VERSION)
     rows = table.get("fixture", [])
     if not isinstance(rows, list):
         raise FixtureIntegrityFailed(f"{place}: fixtures must be written as [[fixture]]")

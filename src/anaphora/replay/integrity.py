@@ -121,7 +121,7 @@ class CheckedFolder:
 
 def check_folder(folder: Path, *, track: Track | None = None, deep: bool = False) -> CheckedFolder:
     """Check everything; `deep` also decodes every fixture. The caller holds the folder's lock.
-    Raises `Io` for a folder that cannot be read, and `NewerSchema`."""
+    Raises `Io` for a folder that cannot be read, and `OtherSchema`."""
     checked = CheckedFolder(folder)
     files = _Scan(checked, folder)
     _read_index(checked, files)

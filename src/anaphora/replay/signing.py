@@ -22,7 +22,7 @@ import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from anaphora.errors import InvalidRequest, Io, MissingExtra, NewerSchema, SignatureMismatch
+from anaphora.errors import InvalidRequest, Io, MissingExtra, OtherSchema, SignatureMismatch
 
 from .disk import FILE_MODE, FolderWriter, io_errors, locked, write_all
 from .fixture import SCHEMA_VERSION
@@ -192,7 +192,7 @@ def _read(data: bytes, place: Path) -> tuple[str, bytes]:
         table = tomllib.loads(data.decode())
         version = table["schema_version"]
         if type(version) is int and version > SCHEMA_VERSION:
-            raise NewerSchema(str(place), version=version, known=SCHEMA_VERSION)
+            raise OtherSchema(str(place), version=version, known=SCHEMA_VERSION)
         key = table["public_key"]
         if not isinstance(key, str) or not _PUBLIC.fullmatch(key):
             raise ValueError

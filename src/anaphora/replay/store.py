@@ -78,7 +78,7 @@ class FixtureStore:
     ) -> FixtureStore:
         """Verify the whole folder. Raises `FixtureIntegrityFailed`, and then serves nothing;
         `SignatureMismatch` if it is not signed with the public key `signed_by`, or has changed
-        since; `NewerSchema`; `Io` if the folder does not exist, without `create`.
+        since; `OtherSchema`; `Io` if the folder does not exist, without `create`.
 
         `sign` signs every change. Without `sync`, a crash of the machine may lose the last writes,
         a crash of this process never does. With `changed_rules`, replay.toml may differ from the

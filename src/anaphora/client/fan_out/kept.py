@@ -21,7 +21,7 @@ import msgspec
 
 from anaphora.client.response import Record, Response
 from anaphora.client.structured import Structured
-from anaphora.errors import InvalidRequest, Io, NewerSchema, Parse
+from anaphora.errors import InvalidRequest, Io, OtherSchema, Parse
 from anaphora.values import Reply, StopReason, Usage, from_json, to_json
 
 from .values import FanOutItem
@@ -145,7 +145,7 @@ class KeptResults:
                 raise Parse(f"{self.state_path}:{number}: {problem}") from None
             known = line.version or known
             if line.version is not None and line.version > _VERSION:
-                raise NewerSchema(str(self.state_path), version=line.version, known=_VERSION)
+                raise OtherSchema(str(self.state_path), version=line.version, known=_VERSION)
             if line.batch is not None:
                 self._add_batch(line.batch)
             if line.collected is not None:

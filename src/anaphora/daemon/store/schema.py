@@ -16,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from anaphora.errors import Io, NewerSchema, OlderSchema
+from anaphora.errors import Io, OtherSchema
 from anaphora.sqlite_files import BUSY_SECONDS, connect_read_only, transaction
 
 from . import SettledFigures, Settlement
@@ -202,9 +202,9 @@ def version_of(database: sqlite3.Connection, path: Path) -> int:
         return 0
     version: int = database.execute("PRAGMA user_version").fetchone()[0]
     if version > SCHEMA_VERSION:
-        raise NewerSchema(str(path), version=version, known=SCHEMA_VERSION)
+        raise OtherSchema(str(path), version=version, known=SCHEMA_VERSION)
     if version < SCHEMA_VERSION:
-        raise OlderSchema(str(path), version=version, known=SCHEMA_VERSION)
+        raise OtherSchema(str(path), version=version, known=SCHEMA_VERSION)
     return version
 
 

@@ -91,7 +91,7 @@ class SqliteStore(SmallTables):
 
     @classmethod
     def open(cls, path: Path, *, clock: Callable[[], float] = time.time) -> SqliteStore:
-        """Creates the file if there is none. Raises `Io`, and `NewerSchema` or `OlderSchema` for a
+        """Creates the file if there is none. Raises `Io`, and `OtherSchema` for a
         file of another version."""
         with readable(path), ExitStack() as stack:
             refuse_lost_file(path)

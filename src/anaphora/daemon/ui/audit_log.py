@@ -26,7 +26,7 @@ from anaphora.errors import (
     AnchorMismatch,
     ChainBroken,
     MacMismatch,
-    NewerSchema,
+    OtherSchema,
     Overloaded,
 )
 
@@ -39,7 +39,7 @@ _PIECE_BYTES = 64 * 1024
 _EXPORT_REST, _EXPORT_ROWS = 0.001, 100
 
 
-_BROKEN = (ChainBroken, AnchorMismatch, MacMismatch, NewerSchema)
+_BROKEN = (ChainBroken, AnchorMismatch, MacMismatch, OtherSchema)
 
 
 class _Stopped(Exception):

@@ -15,7 +15,7 @@ import msgspec
 
 from anaphora.audit.envelope import AuditEnvelope, decode, decode_number
 from anaphora.audit.log_file import segments_of
-from anaphora.errors import ChainBroken, NewerSchema
+from anaphora.errors import ChainBroken, OtherSchema
 
 Place: TypeAlias = tuple[int, int]
 """Place of a row: its segment and byte offset."""
@@ -60,7 +60,7 @@ def _add_line(read: ReadRows, line: bytes, place: Place) -> bool:
     """True if the next row can be read."""
     try:
         row = decode(line)
-    except NewerSchema as problem:
+    except OtherSchema as problem:
         read.newer = str(problem)
         return False
     except ChainBroken:
@@ -191,6 +191,6 @@ def _hash_of(line: bytes) -> str:
 def _call_of(line: bytes, seq: int) -> AuditEnvelope | None:
     try:
         row = decode(line)
-    except (ChainBroken, NewerSchema):
+    except (ChainBroken, OtherSchema):
         return None
     return row.content if row.seq == seq and isinstance(row.content, AuditEnvelope) else None
