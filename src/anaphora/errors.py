@@ -67,11 +67,7 @@ __all__ = [
     "NotificationDenied", "OtherSchema", "Overloaded", "Parse", "PrefixBroken",
     "QuotaExhausted", "RateLimited", "RequestRejected", "SignatureMismatch",
     "SpendLimitReached", "StoreRefused", "StoreUnavailable", "SummaryFailed", "Throttled",
-    "Timeout", "TooLarge", "Transport", "Unauthenticated", "Unavailable", "Upstream", "body",
-    "capability_denied", "cold_cache", "connect", "denied", "empty", "first_byte",
-    "grant_exceeded", "grant_rate_limited", "history_changed", "idle", "message", "not_granted",
-    "notification", "over_budget", "paused", "refusal", "send", "spend_limit", "tool_call",
-    "truncated", "unavailable",
+    "Timeout", "TooLarge", "Transport", "Unauthenticated", "Unavailable", "Upstream",
 ]  # fmt: skip
 
 Phase: TypeAlias = Literal["connect", "send", "first_byte", "body", "idle"]
@@ -462,26 +458,21 @@ class AnchorMismatch(AnaphoraError):
         self.row = row
 
 
-class NewerSchema(AnaphoraError):
-    """A file was written by a newer version of this package, which this one does not read."""
+class OtherSchema(AnaphoraError):
+    """A file or a store is of another version of this package, which this one does not read."""
 
     def __init__(self, place: str, *, version: int, known: int) -> None:
-        super().__init__(
-            f"{place}: schema_version {version} is newer than {known}, the newest that this"
-            " version of anaphora reads; upgrade anaphora"
-        )
-        self.version = version
-        self.known = known
-
-
-class OlderSchema(AnaphoraError):
-    """A daemon's store is of an older version of this package, which this one does not read."""
-
-    def __init__(self, place: str, *, version: int, known: int) -> None:
-        super().__init__(
-            f"{place}: has schema_version {version}, and this version of anaphora reads {known}"
-            " only: keep the folder, create a new home with `anaphora init`, and add the apps again"
-        )
+        if version > known:
+            reason = (
+                f"is newer than {known}, the newest that this version of anaphora reads; upgrade"
+                " anaphora"
+            )
+        else:
+            reason = (
+                f"is older than {known}, which this version of anaphora reads: keep the folder,"
+                " create a new home with `anaphora init`, and add the apps again"
+            )
+        super().__init__(f"{place}: schema_version {version} {reason}")
         self.version = version
         self.known = known
 
