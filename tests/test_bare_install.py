@@ -264,6 +264,7 @@ def test_pages_name_a_package_index_only_if_releases_are_published_there() -> No
         assert ("uvx anaphora usage" in other) == (not published and "uvx" in text)
 
 
+@pytest.mark.long
 def test_ask_the_emulator(installed: Callable[[str], Run]) -> None:
     run = installed("emulator")
     words = ("ask", "--emulate", "Hello?")
@@ -291,6 +292,7 @@ def test_ask_a_provider_of_llm_yaml(
     assert "price unknown" in done.stderr
 
 
+@pytest.mark.long
 def test_usage_is_the_first_command_of_a_newcomer(
     installed: Callable[[str], Run], tmp_path: Path
 ) -> None:
@@ -312,11 +314,13 @@ def test_usage_is_the_first_command_of_a_newcomer(
     assert line.stdout == b"$0.00 today\n"
 
 
+@pytest.mark.long
 def test_every_command_has_help_without_extras(installed: Callable[[str], Run]) -> None:
     for done in installed("").commands(*((name, "--help") for name in COMMAND_NAMES)):
         assert passed(done).startswith(f"Usage: anaphora {done.args[0]}")
 
 
+@pytest.mark.long
 def test_the_pytest_plugin_alone(installed: Callable[[str], Run], tmp_path: Path) -> None:
     """With nothing but `pip install anaphora[pytest]`, and without an SDK."""
     test = """
@@ -356,6 +360,7 @@ def test_a_missing_extra_is_named_without_a_traceback(installed: Callable[[str],
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.long
 def test_the_extra_proxy_alone_has_the_command(installed: Callable[[str], Run]) -> None:
     """With nothing but `pip install anaphora[proxy]`."""
     run = installed("proxy")

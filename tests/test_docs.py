@@ -256,6 +256,7 @@ BREAKING = {
     ],
     ids=name,
 )
+@pytest.mark.long
 def test_other_pages_hold_no_untested_snippet(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,6 +12,7 @@ from anaphora.audit.envelope import RecoveryRow
 from anaphora.errors import ChainBroken
 
 
+@pytest.mark.long
 def test_fifteen_kills_of_each_kind_lose_no_committed_row(tmp_path: Path) -> None:
     kill_writers(tmp_path / "audit", 15, seed=18)
 

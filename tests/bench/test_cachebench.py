@@ -88,6 +88,7 @@ def test_command_has_help() -> None:
 # ── Peers ────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.long
 def test_each_call_continues_the_one_before(runner: Any, tmp_path: Path) -> None:
     """A call has what is new, and the replies that the emulator gives are those in the history."""
     from cachebench import workload
@@ -130,6 +131,7 @@ def test_one_conversation_is_billed_through_real_code(
     assert all(seconds > 0 for seconds in bill.cpu)
 
 
+@pytest.mark.long
 def test_each_family_has_a_new_proxy(runner: Any, tmp_path: Path) -> None:
     """The second family is the first again: a proxy that knew it would mark its first call."""
     from cachebench import cell, workload
@@ -143,6 +145,7 @@ def test_each_family_has_a_new_proxy(runner: Any, tmp_path: Path) -> None:
     assert (first.written, first.read) == (second.written, second.read)
 
 
+@pytest.mark.long
 def test_the_time_as_state_leaves_the_beginning_alone(runner: Any, tmp_path: Path) -> None:
     from cachebench import cell, workload
 

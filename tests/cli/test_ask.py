@@ -546,6 +546,7 @@ def on_a_terminal(home: Path, *arguments: str, **extra: str) -> bytes:
     return seen
 
 
+@pytest.mark.long
 def test_colours_and_control_characters(ask: Ask, home: Path) -> None:
     seen = on_a_terminal(home, "Please escape")
     answer, line = seen.splitlines()
@@ -565,6 +566,7 @@ def test_closed_pipe_is_no_error(home: Path) -> None:
 
 
 @pytest.mark.parametrize("how", [(), ("--json",)])
+@pytest.mark.long
 def test_interrupted_answer_is_printed(home: Path, emu: Emulator, how: tuple[str, ...]) -> None:
     command = [sys.executable, "-m", "anaphora", "ask", *how, "slowly"]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}

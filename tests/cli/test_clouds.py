@@ -52,6 +52,7 @@ def written(folder: Path) -> str:
     return "".join(file.read_bytes().decode("utf-8", "replace") for file in files)
 
 
+@pytest.mark.long
 def test_recorded_and_replayed(
     emu: Emulator,
     tmp_path: Path,
@@ -76,6 +77,7 @@ def test_recorded_and_replayed(
 
 
 @pytest.mark.parametrize("bearer", [False, True])
+@pytest.mark.long
 def test_watched_and_nothing_shows_a_secret(
     emu: Emulator,
     tmp_path: Path,

@@ -140,6 +140,7 @@ def test_nothing_is_truncated_at_any_width(columns: int, data: Any) -> None:
 
 
 @pytest.mark.breaks_prefix(reason=BREAKS)
+@pytest.mark.long
 def test_default_shows_the_tokens_of_one_conversation_by_turn() -> None:
     runner = CliRunner()
     shown = runner.invoke(anaphora, ["demo", "--json"], catch_exceptions=False)
@@ -163,6 +164,7 @@ def test_default_shows_the_tokens_of_one_conversation_by_turn() -> None:
             assert re.search(rf"^   . {kind} .*{label} +{total:,}\b", text, re.MULTILINE)
 
 
+@pytest.mark.long
 def test_terminal_has_colours_and_progress(environment: Any) -> None:
     shown = on_terminal(80, environment())
     assert "\x1b[1;32m" in shown
@@ -180,6 +182,7 @@ def test_no_color_and_dumb_terminals(environment: Any) -> None:
     assert ESCAPE not in on_terminal(100, environment(TERM="dumb"))
 
 
+@pytest.mark.long
 def test_pipe_without_unicode(run_process: Any) -> None:
     shown = run_process("demo", PYTHONIOENCODING="ascii", PYTHONUTF8="0")
     assert (shown.returncode, shown.stderr) == (0, "")

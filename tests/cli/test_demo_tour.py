@@ -87,6 +87,7 @@ def by_layout(requested: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
     return [[r for r in requested if r["workspace"] == one][:TURNS] for one in workspaces]
 
 
+@pytest.mark.long
 def test_bills_equal_the_emulators(toured: Toured) -> None:
     """Dollars and tokens as the server's own books have them."""
     for one in toured.providers:
@@ -239,6 +240,7 @@ def test_every_provider_with_a_price_is_visited() -> None:
 
 
 @pytest.mark.breaks_prefix(reason="a prompt that breaks its prefix is what the tour shows")
+@pytest.mark.long
 def test_every_provider_answers_in_every_layout(monkeypatch: pytest.MonkeyPatch) -> None:
     """Three turns; `make soak` has all of them."""
     short = msgspec.structs.replace(STORY, steps=STORY.steps[:3])

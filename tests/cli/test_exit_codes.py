@@ -114,6 +114,7 @@ def test_no_file_and_folder_without_logs_are_2(run: Any, folder: Path, command: 
 
 
 @pytest.mark.parametrize("command", GOOD)
+@pytest.mark.long
 def test_one_unreadable_file_of_two_is_1(run: Any, folder: Path, command: str) -> None:
     """The other one is worked on, and the unreadable one is named."""
     good = str(folder / GOOD[command])

@@ -325,6 +325,7 @@ def test_hostile_line_ends_no_reader(tmp_path: Path, program: Any, line: bytes) 
 # ── Packed files ─────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.long
 def test_packed_session_that_unpacks_to_much_is_named(
     session: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -72,6 +72,7 @@ def recorded_in(name: str, emu: Emulator) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", VARIABLES)
+@pytest.mark.long
 def test_recorded_run_is_replayed_without_network_and_key(
     run: Any,
     emu: Emulator,

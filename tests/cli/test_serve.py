@@ -139,6 +139,7 @@ def short_folder() -> Iterator[Path]:
         yield Path(folder)
 
 
+@pytest.mark.long
 def test_emulate_needs_nothing_and_stops_on_sigterm(short_folder: Path) -> None:
     """The printed curl line works as it is."""
     source = Path(sys.modules[main.__module__].__file__ or "").parents[2]

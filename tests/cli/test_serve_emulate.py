@@ -47,6 +47,7 @@ def short_folder() -> Iterator[Path]:
         yield Path(folder)
 
 
+@pytest.mark.long
 def test_every_provider_answers(short_folder: Path) -> None:
     source = Path(sys.modules[main.__module__].__file__ or "").parents[2]
     process = subprocess.Popen(

@@ -66,6 +66,7 @@ def test_a_resumed_session_is_billed_once(resumed: list[Path], backwards: bool) 
     assert notice["reason"] == f"538 answers repeated from {files[0]}: counted once, there"
 
 
+@pytest.mark.long
 def test_a_resumed_session_is_explained_once(resumed: list[Path]) -> None:
     assert report("explain", *resumed)["summary"]["turns"] == 610
 

@@ -271,6 +271,7 @@ def test_shell_completion(run: Any) -> None:
     assert found.stdout == "plain,anthropic/claude-opus-5-5\n"
 
 
+@pytest.mark.long
 def test_recorded_exchanges_are_a_request_log() -> None:
     file = SHARED / "exchanges" / "exchanges.jsonl.gz"
     if not file.exists():

@@ -268,6 +268,7 @@ def test_places_are_listed_if_nothing_is_found(empty_home: Path, run: Any) -> No
         (["--program", "vim"], "'vim' is not one of 'claude-code'"),
     ],
 )
+@pytest.mark.long
 def test_usage_errors(home: Path, run: Any, arguments: list[str], message: str) -> None:
     done = run("usage", *arguments)
     assert done.returncode == 2
@@ -406,6 +407,7 @@ def test_request_logs(empty_home: Path, usage: Any, tmp_path: Path) -> None:
 @pytest.mark.skipif(
     not SHARED.is_dir(), reason=f"no session files beside the repository ({SHARED})"
 )
+@pytest.mark.long
 def test_real_sessions(empty_home: Path, usage: Any) -> None:
     folder = empty_home / ".claude" / "projects" / "-real"
     folder.mkdir(parents=True)

@@ -177,6 +177,7 @@ def test_change_is_named_with_its_field_excerpts_tokens_and_dollars(watched: Any
     assert float(broken["lost_usd"]) > 0
 
 
+@pytest.mark.long
 def test_report_has_the_summary_the_charts_and_the_text_of_the_break(
     watched: Any, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -361,6 +362,7 @@ def test_log_that_cannot_be_written_is_reported_once_with_the_summary(
 
 
 @needs_dev_full
+@pytest.mark.long
 def test_exit_code_is_the_commands_where_standard_error_is_full(
     environment: Callable[..., dict[str, str]], tmp_path: Path
 ) -> None:
@@ -470,6 +472,7 @@ def test_without_a_command_it_serves_until_it_is_interrupted(
 # ── A command that owns the terminal ─────────────────────────────────────────────────────────────
 
 
+@pytest.mark.long
 def test_program_that_owns_the_terminal_is_not_disturbed(
     emu: Emulator, tmp_path: Path, environment: Callable[..., dict[str, str]]
 ) -> None:

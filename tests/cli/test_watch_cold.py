@@ -139,6 +139,7 @@ def test_question_is_asked_on_the_terminal(
 
 
 @pytest.mark.parametrize("name", ["agent.py", "claude"])
+@pytest.mark.long
 def test_program_that_owns_the_terminal_shows_the_refusal_itself(
     emu: Emulator, tmp_path: Path, environ: dict[str, str], name: str
 ) -> None:
@@ -211,6 +212,7 @@ def test_refusals_and_warnings_without_asking(
         (("--cold", "warn:a lot"), "'a lot' is not an amount in dollars"),
     ],
 )
+@pytest.mark.long
 def test_wrong_options_are_named(
     emu: Emulator, environ: dict[str, str], words: tuple[str, ...], reason: str
 ) -> None:

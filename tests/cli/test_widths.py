@@ -189,6 +189,7 @@ def check_ascii(shown: subprocess.CompletedProcess[str]) -> None:
     [COMMANDS["explain"][0], "ask --emulate -s Grüße Ça?".split()],
     ids=["explain", "ask"],
 )
+@pytest.mark.long
 def test_locale_without_unicode(run_process: Any, arguments: list[str]) -> None:
     check_ascii(run_process(*arguments, **ASCII))
 

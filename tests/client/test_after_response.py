@@ -543,6 +543,7 @@ def test_every_guarded_step_has_words() -> None:
 
 
 @pytest.mark.parametrize(("way", "step"), CASES)
+@pytest.mark.long
 def test_failing_step_loses_nothing(
     emu: Emulator,
     way: Way,

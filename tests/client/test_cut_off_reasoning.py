@@ -95,6 +95,7 @@ def codes(answered: Response) -> set[str]:
 @pytest.mark.parametrize("question", ["ponder", "muse"], ids=["at max_tokens", "signed"])
 @both
 @every
+@pytest.mark.long
 def test_conversation_continues_after_cut_off_reasoning(
     emu: Emulator, name: str, stream: bool, question: str
 ) -> None:

@@ -432,6 +432,7 @@ def test_refusal_is_an_output_mismatch(emu: Emulator, name: str) -> None:
 
 
 @both
+@pytest.mark.long
 def test_fifty_conversations_on_one_client(emu: Emulator, stream: bool) -> None:
     """Each keeps to itself: its own messages, its own prefix, its own bill."""
 

@@ -149,6 +149,7 @@ def test_providers_get_batches_of_their_own(emu: Emulator) -> None:
 
 
 @pytest.mark.parametrize("name", PROVIDERS[:2])
+@pytest.mark.long
 def test_one_rejected_request_is_one_error(emu: Emulator, name: str) -> None:
     async def main() -> None:
         async with connected(emu, [name]) as emulated:

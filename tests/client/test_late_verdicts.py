@@ -165,6 +165,7 @@ async def long_conversation(client: AsyncClient, name: str, after: Reader) -> li
 @pytest.mark.parametrize("name", ["anthropic", "openai_chat", "openai_responses", "deepseek"])
 @few
 @pytest.mark.usefixtures("most")
+@pytest.mark.long
 def test_verdicts_of_a_long_conversation(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     def keep_a_few(responses: list[Response]) -> None:
         del responses[:-5]

@@ -149,6 +149,7 @@ def test_call_that_takes_too_long_is_a_failed_result(emu: Emulator, http_url: st
     run(emu, main)
 
 
+@pytest.mark.long
 def test_all_pages_of_a_listing_are_read(emu: Emulator) -> None:
     async def main(_: Connected) -> None:
         async with opened("pages") as session:

@@ -82,6 +82,7 @@ def counter(chat: Session) -> TokenCount:
 @pytest.mark.parametrize("name", NAMES)
 @settings(max_examples=20, suppress_health_check=[HealthCheck.too_slow])
 @given(history=histories(), budget=st.integers(5, 1500))
+@pytest.mark.long
 def test_units_stay_whole_and_the_budget_is_kept(
     name: str, history: list[Message], budget: int
 ) -> None:

@@ -148,6 +148,7 @@ CONSUMED: dict[str, Callable[[Client], Callable[[], object]]] = {
 
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("kind", CONSUMED)
+@pytest.mark.long
 def test_call_of_a_closed_client_is_refused_and_not_forgotten(
     running: emulator.Emulator, kind: str
 ) -> None:
@@ -409,6 +410,7 @@ def test_client_made_before_a_fork_says_what_to_do(running: emulator.Emulator) -
 
 
 @pytest.mark.usefixtures("new_objects_only")
+@pytest.mark.long
 def test_clients_in_turn_leave_no_timers(running: emulator.Emulator) -> None:
     """Each client has a thread and an event loop of its own; calls alternate between the loops."""
 

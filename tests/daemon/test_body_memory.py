@@ -55,6 +55,7 @@ def used(name: str, body: CallBody, decoded: DecodedBody) -> Any:
 @pytest.mark.parametrize("name", PATHS)
 @settings(max_examples=40)
 @given(conversation=conversations())
+@pytest.mark.long
 def test_body_is_read_as_if_it_were_the_first(name: str, conversation: list[Body]) -> None:
     memory = AppBodies(BodyMemory(grids=(64, 512)))
     for each in conversation:

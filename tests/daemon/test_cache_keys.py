@@ -73,6 +73,7 @@ def test_key_outlives_the_process(apps: tuple[str, ...], emu: Emulator, tmp_path
 
 
 @pytest.mark.parametrize("apps", APPS)
+@pytest.mark.long
 def test_each_conversation_of_a_crowd_keeps_its_key(
     apps: tuple[str, ...], emu: Emulator, tmp_path: Path
 ) -> None:

@@ -286,6 +286,7 @@ def test_stopping_daemon_reads_on_until_the_drain_is_over(
     assert any("1 of them are read on" in each for each in messages), messages
 
 
+@pytest.mark.long
 def test_sigterm_waits_for_what_is_read_on(provider: HeldProvider, tmp_path: Path) -> None:
     """A process that is told to stop ends when the bill has come."""
     home, llm = tmp_path / "home", llm_yaml(provider)

@@ -147,6 +147,7 @@ def refusals(daemon: TestedDaemon) -> int:
 
 @pytest.mark.parametrize("stream", [False, True], ids=["single", "stream"])
 @pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.long
 def test_cold_call_is_refused_once(
     daemon: TestedDaemon, emu: Emulator, later: Callable[[float], None], name: str, stream: bool
 ) -> None:

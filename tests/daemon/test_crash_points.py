@@ -156,6 +156,7 @@ def crash_cases() -> Iterator[Any]:
 
 
 @pytest.mark.parametrize(("home", "recovery", "point"), [*crash_cases()], indirect=["home"])
+@pytest.mark.long
 def test_a_call_is_charged_by_what_was_sent_and_has_one_row(
     home: KilledHome,
     daemons: CrashingDaemons,
@@ -302,6 +303,7 @@ def test_marks_do_not_pile_up(
 
 
 @pytest.mark.parametrize("point", ["held", "settled"])
+@pytest.mark.long
 def test_a_node_writes_the_row_of_a_call_that_another_node_has_charged(
     tmp_path: Path,
     daemons: CrashingDaemons,

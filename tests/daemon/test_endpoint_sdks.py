@@ -86,6 +86,7 @@ def sdks(daemon: TestedDaemon) -> Iterator[dict[str, Any]]:
 
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("wire", SDKS)
+@pytest.mark.long
 def test_each_sdk_with_each_provider(wire: str, target: str, sdks: dict[str, Any]) -> None:
     (provider, model), sdk = TARGETS[target], sdks[wire]
     answer = sdk.ask(model, "Hello?", provider=provider)

@@ -303,6 +303,7 @@ def test_what_is_masked_may_stand_anywhere(
     "piece", ["a", "a.", "a-", "1.", "user-", "user-id-", "fd00:", "a@", "a@b.", " ", "-.", "sk-"]
 )
 @pytest.mark.parametrize("begin", ["", "account", "user_id: ", "x@", "fd00:"])
+@pytest.mark.long
 def test_long_texts_are_masked_in_linear_time(begin: str, piece: str) -> None:
     """A search that looks at a text again for each of its characters would take minutes."""
     text = begin + piece * (40_000 // len(piece))

@@ -287,6 +287,7 @@ def test_grants_by_example() -> None:
     assert apps >= {"summaries", "chat", "claude-code", "triage", "web", "mobile", "evaluation"}
 
 
+@pytest.mark.long
 def test_the_commands_of_the_page_of_grants(tmp_path: Path) -> None:
     """Each prints the grant that the page shows, and a script that sets the environment."""
     shell = Shell(tmp_path, "")

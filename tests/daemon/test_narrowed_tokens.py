@@ -123,6 +123,7 @@ def test_app_narrows_its_token(daemon: TestedDaemon, socket: bool) -> None:
     assert all(model.startswith("claude-haiku-") for model in models)
 
 
+@pytest.mark.long
 def test_app_narrows_over_standard_input_and_output(daemon: TestedDaemon, tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text(daemon.token())

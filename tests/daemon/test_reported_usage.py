@@ -220,6 +220,7 @@ def exceeded(daemon: TestedDaemon) -> list[str]:
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 @pytest.mark.parametrize("wire", WIRES)
+@pytest.mark.long
 def test_negative_counts_are_not_reported(
     daemon: TestedDaemon, provider: Answering, wire: str, stream: bool
 ) -> None:
@@ -234,6 +235,7 @@ def test_negative_counts_are_not_reported(
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 @pytest.mark.parametrize("wire", WIRES)
+@pytest.mark.long
 def test_more_tokens_than_the_model_can_have_are_disputed(
     daemon: TestedDaemon,
     provider: Answering,

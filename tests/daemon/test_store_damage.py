@@ -120,6 +120,7 @@ async def test_a_replaced_store_is_noticed_and_nothing_is_written(
 
 @pytest.mark.parametrize("mode", ["PASSIVE", "FULL", "RESTART", "TRUNCATE"])
 @in_event_loop
+@pytest.mark.long
 async def test_other_processes_may_use_the_store(tmp_path: Path, mode: str) -> None:
     path = tmp_path / "store.sqlite"
     async with opened(path) as ledger:
@@ -235,6 +236,7 @@ def test_calls_get_503_and_readyz_says_why(
 
 
 @pytest.mark.parametrize("damage", [delete, replace])
+@pytest.mark.long
 def test_serve_stops_when_its_store_was_replaced(
     emu: Emulator, tmp_path: Path, damage: Damage
 ) -> None:

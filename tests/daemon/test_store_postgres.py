@@ -62,6 +62,7 @@ async def node(
 
 @pytest.mark.parametrize("how", ["stopped", "killed"])
 @in_event_loop
+@pytest.mark.long
 async def test_without_postgresql_no_hold_and_settlements_wait(
     postgres_place: PostgresPlace, postgres_server: PostgresServer, how: str
 ) -> None:

@@ -124,6 +124,7 @@ def meaning(reply: Reply) -> Any:
 
 @pytest.mark.parametrize("name", ANSWERS)
 @pytest.mark.parametrize(("at", "caller"), PAIRS)
+@pytest.mark.long
 def test_answer_is_the_same_with_and_without_a_stream(
     at: str, caller: str, name: str, failing: tuple[TestedDaemon, FailingProvider]
 ) -> None:

@@ -37,6 +37,7 @@ def home(running_emulator: Emulator, tmp_path_factory: pytest.TempPathFactory) -
 
 
 @pytest.mark.parametrize("command", [each for each in COMMANDS if each not in SERVERS])
+@pytest.mark.long
 def test_command(command: str, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(home)
     words = shlex.split(command.replace("/srv/anaphora", str(home)))[1:]

@@ -424,6 +424,7 @@ def test_unreadable_request_names_its_field(client: openai.OpenAI) -> None:
     assert "messages" in str(caught.value)
 
 
+@pytest.mark.long
 def test_concurrent_requests(emu: Emulator) -> None:
     async def all_of_them() -> list[str]:
         url = f"{emu.url}/v1"

@@ -107,6 +107,7 @@ LONG_AGO = 30 * 86_400.0
 
 @every
 @either
+@pytest.mark.long
 def test_cold_call_gets_one_refusal_and_passes_again(
     emu: Emulator, clock: Clock, name: str, stream: bool
 ) -> None:

@@ -393,6 +393,7 @@ def test_watch_record_and_replay_reach_programs_without_a_base_url(
     assert [file.name for file in tmp_path.iterdir()] == ["recordings"]
 
 
+@pytest.mark.long
 def test_program_that_takes_no_base_url_is_reached_without_the_option(
     provider: Emulator, tmp_path: Path
 ) -> None:

@@ -209,6 +209,7 @@ def changed(**params: Any) -> dict[str, Any]:
     (changed(model=...), ""),
     (changed(model="claude-opus-4-5"), "model"),
 ])  # fmt: skip
+@pytest.mark.long
 def test_d3_d9_invalid_params_name_their_place(
     rpc: RpcClient, provider: ScriptedProvider, params: dict[str, Any], place: str
 ) -> None:

@@ -207,6 +207,7 @@ def test_exceptions_are_few_and_recorded() -> None:
     assert len(recorded()) > 1_100
 
 
+@pytest.mark.long
 def test_emulator_accepts_recorded_requests() -> None:
     engine, refused = Engine(EmulatorOptions(any_model=True)), {}
     for one in requests("emulator"):

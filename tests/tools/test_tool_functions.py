@@ -533,6 +533,7 @@ def test_name_is_required(nameless: Callable[..., Any]) -> None:
     assert function_tool(nameless, name="given").name == "given"
 
 
+@pytest.mark.long
 def test_function_is_read_once_and_not_kept_alive() -> None:
     def book(city: str) -> None: ...
 

@@ -91,6 +91,7 @@ def talk(proxy: Proxy, place: Place) -> None:
 
 
 @pytest.mark.parametrize("name", PLACES)
+@pytest.mark.long
 def test_prediction_is_what_placing_really_costs(emu: Emulator, name: str) -> None:
     results = []
     for place in (False, True):

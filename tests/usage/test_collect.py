@@ -52,6 +52,7 @@ def in_processes(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(collect, name, 4000)
 
 
+@pytest.mark.long
 def test_processes_give_the_same_report(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -113,6 +113,7 @@ def poisoned(value: Any, poison: Any) -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("poison", [None, [None], 1e20, 10**400, "\x1b[31m"])
+@pytest.mark.long
 def test_poison_is_at_most_a_problem_of_its_record(
     tmp_path: Path, lines: list[bytes], poison: Any
 ) -> None:

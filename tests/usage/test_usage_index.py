@@ -315,6 +315,7 @@ print(found.total.calls, found.total.output, found.notices)
 """
 
 
+@pytest.mark.long
 def test_processes_use_one_index_at_once(tmp_path: Path) -> None:
     folder = tmp_path / "sessions"
     folder.mkdir()

@@ -109,6 +109,7 @@ def test_law_1_holds_while_a_stored_response_is_continued(
 
 @every_wire
 @given(data=st.data())
+@pytest.mark.long
 def test_laws_2_and_4_markers(case: WireCase, data: st.DataObject) -> None:
     call = draw_call(case, data)
     rendered = case.render(call)
@@ -175,6 +176,7 @@ def check_paths(rendered: Rendered, body: Any) -> None:
 
 @every_wire
 @given(data=st.data())
+@pytest.mark.long
 def test_laws_3_9_and_10_stored_conversation_and_new_tail(
     case: WireCase, data: st.DataObject
 ) -> None:
@@ -279,6 +281,7 @@ for name, provider, model in CASES:
 """
 
 
+@pytest.mark.long
 def test_law_3_hash_seed_changes_no_byte() -> None:
     cases = [(case.name, case.provider, case.models[0]) for case in CASES]
     outputs = {
@@ -300,6 +303,7 @@ def test_law_3_hash_seed_changes_no_byte() -> None:
 
 @every_wire
 @given(data=st.data())
+@pytest.mark.long
 def test_law_11_parsed_or_split_request_gives_the_same_bytes(
     case: WireCase, data: st.DataObject
 ) -> None:

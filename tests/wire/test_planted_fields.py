@@ -34,6 +34,7 @@ def names(notices: tuple[Notice, ...]) -> bool:
 
 
 @table(PLANTINGS)
+@pytest.mark.long
 def test_unknown_field_round_trips_in_place(
     name: str, place: tuple[str | int, ...], planting: Any
 ) -> None:
@@ -124,6 +125,7 @@ def for_any_model(name: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name, target", list(itertools.permutations(MODELS, 2)))
+@pytest.mark.long
 def test_other_wires_drop_unknown_field_with_notice(name: str, target: str) -> None:
     body = for_any_model(name)
     _, before = translated(name, body, target)

@@ -45,6 +45,7 @@ def test_documented_tables_are_current(printed: str) -> None:
     assert between(SIMULATOR, "causes") == causes
 
 
+@pytest.mark.long
 def test_the_last_line_has_the_figures(printed: str) -> None:
     figures = json.loads(printed.splitlines()[-1])
     limits = {

@@ -72,6 +72,7 @@ def test_the_messages_of_all_branches_are_in_proportion_to_the_file(name: Format
 
 @pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize("name", SESSIONS)
+@pytest.mark.long
 def test_a_session_of_twice_the_length_costs_about_twice_as_much(
     monkeypatch: pytest.MonkeyPatch, name: Format, command: str
 ) -> None:

@@ -101,6 +101,7 @@ def long_trace(turns: int, provider: str, model: str) -> Trace:
 
 @pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize("provider, model", MODELS)
+@pytest.mark.long
 def test_the_cost_of_a_call_does_not_grow_with_the_conversation(
     provider: str, model: str, command: str
 ) -> None:

@@ -71,6 +71,7 @@ def test_no_false_alarm_on_the_clean_pairs_of_pi_claude() -> None:
 
 
 @pytest.mark.parametrize("name", ["pi_claude", "claude_code", "deepseek_reasonix", "gemini_cli"])
+@pytest.mark.long
 def test_only_the_bill_of_an_older_entry_proves_a_loss_at_the_provider(name: str) -> None:
     change = Counter(one.verdict.cause for one in verdicts(name))
     blamed = [one.predicted for one in verdicts(name) if one.verdict.cause == "provider_side"]

@@ -131,6 +131,7 @@ def without_number(keys: tuple[str, ...]) -> tuple[str, ...]:
 
 
 @pytest.mark.parametrize("name", CHAINS)
+@pytest.mark.long
 def test_keys_are_those_of_botocore(name: str, place: Place) -> None:
     config, credentials, variables, asks = CHAINS[name]
     place.write(config, credentials, variables)

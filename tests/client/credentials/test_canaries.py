@@ -159,6 +159,7 @@ def was_sent(server: LocalServer, name: str) -> bool:
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", NAMES)
+@pytest.mark.long
 def test_a_provider_that_quotes_everything(
     name: str, way: Any, tokens: TokenServer, tmp_path: Path
 ) -> None:

@@ -185,6 +185,7 @@ def test_compressed_responses_are_decompressed() -> None:
     asyncio.run(main())
 
 
+@pytest.mark.long
 def test_large_body_is_whole_and_not_copied() -> None:
     async def main() -> int:
         body = os.urandom(1 << 20) * 24

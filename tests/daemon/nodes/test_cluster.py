@@ -272,6 +272,7 @@ def test_stored_objects_belong_to_their_app_on_every_node(running: Running) -> N
                 sdk(node, "one").responses.retrieve(made.id)
 
 
+@pytest.mark.long
 def test_a_drained_node_ends_its_streams_and_takes_no_calls(running: Running) -> None:
     first, second, third = running.cluster.nodes
     reading = threading.Event()

@@ -159,6 +159,7 @@ def listed_with(node: TestedDaemon, generation: int) -> list[dict[str, Any]]:
     return rows if is_known else []
 
 
+@pytest.mark.long
 def test_grants_are_applied_on_every_node(nodes: list[TestedDaemon]) -> None:
     def granted(node: TestedDaemon) -> float:
         result = administrate(node, "admin.grants.check", app="demo")
@@ -254,6 +255,7 @@ def test_a_generation_that_the_store_has_lost_stays_in_force(
         wait_until(lambda: outdated not in str(ready(node)))
 
 
+@pytest.mark.long
 def test_a_token_that_is_revoked_while_postgres_is_gone(
     emu: Emulator, tmp_path: Path, database_url: str, postgres_server: PostgresServer
 ) -> None:
@@ -300,6 +302,7 @@ WIRES: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
 }
 
 
+@pytest.mark.long
 def test_without_postgres_new_calls_get_a_503_and_streams_end_normally(
     slow_emulator: Emulator, tmp_path: Path, database_url: str, postgres_server: PostgresServer
 ) -> None:

@@ -26,6 +26,7 @@ def ready(node: TestedDaemon) -> tuple[int, dict[str, Any]]:
         return response.status_code, response.json()
 
 
+@pytest.mark.long
 def test_readyz_names_the_parts_that_are_gone(
     emu: Emulator,
     tmp_path: Path,

@@ -78,6 +78,7 @@ def admin(chromium: Chromium, tab: Tab, daemon: TestedDaemon) -> Tab:
     return tab
 
 
+@pytest.mark.long
 def test_first_visit_of_every_page(chromium: Chromium, daemon: TestedDaemon, admin: Tab) -> None:
     page = admin.visit(f"{daemon.url}/ui/conversations?range=month")
     conversation = str(page.locator("main table a").last.get_attribute("href"))

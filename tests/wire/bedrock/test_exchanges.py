@@ -185,6 +185,7 @@ def check_cuts(record: Json) -> None:
 
 
 @needs_clouds
+@pytest.mark.long
 def test_law_12_recorded_streams_cut_at_every_offset() -> None:
     """Five of the shortest that differ: text, calls, reasoning, citations, InvokeModel."""
     chosen = []

@@ -293,6 +293,7 @@ def test_a_stream_is_written_again_without_loss(record: dict[str, Any]) -> None:
 
 
 @every.stream
+@pytest.mark.long
 def test_events_do_not_depend_on_chunking(record: dict[str, Any]) -> None:
     stream = record["response"].encode()
     expected = events_of(stream)
