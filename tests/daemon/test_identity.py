@@ -12,7 +12,7 @@ import pytest
 from anaphora.client.config.secrets import Secret
 from anaphora.daemon.access import identity
 from anaphora.daemon.access.identity import ADMIN, Directory
-from anaphora.daemon.access.narrowing import NarrowedToken
+from anaphora.daemon.access.tokens import NarrowedToken
 from anaphora.daemon.home import Home, init
 from anaphora.daemon.home.extensions import Grants
 from anaphora.daemon.store.sqlite import SqliteStore

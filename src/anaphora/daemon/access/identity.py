@@ -30,8 +30,17 @@ from anaphora.redaction import shown_name
 from anaphora.serving.connection_limits import network_of
 
 from .grants import MOST_DEPTH, AppGrant
-from .narrowing import MOST_NARROWED, NarrowedToken, TokenRows, too_many
-from .token_hash import NARROWED_PREFIX, TokenHash, new_id, new_secret, refusal
+from .tokens import (
+    MOST_NARROWED,
+    NARROWED_PREFIX,
+    NarrowedToken,
+    TokenHash,
+    TokenRows,
+    new_id,
+    new_secret,
+    refusal,
+    too_many,
+)
 
 if TYPE_CHECKING:
     from anaphora.daemon.home import Home
