@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from anaphora.client.config.secrets import Secret
-from anaphora.daemon.access import steady_clock
+from anaphora.daemon.access import identity
 from anaphora.daemon.access.identity import ADMIN, Directory
-from anaphora.daemon.access.narrowing import NarrowedToken
+from anaphora.daemon.access.tokens import NarrowedToken
 from anaphora.daemon.home import Home, init
 from anaphora.daemon.home.extensions import Grants
 from anaphora.daemon.store.sqlite import SqliteStore
@@ -133,7 +133,7 @@ def test_a_clock_that_was_ahead_is_followed_when_it_is_right_again(
 ) -> None:
     """Without a restart: a day ahead for a moment, and behind for longer than a mistake."""
     ticks = time.monotonic()
-    monkeypatch.setattr(steady_clock, "monotonic", lambda: ticks)
+    monkeypatch.setattr(identity, "monotonic", lambda: ticks)
     _, token = opened.create("b", lifetime=3600)
     directory, start = opened.reopen(), opened.clock.now
     opened.clock.now = start + 86_400

@@ -29,7 +29,7 @@ from support.waiting import PATIENCE, wait_until
 
 from anaphora import emulator
 from anaphora.cli.common import anaphora
-from anaphora.daemon.access import narrowing
+from anaphora.daemon.access import tokens
 from anaphora.daemon.access.checks import is_model_granted
 from anaphora.daemon.access.grants import AppGrant, LlmGrant, narrowed_grant
 from anaphora.daemon.access.identity import ADMIN
@@ -234,7 +234,7 @@ def test_number_of_valid_tokens_is_limited(
         assert (error["code"], error["data"]["limit"]) == (-32006, "narrowed_tokens")
         administrate(daemon, "admin.apps.revoke", app="demo", token=first.id)
         assert narrowed(daemon).call("health")["app"] == "demo"
-    assert narrowing.MOST_NARROWED == 10_000
+    assert tokens.MOST_NARROWED == 10_000
 
 
 def test_tokens_that_ended_unused_do_not_stay_in_the_store(

@@ -19,7 +19,7 @@ from anaphora.errors import InvalidRequest
 from anaphora.prompt import PromptCachePlan
 from anaphora.rendered import Mark, Plan, Rendered
 from anaphora.values import TTL_SECONDS, Ttl
-from anaphora.wire.breakpoints import plannable
+from anaphora.wire.splicing import plannable
 
 Json = dict[str, Any]
 Draw = Callable[..., Any]

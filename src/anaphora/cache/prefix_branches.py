@@ -9,8 +9,7 @@ from typing import TypeAlias
 from anaphora.rendered.log import KEY
 
 from .compared_prompt import keys_from
-from .simulator import RenderedPrompt
-from .simulator.view import deepest_known
+from .simulator.prompt import RenderedPrompt, deepest_known
 
 #: Every so many chunks of a branch are found by their keys, and its first one.
 _EVERY = 16

@@ -29,7 +29,6 @@ from anaphora.errors import (
 )
 from anaphora.redaction import without_frames
 from anaphora.values import Event, Reply, ReplyEnd, ReplyFail, ReplyStart, UsageUpdate
-from anaphora.wire import reader_for
 from anaphora.wire.response_headers import request_id_in
 
 from .config.secrets import SecretHeaders
@@ -167,9 +166,8 @@ class Attempts:
                 if answer.status >= 300:
                     data = await self._deadline.wait(read_error_body(answer), late)
                     raise status_error(endpoint, answer, data)
-                reader = self._reader = reader_for(
-                    endpoint.wire, endpoint.listed_model(target.model)
-                )
+                model = endpoint.listed_model(target.model)
+                reader = self._reader = endpoint.wire.reader(model)
                 pieces = answer.__aiter__()
                 held: list[Event] = []
                 self.data = b""

@@ -35,7 +35,7 @@ from .prices import (
     price_of_model,
     served_tier,
 )
-from .response import Attempt, BlockShare, Operation, Record, shares_of
+from .response import Attempt, BlockShare, Operation, Record
 from .structured import Structured
 from .target import Target
 from .transport import HttpRequest
@@ -98,6 +98,24 @@ class PreparedRequest(msgspec.Struct, kw_only=True, eq=False):
         if self.known_shares is None:
             self.known_shares = shares_of(self.rendered)
         return self.known_shares
+
+
+def shares_of(rendered: Rendered) -> tuple[BlockShare, ...]:
+    """The prompt's tokens by tool, by system block and by segment of the messages."""
+    counts = Counts(rendered)
+    shares: list[BlockShare] = []
+    last = done = 0
+    for run in rendered.runs:
+        messages = run.section == "messages"
+        for chunk in (run.count - 1,) if messages else range(run.count):
+            before, done = done, counts.tokens(last + chunk + 1)
+            if messages:
+                label = run.role.value if run.role is not None else "messages"
+            else:
+                label = run.log.labels[chunk]
+            shares.append(BlockShare(label=label, section=run.section, tokens=done - before))
+        last += run.count
+    return tuple(shares)
 
 
 class InFlight:

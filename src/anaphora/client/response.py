@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeAlias, TypeVa
 import msgspec
 
 from anaphora.cache.verdict import Verdict
-from anaphora.rendered import Rendered
-from anaphora.tokens import Counts
 from anaphora.values import Notice, Reply, StopReason, TextPieces, ToolCall, Usage
 
 if TYPE_CHECKING:
@@ -75,24 +73,6 @@ class BlockShare(msgspec.Struct, frozen=True, kw_only=True):
     label: str
     section: Literal["tools", "system", "messages"]
     tokens: int
-
-
-def shares_of(rendered: Rendered) -> tuple[BlockShare, ...]:
-    """The prompt's tokens by tool, by system block and by segment of the messages."""
-    counts = Counts(rendered)
-    shares: list[BlockShare] = []
-    last = done = 0
-    for run in rendered.runs:
-        messages = run.section == "messages"
-        for chunk in (run.count - 1,) if messages else range(run.count):
-            before, done = done, counts.tokens(last + chunk + 1)
-            if messages:
-                label = run.role.value if run.role is not None else "messages"
-            else:
-                label = run.log.labels[chunk]
-            shares.append(BlockShare(label=label, section=run.section, tokens=done - before))
-        last += run.count
-    return tuple(shares)
 
 
 def largest_shares(shares: tuple[BlockShare, ...]) -> tuple[BlockShare, ...]:

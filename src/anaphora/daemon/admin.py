@@ -27,7 +27,7 @@ from .access.effective_grants import grant_sources, granted_provider, outer_limi
 from .access.grants import APP_ID, AppGrant, LlmGrant, dollars
 from .access.identity import ADMIN, Directory, NewToken
 from .access.isolation import shared_caches
-from .access.narrowing import NarrowedToken
+from .access.tokens import NarrowedToken
 from .home.amounts import UNLIMITED
 from .home.extensions import PERMISSIONS
 from .store import Spent, TokenRow

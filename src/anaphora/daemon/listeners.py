@@ -218,7 +218,7 @@ class Drain:
         self._hurried = asyncio.Event()
         self.problem: str | None = None
         """Why the port is closed although the node is in service."""
-        port.connections.ends_each = lambda: readiness.draining or readiness.is_drained()
+        port.connections.ends_each = readiness.leaves
         local.connections.ends_each = lambda: readiness.draining
 
     @property

@@ -268,7 +268,7 @@ def _unbilled_usd(call: RelayedCall, sent: LimitedCall, price: Price) -> Decimal
     if not call.status and call.outcome == "failed":  # no connection, or none that answered
         return Decimal(0)
     if call.pieces:
-        reader = wires.reader_for(wires.get(sent.wire), call.path)
+        reader = wires.get(sent.wire).reader(call.path)
         events = [*reader.feed(whole_answer(call)), *reader.close()]
         if isinstance(last := events[-1], ReplyEnd):
             arrived, complete = last.reply, True

@@ -239,7 +239,7 @@ class LoggedCall(msgspec.Struct, frozen=True, kw_only=True):
         """The response; raises if it cannot be read."""
         if not self.stream:
             return codec.read_reply(self.response)
-        reader = wire.reader_for(codec, self.model or self.path)
+        reader = codec.reader(self.model or self.path)
         last = [*reader.feed(self.response), *reader.close()][-1]
         if isinstance(last, ReplyEnd):
             return last.reply

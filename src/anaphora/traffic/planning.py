@@ -27,10 +27,10 @@ from anaphora.catalog import CacheRules, Dialect
 from anaphora.rendered import Mark, Plan, Rendered
 from anaphora.tokens import Bills, for_model
 from anaphora.values import TTL_SECONDS, Ttl
-from anaphora.wire.breakpoints import plannable
 from anaphora.wire.cloud_paths import unread_model
 from anaphora.wire.markers import MARKER_PLACES
 from anaphora.wire.reading import Members, object_members, request_error
+from anaphora.wire.splicing import plannable
 from anaphora.wire.tool_order import ToolOrder
 
 from .calls import LoggedCall, counts_tokens, wire_at

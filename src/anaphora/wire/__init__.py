@@ -13,8 +13,9 @@ Every wire is a package with the same ten names; `wire.get("anthropic")` returns
 `detect(body)` names the wire of a request: by its structure or, if that fits several wires, by its
 model.
 
-`parse` and `split` also take the path that a request was sent to, which may name the model. `split`
-also takes a body whose members are already decoded.
+`parse`, `split` and `reader` also take the path that a request was sent to, which may name the
+model; `reader` also takes the model itself, which decides how Converse counts. `split` also takes a
+body whose members are already decoded.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 __all__ = [
     "PROVIDERS", "WIRES", "DetectedWire", "Reader", "Wire", "WireFeatures", "Writer", "base_of",
     "codec_for", "detect", "detect_wire", "dialect_of", "features", "get", "host_marks",
-    "names", "provider_of", "reader_for", "splice",
+    "names", "provider_of", "splice",
 ]  # fmt: skip
 
 #: All wires by name, with the name of the provider's API.
@@ -127,7 +128,7 @@ class Wire(Protocol):
     ) -> Rendered: ...
     def read_reply(self, body: bytes) -> Reply: ...
     def write_reply(self, reply: Reply, created: float | None = None) -> bytes: ...
-    def reader(self) -> Reader: ...
+    def reader(self, path: str = "") -> Reader: ...
     def writer(self) -> Writer: ...
     def read_error(
         self, status: int, headers: Mapping[str, str], body: bytes, now: Any = None
@@ -209,15 +210,6 @@ def splice(
         rendered = get(wire).split(body, (), path)
     dialect = None if wire in WIRES else dialect_of(wire)
     return splice_markers(body, plan, rendered, dialect, replace=replace, slots=slots)
-
-
-def reader_for(codec: Wire, model: str) -> Reader:
-    """A reader of a model's streams, given its name or the path of the request. Streams of Converse
-    do not name it, and their counts differ."""
-    reader = codec.reader()
-    if (use_model := getattr(reader, "use_model", None)) is not None:
-        use_model(model)
-    return reader
 
 
 def provider_of(name: str) -> str:

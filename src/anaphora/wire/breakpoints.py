@@ -7,14 +7,13 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from anaphora.catalog import CacheRules, Dialect
 from anaphora.prompt import (
     BlockMark,
     Call,
     MarkRequest,
     ToolMark,
 )
-from anaphora.rendered import ChunkRun, Rendered
+from anaphora.rendered import ChunkRun
 from anaphora.values import (
     Extras,
     Message,
@@ -25,14 +24,12 @@ from anaphora.values import (
 from .lenient import LenientDecoder, Unknown
 from .markers import (
     CACHE_KEY,
-    MARKER_PLACES,
-    MarkerPlaces,
     MarkLocation,
     find_message,
     supported_ttl,
 )
 from .openai import OPENAI
-from .reading import DECODE_ERRORS, ErrorFactory, Members, object_members, request_error
+from .reading import ErrorFactory, Members, object_members, request_error
 
 #: The TTL that is used for each that a caller may request.
 NEAREST: dict[Ttl, Ttl] = {"5m": "30m", "30m": "30m", "1h": "30m", "12h": "12h", "24h": "12h"}
@@ -185,53 +182,3 @@ def _in_extras(call: Call, field: str) -> bool:
         for wire, text in call.extras.items()
         if wire in OPENAI
     )
-
-
-def key_place(dialect: Dialect | None, places: MarkerPlaces) -> bytes | str | None:
-    """The place of a cache key in a request: after these bytes of the body, or in that header."""
-    if dialect is None or "cache.key" not in dialect.fields:
-        return places.key or None
-    place = dialect.place("cache.key")
-    return None if place is None or not place.header else place.header
-
-
-def plannable(
-    rendered: Rendered, fields: Mapping[str, Any], rules: CacheRules, dialect: Dialect | None = None
-) -> Rendered:
-    """A split request prepared for the planner: with the fields that may be added to it. `fields`
-    are those that it has."""
-    places = MARKER_PLACES.get(rendered.wire)
-    if places is None:
-        return rendered
-    own = dialect is None or dialect.markers is None
-    key = key_place(dialect, places)
-    if key is not None and "prompt_cache_key" in fields:
-        key = None
-    changes: dict[str, Any] = {"key_place": key}
-    if places.only_marks:
-        by_itself = rules.automatic_breakpoint.value == "last_message"
-        options = _options(fields.get("prompt_cache_options"))
-        ttl: Ttl | None = rendered.automatic
-        if ttl is None and rules.default_ttl is not None:
-            ttl = rules.default_ttl.value
-        explicit = options is not None and options.get("mode") == "explicit"
-        changes["automatic"] = ttl if by_itself and not explicit else None
-        free = own and by_itself and options is None
-        changes["only_marks"] = places.only_marks if free else None
-        if own and not by_itself:
-            changes[
-                "markers"
-            ] = {}  # these markers come with OpenAI's own breakpoint, or not at all
-    return msgspec.structs.replace(rendered, **changes)
-
-
-def _options(raw: Any) -> dict[str, Any] | None:
-    """The cache options of a request; None if it has none."""
-    if isinstance(raw, msgspec.Raw):
-        try:
-            raw = msgspec.json.decode(raw)
-        except DECODE_ERRORS:
-            return {}
-    if raw is None:
-        return None
-    return raw if isinstance(raw, dict) else {}

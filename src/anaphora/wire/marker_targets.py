@@ -53,7 +53,6 @@ class MarkerLocator:
         self._known = None if decoded is None else decoded.elements
         self._rendered = rendered
         self._places = places
-        self._table = request_table(rendered.wire)
         self._names = names
         self._root: dict[str, MemberSpan] | None = None
         self._fields: dict[str, ByteSpan] = {}
@@ -74,7 +73,7 @@ class MarkerLocator:
             if run.section != "messages":
                 return MarkerTarget(field, b"[" + places.text, b"]")
             return MarkerTarget(field, b"[" + places.message + places.text, b"]}]")
-        if places.element and block is None:
+        if places.is_element and block is None:
             return self._with_element(self._elements(field, path), chunk, position)
         item = self._element(field, name, position)
         if block is None:
@@ -94,7 +93,7 @@ class MarkerLocator:
         if listed == places.joined and inside is not None:
             return self._nested(item, chunk, inside)
         blocks = self._elements(content, f"{path}.{listed}")
-        if places.element:
+        if places.is_element:
             return self._with_element(blocks, chunk, block)
         return self._nested(blocks[-1 if listed == places.joined else block], chunk, inside)
 
@@ -174,7 +173,8 @@ class MarkerLocator:
         span, kind = members.get("type"), ""
         if span is not None and is_text(self._body, span.value):
             kind = decode_text(self._body[span.start : span.end])
-        row = self._table.blocks.get(kind, self._table.other)
+        table = request_table(self._rendered.wire)
+        row = table.blocks.get(kind, table.other)
         return {place.partition(".")[0]: place for place in row.inside}
 
     def _inner_values(self, lists: bool, span: MemberSpan) -> list[ByteSpan] | None:

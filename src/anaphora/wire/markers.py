@@ -60,8 +60,10 @@ class MarkerPlaces(msgspec.Struct, frozen=True, kw_only=True):
     """A text block up to its text."""
     message: bytes = b""
     """A message up to its first block, if a prompt may be a plain text."""
-    element: str = ""
-    """The member of a marker that is an element of its own, after the block that it marks."""
+    member: str
+    """The member of a block that is its marker,"""
+    is_element: bool = False
+    """or of an element of its own, after the block that it marks."""
     automatic: str = ""
     """The field of the body that requests an automatic breakpoint."""
     key: bytes = b""
@@ -79,10 +81,12 @@ ONLY_MARKS = b',"prompt_cache_options":{"mode":"explicit"}'
 MARKER_PLACES = {
     "anthropic": MarkerPlaces(
         text=b'{"type":"text","text":',
+        member="cache_control",
         automatic="cache_control",
     ),
     "openai_chat": MarkerPlaces(
         text=b'{"type":"text","text":',
+        member="prompt_cache_breakpoint",
         key=CACHE_KEY,
         only_marks=ONLY_MARKS,
     ),
@@ -91,10 +95,11 @@ MARKER_PLACES = {
         joined="output",
         text=b'{"type":"input_text","text":',
         message=b'{"type":"message","role":"user","content":[',
+        member="prompt_cache_breakpoint",
         key=CACHE_KEY,
         only_marks=ONLY_MARKS,
     ),
-    "bedrock": MarkerPlaces(text=b'{"text":', element="cachePoint"),
+    "bedrock": MarkerPlaces(text=b'{"text":', member="cachePoint", is_element=True),
 }
 
 

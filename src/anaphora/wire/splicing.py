@@ -12,20 +12,22 @@ that name, and the host of a router only if the request chooses none.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import msgspec
 
 from anaphora.canonical import string
-from anaphora.catalog import Dialect
+from anaphora.catalog import CacheRules, Dialect
 from anaphora.errors import InvalidRequest
 from anaphora.rendered import Mark, Plan, Rendered
 from anaphora.values import TTL_SECONDS, Notice, Ttl
 
-from .breakpoints import key_place
 from .dialect.routers import host_edit
 from .elements import DecodedBody
 from .marker_targets import MarkerLocator
 from .markers import MARKER_PLACES, MarkerPlaces
-from .reading import decode_members
+from .reading import DECODE_ERRORS, decode_members
 from .spans import (
     ByteSpan,
     Edit,
@@ -35,7 +37,6 @@ from .spans import (
     member_spans,
     removal_span,
 )
-from .tables import request_table
 
 #: A marker: its chunk, and its offset in the chunk if that is not the chunk's own splice.
 _Place = tuple[int, int | None]
@@ -103,7 +104,7 @@ class _Splicing:
         self._places = places
         self._dialect = dialect
         self._notices = notices
-        self._names: tuple[str, ...] = (places.element or request_table(rendered.wire).marker,)
+        self._names: tuple[str, ...] = (places.member,)
         """The members of a marker."""
         if dialect is not None and dialect.markers:
             self._names = tuple({name for form in dialect.markers.values() for name in form})
@@ -202,7 +203,7 @@ class _Splicing:
             raise InvalidRequest(f"{run.path(index)} takes no marker", path="plan.marks")
         target = self._locator.target(mark.chunk, mark.splice, (run, index))
         start, end = target.block
-        if self._places.element:
+        if self._places.is_element:
             if target.element is not None and not removed:
                 self._leave_out(mark, f"a {self._names[0]} of another form follows the block")
                 return False
@@ -261,7 +262,7 @@ class _Splicing:
         if plan.only_marks and places.only_marks:
             added.append(places.only_marks)
         if plan.key is not None:
-            place = key_place(self._dialect, places)
+            place = _key_place(self._dialect, places)
             if isinstance(place, str):
                 headers = ((place, plan.key),)
             elif place is not None:
@@ -288,3 +289,55 @@ def _host_edit(body: bytes, plan: Plan, rendered: Rendered, dialect: Dialect | N
 
 def _hash_order(mark: Mark) -> tuple[int, float]:
     return mark.chunk, float("inf") if mark.splice is None else mark.splice
+
+
+# ── Before planning ──────────────────────────────────────────────────────────────────────────────
+
+
+def _key_place(dialect: Dialect | None, places: MarkerPlaces) -> bytes | str | None:
+    """The place of a cache key in a request: after these bytes of the body, or in that header."""
+    if dialect is None or "cache.key" not in dialect.fields:
+        return places.key or None
+    place = dialect.place("cache.key")
+    return None if place is None or not place.header else place.header
+
+
+def plannable(
+    rendered: Rendered, fields: Mapping[str, Any], rules: CacheRules, dialect: Dialect | None = None
+) -> Rendered:
+    """A split request prepared for the planner: with the fields that may be added to it. `fields`
+    are those that it has."""
+    places = MARKER_PLACES.get(rendered.wire)
+    if places is None:
+        return rendered
+    own = dialect is None or dialect.markers is None
+    key = _key_place(dialect, places)
+    if key is not None and "prompt_cache_key" in fields:
+        key = None
+    changes: dict[str, Any] = {"key_place": key}
+    if places.only_marks:
+        by_itself = rules.automatic_breakpoint.value == "last_message"
+        options = _options(fields.get("prompt_cache_options"))
+        ttl: Ttl | None = rendered.automatic
+        if ttl is None and rules.default_ttl is not None:
+            ttl = rules.default_ttl.value
+        explicit = options is not None and options.get("mode") == "explicit"
+        changes["automatic"] = ttl if by_itself and not explicit else None
+        free = own and by_itself and options is None
+        changes["only_marks"] = places.only_marks if free else None
+        if own and not by_itself:
+            # These markers come with OpenAI's own breakpoint, or not at all.
+            changes["markers"] = {}
+    return msgspec.structs.replace(rendered, **changes)
+
+
+def _options(raw: Any) -> dict[str, Any] | None:
+    """The cache options of a request; None if it has none."""
+    if isinstance(raw, msgspec.Raw):
+        try:
+            raw = msgspec.json.decode(raw)
+        except DECODE_ERRORS:
+            return {}
+    if raw is None:
+        return None
+    return raw if isinstance(raw, dict) else {}

@@ -40,7 +40,7 @@ def stream(usage: dict[str, int]) -> bytes:
 
 
 def read(model: str, data: bytes) -> Usage:
-    reader = wire.reader_for(wire.get("bedrock"), model)
+    reader = wire.get("bedrock").reader(model)
     end = [*reader.feed(data), *reader.close()][-1]
     assert isinstance(end, ReplyEnd)
     return end.reply.usage

@@ -22,7 +22,8 @@ import msgspec
 from anaphora.cache.prefix_difference import common_length
 from anaphora.cache.sent_call import expiry, is_alive
 
-from .view import KeyOf, PromptView, deepest_known, salt_of
+from .prompt import deepest_known
+from .view import KeyOf, PromptView, salt_of
 
 #: Blocks that are remembered; the least recently used chains are dropped first.
 MOST_BLOCKS = 500_000

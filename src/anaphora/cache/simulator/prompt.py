@@ -7,7 +7,8 @@ everything up to there. Keys and token counts are computed on demand.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping
 from hashlib import sha256
 from itertools import takewhile
 from typing import Any
@@ -308,3 +309,18 @@ def _chain(run: ChunkRun, before: bytes) -> bytearray:
         # In one step, since another thread may add the same keys.
         keys[KEY * done : KEY * run.count] = b"".join(added)
     return keys
+
+
+def deepest_known(count: int, is_known: Callable[[int], bool]) -> int:
+    """The last of `count` positions that is known, by galloping back from the end; -1 if none is.
+    All positions before a known one are known."""
+    high, step = count, 1
+    low = high - step
+    while low >= 0 and not is_known(low):
+        high, step = low, step * 2
+        low = high - step
+    if low < 0:
+        if high == 0 or not is_known(0):
+            return -1
+        low = 0
+    return low + bisect_left(range(low + 1, high), True, key=lambda index: not is_known(index))

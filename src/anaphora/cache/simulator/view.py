@@ -4,7 +4,6 @@ the part of a conversation that is saved so that another process can continue it
 from __future__ import annotations
 
 import itertools
-from bisect import bisect_left
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import (
     Annotated,
@@ -345,18 +344,3 @@ def _plain_salts(scope: str) -> dict[Section, bytes]:
     """Those of a scope without parameters: one for all sections."""
     salt = blake3(scope.encode(errors="replace")).digest(SALT)
     return dict.fromkeys(_SECTIONS, salt)
-
-
-def deepest_known(count: int, is_known: Callable[[int], bool]) -> int:
-    """The last of `count` positions that is known, by galloping back from the end; -1 if none is.
-    All positions before a known one are known."""
-    high, step = count, 1
-    low = high - step
-    while low >= 0 and not is_known(low):
-        high, step = low, step * 2
-        low = high - step
-    if low < 0:
-        if high == 0 or not is_known(0):
-            return -1
-        low = 0
-    return low + bisect_left(range(low + 1, high), True, key=lambda index: not is_known(index))

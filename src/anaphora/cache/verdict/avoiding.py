@@ -193,7 +193,7 @@ def with_remedy(
 ) -> Verdict:
     """The verdict with its remedy, if it is one of a loss whose cause is known. `since` is when the
     call before the earlier one was sent; None if that one began the conversation."""
-    if earlier is None or not verdict.causes or verdict.result in ("first", "hit", "unknown"):
+    if earlier is None or not verdict.explains_loss:
         return verdict
     found = _remedy(verdict, earlier, later, rules)
     if found.kind in ("nothing", "send_first"):

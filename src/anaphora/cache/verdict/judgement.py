@@ -78,9 +78,10 @@ class ComparedCall(msgspec.Struct, kw_only=True, eq=False):
     ) -> Verdict:
         """The verdict on this call with what would have avoided its losses so far."""
         since = self.past[0] if len(self.past) > 1 else None
-        verdict = with_remedy(
-            verdict, before, sent, rules, price=price, profile=profile, since=since
-        )
+        if before is not None and verdict.explains_loss:
+            verdict = with_remedy(
+                verdict, before, sent, rules, price=price, profile=profile, since=since
+            )
         if verdict.remedy is None:
             return verdict
         remedy = summed(verdict.remedy, self.remedies, self.turn)

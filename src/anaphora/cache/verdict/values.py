@@ -247,6 +247,11 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
         return self.causes[0].kind if self.causes else None
 
     @property
+    def explains_loss(self) -> bool:
+        """Whether something was lost, and why is known."""
+        return bool(self.causes) and self.result not in ("first", "hit", "unknown")
+
+    @property
     def broke(self) -> bool:
         """Whether something cached was not read because the prompt, or a parameter that its cache
         depends on, changed. A compaction is meant to change it."""

@@ -14,6 +14,7 @@ import hmac
 import itertools
 import time
 from collections.abc import Callable, Iterable
+from time import monotonic
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -29,9 +30,17 @@ from anaphora.redaction import shown_name
 from anaphora.serving.connection_limits import network_of
 
 from .grants import MOST_DEPTH, AppGrant
-from .narrowing import MOST_NARROWED, NarrowedToken, TokenRows, too_many
-from .steady_clock import SteadyClock
-from .token_hash import NARROWED_PREFIX, TokenHash, new_id, new_secret, refusal
+from .tokens import (
+    MOST_NARROWED,
+    NARROWED_PREFIX,
+    NarrowedToken,
+    TokenHash,
+    TokenRows,
+    new_id,
+    new_secret,
+    refusal,
+    too_many,
+)
 
 if TYPE_CHECKING:
     from anaphora.daemon.home import Home
@@ -43,8 +52,32 @@ CLEAN_EVERY = 1000
 """After how many new narrowed tokens those that ended unused are removed from the store."""
 _KEEP_UNUSED = 3600.0
 _MINUTE = 60.0
+#: Seconds after which a clock's step back is no mistake: the clock was ahead before.
+_BELIEVED = 60.0
 #: Maximum number of peers with failures; the one without a failure for longest is dropped.
 _MOST_PEERS = 10_000
+
+
+class SteadyClock:
+    """Follows another clock. A step back is followed after a minute, as a restart would do at once:
+    until then the time stands still, and what has expired stays expired."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._latest = clock()
+        self._behind: float | None = None
+        """When the other clock was first behind."""
+
+    def __call__(self) -> float:
+        now = self._clock()
+        if now < self._latest:
+            ticks = monotonic()
+            if self._behind is None:
+                self._behind = ticks
+            if ticks - self._behind <= _BELIEVED:
+                return self._latest
+        self._latest, self._behind = now, None
+        return now
 
 
 class FailedLogins:

@@ -84,19 +84,19 @@ class GrantRates:
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         self._clock = clock
         self._windows: OrderedDict[str, _Window] = OrderedDict()
-        self._used_up: dict[str, tuple[int, float]] = {}
+        self.used_up: dict[str, tuple[int, float]] = {}
         """By app: the request limit that refused a call, and the time until which it refuses
         more."""
 
     def check(self, app: App) -> None:
         """Raises `GrantRateLimited` if an earlier call used up the requests of this minute. Counts
         nothing."""
-        if not self._used_up or (found := self._used_up.get(app.id)) is None:
+        if (found := self.used_up.get(app.id)) is None:
             return
         limit, until = found
         wait = until - self._clock()
         if wait <= 0 or limit != app.grant.llm.requests_per_minute:
-            del self._used_up[app.id]
+            del self.used_up[app.id]
             return
         raise _refusal("requests_per_minute", limit, wait)
 
@@ -121,7 +121,7 @@ class GrantRates:
         wait = window.fits_at(room, None if most is None else most - tokens) - now
         if wait > 0:
             if requests is not None and window.requests >= requests:
-                self._used_up[app.id] = requests, self._clock() + wait
+                self.used_up[app.id] = requests, self._clock() + wait
                 raise _refusal("requests_per_minute", requests, wait)
             raise _refusal("tokens_per_minute", most, wait)
         number = int(now // _SLOT)

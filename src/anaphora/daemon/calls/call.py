@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from anaphora.cache.cold import ALLOWED, COLD_HEADER
 from anaphora.client.costs.bounds import CostBound
 from anaphora.daemon.values import NO_APP, App, Peer, WireRequest
 from anaphora.values import Event, Notice, Reply, Usage
@@ -227,14 +226,3 @@ class AppCall(msgspec.Struct, kw_only=True, eq=False):
     """The verdict by the bill was made ahead, in a thread."""
     judge_early: Callable[[], None] | None = None
     """Computes the early verdict of the attempt; None once that is done."""
-
-    @property
-    def is_cold_guarded(self) -> bool:
-        """Whether it may be refused because its cached beginning is gone. After a failure it
-        continues at its next provider."""
-        return (
-            self.app.grant.llm.cold_above is not None
-            and not self.sent
-            and not self.allows_cold
-            and (self.exchange is None or self.exchange.headers.get(COLD_HEADER) != ALLOWED)
-        )

@@ -88,8 +88,6 @@ class AnthropicFace(Face):
 
     def plain_request(self, route: Route, members: Members) -> tuple[Members, Mapping[str, str]]:
         """At clouds the path names the model, and versions and betas are fields."""
-        if not route.name and not route.rest:
-            return members, {}
         model = route.name or model_in(_value_of(members, "model"))
         for name, expected in (("model", model), ("stream", route.operation == "stream")):
             if _value_of(members, name) not in (None, expected):

@@ -170,8 +170,8 @@ class Face:
         return route.name or model_in(value.get("model"))
 
     def plain_request(self, route: Route, members: Members) -> tuple[Members, Mapping[str, str]]:
-        """The request as the wire's own provider takes it: its members, and headers for members
-        that are headers there."""
+        """A request whose path has a name, as the wire's own provider takes it: its members, and
+        headers for members that are headers there."""
         return members, {}
 
     def is_stream(self, route: Route, value: Mapping[str, Any]) -> bool:

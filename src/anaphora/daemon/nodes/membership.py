@@ -20,7 +20,7 @@ import msgspec
 from anaphora.client.config.secrets import Secret
 from anaphora.client.failures import log
 from anaphora.daemon.access.identity import Directory
-from anaphora.daemon.access.token_hash import TokenHash
+from anaphora.daemon.access.tokens import TokenHash
 from anaphora.daemon.home.extensions import Grants
 from anaphora.errors import InvalidConfig, StoreUnavailable
 from anaphora.postgres.lane import Lane

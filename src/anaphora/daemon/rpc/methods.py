@@ -11,7 +11,7 @@ from msgspec import Meta
 from anaphora.client.provider_errors import event_error
 from anaphora.daemon import LLM_COMPLETE_METHOD, LlmCompleteInput, LlmCompleteResponse
 from anaphora.daemon.access.grants import NARROW, dollars
-from anaphora.daemon.access.narrowing import LONGEST, LONGEST_LABEL, NarrowedToken
+from anaphora.daemon.access.tokens import LONGEST, LONGEST_LABEL, NarrowedToken
 from anaphora.daemon.calls.call import AppCall
 from anaphora.daemon.calls.delegation import CallStream
 from anaphora.errors import InvalidRequest, Transport

@@ -26,8 +26,7 @@ from msgspec.structs import replace
 
 from anaphora.bounded import BoundedMap
 from anaphora.client.config.secrets import Secret
-from anaphora.daemon.access.identity import ADMIN, Directory
-from anaphora.daemon.access.steady_clock import SteadyClock
+from anaphora.daemon.access.identity import ADMIN, Directory, SteadyClock
 from anaphora.daemon.store import TokenRow
 from anaphora.dashboard.page_site import PageSite
 from anaphora.dashboard.site import PageContent, PageRequest, Site

@@ -27,6 +27,7 @@ from anaphora.wire.reading import (
     encode_members,
     known_text,
     list_elements,
+    object_members,
     request_error,
 )
 from anaphora.wire.splitting import (
@@ -129,7 +130,7 @@ def _is_deferred(members: Members) -> bool:
 
 
 def _split_message(raw: msgspec.Raw, path: str) -> SplitMessage:
-    members = _WALK.members(raw, path)
+    members = object_members(raw, path, request_error)
     role = required_text(members, "role", path)
     if "content" not in members:
         raise request_error("is missing", f"{path}.content")

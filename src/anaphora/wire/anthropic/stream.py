@@ -89,7 +89,11 @@ class _OpenBlock:
 class StreamReader:
     """Bytes in, events out. Call `close` when the connection ends."""
 
-    def __init__(self, read_body: Callable[[bytes], Reply] = read_reply) -> None:
+    def __init__(
+        self,
+        path: str = "",  # noqa: ARG002
+        read_body: Callable[[bytes], Reply] = read_reply,
+    ) -> None:
         self._sse = EventDecoder()
         self._read_body = read_body
         self._build = ReplyBuilder()

@@ -148,22 +148,18 @@ def _joined(data: list[str]) -> str:
 class StreamReader:
     """Bytes in, events out. Call `close` when the connection ends."""
 
-    def __init__(self, read_body: Any = read_reply) -> None:
+    def __init__(self, path: str = "", read_body: Any = read_reply) -> None:
+        """`path` of the request, or its model, decides how its counts are read."""
         self._frames = FrameDecoder()
         self._read_body = read_body
         self._build = ReplyBuilder()
         self._blocks: dict[int, _OpenBlock] = {}
         self._counted = False
-        self._read_usage = read_usage
+        model = read_path(path)[0] if path.startswith("/") else path
+        inclusive = names.base_model(WIRE, model).startswith(_CACHED_IN_INPUT)
+        self._read_usage = read_inclusive_usage if inclusive else read_usage
         self._fields: Members = {}
         self._ended: set[int] = set()
-
-    def use_model(self, model: str) -> None:
-        """Read the counts of this model's streams; it may be the path of a request."""
-        if model.startswith("/"):
-            model = read_path(model)[0]
-        if names.base_model(WIRE, model).startswith(_CACHED_IN_INPUT):
-            self._read_usage = read_inclusive_usage
 
     def feed(self, data: bytes) -> list[Event]:
         build = self._build

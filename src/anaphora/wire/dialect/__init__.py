@@ -243,8 +243,8 @@ class DialectCodec:
         written: bytes = self._codec.write_reply(counted, created)
         return written
 
-    def reader(self) -> DialectReader:
-        inner = self._codec.reader(self._read_body)
+    def reader(self, path: str = "") -> DialectReader:
+        inner = self._codec.reader(path, self._read_body)
         if self.dialect.reply_fields:
             inner.reply_fields = self.dialect.reply_fields
         return DialectReader(inner, self)

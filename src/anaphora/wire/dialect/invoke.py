@@ -83,8 +83,8 @@ class InvokeCodec(DialectCodec):
             rendered, envelope=envelope, request_markers={}, automatic=None
         )
 
-    def reader(self) -> InvokeReader:  # type: ignore[override]
-        return InvokeReader(super().reader(), self)
+    def reader(self, path: str = "") -> InvokeReader:  # type: ignore[override]
+        return InvokeReader(super().reader(path), self)
 
     def writer(self) -> InvokeWriter:
         return InvokeWriter(super().writer())

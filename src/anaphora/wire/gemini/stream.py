@@ -60,7 +60,11 @@ _GROWING = (*_REPEATED, "logprobsResult")
 class StreamReader:
     """Bytes in, events out. Call `close` when the connection ends."""
 
-    def __init__(self, read_body: Callable[[bytes], Reply] = read_reply) -> None:
+    def __init__(
+        self,
+        path: str = "",  # noqa: ARG002
+        read_body: Callable[[bytes], Reply] = read_reply,
+    ) -> None:
         self._sse = EventDecoder()
         self._read_body = read_body
         self._first = _CandidateBuilder()

@@ -7,11 +7,12 @@ them with it.
 from __future__ import annotations
 
 from anaphora.rendered import Kind
+from anaphora.wire.markers import MARKER_PLACES
 from anaphora.wire.tables import BlockType, Effect, RequestTable, names, request_fields
 
 from .types import WIRE
 
-_MARKER = "prompt_cache_breakpoint"
+_MARKER = MARKER_PLACES[WIRE].member
 
 TABLE = RequestTable(
     wire=WIRE,

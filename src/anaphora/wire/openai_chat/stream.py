@@ -52,7 +52,11 @@ class StreamReader:
     reply_fields: tuple[str, ...] = ()
     """Fields of deltas that are facts about the reply, kept in its extras."""
 
-    def __init__(self, read_body: Callable[[bytes], Reply] = read_reply) -> None:
+    def __init__(
+        self,
+        path: str = "",  # noqa: ARG002
+        read_body: Callable[[bytes], Reply] = read_reply,
+    ) -> None:
         self._sse = EventDecoder()
         self._read_body = read_body
         self._choice = ChoiceBuilder()

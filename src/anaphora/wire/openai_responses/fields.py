@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from anaphora.rendered import Kind
+from anaphora.wire.markers import MARKER_PLACES
 from anaphora.wire.tables import BlockType, Effect, Medium, RequestTable, names, request_fields
 
 from .types import WIRE
@@ -160,7 +161,7 @@ TABLE = RequestTable(
     system="instructions",
     items=frozenset(ITEMS),
     is_plain=_is_whole,
-    marker="prompt_cache_breakpoint",
+    marker=MARKER_PLACES[WIRE].member,
     unmarked_roles=names("assistant"),
     text="input_text",
     nested_tools=True,

@@ -213,11 +213,14 @@ class JudgeCache(CallStep):
         # How much of a read is the app's own is computed by the catalog's rules.
         learned = None if call.masked else remembered.rules
         tier = service_tier(flight.prepared[flight.index])
+        diagnosis = None
+        if reply is not None and reply.extras and not call.masked:
+            diagnosis = diagnosis_of(reply)
         return remembered.judge(
             target.rules if learned is None else learned,
             price=target.price(flight.sent_at or time.time(), tier),
             profile=target.profile,
-            diagnosis=None if reply is None or call.masked else diagnosis_of(reply),
+            diagnosis=diagnosis,
         )
 
 

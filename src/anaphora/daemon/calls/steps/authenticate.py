@@ -181,9 +181,13 @@ class Readiness(msgspec.Struct):
     read_on: Callable[[], int] = lambda: 0
     """Calls whose apps have left and whose answers are read on."""
 
+    def leaves(self) -> bool:
+        """Whether no further calls should come to this node."""
+        return self.draining or self.is_drained()
+
     @property
     def status(self) -> str:
-        if self.draining or self.is_drained():
+        if self.leaves():
             return "draining"
         return READY if self.can_write() else STORE_UNAVAILABLE
 

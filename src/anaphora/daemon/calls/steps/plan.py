@@ -12,13 +12,14 @@ import msgspec
 from msgspec.structs import replace
 
 from anaphora.cache import hints_of
+from anaphora.cache.cold import ALLOWED, COLD_HEADER
 from anaphora.canonical import string
 from anaphora.catalog import CacheRules
 from anaphora.client.costs.bounds import CostBound, cost_bound, written_ttls
 from anaphora.client.in_flight import PreparedRequest
 from anaphora.client.response import largest_shares
 from anaphora.client.target import Target
-from anaphora.daemon.access.granted_models import hides_model, no_bound_error
+from anaphora.daemon.access.granted_models import FIELD, hides_model, no_bound_error
 from anaphora.daemon.access.isolation import app_key, keys_separate, salt_field
 from anaphora.daemon.calls import translation
 from anaphora.daemon.calls.call import AppCall, CallOutcome
@@ -79,7 +80,7 @@ class PlanRequest(CallStep):
         assert flight is not None
         target = flight.target
         prepared = call.prepared = await self.build(call, target, stream=flight.stream)
-        if call.is_cold_guarded and call.remembered is not None:
+        if _is_cold_guarded(call) and call.remembered is not None:
             known = call.found.reads.shown
             arrived = time.time() - (time.perf_counter() - call.started)
             tools.cold.check(app, call.remembered, target, prepared, known=known, arrived=arrived)
@@ -218,7 +219,7 @@ class PlanRequest(CallStep):
             read = replace(read, takes_markers=False)  # the app marks by itself
         scope = (app.owner, target.endpoint.id, rendered.wire, target.model)
         remembered = call.remembered = self._memory.begin(
-            read, scope=scope, at=now, own=own, guarded=call.is_cold_guarded
+            read, scope=scope, at=now, own=own, guarded=_is_cold_guarded(call)
         )
         if remembered.rules is None:
             remembered.rules = target.endpoint.begun(target).rules
@@ -319,7 +320,10 @@ def _changes(
     """Fields of the body that have to change."""
     changes: dict[str, bytes] = {}
     face = face_of(target.endpoint.base_wire)
-    named = face.model_field in members if face.model_in_path else not hides_model(call.request)
+    if face.model_in_path:
+        named = face.model_field in members
+    else:
+        named = FIELD not in members or not hides_model(call.request)
     if named and known_text(members, face.model_field) != target.model:
         changes[face.model_field] = string(target.model)
     if stream and face.usage_on_request and not _omits(target, "stream_options"):
@@ -337,6 +341,17 @@ def _changes(
             notices.append(_own_key(name))
             call.masked = not salt and not keys_separate(target.rules)
     return changes
+
+
+def _is_cold_guarded(call: AppCall) -> bool:
+    """Whether it may be refused because its cached beginning is gone. After a failure it continues
+    at its next provider."""
+    return (
+        call.app.grant.llm.cold_above is not None
+        and not call.sent
+        and not call.allows_cold
+        and (call.exchange is None or call.exchange.headers.get(COLD_HEADER) != ALLOWED)
+    )
 
 
 def _speaks(target: Target, request: WireRequest) -> bool:

@@ -75,7 +75,8 @@ class PermitCall(CallStep):
         try:
             needed = _FOR_STREAMS if stream else _FOR_CALLS
             check_capabilities(call.app.grant, needed, call.method)
-            tools.rates.check(call.app)
+            if tools.rates.used_up:
+                tools.rates.check(call.app)
         except Denied as error:
             tools.denials.add(call.app, call.method, error, request_id=call.request_id)
             raise
@@ -189,7 +190,8 @@ def _checked(call: AppCall, targets: tuple[Target, ...]) -> RequestFacts | None:
         facts = facts_before((name, path, headers), request.wire, members, elements)
     if facts is None:
         facts = read_new_facts(name, members, path, headers, elements)
-    if (clamped := clamp_request(request, facts, grant)) is not None:
+    clamps = grant.over_max_tokens == "clamp"
+    if clamps and (clamped := clamp_request(request, facts, grant)) is not None:
         request = call.request = clamped.request
         facts = clamped.facts
         call.notices += (clamped.notice,)
@@ -232,8 +234,12 @@ class ReadBody(CallStep):
         exchange.end_reading()
         if route.form:
             check_options(exchange.headers)
-        members, named = face.plain_request(route, body.members)
-        given = _joined(exchange.headers, named) if named else exchange.headers
+        members = body.members
+        given: Mapping[str, str] = exchange.headers
+        in_path = bool(route.name or route.rest)  # at a cloud
+        if in_path:
+            members, named = face.plain_request(route, members)
+            given = _joined(given, named) if named else given
         headers, notices = forwarded_headers(given, route.face, app.grant.llm)
         stores = "stored_responses" in app.grant.llm.permissions
         if not stores and face.comparison[0] in body.value:
@@ -243,7 +249,9 @@ class ReadBody(CallStep):
                 body = await self._read(call, route, changed[0])
                 call.is_large = large
                 notices += (changed[1],)
-                members, _ = face.plain_request(route, body.members)
+                members = body.members
+                if in_path:
+                    members, _ = face.plain_request(route, members)
         rows: tuple[HandleRow, ...] = ()
         if face.keeps_objects:
             try:

@@ -104,13 +104,16 @@ class SettleBill(CallStep):
             return
         # A verdict needs to know whether reads are reported at all.
         billed = call.usage if reply.usage.read is not None else reply.usage
+        dialect, host = flight.target.endpoint.resolved.dialect, ""
+        if dialect is not None and dialect.router is not None:
+            host = answering_host(reply, flight.headers, dialect)
         remembered.sent = replace(
             remembered.sent,
             at=flight.sent_at,
             began=flight.first_at,
             usage=billed,
             reply_lines=reply_lines(reply.message),
-            host=answering_host(reply, flight.headers, flight.target.endpoint.resolved.dialect),
+            host=host,
         )
         if call.masked:
             flight.guarded("verdict_failed", None, self._note_prefixes, call)
