@@ -532,10 +532,6 @@ def test_forbidden_tool_in_a_message_is_not_sent(
     assert provider.bodies == []
 
 
-def other_wires(wire: str) -> list[str]:
-    return [name for name in WIRES if name != wire]
-
-
 @pytest.mark.parametrize("name", FORBIDDEN_TOOLS)
 def test_forbidden_tool_is_not_sent(
     daemon: TestedDaemon, provider: ScriptedProvider, name: str
