@@ -532,10 +532,6 @@ def test_forbidden_tool_in_a_message_is_not_sent(
     assert provider.bodies == []
 
 
-def other_wires(wire: str) -> list[str]:
-    return [name for name in WIRES if name != wire]
-
-
 @pytest.mark.parametrize("name", FORBIDDEN_TOOLS)
 def test_forbidden_tool_is_not_sent(
     daemon: TestedDaemon, provider: ScriptedProvider, name: str
@@ -604,7 +600,6 @@ def is_harmless(text: str) -> bool:
         ["spend", "--by", "model"],
         ["spend", "--by", "label"],
         ["spend", "entries"],
-        ["spend", "--by", "model", "--csv"],
         ["apps", "list"],
         ["grants", "check"],
     ],
@@ -876,12 +871,17 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
-@pytest.mark.parametrize("command", ["usage", "explain", "simulate", "usage --logs"])
-def test_line_of_a_gigabyte_and_a_half_takes_little_memory(tmp_path: Path, command: str) -> None:
+@pytest.mark.parametrize(
+    ("command", "logs"),
+    [("usage", False), ("explain", False), ("simulate", False), ("usage", True)],
+)
+def test_line_of_a_gigabyte_and_a_half_takes_little_memory(
+    tmp_path: Path, command: str, logs: bool
+) -> None:
     """It took twice its size."""
     calls = Path(__file__).parents[1] / "docs" / "examples" / "requests.jsonl"
     session = claude_session("s", MORNING, [0, 2, 2], "/work")
-    content = calls.read_bytes() if "--logs" in command else session
+    content = calls.read_bytes() if logs else session
     file = tmp_path / "s.jsonl"
     with file.open("wb") as opened:
         opened.write(content + b'{"x":"')
@@ -889,7 +889,7 @@ def test_line_of_a_gigabyte_and_a_half_takes_little_memory(tmp_path: Path, comma
         opened.write(b'"}\n')
     environment = {**os.environ, "HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "cache")}
     done = subprocess.run(
-        [sys.executable, "-c", _LIMITED, *command.split(), str(file)],
+        [sys.executable, "-c", _LIMITED, command, str(file)],
         env=environment,
         capture_output=True,
         text=True,

@@ -1,4 +1,4 @@
-"""`anaphora lint`: text, JSON and SARIF output, without keys."""
+"""`anaphora lint`: text and JSON output, without keys."""
 
 from __future__ import annotations
 

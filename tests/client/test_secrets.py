@@ -41,9 +41,6 @@ PARTS = (KEY_PART, TOKEN_PART, PASSWORD_PART, PATH_PART, BASIC.rstrip("="))
 
 MODELS = {"anthropic": "claude-sonnet-4-5", "openai_chat": "gpt-5.2", "gemini": "gemini-2.5-flash"}
 
-Streams: TypeAlias = tuple[asyncio.StreamReader, asyncio.StreamWriter]
-
-
 BRISK = {"first_byte": 0.2, "idle": 0.2, "connect": 2.0}
 #: For servers that never answer.
 HASTY = {"first_byte": 0.05, "idle": 0.05, "connect": 2.0}

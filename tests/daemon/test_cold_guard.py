@@ -35,7 +35,6 @@ pytestmark = pytest.mark.filterwarnings("ignore:Inheritance class:DeprecationWar
 
 GUIDE = "You plan journeys, and say so in one line. " * 1500
 LONG_AGO = 30 * 86_400.0
-NUMBERS = itertools.count()
 MESSAGES: list[Any] = [{"role": "user", "content": "Rome?"}]
 
 

@@ -160,7 +160,7 @@ def find_one_call(operator: Operator) -> None:
     call = json.loads(found)
     assert (call["app"], call["group"]) == ("my-app", "demo")
     assert call["cost_nano_usd"] == newest["billed_nano_usd"] > 0
-    operator.run(correct.replace("0193f2a1c0de", newest["id"]))
+    operator.run(correct.replace("0193f2a1c0de…", newest["id"]))
     assert "as on the invoice" in operator.run("anaphora spend entries")
 
 

@@ -13,7 +13,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import TypeAlias
 
-Streams: TypeAlias = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 Handler: TypeAlias = Callable[
     ["RawServer", asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]
 ]

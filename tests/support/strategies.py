@@ -104,8 +104,6 @@ messages: st.SearchStrategy[Message] = st.one_of(
     _messages("tool", results),
     _messages("system", st.builds(Text, texts)),
 )
-#: The first message of a conversation, so that there is always one to render.
-greeting = st.builds(Message.user, st.just("hello"))
 turns = st.lists(st.lists(messages, max_size=4), min_size=1, max_size=5)
 
 schemas = st.sampled_from(['{"type":"object"}', '{"type":"object","properties":{"b":{},"a":{}}}'])

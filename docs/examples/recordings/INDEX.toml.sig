@@ -1,6 +1,3 @@
 schema_version = 1
-public_key = "ed25519:r6Lzgex354lTVJCStpSARiFyAnEiKswaJbfWEmXzNEc="
-
-[[signature]]
-length = 909
-ed25519 = "0xFO1+1axTK/iUwUiQ9GOUVLPETFbySWrhLQaA47ZJCjEsMFcEkbtEI6yL4WNKIwoy8F5Y/ySBK3eK5I+YLLDA=="
+public_key = "ed25519:9OV2Cc4YAEtzKml1DhgsAjM7AcQ8xoKTIeodUjphi24="
+ed25519 = "cEE+17xZiX4IlFew9/yEZSI+rFhUm/+TKsKYMroBxIadsSzdpxuvTZKSYcjtVOCL6LZS8Za1Mnz56/CDjCqFBw=="

@@ -26,9 +26,6 @@ _FIRST_WAIT, _LONGEST_WAIT = 0.1, 1.0
 
 T = TypeVar("T")
 
-#: Timeout in seconds of the statements of one piece of work of a link.
-_LINK_SECONDS = 20.0
-
 _CLOSED = "the store is closed"
 
 

@@ -134,7 +134,6 @@ CREATE TABLE handles (
     app text COLLATE "C" NOT NULL,
     created double precision NOT NULL,
     tokens bigint,
-    bill text COLLATE "C" NOT NULL DEFAULT '',
     PRIMARY KEY (kind, id, provider)
 );
 CREATE INDEX handles_of_app ON handles (app, kind);

@@ -82,10 +82,6 @@ def edit_history(prompt: Json) -> None:
     prompt["messages"][1] = ("assistant", ["It holds quite another thing."])
 
 
-def unmark(prompt: Json) -> None:
-    prompt["marked"] = False
-
-
 @each_row(
     ("change", "kind", "fixable", "words"),
     [

@@ -15,7 +15,6 @@ from anaphora.client.retry import AttemptFailed, Try, retry_policy
 from anaphora.errors import AnaphoraError
 
 BUSY = errors.Overloaded("busy", status=503)
-CAPPED = errors.QuotaExhausted("cap", status=429, retry_after=1.0)
 PLAIN = RetryConfig(max_attempts=3, first_wait=1.0, longest_wait=10.0)
 
 #: Every error that a hop may end with: whether the same hop is tried again, and the next one.

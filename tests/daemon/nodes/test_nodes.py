@@ -100,11 +100,6 @@ def status_page(node: TestedDaemon, path: str) -> int:
         return client.get(path).status_code
 
 
-def knows_two(node: TestedDaemon) -> bool:
-    membership = node.daemon.services.node
-    return membership is not None and membership.count == 2
-
-
 def logs(node: TestedDaemon, text: str) -> bool:
     return any(text in str(line) for line in node.log_lines())
 

@@ -57,12 +57,6 @@ class TurnPrompt(msgspec.Struct, frozen=True, eq=False, kw_only=True):
         name = continued.last_committed_assistant_id
         return name is not None and any(message.id == name for message in self.history)
 
-    def without_tail(self, history: Conversation) -> TurnPrompt:
-        """The lasting part of the prompt, around another history."""
-        segments = tuple(segment for segment in self.ir.segments if segment.role is not _TAIL)
-        ir = msgspec.structs.replace(self.ir, segments=segments)
-        return msgspec.structs.replace(self, ir=ir, history=history)
-
     def to_context(self) -> RenderedContext:
         """For `compact`: the history with its boundary, and the system prompt."""
         frozen, name = None, self.ir.cache.frozen_through

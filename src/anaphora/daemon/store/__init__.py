@@ -319,5 +319,3 @@ class HandleRow(msgspec.Struct, frozen=True, kw_only=True):
     created: float
     tokens: int | None = None
     """The last billed size of the history behind it."""
-    bill: str = ""
-    """For a background response: the data of its bill, as JSON."""

@@ -48,11 +48,6 @@ def end_of_month(day: str) -> float:
     return _begin((first + datetime.timedelta(32)).replace(day=1))
 
 
-def month_after(day: str) -> str:
-    """The first day of the next month."""
-    return day_of(end_of_month(day))
-
-
 def pruning_day(keep_days: float, now: float) -> str:
     """The first day whose entries are kept if those of `keep_days` are: the first of a month, since
     limits are by month, and never later than the first of this one."""

@@ -83,7 +83,7 @@ CREATE INDEX budgets_by_expiry ON budgets (expires);
 CREATE INDEX budgets_of_parent ON budgets (parent);
 CREATE TABLE handles (
     kind TEXT NOT NULL, id TEXT NOT NULL, provider TEXT NOT NULL, app TEXT NOT NULL,
-    created REAL NOT NULL, tokens INTEGER, bill TEXT NOT NULL DEFAULT '',
+    created REAL NOT NULL, tokens INTEGER,
     PRIMARY KEY (kind, id, provider)
 ) WITHOUT ROWID;
 CREATE INDEX handles_of_app ON handles (app, kind);

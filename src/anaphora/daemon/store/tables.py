@@ -11,11 +11,11 @@ import msgspec
 from . import HandleKind, HandleRow, TokenBudget, TokenRow
 from .budgets import BUDGET
 
-_HANDLE_FIELDS = "kind, id, app, provider, created, tokens, bill"
+_HANDLE_FIELDS = "kind, id, app, provider, created, tokens"
 ADD_HANDLE = (
-    f"INSERT INTO handles ({_HANDLE_FIELDS}) VALUES ($1, $2, $3, $4, $5, $6, $7)"
+    f"INSERT INTO handles ({_HANDLE_FIELDS}) VALUES ($1, $2, $3, $4, $5, $6)"
     " ON CONFLICT (kind, id, provider) DO UPDATE SET created = excluded.created,"
-    " tokens = excluded.tokens, bill = excluded.bill WHERE handles.app = excluded.app"
+    " tokens = excluded.tokens WHERE handles.app = excluded.app"
 )
 #: Number of ids looked up in one statement.
 _AT_ONCE = 32
@@ -188,10 +188,7 @@ class SmallTables(ABC):
 
 
 def _values(handle: HandleRow) -> tuple[Any, ...]:
-    return (
-        handle.kind, handle.id, handle.app, handle.provider, handle.created, handle.tokens,
-        handle.bill,
-    )  # fmt: skip
+    return (handle.kind, handle.id, handle.app, handle.provider, handle.created, handle.tokens)
 
 
 def _token(row: Sequence[Any]) -> TokenRow:

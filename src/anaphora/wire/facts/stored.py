@@ -10,7 +10,7 @@ from anaphora import wire as wires
 from anaphora.wire.tables import request_table
 
 StoredKind: TypeAlias = Literal[
-    "response", "item", "conversation", "file", "batch", "cached_content", "container"
+    "response", "item", "conversation", "file", "cached_content", "container"
 ]
 """`item`: of a stored response."""
 
