@@ -9,17 +9,13 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Iterator
 
 import httpx
 import pytest
-from support.emulated_client import AT_ONCE, LONG, MODELS, connected
+from support.emulated_client import LONG, MODELS, connected
 
-from anaphora import emulator
 from anaphora.client.response import Response
 from anaphora.client.session import Session
-from anaphora.emulator import EmulatorOptions
-from anaphora.emulator.replies.script import Script
 from anaphora.emulator.server import Emulator
 from anaphora.prompt import Reasoning
 from anaphora.tools import ToolRegistry
@@ -64,20 +60,6 @@ every = pytest.mark.parametrize("name", MODELS)
 both = pytest.mark.parametrize("stream", [False, True], ids=["single", "stream"])
 
 
-@pytest.fixture(scope="module")
-def _scripted() -> Iterator[Emulator]:
-    with emulator.running(
-        EmulatorOptions(latency=AT_ONCE, script=Script.decode(SCRIPT, "script.yaml"))
-    ) as running:
-        yield running
-
-
-@pytest.fixture
-def emu(_scripted: Emulator) -> Emulator:
-    _scripted.reset()
-    return _scripted
-
-
 async def send(chat: Session, text: str, *, stream: bool) -> Response:
     turn = chat.send(text)
     if not stream:
@@ -97,12 +79,12 @@ def codes(answered: Response) -> set[str]:
 @every
 @pytest.mark.long
 def test_conversation_continues_after_cut_off_reasoning(
-    emu: Emulator, name: str, stream: bool, question: str
+    scripted: Emulator, name: str, stream: bool, question: str
 ) -> None:
     notice = "empty_message" if name in HIDDEN else "unfinished_thinking"
 
     async def main() -> None:
-        async with connected(emu, [name]) as emulated:
+        async with connected(scripted, [name]) as emulated:
             chat = emulated.client.session(
                 name, system=LONG, max_tokens=LIMIT, reasoning=THINKING[name]
             )
@@ -132,11 +114,11 @@ def test_conversation_continues_after_cut_off_reasoning(
 
 
 @both
-def test_white_space_after_reasoning_is_omitted_with_it(emu: Emulator, stream: bool) -> None:
+def test_white_space_after_reasoning_is_omitted_with_it(scripted: Emulator, stream: bool) -> None:
     """Cut off right after the reasoning: Anthropic takes no text block of white space there."""
 
     async def main() -> None:
-        async with connected(emu, ["anthropic"]) as emulated:
+        async with connected(scripted, ["anthropic"]) as emulated:
             thought = Thinking("A whole thought.", signature="c2lnbmVk", provider="anthropic")
             saved = [Message.user("muse"), Message.assistant(thought, Text("\n\n"))]
             chat = emulated.client.session("anthropic", messages=saved)
@@ -150,7 +132,7 @@ def test_white_space_after_reasoning_is_omitted_with_it(emu: Emulator, stream: b
     asyncio.run(main())
 
 
-def test_emulator_rejects_white_space_after_reasoning(emu: Emulator) -> None:
+def test_emulator_rejects_white_space_after_reasoning(scripted: Emulator) -> None:
     thought = {"type": "thinking", "thinking": "Hm.", "signature": "c2lnbmVk"}
     messages = [
         {"role": "user", "content": "muse"},
@@ -159,14 +141,14 @@ def test_emulator_rejects_white_space_after_reasoning(emu: Emulator) -> None:
     ]
     body = {"model": MODELS["anthropic"], "max_tokens": 9, "messages": messages}
     headers = {"x-api-key": "k", "anthropic-version": "2023-06-01"}
-    answer = httpx.post(f"{emu.url}/v1/messages", json=body, headers=headers)
+    answer = httpx.post(f"{scripted.url}/v1/messages", json=body, headers=headers)
     assert answer.status_code == 400
     assert "non-whitespace" in answer.json()["error"]["message"]
 
 
 @both
 @every
-def test_cut_off_run_can_be_continued(emu: Emulator, name: str, stream: bool) -> None:
+def test_cut_off_run_can_be_continued(scripted: Emulator, name: str, stream: bool) -> None:
     async def main() -> None:
         tools = ToolRegistry()
 
@@ -175,7 +157,7 @@ def test_cut_off_run_can_be_continued(emu: Emulator, name: str, stream: bool) ->
             """Looks."""
             return "found"
 
-        async with connected(emu, [name]) as emulated:
+        async with connected(scripted, [name]) as emulated:
             chat = emulated.client.session(
                 name, tools=tools, max_tokens=LIMIT, reasoning=THINKING[name], state="It is noon."
             )
@@ -195,9 +177,9 @@ def test_cut_off_run_can_be_continued(emu: Emulator, name: str, stream: bool) ->
 
 
 @pytest.mark.parametrize("name", [name for name in MODELS if name not in HIDDEN])
-def test_reasoning_with_content_after_it_is_sent_back(emu: Emulator, name: str) -> None:
+def test_reasoning_with_content_after_it_is_sent_back(scripted: Emulator, name: str) -> None:
     async def main() -> None:
-        async with connected(emu, [name]) as emulated:
+        async with connected(scripted, [name]) as emulated:
             chat = emulated.client.session(name, max_tokens=LIMIT, reasoning=THINKING[name])
             await chat.send("conclude")
             answered = await chat.send("thanks")
@@ -207,9 +189,9 @@ def test_reasoning_with_content_after_it_is_sent_back(emu: Emulator, name: str) 
     asyncio.run(main())
 
 
-def test_stored_responses_continue_from_a_cut_off_reply(emu: Emulator) -> None:
+def test_stored_responses_continue_from_a_cut_off_reply(scripted: Emulator) -> None:
     async def main() -> None:
-        async with connected(emu, ["openai_responses"]) as emulated:
+        async with connected(scripted, ["openai_responses"]) as emulated:
             chat = emulated.client.session("openai_responses", max_tokens=LIMIT, store=True)
             assert (await chat.send("ponder")).reply.stop_reason == "length"
             assert (await chat.send("thanks")).text == "You are welcome."

@@ -8,21 +8,18 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import itertools
-from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
 
 import msgspec
 import pytest
 from blake3 import blake3
-from support.emulated_client import AT_ONCE, BEDROCK_MODEL, LONG, MODELS, Connected, connected
+from support.emulated_client import BEDROCK_MODEL, LONG, MODELS, Connected, connected
 
-from anaphora import AsyncClient, emulator, errors
+from anaphora import AsyncClient, errors
 from anaphora.cache.prefix_difference import first_difference
 from anaphora.client.response import Response
 from anaphora.client.session import Session
-from anaphora.emulator import EmulatorOptions
-from anaphora.emulator.replies.script import Script
 from anaphora.emulator.server import Emulator
 from anaphora.prompt import Call, Params, PromptIR, Reasoning
 from anaphora.tools import ToolRegistry
@@ -98,20 +95,6 @@ class Trip:
     nights: int
 
 
-@pytest.fixture(scope="module")
-def _scripted() -> Iterator[Emulator]:
-    with emulator.running(
-        EmulatorOptions(latency=AT_ONCE, script=Script.decode(SCRIPT, "script.yaml"))
-    ) as running:
-        yield running
-
-
-@pytest.fixture
-def emu(_scripted: Emulator) -> Emulator:
-    _scripted.reset()
-    return _scripted
-
-
 async def turn(
     chat: Session | AsyncClient, content: Any, *, stream: bool, **options: Any
 ) -> tuple[Response, list[Event]]:
@@ -129,30 +112,36 @@ async def turn(
 
 @both
 @every
-def test_conversation_on_every_wire(emu: Emulator, name: str, stream: bool) -> None:
+def test_conversation_on_every_wire(scripted: Emulator, name: str, stream: bool) -> None:
     async def main() -> None:
-        async with connected(emu, [name]) as emulated:
+        async with connected(scripted, [name]) as emulated:
             chat = emulated.client.session(name, system=LONG)
             spent = Decimal(0)
             for number, text in enumerate(("Hello", "More", "And more")):
                 answered, events = await turn(chat, text, stream=stream)
-                check_account(emu, emulated, answered, name, stream, first=not number)
+                check_account(scripted, emulated, answered, name, stream, first=not number)
                 if stream:
                     check_events(events, answered.reply)
                 assert chat.last is answered
                 spent += answered.cost_usd or 0
             assert chat.cost_usd == (None if name in UNPRICED else spent)
             assert [message.role for message in chat.messages] == ["user", "assistant"] * 3
-            check_prefixes(emu, 3)
+            check_prefixes(scripted, 3)
 
     asyncio.run(main())
 
 
 def check_account(
-    emu: Emulator, emulated: Connected, answered: Response, name: str, stream: bool, *, first: bool
+    scripted: Emulator,
+    emulated: Connected,
+    answered: Response,
+    name: str,
+    stream: bool,
+    *,
+    first: bool,
 ) -> None:
     """Usage, verdict and record compared with the emulator's entry of the same call."""
-    billed, usage, record = emu.requests()[0], answered.usage, answered.record
+    billed, usage, record = scripted.requests()[0], answered.usage, answered.record
     assert emulated.records[-1] is record
     assert answered.text
     assert usage.output == billed["output"]
@@ -199,9 +188,11 @@ def check_events(events: list[Event], reply: Reply) -> None:
     assert any(isinstance(event, UsageUpdate) for event in events)
 
 
-def check_prefixes(emu: Emulator, count: int) -> None:
+def check_prefixes(scripted: Emulator, count: int) -> None:
     """Each request on the wire begins with the one before it."""
-    sent = [entry.billed.sent.rendered for entry in emu.engine.journal._entries if entry.billed]
+    sent = [
+        entry.billed.sent.rendered for entry in scripted.engine.journal._entries if entry.billed
+    ]
     assert len(sent) == count
     for earlier, later in itertools.pairwise(sent):
         assert first_difference(earlier, later, len(earlier)) is None
@@ -226,12 +217,12 @@ def plainly(reply: Reply) -> Any:
 
 @every
 @pytest.mark.parametrize("text", ["Hello", "How is the weather?", "ponder"])
-def test_stream_equals_the_whole_response(emu: Emulator, name: str, text: str) -> None:
+def test_stream_equals_the_whole_response(scripted: Emulator, name: str, text: str) -> None:
     async def main() -> None:
         replies = []
         for stream in (False, True):
-            emu.reset()
-            async with connected(emu, [name]) as emulated:
+            scripted.reset()
+            async with connected(scripted, [name]) as emulated:
                 chat = emulated.client.session(
                     name, system=LONG, tools=weather(), reasoning=THINKING[name][0], max_tokens=4000
                 )
@@ -244,15 +235,15 @@ def test_stream_equals_the_whole_response(emu: Emulator, name: str, text: str) -
 
 @both
 @every
-def test_single_call(emu: Emulator, name: str, stream: bool) -> None:
+def test_single_call(scripted: Emulator, name: str, stream: bool) -> None:
     async def main() -> None:
-        async with connected(emu, [name]) as emulated:
+        async with connected(scripted, [name]) as emulated:
             ir = PromptIR.chat((Message.user("Hello"),))
             call = Call(ir=ir, model=model_of(name), params=Params(max_tokens=200))
             answered, events = await turn(emulated.client, call, stream=stream, provider=name)
             if stream:
                 check_events(events, answered.reply)
-            billed = emu.requests()[0]
+            billed = scripted.requests()[0]
             assert answered.usage.output == billed["output"]
             assert answered.raw_hash == blake3(emulated.transport.received[-1]).hexdigest()
             assert (answered.cost_usd is None) == (name in UNPRICED)
@@ -266,9 +257,9 @@ def test_single_call(emu: Emulator, name: str, stream: bool) -> None:
     asyncio.run(main())
 
 
-def test_plain_text_is_sent_as_a_call(emu: Emulator) -> None:
+def test_plain_text_is_sent_as_a_call(scripted: Emulator) -> None:
     async def main() -> None:
-        async with connected(emu, ["anthropic"]) as emulated:
+        async with connected(scripted, ["anthropic"]) as emulated:
             whole = await emulated.client.complete("Hello", "anthropic")
             events = [event async for event in emulated.client.stream("Hello", "anthropic")]
             assert isinstance(events[-1], ReplyEnd)
@@ -295,10 +286,10 @@ def weather(cities: list[str] | None = None) -> ToolRegistry:
 
 @both
 @every
-def test_tools_run_until_the_model_is_done(emu: Emulator, name: str, stream: bool) -> None:
+def test_tools_run_until_the_model_is_done(scripted: Emulator, name: str, stream: bool) -> None:
     async def main() -> None:
         cities: list[str] = []
-        async with connected(emu, [name]) as emulated:
+        async with connected(scripted, [name]) as emulated:
             chat = emulated.client.session(name, system=LONG, tools=weather(cities))
             running = chat.run("How is the weather?", parallel=False)
             if stream:
@@ -326,7 +317,7 @@ def test_tools_run_until_the_model_is_done(emu: Emulator, name: str, stream: boo
             assert ran.last.verdict is not None
             assert ran.last.verdict.result == "hit"
             assert ran.cost_usd == chat.cost_usd
-            check_prefixes(emu, 2)
+            check_prefixes(scripted, 2)
             assert len(emulated.records) == 2
 
     asyncio.run(main())
@@ -337,12 +328,12 @@ def test_tools_run_until_the_model_is_done(emu: Emulator, name: str, stream: boo
 
 @both
 @every
-def test_thinking_is_sent_back_unchanged(emu: Emulator, name: str, stream: bool) -> None:
+def test_thinking_is_sent_back_unchanged(scripted: Emulator, name: str, stream: bool) -> None:
     """And goes back with the conversation, in the provider's own words, without a notice."""
     settings, shown = THINKING[name]
 
     async def main() -> None:
-        async with connected(emu, [name]) as emulated:
+        async with connected(scripted, [name]) as emulated:
             chat = emulated.client.session(name, system=LONG, reasoning=settings, max_tokens=4000)
             first, events = await turn(chat, "ponder", stream=stream)
             thoughts = [part for part in first.reply.message.parts if isinstance(part, Thinking)]
@@ -356,7 +347,7 @@ def test_thinking_is_sent_back_unchanged(emu: Emulator, name: str, stream: bool)
             assert second.verdict is not None
             assert second.verdict.result == "hit", str(second.verdict)
             assert [notice.code for notice in second.notices] == unpriced(name)
-            check_prefixes(emu, 2)
+            check_prefixes(scripted, 2)
 
     asyncio.run(main())
 
@@ -366,9 +357,9 @@ def test_thinking_is_sent_back_unchanged(emu: Emulator, name: str, stream: bool)
 
 @both
 @every
-def test_typed_output_is_parsed(emu: Emulator, name: str, stream: bool) -> None:
+def test_typed_output_is_parsed(scripted: Emulator, name: str, stream: bool) -> None:
     async def main() -> None:
-        async with connected(emu, [name]) as emulated:
+        async with connected(scripted, [name]) as emulated:
             chat = emulated.client.session(name)
             answered, _ = await turn(chat, "Plan a trip", stream=stream, output=Trip)
             assert isinstance(answered.parsed, Trip)
@@ -381,12 +372,12 @@ def test_typed_output_is_parsed(emu: Emulator, name: str, stream: bool) -> None:
 
 @both
 @every
-def test_output_mismatch_is_recorded_once(emu: Emulator, name: str, stream: bool) -> None:
+def test_output_mismatch_is_recorded_once(scripted: Emulator, name: str, stream: bool) -> None:
     """It is `Parse` for the caller; but it was given and paid for, so it is in the conversation, and
     watchers get one record, with the reply and the error."""
 
     async def main() -> None:
-        async with connected(emu, [name]) as emulated:
+        async with connected(scripted, [name]) as emulated:
             chat = emulated.client.session(name)
             with pytest.raises(errors.Parse) as caught:
                 await turn(chat, "misshapen", stream=stream, output=Trip)
@@ -418,9 +409,9 @@ def check_misshapen(record: Any, problem: errors.Parse) -> None:
 
 
 @every
-def test_refusal_is_an_output_mismatch(emu: Emulator, name: str) -> None:
+def test_refusal_is_an_output_mismatch(scripted: Emulator, name: str) -> None:
     async def main() -> None:
-        async with connected(emu, [name]) as emulated:
+        async with connected(scripted, [name]) as emulated:
             with pytest.raises(errors.Parse, match="the model refused to answer"):
                 await emulated.client.session(name).send("decline", output=Trip)
             assert len(emulated.records) == 1
@@ -433,11 +424,11 @@ def test_refusal_is_an_output_mismatch(emu: Emulator, name: str) -> None:
 
 @both
 @pytest.mark.long
-def test_fifty_conversations_on_one_client(emu: Emulator, stream: bool) -> None:
+def test_fifty_conversations_on_one_client(scripted: Emulator, stream: bool) -> None:
     """Each keeps to itself: its own messages, its own prefix, its own bill."""
 
     async def main() -> None:
-        async with connected(emu, NAMES) as emulated:
+        async with connected(scripted, NAMES) as emulated:
             chats = [
                 emulated.client.session(NAMES[n % len(NAMES)], system=f"{n}. ") for n in range(50)
             ]
@@ -451,7 +442,7 @@ def test_fifty_conversations_on_one_client(emu: Emulator, stream: bool) -> None:
                 user_parts = [message.parts for message in chat.messages if message.role == "user"]
                 assert user_parts == [(Text(f"{number}/{turn}"),) for turn in range(3)]
                 assert len(chat.messages) == 6
-            assert len(emulated.records) == len(emu.requests()) == 150
+            assert len(emulated.records) == len(scripted.requests()) == 150
             assert {record.error for record in emulated.records} == {None}
             spent = sum(record.cost_usd or 0 for record in emulated.records)
             assert sum(chat.cost_usd or 0 for chat in chats) == spent

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
 
 import pytest
-from support.emulated_client import AT_ONCE, LONG, WIRES, Connected, connected
+from support.emulated_client import LONG, WIRES, Connected, connected
 from support.waiting import PATIENCE, until
 
-from anaphora import emulator, errors
+from anaphora import errors
 from anaphora.client.session import Session
 from anaphora.client.session.run import RunResult
-from anaphora.emulator import EmulatorOptions
-from anaphora.emulator.replies.script import Script
 from anaphora.emulator.server import Emulator
 from anaphora.tools import ToolRegistry
 from anaphora.values import Message, ReplyEnd, ToolResult, from_json, to_json
@@ -53,20 +50,6 @@ both = pytest.mark.parametrize("stream", [False, True], ids=["single", "stream"]
 HOME = "anthropic"
 
 
-@pytest.fixture(scope="module")
-def _scripted() -> Iterator[Emulator]:
-    with emulator.running(
-        EmulatorOptions(latency=AT_ONCE, script=Script.decode(SCRIPT, "script.yaml"))
-    ) as running:
-        yield running
-
-
-@pytest.fixture
-def emu(_scripted: Emulator) -> Emulator:
-    _scripted.reset()
-    return _scripted
-
-
 def steps(done: list[int], wait: asyncio.Event | None = None, at: int = 0) -> ToolRegistry:
     """A tool that keeps what it did; at one of its calls it waits."""
     registry = ToolRegistry()
@@ -101,10 +84,10 @@ def roles(chat: Session) -> str:
 
 
 @both
-def test_run_ends_when_the_model_is_done(emu: Emulator, stream: bool) -> None:
+def test_run_ends_when_the_model_is_done(scripted: Emulator, stream: bool) -> None:
     async def main() -> None:
         done: list[int] = []
-        async with connected(emu, [HOME]) as emulated:
+        async with connected(scripted, [HOME]) as emulated:
             chat = emulated.client.session(HOME, system=LONG, tools=steps(done))
             found = await ran(chat, "begin", stream=stream)
             assert (found.stop_reason, found.turns, found.text) == ("done", 4, "All done.")
@@ -121,11 +104,11 @@ def test_run_ends_when_the_model_is_done(emu: Emulator, stream: bool) -> None:
 @both
 @pytest.mark.parametrize("turns", [1, 2, 3])
 def test_max_turns_bounds_a_run_that_can_be_continued(
-    emu: Emulator, turns: int, stream: bool
+    scripted: Emulator, turns: int, stream: bool
 ) -> None:
     async def main() -> None:
         done: list[int] = []
-        async with connected(emu, [HOME]) as emulated:
+        async with connected(scripted, [HOME]) as emulated:
             chat = emulated.client.session(HOME, tools=steps(done))
             first = await ran(chat, "begin", stream=stream, max_turns=turns)
             assert (first.stop_reason, first.turns) == ("turns", turns)
@@ -139,9 +122,9 @@ def test_max_turns_bounds_a_run_that_can_be_continued(
 
 
 @both
-def test_max_cost_bounds_a_run(emu: Emulator, stream: bool) -> None:
+def test_max_cost_bounds_a_run(scripted: Emulator, stream: bool) -> None:
     async def main() -> None:
-        async with connected(emu, [HOME]) as emulated:
+        async with connected(scripted, [HOME]) as emulated:
             chat = emulated.client.session(HOME, tools=steps([]))
             found = await ran(chat, "begin", stream=stream, max_cost_usd="0.000001")
             assert (found.stop_reason, found.turns) == ("cost_usd", 1)
@@ -154,9 +137,9 @@ def test_max_cost_bounds_a_run(emu: Emulator, stream: bool) -> None:
     asyncio.run(main())
 
 
-def test_run_with_a_cost_bound_needs_a_price(emu: Emulator) -> None:
+def test_run_with_a_cost_bound_needs_a_price(scripted: Emulator) -> None:
     async def main() -> None:
-        async with connected(emu, ["ollama"]) as emulated:
+        async with connected(scripted, ["ollama"]) as emulated:
             chat = emulated.client.session("ollama", tools=steps([]))
             with pytest.raises(errors.InvalidRequest, match="max_cost_usd"):
                 await chat.run("begin", max_cost_usd=1)
@@ -166,12 +149,12 @@ def test_run_with_a_cost_bound_needs_a_price(emu: Emulator) -> None:
 
 
 @both
-def test_seconds_bound_a_turn(emu: Emulator, stream: bool) -> None:
+def test_seconds_bound_a_turn(scripted: Emulator, stream: bool) -> None:
     """The turn under way is given up, and may be made again."""
 
     async def main() -> None:
         done: list[int] = []
-        async with connected(emu, [HOME]) as emulated:
+        async with connected(scripted, [HOME]) as emulated:
             chat = emulated.client.session(HOME, tools=steps(done))
             emulated.transport.faults = [None, "timeout"]
             found = await ran(chat, "begin", stream=stream, max_seconds=0.4)
@@ -185,10 +168,10 @@ def test_seconds_bound_a_turn(emu: Emulator, stream: bool) -> None:
     asyncio.run(main())
 
 
-def test_seconds_bound_the_tools(emu: Emulator) -> None:
+def test_seconds_bound_the_tools(scripted: Emulator) -> None:
     async def main() -> None:
         done: list[int] = []
-        async with connected(emu, [HOME]) as emulated:
+        async with connected(scripted, [HOME]) as emulated:
             never = asyncio.Event()
             chat = emulated.client.session(HOME, tools=steps(done, never, at=2))
             found = await ran(chat, "begin", stream=False, max_seconds=0.3)
@@ -205,13 +188,13 @@ def test_seconds_bound_the_tools(emu: Emulator) -> None:
 @both
 @pytest.mark.parametrize("text, stopped", [("cut off", "length"), ("cannot", "refusal")])
 def test_other_stop_reasons_end_the_run_after_one_turn(
-    emu: Emulator, text: str, stopped: str, stream: bool
+    scripted: Emulator, text: str, stopped: str, stream: bool
 ) -> None:
     """Cut off in the middle of a call: it is not made."""
 
     async def main() -> None:
         done: list[int] = []
-        async with connected(emu, [HOME]) as emulated:
+        async with connected(scripted, [HOME]) as emulated:
             chat = emulated.client.session(HOME, tools=steps(done))
             found = await ran(chat, text, stream=stream)
             assert (found.stop_reason, found.turns) == (stopped, 1)
@@ -222,9 +205,9 @@ def test_other_stop_reasons_end_the_run_after_one_turn(
 
 @both
 @pytest.mark.parametrize("wire", ["openai_chat", "openai_responses", "gemini"])
-def test_refusal_ends_the_run_on_other_wires(emu: Emulator, wire: str, stream: bool) -> None:
+def test_refusal_ends_the_run_on_other_wires(scripted: Emulator, wire: str, stream: bool) -> None:
     async def main() -> None:
-        async with connected(emu, [wire]) as emulated:
+        async with connected(scripted, [wire]) as emulated:
             found = await ran(emulated.client.session(wire), "cannot", stream=stream)
             assert (found.stop_reason, found.turns) == ("refusal", 1)
 
@@ -232,11 +215,11 @@ def test_refusal_ends_the_run_on_other_wires(emu: Emulator, wire: str, stream: b
 
 
 @both
-def test_pause_does_not_end_the_run(emu: Emulator, stream: bool) -> None:
+def test_pause_does_not_end_the_run(scripted: Emulator, stream: bool) -> None:
     """The model gets its partial reply back and continues."""
 
     async def main() -> None:
-        async with connected(emu, [HOME]) as emulated:
+        async with connected(scripted, [HOME]) as emulated:
             chat = emulated.client.session(HOME)
             found = await ran(chat, "rest", stream=stream)
             assert [answer.reply.stop_reason for answer in found.responses] == ["pause", "end"]
@@ -247,9 +230,9 @@ def test_pause_does_not_end_the_run(emu: Emulator, stream: bool) -> None:
 
 
 @pytest.mark.parametrize("turns", [0, -1])
-def test_zero_turns_are_rejected(emu: Emulator, turns: int) -> None:
+def test_zero_turns_are_rejected(scripted: Emulator, turns: int) -> None:
     async def main() -> None:
-        async with connected(emu, [HOME]) as emulated:
+        async with connected(scripted, [HOME]) as emulated:
             with pytest.raises(errors.InvalidRequest, match="max_turns"):
                 emulated.client.session(HOME).run("begin", max_turns=turns)
 
@@ -259,11 +242,11 @@ def test_zero_turns_are_rejected(emu: Emulator, turns: int) -> None:
 # ── Tools ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_tools_run_in_parallel_by_default(emu: Emulator) -> None:
+def test_tools_run_in_parallel_by_default(scripted: Emulator) -> None:
     """Two that wait for each other end only when both run."""
 
     async def main() -> None:
-        async with connected(emu, [HOME]) as emulated:
+        async with connected(scripted, [HOME]) as emulated:
             met, seconds = threading.Barrier(2), PATIENCE
             registry = ToolRegistry()
 
@@ -288,7 +271,7 @@ def test_tools_run_in_parallel_by_default(emu: Emulator) -> None:
 
 @both
 @pytest.mark.parametrize("wire", WIRES)
-def test_failed_tool_is_a_result_for_the_model(emu: Emulator, wire: str, stream: bool) -> None:
+def test_failed_tool_is_a_result_for_the_model(scripted: Emulator, wire: str, stream: bool) -> None:
     async def main() -> None:
         registry = ToolRegistry()
 
@@ -297,7 +280,7 @@ def test_failed_tool_is_a_result_for_the_model(emu: Emulator, wire: str, stream:
             """Does a step."""
             raise RuntimeError("out of order")
 
-        async with connected(emu, [wire]) as emulated:
+        async with connected(scripted, [wire]) as emulated:
             chat = emulated.client.session(wire, tools=registry)
             found = await ran(chat, "begin", stream=stream)
             assert (found.stop_reason, found.text) == ("done", "I see that it failed.")
@@ -308,9 +291,9 @@ def test_failed_tool_is_a_result_for_the_model(emu: Emulator, wire: str, stream:
     asyncio.run(main())
 
 
-def test_without_a_registry_the_app_adds_the_results(emu: Emulator) -> None:
+def test_without_a_registry_the_app_adds_the_results(scripted: Emulator) -> None:
     async def main() -> None:
-        async with connected(emu, [HOME]) as emulated:
+        async with connected(scripted, [HOME]) as emulated:
             chat = emulated.client.session(HOME, tools=steps([]).tools())
             with pytest.raises(errors.InvalidRequest, match="has no function to run it"):
                 await chat.run("begin")
@@ -324,9 +307,9 @@ def test_without_a_registry_the_app_adds_the_results(emu: Emulator) -> None:
     asyncio.run(main())
 
 
-def test_new_content_is_rejected_before_tool_results(emu: Emulator) -> None:
+def test_new_content_is_rejected_before_tool_results(scripted: Emulator) -> None:
     async def main() -> None:
-        async with connected(emu, [HOME]) as emulated:
+        async with connected(scripted, [HOME]) as emulated:
             chat = emulated.client.session(HOME, tools=steps([]))
             await chat.send("begin")
             with pytest.raises(errors.InvalidRequest, match="has no result yet"):
@@ -337,29 +320,29 @@ def test_new_content_is_rejected_before_tool_results(emu: Emulator) -> None:
 
 
 @both
-def test_run_of_a_finished_conversation_is_an_error(emu: Emulator, stream: bool) -> None:
+def test_run_of_a_finished_conversation_is_an_error(scripted: Emulator, stream: bool) -> None:
     """In the session that made it, and in one that gets its messages."""
 
     async def main() -> None:
-        async with connected(emu, [HOME]) as emulated:
+        async with connected(scripted, [HOME]) as emulated:
             chat = emulated.client.session(HOME, tools=steps([]))
             await chat.run("begin")
             again = emulated.client.session(HOME, tools=steps([]), messages=chat.conversation)
-            sent = len(emu.requests())
+            sent = len(scripted.requests())
             for session in (chat, again):
                 run = session.run()
                 with pytest.raises(errors.InvalidRequest, match="ends with the model's answer"):
                     await (anext(aiter(run)) if stream else run)
-            assert len(emu.requests()) == sent
+            assert len(scripted.requests()) == sent
             assert (await chat.run("begin")).text == "All done."
 
     asyncio.run(main())
 
 
 @both
-def test_abandoned_run_allows_the_next_turn(emu: Emulator, stream: bool) -> None:
+def test_abandoned_run_allows_the_next_turn(scripted: Emulator, stream: bool) -> None:
     async def main() -> None:
-        async with connected(emu, [HOME]) as emulated:
+        async with connected(scripted, [HOME]) as emulated:
             chat = emulated.client.session(HOME, tools=steps([]))
             async for event in chat.run("begin"):
                 if isinstance(event, ReplyEnd) is stream:
@@ -405,24 +388,24 @@ async def crashes(emulated: Connected, wire: str, at: int, stream: bool) -> list
         for stream in (False, True)
     ],
 )
-def test_run_continues_after_a_crash(emu: Emulator, wire: str, at: int, stream: bool) -> None:
+def test_run_continues_after_a_crash(scripted: Emulator, wire: str, at: int, stream: bool) -> None:
     """From its saved messages another process sends the very bytes that the first one would have."""
 
     def unmarked(body: bytes) -> bytes:
         return body.replace(b',"prompt_cache_breakpoint":{"mode":"explicit","ttl":"30m"}', b"")
 
     async def main() -> None:
-        async with connected(emu, [wire]) as emulated:
+        async with connected(scripted, [wire]) as emulated:
             chat = emulated.client.session(wire, system=LONG, tools=steps([]))
             await ran(chat, "begin", stream=stream)
             whole = emulated.transport.bodies
             assert len(whole) == 4
-        emu.reset()
-        async with connected(emu, [wire]) as emulated:
+        scripted.reset()
+        async with connected(scripted, [wire]) as emulated:
             saved = await crashes(emulated, wire, at, stream)
             before = emulated.transport.bodies
         done: list[int] = []
-        async with connected(emu, [wire]) as emulated:
+        async with connected(scripted, [wire]) as emulated:
             messages = [from_json(data, Message) for data in saved]
             again = emulated.client.session(wire, system=LONG, tools=steps(done), messages=messages)
             found = await ran(again, None, stream=stream)

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from support.emulated_client import AT_ONCE, WIRES, Connected, connected
+from support.emulated_client import WIRES, Connected, connected
 
-from anaphora import Client, ToolRegistry, emulator, errors
+from anaphora import Client, ToolRegistry, errors
 from anaphora.client.response import TextStream
-from anaphora.emulator import EmulatorOptions
-from anaphora.emulator.replies.script import Script
 from anaphora.emulator.server import Emulator
 
 SCRIPT = """
@@ -26,20 +23,6 @@ replies:
   - match: {result: "89"}
     reply: {text: It is 89 EUR.}
 """
-
-
-@pytest.fixture(scope="module")
-def _scripted() -> Iterator[Emulator]:
-    with emulator.running(
-        EmulatorOptions(latency=AT_ONCE, script=Script.decode(SCRIPT, "script.yaml"))
-    ) as running:
-        yield running
-
-
-@pytest.fixture
-def scripted(_scripted: Emulator) -> Emulator:
-    _scripted.reset()
-    return _scripted
 
 
 def tools() -> ToolRegistry:

@@ -5,19 +5,16 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.emulated_client import AT_ONCE, WIRES, connected
+from support.emulated_client import WIRES, connected
 
 import anaphora
-from anaphora import Message, ToolRegistry, emulator, errors
+from anaphora import Message, ToolRegistry, errors
 from anaphora.client.session import Session
 from anaphora.client.session.run import RunResult
-from anaphora.emulator import EmulatorOptions
-from anaphora.emulator.replies.script import Script
 from anaphora.emulator.server import Emulator
 from anaphora.values import ToolCall, ToolResult
 
@@ -39,20 +36,6 @@ replies:
     reply: {text: I see.}
 """
 HOME = "anthropic"
-
-
-@pytest.fixture(scope="module")
-def _scripted() -> Iterator[Emulator]:
-    with emulator.running(
-        EmulatorOptions(latency=AT_ONCE, script=Script.decode(SCRIPT, "script.yaml"))
-    ) as running:
-        yield running
-
-
-@pytest.fixture
-def emu(_scripted: Emulator) -> Emulator:
-    _scripted.reset()
-    return _scripted
 
 
 class Broken(Exception):
@@ -86,19 +69,21 @@ def results(chat: Session) -> dict[str, ToolResult]:
     return {part.call_id: part for part in parts if isinstance(part, ToolResult)}
 
 
-async def ran(emu: Emulator, content: str, problem: BaseException | None, **options: Any) -> Any:
-    async with connected(emu, [HOME]) as emulated:
+async def ran(
+    scripted: Emulator, content: str, problem: BaseException | None, **options: Any
+) -> Any:
+    async with connected(scripted, [HOME]) as emulated:
         chat = emulated.client.session(HOME, tools=registry(problem))
         result = await chat.run(content, **options)
         return result, results(chat)
 
 
 def test_an_error_is_logged_and_in_the_result(
-    emu: Emulator, caplog: pytest.LogCaptureFixture
+    scripted: Emulator, caplog: pytest.LogCaptureFixture
 ) -> None:
     problem = Broken("no seats at SECRET-HOST")
     with caplog.at_level(logging.DEBUG, "anaphora.tools"):
-        result, sent = asyncio.run(ran(emu, "begin", problem))
+        result, sent = asyncio.run(ran(scripted, "begin", problem))
     assert isinstance(result, RunResult)
     assert (result.stop_reason, result.turns) == ("done", 2)
     (failed,) = result.tool_errors
@@ -131,14 +116,14 @@ FAILURES = [
     "content, problem, kind, message", FAILURES, ids=[str(row[2:]) for row in FAILURES]
 )
 def test_every_failure_takes_the_same_way(
-    emu: Emulator,
+    scripted: Emulator,
     caplog: pytest.LogCaptureFixture,
     content: str,
     problem: BaseException | None,
     kind: type[Exception],
     message: str,
 ) -> None:
-    result, sent = asyncio.run(ran(emu, content, problem))
+    result, sent = asyncio.run(ran(scripted, content, problem))
     (failed,) = result.tool_errors
     assert isinstance(failed.error, kind)
     assert message in failed.message
@@ -147,7 +132,7 @@ def test_every_failure_takes_the_same_way(
     assert [record.name for record in caplog.records] == ["anaphora.tools"]
     caplog.clear()
     with pytest.raises(kind) as caught:
-        asyncio.run(ran(emu, content, problem, on_tool_error="raise"))
+        asyncio.run(ran(scripted, content, problem, on_tool_error="raise"))
     assert caught.value.__notes__[-1].startswith("raised by the tool ")
     assert len(caplog.records) == 1
 
@@ -156,12 +141,12 @@ def test_every_failure_takes_the_same_way(
 @pytest.mark.parametrize("stream", [False, True], ids=["single", "stream"])
 @pytest.mark.parametrize("parallel", [False, True], ids=["serial", "parallel"])
 def test_a_raised_error_leaves_a_run_that_continues(
-    emu: Emulator, wire: str, stream: bool, parallel: bool
+    scripted: Emulator, wire: str, stream: bool, parallel: bool
 ) -> None:
     """The results of the other tools are kept, and only calls without a result are made again."""
 
     async def main() -> None:
-        async with connected(emu, [wire]) as emulated:
+        async with connected(scripted, [wire]) as emulated:
             calls: list[str] = []
             tools = registry(Broken("full"), calls)
             chat = emulated.client.session(wire, tools=tools)
@@ -216,22 +201,22 @@ async def later(call: ToolCall, error: Exception) -> str:
     ids=["text", "async", "result"],
 )
 def test_a_function_decides_what_the_model_gets(
-    emu: Emulator, decide: Any, content: str, is_error: bool
+    scripted: Emulator, decide: Any, content: str, is_error: bool
 ) -> None:
-    result, sent = asyncio.run(ran(emu, "begin", Broken("secret"), on_tool_error=decide))
+    result, sent = asyncio.run(ran(scripted, "begin", Broken("secret"), on_tool_error=decide))
     assert (sent["call_2"].content, sent["call_2"].error) == (content, is_error)
     assert len(result.tool_errors) == 1
     assert len(sent) == 3
 
 
-def test_a_function_that_raises_ends_the_run(emu: Emulator) -> None:
+def test_a_function_that_raises_ends_the_run(scripted: Emulator) -> None:
     def decide(call: ToolCall, error: Exception) -> str:
         raise PermissionError(json.loads(call.arguments)["city"]) from error
 
     def nothing(*_: object) -> None: ...
 
     async def main() -> None:
-        async with connected(emu, [HOME]) as emulated:
+        async with connected(scripted, [HOME]) as emulated:
             chat = emulated.client.session(HOME, tools=registry(Broken()))
             with pytest.raises(PermissionError, match="SECRET-CITY"):
                 await chat.run("begin", on_tool_error=decide)
@@ -245,9 +230,9 @@ def test_a_function_that_raises_ends_the_run(emu: Emulator) -> None:
     asyncio.run(main())
 
 
-def test_the_bound_of_a_run_is_no_error_of_a_tool(emu: Emulator) -> None:
+def test_the_bound_of_a_run_is_no_error_of_a_tool(scripted: Emulator) -> None:
     async def main() -> None:
-        async with connected(emu, [HOME]) as emulated:
+        async with connected(scripted, [HOME]) as emulated:
             tools = ToolRegistry()
 
             @tools.tool
@@ -266,10 +251,10 @@ def test_the_bound_of_a_run_is_no_error_of_a_tool(emu: Emulator) -> None:
 
 @pytest.mark.parametrize("parallel", [True, False])
 def test_cancelled_run_keeps_the_results_of_tools_that_have_ended(
-    emu: Emulator, parallel: bool
+    scripted: Emulator, parallel: bool
 ) -> None:
     async def main() -> None:
-        async with connected(emu, [HOME]) as emulated:
+        async with connected(scripted, [HOME]) as emulated:
             tools, made, waiting = ToolRegistry(), [], asyncio.Event()
 
             @tools.tool
@@ -303,9 +288,9 @@ def test_cancelled_run_keeps_the_results_of_tools_that_have_ended(
     asyncio.run(main())
 
 
-def test_cancelled_callback_keeps_the_results_of_the_other_tools(emu: Emulator) -> None:
+def test_cancelled_callback_keeps_the_results_of_the_other_tools(scripted: Emulator) -> None:
     async def main() -> None:
-        async with connected(emu, [HOME]) as emulated:
+        async with connected(scripted, [HOME]) as emulated:
             asked = asyncio.Event()
 
             async def ask(call: ToolCall, error: Exception) -> str:

@@ -204,13 +204,13 @@ def test_prompt_is_checked_as_it_was_written_for_a_provider_of_another_wire(
 
 
 @EVERY_WIRE
-def test_refusal_under_an_earlier_version_names_the_new_value(
+def test_refusal_under_an_invalid_value_names_the_right_one(
     wire: str, daemon: TestedDaemon, provider: ScriptedProvider, tmp_path: Path
 ) -> None:
     provider.reset()
     response = send(daemon, wire, BODIES[wire], "outdated")
     assert response.status_code == 403
-    assert "earlier version" in response.text
+    assert "is not a fingerprint" in response.text
     assert printed(tmp_path, wire, BODIES[wire]) in response.text
     assert provider.bodies == []
 
@@ -242,7 +242,7 @@ def test_calls_of_json_rpc_have_the_fingerprint_of_what_is_sent(
     for name in ("anthropic", "openai", "openai-chat", "gemini", "ollama"):
         with RpcClient(daemon, "outdated") as rpc:
             refused = rpc.error("llm.complete", provider=name, **asked)
-        assert "earlier version" in refused["message"]
+        assert "is not a fingerprint" in refused["message"]
         value = refused["message"].rpartition(" ")[2]
         assert value.startswith("prompt2:"), refused
         apps[name] = grant(value)
@@ -258,17 +258,15 @@ def test_calls_of_json_rpc_have_the_fingerprint_of_what_is_sent(
                 assert len(provider.bodies) == 2
 
 
-def test_check_and_serve_name_grants_of_an_earlier_version(
-    daemon: TestedDaemon,
-) -> None:
+def test_check_and_serve_name_grants_with_an_invalid_value(daemon: TestedDaemon) -> None:
     home = ["--home", str(daemon.home)]
     found = CliRunner().invoke(anaphora, ["grants", "check", "outdated", *home])
     assert found.exit_code == 1, found.output
-    assert "outdated: llm.approved_prompt is of an earlier version" in found.stderr
+    assert "outdated: llm.approved_prompt is not a fingerprint" in found.stderr
     assert "anaphora grants fingerprint REQUEST.json" in found.stderr
     fine = CliRunner().invoke(anaphora, ["grants", "check", "anthropic", *home])
     assert (fine.exit_code, "approved_prompt" in fine.stderr) == (0, False), fine.stderr
     checked = CliRunner().invoke(anaphora, ["serve", "--check", *home])
-    assert checked.output.count("approved_prompt is of an earlier version") == 1
-    named = "outdated: llm.approved_prompt is of an earlier version"
+    assert checked.output.count("approved_prompt is not a fingerprint") == 1
+    named = "outdated: llm.approved_prompt is not a fingerprint"
     assert sum(named in json.dumps(line) for line in daemon.log_lines()) == 1

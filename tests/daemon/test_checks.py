@@ -401,7 +401,7 @@ def test_parameters_without_text_are_free(wire: str, fields: dict[str, Any]) -> 
     assert fingerprint(wire, body | fields) == fingerprint(wire, body)
 
 
-def test_fingerprint_of_an_earlier_version_approves_nothing() -> None:
+def test_invalid_fingerprint_approves_nothing() -> None:
     old = replace(GRANT, approved_prompt="prompt1:" + "0" * 64)
     with pytest.raises(NotGranted, match=f"is {APPROVED.approved_prompt}$"):
         check_fields({}, old)

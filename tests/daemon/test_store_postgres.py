@@ -535,7 +535,7 @@ async def test_a_slow_look_for_an_earlier_node_does_not_find_it_running(
         store = store_of(ledger)
         keeper = Keeper(
             store._reads,
-            Epoch("a", "1", ""),
+            Epoch("a", "1"),
             beat=0.1,
             silent=0.5,
             check=lambda: None,

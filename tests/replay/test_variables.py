@@ -126,8 +126,7 @@ def test_conversation_goes_on_with_the_new_directory(tmp_path: Path) -> None:
     assert named == [("{{cwd}}", HERE["cwd"]), ("{{home}}", HERE["home"])]
 
 
-def test_recordings_of_earlier_versions_are_found(tmp_path: Path) -> None:
-    """They have keys of other rules, and no variables."""
+def test_recordings_with_keys_of_other_rules_are_found(tmp_path: Path) -> None:
     there = asked(PROMPT.format(**THERE, platform="linux", system="Linux 6.18"))
     here = asked(PROMPT.format(**HERE, platform="darwin", system="Darwin 25"))
     store = FixtureStore.open(tmp_path, create=True)

@@ -128,3 +128,15 @@ def reset(writer: asyncio.StreamWriter) -> None:
     sock = writer.get_extra_info("socket")
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     writer.transport.abort()
+
+
+def first_then(first: Handler) -> Handler:
+    """The first connection is special, the others are answered well."""
+    well = answering(reply(b"well"))
+
+    async def handler(
+        server: RawServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        await (first if server.connections == 1 else well)(server, reader, writer)
+
+    return handler

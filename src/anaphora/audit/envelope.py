@@ -77,7 +77,7 @@ class OwnFigures(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     cost_nano_usd: int | None = None
     saved_nano_usd: int | None = None
     unbilled_nano_usd: int | None = None
-    """None, in rows of earlier versions: the same as in the row."""
+    """None: the same as in the row."""
 
 
 class KilledNode(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -9,7 +9,6 @@ CREATE TABLE nodes (
     id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     name text NOT NULL,
     version text NOT NULL,
-    address text NOT NULL DEFAULT '',
     started timestamptz NOT NULL DEFAULT clock_timestamp(),
     -- alive; ended: it stopped; dead: it was silent, and other nodes took over its holds.
     state text NOT NULL DEFAULT 'alive' CHECK (state IN ('alive', 'ended', 'dead')),

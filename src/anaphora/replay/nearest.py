@@ -10,7 +10,7 @@ Recordings hold no secrets, so those of the request are removed before it is com
 
 The stored key of a recording is that of its own run. When a request is first not found by its
 stored key, the keys of all recordings are computed again with the present rules and variables, so
-that recordings of earlier versions and rules that were added later count. Two keys are tried:
+that rules that were added later count. Two keys are tried:
 
     own   each request with the values of its own run
     all   each with the values of all runs: a text that is a variable's value by accident,
@@ -37,7 +37,7 @@ from .keys import (
 )
 from .rules import MatchRules
 from .store import FixtureStore
-from .variables import placeholders, recorded_variables
+from .variables import placeholders
 
 #: How much of a text is shown before and after the first difference.
 _BEFORE, _AFTER = 24, 40
@@ -274,7 +274,7 @@ class VariableIndex:
         """The values of all recordings and of this run. Computes the own keys."""
         values = dict(self._words)
         for place, recorded, fixture in self._recorded():
-            variables = recorded_variables(fixture) if self._words else {}
+            variables = fixture.variables if self._words else {}
             key = key_of_compared(recorded, self._rules, placeholders(variables))
             self._own.setdefault(key.key, []).append(place)
             for text, name in {**key.replaced, **placeholders(variables, words=True)}.items():

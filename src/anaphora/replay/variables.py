@@ -102,12 +102,6 @@ def placeholders(variables: Mapping[str, str], *, words: bool = False) -> dict[s
     return found
 
 
-def recorded_variables(fixture: Fixture) -> dict[str, str]:
-    """The variables of a recorded run; of recordings of earlier versions only the day."""
-    day = date_variables(fixture.recorded) if fixture.recorded else {}
-    return {**day, **fixture.variables}
-
-
 def named_in(variables: Mapping[str, str], *bodies: bytes) -> dict[str, str]:
     """The variables whose values are in one of these bodies."""
     return {

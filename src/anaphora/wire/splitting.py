@@ -351,7 +351,6 @@ class RequestSplit:
         cache_params: Callable[[bytes], tuple[tuple[str, bytes], ...]],
         *,
         before_runs: bytes = b",",
-        after_runs: bytes = b"",
     ) -> Envelope:
         """The model, and the fields that were not taken. `cache_params` takes an object of both."""
         rest = encode_members(self.members)[1:-1]
@@ -361,7 +360,7 @@ class RequestSplit:
             path=path,
             headers=headers,
             head=head + before_runs,
-            tail=after_runs + tail,
+            tail=tail,
             cache_params=cache_params(head + tail),
         )
 

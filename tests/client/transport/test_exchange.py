@@ -13,7 +13,7 @@ import aiohttp
 import pytest
 import trustme
 from support.http_requests import outgoing
-from support.raw_server import Handler, RawServer, answering, raw_server, reply
+from support.raw_server import RawServer, answering, first_then, raw_server, reply
 
 from anaphora.client.transport.connections import Connections
 from anaphora.client.transport.exchange import PIECE
@@ -26,18 +26,6 @@ async def ask(transport: AiohttpTransport, request: object) -> bytes:
         return await answer.read()
     finally:
         await answer.close()
-
-
-def first_then(first: Handler) -> Handler:
-    """The first connection is special, the others are answered well."""
-    well = answering(reply(b"well"))
-
-    async def handler(
-        server: RawServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
-        await (first if server.connections == 1 else well)(server, reader, writer)
-
-    return handler
 
 
 # ── Heads that are none yet ──────────────────────────────────────────────────────────────────────

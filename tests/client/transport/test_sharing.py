@@ -9,7 +9,7 @@ import random
 
 import pytest
 from support.http_requests import outgoing
-from support.raw_server import Handler, RawServer, answering, raw_server, reply
+from support.raw_server import Handler, RawServer, answering, first_then, raw_server, reply
 
 from anaphora import errors
 from anaphora.client.transport.over_aiohttp import AiohttpTransport
@@ -21,18 +21,6 @@ async def ask(transport: AiohttpTransport, request: object) -> bytes:
         return await answer.read()
     finally:
         await answer.close()
-
-
-def first_then(first: Handler) -> Handler:
-    """The first connection is special, the others are answered well."""
-    well = answering(reply(b"well"))
-
-    async def handler(
-        server: RawServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
-        await (first if server.connections == 1 else well)(server, reader, writer)
-
-    return handler
 
 
 # ── Unsolicited data ─────────────────────────────────────────────────────────────────────────────

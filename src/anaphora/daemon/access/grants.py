@@ -79,13 +79,11 @@ class LlmGrant(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def prompt_problem(self) -> str | None:
-        """Why `approved_prompt` is not a fingerprint of this version, or None."""
+        """Why `approved_prompt` approves nothing, or None."""
         prompt = self.approved_prompt
         if prompt is None or _FINGERPRINT.fullmatch(prompt):
             return None
-        return (
-            "is of an earlier version" if prompt.startswith("prompt1:") else "is not a fingerprint"
-        )
+        return "is not a fingerprint"
 
 
 class GroupLimits(msgspec.Struct, frozen=True, kw_only=True):

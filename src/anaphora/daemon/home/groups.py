@@ -74,8 +74,8 @@ class Sections(msgspec.Struct, frozen=True, kw_only=True):
 def split_sections(
     data: Mapping[str, Any], app_fields: tuple[str, ...], origin: Origin
 ) -> tuple[dict[str, Any], Sections]:
-    """The apps of the file, and its other sections. An app of an earlier version may have the name
-    of a section: that is an error."""
+    """The apps of the file, and its other sections. An app with the name of a section is an
+    error."""
     found = {name: data[name] for name in SECTIONS if name in data}
     for name, value in found.items():
         if isinstance(value, dict) and any(_is_of_app(value, field) for field in app_fields):

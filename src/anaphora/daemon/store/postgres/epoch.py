@@ -114,7 +114,7 @@ WHERE nodes.state <> 'alive'
 """
 
 _EARLIER = """
-SELECT id, address, EXISTS (
+SELECT id, EXISTS (
     SELECT FROM pg_stat_activity
     WHERE datname = current_database() AND application_name = 'anaphora #' || nodes.id
 ) AS connected
@@ -127,10 +127,9 @@ ORDER BY id
 class Epoch:
     """The row of this node in `nodes`. `id` and `lane` are its fencing token."""
 
-    def __init__(self, name: str, version: str, address: str) -> None:
+    def __init__(self, name: str, version: str) -> None:
         self.name = name
         self.version = version
-        self.address = address
         self.id = 0
         self.lane = 0
         self.audit_epoch = 0
@@ -156,9 +155,9 @@ class Epoch:
         before = self.id
         async with transaction(connection):
             id = await connection.fetchval(
-                "INSERT INTO nodes (name, version, address, audit_epoch) VALUES ($1, $2, $3, $4)"
+                "INSERT INTO nodes (name, version, audit_epoch) VALUES ($1, $2, $3)"
                 " RETURNING id",
-                self.name, self.version, self.address, self.audit_epoch,
+                self.name, self.version, self.audit_epoch,
             )  # fmt: skip
             await connection.execute("INSERT INTO beats (node) VALUES ($1)", id)
         self.id, self.lane = id, 0
@@ -237,9 +236,8 @@ class Keeper:
             if not running:
                 return
             if is_last:
-                where = f" at {running[0]['address']}" if running[0]["address"] else ""
                 raise InvalidConfig(
-                    f"a node named {name!r} is running already{where}; give each node a name of its"
+                    f"a node named {name!r} is running already; give each node a name of its"
                     " own with `node: NAME` in the section daemon of llm.yaml"
                 )
             await asyncio.sleep(min(0.05, self._beat))

@@ -119,7 +119,6 @@ class PostgresStore(SmallTables):
         version: str = "",
         journal: Path | None = None,
         clock: Callable[[], float] = time.time,
-        listens_at: str = "",
         beat: float = BEAT_SECONDS,
         silent: float = SILENT_SECONDS,
         most_skew: float | None = None,
@@ -133,7 +132,7 @@ class PostgresStore(SmallTables):
             await schema.create(connection)
         finally:
             connection.terminate()
-        epoch = Epoch(node, version, listens_at) if node is not None else None
+        epoch = Epoch(node, version) if node is not None else None
         store = cls(
             address, epoch, SettlementJournal(journal) if journal is not None else None,
             clock=clock, beat=beat, silent=silent, most_skew=most_skew,
