@@ -339,8 +339,6 @@ def test_every_command_works(
     capfd: pytest.CaptureFixture[str],
     tmp_path: Path,
 ) -> None:
-    if "seen" in command:  # not the index of the user
-        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     if "usage" in command:
         use_home(monkeypatch, write_home(tmp_path))
     words = shlex.split(command)
